@@ -1,0 +1,28 @@
+//! `kubebrain`: a server that every etcd v3 client takes for etcd.
+//!
+//! Modules in reading order: the two seams below which bytes are durable, the versions between them,
+//! the one writer, and what clients see. Arrows point downwards only: see ARCHITECTURE.md.
+
+pub mod log;
+pub mod mvcc;
+pub mod rows;
+pub mod tasks;
+
+/// Wire messages of the etcd v3 API, generated from `proto/`.
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::all,
+    clippy::pedantic,
+    reason = "generated code"
+)]
+pub mod pb {
+    /// Keys, values and events.
+    pub mod mvccpb {
+        tonic::include_proto!("mvccpb");
+    }
+    /// Services, requests and responses.
+    pub mod etcdserverpb {
+        tonic::include_proto!("etcdserverpb");
+    }
+}

@@ -1,0 +1,92 @@
+//! The log: a sequence of slots, each written at most once. It knows nothing of etcd.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+/// Position of a record in the log. The first slot of a fresh log is 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Slot(pub u64);
+
+impl Slot {
+    /// The slot of the first record of a fresh log.
+    pub const FIRST: Slot = Slot(1);
+
+    /// The slot right behind this one.
+    #[must_use]
+    pub fn next(self) -> Slot {
+        Slot(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// A sequence of slots, each written at most once.
+///
+/// Laws, proved for every implementation by `log::laws`:
+/// 1. What was appended (`Ok`), or returned by `read` once, is durable and never changes until destroyed.
+/// 2. Appending the same bytes to the same slot again does no harm and answers `Ok`.
+/// 3. `Taken` means that other bytes are there: the writer is deposed. `Unknown` promises nothing: the append
+///    may happen now, later or never, and the only cure is to repeat it with the same bytes.
+/// 4. Slots may be appended in any order and may stay free; a free slot does not hide a later one from `read`.
+/// 5. The watermark only moves forward, is durable before `raise_watermark` answers, and no slot at or above it
+///    is ever destroyed. A destroyed slot reads as a free one.
+pub trait Log: Clone + Send + Sync + 'static {
+    /// Writes `record` to `slot` and answers when it is durable. `record` must not be empty nor longer than
+    /// [`Log::max_record_len`].
+    fn append(&self, slot: Slot, record: Bytes) -> impl Future<Output = Result<(), AppendError>> + Send;
+
+    /// Taken slots at or after `from` in ascending order: at least one if there is any, and then as many as fit
+    /// into `max_bytes`. An empty answer means that no slot from `from` on is taken.
+    fn read(&self, from: Slot, max_bytes: usize) -> impl Future<Output = Result<Vec<(Slot, Bytes)>, LogError>> + Send;
+
+    /// The slot below which everything may have been destroyed.
+    fn watermark(&self) -> impl Future<Output = Result<Slot, LogError>> + Send;
+
+    /// Moves the watermark forward to `to`; does nothing when it is there or further already.
+    fn raise_watermark(&self, to: Slot) -> impl Future<Output = Result<(), LogError>> + Send;
+
+    /// Destroys slots below the watermark, as many as the engine can cheaply; the rest stays for a later call.
+    fn destroy_below_watermark(&self) -> impl Future<Output = Result<(), LogError>> + Send;
+
+    /// The longest record that one slot takes, in bytes.
+    fn max_record_len(&self) -> usize;
+
+    /// Bytes that the log occupies on its medium.
+    fn size(&self) -> u64;
+}
+
+/// Why an append did not answer `Ok`, one variant for each reaction.
+#[derive(Debug, thiserror::Error)]
+pub enum AppendError {
+    /// Deposed: step down; the outcome of what was appended here is unknown.
+    #[error("slot {0} holds another record")]
+    Taken(Slot, Bytes),
+    /// Repeat with the same bytes until the outcome is known.
+    #[error("lost contact before the append to slot {0} was confirmed")]
+    Unknown(Slot, #[source] anyhow::Error),
+    /// Nothing was written: retry with backoff.
+    #[error("no contact with the log")]
+    Unavailable(#[source] anyhow::Error),
+    /// Nothing was written: raise the NOSPACE alarm.
+    #[error("no space left for the log")]
+    Full(#[source] anyhow::Error),
+    /// The medium failed and nothing is sure any more: end the process.
+    #[error("the log failed")]
+    Failed(#[source] anyhow::Error),
+}
+
+/// Why the log could not be read or moved.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// Stored bytes are not what was written: stop serving, repair nothing.
+    #[error("the log is damaged: {0}")]
+    Corrupt(String),
+    /// The medium cannot be reached or failed.
+    #[error("the log cannot be reached")]
+    Unavailable(#[source] anyhow::Error),
+}

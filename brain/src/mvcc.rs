@@ -1,0 +1,61 @@
+//! Keys, versions and revisions, as etcd means them.
+
+use bytes::Bytes;
+
+/// A point in the store's history. A fresh store is at 1; each request that changes something takes the next one.
+pub type Revision = i64;
+
+/// Identity of a lease; zero means none. Negative ids are legal (etcd: `LeaseGrantRequest.ID`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct LeaseId(pub i64);
+
+impl LeaseId {
+    /// No lease.
+    pub const NONE: LeaseId = LeaseId(0);
+}
+
+/// A key as it was from `mod_revision` on.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KeyValue {
+    /// Any bytes but none.
+    pub key: Bytes,
+    /// Any bytes; empty for a deletion.
+    pub value: Bytes,
+    /// Revision of the put that brought the key into being; 0 for a deletion.
+    pub create_revision: Revision,
+    /// Revision of the request that made this version.
+    pub mod_revision: Revision,
+    /// Puts since the key came into being, this one included; 0 for a deletion.
+    pub version: i64,
+    /// The lease the key is attached to.
+    pub lease: LeaseId,
+}
+
+/// What happened to a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// The key was set.
+    Put,
+    /// The key was deleted, by a request or with its lease.
+    Delete,
+}
+
+/// One change of one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// What happened.
+    pub kind: EventKind,
+    /// The key afterwards. A deletion has only `key` and `mod_revision`.
+    pub kv: KeyValue,
+    /// The key before; `None` when it did not exist, or when compaction took that version away already.
+    pub prev_kv: Option<KeyValue>,
+}
+
+/// Everything that one revision changed, in the order of its operations; at least one event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// The revision.
+    pub revision: Revision,
+    /// At most one event for each key.
+    pub events: Vec<Event>,
+}

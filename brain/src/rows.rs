@@ -1,0 +1,122 @@
+//! Rows: an ordered map of bytes with snapshots, the log materialised. It knows nothing of etcd.
+
+use bytes::Bytes;
+
+/// An ordered map from bytes to bytes that trails the log.
+///
+/// One row, the fence, is special: it is written with every change and compared before it. Who writes it tells in it
+/// which part of the log the rows hold; whoever finds another fence than expected has been superseded.
+///
+/// Laws, proved for every implementation by `rows::laws`:
+/// 1. `apply` is atomic: all of its changes and the fence are there, or nothing is; also after a crash.
+/// 2. After a crash the rows are what some prefix of the applied changes made them, and at least all that `sync` covered.
+/// 3. A snapshot never changes, and shows everything applied before it was taken.
+/// 4. Row order is the order of keys as unsigned bytes, for all byte strings.
+pub trait Rows: Clone + Send + Sync + 'static {
+    /// A consistent view of all rows.
+    type Snapshot: Snapshot;
+
+    /// A view of the rows as they are now.
+    fn snapshot(&self) -> impl Future<Output = Result<Self::Snapshot, RowsError>> + Send;
+
+    /// The fence as last applied; `None` in a fresh map.
+    fn fence(&self) -> impl Future<Output = Result<Option<Bytes>, RowsError>> + Send;
+
+    /// Writes `changes` and the new `fence` in one step, if the stored fence is `expected`.
+    fn apply(
+        &self,
+        expected: Option<Bytes>,
+        fence: Bytes,
+        changes: Vec<Change>,
+    ) -> impl Future<Output = Result<(), RowsError>> + Send;
+
+    /// Answers when everything applied so far is durable.
+    fn sync(&self) -> impl Future<Output = Result<(), RowsError>> + Send;
+
+    /// Bytes that the rows occupy on their medium.
+    fn size(&self) -> u64;
+}
+
+/// One change of a row. Keys are never empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Sets the row `key` to a value.
+    Put(Bytes, Bytes),
+    /// Removes the row `key`, if it is there.
+    Delete(Bytes),
+}
+
+/// A consistent view of rows. Cheap to clone; the last clone dropped releases it.
+pub trait Snapshot: Clone + Send + Sync + 'static {
+    /// The value of one row.
+    fn get(&self, key: &[u8]) -> impl Future<Output = Result<Option<Bytes>, RowsError>> + Send;
+
+    /// The values of many rows, in the order of `keys`.
+    fn multi_get(&self, keys: &[Bytes]) -> impl Future<Output = Result<Vec<Option<Bytes>>, RowsError>> + Send;
+
+    /// Rows of a range in ascending or descending order. Ends where `scan.max_rows` rows or `scan.max_bytes` bytes are reached,
+    /// whichever comes first, but never before the first row. Fewer rows than both limits allow means the range is done:
+    /// [`Page::done`] says so.
+    fn scan(&self, scan: Scan) -> impl Future<Output = Result<Page, RowsError>> + Send;
+
+    /// Up to `parts - 1` keys strictly inside `(from, to)`, ascending, that cut the range into parts of roughly equal
+    /// size; fewer, or none, where the engine cannot tell. `to` of `None` is the end of the map.
+    fn split_points(
+        &self,
+        from: &[u8],
+        to: Option<&[u8]>,
+        parts: usize,
+    ) -> impl Future<Output = Result<Vec<Bytes>, RowsError>> + Send;
+}
+
+/// What to scan.
+#[derive(Debug, Clone)]
+pub struct Scan {
+    /// First key of the range.
+    pub from: Bytes,
+    /// End of the range, not part of it; `None` is the end of the map.
+    pub to: Option<Bytes>,
+    /// Which end to begin at.
+    pub order: Order,
+    /// Return keys with empty values.
+    pub keys_only: bool,
+    /// Rows to return at most.
+    pub max_rows: usize,
+    /// Bytes of keys and values to return at most, the first row excepted.
+    pub max_bytes: usize,
+}
+
+/// The direction of a scan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Smallest key first.
+    Ascending,
+    /// Largest key first.
+    Descending,
+}
+
+/// Rows that a scan found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// Keys and values in the order asked for.
+    pub rows: Vec<(Bytes, Bytes)>,
+    /// Nothing is left of the range.
+    pub done: bool,
+}
+
+/// Why rows could not be read or written, one variant for each reaction.
+#[derive(Debug, thiserror::Error)]
+pub enum RowsError {
+    /// Somebody else wrote the fence: stop writing.
+    #[error("the rows belong to another writer")]
+    Fenced(Option<Bytes>),
+    /// Stored bytes are not what was written: stop serving, repair nothing.
+    #[error("the rows are damaged: {0}")]
+    Corrupt(String),
+    /// No space on the medium; nothing was written.
+    #[error("no space left for rows")]
+    Full(#[source] anyhow::Error),
+    /// The medium cannot be reached or failed.
+    #[error("the rows cannot be reached")]
+    Unavailable(#[source] anyhow::Error),
+}

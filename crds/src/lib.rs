@@ -1,0 +1,1 @@
+//! The custom resources of KubeBrain: types, defaults and validation.

@@ -1,0 +1,1 @@
+//! Starts and stops the real thing: Kubernetes, etcd, brains and the operator.
