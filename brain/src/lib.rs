@@ -3,8 +3,10 @@
 //! Modules in reading order: the two seams below which bytes are durable, the versions between them,
 //! the one writer, and what clients see. Arrows point downwards only: see ARCHITECTURE.md.
 
+pub mod lease;
 pub mod log;
 pub mod mvcc;
+pub mod recent;
 pub mod rows;
 pub mod tasks;
 

@@ -1,5 +1,7 @@
 //! Rows: an ordered map of bytes with snapshots, the log materialised. It knows nothing of etcd.
 
+pub mod keys;
+
 use bytes::Bytes;
 
 /// An ordered map from bytes to bytes that trails the log.

@@ -28,9 +28,6 @@ pub enum WriteError {
     /// Another writer began a later epoch. The outcome of what was under way is unknown.
     #[error("a later leader took slot {0}")]
     Deposed(Slot),
-    /// No space; nothing was written.
-    #[error("no space left for the log")]
-    Full(#[source] anyhow::Error),
     /// The log failed.
     #[error("the log failed")]
     Failed(#[source] anyhow::Error),
@@ -101,13 +98,6 @@ impl Writer {
         self.next
     }
 
-    /// Gives back the slots of batches that were not written at all, because the log was full.
-    pub fn rewind(&mut self, next: Slot) {
-        debug_assert!(next <= self.next);
-        self.next = next;
-        self.number += 1; // never two attempts with equal bytes
-    }
-
     /// An empty buffer that already holds the header of a batch of one part.
     #[must_use]
     pub fn buffer(&self, capacity: usize) -> BytesMut {
@@ -139,7 +129,7 @@ impl Writer {
     }
 }
 
-/// Appends, and repeats the same bytes while the outcome is unknown.
+/// Appends, and repeats the same bytes while the outcome is unknown or there is no space.
 ///
 /// # Errors
 /// [`WriteError`]; never an unknown outcome.
@@ -149,9 +139,9 @@ pub async fn append_until_known<L: Log>(log: &L, slot: Slot, record: Bytes) -> R
         let error = match log.append(slot, record.clone()).await {
             Ok(()) => return Ok(()),
             Err(AppendError::Taken(slot, _)) => return Err(WriteError::Deposed(slot)),
-            Err(AppendError::Full(source)) => return Err(WriteError::Full(source)),
             Err(AppendError::Failed(source)) => return Err(WriteError::Failed(source)),
-            Err(error @ (AppendError::Unknown(..) | AppendError::Unavailable(_))) => error,
+            // No space, too: batches behind this one may be under way, so it cannot be taken back.
+            Err(error @ (AppendError::Unknown(..) | AppendError::Unavailable(_) | AppendError::Full(_))) => error,
         };
         tracing::warn!(%slot, error = &error as &dyn std::error::Error, "repeating an append");
         tokio::time::sleep(backoff).await;
