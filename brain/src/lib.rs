@@ -4,10 +4,13 @@
 //! the one writer, and what clients see. Arrows point downwards only: see ARCHITECTURE.md.
 
 pub mod lease;
+pub mod api;
 pub mod log;
 pub mod mvcc;
 pub mod recent;
 pub mod rows;
+pub mod sequencer;
+pub mod state;
 pub mod tasks;
 
 /// Wire messages of the etcd v3 API, generated from `proto/`.

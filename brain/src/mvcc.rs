@@ -1,6 +1,9 @@
 //! Keys, versions and revisions, as etcd means them.
 
+pub mod apply;
 pub mod evaluate;
+pub mod materialize;
+pub mod open;
 pub mod op;
 pub mod overlay;
 pub mod record;

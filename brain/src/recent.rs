@@ -62,9 +62,14 @@ impl Generation {
         self.versions.is_empty()
     }
 
-    /// All versions, ordered by key, each key's newest first.
-    pub fn versions(&self) -> impl Iterator<Item = (Bytes, Revision, Version)> + '_ {
-        self.versions.iter().map(|entry| (entry.key().0.clone(), entry.key().1.0, entry.value().clone()))
+    /// All versions behind one, ordered by key, each key's newest first.
+    pub fn versions_after(
+        &self,
+        after: Option<(Bytes, Revision)>,
+    ) -> impl Iterator<Item = (Bytes, Revision, Version)> + '_ {
+        let from = after.map_or(Bound::Unbounded, |(key, revision)| Bound::Excluded((key, Reverse(revision))));
+        let entries = self.versions.range((from, Bound::Unbounded));
+        entries.map(|entry| (entry.key().0.clone(), entry.key().1.0, entry.value().clone()))
     }
 
     /// The first key in a range that has a version at or below a revision.

@@ -1,7 +1,5 @@
 //! Rows: an ordered map of bytes with snapshots, the log materialised. It knows nothing of etcd.
 
-pub mod keys;
-
 use bytes::Bytes;
 
 pub mod fjall;

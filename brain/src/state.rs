@@ -1,11 +1,12 @@
 //! What is published: the view that reads take, leases and alarms. The sequencer writes it, everybody reads it.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio::sync::watch;
 
 use crate::lease::Leases;
 use crate::log::Slot;
@@ -22,7 +23,6 @@ pub const CORRUPT: i32 = 2;
 const INDEX_STEP: u64 = 32;
 
 /// The published state of the store.
-#[derive(Debug)]
 pub struct State<R: Rows> {
     view: ArcSwap<View<R::Snapshot>>,
     leases: Mutex<Leases>,
@@ -32,7 +32,7 @@ pub struct State<R: Rows> {
     /// The next slot: all before it are committed.
     committed: AtomicU64,
     /// Everything that compaction up to here made superfluous is gone.
-    deleted_up_to: AtomicI64,
+    deleted_up_to: watch::Sender<Revision>,
     /// Something stored is damaged: reads and writes are refused.
     corrupt: AtomicBool,
     epoch: AtomicU64,
@@ -47,7 +47,7 @@ impl<R: Rows> State<R> {
             alarms: Mutex::new(alarms),
             index: Mutex::default(),
             committed: AtomicU64::new(Slot::FIRST.0),
-            deleted_up_to: AtomicI64::new(0),
+            deleted_up_to: watch::Sender::new(0),
             corrupt: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
         }
@@ -116,14 +116,14 @@ impl<R: Rows> State<R> {
         index.drain(..gone);
     }
 
-    /// Versions superseded up to this revision are gone.
-    pub fn deleted_up_to(&self) -> Revision {
-        self.deleted_up_to.load(Ordering::Acquire)
+    /// Up to which revision superseded versions are gone; changes as compaction goes on.
+    pub fn deleted_up_to(&self) -> watch::Receiver<Revision> {
+        self.deleted_up_to.subscribe()
     }
 
     /// Notes that versions superseded up to `revision` are gone.
     pub fn set_deleted_up_to(&self, revision: Revision) {
-        self.deleted_up_to.store(revision, Ordering::Release);
+        self.deleted_up_to.send_replace(revision);
     }
 
     /// Something stored is damaged.

@@ -23,7 +23,6 @@ use crate::rows::{Order, Rows, RowsError, Scan, Snapshot, keys};
 use crate::state::{State, since_boot};
 
 /// An opened store, of which this process is the writer.
-#[derive(Debug)]
 pub struct Opened<R: Rows> {
     /// What readers see.
     pub state: Arc<State<R>>,

@@ -1,0 +1,3 @@
+//! The v3 API: protobuf messages in, protobuf messages out.
+
+pub mod status;
