@@ -50,7 +50,7 @@ pub(super) struct Builder<'a, R: Rows> {
 
 impl<'a, R: Rows> Builder<'a, R> {
     /// An empty batch behind `head`, over batches that are under way.
-    pub fn new(state: &'a State<R>, under_way: Vec<Arc<Delta>>, head: Head, no_space: bool) -> Self {
+    pub(super) fn new(state: &'a State<R>, under_way: Vec<Arc<Delta>>, head: Head, no_space: bool) -> Self {
         Self {
             state,
             view: state.view(),
@@ -68,7 +68,7 @@ impl<'a, R: Rows> Builder<'a, R> {
     ///
     /// # Errors
     /// When the rows fail.
-    pub async fn prefetch(&mut self, commands: impl Iterator<Item = &Command>) -> Result<(), RowsError> {
+    pub(super) async fn prefetch(&mut self, commands: impl Iterator<Item = &Command>) -> Result<(), RowsError> {
         let mut wanted = BTreeSet::new();
         for command in commands {
             if let Request::Write(op) = &command.request {
@@ -94,7 +94,7 @@ impl<'a, R: Rows> Builder<'a, R> {
     }
 
     /// The request reads a revision that is not published yet: it has to wait until it is.
-    pub fn must_wait(&self, command: &Command) -> bool {
+    pub(super) fn must_wait(&self, command: &Command) -> bool {
         match &command.request {
             Request::Write(Op::Txn(txn)) => reads_above(txn, self.view.revision) && self.head.revision > self.view.revision,
             _ => false,
@@ -105,7 +105,7 @@ impl<'a, R: Rows> Builder<'a, R> {
     ///
     /// # Errors
     /// When the rows fail. What the client did wrong is its reply.
-    pub async fn add(&mut self, command: Command) -> Result<(), RowsError> {
+    pub(super) async fn add(&mut self, command: Command) -> Result<(), RowsError> {
         let outcome = match self.evaluate(command.request).await {
             Ok(answer) => Ok(answer),
             Err(ViewError::Refused(error)) => Err(error),
@@ -118,7 +118,7 @@ impl<'a, R: Rows> Builder<'a, R> {
     }
 
     /// The batch.
-    pub fn finish(self) -> Batch {
+    pub(super) fn finish(self) -> Batch {
         Batch {
             record: self.record,
             superseded: self.superseded,
