@@ -312,6 +312,7 @@ async fn clones_share_the_rows<R: Rows>(rows: R) {
     apply(&other, vec![put("b", "2")]).await;
     assert_eq!(content(&rows).await, [row("a", "1"), row("b", "2")]);
     assert_eq!(rows.fence().await.unwrap(), other.fence().await.unwrap());
+    rows.sync().await.unwrap();
     assert!(rows.size() > 0);
 }
 
