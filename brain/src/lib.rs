@@ -3,10 +3,12 @@
 //! Modules in reading order: the two seams below which bytes are durable, the versions between them,
 //! the one writer, and what clients see. Arrows point downwards only: see ARCHITECTURE.md.
 
+pub mod api;
 pub mod log;
 pub mod mvcc;
 pub mod rows;
 pub mod tasks;
+pub mod watch;
 
 /// Wire messages of the etcd v3 API, generated from `proto/`.
 #[allow(
