@@ -12,6 +12,7 @@ pub mod rows;
 pub mod sequencer;
 pub mod state;
 pub mod tasks;
+pub mod watch;
 
 /// Wire messages of the etcd v3 API, generated from `proto/`.
 #[allow(
