@@ -4,10 +4,12 @@
 //! the one writer, and what clients see. Arrows point downwards only: see ARCHITECTURE.md.
 
 pub mod api;
+pub mod flags;
 pub mod log;
 pub mod mvcc;
 pub mod rows;
 pub mod tasks;
+pub mod version;
 
 /// Wire messages of the etcd v3 API, generated from `proto/`.
 #[allow(
