@@ -4,6 +4,7 @@
 //! the one writer, and what clients see. Arrows point downwards only: see ARCHITECTURE.md.
 
 pub mod api;
+pub mod data_dir;
 pub mod flags;
 pub mod log;
 pub mod mvcc;
