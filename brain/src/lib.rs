@@ -5,6 +5,8 @@
 
 pub mod lease;
 pub mod api;
+pub mod data_dir;
+pub mod flags;
 pub mod log;
 pub mod mvcc;
 pub mod recent;
@@ -13,6 +15,7 @@ pub mod sequencer;
 pub mod state;
 pub mod tasks;
 pub mod watch;
+pub mod version;
 
 /// Wire messages of the etcd v3 API, generated from `proto/`.
 #[allow(
