@@ -1,1 +1,4 @@
 //! Starts and stops the real thing: Kubernetes, etcd, brains and the operator.
+
+pub mod progress;
+pub mod tools;
