@@ -3,18 +3,22 @@
 //! Modules in reading order: the two seams below which bytes are durable, the versions between them,
 //! the one writer, and what clients see. Arrows point downwards only: see ARCHITECTURE.md.
 
-pub mod lease;
-pub mod api;
-pub mod data_dir;
-pub mod flags;
 pub mod log;
+pub mod rows;
+
 pub mod mvcc;
 pub mod recent;
-pub mod rows;
-pub mod sequencer;
 pub mod state;
-pub mod tasks;
+
+pub mod lease;
+pub mod sequencer;
 pub mod watch;
+
+pub mod api;
+
+pub mod data_dir;
+pub mod flags;
+pub mod tasks;
 pub mod version;
 
 /// Wire messages of the etcd v3 API, generated from `proto/`.
