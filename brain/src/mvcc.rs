@@ -2,6 +2,7 @@
 
 pub mod apply;
 pub mod evaluate;
+pub mod history;
 pub mod materialize;
 pub mod open;
 pub mod op;

@@ -141,11 +141,13 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             if keys.revision <= self.fence.deleted_up_to || keys.revision > target {
                 continue;
             }
-            for change in keys.changes {
+            for (at, change) in keys.changes.iter().enumerate() {
                 if change.prev_mod > 0 {
                     step.push(Change::Delete(keys::object_key(&change.key, change.prev_mod)));
                 }
-                if change.is_delete() {
+                // Etcd lets a txn delete "from key on" and put one of these keys again.
+                let put_again = || keys.changes[at..].iter().any(|later| later.key == change.key && !later.is_delete());
+                if change.is_delete() && !put_again() {
                     step.push(Change::Delete(keys::object_key(&change.key, keys.revision)));
                 }
                 if step.is_full() {

@@ -212,6 +212,8 @@ pub enum CompareTarget {
     Value(Bytes),
     /// The lease.
     Lease(i64),
+    /// A number that etcd does not know: equal to any operand.
+    Unknown,
 }
 
 /// What must hold of it.
@@ -257,6 +259,7 @@ impl Compare {
             CompareTarget::Mod(revision) => kv.mod_revision.cmp(revision),
             CompareTarget::Value(value) => kv.value.cmp(value),
             CompareTarget::Lease(lease) => kv.lease.0.cmp(lease),
+            CompareTarget::Unknown => Ordering::Equal,
         };
         match self.result {
             CompareResult::Equal => ordering == Ordering::Equal,

@@ -377,7 +377,7 @@ pub(crate) fn successor(key: &Bytes) -> Bytes {
     next.freeze()
 }
 
-fn from_version(key: Bytes, revision: Revision, version: Version) -> Option<KeyValue> {
+pub(crate) fn from_version(key: Bytes, revision: Revision, version: Version) -> Option<KeyValue> {
     Some(KeyValue {
         key,
         value: version.value?,
@@ -388,7 +388,7 @@ fn from_version(key: Bytes, revision: Revision, version: Version) -> Option<KeyV
     })
 }
 
-fn from_meta(key: Bytes, meta: Meta, value: Bytes) -> KeyValue {
+pub(crate) fn from_meta(key: Bytes, meta: Meta, value: Bytes) -> KeyValue {
     KeyValue {
         key,
         value,
