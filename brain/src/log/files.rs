@@ -44,7 +44,7 @@ mod segment;
 mod settle;
 mod shared;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod writer;
 
 /// Appends that wait for the writer; further ones wait in their callers.

@@ -226,7 +226,7 @@ mod tests {
 
     impl Files {
         fn fresh() -> Self {
-            Self(tempfile::tempdir().unwrap())
+            Self(crate::log::files::tests::scratch())
         }
     }
 

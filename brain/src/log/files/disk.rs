@@ -26,7 +26,7 @@ pub(super) struct Disk {
 pub(super) struct Faults {
     /// No file can grow or appear.
     pub(super) full: std::sync::atomic::AtomicBool,
-    /// The next write stops half-way for want of space.
+    /// The next write of a batch stops half-way for want of space.
     pub(super) full_write: std::sync::atomic::AtomicBool,
     /// The next write fails.
     pub(super) failed_write: std::sync::atomic::AtomicBool,
@@ -74,7 +74,10 @@ impl Disk {
     /// Writes all of `bytes` at offset `at`.
     pub(super) fn write(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
         #[cfg(test)]
-        if self.faults.full_write.swap(false, std::sync::atomic::Ordering::SeqCst) {
+        if bytes.len() > 32
+            && bytes.len() % 4096 != 0
+            && self.faults.full_write.swap(false, std::sync::atomic::Ordering::SeqCst)
+        {
             file.write_all_at(&bytes[..bytes.len() / 2], at)?;
             return Err(Errno::NOSPC.into());
         }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -84,7 +85,11 @@ pub(super) fn open(dir: &Path, options: Options, disk: Disk) -> Result<(Arc<Shar
     let (index, end) = check(dir, segments, state)?;
 
     for path in &obsolete {
-        fs::remove_file(path).map_err(OpenError::io("remove", path))?;
+        match fs::remove_file(path) {
+            // A fresh control file has taken the name of one that was not finished.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            removed => removed.map_err(OpenError::io("remove", path))?,
+        }
     }
     if !obsolete.is_empty() {
         disk.sync_dir(dir).map_err(OpenError::io("sync", dir))?;

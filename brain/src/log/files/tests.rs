@@ -19,6 +19,16 @@ const SMALL: Options = Options {
     segment_bytes: 8 << 10,
 };
 
+/// A directory in memory where there is one: these tests sync thousands of times.
+pub(crate) fn scratch() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() {
+        tempfile::tempdir_in(memory).unwrap()
+    } else {
+        tempfile::tempdir().unwrap()
+    }
+}
+
 fn open_small(dir: &Path) -> FileLog {
     FileLog::open(dir, SMALL).unwrap()
 }
@@ -46,7 +56,7 @@ fn segments(dir: &Path) -> Vec<PathBuf> {
 
 /// A copy of `from` in a directory of its own.
 fn copy(from: &Path) -> tempfile::TempDir {
-    let to = tempfile::tempdir().unwrap();
+    let to = scratch();
     for file in fs::read_dir(from).unwrap() {
         let file = file.unwrap();
         fs::copy(file.path(), to.path().join(file.file_name())).unwrap();
@@ -71,7 +81,7 @@ async fn appends_that_wait_together_share_a_sync() {
 
 #[tokio::test]
 async fn an_append_whose_caller_leaves_is_whole() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let log = open_small(dir.path());
     for slot in 1..=50 {
         let mut append = Box::pin(log.append(Slot(slot), record(slot, 0, 300)));
@@ -87,7 +97,7 @@ async fn an_append_whose_caller_leaves_is_whole() {
 
 #[tokio::test]
 async fn destroyed_segments_give_their_bytes_back() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let log = open_small(dir.path());
     append_range(&log, 1..=200, 500).await;
     let full = log.size();
@@ -115,7 +125,7 @@ async fn a_failed_write_or_sync_ends_the_service() {
             disk.faults.failed_sync.store(true, SeqCst);
         },
     ] {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = scratch();
         let disk = Disk::default();
         let log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
         let written = append_range(&log, 1..=3, 100).await;
@@ -135,7 +145,7 @@ async fn a_failed_write_or_sync_ends_the_service() {
 
 #[tokio::test]
 async fn a_failed_sync_of_the_control_file_ends_the_service() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let disk = Disk::default();
     let log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
     append_range(&log, 1..=3, 100).await;
@@ -147,7 +157,7 @@ async fn a_failed_sync_of_the_control_file_ends_the_service() {
 
 #[tokio::test]
 async fn a_record_that_rots_is_named_when_it_is_read() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let log = open_small(dir.path());
     append_range(&log, 1..=3, 100).await;
     let file = segments(dir.path()).remove(0);
@@ -167,7 +177,7 @@ async fn a_record_that_rots_is_named_when_it_is_read() {
 
 #[tokio::test]
 async fn without_preallocation_zeros_are_written() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let disk = Disk::default();
     disk.faults.no_fallocate.store(true, SeqCst);
     let log = FileLog::open_on(dir.path(), SMALL, disk).unwrap();

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::disk::is_full;
 use super::frame::{self, HEAD, Kind};
-use super::segment::{Entry, Segment};
+use super::segment::{Entry, FRAMES, Segment};
 use super::shared::{Shared, capacity_after, room_for};
 use crate::log::{AppendError, Slot};
 
@@ -220,7 +220,9 @@ impl Writer {
         self.entries.clear();
         self.buffer.clear();
         self.buffer.shrink_to(BUFFER_BYTES);
-        self.prepare();
+        if outcome.is_ok() {
+            self.prepare();
+        }
     }
 
     fn write(&mut self) -> Result<(), Refusal> {
@@ -273,10 +275,12 @@ impl Writer {
         }
     }
 
-    /// Has the next segment made in the background once this one is half full.
+    /// Has the next segment made in the background once this one is half full. Not before something is in this one: Open
+    /// takes a segment behind it as proof of that.
     fn prepare(&mut self) {
         let Active { segment, end, .. } = &self.active;
-        if !matches!(self.next, Next::None) || *end < segment.capacity / 2 || self.shared.failure().is_some() {
+        let half = FRAMES + (segment.capacity - FRAMES) / 2;
+        if !matches!(self.next, Next::None) || *end < half || self.shared.failure().is_some() {
             return;
         }
         let (seq, capacity) = (
@@ -285,7 +289,16 @@ impl Writer {
         );
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().name("log-prepare".into());
-        match thread.spawn(move || shared.create_segment(seq, capacity)) {
+        let make = move || {
+            let made = shared.create_segment(seq, capacity);
+            if let Err(error) = &made
+                && !is_full(error)
+            {
+                shared.fail(format!("cannot make a segment in {}: {error}", shared.dir.display()));
+            }
+            made
+        };
+        match thread.spawn(make) {
             Ok(thread) => self.next = Next::UnderWay(thread),
             Err(error) => tracing::debug!(%error, "cannot prepare a segment in the background"),
         }
@@ -321,13 +334,11 @@ impl Writer {
             self.shared.forget_bytes(&self.active.segment);
             self.shared.index_mut().replace_last(Arc::clone(&next));
         } else {
-            self.shared
-                .index_mut()
-                .push(Arc::clone(&next), Vec::new(), super::segment::FRAMES);
+            self.shared.index_mut().push(Arc::clone(&next), Vec::new(), FRAMES);
         }
         self.active = Active {
             segment: next,
-            end: super::segment::FRAMES,
+            end: FRAMES,
             begin: Some(begin),
             is_spoiled: false,
         };

@@ -27,7 +27,7 @@ async fn child_appends_until_it_is_killed() {
 
 #[tokio::test]
 async fn what_was_acknowledged_survives_kill_9() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let mut acknowledged = 0;
     for round in 0..12u64 {
         let mut child = Command::new(std::env::current_exe().unwrap())

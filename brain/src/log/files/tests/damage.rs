@@ -56,7 +56,7 @@ fn used(bytes: &[u8]) -> usize {
 }
 
 async fn one_segment() -> (tempfile::TempDir, PathBuf, Vec<(u64, Bytes)>) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let written = append_range(&open_small(dir.path()), 1..=4, 30).await;
     let file = segments(dir.path()).remove(0);
     (dir, file, written)
@@ -112,32 +112,39 @@ async fn a_batch_torn_anywhere_is_cut_and_what_came_before_stays() {
     }
 }
 
+/// Appends all of `slots` in one batch.
+fn append_batch(dir: &Path, options: Options, slots: std::ops::RangeInclusive<u64>, len: usize) -> Vec<(u64, Bytes)> {
+    let (shared, active, next) = open::open(dir, options, Disk::default()).unwrap();
+    let (queue, inbox) = mpsc::channel(QUEUE);
+    let mut written = Vec::new();
+    for slot in slots {
+        let (reply, _) = oneshot::channel();
+        let record = record(slot, 0, len);
+        queue
+            .try_send(Request {
+                slot: Slot(slot),
+                record: record.clone(),
+                reply,
+            })
+            .unwrap();
+        written.push((slot, record));
+    }
+    drop(queue);
+    std::thread::spawn(|| Writer::new(shared, inbox, active, next).run())
+        .join()
+        .unwrap();
+    written
+}
+
 #[tokio::test]
 async fn a_batch_of_many_records_is_torn_in_any_order() {
-    let dir = tempfile::tempdir().unwrap();
-    let log = open_small(dir.path());
-    let mut written = append_range(&log, 1..=2, 30).await;
-    let appends = (3..=12).map(|slot| log.append(Slot(slot), record(slot, 0, 30)));
-    for answer in futures::future::join_all(appends).await {
-        answer.unwrap();
-    }
-    written.extend((3..=12).map(|slot| (slot, record(slot, 0, 30))));
-    drop(log);
+    let dir = scratch();
+    let mut written = append_range(&open_small(dir.path()), 1..=2, 30).await;
+    written.extend(append_batch(dir.path(), SMALL, 3..=12, 30));
     let file = segments(dir.path()).remove(0);
-    let scanned = {
-        let id = control::Control::open(dir.path(), &Disk::default()).unwrap().id;
-        let segment = segment::Segment::open(dir.path(), id, 1).unwrap();
-        scan::walk(&segment, segment.capacity).unwrap()
-    };
-    unmark(&file);
-    let last: Vec<_> = scanned
-        .entries
-        .iter()
-        .filter(|entry| entry.at >= scanned.batch)
-        .collect();
-    assert!(last.len() >= 2, "the appends went into batches of one");
-    for lost in &last {
-        let (from, to) = (lost.at as usize, (lost.at + lost.span()) as usize);
+    let end = unmark(&file);
+    for lost in 0..10 {
+        let (from, to) = (end - 64 * (10 - lost), end - 64 * (9 - lost));
         let outcome = open_changed(dir.path(), &file, &written, |bytes| bytes[from..to].fill(0)).await;
         assert_eq!(
             outcome,
@@ -149,11 +156,12 @@ async fn a_batch_of_many_records_is_torn_in_any_order() {
 
 #[tokio::test]
 async fn damage_in_a_full_segment_is_named() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let written = append_range(&open_small(dir.path()), 1..=30, 400).await;
     let files = segments(dir.path());
     for file in &files[..2] {
-        let end = used(&fs::read(file).unwrap());
+        // The last frame is a mark that the next segment has made superfluous.
+        let end = used(&fs::read(file).unwrap()) - 32;
         for at in (4096..end).step_by(37) {
             let outcome = open_changed(dir.path(), file, &written, |bytes| bytes[at] ^= 0x10).await;
             assert_eq!(outcome, Outcome::Named, "byte {at} of {}", file.display());
@@ -163,26 +171,30 @@ async fn damage_in_a_full_segment_is_named() {
 
 #[tokio::test]
 async fn a_torn_first_batch_of_a_segment_is_cut() {
-    let dir = tempfile::tempdir().unwrap();
-    let log = open_small(dir.path());
-    let written = append_range(&log, 1..=9, 400).await;
-    let count = written.len();
+    let options = Options {
+        first_segment_bytes: 16 << 10,
+        segment_bytes: 16 << 10,
+    };
+    let dir = scratch();
+    // Fills the first segment but for a rest that the batch of four after it does not fit into.
+    let log = FileLog::open(dir.path(), options).unwrap();
+    let written = append_range(&log, 1..=28, 400).await;
     drop(log);
-    // Slots 1 to 9 fill the first segment but for a rest that a tenth does not fit into.
-    let log = open_small(dir.path());
-    append_range(&log, 10..=10, 400).await;
-    drop(log);
+    append_batch(dir.path(), options, 29..=32, 400);
     let second = segments(dir.path()).remove(1);
-    unmark(&second);
-    for from in [4096, 4100, 4128, 4140, 4500] {
+    let end = unmark(&second);
+    assert_eq!((segments(dir.path()).len(), end), (2, 4096 + 32 + 4 * 432));
+    for from in [4096, 4100, 4128, 4140, 4500, 5000, 5500] {
         let copied = copy(dir.path());
         let file = copied.path().join(second.file_name().unwrap());
         let mut bytes = fs::read(&file).unwrap();
         bytes[from] ^= 1;
         fs::write(&file, &bytes).unwrap();
         for _ in 0..2 {
-            let log = open_small(copied.path());
-            assert_eq!(read_all(&log, 0).await, written[..count], "flipped byte {from}");
+            let found = read_all(&FileLog::open(copied.path(), options).unwrap(), 0).await;
+            let kept = 28 + from.saturating_sub(4096 + 32) / 432;
+            assert_eq!(found.len(), kept, "flipped byte {from}");
+            assert_eq!(found[..28], written, "flipped byte {from}");
         }
     }
 }

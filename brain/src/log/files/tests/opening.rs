@@ -8,7 +8,7 @@ fn refusal(dir: &Path) -> OpenError {
 
 /// A log of a few segments, closed; and what is in it.
 async fn written() -> (tempfile::TempDir, Vec<(u64, Bytes)>) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let written = append_range(&open_small(dir.path()), 1..=30, 400).await;
     assert!(segments(dir.path()).len() >= 4);
     (dir, written)
@@ -16,7 +16,7 @@ async fn written() -> (tempfile::TempDir, Vec<(u64, Bytes)>) {
 
 #[tokio::test]
 async fn an_idle_log_is_small_and_opening_it_again_adds_nothing() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let mut sizes = Vec::new();
     for _ in 0..3 {
         sizes.push(FileLog::open(dir.path(), Options::default()).unwrap().size());
@@ -55,7 +55,7 @@ async fn a_missing_or_foreign_control_file_is_named() {
 
 #[tokio::test]
 async fn an_older_control_file_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     drop(open_small(dir.path()));
     let control = dir.path().join("control");
     let old = fs::read(&control).unwrap();
@@ -67,7 +67,7 @@ async fn an_older_control_file_is_refused() {
 
 #[tokio::test]
 async fn an_end_that_went_back_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let log = open_small(dir.path());
     append_range(&log, 1..=2, 100).await;
     drop(log);
@@ -84,7 +84,7 @@ async fn an_end_that_went_back_is_refused() {
 
 #[tokio::test]
 async fn files_of_others_and_newer_formats_are_refused() {
-    let foreign = tempfile::tempdir().unwrap();
+    let foreign = scratch();
     fs::write(foreign.path().join("photo.jpg"), "x").unwrap();
     assert!(matches!(refusal(foreign.path()), OpenError::NotALog { .. }));
     assert_eq!(fs::read_dir(foreign.path()).unwrap().count(), 1, "nothing was changed");
@@ -140,7 +140,7 @@ async fn what_an_interrupted_step_left_is_swept() {
 
 #[tokio::test]
 async fn a_torn_control_page_is_outlived_and_two_are_not() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     open_small(dir.path()).raise_watermark(Slot(7)).await.unwrap();
     let control = dir.path().join("control");
     let good = fs::read(&control).unwrap();
@@ -157,24 +157,27 @@ async fn a_torn_control_page_is_outlived_and_two_are_not() {
     assert!(matches!(refusal(dir.path()), OpenError::Damaged { .. }));
 }
 
+/// The newest segment with frames in it.
+fn last_written(dir: &Path) -> PathBuf {
+    let has_frames = |file: &PathBuf| fs::read(file).unwrap()[4096..].iter().any(|byte| *byte != 0);
+    segments(dir).into_iter().rfind(has_frames).unwrap()
+}
+
 #[tokio::test]
 async fn an_unmarked_last_batch_is_written_anew_before_it_is_shown() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let log = open_small(dir.path());
     let written = append_range(&log, 1..=3, 100).await;
     drop(log);
     for restart in 0..5 {
-        let file = segments(dir.path()).pop().unwrap();
+        let file = last_written(dir.path());
         let mut bytes = fs::read(&file).unwrap();
         // Without its mark the last batch is in doubt.
         let mark = bytes.iter().rposition(|byte| *byte != 0).unwrap() / 8 * 8 + 8 - 32;
         bytes[mark..mark + 32].fill(0);
         fs::write(&file, &bytes).unwrap();
         let (stamp, count) = (bytes[40..48].to_vec(), segments(dir.path()).len());
-        let disk = Disk::default();
-        let log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
-        assert_eq!(read_all(&log, 0).await, written, "restart {restart}");
-        drop(log);
+        assert_eq!(read_all(&open_small(dir.path()), 0).await, written, "restart {restart}");
         let newest = segments(dir.path()).pop().unwrap();
         assert_ne!(
             fs::read(newest).unwrap()[40..48],

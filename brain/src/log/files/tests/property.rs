@@ -35,7 +35,7 @@ fn plain(answer: Result<(), AppendError>) -> Result<(), Option<Bytes>> {
 }
 
 async fn agree(steps: Vec<Step>) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let mut files = open_small(dir.path());
     // The model destroys nothing: below the watermark files may still hold what they held, or nothing.
     let model = MemLog::new();

@@ -18,7 +18,7 @@ async fn fill(log: &FileLog, from: u64, len: usize) -> Vec<(u64, Bytes)> {
 
 #[tokio::test]
 async fn a_full_disk_stops_appends_and_nothing_else() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let disk = Disk::default();
     let log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
     let mut written = append_range(&log, 1..=20, 500).await;
@@ -44,7 +44,7 @@ async fn a_full_disk_stops_appends_and_nothing_else() {
 
 #[tokio::test]
 async fn a_write_that_stops_for_want_of_space_leaves_no_trace() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let disk = Disk::default();
     let log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
     let mut written = Vec::new();
@@ -65,7 +65,7 @@ async fn a_write_that_stops_for_want_of_space_leaves_no_trace() {
 
 #[tokio::test]
 async fn a_log_that_cannot_even_begin_says_so() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let disk = Disk::default();
     disk.faults.full.store(true, SeqCst);
     let refused = FileLog::open_on(dir.path(), SMALL, disk).unwrap_err();
