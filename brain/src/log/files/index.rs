@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use super::segment::{Entry, Segment};
+use super::segment::{Entry, FRAMES, Segment};
 
 /// The slots of all segments.
 #[derive(Debug, Default)]
@@ -64,14 +64,19 @@ impl Index {
         }
     }
 
-    /// Forgets what lies at or behind `end` in the last segment, and the segment itself if nothing can be before.
-    pub(super) fn cut_last(&mut self, end: u32) {
-        let Some(held) = self.held.last_mut() else { return };
-        held.entries.retain(|entry| entry.at < end);
-        held.end = end;
-        if end == 0 {
-            self.held.pop();
+    /// Puts `shorter` in the place of the last segment, with what lies before `end` in it.
+    pub(super) fn cut_last(&mut self, shorter: Segment, end: u32) {
+        if let Some(mut held) = self.held.pop() {
+            held.entries.retain(|entry| entry.at < end);
+            held.segment = Arc::new(shorter);
+            held.end = end;
+            self.held.push(held);
         }
+    }
+
+    /// Forgets the last segment.
+    pub(super) fn drop_last(&mut self) {
+        self.held.pop();
     }
 
     /// Bytes of all segments.
@@ -134,9 +139,10 @@ impl Index {
         self.held.drain(..n.min(self.held.len()));
     }
 
-    /// The segment written to and the offset up to which it is synced.
+    /// The last segment with anything in it and the offset up to which it is synced.
     pub(super) fn synced(&self) -> (u64, u32) {
-        self.held.last().map_or((0, 0), |held| (held.segment.seq, held.end))
+        let written = self.held.iter().rfind(|held| held.end > FRAMES);
+        written.map_or((0, 0), |held| (held.segment.seq, held.end))
     }
 
     /// A slot that stands in two places, if there is one.

@@ -179,6 +179,7 @@ fn check(dir: &Path, mut segments: Vec<Segment>, state: State) -> Result<(Index,
 
 /// The last segment that was written to, up to its last valid frame.
 fn written_last(segment: Segment, state: State) -> Result<(Arc<Segment>, Scanned, Rest), OpenError> {
+    segment.check_whole()?;
     let mut scanned = scan::walk(&segment, segment.capacity).map_err(OpenError::io("read", &segment.path))?;
     let rest = scan::rest(&segment, &scanned).map_err(OpenError::io("read", &segment.path))?;
     if let Rest::Damaged { proof } = rest {
@@ -197,6 +198,7 @@ fn written_last(segment: Segment, state: State) -> Result<(Arc<Segment>, Scanned
 
 /// The segment behind the last one: prepared, or its first batch never finished.
 fn unwritten(segment: Segment) -> Result<(Segment, Rest), OpenError> {
+    segment.check_whole()?;
     let scanned = Scanned {
         batch: FRAMES,
         end: FRAMES,

@@ -15,7 +15,7 @@ pub(super) fn record(segment: &Segment, entry: Entry) -> Result<Bytes, LogError>
     cut(segment, entry, &frames, entry.at)
 }
 
-/// Records in the order of `places`; those that lie behind each other are read in one go.
+/// Records in the order of `places`; those that lie behind each other are read in one go, and share a buffer.
 pub(super) fn records(places: &[(Arc<Segment>, Entry)]) -> Result<Vec<(Slot, Bytes)>, LogError> {
     let mut found = Vec::with_capacity(places.len());
     for run in places.chunk_by(|(a, one), (b, two)| a.seq == b.seq && one.at + one.span() == two.at) {

@@ -1,7 +1,8 @@
 //! Segment files: a header page, then frames, then zeros up to a length that never changes.
 //!
 //! A segment appears under its name whole: preallocated, with its header, synced. So the length in the header is the
-//! length of the file, and whatever is shorter was cut.
+//! length of the file, and whatever is shorter was cut. Only a segment that another follows may be shorter: what it
+//! has behind its last batch is given back when Open leaves it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -26,6 +27,8 @@ pub(super) struct Segment {
     pub(super) stamp: u64,
     /// Length of the file.
     pub(super) capacity: u32,
+    /// Length that the file was made with.
+    pub(super) made: u32,
     pub(super) file: File,
     pub(super) path: PathBuf,
 }
@@ -92,6 +95,7 @@ impl Segment {
                 seq,
                 stamp,
                 capacity,
+                made: capacity,
                 file,
                 path,
             }),
@@ -120,7 +124,7 @@ impl Segment {
         let mut header = vec![0; PAGE];
         file.read_exact_at(&mut header, 0)
             .map_err(OpenError::io("read", &path))?;
-        let (owner, [named, stamp, capacity]) = page::decode(&header, MAGIC).map_err(OpenError::page(&path))?;
+        let (owner, [named, stamp, made]) = page::decode(&header, MAGIC).map_err(OpenError::page(&path))?;
         if owner != id {
             return Err(OpenError::Foreign { file: path });
         }
@@ -131,20 +135,43 @@ impl Segment {
                 format!("its header says that it is segment {named}"),
             ));
         }
-        match u32::try_from(capacity) {
-            Ok(capacity) if u64::from(capacity) == len => Ok(Segment {
+        match (u32::try_from(len), u32::try_from(made)) {
+            (Ok(capacity), Ok(made)) if capacity <= made => Ok(Segment {
                 seq,
                 stamp,
                 capacity,
+                made,
                 file,
                 path,
             }),
             _ => Err(OpenError::damaged(
                 &path,
-                len.min(capacity),
-                format!("it has {len} bytes instead of {capacity}"),
+                len.min(made),
+                format!("it has {len} bytes instead of {made}"),
             )),
         }
+    }
+
+    /// Checks that nothing was cut off.
+    pub(super) fn check_whole(&self) -> Result<(), OpenError> {
+        if self.capacity == self.made {
+            return Ok(());
+        }
+        let what = format!("it has {} bytes instead of {}", self.capacity, self.made);
+        Err(OpenError::damaged(&self.path, self.capacity, what))
+    }
+
+    /// The same segment without what lies behind `end`, whose space is given back.
+    pub(super) fn shorten(&self, end: u32) -> io::Result<Segment> {
+        let capacity = end.next_multiple_of(FRAMES).min(self.capacity);
+        let file = self.file.try_clone()?;
+        file.set_len(u64::from(capacity))?;
+        Ok(Segment {
+            capacity,
+            file,
+            path: self.path.clone(),
+            ..*self
+        })
     }
 
     /// Reads the record of `entry` out of `bytes`, its frame; an error says what is wrong.

@@ -85,7 +85,14 @@ pub(super) fn settle(shared: &Shared, end: End) -> Result<(Active, Next), OpenEr
     };
     let (segment, entries, end) = rewrite(shared, &last, &doubtful, seq, before)?;
     let mut index = shared.index_mut();
-    index.cut_last(if keeps_last { before } else { 0 });
+    if keeps_last {
+        let shorter = last.shorten(before).map_err(OpenError::io("shorten", &last.path))?;
+        shared.forget_bytes(&last);
+        shared.count_bytes(&shorter);
+        index.cut_last(shorter, before);
+    } else {
+        index.drop_last();
+    }
     index.push(Arc::clone(&segment), entries, end);
     let active = Active {
         segment,
@@ -166,7 +173,13 @@ fn rewrite(
     };
     // `room_for` counts a frame around what it is told: that is the first one here.
     let len = end - FRAMES;
-    let segment = spare(shared, last.capacity, len, |capacity| {
+    // A segment that takes the place of one with the same name need not be longer.
+    let longer_than = if seq == last.seq {
+        last.capacity / 2
+    } else {
+        last.capacity
+    };
+    let segment = spare(shared, longer_than, len, |capacity| {
         Segment::create(&shared.dir, &shared.disk, shared.id, seq, capacity, fill)
     })?;
     shared.count_bytes(&segment);

@@ -46,13 +46,24 @@ async fn a_full_disk_stops_appends_and_nothing_else() {
 async fn a_write_that_stops_for_want_of_space_leaves_no_trace() {
     let dir = scratch();
     let disk = Disk::default();
-    let log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
+    let mut log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
     let mut written = Vec::new();
     for slot in 1..=30 {
+        if slot % 7 == 0 {
+            log.raise_watermark(Slot(slot / 7)).await.unwrap();
+            drop(log);
+            log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
+        }
         disk.faults.full_write.store(true, SeqCst);
         let answer = log.append(Slot(slot), record(slot, 1, 200)).await;
         assert!(matches!(answer, Err(AppendError::Full(_))), "slot {slot}: {answer:?}");
-        disk.faults.full_write.store(false, SeqCst);
+        log.raise_watermark(Slot(slot / 2)).await.unwrap();
+        let copied = copy(dir.path());
+        assert_eq!(
+            read_all(&open_small(copied.path()), 0).await,
+            written,
+            "opened right then"
+        );
         written.extend(append_range(&log, slot..=slot, 150).await);
         assert_eq!(read_all(&log, 0).await, written);
     }
