@@ -50,7 +50,7 @@ fn copy_sparsely(from: &Path, to: &Path) {
 /// Databases as they lay on disk after some of the batches, the last one after all of them.
 async fn build(root: &Path, stops: &[u64]) -> Vec<PathBuf> {
     let dir = root.join("rows");
-    let history = History { seed: SEED };
+    let history = History::new(SEED);
     let mut copies = Vec::new();
     let mut batch = 0;
     for &stop in stops {
@@ -108,7 +108,7 @@ async fn look(dir: &Path, models: &[Vec<(bytes::Bytes, bytes::Bytes)>]) -> Outco
 
 /// The rows after each batch.
 async fn models() -> Vec<Vec<(bytes::Bytes, bytes::Bytes)>> {
-    let history = History { seed: SEED };
+    let history = History::new(SEED);
     let rows = crate::rows::mem::MemRows::new();
     let mut models = vec![laws::content(&rows).await];
     for batch in 1..=BATCHES {
@@ -196,7 +196,7 @@ async fn build_with_two_journals(root: &Path) -> PathBuf {
         ..small()
     };
     let rows = FjallRows::open(&dir, options).unwrap();
-    let history = History { seed: SEED };
+    let history = History::new(SEED);
     let mut border = 0;
     for batch in 1..=BATCHES {
         history.apply(&rows, batch).await.unwrap();
@@ -283,7 +283,7 @@ async fn holes_in_the_newest_journal_are_a_torn_tail() {
         // The cut is final: what is written now stands right behind it.
         let rows = FjallRows::open(&scratch, small()).unwrap();
         let batch = History::batch_of(rows.fence().await.unwrap().as_ref());
-        History { seed: SEED }.apply(&rows, batch + 1).await.unwrap();
+        History::new(SEED).apply(&rows, batch + 1).await.unwrap();
         drop(rows);
         assert!(matches!(look(&scratch, &models).await, Outcome::Batch(found) if found == batch + 1));
         fs::remove_dir_all(&scratch).unwrap();
