@@ -18,6 +18,10 @@ pub mod api;
 
 pub mod data_dir;
 pub mod flags;
+pub mod log;
+pub mod metrics;
+pub mod mvcc;
+pub mod rows;
 pub mod tasks;
 pub mod version;
 
