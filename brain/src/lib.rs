@@ -15,13 +15,11 @@ pub mod sequencer;
 pub mod watch;
 
 pub mod api;
+pub mod store;
 
 pub mod data_dir;
 pub mod flags;
-pub mod log;
 pub mod metrics;
-pub mod mvcc;
-pub mod rows;
 pub mod tasks;
 pub mod version;
 
