@@ -68,10 +68,11 @@ impl Default for Options {
 }
 
 impl Options {
-    fn batch(&self) -> Limit {
+    fn batch(&self, through: Revision) -> Limit {
         Limit {
             events: self.batch_events,
             bytes: self.batch_bytes,
+            through,
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::mvcc::Revision;
 const PASS: Limit = Limit {
     events: 512,
     bytes: usize::MAX,
+    through: Revision::MAX,
 };
 /// Mailboxes that are filled before others get the processor.
 const DELIVERIES: usize = 256;
