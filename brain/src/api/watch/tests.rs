@@ -70,7 +70,7 @@ impl Member {
             has_leader,
             stop: stop.clone(),
         };
-        let service = WatchService::new(hub.clone(), history.clone(), bounds, options);
+        let service = WatchService::new(hub.clone(), history.clone(), options);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut tasks = tokio::task::JoinSet::new();
