@@ -11,6 +11,7 @@ pub mod metrics;
 pub mod mvcc;
 pub mod rows;
 pub mod tasks;
+pub mod tls;
 pub mod version;
 
 /// Wire messages of the etcd v3 API, generated from `proto/`.
