@@ -21,6 +21,7 @@ pub mod data_dir;
 pub mod flags;
 pub mod metrics;
 pub mod tasks;
+pub mod tls;
 pub mod version;
 
 /// Wire messages of the etcd v3 API, generated from `proto/`.
