@@ -1,5 +1,9 @@
 //! The log: a sequence of slots, each written at most once. It knows nothing of etcd.
 
+pub mod frame;
+pub mod reader;
+pub mod writer;
+
 use std::fmt;
 
 use bytes::Bytes;
