@@ -5,6 +5,7 @@
 
 pub mod log;
 pub mod mvcc;
+pub mod recent;
 pub mod rows;
 pub mod tasks;
 
