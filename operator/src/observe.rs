@@ -40,7 +40,11 @@ pub(crate) struct Observed {
 /// The API server refused or did not answer. A brain that does not answer is no error.
 pub(crate) async fn observe(client: &Client, cluster: &KubeBrainCluster, desired: &Desired) -> kube::Result<Observed> {
     let names = &desired.names;
-    let monitoring = cluster.spec.monitoring.as_ref().and_then(|all| all.pod_monitor.as_ref());
+    let monitoring = cluster
+        .spec
+        .monitoring
+        .as_ref()
+        .and_then(|all| all.pod_monitor.as_ref());
     let mut keys = vec![
         Key::new(Kind::ServiceAccount, &names.cluster),
         Key::new(Kind::Service, names.headless()),
@@ -120,11 +124,19 @@ async fn ask(desired: &Desired, observed: &Observed) -> BTreeMap<String, Result<
 
 /// The operator's certificate and the authority, as stored.
 fn identity(desired: &Desired, observed: &Observed) -> Option<Identity> {
-    let secret = observed.objects.get(&Key::new(Kind::Secret, desired.names.leaf(Leaf::OperatorClient)))?;
-    let authority = observed.objects.get(&Key::new(Kind::Secret, desired.names.authority()))?;
+    let secret = observed
+        .objects
+        .get(&Key::new(Kind::Secret, desired.names.leaf(Leaf::OperatorClient)))?;
+    let authority = observed
+        .objects
+        .get(&Key::new(Kind::Secret, desired.names.authority()))?;
     let Pair { certificate, key } = plan::stored_pair(secret, "tls.crt", "tls.key")?;
     let trusted = plan::stored_pair(authority, "ca.crt", "ca.key")?.certificate;
-    Some(Identity { certificate, key, trusted })
+    Some(Identity {
+        certificate,
+        key,
+        trusted,
+    })
 }
 
 fn is_running(pod: &Pod) -> bool {
@@ -139,6 +151,8 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
 /// Since when a pod is ready, in seconds of the wall clock; `None` if it is not.
 pub(crate) fn ready_since(pod: &Pod) -> Option<i64> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    let ready = conditions.iter().find(|condition| condition.type_ == "Ready" && condition.status == "True")?;
+    let ready = conditions
+        .iter()
+        .find(|condition| condition.type_ == "Ready" && condition.status == "True")?;
     Some(ready.last_transition_time.as_ref().map_or(0, |time| time.0.as_second()))
 }
