@@ -19,7 +19,7 @@ use kube::runtime::{Predicate, WatchStreamExt, predicates, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument, debug, error, info, info_span, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::metrics::Outcome;
 use crate::names::{CLUSTER, MANAGED_BY, MANAGER};
@@ -178,10 +178,9 @@ async fn wait_for_definition(clusters: &Api<KubeBrainCluster>, stop: &Cancellati
 /// A pass that can neither hang nor take the process down.
 async fn guard(cluster: Arc<KubeBrainCluster>, guarded: Arc<Guarded>) -> Result<Action, Error> {
     let object = ObjectRef::from_obj(&*cluster);
-    let span = info_span!("reconcile", cluster = %object);
     let began = Instant::now();
     let work = AssertUnwindSafe(reconcile(&guarded.context, &cluster)).catch_unwind();
-    let ended = match tokio::time::timeout(PATIENCE, work.instrument(span.clone())).await {
+    let ended = match tokio::time::timeout(PATIENCE, work).await {
         Ok(Ok(ended)) => ended,
         Ok(Err(panic)) => {
             guarded.context.metrics.panicked();
@@ -202,9 +201,7 @@ async fn guard(cluster: Arc<KubeBrainCluster>, guarded: Arc<Guarded>) -> Result<
         Err(problem) => {
             metrics.reconciled(Outcome::Failed, began.elapsed());
             let failures = guarded.failures.count(&object);
-            tell(&guarded.context, &cluster, &problem, failures)
-                .instrument(span)
-                .await;
+            tell(&guarded.context, &cluster, &problem, failures).await;
             Err(problem)
         }
     }

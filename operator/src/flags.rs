@@ -45,7 +45,7 @@ pub(crate) struct Flags {
     pub(crate) log_format: LogFormat,
 
     /// What is logged, as a tracing filter such as `info` or `kubebrain_operator=debug`
-    #[arg(long, env = "RUST_LOG", default_value = "info,kube_runtime=warn,kube_client=warn", value_parser = filter)]
+    #[arg(long, env = "RUST_LOG", default_value = "info", value_parser = filter)]
     pub(crate) log: String,
 }
 

@@ -4,6 +4,7 @@
 //! renderer (`objects`), `certificates` and `status` are pure. Two replicas are safe: one holds a Lease and works, and losing it
 //! ends the process.
 
+use std::io::IsTerminal;
 use std::sync::{Arc, OnceLock};
 
 use anyhow::Context as _;
@@ -64,7 +65,7 @@ fn log_to(flags: &Flags) -> anyhow::Result<()> {
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
     let set = match flags.log_format {
-        LogFormat::Text => builder.try_init(),
+        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).try_init(),
         LogFormat::Json => builder.json().try_init(),
     };
     set.map_err(|error| anyhow::anyhow!("{error}"))

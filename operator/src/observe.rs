@@ -85,7 +85,12 @@ pub(crate) async fn observe(client: &Client, cluster: &KubeBrainCluster, desired
 
 async fn get(client: &Client, namespace: &str, key: Key) -> kube::Result<Option<(Key, DynamicObject)>> {
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &key.kind.resource());
-    Ok(api.get_opt(&key.name).await?.map(|object| (key, object)))
+    match api.get(&key.name).await {
+        Ok(object) => Ok(Some((key, object))),
+        // By its code: an API server that does not know the kind answers without a reason.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 async fn knows_pod_monitors(client: &Client, wanted: bool) -> kube::Result<bool> {
@@ -94,7 +99,7 @@ async fn knows_pod_monitors(client: &Client, wanted: bool) -> kube::Result<bool>
     }
     match client.list_api_group_resources("monitoring.coreos.com/v1").await {
         Ok(list) => Ok(list.resources.iter().any(|resource| resource.kind == "PodMonitor")),
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(false),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
         Err(error) => Err(error),
     }
 }

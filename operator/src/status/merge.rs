@@ -28,12 +28,15 @@ pub(super) fn replace(
     generation: Option<i64>,
     now: Timestamp,
 ) -> Vec<Condition> {
-    let mut conditions: Vec<_> = previous
-        .iter()
-        .filter(|condition| condition.type_ != judgement.type_)
-        .cloned()
-        .collect();
-    conditions.push(condition(previous, judgement, generation, now));
+    let mut conditions = previous.to_vec();
+    let new = condition(previous, judgement, generation, now);
+    match conditions
+        .iter_mut()
+        .find(|condition| condition.type_ == judgement.type_)
+    {
+        Some(present) => *present = new,
+        None => conditions.push(new),
+    }
     conditions
 }
 
