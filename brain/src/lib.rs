@@ -15,14 +15,13 @@ pub mod sequencer;
 pub mod watch;
 
 pub mod api;
+pub mod store;
 
 pub mod data_dir;
 pub mod flags;
-pub mod log;
 pub mod metrics;
-pub mod mvcc;
-pub mod rows;
 pub mod tasks;
+pub mod tls;
 pub mod version;
 
 /// Wire messages of the etcd v3 API, generated from `proto/`.

@@ -1,9 +1,5 @@
 //! The log: a sequence of slots, each written at most once. It knows nothing of etcd.
 
-pub mod frame;
-pub mod reader;
-pub mod writer;
-
 use std::fmt;
 
 use bytes::Bytes;
@@ -14,9 +10,12 @@ pub use self::mem::MemLog;
 
 mod faulty;
 mod files;
+pub mod frame;
 #[cfg(test)]
 pub(crate) mod laws;
 mod mem;
+pub mod reader;
+pub mod writer;
 
 /// Position of a record in the log. The first slot of a fresh log is 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

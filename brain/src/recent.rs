@@ -47,7 +47,9 @@ impl Generation {
 
     /// The newest version of a key at a revision, and the revision that made it.
     pub fn get(&self, key: &Bytes, at: Revision) -> Option<(Revision, Version)> {
-        let found = self.versions.lower_bound(Bound::Included(&(key.clone(), Reverse(at))))?;
+        let found = self
+            .versions
+            .lower_bound(Bound::Included(&(key.clone(), Reverse(at))))?;
         let (found_key, Reverse(revision)) = found.key();
         (found_key == key).then(|| (*revision, found.value().clone()))
     }
@@ -67,7 +69,9 @@ impl Generation {
         &self,
         after: Option<(Bytes, Revision)>,
     ) -> impl Iterator<Item = (Bytes, Revision, Version)> + '_ {
-        let from = after.map_or(Bound::Unbounded, |(key, revision)| Bound::Excluded((key, Reverse(revision))));
+        let from = after.map_or(Bound::Unbounded, |(key, revision)| {
+            Bound::Excluded((key, Reverse(revision)))
+        });
         let entries = self.versions.range((from, Bound::Unbounded));
         entries.map(|entry| (entry.key().0.clone(), entry.key().1.0, entry.value().clone()))
     }
@@ -108,7 +112,12 @@ impl Recent {
     }
 
     /// The first key of a range with a version in memory at or below a revision, and its newest such version.
-    pub fn first_at(&self, from: Bound<&Bytes>, to: Option<&Bytes>, at: Revision) -> Option<(Bytes, Revision, Version)> {
+    pub fn first_at(
+        &self,
+        from: Bound<&Bytes>,
+        to: Option<&Bytes>,
+        at: Revision,
+    ) -> Option<(Bytes, Revision, Version)> {
         let mut first: Option<(Bytes, Revision, Version)> = None;
         for generation in self.generations.iter() {
             if let Some(found) = generation.first_at(from, to, at) {

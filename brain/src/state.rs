@@ -106,7 +106,11 @@ impl<R: Rows> State<R> {
 
     /// The oldest slot that was noted.
     pub fn first_noted(&self) -> Option<Slot> {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner).first().map(|(_, slot)| *slot)
+        self.index
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .first()
+            .map(|(_, slot)| *slot)
     }
 
     /// Forgets where revisions stand in slots that are destroyed.

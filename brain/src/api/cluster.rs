@@ -19,7 +19,9 @@ pub struct ClusterService {
 #[tonic::async_trait]
 impl pb::cluster_server::Cluster for ClusterService {
     async fn member_add(&self, _: Request<pb::MemberAddRequest>) -> Result<Response<pb::MemberAddResponse>, Status> {
-        Err(Status::unimplemented("etcdserver: an embedded store has one member: it cannot be joined by another"))
+        Err(Status::unimplemented(
+            "etcdserver: an embedded store has one member: it cannot be joined by another",
+        ))
     }
 
     async fn member_remove(
@@ -35,7 +37,9 @@ impl pb::cluster_server::Cluster for ClusterService {
         request: Request<pb::MemberUpdateRequest>,
     ) -> Result<Response<pb::MemberUpdateResponse>, Status> {
         self.known(request.get_ref().id)?;
-        Err(Status::unimplemented("etcdserver: peer URLs are what --initial-advertise-peer-urls says"))
+        Err(Status::unimplemented(
+            "etcdserver: peer URLs are what --initial-advertise-peer-urls says",
+        ))
     }
 
     async fn member_list(&self, _: Request<pb::MemberListRequest>) -> Result<Response<pb::MemberListResponse>, Status> {
@@ -46,7 +50,10 @@ impl pb::cluster_server::Cluster for ClusterService {
             revision: 0,
             raft_term: self.epoch.load(std::sync::atomic::Ordering::Relaxed),
         };
-        Ok(Response::new(pb::MemberListResponse { header: Some(header), members: vec![self.member.clone()] }))
+        Ok(Response::new(pb::MemberListResponse {
+            header: Some(header),
+            members: vec![self.member.clone()],
+        }))
     }
 
     async fn member_promote(
@@ -60,6 +67,10 @@ impl pb::cluster_server::Cluster for ClusterService {
 
 impl ClusterService {
     fn known(&self, id: u64) -> Result<(), Error> {
-        if id == self.member.id { Ok(()) } else { Err(Error::MemberNotFound) }
+        if id == self.member.id {
+            Ok(())
+        } else {
+            Err(Error::MemberNotFound)
+        }
     }
 }

@@ -38,7 +38,9 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
     ) -> Result<Response<Self::RangeStreamStream>, Status> {
         let op = request::range(request.get_ref())?;
         if op.needs_all() || request.get_ref().sort_target != 0 {
-            return Err(Status::unimplemented("etcdserver: a range stream has no order and no bounds of revisions"));
+            return Err(Status::unimplemented(
+                "etcdserver: a range stream has no order and no bounds of revisions",
+            ));
         }
         stream::open(self.0.clone(), op).map(|stream| Response::new(Box::pin(stream) as Self::RangeStreamStream))
     }
@@ -81,15 +83,23 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
         }
     }
 
-    async fn compact(&self, request: Request<pb::CompactionRequest>) -> Result<Response<pb::CompactionResponse>, Status> {
+    async fn compact(
+        &self,
+        request: Request<pb::CompactionRequest>,
+    ) -> Result<Response<pb::CompactionResponse>, Status> {
         let request = request.into_inner();
         let mut deleted = self.0.state.deleted_up_to();
-        let answer = self.0.ask(Command::Compact(request.revision), request.encoded_len()).await?;
+        let answer = self
+            .0
+            .ask(Command::Compact(request.revision), request.encoded_len())
+            .await?;
         if request.physical {
             let done = deleted.wait_for(|deleted| *deleted >= request.revision).await;
             done.map_err(|_| super::status::Error::Stopped)?;
         }
-        Ok(Response::new(pb::CompactionResponse { header: Some(self.0.header(answer.revision)) }))
+        Ok(Response::new(pb::CompactionResponse {
+            header: Some(self.0.header(answer.revision)),
+        }))
     }
 }
 
@@ -107,10 +117,17 @@ impl<R: Rows> KvService<R> {
             leases: self.0.state.leases_mutex(),
             overlay: &mut Overlay::default(),
             prefetched: &HashMap::new(),
-            head: Head { revision: view.revision, compacted: view.compacted },
+            head: Head {
+                revision: view.revision,
+                compacted: view.compacted,
+            },
             changes: Vec::new(),
         };
-        match evaluator.run(&Op::Txn(op)).await.map_err(|error| self.0.failed(error))? {
+        match evaluator
+            .run(&Op::Txn(op))
+            .await
+            .map_err(|error| self.0.failed(error))?
+        {
             OpResult::Txn(result) => Ok(Response::new(response::txn(self.0.header(view.revision), result))),
             _ => Err(unexpected()),
         }

@@ -39,7 +39,12 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         let id = if request.id == 0 { self.free_id() } else { request.id };
         let answer = self.store.ask(Command::Grant(LeaseId(id), ttl), 64).await?;
         let header = Some(self.store.header(answer.revision));
-        Ok(Response::new(pb::LeaseGrantResponse { header, id, ttl, error: String::new() }))
+        Ok(Response::new(pb::LeaseGrantResponse {
+            header,
+            id,
+            ttl,
+            error: String::new(),
+        }))
     }
 
     async fn lease_revoke(
@@ -48,7 +53,9 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
     ) -> Result<Response<pb::LeaseRevokeResponse>, Status> {
         let id = LeaseId(request.get_ref().id);
         let answer = self.store.ask(Command::Revoke { id, expired: false }, 64).await?;
-        Ok(Response::new(pb::LeaseRevokeResponse { header: Some(self.store.header(answer.revision)) }))
+        Ok(Response::new(pb::LeaseRevokeResponse {
+            header: Some(self.store.header(answer.revision)),
+        }))
     }
 
     async fn lease_keep_alive(
@@ -76,7 +83,12 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         let header = Some(self.store.header(self.store.view()?.revision));
         let info = self.store.state.leases().info(LeaseId(request.id), since_boot());
         let answer = match info {
-            None => pb::LeaseTimeToLiveResponse { header, id: request.id, ttl: -1, ..Default::default() },
+            None => pb::LeaseTimeToLiveResponse {
+                header,
+                id: request.id,
+                ttl: -1,
+                ..Default::default()
+            },
             Some(info) => pb::LeaseTimeToLiveResponse {
                 header,
                 id: request.id,
@@ -93,7 +105,13 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         _: Request<pb::LeaseLeasesRequest>,
     ) -> Result<Response<pb::LeaseLeasesResponse>, Status> {
         let header = Some(self.store.header(self.store.view()?.revision));
-        let leases = self.store.state.leases().ids().map(|id| pb::LeaseStatus { id: id.0 }).collect();
+        let leases = self
+            .store
+            .state
+            .leases()
+            .ids()
+            .map(|id| pb::LeaseStatus { id: id.0 })
+            .collect();
         Ok(Response::new(pb::LeaseLeasesResponse { header, leases }))
     }
 }

@@ -38,12 +38,20 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
             0 => {
                 let raised = self.store.state.alarms();
                 let asked = raised.iter().filter(|(raised, _)| kind == 0 || *raised == kind);
-                asked.map(|(alarm, member_id)| pb::AlarmMember { member_id: *member_id, alarm: *alarm }).collect()
+                asked
+                    .map(|(alarm, member_id)| pb::AlarmMember {
+                        member_id: *member_id,
+                        alarm: *alarm,
+                    })
+                    .collect()
             }
             // ACTIVATE and DEACTIVATE answer with what is raised or was cleared.
             action @ (1 | 2) if kind != 0 && (action == 1 || raised) => {
                 self.store.ask(Command::Alarm(member, kind, action == 1), 64).await?;
-                vec![pb::AlarmMember { member_id: member, alarm: kind }]
+                vec![pb::AlarmMember {
+                    member_id: member,
+                    alarm: kind,
+                }]
             }
             _ => Vec::new(),
         };
@@ -87,13 +95,20 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
 
     async fn hash(&self, _: Request<pb::HashRequest>) -> Result<Response<pb::HashResponse>, Status> {
         let view = self.store.view()?;
-        let hash = hash(&view, view.revision).await.map_err(|error| self.store.rows_failed(&error))?;
-        Ok(Response::new(pb::HashResponse { header: Some(self.store.header(view.revision)), hash }))
+        let hash = hash(&view, view.revision)
+            .await
+            .map_err(|error| self.store.rows_failed(&error))?;
+        Ok(Response::new(pb::HashResponse {
+            header: Some(self.store.header(view.revision)),
+            hash,
+        }))
     }
 
     async fn hash_kv(&self, request: Request<pb::HashKvRequest>) -> Result<Response<pb::HashKvResponse>, Status> {
         let view = self.store.view()?;
-        let at = view.resolve(request.get_ref().revision).map_err(super::store::refused)?;
+        let at = view
+            .resolve(request.get_ref().revision)
+            .map_err(super::store::refused)?;
         let hash = hash(&view, at).await.map_err(|error| self.store.rows_failed(&error))?;
         Ok(Response::new(pb::HashKvResponse {
             header: Some(self.store.header(view.revision)),
@@ -104,7 +119,9 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
     }
 
     async fn snapshot(&self, _: Request<pb::SnapshotRequest>) -> Result<Response<Self::SnapshotStream>, Status> {
-        Err(Status::unimplemented("etcdserver: a snapshot in etcd's file format is not supported"))
+        Err(Status::unimplemented(
+            "etcdserver: a snapshot in etcd's file format is not supported",
+        ))
     }
 
     async fn move_leader(
@@ -117,7 +134,10 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
         Ok(Response::new(pb::MoveLeaderResponse { header: None }))
     }
 
-    async fn downgrade(&self, request: Request<pb::DowngradeRequest>) -> Result<Response<pb::DowngradeResponse>, Status> {
+    async fn downgrade(
+        &self,
+        request: Request<pb::DowngradeRequest>,
+    ) -> Result<Response<pb::DowngradeResponse>, Status> {
         // 0 VALIDATE, 1 ENABLE, 2 CANCEL: there is no older version whose data this one could write.
         Err(match request.get_ref().action {
             2 => Error::NoInflightDowngrade.into(),
@@ -128,7 +148,10 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
 
 /// A hash of all pairs at a revision: equal on all members that have the same.
 async fn hash<S: Snapshot>(view: &View<S>, at: i64) -> Result<u32, RowsError> {
-    let everything = Span { key: bytes::Bytes::from_static(&[0]), end: bytes::Bytes::from_static(&[0]) };
+    let everything = Span {
+        key: bytes::Bytes::from_static(&[0]),
+        end: bytes::Bytes::from_static(&[0]),
+    };
     let mut cursor = view.cursor(&everything, at, true);
     let mut hash = 0;
     while let Some(page) = cursor.next(usize::MAX).await? {

@@ -33,7 +33,11 @@ impl Limits {
     /// # Errors
     /// [`Error::RequestTooLarge`].
     pub fn check_size(&self, encoded: usize) -> Result<usize, Error> {
-        if encoded + ENVELOPE > self.request_bytes { Err(Error::RequestTooLarge) } else { Ok(encoded) }
+        if encoded + ENVELOPE > self.request_bytes {
+            Err(Error::RequestTooLarge)
+        } else {
+            Ok(encoded)
+        }
     }
 }
 
@@ -107,7 +111,10 @@ pub fn delete(request: &pb::DeleteRangeRequest) -> Result<DeleteOp, Error> {
     if request.key.is_empty() {
         return Err(Error::EmptyKey);
     }
-    Ok(DeleteOp { span: span(&request.key, &request.range_end), prev_kv: request.prev_kv })
+    Ok(DeleteOp {
+        span: span(&request.key, &request.range_end),
+        prev_kv: request.prev_kv,
+    })
 }
 
 /// Reads a txn request.
@@ -122,14 +129,22 @@ pub fn txn(request: &pb::TxnRequest, limits: &Limits) -> Result<TxnOp, Error> {
 }
 
 fn checked_txn(request: &pb::TxnRequest, max_ops: usize, limits: &Limits) -> Result<TxnOp, Error> {
-    let ops = request.compare.len().max(request.success.len()).max(request.failure.len());
+    let ops = request
+        .compare
+        .len()
+        .max(request.success.len())
+        .max(request.failure.len());
     let Some(left) = max_ops.checked_sub(ops) else {
         return Err(Error::TooManyOps);
     };
     if request.compare.iter().any(|compare| compare.key.is_empty()) {
         return Err(Error::EmptyKey);
     }
-    let branch = |ops: &[pb::RequestOp]| ops.iter().map(|op| checked_op(op, left, limits)).collect::<Result<Vec<_>, _>>();
+    let branch = |ops: &[pb::RequestOp]| {
+        ops.iter()
+            .map(|op| checked_op(op, left, limits))
+            .collect::<Result<Vec<_>, _>>()
+    };
     Ok(TxnOp {
         success: branch(&request.success)?,
         failure: branch(&request.failure)?,
@@ -179,7 +194,11 @@ fn compare(request: &pb::Compare) -> Compare {
         3 => CompareResult::NotEqual,
         _ => CompareResult::Unknown,
     };
-    Compare { span: span(&request.key, &request.range_end), target, result }
+    Compare {
+        span: span(&request.key, &request.range_end),
+        target,
+        result,
+    }
 }
 
 /// Refuses a branch that puts a key twice, or puts one that it deletes. Answers with what it puts and deletes.
@@ -228,7 +247,10 @@ fn deleted(deletes: &[&Span], key: &Bytes) -> bool {
 }
 
 fn span(key: &Bytes, end: &Bytes) -> Span {
-    Span { key: own(key), end: own(end) }
+    Span {
+        key: own(key),
+        end: own(end),
+    }
 }
 
 /// A copy of its own: a slice would keep the whole receive buffer of the connection in memory.

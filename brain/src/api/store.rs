@@ -29,7 +29,11 @@ pub struct Store<R: Rows> {
 
 impl<R: Rows> Clone for Store<R> {
     fn clone(&self) -> Self {
-        Self { state: self.state.clone(), sequencer: self.sequencer.clone(), ..*self }
+        Self {
+            state: self.state.clone(),
+            sequencer: self.sequencer.clone(),
+            ..*self
+        }
     }
 }
 

@@ -67,7 +67,12 @@ impl Writer {
                 replay(item)?;
             }
             let slot = reader.frontier();
-            let barrier = Barrier { epoch: reader.epoch() + 1, nonce: rand::random(), writer, lease };
+            let barrier = Barrier {
+                epoch: reader.epoch() + 1,
+                nonce: rand::random(),
+                writer,
+                lease,
+            };
             match append_until_known(log, slot, barrier.encode()).await {
                 Ok(()) => {
                     if log.watermark().await.map_err(OpenError::Log)? > began {
@@ -78,7 +83,15 @@ impl Writer {
                     }
                     let next = Slot(slot.0 + WINDOW);
                     let max_record_len = log.max_record_len();
-                    return Ok((Writer { epoch: barrier.epoch, number: 0, next, max_record_len }, barrier));
+                    return Ok((
+                        Writer {
+                            epoch: barrier.epoch,
+                            number: 0,
+                            next,
+                            max_record_len,
+                        },
+                        barrier,
+                    ));
                 }
                 Err(WriteError::Deposed(_)) => {} // somebody was faster: read it, go on
                 Err(error) => return Err(OpenError::Write(error).into()),

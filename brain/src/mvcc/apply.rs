@@ -89,7 +89,8 @@ impl Applier {
         self.revision = revision;
         let mut events = Vec::with_capacity(keys.changes.len());
         for change in keys.changes {
-            self.generation.insert(change.key.clone(), revision, version_of(&change));
+            self.generation
+                .insert(change.key.clone(), revision, version_of(&change));
             self.attach(&change, leases);
             events.push(event_of(change, revision, superseded.next().flatten()));
         }
@@ -104,12 +105,15 @@ impl Applier {
         }
         if new != LeaseId::NONE && old != new {
             leases.attach(new, change.key.clone());
-            self.lease_rows.insert(keys::attachment_key(new, &change.key), Some(Bytes::new()));
+            self.lease_rows
+                .insert(keys::attachment_key(new, &change.key), Some(Bytes::new()));
         }
     }
 
     fn note_lease(&mut self, id: LeaseId, leases: &Leases) {
-        let row = leases.stored(id).map(|(ttl, remaining)| LeaseRow { ttl, remaining }.encode_to_vec().into());
+        let row = leases
+            .stored(id)
+            .map(|(ttl, remaining)| LeaseRow { ttl, remaining }.encode_to_vec().into());
         self.lease_rows.insert(keys::lease_key(id), row);
     }
 }
@@ -128,7 +132,11 @@ fn version_of(change: &KeyChange) -> Version {
 /// The event that a change is.
 #[must_use]
 pub fn event_of(change: KeyChange, revision: Revision, prev_kv: Option<KeyValue>) -> Event {
-    let kind = if change.is_delete() { EventKind::Delete } else { EventKind::Put };
+    let kind = if change.is_delete() {
+        EventKind::Delete
+    } else {
+        EventKind::Put
+    };
     let lease = change.lease();
     let kv = KeyValue {
         key: change.key,

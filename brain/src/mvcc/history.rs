@@ -38,12 +38,16 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
         let mut reader = Reader::seek(self.log.clone(), began).await?;
         let (mut found, mut bytes) = (Vec::new(), 0);
         'log: while let Some(item) = reader.next().await? {
-            let Item::Batch { first, payload, .. } = item else { continue };
+            let Item::Batch { first, payload, .. } = item else {
+                continue;
+            };
             if first >= committed {
                 break; // durable perhaps, but not shown
             }
             for entry in Record::decode(payload)?.entries {
-                let Some(Change::Keys(keys)) = entry.change else { continue };
+                let Some(Change::Keys(keys)) = entry.change else {
+                    continue;
+                };
                 if keys.revision < from {
                     continue;
                 }
@@ -72,7 +76,11 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
         }
         // Older than what was noted since the start: search by halves. Bases ascend with slots.
         let mut low = self.log.watermark().await?;
-        let mut high = self.state.first_noted().unwrap_or_else(|| self.state.committed()).max(low);
+        let mut high = self
+            .state
+            .first_noted()
+            .unwrap_or_else(|| self.state.committed())
+            .max(low);
         while high.0 - low.0 > 1 {
             let middle = Slot(low.0 + (high.0 - low.0) / 2);
             match self.first_base(middle).await? {
@@ -139,7 +147,10 @@ async fn read_back<S: Snapshot>(keys: Keys, view: &View<S>) -> Result<Committed,
         };
         events.push(event_of(change, keys.revision, prev_kv));
     }
-    Ok(Committed { revision: keys.revision, events })
+    Ok(Committed {
+        revision: keys.revision,
+        events,
+    })
 }
 
 /// The version of a key that a revision made, if it is not compacted.
@@ -153,6 +164,8 @@ async fn version_at<S: Snapshot>(
     {
         return Ok(super::view::from_version(key.clone(), revision, version));
     }
-    let Some(row) = view.rows.get(&keys::object_key(key, revision)).await? else { return Ok(None) };
+    let Some(row) = view.rows.get(&keys::object_key(key, revision)).await? else {
+        return Ok(None);
+    };
     Ok(decode_object(&row)?.map(|(meta, value)| super::view::from_meta(key.clone(), meta, value)))
 }

@@ -48,7 +48,15 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         flushed: mpsc::Sender<Flushed<R::Snapshot>>,
     ) -> Self {
         let stored = fence.encode_to_vec().into();
-        Self { log, rows, state, fence, stored, frozen, flushed }
+        Self {
+            log,
+            rows,
+            state,
+            fence,
+            stored,
+            frozen,
+            flushed,
+        }
     }
 
     /// Runs until the sequencer ends and everything it handed over is flushed and synced.
@@ -59,7 +67,11 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         let mut more = self.delete_step().await?;
         loop {
             // Between two steps of a compaction a flush goes first.
-            let frozen = if more { self.frozen.try_recv().ok() } else { self.frozen.recv().await };
+            let frozen = if more {
+                self.frozen.try_recv().ok()
+            } else {
+                self.frozen.recv().await
+            };
             match frozen {
                 Some(frozen) => self.flush(frozen).await?,
                 None if more => {}
@@ -87,11 +99,21 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         self.fence.marker = frozen.marker.0;
         self.fence.revision = frozen.revision;
         self.fence.compacted = frozen.compacted;
-        self.fence.alarms =
-            frozen.alarms.into_iter().map(|(kind, member)| record::Alarm { member, kind, raised: true }).collect();
+        self.fence.alarms = frozen
+            .alarms
+            .into_iter()
+            .map(|(kind, member)| record::Alarm {
+                member,
+                kind,
+                raised: true,
+            })
+            .collect();
         self.apply(step).await?;
         let snapshot = self.rows.snapshot().await?;
-        let flushed = Flushed { generation: Some((frozen.generation, frozen.revision)), snapshot };
+        let flushed = Flushed {
+            generation: Some((frozen.generation, frozen.revision)),
+            snapshot,
+        };
         // Nobody is there to take it only when the process stops.
         drop(self.flushed.send(flushed).await);
         Ok(())
@@ -107,7 +129,9 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         let mut step = Step::default();
         let mut more = false;
         while let Some(item) = reader.next().await? {
-            let Item::Batch { first, payload, .. } = item else { continue };
+            let Item::Batch { first, payload, .. } = item else {
+                continue;
+            };
             let record = Record::decode(payload)?;
             if first.0 >= self.fence.marker || record.base >= target {
                 break;
@@ -137,7 +161,9 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         step: &mut Step,
     ) -> anyhow::Result<()> {
         for entry in record.entries {
-            let Some(record::Change::Keys(keys)) = entry.change else { continue };
+            let Some(record::Change::Keys(keys)) = entry.change else {
+                continue;
+            };
             if keys.revision <= self.fence.deleted_up_to || keys.revision > target {
                 continue;
             }
@@ -146,7 +172,11 @@ impl<L: Log, R: Rows> Materializer<L, R> {
                     step.push(Change::Delete(keys::object_key(&change.key, change.prev_mod)));
                 }
                 // Etcd lets a txn delete "from key on" and put one of these keys again.
-                let put_again = || keys.changes[at..].iter().any(|later| later.key == change.key && !later.is_delete());
+                let put_again = || {
+                    keys.changes[at..]
+                        .iter()
+                        .any(|later| later.key == change.key && !later.is_delete())
+                };
                 if change.is_delete() && !put_again() {
                     step.push(Change::Delete(keys::object_key(&change.key, keys.revision)));
                 }
@@ -169,7 +199,10 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         self.state.forget_below(watermark);
         self.log.destroy_below_watermark().await?;
         self.state.set_deleted_up_to(deleted_up_to);
-        let flushed = Flushed { generation: None, snapshot: self.rows.snapshot().await? };
+        let flushed = Flushed {
+            generation: None,
+            snapshot: self.rows.snapshot().await?,
+        };
         drop(self.flushed.send(flushed).await);
         tracing::info!(revision = deleted_up_to, slot = watermark.0, "compacted");
         Ok(())
@@ -178,7 +211,9 @@ impl<L: Log, R: Rows> Materializer<L, R> {
     async fn apply(&mut self, step: Step) -> anyhow::Result<()> {
         self.fence.number += 1;
         let fence = Bytes::from(self.fence.encode_to_vec());
-        self.rows.apply(Some(self.stored.clone()), fence.clone(), step.changes).await?;
+        self.rows
+            .apply(Some(self.stored.clone()), fence.clone(), step.changes)
+            .await?;
         self.stored = fence;
         tokio::task::yield_now().await;
         Ok(())
@@ -205,7 +240,10 @@ fn fill(
         if !covered {
             let row = keys::object_key(&key, revision);
             let value = version.value.as_ref().map(|value| (meta_of(revision, &version), value));
-            step.push(Change::Put(row, encode_object(value.as_ref().map(|(meta, value)| (meta, value.as_ref())))));
+            step.push(Change::Put(
+                row,
+                encode_object(value.as_ref().map(|(meta, value)| (meta, value.as_ref()))),
+            ));
         }
         *last = Some((key, revision, covered || revision <= compacted));
         if step.is_full() {

@@ -104,7 +104,11 @@ impl<S: Snapshot> View<S> {
         }
         if op.count_only {
             let count = self.count(&op.span, at).await?;
-            return Ok(RangeResult { kvs: Vec::new(), count, more: false });
+            return Ok(RangeResult {
+                kvs: Vec::new(),
+                count,
+                more: false,
+            });
         }
         let enough = match usize::try_from(op.limit) {
             Ok(limit) if limit > 0 && !op.needs_all() => limit.saturating_add(1),
@@ -114,7 +118,9 @@ impl<S: Snapshot> View<S> {
         let mut cursor = self.cursor(&op.span, at, values);
         let mut kvs = Vec::new();
         while kvs.len() < enough {
-            let Some(page) = cursor.next(enough - kvs.len()).await? else { break };
+            let Some(page) = cursor.next(enough - kvs.len()).await? else {
+                break;
+            };
             kvs.extend(page);
         }
         let mut count = kvs.len();
@@ -139,8 +145,11 @@ impl<S: Snapshot> View<S> {
 
     /// Walks a span in key order at a revision that [`View::resolve`] gave. Without `values` they are empty.
     pub fn cursor<'a>(&'a self, span: &Span, at: Revision, values: bool) -> Cursor<'a, S> {
-        let rows =
-            if at >= self.rows_revision { keys::index_range(&span.key, &span.end) } else { keys::object_range(&span.key, &span.end) };
+        let rows = if at >= self.rows_revision {
+            keys::index_range(&span.key, &span.end)
+        } else {
+            keys::object_range(&span.key, &span.end)
+        };
         Cursor {
             view: self,
             at,
@@ -178,9 +187,16 @@ impl<S: Snapshot> View<S> {
 
     /// Versions whose index rows were found.
     async fn objects(&self, found: Vec<(Bytes, Meta)>) -> Result<Vec<KeyValue>, RowsError> {
-        let objects: Vec<Bytes> = found.iter().map(|(key, meta)| keys::object_key(key, meta.mod_revision)).collect();
+        let objects: Vec<Bytes> = found
+            .iter()
+            .map(|(key, meta)| keys::object_key(key, meta.mod_revision))
+            .collect();
         let rows = self.rows.multi_get(&objects).await?;
-        found.into_iter().zip(rows).map(|((key, meta), row)| expect_object(key, meta, row)).collect()
+        found
+            .into_iter()
+            .zip(rows)
+            .map(|((key, meta), row)| expect_object(key, meta, row))
+            .collect()
     }
 }
 
@@ -239,7 +255,11 @@ impl<S: Snapshot> Cursor<'_, S> {
                 Reached::Nothing | Reached::End => self.done = true,
             }
         }
-        if self.values { self.load(page).await.map(Some) } else { Ok(Some(page)) }
+        if self.values {
+            self.load(page).await.map(Some)
+        } else {
+            Ok(Some(page))
+        }
     }
 
     /// What was not walked yet.
@@ -252,12 +272,19 @@ impl<S: Snapshot> Cursor<'_, S> {
             Bound::Excluded(key) => successor(key),
             Bound::Unbounded => Bytes::new(),
         };
-        Some(Span { key, end: self.to.clone().unwrap_or(Bytes::from_static(&[0])) })
+        Some(Span {
+            key,
+            end: self.to.clone().unwrap_or(Bytes::from_static(&[0])),
+        })
     }
 
     /// Goes on behind a key that may lie before rows already read.
     fn skip_behind(&mut self, key: Bytes) {
-        let row = if self.at >= self.view.rows_revision { keys::index_key(&key) } else { keys::object_key(&key, 0) };
+        let row = if self.at >= self.view.rows_revision {
+            keys::index_key(&key)
+        } else {
+            keys::object_key(&key, 0)
+        };
         self.row_from = successor(&row);
         self.from = Bound::Excluded(key);
     }
@@ -324,9 +351,7 @@ impl<S: Snapshot> Cursor<'_, S> {
         let mut merged = Vec::with_capacity(rows.len());
         let mut rows = rows.into_iter().peekable();
         let mut from = self.from.clone();
-        while let Some((key, revision, version)) =
-            self.view.recent.first_at(as_ref(&from), limit.as_ref(), self.at)
-        {
+        while let Some((key, revision, version)) = self.view.recent.first_at(as_ref(&from), limit.as_ref(), self.at) {
             while let Some(row) = rows.next_if(|row| row.key < key) {
                 merged.push(row);
             }
@@ -345,8 +370,11 @@ impl<S: Snapshot> Cursor<'_, S> {
         }
         // A version above the rows' revision came from memory, with its value.
         let missing = |kv: &KeyValue| kv.mod_revision <= self.view.rows_revision && kv.value.is_empty();
-        let wanted: Vec<Bytes> =
-            page.iter().filter(|kv| missing(kv)).map(|kv| keys::object_key(&kv.key, kv.mod_revision)).collect();
+        let wanted: Vec<Bytes> = page
+            .iter()
+            .filter(|kv| missing(kv))
+            .map(|kv| keys::object_key(&kv.key, kv.mod_revision))
+            .collect();
         let mut found = self.view.rows.multi_get(&wanted).await?.into_iter();
         for kv in page.iter_mut().filter(|kv| missing(kv)) {
             let meta = Meta {

@@ -94,17 +94,18 @@ impl Mailbox {
         }
     }
 
-    /// Leaves `first` and then `more`, ascending, and wakes the stream. More than `max_runs` make the mailbox lagging.
-    pub(super) fn deliver(&self, first: Run, more: &[Run], max_runs: usize) {
+    /// Leaves `runs`, ascending and apart, and wakes the stream. More than `max_runs` make the mailbox lagging.
+    pub(super) fn deliver(&self, runs: &[Run], max_runs: usize) {
         let mut state = locked(&self.state);
         if !matches!(state.mode, Mode::Open) {
             return;
         }
-        match state.runs.back_mut() {
-            Some(last) if last.end == first.start => last.end = first.end,
-            _ => state.runs.push_back(first),
+        for run in runs {
+            match state.runs.back_mut() {
+                Some(last) if last.end == run.start => last.end = run.end,
+                _ => state.runs.push_back(*run),
+            }
         }
-        state.runs.extend(more);
         if state.runs.len() > max_runs {
             let oldest = state.runs.front().map_or(0, |run| run.revision);
             state.runs = VecDeque::new();

@@ -342,3 +342,34 @@ async fn a_stop_while_a_claim_is_under_way_gives_back_what_it_won() {
     running.join_next().await.unwrap().unwrap().unwrap();
     assert_eq!(lock.record().unwrap().holder_identity, "");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_meets_its_own_late_renewal_is_tried_again() {
+    let ms = Duration::from_millis;
+    let way = Faults {
+        delay: ms(10)..ms(10),
+        ..Faults::default()
+    };
+    let (lock, mut running) = (MemoryLock::new(1, way.clone()), Running::new());
+    let a = start(&lock, "a", &mut running);
+    leads(&a).await;
+    sleep(LEASE).await;
+    let renewed = a.handle.renewed(1);
+    while a.handle.renewed(1) == renewed {
+        sleep(ms(1)).await;
+    }
+    // The next renewal arrives after the release has read the lock, and before it writes.
+    lock.set_faults(Faults {
+        hold_back: 1.0,
+        late: ms(12),
+        ..way.clone()
+    });
+    let before = lock.record();
+    sleep(ms(381)).await;
+    lock.set_faults(way);
+    a.stop.cancel();
+    assert_eq!(lock.record(), before, "the renewal is still under way");
+    running.join_next().await.unwrap().unwrap().unwrap();
+    assert_ne!(lock.record(), before);
+    assert_eq!(lock.record().unwrap().holder_identity, "");
+}

@@ -198,3 +198,33 @@ async fn a_server_that_never_answers_costs_the_call_timeout_and_is_not_asked_twi
     assert!(matches!(answer, Err(LockError::Failed(_))));
     assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_overloaded_is_not_asked_twice_by_one_call() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let lock = LeaseLock::new(
+        client(kube::Config::new(url), Duration::from_secs(5)).unwrap(),
+        "ns",
+        "brain",
+    );
+    let refusals = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = [0; 4096];
+        for asked in 1.. {
+            assert!(stream.read(&mut request).await.unwrap() > 0);
+            assert_eq!(asked, 1, "the client tried again by itself");
+            stream
+                .write_all(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n")
+                .await
+                .unwrap();
+        }
+    };
+    let answer = tokio::select! {
+        answer = lock.get() => answer,
+        () = refusals => panic!("ended"),
+    };
+    assert!(matches!(answer, Err(LockError::Failed(_))));
+}

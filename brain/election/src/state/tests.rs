@@ -114,8 +114,13 @@ fn the_right_counts_from_the_request_not_from_the_answer() {
     state.read(None, at(0));
     acquire(&mut state, at(1_000), at(1_700));
     assert_eq!(state.valid_until(), Some(at(2_500)));
-    assert!(!state.expire(at(2_499)));
-    assert!(state.expire(at(2_500)));
+    let Decision::Renew(record, version) = state.decide(at(1_800), wall(0)) else {
+        panic!("must renew")
+    };
+    state.wrote(record, version, at(1_800), at(2_400));
+    assert_eq!(state.valid_until(), Some(at(3_300)));
+    assert!(!state.expire(at(3_299)));
+    assert!(state.expire(at(3_300)));
     assert_eq!(state.valid_until(), None);
 }
 

@@ -67,5 +67,7 @@ pub(super) fn open<R: Rows>(
 }
 
 fn message(range_response: pb::RangeResponse) -> pb::RangeStreamResponse {
-    pb::RangeStreamResponse { range_response: Some(range_response) }
+    pb::RangeStreamResponse {
+        range_response: Some(range_response),
+    }
 }

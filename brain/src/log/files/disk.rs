@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Access to the disk.
 #[derive(Debug, Clone, Default)]
@@ -34,6 +34,8 @@ pub(super) struct Faults {
     pub(super) failed_sync: std::sync::atomic::AtomicBool,
     /// The file system cannot preallocate.
     pub(super) no_fallocate: std::sync::atomic::AtomicBool,
+    /// Watches what is written and synced.
+    pub(super) power: super::tests::power::Watcher,
     /// Syncs so far.
     pub(super) syncs: std::sync::atomic::AtomicU64,
 }
@@ -75,7 +77,7 @@ impl Disk {
     pub(super) fn write(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
         #[cfg(test)]
         if bytes.len() > 32
-            && bytes.len() % 4096 != 0
+            && !bytes.len().is_multiple_of(4096)
             && self.faults.full_write.swap(false, std::sync::atomic::Ordering::SeqCst)
         {
             file.write_all_at(&bytes[..bytes.len() / 2], at)?;
@@ -89,6 +91,13 @@ impl Disk {
         {
             return Err(Errno::IO.into());
         }
+        #[cfg(test)]
+        if let Some(power) = &mut *self.faults.power.lock().unwrap() {
+            power.will_write(file);
+            file.write_all_at(bytes, at)?;
+            power.fail();
+            return Ok(());
+        }
         file.write_all_at(bytes, at)
     }
 
@@ -99,6 +108,11 @@ impl Disk {
         #[cfg(test)]
         if self.faults.failed_sync.swap(false, std::sync::atomic::Ordering::SeqCst) {
             return Err(io::Error::other("sync failed: on command"));
+        }
+        #[cfg(test)]
+        if let Some(power) = &mut *self.faults.power.lock().unwrap() {
+            power.fail();
+            power.did_sync(file);
         }
         file.sync_data()
             .map_err(|error| io::Error::other(format!("sync failed: {error}")))

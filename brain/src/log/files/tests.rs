@@ -10,6 +10,7 @@ use crate::log::laws::{read_all, record};
 mod crash;
 mod damage;
 mod opening;
+pub(crate) mod power;
 mod property;
 mod space;
 

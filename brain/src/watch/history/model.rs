@@ -43,9 +43,9 @@ impl ModelHistory {
     /// Forgets what is older than `revision`.
     pub(crate) fn compact(&self, revision: Revision) {
         let mut state = locked(&self.0);
-        state.compacted = state.compacted.max(revision);
-        let kept = state.revisions.split_off(&state.compacted);
-        state.revisions = kept;
+        let compacted = revision.max(state.compacted);
+        state.compacted = compacted;
+        state.revisions = state.revisions.split_off(&compacted);
     }
 
     /// Makes the next `count` reads fail.
