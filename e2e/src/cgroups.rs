@@ -90,7 +90,7 @@ fn hierarchies() -> anyhow::Result<Vec<PathBuf>> {
     let mounts = fs::read_to_string("/proc/mounts").context("read /proc/mounts")?;
     let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     Ok(fields
-        .filter(|f| f.get(2) == Some(&"cgroup"))
+        .filter(|f| f.get(2).is_some_and(|kind| kind.starts_with("cgroup")))
         .filter_map(|f| f.get(1).map(PathBuf::from))
         .collect())
 }

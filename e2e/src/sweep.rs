@@ -64,7 +64,7 @@ pub fn everything(home: &Home) -> anyhow::Result<()> {
         .iter()
         .filter_map(|container| container.socket.as_deref())
         .try_for_each(remove_file)?;
-    remove_results("/var/lib/cni/results", &sandboxes)?;
+    remove_results("/var/lib/cni/results", &home.netns(), &sandboxes)?;
     remove_links_into("/var/log/containers", &home.logs())?;
     for (setting, value) in state.iter().flat_map(|state| &state.sysctls) {
         fs::write(setting, value).with_context(|| format!("set {setting} back to {value}"))?;
@@ -172,14 +172,30 @@ fn remove_file(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// CNI keeps its results by sandbox in a directory that all networks of a machine share.
-fn remove_results(dir: &str, containers: &[Container]) -> anyhow::Result<()> {
+/// CNI keeps its results by network and sandbox in a directory that all networks of a machine share. The network of
+/// pods carries the cluster's name; the loopback's results are known by the sandboxes.
+fn remove_results(dir: &str, network: &str, containers: &[Container]) -> anyhow::Result<()> {
     let Ok(entries) = fs::read_dir(dir) else { return Ok(()) };
-    let ours = |file: &str| containers.iter().any(|container| file.contains(&container.id));
-    let files = entries
+    let files: Vec<_> = entries
         .flatten()
-        .filter(|entry| entry.file_name().to_str().is_some_and(ours));
-    files.map(|entry| entry.path()).try_for_each(|path| remove_file(&path))
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    let sandbox = |file: &str| {
+        Some(
+            file.strip_prefix(network)?
+                .strip_prefix('-')?
+                .split('-')
+                .next()?
+                .to_owned(),
+        )
+    };
+    let mut sandboxes: BTreeSet<_> = files.iter().filter_map(|file| sandbox(file)).collect();
+    sandboxes.extend(containers.iter().map(|container| container.id.clone()));
+    let ours = |file: &&String| sandboxes.iter().any(|id| file.contains(id.as_str()));
+    files
+        .iter()
+        .filter(ours)
+        .try_for_each(|file| remove_file(&Path::new(dir).join(file)))
 }
 
 /// The kubelet keeps links to its pods' logs in a directory of its own choice.
