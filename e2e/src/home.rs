@@ -10,12 +10,22 @@ use std::str::FromStr;
 use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::tools::cache::Key;
+
 const HOMES: &str = "/var/lib/kubebrain";
 const LOGS: &str = "/var/log/kubebrain";
 
 /// A cluster's name: 1 to 20 of `a`-`z`, `0`-`9` and `-`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Name(String);
+
+impl Name {
+    /// The cluster of the tests of the checkout whose programs lie in `dir`: another run of them finds it again.
+    pub fn of_tests(dir: &Path) -> Self {
+        let key = Key::of([dir.as_os_str().as_encoded_bytes()]).to_string();
+        Self(format!("e2e-{}", &key[..8]))
+    }
+}
 
 impl FromStr for Name {
     type Err = anyhow::Error;

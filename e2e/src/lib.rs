@@ -32,3 +32,4 @@ pub mod supervisor;
 pub mod sweep;
 pub mod tools;
 pub mod volumes;
+pub mod wire;

@@ -9,6 +9,7 @@ use e2e::config::{Config, Store};
 use e2e::home::{Home, Name};
 use e2e::progress::Progress;
 use e2e::tools::Tools;
+use e2e::tools::own::Programs;
 use e2e::{demo, host, sweep};
 use tracing_subscriber::EnvFilter;
 
@@ -26,6 +27,9 @@ enum Command {
         /// The cluster's name.
         #[arg(long, default_value = "demo")]
         name: Name,
+        /// That of this checkout's tests instead: it ends by itself, and this waits for it.
+        #[arg(long, conflicts_with = "name")]
+        tests: bool,
     },
     /// Run a cluster until standard input ends.
     #[command(hide = true)]
@@ -57,7 +61,12 @@ fn main() -> anyhow::Result<()> {
         Command::Tools => Tools::prepare(&progress).map(drop),
         Command::Up(up) => self::up(&up, &progress),
         Command::Demo(up) => show(&up, &progress),
-        Command::Down { name } => {
+        Command::Down { name, tests } => {
+            let name = if tests {
+                Name::of_tests(Programs::find()?.dir())
+            } else {
+                name
+            };
             if !cluster::down(&name, &progress)? {
                 progress.say(format_args!("there is no cluster {name}"));
             }
