@@ -107,7 +107,6 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let watches = WatchService::new(
         running.hub.clone(),
         running.history,
-        options.watch,
         WatchServiceOptions {
             max_request_bytes: config.limits.max_request_bytes,
             progress_notify_interval: config.watch_progress_notify_interval,

@@ -108,8 +108,8 @@ async fn try_open<L: Log, R: Rows>(log: &L, rows: &R, member: u64, lease: Durati
     let mut alarms: BTreeSet<(i32, u64)> = fence.alarms.iter().map(|alarm| (alarm.kind, alarm.member)).collect();
     let mut applier = Applier::new(fence.revision, fence.compacted);
     let mut noted = Vec::new();
-    let mut reader = Reader::new(log.clone(), marker, fence.epoch);
-    let (writer, barrier) = Writer::open(log, &mut reader, marker, member, lease, |item| {
+    let mut reader = Reader::new(log.clone(), marker);
+    let (writer, barrier) = Writer::open(log, &mut reader, (marker, fence.epoch), member, lease, |item| {
         if let Item::Batch {
             first, next, payload, ..
         } = item
