@@ -4,9 +4,25 @@
 //! the one writer, and what clients see. Arrows point downwards only: see ARCHITECTURE.md.
 
 pub mod log;
-pub mod mvcc;
 pub mod rows;
+
+pub mod mvcc;
+pub mod recent;
+pub mod state;
+
+pub mod lease;
+pub mod sequencer;
+pub mod watch;
+
+pub mod api;
+pub mod store;
+
+pub mod data_dir;
+pub mod flags;
+pub mod metrics;
 pub mod tasks;
+pub mod tls;
+pub mod version;
 
 /// Wire messages of the etcd v3 API, generated from `proto/`.
 #[allow(

@@ -1,6 +1,7 @@
 //! Programs that come from Debian's packages.
 
 use std::ffi::OsStr;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -102,7 +103,8 @@ fn apt_get<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> anyhow::Result
         .args(["-o", "DPkg::Lock::Timeout=600"])
         .args(args)
         .env("DEBIAN_FRONTEND", "noninteractive");
-    let output = command.output().context("start apt-get")?;
+    // a group of its own: whatever ends us must not end dpkg half way
+    let output = command.process_group(0).output().context("start apt-get")?;
     if !output.status.success() {
         bail!(
             "{command:?}: {}: {}",

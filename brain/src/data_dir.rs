@@ -1,0 +1,246 @@
+//! The data directory: whose it is, and that only one process works in it.
+//!
+//! Invariant: nothing is created or changed in a directory that is refused, and a directory without `IDENTITY`
+//! is only taken when it is empty.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+
+pub use identity::Identity;
+
+mod identity;
+
+/// The newest layout of the directory that this program reads and writes.
+pub const FORMAT: u32 = 1;
+
+const IDENTITY: &str = "IDENTITY";
+const IDENTITY_NEW: &str = "IDENTITY.new";
+const LOCK: &str = "LOCK";
+
+/// A data directory that is ours until it is dropped.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    identity: Identity,
+    /// Holds the lock; the kernel frees it when the process ends, however it ends.
+    _lock: File,
+}
+
+/// Why a data directory is refused. Each message is one line that says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirError {
+    /// Another process, or another part of this one, works in it.
+    #[error("data directory {} is in use by {owner}: stop that one first, or choose another --data-dir", path.display())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// `process <pid>` where known.
+        owner: String,
+    },
+    /// It holds something else.
+    #[error("data directory {} is not kubebrain's: it holds {found}; choose an empty --data-dir", path.display())]
+    Foreign {
+        /// The directory.
+        path: PathBuf,
+        /// What was found.
+        found: String,
+    },
+    /// A newer program wrote it.
+    #[error("data directory {} has format {found}, newer than {FORMAT}, the newest known here: run a newer kubebrain", path.display())]
+    Newer {
+        /// The directory.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+    },
+    /// What tells whose it is does not read.
+    #[error("{} is damaged: {what}; restore the data directory from a backup", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The file system refuses.
+    #[error("data directory {} {action}: {source}", path.display())]
+    Io {
+        /// The directory.
+        path: PathBuf,
+        /// What cannot be done.
+        action: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl DataDir {
+    /// Opens the directory, or creates it with the identity that `fresh` answers, and locks it.
+    ///
+    /// # Errors
+    /// It cannot be ours; nothing was changed in it.
+    pub fn open(path: &Path, fresh: impl FnOnce() -> Identity) -> Result<DataDir, DataDirError> {
+        let io = |action| {
+            move |source| DataDirError::Io {
+                path: path.to_owned(),
+                action,
+                source,
+            }
+        };
+        create(path).map_err(io("cannot be created"))?;
+        inspect(path)?;
+        let mut lock = lock(path)?;
+        // Another process may have been here between the look and the lock.
+        let identity = match inspect(path)? {
+            Some(identity) => identity,
+            None => {
+                let identity = fresh();
+                write(path, &identity).map_err(io("is not writable"))?;
+                identity
+            }
+        };
+        note_owner(&mut lock).map_err(io("is not writable"))?;
+        Ok(DataDir {
+            path: path.to_owned(),
+            identity,
+            _lock: lock,
+        })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whose it is.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+}
+
+/// Creates the directory, durably, unless it exists.
+fn create(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        create(parent)?;
+    }
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => return Ok(()),
+        created => created?,
+    }
+    sync_dir(path.parent().unwrap_or(path))
+}
+
+fn sync_dir(path: &Path) -> io::Result<()> {
+    let path = if path.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        path
+    };
+    File::open(path)?.sync_all()
+}
+
+/// The identity of a brain's directory, none of an empty one. Changes nothing.
+fn inspect(path: &Path) -> Result<Option<Identity>, DataDirError> {
+    let io = |source| DataDirError::Io {
+        path: path.to_owned(),
+        action: "cannot be read",
+        source,
+    };
+    let file = path.join(IDENTITY);
+    match fs::read(&file) {
+        Ok(bytes) => {
+            return identity::decode(&bytes)
+                .map(Some)
+                .map_err(|refusal| refusal.at(path, &file));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(io(error)),
+    }
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path).map_err(io)? {
+        let name = entry.map_err(io)?.file_name();
+        // A file system of its own begins with lost+found; the rest is a first start that was cut short.
+        if ![LOCK, IDENTITY_NEW, "lost+found"].iter().any(|ours| name == *ours) {
+            found.push(name.to_string_lossy().into_owned());
+        }
+    }
+    found.sort();
+    let found = match found.first() {
+        None => return Ok(None),
+        Some(first) if first == "member" => "data of etcd (member)".to_owned(),
+        Some(first) => format!("{first:?} but no {IDENTITY} file"),
+    };
+    Err(DataDirError::Foreign {
+        path: path.to_owned(),
+        found,
+    })
+}
+
+fn lock(path: &Path) -> Result<File, DataDirError> {
+    let io = |source| DataDirError::Io {
+        path: path.to_owned(),
+        action: "is not writable",
+        source,
+    };
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path.join(LOCK))
+        .map_err(io)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let mut pid = String::new();
+            // Only for the message: a file that does not read names nobody.
+            let owner = match file.read_to_string(&mut pid).map(|_| pid.trim().parse::<u32>()) {
+                Ok(Ok(pid)) => format!("process {pid}"),
+                _ => "another process".to_owned(),
+            };
+            Err(DataDirError::InUse {
+                path: path.to_owned(),
+                owner,
+            })
+        }
+        Err(error) => Err(DataDirError::Io {
+            path: path.to_owned(),
+            action: "cannot be locked",
+            source: error.into(),
+        }),
+    }
+}
+
+fn note_owner(lock: &mut File) -> io::Result<()> {
+    lock.set_len(0)?;
+    lock.rewind()?;
+    lock.write_all(format!("{}\n", std::process::id()).as_bytes())
+}
+
+/// Writes the identity so that it is there wholly or not at all.
+fn write(path: &Path, identity: &Identity) -> io::Result<()> {
+    let new = path.join(IDENTITY_NEW);
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&new)?;
+    file.write_all(&identity::encode(identity))?;
+    file.sync_all()?;
+    fs::rename(&new, path.join(IDENTITY))?;
+    sync_dir(path)
+}
+
+#[cfg(test)]
+mod tests;

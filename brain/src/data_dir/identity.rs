@@ -1,0 +1,88 @@
+//! The file `IDENTITY`: four lines for eyes and one that guards them.
+//!
+//! Its first two lines never change their shape, so that every program can tell how new a directory is.
+
+use std::path::Path;
+
+use super::{DataDirError, FORMAT};
+
+const MAGIC: &str = "kubebrain data directory";
+
+/// Whose data it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// Layout of the directory; at most [`FORMAT`].
+    pub format: u32,
+    /// Id of the cluster, told in every answer.
+    pub cluster_id: u64,
+    /// Id of this member, told in every answer.
+    pub member_id: u64,
+}
+
+/// Why bytes are no identity that we can use.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    Newer(u32),
+    Damaged(&'static str),
+}
+
+impl Refusal {
+    pub(super) fn at(self, dir: &Path, file: &Path) -> DataDirError {
+        match self {
+            Refusal::Newer(found) => DataDirError::Newer {
+                path: dir.to_owned(),
+                found,
+            },
+            Refusal::Damaged(what) => DataDirError::Damaged {
+                path: file.to_owned(),
+                what: what.to_owned(),
+            },
+        }
+    }
+}
+
+pub(super) fn encode(identity: &Identity) -> Vec<u8> {
+    let Identity {
+        format,
+        cluster_id,
+        member_id,
+    } = identity;
+    let body = format!("{MAGIC}\nformat {format}\ncluster {cluster_id:016x}\nmember {member_id:016x}\n");
+    let sum = crc32c::crc32c(body.as_bytes());
+    format!("{body}crc32c {sum:08x}\n").into_bytes()
+}
+
+pub(super) fn decode(bytes: &[u8]) -> Result<Identity, Refusal> {
+    let text = std::str::from_utf8(bytes).map_err(|_| Refusal::Damaged("it is not text"))?;
+    let mut lines = text.lines();
+    if lines.next() != Some(MAGIC) {
+        return Err(Refusal::Damaged("its first line is not ours"));
+    }
+    let format = lines
+        .next()
+        .and_then(|line| line.strip_prefix("format "))
+        .and_then(|number| number.parse().ok());
+    let format: u32 = format.ok_or(Refusal::Damaged("it names no format"))?;
+    if format > FORMAT {
+        return Err(Refusal::Newer(format));
+    }
+    let (Some(cluster), Some(member)) = (lines.next(), lines.next()) else {
+        return Err(Refusal::Damaged("it is cut short"));
+    };
+    let hex = |line: &str, name| {
+        line.strip_prefix(name)
+            .and_then(|digits| u64::from_str_radix(digits, 16).ok())
+    };
+    let (Some(cluster_id), Some(member_id)) = (hex(cluster, "cluster "), hex(member, "member ")) else {
+        return Err(Refusal::Damaged("its ids do not read"));
+    };
+    let identity = Identity {
+        format,
+        cluster_id,
+        member_id,
+    };
+    if encode(&identity) != bytes {
+        return Err(Refusal::Damaged("its checksum does not match"));
+    }
+    Ok(identity)
+}

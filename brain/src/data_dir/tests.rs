@@ -1,0 +1,129 @@
+use std::collections::BTreeMap;
+
+use tempfile::TempDir;
+
+use super::*;
+
+const FIRST: Identity = Identity {
+    format: 1,
+    cluster_id: 0xc1,
+    member_id: 0xa1,
+};
+
+fn never() -> Identity {
+    panic!("no fresh identity is needed")
+}
+
+/// Names and contents, to see that nothing changed.
+fn contents(path: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .map(|path| (path.display().to_string(), fs::read(&path).unwrap_or_default()))
+        .collect()
+}
+
+fn refused(path: &Path) -> DataDirError {
+    let before = contents(path);
+    let error = DataDir::open(path, || FIRST).unwrap_err();
+    assert_eq!(contents(path), before, "{error}");
+    assert!(!error.to_string().contains('\n'), "{error}");
+    error
+}
+
+#[test]
+fn a_new_directory_gets_an_identity_and_keeps_it() {
+    let temp = TempDir::new().unwrap();
+    let path = temp.path().join("a/b");
+    let dir = DataDir::open(&path, || FIRST).unwrap();
+    assert_eq!((dir.path(), dir.identity()), (path.as_path(), &FIRST));
+    drop(dir);
+    assert_eq!(DataDir::open(&path, never).unwrap().identity(), &FIRST);
+}
+
+#[test]
+fn a_directory_in_use_names_who_uses_it() {
+    let temp = TempDir::new().unwrap();
+    let dir = DataDir::open(temp.path(), || FIRST).unwrap();
+    let error = refused(temp.path());
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("in use by process {}", std::process::id())),
+        "{error}"
+    );
+    drop(dir);
+    DataDir::open(temp.path(), never).unwrap();
+}
+
+#[test]
+fn the_data_of_others_is_left_alone() {
+    for (name, reason) in [
+        ("member", "data of etcd"),
+        ("notes.txt", "\"notes.txt\" but no IDENTITY file"),
+    ] {
+        let temp = TempDir::new().unwrap();
+        fs::create_dir(temp.path().join(name)).unwrap();
+        let error = refused(temp.path());
+        assert!(
+            matches!(error, DataDirError::Foreign { .. }) && error.to_string().contains(reason),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_first_start_that_was_cut_short_is_taken_up_again() {
+    let temp = TempDir::new().unwrap();
+    fs::create_dir(temp.path().join("lost+found")).unwrap();
+    fs::write(temp.path().join(LOCK), "").unwrap();
+    fs::write(temp.path().join(IDENTITY_NEW), "kubebr").unwrap();
+    assert_eq!(DataDir::open(temp.path(), || FIRST).unwrap().identity(), &FIRST);
+}
+
+#[test]
+fn a_newer_format_is_refused() {
+    let temp = TempDir::new().unwrap();
+    fs::write(
+        temp.path().join(IDENTITY),
+        format!("kubebrain data directory\nformat {}\nwhatever\n", FORMAT + 1),
+    )
+    .unwrap();
+    let error = refused(temp.path());
+    assert!(
+        matches!(error, DataDirError::Newer { found, .. } if found == FORMAT + 1),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_identity_with_any_bit_flipped_or_any_byte_cut_is_refused() {
+    let whole = identity::encode(&FIRST);
+    assert_eq!(identity::decode(&whole), Ok(FIRST));
+    for len in 0..whole.len() {
+        assert!(identity::decode(&whole[..len]).is_err(), "cut at {len}");
+        for bit in 0..8 {
+            let mut flipped = whole.clone();
+            flipped[len] ^= 1 << bit;
+            assert!(identity::decode(&flipped).is_err(), "bit {bit} of byte {len}");
+        }
+    }
+    let temp = TempDir::new().unwrap();
+    fs::write(temp.path().join(IDENTITY), &whole[..whole.len() - 1]).unwrap();
+    assert!(matches!(refused(temp.path()), DataDirError::Damaged { .. }));
+}
+
+#[test]
+fn what_the_file_system_refuses_is_said() {
+    let temp = TempDir::new().unwrap();
+    let file = temp.path().join("file");
+    fs::write(&file, "").unwrap();
+    for (path, reason) in [
+        (file.clone(), "cannot be created"),
+        (file.join("below"), "cannot be created"),
+        ("/proc/self/kubebrain".into(), "cannot be created"),
+        ("/proc/self/attr".into(), "is not kubebrain's"),
+    ] {
+        let error = DataDir::open(&path, || FIRST).unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+}

@@ -1,0 +1,282 @@
+//! The command line: etcd's flags, defaults and `ETCD_*` variables.
+//!
+//! A flag works, or is accepted with one warning that it has no effect here, or is refused with a reason. The
+//! table decides which; nothing is ignored in silence. A flag wins over its variable, the last one over those before.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use clap::builder::Command;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgAction};
+
+use table::{FLAGS, Flag, Kind, Treatment};
+
+mod config;
+pub mod duration;
+mod read;
+mod table;
+pub mod url;
+
+pub use config::{
+    AuthOptions, AutoCompaction, BrowserPolicy, Config, Features, Keepalive, Limits, LogFormat, LogLevel, LogOptions,
+    LogOutput, Quota, SocketOptions, TlsOptions, TlsPolicy, TlsVersion,
+};
+
+/// What the command line asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Asked {
+    /// Serve; log the warnings first.
+    Serve(Box<Config>, Vec<String>),
+    /// Print this and exit.
+    Print(String),
+}
+
+/// What is wrong with the command line, as one line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct FlagError(String);
+
+/// Reads the arguments behind the program's name and the environment.
+///
+/// # Errors
+/// The first thing that is wrong, naming the flag or variable.
+pub fn parse(
+    args: impl IntoIterator<Item = OsString>,
+    env: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<Asked, FlagError> {
+    let mut warnings = Vec::new();
+    let command = command();
+    let matches = match command.clone().try_get_matches_from(two_dashes(args)) {
+        Ok(matches) => matches,
+        Err(error) if error.kind() == ErrorKind::DisplayHelp => return Ok(Asked::Print(error.to_string())),
+        Err(error) => return Err(one_line(&error)),
+    };
+    let mut given = BTreeMap::new();
+    for flag in FLAGS {
+        if let Some(value) = matches.get_one::<String>(flag.name) {
+            given.insert(flag.name, Given::new(flag, format!("--{}", flag.name), value)?);
+        }
+    }
+    for (flag, variable, value) in variables(env, &mut warnings) {
+        if !given.contains_key(flag.name) {
+            given.insert(flag.name, Given::new(flag, variable, &value)?);
+        }
+    }
+    if given.get("version").is_some_and(|given| given.value == "true") {
+        return Ok(Asked::Print(crate::version::describe()));
+    }
+    let given = settle(given, &mut warnings)?;
+    let config = read::config(&given, &mut warnings).map_err(FlagError)?;
+    Ok(Asked::Serve(Box::new(config), warnings))
+}
+
+/// A value that was given, and by what.
+#[derive(Debug, Clone)]
+struct Given {
+    origin: String,
+    value: String,
+}
+
+impl Given {
+    fn new(flag: &Flag, origin: String, value: &str) -> Result<Given, FlagError> {
+        let value = match flag.kind {
+            Kind::Text => value.to_owned(),
+            Kind::Bool => match go_bool(value) {
+                Some(value) => value.to_string(),
+                None => return Err(FlagError(format!("{origin} must be true or false, not {value:?}"))),
+            },
+        };
+        Ok(Given { origin, value })
+    }
+}
+
+/// The truth values of Go.
+fn go_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
+        "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+/// Applies the table: moves old names to new ones, warns of what has no effect, refuses what would mislead.
+fn settle(
+    given: BTreeMap<&'static str, Given>,
+    warnings: &mut Vec<String>,
+) -> Result<BTreeMap<&'static str, Given>, FlagError> {
+    let mut settled = BTreeMap::new();
+    let mut gates = Vec::new();
+    let listed_gates = given
+        .get("feature-gates")
+        .map_or("", |given| given.value.as_str())
+        .to_owned();
+    for (name, this) in &given {
+        let Some(flag) = Flag::named(name) else { continue };
+        match flag.treatment {
+            Treatment::Renamed(new) if given.contains_key(new) => {
+                return Err(FlagError(format!(
+                    "cannot set --{name} and --{new} at the same time, please use --{new} only"
+                )));
+            }
+            Treatment::Renamed(new) => {
+                settled.insert(new, this.clone());
+            }
+            Treatment::Gate(gate) if listed_gates.split(',').any(|pair| pair.split('=').next() == Some(gate)) => {
+                return Err(FlagError(format!(
+                    "cannot set --{name} and the feature gate {gate} at the same time, please use --feature-gates only"
+                )));
+            }
+            Treatment::Gate(gate) => gates.push(format!("{gate}={}", this.value)),
+            _ => {
+                settled.insert(*name, this.clone());
+            }
+        }
+    }
+    for (name, this) in &settled {
+        let Some(flag) = Flag::named(name).filter(|flag| this.value != flag.default) else {
+            continue;
+        };
+        match flag.treatment {
+            Treatment::Idle(why) => warnings.push(format!("{} has no effect here: {why}", this.origin)),
+            Treatment::Refused(why) => return Err(FlagError(format!("{} is not supported: {why}", this.origin))),
+            _ => {}
+        }
+    }
+    if !gates.is_empty() {
+        gates.extend((!listed_gates.is_empty()).then_some(listed_gates));
+        let origin = "--feature-gates".to_owned();
+        settled.insert(
+            "feature-gates",
+            Given {
+                origin,
+                value: gates.join(","),
+            },
+        );
+    }
+    Ok(settled)
+}
+
+/// Flags given by the environment. Empty variables count as absent; unknown ones are warned of.
+fn variables(
+    env: impl IntoIterator<Item = (OsString, OsString)>,
+    warnings: &mut Vec<String>,
+) -> Vec<(&'static Flag, String, String)> {
+    let mut found = Vec::new();
+    for (variable, value) in env {
+        let Some(variable) = variable.to_str().filter(|name| name.starts_with("ETCD_")) else {
+            continue;
+        };
+        let flag = FLAGS
+            .iter()
+            .find(|flag| flag.variable() == variable && flag.name != "version");
+        match (flag, value.into_string()) {
+            (_, Ok(value)) if value.is_empty() => {}
+            (Some(flag), Ok(value)) => found.push((flag, variable.to_owned(), value)),
+            _ => warnings.push(format!("unrecognized environment variable {variable}")),
+        }
+    }
+    found
+}
+
+/// The arguments with Go's `-flag` written `--flag`. Values are left as they are.
+fn two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut out = vec![OsString::from("kubebrain")];
+    let mut is_value = false;
+    for arg in args {
+        let Some(text) = arg
+            .to_str()
+            .filter(|text| !is_value && text.starts_with('-') && text.len() > 1)
+        else {
+            is_value = false;
+            out.push(arg);
+            continue;
+        };
+        let name = text.trim_start_matches('-');
+        let flag = Flag::named(name.split('=').next().unwrap_or(name));
+        is_value = flag.is_some_and(|flag| flag.kind == Kind::Text && !name.contains('='));
+        match text {
+            "-h" | "--" => out.push(arg),
+            "-help" => out.push("--help".into()),
+            _ if !text.starts_with("--") => out.push(format!("-{text}").into()),
+            _ => out.push(arg),
+        }
+    }
+    out
+}
+
+/// The table as a clap command: it knows syntax and help, nothing else.
+fn command() -> Command {
+    let mut command = Command::new("kubebrain")
+        .about("A server that every etcd v3 client takes for etcd")
+        .override_usage("kubebrain [flags]")
+        .disable_version_flag(true)
+        .args_override_self(true)
+        .after_help(
+            "Each flag can also be set by a variable: --data-dir by ETCD_DATA_DIR. A flag wins over its variable.",
+        );
+    for flag in FLAGS {
+        command = command.arg(arg(flag));
+    }
+    command
+}
+
+fn arg(flag: &'static Flag) -> Arg {
+    let arg = Arg::new(flag.name)
+        .long(flag.name)
+        .action(ArgAction::Set)
+        .allow_hyphen_values(true);
+    let arg = match flag.kind {
+        Kind::Text => arg.num_args(1).value_name("VALUE"),
+        Kind::Bool => arg
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("true")
+            .value_name("true|false"),
+    };
+    let help = match flag.treatment {
+        Treatment::Works(help) if flag.default.is_empty() || flag.name == "version" => help.to_owned(),
+        Treatment::Works(help) => format!("{help} [default: {}]", flag.default),
+        Treatment::Idle(why) => format!("no effect here: {why}"),
+        Treatment::Refused(why) => format!("refused: {why}"),
+        Treatment::Renamed(new) => format!("old name of --{new}"),
+        Treatment::Gate(gate) => format!("old name of --feature-gates={gate}=..."),
+    };
+    let hidden = matches!(
+        flag.treatment,
+        Treatment::Idle(_) | Treatment::Refused(_) | Treatment::Renamed(_) | Treatment::Gate(_)
+    );
+    arg.help(help)
+        .help_heading(flag.group.heading())
+        .hide_short_help(hidden)
+}
+
+/// An error of clap in one line, naming the argument.
+fn one_line(error: &clap::Error) -> FlagError {
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        Some(ContextValue::Strings(texts)) => texts.first().cloned(),
+        _ => None,
+    };
+    let arg = context(ContextKind::InvalidArg).unwrap_or_default();
+    let name = arg.split([' ', '=', '[']).next().unwrap_or_default();
+    FlagError(match error.kind() {
+        ErrorKind::UnknownArgument if !arg.starts_with('-') => format!("{arg:?} is not a valid flag"),
+        ErrorKind::UnknownArgument => match context(ContextKind::SuggestedArg) {
+            Some(near) => format!("unknown flag {arg}: did you mean {near}?"),
+            None => format!("unknown flag {arg}: see --help"),
+        },
+        ErrorKind::InvalidValue | ErrorKind::TooFewValues => format!("{name} needs a value"),
+        ErrorKind::InvalidUtf8 => "an argument is not valid UTF-8".to_owned(),
+        _ => error
+            .to_string()
+            .lines()
+            .next()
+            .unwrap_or("bad command line")
+            .trim_start_matches("error: ")
+            .to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+//! What the flags say, typed and checked.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::url::Url;
+
+/// Everything that the command line and the environment decide.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Name of this member.
+    pub name: String,
+    /// Directory of the data; not checked yet.
+    pub data_dir: PathBuf,
+    /// Where clients are served. With [`Config::listen_client_http_urls`], gRPC alone.
+    pub listen_client_urls: Vec<Url>,
+    /// Where HTTP alone is served to clients.
+    pub listen_client_http_urls: Vec<Url>,
+    /// Where metrics and health are served without client certificates.
+    pub listen_metrics_urls: Vec<Url>,
+    /// Where peers are served.
+    pub listen_peer_urls: Vec<Url>,
+    /// Told to clients.
+    pub advertise_client_urls: Vec<Url>,
+    /// Told to peers.
+    pub initial_advertise_peer_urls: Vec<Url>,
+    /// Token of a new cluster.
+    pub initial_cluster_token: String,
+    /// Certificates shown to clients, and asked of them.
+    pub client_tls: TlsOptions,
+    /// Certificates shown to peers, and asked of them.
+    pub peer_tls: TlsOptions,
+    /// TLS versions and suites of all listeners.
+    pub tls_policy: TlsPolicy,
+    /// The most that clients may ask for.
+    pub limits: Limits,
+    /// Pings of idle connections.
+    pub keepalive: Keepalive,
+    /// Socket options of TCP listeners.
+    pub socket: SocketOptions,
+    /// What browsers may do.
+    pub browsers: BrowserPolicy,
+    /// Logs.
+    pub log: LogOptions,
+    /// Compaction without being asked.
+    pub auto_compaction: AutoCompaction,
+    /// Most revisions deleted in one batch of a compaction.
+    pub compaction_batch_limit: usize,
+    /// Pause between two batches of a compaction.
+    pub compaction_sleep_interval: Duration,
+    /// How often an idle watch is told of progress.
+    pub watch_progress_notify_interval: Duration,
+    /// Heartbeat of leadership.
+    pub heartbeat_interval: Duration,
+    /// Time without heartbeat after which leadership is vacant.
+    pub election_timeout: Duration,
+    /// Unary requests that take longer are logged; zero logs all.
+    pub warning_unary_request_duration: Duration,
+    /// Requests that take longer to apply are logged; zero logs all.
+    pub warning_apply_duration: Duration,
+    /// Authentication of users.
+    pub auth: AuthOptions,
+    /// Feature gates.
+    pub features: Features,
+    /// Histograms for each RPC besides the counters.
+    pub extensive_metrics: bool,
+    /// Do not wait for the disk.
+    pub unsafe_no_fsync: bool,
+}
+
+impl Config {
+    /// The shortest lease that is granted, in seconds: one and a half election timeouts, rounded up.
+    #[must_use]
+    pub fn min_lease_ttl(&self) -> i64 {
+        let millis = self.election_timeout.as_millis();
+        i64::try_from((3 * millis).div_ceil(2_000)).unwrap_or(i64::MAX)
+    }
+}
+
+/// Certificates of one kind of listener.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TlsOptions {
+    /// PEM file of the certificate and its chain, and PEM file of its key.
+    pub pair: Option<(PathBuf, PathBuf)>,
+    /// PEM files of the certificate and key shown when dialling, if others.
+    pub dial_pair: Option<(PathBuf, PathBuf)>,
+    /// PEM file of the CAs whose certificates are required; none are asked for without it.
+    pub trusted_ca: Option<PathBuf>,
+    /// PEM or DER file of revoked certificates.
+    pub crl: Option<PathBuf>,
+    /// A certificate needs one of these SAN host names, if there are any.
+    pub allowed_hostnames: Vec<String>,
+    /// A certificate needs one of these common names, if there are any.
+    pub allowed_common_names: Vec<String>,
+}
+
+/// What TLS is spoken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsPolicy {
+    /// Oldest version.
+    pub min: TlsVersion,
+    /// Newest version.
+    pub max: TlsVersion,
+    /// Suites of TLS 1.2 by their Go names; empty means all.
+    pub cipher_suites: Vec<String>,
+}
+
+/// A version of TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TlsVersion {
+    /// TLS 1.2.
+    Tls12,
+    /// TLS 1.3.
+    Tls13,
+}
+
+/// The most that clients may ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest request in bytes, as the writer counts it.
+    pub max_request_bytes: usize,
+    /// Most operations in one list of a txn.
+    pub max_txn_ops: usize,
+    /// Most streams open at a time on one connection.
+    pub max_concurrent_streams: u32,
+    /// Bytes the store may occupy.
+    pub quota: Quota,
+}
+
+impl Limits {
+    /// Longest message in bytes that is taken from the wire: etcd's 512 KiB more than a request.
+    #[must_use]
+    pub fn max_receive_bytes(&self) -> usize {
+        self.max_request_bytes + 512 * 1024
+    }
+}
+
+/// When the NOSPACE alarm is raised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quota {
+    /// Never.
+    Off,
+    /// When the store occupies so many bytes.
+    Bytes(u64),
+}
+
+/// Pings of idle connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Ping after so long without traffic; none means never.
+    pub interval: Option<Duration>,
+    /// End the connection when a ping is not answered for so long.
+    pub timeout: Duration,
+}
+
+/// Socket options of TCP listeners.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SocketOptions {
+    /// SO_REUSEPORT.
+    pub reuse_port: bool,
+    /// SO_REUSEADDR.
+    pub reuse_address: bool,
+}
+
+/// Which browsers are answered. A list without entries means all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BrowserPolicy {
+    /// Origins told that they may read answers.
+    pub cors: Vec<String>,
+    /// Host names accepted in HTTP requests without TLS.
+    pub host_whitelist: Vec<String>,
+}
+
+/// Logs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogOptions {
+    /// Least severe level that is logged.
+    pub level: LogLevel,
+    /// Shape of a line.
+    pub format: LogFormat,
+    /// Where lines go; never empty.
+    pub outputs: Vec<LogOutput>,
+}
+
+/// Severity of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogLevel {
+    /// Each request.
+    Debug,
+    /// Changes of state.
+    Info,
+    /// Odd, continuing.
+    Warn,
+    /// A human must act.
+    Error,
+}
+
+/// Shape of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// One JSON object.
+    Json,
+    /// For eyes.
+    Console,
+}
+
+/// Where log lines go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogOutput {
+    /// Standard error.
+    Stderr,
+    /// Standard output.
+    Stdout,
+    /// Appended to a file.
+    File(PathBuf),
+}
+
+/// Compaction without being asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AutoCompaction {
+    /// None.
+    Off,
+    /// Keeps what is younger.
+    Periodic(Duration),
+    /// Keeps so many revisions.
+    Revision(i64),
+}
+
+/// Authentication of users.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AuthOptions {
+    /// Cost of hashed passwords, 4 to 31.
+    pub bcrypt_cost: u32,
+    /// How long a token lives unused.
+    pub token_ttl: Duration,
+}
+
+/// Feature gates of etcd 3.6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Features {
+    /// Check the stored data before serving.
+    pub initial_corrupt_check: bool,
+    /// Compare hashes of compactions among members.
+    pub compact_hash_check: bool,
+    /// Tell members of the remaining time of leases.
+    pub lease_checkpoint: bool,
+    /// Keep the remaining time of leases.
+    pub lease_checkpoint_persist: bool,
+    /// Dial peers from the advertised address.
+    pub set_member_local_addr: bool,
+    /// Report not serving while defragmenting.
+    pub stop_grpc_service_on_defrag: bool,
+    /// Reads of a write txn see its writes through a shared buffer.
+    pub txn_mode_write_with_shared_buffer: bool,
+}

@@ -1,0 +1,331 @@
+//! From the values that were given to the typed [`Config`].
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::config::*;
+use super::duration;
+use super::table::Flag;
+use super::url::Url;
+use super::{Given, go_bool};
+
+mod gates;
+mod tls;
+
+/// Everything, checked. Warnings are added to `warnings`.
+pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<String>) -> Result<Config, String> {
+    let values = Values { given };
+    let name = values.text("name").to_owned();
+    let data_dir = match values.text("data-dir") {
+        "" => format!("{name}.etcd"),
+        dir => dir.to_owned(),
+    };
+    let (heartbeat_interval, election_timeout) = timing(&values)?;
+    let listen_client_urls = values.bind_urls("listen-client-urls")?;
+    if listen_client_urls.is_empty() {
+        return Err("--listen-client-urls must name at least one URL".to_owned());
+    }
+    let config = Config {
+        data_dir: data_dir.into(),
+        listen_client_http_urls: values.bind_urls("listen-client-http-urls")?,
+        listen_metrics_urls: values.bind_urls("listen-metrics-urls")?,
+        listen_peer_urls: values.bind_urls("listen-peer-urls")?,
+        advertise_client_urls: advertised(&values, &listen_client_urls)?,
+        listen_client_urls,
+        initial_advertise_peer_urls: cluster(&values, &name)?,
+        initial_cluster_token: values.text("initial-cluster-token").to_owned(),
+        client_tls: tls::client(&values)?,
+        peer_tls: tls::peer(&values)?,
+        tls_policy: tls::policy(&values)?,
+        limits: limits(&values, warnings)?,
+        keepalive: keepalive(&values)?,
+        socket: SocketOptions {
+            reuse_port: values.bool("socket-reuse-port"),
+            reuse_address: values.bool("socket-reuse-address"),
+        },
+        browsers: BrowserPolicy {
+            cors: values.unless_all("cors"),
+            host_whitelist: values.unless_all("host-whitelist"),
+        },
+        log: log(&values)?,
+        auto_compaction: auto_compaction(&values)?,
+        compaction_batch_limit: values.number::<usize>("compaction-batch-limit")?.max(1),
+        compaction_sleep_interval: values.duration("compaction-sleep-interval")?,
+        watch_progress_notify_interval: positive(&values, "watch-progress-notify-interval")?,
+        heartbeat_interval,
+        election_timeout,
+        warning_unary_request_duration: values.duration("warning-unary-request-duration")?,
+        warning_apply_duration: values.duration("warning-apply-duration")?,
+        auth: auth(&values)?,
+        features: gates::read(&values)?,
+        extensive_metrics: values.one_of("metrics", &[("basic", false), ("extensive", true)])?,
+        unsafe_no_fsync: values.bool("unsafe-no-fsync"),
+        name,
+    };
+    values.one_of("initial-cluster-state", &[("new", ()), ("existing", ())])?;
+    values.one_of("logger", &[("zap", ())])?;
+    tls::check_schemes(&config, warnings)?;
+    Ok(config)
+}
+
+/// Values by name: as given, else the default.
+pub(super) struct Values<'a> {
+    given: &'a BTreeMap<&'static str, Given>,
+}
+
+impl<'a> Values<'a> {
+    fn text(&self, name: &str) -> &'a str {
+        let default = || Flag::named(name).map_or("", |flag| flag.default);
+        self.given.get(name).map_or_else(default, |given| given.value.as_str())
+    }
+
+    fn origin(&self, name: &str) -> String {
+        self.given
+            .get(name)
+            .map_or_else(|| format!("--{name}"), |given| given.origin.clone())
+    }
+
+    fn is_given(&self, name: &str) -> bool {
+        self.given.contains_key(name)
+    }
+
+    fn bool(&self, name: &str) -> bool {
+        go_bool(self.text(name)).unwrap_or(false)
+    }
+
+    fn error(&self, name: &str, what: impl std::fmt::Display) -> String {
+        format!("{} is not valid: {what}", self.origin(name))
+    }
+
+    fn number<T: FromStr>(&self, name: &str) -> Result<T, String> {
+        let text = self.text(name);
+        text.parse()
+            .map_err(|_| self.error(name, format!("{text:?} is not a number in range")))
+    }
+
+    fn duration(&self, name: &str) -> Result<Duration, String> {
+        let text = self.text(name);
+        duration::parse(text).map_err(|what| self.error(name, format!("{text:?}: {what}")))
+    }
+
+    fn urls(&self, name: &str) -> Result<Vec<Url>, String> {
+        Url::parse_list(self.text(name)).map_err(|what| self.error(name, what))
+    }
+
+    fn bind_urls(&self, name: &str) -> Result<Vec<Url>, String> {
+        let urls = self.urls(name)?;
+        urls.iter()
+            .try_for_each(Url::check_bind)
+            .map_err(|what| self.error(name, what))?;
+        Ok(urls)
+    }
+
+    fn list(&self, name: &str) -> Vec<String> {
+        let parts = self
+            .text(name)
+            .split(',')
+            .map(str::trim)
+            .filter(|part| !part.is_empty());
+        parts.map(str::to_owned).collect()
+    }
+
+    /// A list in which `*` means all, which is told by an empty list.
+    fn unless_all(&self, name: &str) -> Vec<String> {
+        let list = self.list(name);
+        if list.iter().any(|entry| entry == "*") {
+            Vec::new()
+        } else {
+            list
+        }
+    }
+
+    fn one_of<T: Copy>(&self, name: &str, choices: &[(&str, T)]) -> Result<T, String> {
+        let text = self.text(name);
+        choices
+            .iter()
+            .find(|(choice, _)| *choice == text)
+            .map(|(_, value)| *value)
+            .ok_or_else(|| {
+                let choices: Vec<_> = choices.iter().map(|(choice, _)| *choice).collect();
+                self.error(name, format!("{text:?} is none of {}", choices.join(", ")))
+            })
+    }
+}
+
+/// Heartbeat and election timeout, within etcd's bounds.
+fn timing(values: &Values<'_>) -> Result<(Duration, Duration), String> {
+    let heartbeat: u64 = values.number("heartbeat-interval")?;
+    let election: u64 = values.number("election-timeout")?;
+    if heartbeat == 0 {
+        return Err(format!("--heartbeat-interval must be >0 (set to {heartbeat}ms)"));
+    }
+    if election < heartbeat.saturating_mul(5) {
+        return Err(format!(
+            "--election-timeout[{election}ms] should be at least as 5 times as --heartbeat-interval[{heartbeat}ms]"
+        ));
+    }
+    if election > 50_000 {
+        return Err(format!(
+            "--election-timeout[{election}ms] is too long, and should be set less than 50000ms"
+        ));
+    }
+    Ok((Duration::from_millis(heartbeat), Duration::from_millis(election)))
+}
+
+/// What clients are told to dial: as given, else where we listen if that can be dialled.
+fn advertised(values: &Values<'_>, listen: &[Url]) -> Result<Vec<Url>, String> {
+    if values.is_given("advertise-client-urls") || !values.is_given("listen-client-urls") {
+        return values.urls("advertise-client-urls");
+    }
+    if listen.iter().any(Url::is_wildcard) {
+        return Err("--advertise-client-urls is required when --listen-client-urls names every address".to_owned());
+    }
+    Ok(listen.to_vec())
+}
+
+/// The peer URLs of the only member. More than one member is refused.
+fn cluster(values: &Values<'_>, name: &str) -> Result<Vec<Url>, String> {
+    let urls = values.urls("initial-advertise-peer-urls")?;
+    let mut others = Vec::new();
+    let mut named = values.text("initial-cluster").is_empty();
+    for pair in values.list("initial-cluster") {
+        let Some((member, url)) = pair.split_once('=') else {
+            return Err(values.error("initial-cluster", format!("{pair:?} is not <name>=<peer URL>")));
+        };
+        Url::parse(url).map_err(|what| values.error("initial-cluster", what))?;
+        named |= member == name;
+        others.extend((member != name).then(|| member.to_owned()));
+    }
+    if !named {
+        return Err(values.error("initial-cluster", format!("couldn't find local name {name:?} in it")));
+    }
+    if !others.is_empty() {
+        let others = others.join(", ");
+        return Err(format!(
+            "--initial-cluster names other members ({others}): the embedded store has exactly one"
+        ));
+    }
+    Ok(urls)
+}
+
+fn limits(values: &Values<'_>, warnings: &mut Vec<String>) -> Result<Limits, String> {
+    const DEFAULT_QUOTA: u64 = 2 * 1024 * 1024 * 1024;
+    const LARGEST_REQUEST: usize = 1024 * 1024 * 1024;
+    let quota: i64 = values.number("quota-backend-bytes")?;
+    let quota = match u64::try_from(quota) {
+        Err(_) => Quota::Off,
+        Ok(0) => Quota::Bytes(DEFAULT_QUOTA),
+        Ok(bytes) => Quota::Bytes(bytes),
+    };
+    let max_request_bytes: usize = values.number("max-request-bytes")?;
+    if max_request_bytes == 0 || max_request_bytes > LARGEST_REQUEST {
+        return Err(values.error(
+            "max-request-bytes",
+            format!("{max_request_bytes} is not in 1 to {LARGEST_REQUEST}"),
+        ));
+    }
+    if max_request_bytes > 10 * 1024 * 1024 {
+        warnings.push(format!(
+            "--max-request-bytes of {max_request_bytes} exceeds the recommended 10485760"
+        ));
+    }
+    let max_concurrent_streams = values.number("max-concurrent-streams")?;
+    if max_concurrent_streams == 0 {
+        return Err(values.error("max-concurrent-streams", "0 would serve nobody"));
+    }
+    Ok(Limits {
+        max_request_bytes,
+        max_txn_ops: values.number("max-txn-ops")?,
+        max_concurrent_streams,
+        quota,
+    })
+}
+
+fn keepalive(values: &Values<'_>) -> Result<Keepalive, String> {
+    let interval = values.duration("grpc-keepalive-interval")?;
+    let timeout = values.duration("grpc-keepalive-timeout")?;
+    let off = interval.is_zero() || timeout.is_zero();
+    Ok(Keepalive {
+        interval: (!off).then_some(interval),
+        timeout,
+    })
+}
+
+fn positive(values: &Values<'_>, name: &str) -> Result<Duration, String> {
+    match values.duration(name)? {
+        Duration::ZERO => Err(values.error(name, "it must be >0")),
+        duration => Ok(duration),
+    }
+}
+
+fn log(values: &Values<'_>) -> Result<LogOptions, String> {
+    let level = values.one_of(
+        "log-level",
+        &[
+            ("debug", LogLevel::Debug),
+            ("info", LogLevel::Info),
+            ("warn", LogLevel::Warn),
+            ("error", LogLevel::Error),
+            ("dpanic", LogLevel::Error),
+            ("panic", LogLevel::Error),
+            ("fatal", LogLevel::Error),
+        ],
+    )?;
+    let format = values.one_of(
+        "log-format",
+        &[("json", LogFormat::Json), ("console", LogFormat::Console)],
+    )?;
+    let mut outputs = Vec::new();
+    for output in values.list("log-outputs") {
+        let output = match output.as_str() {
+            "default" | "stderr" => LogOutput::Stderr,
+            "stdout" => LogOutput::Stdout,
+            "systemd/journal" => return Err("--log-outputs=systemd/journal is not supported: use stderr".to_owned()),
+            path => LogOutput::File(path.into()),
+        };
+        if !outputs.contains(&output) {
+            outputs.push(output);
+        }
+    }
+    if outputs.is_empty() {
+        return Err("--log-outputs must name at least one target".to_owned());
+    }
+    Ok(LogOptions { level, format, outputs })
+}
+
+fn auto_compaction(values: &Values<'_>) -> Result<AutoCompaction, String> {
+    let by_revision = values.one_of("auto-compaction-mode", &[("periodic", false), ("revision", true)])?;
+    let text = values.text("auto-compaction-retention");
+    let number = text.parse::<u32>().ok();
+    Ok(match (number, by_revision) {
+        (Some(0), _) => AutoCompaction::Off,
+        (Some(number), true) => AutoCompaction::Revision(number.into()),
+        (Some(hours), false) => AutoCompaction::Periodic(Duration::from_secs(3600 * u64::from(hours))),
+        (None, true) => {
+            return Err(values.error(
+                "auto-compaction-retention",
+                format!("{text:?} is not a number of revisions"),
+            ));
+        }
+        (None, false) => match values.duration("auto-compaction-retention")? {
+            Duration::ZERO => AutoCompaction::Off,
+            age => AutoCompaction::Periodic(age),
+        },
+    })
+}
+
+fn auth(values: &Values<'_>) -> Result<AuthOptions, String> {
+    let kind = values.text("auth-token");
+    if kind != "simple" {
+        return Err(values.error("auth-token", format!("{kind:?} is not supported: only \"simple\" is")));
+    }
+    let bcrypt_cost = values.number("bcrypt-cost")?;
+    if !(4..=31).contains(&bcrypt_cost) {
+        return Err(values.error("bcrypt-cost", format!("{bcrypt_cost} is not in 4 to 31")));
+    }
+    Ok(AuthOptions {
+        bcrypt_cost,
+        token_ttl: Duration::from_secs(values.number("auth-token-ttl")?),
+    })
+}

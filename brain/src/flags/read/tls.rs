@@ -1,0 +1,115 @@
+//! Certificates and TLS versions. Files are only named here; `tls` reads them.
+
+use std::path::PathBuf;
+
+use super::super::config::{Config, TlsOptions, TlsPolicy, TlsVersion};
+use super::super::url::Url;
+use super::Values;
+
+pub(super) fn client(values: &Values<'_>) -> Result<TlsOptions, String> {
+    let options = TlsOptions {
+        pair: pair(values, "cert-file", "key-file")?,
+        dial_pair: None,
+        trusted_ca: path(values, "trusted-ca-file"),
+        crl: path(values, "client-crl-file"),
+        allowed_hostnames: values.list("client-cert-allowed-hostname"),
+        allowed_common_names: Vec::new(),
+    };
+    check(values, &options, "")?;
+    Ok(options)
+}
+
+pub(super) fn peer(values: &Values<'_>) -> Result<TlsOptions, String> {
+    let options = TlsOptions {
+        pair: pair(values, "peer-cert-file", "peer-key-file")?,
+        dial_pair: pair(values, "peer-client-cert-file", "peer-client-key-file")?,
+        trusted_ca: path(values, "peer-trusted-ca-file"),
+        crl: path(values, "peer-crl-file"),
+        allowed_hostnames: values.list("peer-cert-allowed-hostname"),
+        allowed_common_names: values.list("peer-cert-allowed-cn"),
+    };
+    check(values, &options, "peer-")?;
+    Ok(options)
+}
+
+pub(super) fn policy(values: &Values<'_>) -> Result<TlsPolicy, String> {
+    let versions = [
+        ("", TlsVersion::Tls13),
+        ("TLS1.2", TlsVersion::Tls12),
+        ("TLS1.3", TlsVersion::Tls13),
+    ];
+    let min = match values.text("tls-min-version") {
+        "" => TlsVersion::Tls12,
+        _ => values.one_of("tls-min-version", &versions[1..])?,
+    };
+    let max = values.one_of("tls-max-version", &versions)?;
+    if min > max {
+        return Err("min version (TLS1.3) is greater than max version (TLS1.2)".to_owned());
+    }
+    let cipher_suites = values.list("cipher-suites");
+    if min == TlsVersion::Tls13 && !cipher_suites.is_empty() {
+        return Err("cipher suites cannot be configured when only TLS1.3 is enabled".to_owned());
+    }
+    Ok(TlsPolicy {
+        min,
+        max,
+        cipher_suites,
+    })
+}
+
+/// URLs with TLS need certificates; certificates without such a URL are warned of.
+pub(super) fn check_schemes(config: &Config, warnings: &mut Vec<String>) -> Result<(), String> {
+    let client = [
+        &config.listen_client_urls,
+        &config.listen_client_http_urls,
+        &config.listen_metrics_urls,
+    ];
+    let client: Vec<&Url> = client.into_iter().flatten().collect();
+    let peer: Vec<&Url> = config.listen_peer_urls.iter().collect();
+    for (urls, options, cert, key) in [
+        (client, &config.client_tls, "--cert-file", "--key-file"),
+        (peer, &config.peer_tls, "--peer-cert-file", "--peer-key-file"),
+    ] {
+        let secure = urls.iter().find(|url| url.scheme().is_tls());
+        match (secure, &options.pair) {
+            (Some(url), None) => return Err(format!("{url} needs a certificate: set {cert} and {key}")),
+            (None, Some(_)) => warnings.push(format!("{cert} has no effect: no URL to listen on is https or unixs")),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn check(values: &Values<'_>, options: &TlsOptions, prefix: &str) -> Result<(), String> {
+    if values.bool(&format!("{prefix}client-cert-auth")) && options.trusted_ca.is_none() {
+        return Err(format!("--{prefix}client-cert-auth needs --{prefix}trusted-ca-file"));
+    }
+    let restricted =
+        options.crl.is_some() || !options.allowed_hostnames.is_empty() || !options.allowed_common_names.is_empty();
+    if restricted && options.trusted_ca.is_none() {
+        return Err(format!(
+            "restrictions of client certificates need --{prefix}trusted-ca-file"
+        ));
+    }
+    if !options.allowed_hostnames.is_empty() && !options.allowed_common_names.is_empty() {
+        return Err(format!(
+            "--{prefix}cert-allowed-cn and --{prefix}cert-allowed-hostname exclude each other"
+        ));
+    }
+    Ok(())
+}
+
+fn path(values: &Values<'_>, name: &str) -> Option<PathBuf> {
+    Some(values.text(name))
+        .filter(|text| !text.is_empty())
+        .map(PathBuf::from)
+}
+
+fn pair(values: &Values<'_>, cert: &str, key: &str) -> Result<Option<(PathBuf, PathBuf)>, String> {
+    match (path(values, cert), path(values, key)) {
+        (Some(cert), Some(key)) => Ok(Some((cert, key))),
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(format!("--{cert} needs --{key}")),
+        (None, Some(_)) => Err(format!("--{key} needs --{cert}")),
+    }
+}

@@ -1,0 +1,246 @@
+//! Every flag there is, in one table: etcd's names and defaults, and what we make of each.
+
+/// Whether a flag may stand alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// `--flag`, `--flag=true`, `--flag=false`.
+    Bool,
+    /// `--flag value`, `--flag=value`.
+    Text,
+}
+
+/// Heading in the help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Group {
+    Member,
+    Clustering,
+    Security,
+    Auth,
+    Monitoring,
+    Logging,
+    Tuning,
+    Experimental,
+    Unsafe,
+    Other,
+}
+
+impl Group {
+    pub(super) const fn heading(self) -> &'static str {
+        match self {
+            Group::Member => "Member",
+            Group::Clustering => "Clustering",
+            Group::Security => "Security",
+            Group::Auth => "Auth",
+            Group::Monitoring => "Profiling and monitoring",
+            Group::Logging => "Logging",
+            Group::Tuning => "Tuning",
+            Group::Experimental => "Old names",
+            Group::Unsafe => "Unsafe",
+            Group::Other => "Other",
+        }
+    }
+}
+
+/// What we make of a flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Treatment {
+    /// It does what etcd's does. The text is its help.
+    Works(&'static str),
+    /// It is accepted, with a warning when it differs from the default, for this reason.
+    Idle(&'static str),
+    /// It is refused when it differs from the default, for this reason.
+    Refused(&'static str),
+    /// It is an old name of this flag.
+    Renamed(&'static str),
+    /// It is an old name of this feature gate.
+    Gate(&'static str),
+}
+
+/// One flag.
+#[derive(Debug)]
+pub(super) struct Flag {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    pub(super) default: &'static str,
+    pub(super) group: Group,
+    pub(super) treatment: Treatment,
+}
+
+impl Flag {
+    /// The flag of this name.
+    pub(super) fn named(name: &str) -> Option<&'static Flag> {
+        FLAGS.iter().find(|flag| flag.name == name)
+    }
+
+    /// The environment variable that sets it when the command line does not.
+    pub(super) fn variable(&self) -> String {
+        format!("ETCD_{}", self.name.to_uppercase().replace('-', "_"))
+    }
+}
+
+const fn bool(name: &'static str, default: &'static str, group: Group, treatment: Treatment) -> Flag {
+    Flag {
+        name,
+        kind: Kind::Bool,
+        default,
+        group,
+        treatment,
+    }
+}
+
+const fn text(name: &'static str, default: &'static str, group: Group, treatment: Treatment) -> Flag {
+    Flag {
+        name,
+        kind: Kind::Text,
+        default,
+        group,
+        treatment,
+    }
+}
+
+const NO_DISCOVERY: Treatment = Treatment::Refused("there is no discovery: a member needs no others to start");
+
+use Group::{Auth, Clustering, Experimental, Logging, Member, Monitoring, Other, Security, Tuning, Unsafe};
+use Treatment::{Gate, Idle, Refused, Renamed, Works};
+
+#[rustfmt::skip]
+pub(super) const FLAGS: &[Flag] = &[
+    text("name", "default", Member, Works("name of this member")),
+    text("data-dir", "", Member, Works("directory of the data [default: <name>.etcd]")),
+    text("wal-dir", "", Member, Refused("the log lives in the data directory")),
+    text("snapshot-count", "10000", Member, Idle("there are no raft snapshots")),
+    text("heartbeat-interval", "100", Member, Works("heartbeat interval in milliseconds")),
+    text("election-timeout", "1000", Member, Works("election timeout in milliseconds; the shortest lease is one and a half of it, in whole seconds")),
+    bool("initial-election-tick-advance", "true", Member, Idle("there are no raft ticks")),
+    text("listen-peer-urls", "http://localhost:2380", Member, Works("comma-separated URLs for peers")),
+    text("listen-client-urls", "http://localhost:2379", Member, Works("comma-separated URLs on which clients are served: http, https, unix or unixs")),
+    text("listen-client-http-urls", "", Member, Works("comma-separated URLs for HTTP alone; they take it away from --listen-client-urls")),
+    text("max-snapshots", "5", Member, Idle("there are no raft snapshots")),
+    text("max-wals", "5", Member, Idle("segments of the log go when they are not needed any more")),
+    bool("memory-mlock", "false", Member, Idle("memory is not locked")),
+    text("quota-backend-bytes", "0", Member, Works("bytes the store may occupy before the NOSPACE alarm is raised; 0 means 2 GiB, below 0 no limit")),
+    text("backend-bbolt-freelist-type", "map", Member, Idle("there is no bbolt file")),
+    text("backend-batch-interval", "", Member, Idle("batches form by themselves")),
+    text("backend-batch-limit", "0", Member, Idle("batches form by themselves")),
+    text("max-txn-ops", "128", Member, Works("most operations in one list of a txn")),
+    text("max-request-bytes", "1572864", Member, Works("longest request in bytes")),
+    text("max-concurrent-streams", "4294967295", Member, Works("most streams open at a time on one connection")),
+    text("grpc-keepalive-min-time", "5s", Member, Idle("clients may ping as often as they like")),
+    text("grpc-keepalive-interval", "2h", Member, Works("how often the server pings idle clients; 0 means never")),
+    text("grpc-keepalive-timeout", "20s", Member, Works("how long the server waits for the answer to its ping; 0 means never pinging")),
+    bool("socket-reuse-port", "false", Member, Works("set SO_REUSEPORT on listeners")),
+    bool("socket-reuse-address", "false", Member, Works("set SO_REUSEADDR on listeners")),
+    bool("enable-grpc-gateway", "true", Member, Idle("the JSON gateway under /v3 is not served")),
+    text("raft-read-timeout", "5s", Member, Idle("there are no raft connections")),
+    text("raft-write-timeout", "5s", Member, Idle("there are no raft connections")),
+    text("feature-gates", "", Member, Works("comma-separated Gate=true|false pairs, with the gates of etcd 3.6")),
+    text("config-file", "", Member, Refused("pass flags or ETCD_* environment variables instead")),
+    text("initial-advertise-peer-urls", "http://localhost:2380", Clustering, Works("comma-separated peer URLs told to others")),
+    text("initial-cluster", "", Clustering, Works("comma-separated <name>=<peer URL> pairs; only this member itself [default: <name>=<initial-advertise-peer-urls>]")),
+    text("initial-cluster-state", "new", Clustering, Works("new or existing")),
+    text("initial-cluster-token", "etcd-cluster", Clustering, Works("token that makes the ids of a new cluster its own")),
+    text("advertise-client-urls", "http://localhost:2379", Clustering, Works("comma-separated client URLs told to clients")),
+    text("discovery", "", Clustering, NO_DISCOVERY),
+    text("discovery-token", "", Clustering, NO_DISCOVERY),
+    text("discovery-endpoints", "", Clustering, NO_DISCOVERY),
+    text("discovery-dial-timeout", "2s", Clustering, NO_DISCOVERY),
+    text("discovery-request-timeout", "5s", Clustering, NO_DISCOVERY),
+    text("discovery-keepalive-time", "2s", Clustering, NO_DISCOVERY),
+    text("discovery-keepalive-timeout", "6s", Clustering, NO_DISCOVERY),
+    bool("discovery-insecure-transport", "true", Clustering, NO_DISCOVERY),
+    bool("discovery-insecure-skip-tls-verify", "false", Clustering, NO_DISCOVERY),
+    text("discovery-cert", "", Clustering, NO_DISCOVERY),
+    text("discovery-key", "", Clustering, NO_DISCOVERY),
+    text("discovery-cacert", "", Clustering, NO_DISCOVERY),
+    text("discovery-user", "", Clustering, NO_DISCOVERY),
+    text("discovery-password", "", Clustering, NO_DISCOVERY),
+    text("discovery-fallback", "exit", Clustering, NO_DISCOVERY),
+    text("discovery-proxy", "", Clustering, NO_DISCOVERY),
+    text("discovery-srv", "", Clustering, NO_DISCOVERY),
+    text("discovery-srv-name", "", Clustering, NO_DISCOVERY),
+    bool("strict-reconfig-check", "true", Clustering, Idle("members are not added or removed by request")),
+    bool("pre-vote", "true", Clustering, Idle("there is no raft election")),
+    text("auto-compaction-retention", "0", Clustering, Works("what automatic compaction keeps: a duration (a bare number is hours) or a number of revisions; 0 means no automatic compaction")),
+    text("auto-compaction-mode", "periodic", Clustering, Works("periodic or revision")),
+    text("v2-deprecation", "write-only", Clustering, Idle("there is no v2 store")),
+    text("cert-file", "", Security, Works("PEM file of the server certificate for clients, with its chain")),
+    text("key-file", "", Security, Works("PEM file of the key of --cert-file")),
+    bool("client-cert-auth", "false", Security, Works("require client certificates signed by --trusted-ca-file")),
+    text("client-cert-file", "", Security, Idle("the server makes no client connections")),
+    text("client-key-file", "", Security, Idle("the server makes no client connections")),
+    text("client-crl-file", "", Security, Works("PEM or DER file of revoked client certificates")),
+    text("client-cert-allowed-hostname", "", Security, Works("comma-separated SAN host names of which a client certificate needs one")),
+    text("trusted-ca-file", "", Security, Works("PEM file of the CAs of client certificates; given, they are required")),
+    bool("auto-tls", "false", Security, Refused("make a certificate and pass --cert-file and --key-file")),
+    text("peer-cert-file", "", Security, Works("PEM file of the certificate for peers")),
+    text("peer-key-file", "", Security, Works("PEM file of the key of --peer-cert-file")),
+    bool("peer-client-cert-auth", "false", Security, Works("require certificates of peers, signed by --peer-trusted-ca-file")),
+    text("peer-client-cert-file", "", Security, Works("PEM file of the certificate shown to peers, if not --peer-cert-file")),
+    text("peer-client-key-file", "", Security, Works("PEM file of the key of --peer-client-cert-file")),
+    text("peer-trusted-ca-file", "", Security, Works("PEM file of the CAs of peer certificates")),
+    text("peer-cert-allowed-cn", "", Security, Works("comma-separated common names of which a peer certificate needs one")),
+    text("peer-cert-allowed-hostname", "", Security, Works("comma-separated SAN host names of which a peer certificate needs one")),
+    bool("peer-auto-tls", "false", Security, Refused("make a certificate and pass --peer-cert-file and --peer-key-file")),
+    text("self-signed-cert-validity", "1", Security, Idle("no certificates are made")),
+    text("peer-crl-file", "", Security, Works("PEM or DER file of revoked peer certificates")),
+    bool("peer-skip-client-san-verification", "false", Security, Idle("names in client certificates of peers are not looked up")),
+    text("cipher-suites", "", Security, Works("comma-separated TLS 1.2 cipher suites, by their Go names")),
+    text("cors", "*", Security, Works("comma-separated origins that browsers may come from; * means all")),
+    text("host-whitelist", "*", Security, Works("comma-separated host names accepted in HTTP requests without TLS; * means all")),
+    text("tls-min-version", "TLS1.2", Security, Works("TLS1.2 or TLS1.3")),
+    text("tls-max-version", "", Security, Works("TLS1.2 or TLS1.3 [default: the newest]")),
+    text("auth-token", "simple", Auth, Works("kind of authentication tokens: simple")),
+    text("bcrypt-cost", "10", Auth, Works("cost of hashed passwords, 4 to 31")),
+    text("auth-token-ttl", "300", Auth, Works("seconds that a token lives")),
+    bool("enable-pprof", "false", Monitoring, Idle("there is no Go profiler")),
+    text("metrics", "basic", Monitoring, Works("basic or extensive: with or without histograms for each RPC")),
+    text("listen-metrics-urls", "", Monitoring, Works("comma-separated URLs for /metrics and health alone; they ask for no client certificates")),
+    text("logger", "zap", Logging, Works("zap: structured logs")),
+    text("log-outputs", "default", Logging, Works("comma-separated targets: default, stderr, stdout or files")),
+    text("log-level", "info", Logging, Works("debug, info, warn, error, panic or fatal")),
+    text("log-format", "json", Logging, Works("json or console")),
+    bool("enable-log-rotation", "false", Logging, Refused("rotate files from outside")),
+    text("log-rotation-config-json", "{\"maxsize\": 100, \"maxage\": 0, \"maxbackups\": 0, \"localtime\": false, \"compress\": false}", Logging, Idle("logs are not rotated")),
+    text("warning-unary-request-duration", "300ms", Logging, Works("unary requests that take longer are logged")),
+    text("warning-apply-duration", "100ms", Tuning, Works("requests that take longer to apply are logged")),
+    bool("enable-distributed-tracing", "false", Tuning, Idle("there is no trace exporter")),
+    text("distributed-tracing-address", "localhost:4317", Tuning, Idle("there is no trace exporter")),
+    text("distributed-tracing-service-name", "etcd", Tuning, Idle("there is no trace exporter")),
+    text("distributed-tracing-instance-id", "", Tuning, Idle("there is no trace exporter")),
+    text("distributed-tracing-sampling-rate", "0", Tuning, Idle("there is no trace exporter")),
+    text("corrupt-check-time", "0s", Tuning, Idle("every record and block is checked when it is read")),
+    text("compact-hash-check-time", "1m", Tuning, Idle("there are no followers to compare with")),
+    text("compaction-batch-limit", "1000", Tuning, Works("most revisions deleted in one batch of a compaction")),
+    text("compaction-sleep-interval", "10ms", Tuning, Works("pause between batches of a compaction")),
+    text("watch-progress-notify-interval", "10m", Tuning, Works("how often idle watches are told of progress")),
+    text("bootstrap-defrag-threshold-megabytes", "0", Tuning, Idle("the store defragments itself")),
+    text("max-learners", "1", Tuning, Idle("there are no learners")),
+    text("downgrade-check-time", "5s", Tuning, Idle("there are no downgrades")),
+    text("snapshot-catchup-entries", "5000", Tuning, Idle("there are no raft snapshots")),
+    bool("experimental-enable-distributed-tracing", "false", Experimental, Renamed("enable-distributed-tracing")),
+    text("experimental-distributed-tracing-address", "localhost:4317", Experimental, Renamed("distributed-tracing-address")),
+    text("experimental-distributed-tracing-service-name", "etcd", Experimental, Renamed("distributed-tracing-service-name")),
+    text("experimental-distributed-tracing-instance-id", "", Experimental, Renamed("distributed-tracing-instance-id")),
+    text("experimental-distributed-tracing-sampling-rate", "0", Experimental, Renamed("distributed-tracing-sampling-rate")),
+    text("experimental-corrupt-check-time", "0s", Experimental, Renamed("corrupt-check-time")),
+    text("experimental-compact-hash-check-time", "1m", Experimental, Renamed("compact-hash-check-time")),
+    text("experimental-compaction-batch-limit", "1000", Experimental, Renamed("compaction-batch-limit")),
+    bool("experimental-peer-skip-client-san-verification", "false", Experimental, Renamed("peer-skip-client-san-verification")),
+    text("experimental-watch-progress-notify-interval", "10m", Experimental, Renamed("watch-progress-notify-interval")),
+    text("experimental-warning-apply-duration", "100ms", Experimental, Renamed("warning-apply-duration")),
+    text("experimental-bootstrap-defrag-threshold-megabytes", "0", Experimental, Renamed("bootstrap-defrag-threshold-megabytes")),
+    text("experimental-warning-unary-request-duration", "300ms", Experimental, Renamed("warning-unary-request-duration")),
+    text("experimental-compaction-sleep-interval", "10ms", Experimental, Renamed("compaction-sleep-interval")),
+    text("experimental-downgrade-check-time", "5s", Experimental, Renamed("downgrade-check-time")),
+    bool("experimental-memory-mlock", "false", Experimental, Renamed("memory-mlock")),
+    text("experimental-snapshot-catchup-entries", "5000", Experimental, Renamed("snapshot-catchup-entries")),
+    bool("experimental-initial-corrupt-check", "false", Experimental, Gate("InitialCorruptCheck")),
+    bool("experimental-compact-hash-check-enabled", "false", Experimental, Gate("CompactHashCheck")),
+    bool("experimental-enable-lease-checkpoint", "false", Experimental, Gate("LeaseCheckpoint")),
+    bool("experimental-enable-lease-checkpoint-persist", "false", Experimental, Gate("LeaseCheckpointPersist")),
+    bool("experimental-txn-mode-write-with-shared-buffer", "true", Experimental, Gate("TxnModeWriteWithSharedBuffer")),
+    bool("experimental-stop-grpc-service-on-defrag", "false", Experimental, Gate("StopGRPCServiceOnDefrag")),
+    bool("force-new-cluster", "false", Unsafe, Refused("there is no membership to forget")),
+    bool("unsafe-no-fsync", "false", Unsafe, Works("do not wait for the disk: a crash of the machine loses data")),
+    bool("version", "false", Other, Works("print the versions and exit")),
+];

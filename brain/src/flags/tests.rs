@@ -1,0 +1,367 @@
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::time::Duration;
+
+use super::table::{FLAGS, Flag, Kind, Treatment};
+use super::*;
+
+fn ask(line: &str, env: &[(&str, &str)]) -> Result<Asked, String> {
+    let args: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+    let env: Vec<(OsString, OsString)> = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
+    parse(args, env).map_err(|error| error.to_string())
+}
+
+fn serve(line: &str) -> (Config, Vec<String>) {
+    match ask(line, &[]) {
+        Ok(Asked::Serve(config, warnings)) => (*config, warnings),
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+fn refused(line: &str) -> String {
+    match ask(line, &[]) {
+        Err(error) => error,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+/// Every flag that `etcd --help` of 3.6.16 names.
+const ETCD_HELP: &str = "\
+    name data-dir wal-dir snapshot-count heartbeat-interval election-timeout initial-election-tick-advance \
+    listen-peer-urls listen-client-urls listen-client-http-urls max-snapshots max-wals memory-mlock \
+    quota-backend-bytes backend-bbolt-freelist-type backend-batch-interval backend-batch-limit max-txn-ops \
+    max-request-bytes max-concurrent-streams grpc-keepalive-min-time grpc-keepalive-interval \
+    grpc-keepalive-timeout socket-reuse-port socket-reuse-address enable-grpc-gateway raft-read-timeout \
+    raft-write-timeout feature-gates initial-advertise-peer-urls initial-cluster initial-cluster-state \
+    initial-cluster-token advertise-client-urls discovery discovery-token discovery-endpoints \
+    discovery-dial-timeout discovery-request-timeout discovery-keepalive-time discovery-keepalive-timeout \
+    discovery-insecure-transport discovery-insecure-skip-tls-verify discovery-cert discovery-key \
+    discovery-cacert discovery-user discovery-password discovery-fallback discovery-proxy discovery-srv \
+    discovery-srv-name strict-reconfig-check pre-vote auto-compaction-retention auto-compaction-mode \
+    v2-deprecation cert-file key-file client-cert-auth client-cert-file client-key-file client-crl-file \
+    client-cert-allowed-hostname trusted-ca-file auto-tls peer-cert-file peer-key-file peer-client-cert-auth \
+    peer-client-cert-file peer-client-key-file peer-trusted-ca-file peer-cert-allowed-cn \
+    peer-cert-allowed-hostname peer-auto-tls self-signed-cert-validity peer-crl-file cipher-suites cors \
+    host-whitelist tls-min-version tls-max-version auth-token bcrypt-cost auth-token-ttl enable-pprof metrics \
+    listen-metrics-urls logger log-outputs log-level log-format enable-log-rotation log-rotation-config-json \
+    warning-unary-request-duration experimental-enable-distributed-tracing enable-distributed-tracing \
+    experimental-distributed-tracing-address distributed-tracing-address \
+    experimental-distributed-tracing-service-name distributed-tracing-service-name \
+    experimental-distributed-tracing-instance-id distributed-tracing-instance-id \
+    experimental-distributed-tracing-sampling-rate distributed-tracing-sampling-rate \
+    experimental-initial-corrupt-check experimental-corrupt-check-time corrupt-check-time \
+    experimental-compact-hash-check-enabled experimental-compact-hash-check-time compact-hash-check-time \
+    experimental-enable-lease-checkpoint experimental-compaction-batch-limit compaction-batch-limit \
+    experimental-peer-skip-client-san-verification peer-skip-client-san-verification \
+    experimental-watch-progress-notify-interval watch-progress-notify-interval \
+    experimental-warning-apply-duration warning-apply-duration experimental-txn-mode-write-with-shared-buffer \
+    experimental-bootstrap-defrag-threshold-megabytes bootstrap-defrag-threshold-megabytes \
+    experimental-warning-unary-request-duration max-learners experimental-compaction-sleep-interval \
+    compaction-sleep-interval experimental-downgrade-check-time downgrade-check-time \
+    experimental-enable-lease-checkpoint-persist experimental-memory-mlock experimental-snapshot-catchup-entries \
+    snapshot-catchup-entries experimental-stop-grpc-service-on-defrag force-new-cluster unsafe-no-fsync";
+
+const KUBEADM: &str = "--advertise-client-urls=https://10.0.0.2:2379 --cert-file=/pki/server.crt --client-cert-auth=true \
+    --data-dir=/var/lib/etcd --feature-gates=InitialCorruptCheck=true --initial-advertise-peer-urls=https://10.0.0.2:2380 \
+    --initial-cluster=node=https://10.0.0.2:2380 --key-file=/pki/server.key \
+    --listen-client-urls=https://127.0.0.1:2379,https://10.0.0.2:2379 --listen-metrics-urls=http://127.0.0.1:2381 \
+    --listen-peer-urls=https://10.0.0.2:2380 --name=node --peer-cert-file=/pki/peer.crt --peer-client-cert-auth=true \
+    --peer-key-file=/pki/peer.key --peer-trusted-ca-file=/pki/ca.crt --snapshot-count=10000 --trusted-ca-file=/pki/ca.crt \
+    --watch-progress-notify-interval=5s";
+
+#[test]
+fn the_command_line_of_kubeadm_is_taken_without_a_warning() {
+    let (config, warnings) = serve(KUBEADM);
+    assert_eq!(warnings, Vec::<String>::new());
+    assert_eq!(config.name, "node");
+    assert_eq!(config.data_dir.to_str(), Some("/var/lib/etcd"));
+    assert_eq!(config.listen_client_urls.len(), 2);
+    assert_eq!(config.watch_progress_notify_interval, Duration::from_secs(5));
+    assert!(config.features.initial_corrupt_check);
+    assert_eq!(
+        config
+            .client_tls
+            .trusted_ca
+            .as_deref()
+            .and_then(std::path::Path::to_str),
+        Some("/pki/ca.crt")
+    );
+}
+
+#[test]
+fn the_older_command_line_of_kubeadm_means_the_same() {
+    let older = KUBEADM
+        .replace(
+            "--feature-gates=InitialCorruptCheck=true",
+            "--experimental-initial-corrupt-check=true",
+        )
+        .replace("--watch-progress", "--experimental-watch-progress");
+    assert_eq!(serve(&older), serve(KUBEADM));
+}
+
+#[test]
+fn nothing_given_is_etcds_defaults() {
+    let (config, warnings) = serve("");
+    assert_eq!(warnings, Vec::<String>::new());
+    assert_eq!(config.data_dir.to_str(), Some("default.etcd"));
+    assert_eq!(config.limits.quota, Quota::Bytes(2 << 30));
+    assert_eq!(
+        (config.limits.max_request_bytes, config.limits.max_receive_bytes()),
+        (1_572_864, 2_097_152)
+    );
+    assert_eq!(
+        (config.limits.max_txn_ops, config.limits.max_concurrent_streams),
+        (128, u32::MAX)
+    );
+    assert_eq!(
+        config.keepalive,
+        Keepalive {
+            interval: Some(Duration::from_secs(7200)),
+            timeout: Duration::from_secs(20)
+        }
+    );
+    assert_eq!(config.min_lease_ttl(), 2);
+    assert_eq!(config.auto_compaction, AutoCompaction::Off);
+    assert_eq!(config.log.outputs, vec![LogOutput::Stderr]);
+    assert_eq!(config.watch_progress_notify_interval, Duration::from_secs(600));
+    assert!(config.features.txn_mode_write_with_shared_buffer);
+}
+
+#[test]
+fn go_spells_flags_in_many_ways() {
+    for line in [
+        "--name n",
+        "-name n",
+        "--name=n",
+        "-name=n",
+        "--name m --name n",
+        "--name n --unsafe-no-fsync=false",
+    ] {
+        assert_eq!(serve(line).0, serve("--name n").0, "{line}");
+    }
+    for (line, on) in [
+        ("--unsafe-no-fsync", true),
+        ("-unsafe-no-fsync", true),
+        ("--unsafe-no-fsync=T", true),
+        ("--unsafe-no-fsync=0", false),
+        ("--unsafe-no-fsync --unsafe-no-fsync=false", false),
+    ] {
+        assert_eq!(serve(line).0.unsafe_no_fsync, on, "{line}");
+    }
+    assert_eq!(serve("--initial-cluster-token -odd").0.initial_cluster_token, "-odd");
+}
+
+#[test]
+fn a_flag_wins_over_its_variable() {
+    let name = |line, env: &[(&str, &str)]| match ask(line, env) {
+        Ok(Asked::Serve(config, warnings)) => (config.name, warnings),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(name("", &[("ETCD_NAME", "e")]), ("e".to_owned(), vec![]));
+    assert_eq!(name("--name f", &[("ETCD_NAME", "e")]), ("f".to_owned(), vec![]));
+    assert_eq!(
+        name("", &[("ETCD_NAME", ""), ("ETCDCTL_API", "3")]),
+        ("default".to_owned(), vec![])
+    );
+    let (_, warnings) = name("", &[("ETCD_NO_SUCH", "x")]);
+    assert_eq!(warnings, vec!["unrecognized environment variable ETCD_NO_SUCH"]);
+    let error = ask("", &[("ETCD_MAX_TXN_OPS", "many")]).unwrap_err();
+    assert_eq!(
+        error,
+        "ETCD_MAX_TXN_OPS is not valid: \"many\" is not a number in range"
+    );
+}
+
+#[test]
+fn bad_values_are_refused_in_one_line_that_names_them() {
+    for (line, reason) in [
+        ("--no-such-flag", "unknown flag --no-such-flag"),
+        ("-no-such-flag=1", "unknown flag --no-such-flag"),
+        (
+            "--listen-client-url http://127.0.0.1:1",
+            "did you mean --listen-client-urls?",
+        ),
+        ("gateway start", "\"gateway\" is not a valid flag"),
+        ("--name", "--name needs a value"),
+        ("--unsafe-no-fsync=maybe", "--unsafe-no-fsync must be true or false"),
+        ("--quota-backend-bytes x", "--quota-backend-bytes is not valid"),
+        ("--max-request-bytes 0", "--max-request-bytes is not valid"),
+        ("--max-concurrent-streams 0", "--max-concurrent-streams is not valid"),
+        ("--watch-progress-notify-interval 5", "without a unit"),
+        ("--watch-progress-notify-interval 0s", "must be >0"),
+        ("--election-timeout 400", "at least as 5 times"),
+        ("--heartbeat-interval 0", "must be >0"),
+        ("--election-timeout 60000", "too long"),
+        (
+            "--listen-client-urls http://example.org:1",
+            "expected IP in URL for binding",
+        ),
+        ("--listen-client-urls=", "at least one URL"),
+        (
+            "--listen-client-urls http://0.0.0.0:1",
+            "--advertise-client-urls is required",
+        ),
+        (
+            "--listen-client-urls https://127.0.0.1:1",
+            "set --cert-file and --key-file",
+        ),
+        ("--cert-file a", "--cert-file needs --key-file"),
+        ("--key-file a", "--key-file needs --cert-file"),
+        ("--client-cert-auth", "--client-cert-auth needs --trusted-ca-file"),
+        ("--client-crl-file x", "need --trusted-ca-file"),
+        ("--tls-min-version TLS1.1", "none of TLS1.2, TLS1.3"),
+        ("--tls-min-version TLS1.3 --tls-max-version TLS1.2", "greater than max"),
+        ("--tls-min-version TLS1.3 --cipher-suites X", "only TLS1.3"),
+        (
+            "--initial-cluster a=http://a:1,default=http://b:1",
+            "names other members (a)",
+        ),
+        ("--initial-cluster a=http://a:1", "couldn't find local name"),
+        ("--initial-cluster a", "is not <name>=<peer URL>"),
+        ("--initial-cluster-state old", "none of new, existing"),
+        ("--auto-compaction-mode often", "none of periodic, revision"),
+        (
+            "--auto-compaction-mode revision --auto-compaction-retention 5m",
+            "not a number of revisions",
+        ),
+        (
+            "--auto-compaction-retention x",
+            "--auto-compaction-retention is not valid",
+        ),
+        ("--feature-gates Unknown=true", "unrecognized feature gate: Unknown"),
+        ("--feature-gates InitialCorruptCheck", "missing bool value"),
+        (
+            "--feature-gates LeaseCheckpointPersist=true",
+            "requires enabling feature gate LeaseCheckpoint",
+        ),
+        ("--log-level loud", "none of debug"),
+        ("--logger capnslog", "none of zap"),
+        ("--metrics all", "none of basic, extensive"),
+        ("--auth-token jwt,pub-key=x", "only \"simple\" is"),
+        ("--bcrypt-cost 3", "not in 4 to 31"),
+        (
+            "--compaction-batch-limit 5 --experimental-compaction-batch-limit 5",
+            "at the same time",
+        ),
+        (
+            "--feature-gates InitialCorruptCheck=true --experimental-initial-corrupt-check",
+            "at the same time",
+        ),
+        (
+            "--discovery http://d",
+            "--discovery is not supported: there is no discovery",
+        ),
+        ("--force-new-cluster", "--force-new-cluster is not supported"),
+        ("--auto-tls", "--auto-tls is not supported"),
+        ("--config-file c.yaml", "--config-file is not supported"),
+    ] {
+        let error = refused(line);
+        assert!(error.contains(reason), "{line}: {error}");
+        assert!(!error.contains('\n'), "{line}: {error}");
+    }
+}
+
+#[test]
+fn what_has_no_effect_is_warned_of_once_unless_it_is_the_default() {
+    assert_eq!(
+        serve("--snapshot-count 5").1,
+        vec!["--snapshot-count has no effect here: there are no raft snapshots"]
+    );
+    assert_eq!(serve("--experimental-snapshot-catchup-entries 9").1.len(), 1);
+    assert_eq!(
+        serve("--snapshot-count 10000 --pre-vote=true --force-new-cluster=false").1,
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn every_flag_is_taken_with_its_default() {
+    for flag in FLAGS.iter().filter(|flag| flag.name != "version") {
+        // An absent default is not a value that one could write.
+        let Some(value) = Some(flag.default).filter(|value| !value.is_empty()) else {
+            continue;
+        };
+        let asked = parse([OsString::from(format!("--{}={value}", flag.name))], []);
+        let Ok(Asked::Serve(config, warnings)) = asked else {
+            panic!("--{}: {asked:?}", flag.name)
+        };
+        assert_eq!(warnings, Vec::<String>::new(), "{}", flag.name);
+        assert_eq!(*config, serve("").0, "{}", flag.name);
+    }
+}
+
+#[test]
+fn the_table_is_sound() {
+    let names: BTreeSet<_> = FLAGS.iter().map(|flag| flag.name).collect();
+    assert_eq!(names.len(), FLAGS.len());
+    for flag in FLAGS {
+        if let Treatment::Renamed(new) = flag.treatment {
+            let new = Flag::named(new).unwrap();
+            assert_eq!((new.kind, new.default), (flag.kind, flag.default), "{}", flag.name);
+        }
+        assert!(
+            flag.kind == Kind::Text || go_bool(flag.default).is_some(),
+            "{}",
+            flag.name
+        );
+    }
+    for flag in ETCD_HELP.split_whitespace() {
+        assert!(names.contains(flag), "{flag}");
+    }
+}
+
+#[test]
+fn compaction_is_asked_for_as_in_etcd() {
+    for (line, wanted) in [
+        ("--auto-compaction-retention 0", AutoCompaction::Off),
+        (
+            "--auto-compaction-retention 2",
+            AutoCompaction::Periodic(Duration::from_secs(7200)),
+        ),
+        (
+            "--auto-compaction-retention 5m",
+            AutoCompaction::Periodic(Duration::from_secs(300)),
+        ),
+        (
+            "--auto-compaction-mode revision --auto-compaction-retention 1000",
+            AutoCompaction::Revision(1000),
+        ),
+    ] {
+        assert_eq!(serve(line).0.auto_compaction, wanted, "{line}");
+    }
+}
+
+#[test]
+fn odd_limits_mean_what_they_mean_in_etcd() {
+    assert_eq!(serve("--quota-backend-bytes=-1").0.limits.quota, Quota::Off);
+    assert_eq!(serve("--quota-backend-bytes -1").0.limits.quota, Quota::Off);
+    assert_eq!(serve("--quota-backend-bytes 5").0.limits.quota, Quota::Bytes(5));
+    assert_eq!(serve("--grpc-keepalive-interval 0s").0.keepalive.interval, None);
+    assert_eq!(serve("--election-timeout 5000").0.min_lease_ttl(), 8);
+    assert_eq!(
+        serve("--listen-client-urls http://127.0.0.1:7").0.advertise_client_urls,
+        serve("--listen-client-urls http://127.0.0.1:7").0.listen_client_urls
+    );
+}
+
+#[test]
+fn versions_and_help_are_printed() {
+    for line in ["--version", "-version", "--version=true"] {
+        let Ok(Asked::Print(text)) = ask(line, &[]) else {
+            panic!("{line}")
+        };
+        assert!(
+            text.starts_with("etcd Version: 3.6.") && text.contains("\nkubebrain Version: "),
+            "{text}"
+        );
+    }
+    for line in ["--help", "-h", "-help"] {
+        let Ok(Asked::Print(text)) = ask(line, &[]) else {
+            panic!("{line}")
+        };
+        assert!(
+            text.contains("--listen-client-urls") && text.contains("ETCD_DATA_DIR"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,208 @@
+//! URLs as etcd's flags take them: `http://127.0.0.1:2379`, `https://[::1]:2379`, `unix:///run/brain.sock`.
+
+use std::fmt;
+use std::net::IpAddr;
+
+/// How clients speak to an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    /// TCP.
+    Http,
+    /// TLS over TCP.
+    Https,
+    /// A socket in the file system.
+    Unix,
+    /// TLS over a socket in the file system.
+    Unixs,
+}
+
+impl Scheme {
+    /// Whether TLS is spoken.
+    #[must_use]
+    pub fn is_tls(self) -> bool {
+        matches!(self, Scheme::Https | Scheme::Unixs)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+            Scheme::Unix => "unix",
+            Scheme::Unixs => "unixs",
+        }
+    }
+}
+
+/// A URL without path, query or user.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Url {
+    scheme: Scheme,
+    address: String,
+}
+
+impl Url {
+    /// How clients speak to it.
+    #[must_use]
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// `host:port`, or the path of the socket.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Host without brackets, and port; none for sockets in the file system.
+    #[must_use]
+    pub fn host_port(&self) -> Option<(&str, u16)> {
+        match self.scheme {
+            Scheme::Http | Scheme::Https => split(&self.address),
+            Scheme::Unix | Scheme::Unixs => None,
+        }
+    }
+
+    /// Whether it names every address of the machine, which no client can dial.
+    #[must_use]
+    pub fn is_wildcard(&self) -> bool {
+        let ip = self.host_port().and_then(|(host, _)| host.parse::<IpAddr>().ok());
+        ip.is_some_and(|ip| ip.is_unspecified())
+    }
+
+    /// One URL.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Url, String> {
+        let text = text.trim();
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return Err(format!("{text:?} is not a URL such as http://127.0.0.1:2379"));
+        };
+        let scheme = match scheme {
+            "http" => Scheme::Http,
+            "https" => Scheme::Https,
+            "unix" => Scheme::Unix,
+            "unixs" => Scheme::Unixs,
+            other => {
+                return Err(format!(
+                    "URL scheme must be http, https, unix, or unixs: {other:?} in {text:?}"
+                ));
+            }
+        };
+        let address = rest.to_owned();
+        match scheme {
+            Scheme::Unix | Scheme::Unixs if address.is_empty() => Err(format!("no path of a socket in {text:?}")),
+            Scheme::Unix | Scheme::Unixs => Ok(Url { scheme, address }),
+            Scheme::Http | Scheme::Https if rest.contains(['/', '?', '#']) => {
+                Err(format!("URL must not contain a path: {text:?}"))
+            }
+            Scheme::Http | Scheme::Https if split(rest).is_none() => {
+                Err(format!("URL address does not have the form \"host:port\": {text:?}"))
+            }
+            Scheme::Http | Scheme::Https => Ok(Url { scheme, address }),
+        }
+    }
+
+    /// A comma-separated list, duplicates taken once; empty means none.
+    ///
+    /// # Errors
+    /// What is wrong with the first bad one.
+    pub fn parse_list(text: &str) -> Result<Vec<Url>, String> {
+        let mut urls = Vec::new();
+        for part in text.split(',').filter(|_| !text.is_empty()) {
+            let url = Url::parse(part)?;
+            if !urls.contains(&url) {
+                urls.push(url);
+            }
+        }
+        Ok(urls)
+    }
+
+    /// Whether one can listen on it.
+    ///
+    /// # Errors
+    /// The host is a name other than `localhost`.
+    pub fn check_bind(&self) -> Result<(), String> {
+        match self.host_port() {
+            Some((host, _)) if host != "localhost" && host.parse::<IpAddr>().is_err() => {
+                Err(format!("expected IP in URL for binding ({self})"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Host without brackets, and port.
+fn split(address: &str) -> Option<(&str, u16)> {
+    let (host, port) = address.rsplit_once(':')?;
+    let bare = match host.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']')?,
+        None if host.contains([':', ']', '@']) => return None,
+        None => host,
+    };
+    Some((bare, port.parse().ok()?))
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.scheme.name(), self.address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_keep_their_parts() {
+        for (text, host_port, address) in [
+            ("http://127.0.0.1:2379", Some(("127.0.0.1", 2379)), "127.0.0.1:2379"),
+            ("https://[::1]:0", Some(("::1", 0)), "[::1]:0"),
+            ("http://localhost:1", Some(("localhost", 1)), "localhost:1"),
+            ("unix:///run/a.sock", None, "/run/a.sock"),
+            ("unixs://localhost:m0", None, "localhost:m0"),
+        ] {
+            let url = Url::parse(text).unwrap();
+            assert_eq!((url.host_port(), url.address()), (host_port, address), "{text}");
+            assert_eq!(url.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn bad_urls_are_refused() {
+        for (text, reason) in [
+            ("127.0.0.1:2379", "is not a URL"),
+            ("ftp://127.0.0.1:2379", "scheme must be"),
+            ("http://127.0.0.1", "form \"host:port\""),
+            ("http://127.0.0.1:port", "form \"host:port\""),
+            ("http://127.0.0.1:70000", "form \"host:port\""),
+            ("http://::1:2379", "form \"host:port\""),
+            ("http://u@h:2379", "form \"host:port\""),
+            ("http://127.0.0.1:2379/v3", "must not contain a path"),
+            ("unix://", "no path"),
+        ] {
+            let error = Url::parse(text).unwrap_err();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn only_addresses_can_be_bound() {
+        for (text, ok) in [
+            ("http://0.0.0.0:1", true),
+            ("http://localhost:1", true),
+            ("unix://x", true),
+            ("http://example.org:1", false),
+            ("http://:1", false),
+        ] {
+            assert_eq!(Url::parse(text).unwrap().check_bind().is_ok(), ok, "{text}");
+        }
+    }
+
+    #[test]
+    fn lists_take_duplicates_once() {
+        assert_eq!(Url::parse_list(""), Ok(vec![]));
+        assert_eq!(Url::parse_list("http://a:1,http://b:2,http://a:1").unwrap().len(), 2);
+        assert!(Url::parse_list("http://a:1,").is_err());
+    }
+}
