@@ -6,11 +6,13 @@
 pub mod api;
 pub mod data_dir;
 pub mod flags;
+pub mod http;
 pub mod log;
 pub mod metrics;
 pub mod mvcc;
 pub mod rows;
 pub mod tasks;
+pub mod telemetry;
 pub mod tls;
 pub mod version;
 
