@@ -11,6 +11,7 @@ use prometheus::{
     Registry, TextEncoder, exponential_buckets,
 };
 
+pub(crate) use grpc::is_service;
 pub use grpc::{GrpcMetrics, InFlight};
 pub use process::ProcessMetrics;
 
