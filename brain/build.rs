@@ -1,10 +1,26 @@
 //! Compiles the wire messages without a system `protoc`.
 
+/// `FieldDescriptorProto.Type` of `bytes`.
+const TYPE_BYTES: i32 = 12;
+
 fn main() -> anyhow::Result<()> {
     println!("cargo:rerun-if-changed=proto");
-    let files = protox::compile(["proto/rpc.proto"], ["proto"])?;
+    let mut files = protox::compile(["proto/rpc.proto"], ["proto"])?;
+    // An event goes to many watchers and is encoded once: `WatchResponse.events` takes events that are encoded
+    // already. On the wire a message field and a `bytes` field are the same, so the .proto file stays as it is.
+    let events = files
+        .file
+        .iter_mut()
+        .flat_map(|file| &mut file.message_type)
+        .filter(|message| message.name.as_deref() == Some("WatchResponse"))
+        .flat_map(|message| &mut message.field)
+        .find(|field| field.name.as_deref() == Some("events"))
+        .ok_or_else(|| anyhow::anyhow!("proto/rpc.proto has no field WatchResponse.events"))?;
+    events.r#type = Some(TYPE_BYTES);
+    events.type_name = None;
+    // The client is for tests: nothing in the product dials another member by this API.
     tonic_prost_build::configure()
-        .build_client(false)
+        .build_client(true)
         .bytes(".")
         .compile_fds(files)?;
     Ok(())

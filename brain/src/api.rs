@@ -1,3 +1,12 @@
-//! The v3 API: protobuf messages in, protobuf messages out.
+//! gRPC in and out: etcd's services over the modules below. Protobuf types stop here.
 
+pub mod cluster;
+pub mod health;
+pub mod kv;
+pub mod lease;
+pub mod maintenance;
+pub mod request;
+pub mod response;
 pub mod status;
+pub mod store;
+pub mod watch;

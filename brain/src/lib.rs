@@ -3,15 +3,26 @@
 //! Modules in reading order: the two seams below which bytes are durable, the versions between them,
 //! the one writer, and what clients see. Arrows point downwards only: see ARCHITECTURE.md.
 
+pub mod log;
+pub mod rows;
+
+pub mod mvcc;
+pub mod recent;
+pub mod state;
+
+pub mod lease;
+pub mod sequencer;
+pub mod watch;
+
 pub mod api;
+pub mod store;
+
 pub mod data_dir;
 pub mod flags;
 pub mod http;
 pub mod listen;
-pub mod log;
 pub mod metrics;
-pub mod mvcc;
-pub mod rows;
+pub mod process;
 pub mod serve;
 pub mod tasks;
 pub mod telemetry;

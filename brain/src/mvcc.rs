@@ -1,5 +1,16 @@
 //! Keys, versions and revisions, as etcd means them.
 
+pub mod apply;
+pub mod evaluate;
+pub mod history;
+pub mod materialize;
+pub mod op;
+pub mod open;
+pub mod overlay;
+pub mod record;
+pub mod row;
+pub mod view;
+
 use bytes::Bytes;
 
 /// A point in the store's history. A fresh store is at 1; each request that changes something takes the next one.
@@ -58,4 +69,39 @@ pub struct Committed {
     pub revision: Revision,
     /// At most one event for each key.
     pub events: Vec<Event>,
+}
+
+/// Why a request was refused or failed, one variant for each answer a client gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The revision was compacted.
+    #[error("required revision has been compacted")]
+    Compacted,
+    /// The revision does not exist yet.
+    #[error("required revision is a future revision")]
+    FutureRevision,
+    /// A put that keeps value or lease of a key that does not exist.
+    #[error("key not found")]
+    KeyNotFound,
+    /// No such lease.
+    #[error("requested lease not found")]
+    LeaseNotFound,
+    /// The id of a new lease is taken.
+    #[error("lease already exists")]
+    LeaseExists,
+    /// The quota is used up or the disk is full.
+    #[error("database space exceeded")]
+    NoSpace,
+    /// The writer's queue is full.
+    #[error("too many requests")]
+    TooManyRequests,
+    /// The outcome is unknown: wholly there or wholly not.
+    #[error("request timed out")]
+    Timeout,
+    /// The server is stopping; nothing was done.
+    #[error("server stopped")]
+    Stopped,
+    /// Stored data is damaged.
+    #[error("corrupt data")]
+    Corrupt,
 }

@@ -2,6 +2,12 @@
 
 use bytes::Bytes;
 
+pub mod fjall;
+pub mod keys;
+#[cfg(test)]
+mod laws;
+pub mod mem;
+
 /// An ordered map from bytes to bytes that trails the log.
 ///
 /// One row, the fence, is special: it is written with every change and compared before it. Who writes it tells in it
@@ -33,11 +39,14 @@ pub trait Rows: Clone + Send + Sync + 'static {
     /// Answers when everything applied so far is durable.
     fn sync(&self) -> impl Future<Output = Result<(), RowsError>> + Send;
 
+    /// The longest row key that `apply` takes, in bytes.
+    fn max_key_len(&self) -> usize;
+
     /// Bytes that the rows occupy on their medium.
     fn size(&self) -> u64;
 }
 
-/// One change of a row. Keys are never empty.
+/// One change of a row. Keys are never empty, nor longer than [`Rows::max_key_len`]. Of several changes of one row the last one counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// Sets the row `key` to a value.
@@ -119,4 +128,30 @@ pub enum RowsError {
     /// The medium cannot be reached or failed.
     #[error("the rows cannot be reached")]
     Unavailable(#[source] anyhow::Error),
+    /// The change breaks the rules of rows, and nothing was written: do not try it again.
+    #[error("the rows do not take this change: {0}")]
+    Refused(String),
+}
+
+impl Change {
+    /// Bytes of key and value.
+    fn len(&self) -> usize {
+        match self {
+            Change::Put(key, value) => key.len() + value.len(),
+            Change::Delete(key) => key.len(),
+        }
+    }
+}
+
+fn check_keys(changes: &[Change], max: usize) -> Result<(), RowsError> {
+    for change in changes {
+        let (Change::Put(key, _) | Change::Delete(key)) = change;
+        if key.is_empty() || key.len() > max {
+            return Err(RowsError::Refused(format!(
+                "a row key of {} bytes, which must have between 1 and {max}",
+                key.len()
+            )));
+        }
+    }
+    Ok(())
 }

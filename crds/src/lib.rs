@@ -1,1 +1,17 @@
 //! The custom resources of KubeBrain: types, defaults and validation.
+//!
+//! No client and no I/O: what a user may write, what the API server refuses, and what the operator answers in the status.
+//! Every field carries a doc comment, because `kubectl explain` shows it.
+
+#![allow(
+    unreachable_pub,
+    reason = "KubeSchema repeats each struct, `pub` included, inside a function; every module here is public"
+)]
+
+pub mod cluster;
+pub mod duration;
+
+pub use cluster::{KubeBrainCluster, KubeBrainClusterSpec, status::KubeBrainClusterStatus};
+
+/// The API group of every resource in this crate.
+pub const GROUP: &str = "kubebrain.io";

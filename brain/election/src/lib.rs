@@ -1,1 +1,32 @@
 //! Leader election: client-go's algorithm over any lock that compares and sets.
+//!
+//! A lock only chooses who *tries* to lead; what protects data is the fence of the one who leads (a barrier in the brain's log,
+//! idempotent server-side applies in the operator). The elector promises this much, as long as clocks run equally fast within
+//! the ratio of lease duration to renew deadline: the times during which two candidates hold themselves valid never overlap.
+//!
+//! - A candidate takes a held lock only after it has seen the record unchanged for the record's whole lease duration on its *own*
+//!   clock; wall clocks are compared nowhere. The clock counts suspended time ([`BootClock`]).
+//! - A leader's right ends by itself: a renew deadline after it *sent* the last renewal that succeeded ([`Handle::valid_until`]).
+//! - It gives the lock away (release, hand-over) only after it has ended its own right.
+//!
+//! Modules in reading order: what is stored and where, how time is read, what is decided, who does it, who may ask.
+
+mod clock;
+mod config;
+mod elector;
+mod handle;
+pub mod laws;
+mod lease;
+mod lock;
+pub mod memory;
+mod record;
+mod state;
+
+pub use clock::{BootClock, Clock, Moment};
+pub use config::{AfterLoss, Config, ConfigError};
+pub use elector::{Elector, RunError};
+pub use handle::{HandOverError, Handle, Overdue, Standing, Term};
+pub use lease::{LeaseLock, client};
+pub use lock::{Lock, LockError};
+pub use record::{DecodeError, Record, Timestamp};
+pub use state::{Decision, Predecessor, State};

@@ -1,0 +1,344 @@
+//! The loop around [`State`]: calls the lock, with a time limit each, and shows what came of it.
+//!
+//! Invariant: the handle shows a right only while `State` holds it, and `State` is told of every answer before anything else is
+//! awaited; so the loop may be dropped at any await.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::config::JITTER;
+use crate::handle::{Command, HandOverError, Shared};
+use crate::{
+    AfterLoss, BootClock, Clock, Config, ConfigError, Decision, Handle, Lock, LockError, Predecessor, Record, Standing,
+    State,
+};
+
+/// Commands that may wait; further callers wait to send.
+const COMMANDS: usize = 4;
+/// Attempts to release the lock at the end. Each may meet a renewal of our own that was still on its way.
+const RELEASES: usize = 3;
+
+/// One candidate for one lock.
+#[derive(Debug)]
+pub struct Elector<L: Lock, C: Clock = BootClock> {
+    lock: L,
+    clock: C,
+    config: Config,
+    state: State<L::Version>,
+    shared: Arc<Shared>,
+    commands: mpsc::Receiver<Command>,
+    /// Keeps `commands` open when all handles are gone.
+    _commands: mpsc::Sender<Command>,
+    rng: StdRng,
+    /// Whether the last call failed: only the first failure of a row is a warning.
+    failing: bool,
+}
+
+/// How [`Elector::run`] ends other than by being stopped.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RunError {
+    /// Leadership was lost, and [`AfterLoss::Return`] asked for this.
+    #[error("lost the lock {lock} to {to}")]
+    Lost {
+        /// The lock's name.
+        lock: String,
+        /// The new holder, if known.
+        to: String,
+    },
+}
+
+impl<L: Lock> Elector<L> {
+    /// A candidate on the machine's own clock, and the handle to ask it by. Does nothing until [`Elector::run`].
+    ///
+    /// # Errors
+    /// The configuration cannot work.
+    pub fn new(lock: L, config: Config) -> Result<(Self, Handle), ConfigError> {
+        Self::with_clock(lock, config, BootClock, rand::random())
+    }
+}
+
+impl<L: Lock, C: Clock> Elector<L, C> {
+    /// As [`Elector::new`], with a clock and a seed for the jitter.
+    ///
+    /// # Errors
+    /// The configuration cannot work.
+    pub fn with_clock(lock: L, config: Config, clock: C, seed: u64) -> Result<(Self, Handle<C>), ConfigError> {
+        config.validate()?;
+        let (sender, commands) = mpsc::channel(COMMANDS);
+        let shared = Arc::new(Shared::new());
+        let handle = Handle {
+            shared: shared.clone(),
+            commands: sender.clone(),
+            clock: clock.clone(),
+            lease_duration: config.lease_duration,
+            renew_deadline: config.renew_deadline,
+        };
+        let elector = Self {
+            lock,
+            clock,
+            state: State::new(config.clone()),
+            config,
+            shared,
+            commands,
+            _commands: sender,
+            rng: StdRng::seed_from_u64(seed),
+            failing: false,
+        };
+        Ok((elector, handle))
+    }
+
+    /// Campaigns and leads until `stop`, then releases the lock if it holds it. May be dropped at any time: the term is over
+    /// at once then, though others have to wait for the lease to run out.
+    ///
+    /// # Errors
+    /// [`RunError::Lost`], if the configuration asks for it.
+    pub async fn run(mut self, stop: CancellationToken) -> Result<(), RunError> {
+        let mut pause = Duration::ZERO;
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                Some(command) = self.commands.recv() => self.obey(command).await,
+                () = sleep(pause) => {}
+            }
+            let led = self.state.held().is_some();
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                next = self.turn() => pause = next,
+            }
+            self.publish();
+            if led && self.state.held().is_none() && self.config.after_loss == AfterLoss::Return {
+                return Err(self.lost());
+            }
+        }
+        self.release().await;
+        Ok(())
+    }
+
+    /// One round: acts until there is nothing to do for a while, or a term has ended, and answers for how long.
+    async fn turn(&mut self) -> Duration {
+        let began = self.clock.now();
+        let led = self.state.held().is_some();
+        if !led {
+            self.state.doubt();
+        }
+        loop {
+            let now = self.clock.now();
+            if self.state.expire(now) {
+                warn!(lock = self.lock.describe(), "could not renew the lease in time");
+            }
+            if led && self.state.held().is_none() {
+                return Duration::ZERO;
+            }
+            let outcome = match self.state.decide(now, self.clock.wall()) {
+                Decision::Read => self.read().await,
+                Decision::Wait(left) => {
+                    self.failing = false;
+                    return self.retry_jittered().min(left);
+                }
+                Decision::Renew(record, version) => self.write(record, Some(version), None).await,
+                Decision::Acquire(record, version, predecessor) => self.write(record, version, Some(predecessor)).await,
+            };
+            match outcome {
+                Ok(Done::Read) => self.publish(),
+                // A leader has to know at once who wrote; a candidate is in no hurry.
+                Err(LockError::Conflict) if led => {
+                    debug!(lock = self.lock.describe(), "the lock changed under a renewal")
+                }
+                Ok(Done::Wrote) | Err(LockError::Conflict) => break,
+                Err(LockError::Failed(error)) => {
+                    self.complain(&error);
+                    break;
+                }
+            }
+        }
+        let now = self.clock.now();
+        match self.state.valid_until() {
+            Some(until) => self
+                .config
+                .retry_period
+                .saturating_sub(now.since(began))
+                .min(until.since(now)),
+            None => self.retry_jittered(),
+        }
+    }
+
+    async fn read(&mut self) -> Result<Done, LockError> {
+        let seen = limited(self.limit(), self.lock.get()).await?;
+        self.state.read(seen, self.clock.now());
+        Ok(Done::Read)
+    }
+
+    /// Writes a claim or a renewal; the right counts from before it is sent.
+    async fn write(
+        &mut self,
+        record: Record,
+        over: Option<L::Version>,
+        claim: Option<Predecessor>,
+    ) -> Result<Done, LockError> {
+        let limit = self.limit();
+        if let Some(predecessor) = claim {
+            self.state.claiming(predecessor);
+        }
+        // Until the answer is known, nothing is: also if this future is dropped.
+        self.state.doubt();
+        let sent = self.clock.now();
+        let outcome = match &over {
+            Some(version) => limited(limit, self.lock.update(&record, version)).await,
+            None => limited(limit, self.lock.create(&record)).await,
+        };
+        match outcome {
+            Ok(version) => {
+                self.state.wrote(record, version, sent, self.clock.now());
+                self.failing = false;
+                Ok(Done::Wrote)
+            }
+            Err(error) => {
+                if matches!(error, LockError::Conflict) {
+                    self.state.refused();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn obey(&mut self, command: Command) {
+        match command {
+            Command::Look => {}
+            Command::HandOver(to, reply) => self.hand_over(to, reply).await,
+        }
+    }
+
+    async fn hand_over(&mut self, to: String, reply: oneshot::Sender<Result<(), HandOverError>>) {
+        let outcome = if self.state.expire(self.clock.now()) || self.state.held().is_none() {
+            Err(HandOverError::NotLeading)
+        } else if to.is_empty() || to == self.config.identity {
+            Err(HandOverError::BadTarget(to))
+        } else {
+            self.yield_to(&to).await
+        };
+        self.publish();
+        if let Err(Err(error)) = reply.send(outcome) {
+            warn!(%error, "hand-over failed, and nobody waits for the answer");
+        }
+    }
+
+    /// Ends the term, then names `to`, or nobody, in the record.
+    async fn yield_to(&mut self, to: &str) -> Result<(), HandOverError> {
+        if !self.state.is_fresh() {
+            self.read().await.map_err(HandOverError::Lock)?;
+        }
+        let Some((record, version)) = self.state.yield_to(to, self.clock.now(), self.clock.wall()) else {
+            return Err(if self.state.held().is_some() {
+                HandOverError::TooEarly
+            } else {
+                HandOverError::NotLeading
+            });
+        };
+        self.state.doubt();
+        self.publish();
+        limited(self.config.call_timeout, self.lock.update(&record, &version))
+            .await
+            .map_err(HandOverError::Lock)?;
+        info!(lock = self.lock.describe(), to, "gave the lock away");
+        Ok(())
+    }
+
+    /// Gives the lock back, if the record names this candidate, or a claim on its way may yet let it.
+    async fn release(&mut self) {
+        for _ in 0..RELEASES {
+            if !self.state.may_be_named() {
+                break;
+            }
+            match self.yield_to("").await {
+                Err(HandOverError::Lock(LockError::Conflict)) => {}
+                Err(HandOverError::Lock(error)) => {
+                    warn!(
+                        error = format!("{:#}", anyhow::Error::from(error)),
+                        "could not release the lock"
+                    );
+                    break;
+                }
+                Ok(()) | Err(_) => break,
+            }
+        }
+    }
+
+    /// The time a call may take: never longer than the right that it is to prolong.
+    fn limit(&self) -> Duration {
+        let left = self.state.valid_until().map(|until| until.since(self.clock.now()));
+        self.config.call_timeout.min(left.unwrap_or(Duration::MAX))
+    }
+
+    fn retry_jittered(&mut self) -> Duration {
+        self.config
+            .retry_period
+            .mul_f64(1.0 + JITTER * self.rng.random::<f64>())
+    }
+
+    fn publish(&self) {
+        let standing = self.state.standing(self.clock.now());
+        if self.shared.publish(self.state.held(), standing.clone()) {
+            let lock = self.lock.describe();
+            match standing {
+                Standing::NoLeader => info!(lock, "no leader"),
+                Standing::Following { leader } => info!(lock, leader, "following"),
+                Standing::Leading(term) => info!(
+                    lock,
+                    term = term.number,
+                    transitions = term.transitions,
+                    predecessor = ?term.predecessor,
+                    "leading"
+                ),
+            }
+        }
+    }
+
+    fn complain(&mut self, error: &anyhow::Error) {
+        let lock = self.lock.describe();
+        if std::mem::replace(&mut self.failing, true) {
+            debug!(lock, error = format!("{error:#}"), "no answer from the lock");
+        } else {
+            warn!(lock, error = format!("{error:#}"), "no answer from the lock");
+        }
+    }
+
+    fn lost(&self) -> RunError {
+        let to = match self.state.standing(self.clock.now()) {
+            Standing::Following { leader } => leader,
+            Standing::NoLeader | Standing::Leading(_) => "nobody".to_owned(),
+        };
+        RunError::Lost {
+            lock: self.lock.describe(),
+            to,
+        }
+    }
+}
+
+impl<L: Lock, C: Clock> Drop for Elector<L, C> {
+    fn drop(&mut self) {
+        self.shared.publish(None, Standing::NoLeader);
+    }
+}
+
+enum Done {
+    Read,
+    Wrote,
+}
+
+async fn limited<T>(limit: Duration, call: impl Future<Output = Result<T, LockError>>) -> Result<T, LockError> {
+    let late = |_| Err(LockError::Failed(anyhow::anyhow!("no answer within {limit:?}")));
+    timeout(limit, call).await.unwrap_or_else(late)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,375 @@
+mod sim;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::*;
+use crate::memory::{Faults, MemoryLock};
+use crate::{Moment, Term, Timestamp};
+
+const LEASE: Duration = Duration::from_secs(2);
+const RENEW: Duration = Duration::from_millis(1500);
+const RETRY_MOST: Duration = Duration::from_millis(880);
+const TICK: Duration = Duration::from_millis(5);
+
+/// Tokio's clock, which tests pause, from an origin of its own; it can be set forward, as by a suspended machine.
+#[derive(Clone, Debug)]
+struct TestClock {
+    base: Instant,
+    /// How fast it runs.
+    rate: f64,
+    suspended_ms: Arc<AtomicU64>,
+}
+
+impl TestClock {
+    fn new(rate: f64) -> Self {
+        Self {
+            base: Instant::now(),
+            rate,
+            suspended_ms: Arc::default(),
+        }
+    }
+
+    fn suspend(&self, millis: u64) {
+        self.suspended_ms.fetch_add(millis, Ordering::Relaxed);
+    }
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> Moment {
+        let suspended = Duration::from_millis(self.suspended_ms.load(Ordering::Relaxed));
+        Moment::new(Duration::from_secs(1_000) + self.base.elapsed().mul_f64(self.rate) + suspended)
+    }
+}
+
+struct Candidate {
+    handle: Handle<TestClock>,
+    clock: TestClock,
+    stop: CancellationToken,
+}
+
+fn candidate(lock: &MemoryLock, config: Config) -> (Elector<MemoryLock, TestClock>, Candidate) {
+    let clock = TestClock::new(1.0);
+    let (elector, handle) = Elector::with_clock(lock.clone(), config, clock.clone(), 7).unwrap();
+    (
+        elector,
+        Candidate {
+            handle,
+            clock,
+            stop: CancellationToken::new(),
+        },
+    )
+}
+
+type Running = JoinSet<Result<(), RunError>>;
+
+fn start(lock: &MemoryLock, name: &str, running: &mut Running) -> Candidate {
+    let (elector, candidate) = candidate(lock, Config::storage(name));
+    running.spawn(elector.run(candidate.stop.clone()));
+    candidate
+}
+
+async fn leads(candidate: &Candidate) -> Term {
+    let mut standing = candidate.handle.watch();
+    let leading = standing
+        .wait_for(|standing| matches!(standing, Standing::Leading(_)))
+        .await
+        .unwrap();
+    let Standing::Leading(term) = leading.clone() else {
+        panic!("{leading:?}")
+    };
+    term
+}
+
+async fn follows(candidate: &Candidate, leader: &str) {
+    let expected = Standing::Following {
+        leader: leader.to_owned(),
+    };
+    let mut standing = candidate.handle.watch();
+    standing.wait_for(|standing| *standing == expected).await.unwrap();
+}
+
+fn quiet() -> MemoryLock {
+    MemoryLock::new(
+        1,
+        Faults {
+            delay: TICK..2 * TICK,
+            ..Faults::default()
+        },
+    )
+}
+
+fn deaf() -> Faults {
+    Faults {
+        lose_request: 1.0,
+        ..Faults::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_renews_and_a_follower_waits() {
+    let (lock, mut running) = (quiet(), Running::new());
+    let a = start(&lock, "a", &mut running);
+    let term = leads(&a).await;
+    assert_eq!(
+        (term.number, term.transitions, term.predecessor),
+        (1, 0, Predecessor::Unseen)
+    );
+    let b = start(&lock, "b", &mut running);
+    follows(&b, "a").await;
+    for _ in 0..6_000 {
+        sleep(TICK).await;
+        assert!(a.handle.is_leading() && !b.handle.is_leading());
+        assert!(a.handle.valid_until(1).is_some() && a.handle.valid_until(2).is_none());
+        a.handle.check(Duration::ZERO).unwrap();
+    }
+    assert_eq!(leads(&a).await, term, "one term all along");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_leader_is_followed_after_its_lease_and_a_retry() {
+    let (lock, mut running) = (quiet(), Running::new());
+    let (elector, a) = candidate(&lock, Config::storage("a"));
+    let mut first = Running::new();
+    first.spawn(elector.run(a.stop.clone()));
+    leads(&a).await;
+    let b = start(&lock, "b", &mut running);
+    follows(&b, "a").await;
+    sleep(10 * LEASE).await;
+
+    first.shutdown().await;
+    assert!(!a.handle.is_leading(), "dropping the loop ends the term");
+    let died = Instant::now();
+    let term = leads(&b).await;
+    assert_eq!((term.transitions, term.predecessor), (1, Predecessor::Expired));
+    let took = died.elapsed();
+    assert!(
+        took > LEASE - Duration::from_millis(450),
+        "{took:?} is sooner than a lease after the last renewal"
+    );
+    assert!(took < LEASE + RETRY_MOST + 10 * TICK, "{took:?} is too late");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_leader_releases_and_the_next_one_needs_no_lease_to_run_out() {
+    let (lock, mut running) = (quiet(), Running::new());
+    let a = start(&lock, "a", &mut running);
+    leads(&a).await;
+    let b = start(&lock, "b", &mut running);
+    follows(&b, "a").await;
+    sleep(LEASE).await;
+
+    a.stop.cancel();
+    let stopped = Instant::now();
+    let term = leads(&b).await;
+    assert_eq!((term.transitions, term.predecessor), (1, Predecessor::Released));
+    assert!(stopped.elapsed() < RETRY_MOST + 10 * TICK, "{:?}", stopped.elapsed());
+    running.join_next().await.unwrap().unwrap().unwrap();
+    assert_eq!(a.handle.standing(), Standing::NoLeader);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_saw_no_predecessor_end_is_not_released_before_a_lease_is_over() {
+    let (lock, mut running) = (quiet(), Running::new());
+    let a = start(&lock, "a", &mut running);
+    leads(&a).await;
+    assert!(matches!(a.handle.hand_over("b").await, Err(HandOverError::TooEarly)));
+    assert!(a.handle.is_leading(), "too early leaves it leading");
+    a.stop.cancel();
+    running.join_next().await.unwrap().unwrap().unwrap();
+    assert_eq!(lock.record().unwrap().holder_identity, "a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hand_over_names_the_next_leader_who_leads_as_soon_as_it_looks() {
+    let (lock, mut running) = (quiet(), Running::new());
+    let a = start(&lock, "a", &mut running);
+    leads(&a).await;
+    let (b, c) = (start(&lock, "b", &mut running), start(&lock, "c", &mut running));
+    follows(&b, "a").await;
+    follows(&c, "a").await;
+    sleep(LEASE).await;
+
+    assert!(matches!(b.handle.hand_over("c").await, Err(HandOverError::NotLeading)));
+    assert!(matches!(a.handle.hand_over("").await, Err(HandOverError::BadTarget(_))));
+    assert!(matches!(
+        a.handle.hand_over("a").await,
+        Err(HandOverError::BadTarget(_))
+    ));
+    let asked = Instant::now();
+    a.handle.hand_over("c").await.unwrap();
+    assert!(!a.handle.is_leading());
+    c.handle.look();
+    let term = leads(&c).await;
+    assert!(asked.elapsed() < Duration::from_millis(100), "{:?}", asked.elapsed());
+    assert_eq!((term.transitions, term.predecessor), (1, Predecessor::Named));
+    follows(&a, "c").await;
+    follows(&b, "c").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hand_over_to_nobody_costs_a_lease() {
+    let (lock, mut running) = (quiet(), Running::new());
+    let a = start(&lock, "a", &mut running);
+    leads(&a).await;
+    sleep(LEASE).await;
+    a.handle.hand_over("dead").await.unwrap();
+    let asked = Instant::now();
+    assert_eq!(leads(&a).await.predecessor, Predecessor::Expired);
+    assert!(asked.elapsed() > LEASE - TICK && asked.elapsed() < LEASE + RETRY_MOST + 10 * TICK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_without_a_lock_stops_in_time_and_campaigns_again() {
+    let (lock, mut running) = (quiet(), Running::new());
+    let a = start(&lock, "a", &mut running);
+    leads(&a).await;
+    sleep(LEASE).await;
+    lock.set_faults(deaf());
+    let cut = Instant::now();
+    let mut standing = a.handle.watch();
+    standing
+        .wait_for(|standing| *standing == Standing::NoLeader)
+        .await
+        .unwrap();
+    assert!(cut.elapsed() <= RENEW, "{:?}", cut.elapsed());
+    assert!(!a.handle.is_leading());
+
+    lock.set_faults(Faults::default());
+    let term = leads(&a).await;
+    assert_eq!((term.number, term.transitions), (2, 0), "a new term of the same holder");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_lost_request_does_not_cost_the_term() {
+    for lost in [
+        deaf(),
+        Faults {
+            lose_answer: 1.0,
+            ..Faults::default()
+        },
+    ] {
+        let (lock, mut running) = (quiet(), Running::new());
+        let a = start(&lock, "a", &mut running);
+        leads(&a).await;
+        for _ in 0..20 {
+            let renewed = a.handle.renewed(1).unwrap();
+            while a.handle.renewed(1) == Some(renewed) {
+                sleep(TICK).await;
+            }
+            lock.set_faults(lost.clone());
+            sleep(Duration::from_millis(450)).await; // exactly the next request is sent in this time
+            lock.set_faults(Faults::default());
+            sleep(Duration::from_millis(700)).await;
+            assert!(a.handle.valid_until(1).is_some());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_for_it_learns_of_the_loss_by_the_end_of_the_run() {
+    let lock = quiet();
+    let (elector, a) = candidate(
+        &lock,
+        Config {
+            after_loss: AfterLoss::Return,
+            ..Config::storage("a")
+        },
+    );
+    let mut running = Running::new();
+    running.spawn(elector.run(a.stop.clone()));
+    leads(&a).await;
+    let taken = Record {
+        holder_identity: "b".to_owned(),
+        lease_duration: LEASE,
+        ..Record::default()
+    };
+    lock.force(Some(taken));
+    let error = running.join_next().await.unwrap().unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "lost the lock memory to b");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspended_leader_is_none_when_it_wakes_even_before_its_loop_runs() {
+    let (lock, mut running) = (quiet(), Running::new());
+    let a = start(&lock, "a", &mut running);
+    let term = leads(&a).await;
+    sleep(LEASE).await;
+    a.clock.suspend(60_000);
+    assert!(
+        matches!(a.handle.standing(), Standing::Leading(_)),
+        "the loop has not run yet"
+    );
+    assert!(!a.handle.is_leading());
+    assert_eq!(a.handle.valid_until(term.number), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_watchdog_finds_a_loop_that_stands_still() {
+    let lock = quiet();
+    let (elector, a) = candidate(&lock, Config::storage("a"));
+    let mut run = Box::pin(elector.run(a.stop.clone()));
+    tokio::select! {
+        _ = &mut run => panic!("ended"),
+        _ = leads(&a) => {}
+    }
+    // `run` is not polled from here on.
+    let tolerance = Duration::from_secs(1);
+    sleep(LEASE + tolerance - 5 * TICK).await;
+    a.handle.check(tolerance).unwrap();
+    sleep(6 * TICK).await;
+    assert!(a.handle.check(tolerance).unwrap_err().since > LEASE + tolerance);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_while_a_claim_is_under_way_gives_back_what_it_won() {
+    let lock = quiet();
+    let released = Record {
+        renew_time: Some(Timestamp::UNIX_EPOCH),
+        ..Record::default()
+    };
+    lock.force(Some(released));
+    let (elector, a) = candidate(&lock, Config::storage("a"));
+    let mut running = Running::new();
+    running.spawn(elector.run(a.stop.clone()));
+    while lock.record().unwrap().is_free() {
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(a.handle.standing(), Standing::NoLeader, "the answer is still under way");
+    a.stop.cancel();
+    running.join_next().await.unwrap().unwrap().unwrap();
+    assert_eq!(lock.record().unwrap().holder_identity, "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_meets_its_own_late_renewal_is_tried_again() {
+    let ms = Duration::from_millis;
+    let way = Faults {
+        delay: ms(10)..ms(10),
+        ..Faults::default()
+    };
+    let (lock, mut running) = (MemoryLock::new(1, way.clone()), Running::new());
+    let a = start(&lock, "a", &mut running);
+    leads(&a).await;
+    sleep(LEASE).await;
+    let renewed = a.handle.renewed(1);
+    while a.handle.renewed(1) == renewed {
+        sleep(ms(1)).await;
+    }
+    // The next renewal arrives after the release has read the lock, and before it writes.
+    lock.set_faults(Faults {
+        hold_back: 1.0,
+        late: ms(12),
+        ..way.clone()
+    });
+    let before = lock.record();
+    sleep(ms(381)).await;
+    lock.set_faults(way);
+    a.stop.cancel();
+    assert_eq!(lock.record(), before, "the renewal is still under way");
+    running.join_next().await.unwrap().unwrap().unwrap();
+    assert_ne!(lock.record(), before);
+    assert_eq!(lock.record().unwrap().holder_identity, "");
+}

@@ -1,0 +1,179 @@
+//! What others may ask an elector, and ask of it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::state::{Held, Predecessor};
+use crate::{BootClock, Clock, LockError, Moment};
+
+/// Who leads, as one candidate sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Nobody, or nobody known.
+    NoLeader,
+    /// Another candidate, by the last record seen.
+    Following {
+        /// Its identity.
+        leader: String,
+    },
+    /// This one. Before acting on it, ask [`Handle::valid_until`].
+    Leading(Term),
+}
+
+/// One unbroken time of leading.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// Counts this elector's terms, from 1.
+    pub number: u64,
+    /// How often the lock's holder had changed, by the record.
+    pub transitions: u32,
+    /// When it was won, on this process's clock.
+    pub since: Moment,
+    /// What is known of the leader before. Who leads after [`Predecessor::Unseen`] must wait before it serves.
+    pub predecessor: Predecessor,
+}
+
+/// Why the lock was not handed over. Except after `NotLeading` and `TooEarly`, this candidate leads no more.
+#[derive(Debug, thiserror::Error)]
+pub enum HandOverError {
+    /// There is nothing to hand over.
+    #[error("this candidate does not lead")]
+    NotLeading,
+    /// An older leader that this candidate did not see end may still be valid: try again after a lease duration.
+    #[error("an older leader may still be valid, and the next one would not know")]
+    TooEarly,
+    /// Nobody can be named by an empty or its own identity.
+    #[error("{0:?} is no other candidate")]
+    BadTarget(String),
+    /// The outcome is unknown: the lock may name the other, or run out.
+    #[error("the lock did not confirm the hand-over")]
+    Lock(#[source] LockError),
+    /// The elector has ended.
+    #[error("the elector has ended")]
+    Ended,
+}
+
+/// The watchdog's finding: the elector says it leads, yet has neither renewed nor stepped down.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("leader election is stuck: leading, but the lease was last renewed {since:?} ago")]
+pub struct Overdue {
+    /// Time since the last successful renewal was sent.
+    pub since: Duration,
+}
+
+pub(crate) enum Command {
+    Look,
+    HandOver(String, oneshot::Sender<Result<(), HandOverError>>),
+}
+
+/// What the elector shows: written by it alone.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    held: Mutex<Option<Held>>,
+    standing: watch::Sender<Standing>,
+}
+
+impl Shared {
+    pub(crate) fn new() -> Self {
+        Self {
+            held: Mutex::new(None),
+            standing: watch::Sender::new(Standing::NoLeader),
+        }
+    }
+
+    /// Shows the right before the standing, and takes it away before it: who sees `Leading` finds the right of that term.
+    /// Answers whether the standing changed.
+    pub(crate) fn publish(&self, held: Option<&Held>, standing: Standing) -> bool {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = held.cloned();
+        self.standing.send_if_modified(|shown| {
+            let changed = *shown != standing;
+            *shown = standing;
+            changed
+        })
+    }
+
+    fn held(&self) -> Option<Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A handle on a running [`Elector`](crate::Elector). Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Handle<C = BootClock> {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) clock: C,
+    pub(crate) lease_duration: Duration,
+    pub(crate) renew_deadline: Duration,
+}
+
+impl<C: Clock> Handle<C> {
+    /// Follows who leads. Only the newest standing is kept.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<Standing> {
+        self.shared.standing.subscribe()
+    }
+
+    /// Who leads, by the elector's last turn.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        self.shared.standing.borrow().clone()
+    }
+
+    /// Until when this process may act as the leader of term `number`: `None` if it may not now, by its own clock. Right also
+    /// when the elector's task did not run for a while.
+    #[must_use]
+    pub fn valid_until(&self, number: u64) -> Option<Moment> {
+        let renewed = self.renewed(number)?;
+        Some(renewed + self.renew_deadline).filter(|until| self.clock.now() < *until)
+    }
+
+    /// When the last request that prolonged term `number` was sent; `None` if that term is over.
+    #[must_use]
+    pub fn renewed(&self, number: u64) -> Option<Moment> {
+        let held = self.shared.held()?;
+        (held.term.number == number).then_some(held.renewed)
+    }
+
+    /// Whether this process may act as a leader now, by its own clock.
+    #[must_use]
+    pub fn is_leading(&self) -> bool {
+        let held = self.shared.held();
+        held.is_some_and(|held| self.clock.now() < held.renewed + self.renew_deadline)
+    }
+
+    /// For health checks: finds an elector that leads but has neither renewed nor stepped down for a lease duration and
+    /// `tolerance`. A follower is always healthy.
+    ///
+    /// # Errors
+    /// The elector's task does not run.
+    pub fn check(&self, tolerance: Duration) -> Result<(), Overdue> {
+        let Some(held) = self.shared.held() else { return Ok(()) };
+        let since = self.clock.now().since(held.renewed);
+        if since > self.lease_duration + tolerance {
+            Err(Overdue { since })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Ends this candidate's term and names `to` in the record, which can then lead as soon as it looks. Drain before.
+    /// If `to` does not look, the others take over after a lease duration.
+    ///
+    /// # Errors
+    /// See [`HandOverError`]; each variant says who leads now.
+    pub async fn hand_over(&self, to: &str) -> Result<(), HandOverError> {
+        let (reply, answer) = oneshot::channel();
+        let command = Command::HandOver(to.to_owned(), reply);
+        self.commands.send(command).await.map_err(|_| HandOverError::Ended)?;
+        answer.await.map_err(|_| HandOverError::Ended)?
+    }
+
+    /// Lets the elector read the lock at once instead of at its next turn: for a follower that was told of a hand-over.
+    pub fn look(&self) {
+        // A full queue has the elector awake, and an ended one has nothing to look for.
+        drop(self.commands.try_send(Command::Look));
+    }
+}

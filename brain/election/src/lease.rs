@@ -1,0 +1,159 @@
+//! A coordination.k8s.io/v1 Lease as a lock: every write carries the resourceVersion that was read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client};
+
+use crate::{Lock, LockError, Record};
+
+/// The Lease `name` in one namespace.
+///
+/// Needs the verbs get, create and update on it (create is not needed where the Lease was made beforehand). Everything in it but the
+/// record stays as it is. A Lease counts whole seconds: durations are rounded up, which lets others wait longer, never shorter.
+#[derive(Clone, Debug)]
+pub struct LeaseLock {
+    api: Api<Lease>,
+    name: String,
+    /// In which namespace, for log lines only.
+    namespace: String,
+}
+
+/// A client for locks alone: with its own connections, a limit on each read, write and connect, and no retries below the
+/// elector's, which would hold a renewal past its deadline.
+///
+/// # Errors
+/// The configuration names files or proxies that do not work.
+pub fn client(mut config: kube::Config, call_timeout: Duration) -> kube::Result<Client> {
+    config.connect_timeout = Some(call_timeout);
+    config.read_timeout = Some(call_timeout);
+    config.write_timeout = Some(call_timeout);
+    config.default_retry = false;
+    Client::try_from(config)
+}
+
+impl LeaseLock {
+    /// The Lease `namespace`/`name`, whether or not it exists. Take a [`client`] that nothing else uses.
+    #[must_use]
+    pub fn new(client: Client, namespace: &str, name: &str) -> Self {
+        Self {
+            api: Api::namespaced(client, namespace),
+            name: name.to_owned(),
+            namespace: namespace.to_owned(),
+        }
+    }
+}
+
+impl Lock for LeaseLock {
+    /// The object as it was read: a write replaces it as a whole.
+    type Version = Arc<Lease>;
+
+    async fn get(&self) -> Result<Option<(Record, Arc<Lease>)>, LockError> {
+        let Some(lease) = self.api.get_opt(&self.name).await.map_err(failed("get the lease"))? else {
+            return Ok(None);
+        };
+        let record = record(&lease).map_err(LockError::Failed)?;
+        Ok(Some((record, Arc::new(lease))))
+    }
+
+    async fn create(&self, record: &Record) -> Result<Arc<Lease>, LockError> {
+        let metadata = ObjectMeta {
+            name: Some(self.name.clone()),
+            ..ObjectMeta::default()
+        };
+        let spec = Some(spec(record, LeaseSpec::default()).map_err(LockError::Failed)?);
+        let lease = Lease { metadata, spec };
+        written(
+            self.api.create(&PostParams::default(), &lease).await,
+            "create the lease",
+        )
+    }
+
+    async fn update(&self, record: &Record, expected: &Arc<Lease>) -> Result<Arc<Lease>, LockError> {
+        let mut lease = Lease::clone(expected);
+        lease.spec = Some(spec(record, lease.spec.unwrap_or_default()).map_err(LockError::Failed)?);
+        written(
+            self.api.replace(&self.name, &PostParams::default(), &lease).await,
+            "update the lease",
+        )
+    }
+
+    fn describe(&self) -> String {
+        format!("lease {}/{}", self.namespace, self.name)
+    }
+}
+
+fn written(answer: kube::Result<Lease>, action: &'static str) -> Result<Arc<Lease>, LockError> {
+    match answer {
+        // Without a version the next update would not compare anything.
+        Ok(lease)
+            if lease
+                .metadata
+                .resource_version
+                .as_deref()
+                .unwrap_or_default()
+                .is_empty() =>
+        {
+            Err(LockError::Failed(
+                anyhow::anyhow!("the API server answered without a resourceVersion").context(action),
+            ))
+        }
+        Ok(lease) => Ok(Arc::new(lease)),
+        // Exists already, was changed since, or was deleted since.
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) && !is_namespace(&status) => {
+            Err(LockError::Conflict)
+        }
+        Err(error) => Err(failed(action)(error)),
+    }
+}
+
+/// A 404 that speaks of the namespace is no race: it will not pass by itself.
+fn is_namespace(status: &kube::core::Status) -> bool {
+    status
+        .details
+        .as_ref()
+        .is_some_and(|details| details.kind == "namespaces")
+}
+
+fn failed(action: &'static str) -> impl Fn(kube::Error) -> LockError {
+    move |error| LockError::Failed(anyhow::Error::new(error).context(action))
+}
+
+fn record(lease: &Lease) -> anyhow::Result<Record> {
+    let version = lease.metadata.resource_version.as_deref().unwrap_or_default();
+    anyhow::ensure!(!version.is_empty(), "the API server answered without a resourceVersion");
+    let Some(spec) = &lease.spec else {
+        return Ok(Record::default());
+    };
+    let seconds = spec.lease_duration_seconds.unwrap_or(0);
+    let seconds = u64::try_from(seconds).with_context(|| format!("the lease lasts {seconds} seconds"))?;
+    let transitions = spec.lease_transitions.unwrap_or(0);
+    Ok(Record {
+        holder_identity: spec.holder_identity.clone().unwrap_or_default(),
+        lease_duration: Duration::from_secs(seconds),
+        acquire_time: spec.acquire_time.as_ref().map(|time| time.0),
+        renew_time: spec.renew_time.as_ref().map(|time| time.0),
+        leader_transitions: u32::try_from(transitions)
+            .with_context(|| format!("the lease counts {transitions} transitions"))?,
+    })
+}
+
+/// `before` with the record in it. Strategy and preferred holder belong to coordinated election and stay.
+fn spec(record: &Record, before: LeaseSpec) -> anyhow::Result<LeaseSpec> {
+    let seconds = record.lease_duration.as_nanos().div_ceil(1_000_000_000);
+    Ok(LeaseSpec {
+        holder_identity: Some(record.holder_identity.clone()),
+        lease_duration_seconds: Some(i32::try_from(seconds).context("the lease duration does not fit into a Lease")?),
+        acquire_time: record.acquire_time.map(MicroTime),
+        renew_time: record.renew_time.map(MicroTime),
+        lease_transitions: Some(i32::try_from(record.leader_transitions).unwrap_or(i32::MAX)),
+        ..before
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! The service `etcdserverpb.Watch`: streams of watchers.
+//!
+//! A stream is worked only while its client takes what it is sent: the responses are pulled through HTTP/2's flow
+//! control, and one that is not read keeps a single batch in memory. Its watchers lag and read history later.
+
+mod progress;
+mod request;
+mod response;
+mod session;
+mod watchers;
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::Stream;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status, Streaming};
+use tracing::warn;
+
+use self::session::Session;
+use crate::mvcc::Revision;
+use crate::pb::etcdserverpb::watch_server::{Watch, WatchServer};
+use crate::pb::etcdserverpb::{ResponseHeader, WatchRequest, WatchResponse};
+use crate::watch::{History, Hub, Replay};
+
+/// A fragment may be longer than a request by this much (etcd's overhead for its own fields).
+const OVERHEAD_BYTES: usize = 512 << 10;
+/// Shorter intervals are raised to this one, as etcd does.
+const SHORTEST_NOTIFY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What the service has to know of its surroundings.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// `--max-request-bytes`; responses that may be fragmented are when they are longer by 512 KiB.
+    pub max_request_bytes: usize,
+    /// `--watch-progress-notify-interval`; each stream adds up to a tenth of it.
+    pub progress_notify_interval: Duration,
+    /// Sent in every header.
+    pub cluster_id: u64,
+    /// Sent in every header.
+    pub member_id: u64,
+    /// Sent in every header, as it is at that time.
+    pub raft_term: Arc<AtomicU64>,
+    /// Whether the member reaches a leader. While it is false, streams of clients that require one end and are refused.
+    pub has_leader: watch::Receiver<bool>,
+    /// Ends all streams.
+    pub stop: CancellationToken,
+}
+
+/// The service; `history` is the store's.
+pub struct WatchService<H> {
+    shared: Arc<Shared<H>>,
+}
+
+/// What all streams share.
+struct Shared<H> {
+    hub: Hub,
+    replay: Replay<H>,
+    options: Options,
+}
+
+impl<H> Shared<H> {
+    fn header(&self, revision: Revision) -> ResponseHeader {
+        ResponseHeader {
+            cluster_id: self.options.cluster_id,
+            member_id: self.options.member_id,
+            revision,
+            raft_term: self.options.raft_term.load(Ordering::Relaxed),
+        }
+    }
+
+    fn max_fragment_bytes(&self) -> usize {
+        self.options.max_request_bytes.saturating_add(OVERHEAD_BYTES)
+    }
+}
+
+impl<H: History> WatchService<H> {
+    /// A service over what `hub` publishes and `history` remembers.
+    #[must_use]
+    pub fn new(hub: Hub, history: H, mut options: Options) -> Self {
+        if options.progress_notify_interval < SHORTEST_NOTIFY_INTERVAL {
+            warn!(raised_to = ?SHORTEST_NOTIFY_INTERVAL, "the watch progress notify interval is too short");
+            options.progress_notify_interval = SHORTEST_NOTIFY_INTERVAL;
+        }
+        let shared = Shared {
+            replay: Replay::new(history, *hub.options()),
+            hub,
+            options,
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// The service as tonic's router takes it, with etcd's limit for requests.
+    #[must_use]
+    pub fn into_server(self) -> WatchServer<Self> {
+        let longest = self.shared.max_fragment_bytes();
+        WatchServer::new(self).max_decoding_message_size(longest)
+    }
+}
+
+impl<H> fmt::Debug for WatchService<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WatchService")
+            .field("options", &self.shared.options)
+            .finish_non_exhaustive()
+    }
+}
+
+#[tonic::async_trait]
+impl<H: History> Watch for WatchService<H> {
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchResponse, Status>> + Send>>;
+
+    async fn watch(&self, request: Request<Streaming<WatchRequest>>) -> Result<Response<Self::WatchStream>, Status> {
+        let leader = requires_leader(request.metadata()).then(|| self.shared.options.has_leader.clone());
+        if leader.as_ref().is_some_and(|leader| !*leader.borrow()) {
+            return Err(no_leader());
+        }
+        let session = Box::new(Session::new(Arc::clone(&self.shared), request.into_inner(), leader));
+        let responses = futures::stream::unfold(session, async |mut session| {
+            let item = session.next().await?;
+            Some((item, session))
+        });
+        Ok(Response::new(Box::pin(responses)))
+    }
+}
+
+fn requires_leader(metadata: &MetadataMap) -> bool {
+    metadata
+        .get("hasleader")
+        .is_some_and(|value| value.as_bytes() == b"true")
+}
+
+fn no_leader() -> Status {
+    Status::unavailable("etcdserver: no leader")
+}
+
+fn stopped() -> Status {
+    Status::unavailable("etcdserver: server stopped")
+}
+
+#[cfg(test)]
+mod tests;

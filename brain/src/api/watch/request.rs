@@ -1,0 +1,67 @@
+//! What a client asks of a watcher.
+
+use crate::mvcc::Revision;
+use crate::pb::etcdserverpb::WatchCreateRequest;
+use crate::pb::etcdserverpb::watch_create_request::FilterType;
+use crate::watch::{EmptyRange, KeyRange, Kinds, PrevKv};
+
+/// A watcher to be made.
+#[derive(Debug)]
+pub(super) struct Create {
+    /// `None` lets the server choose.
+    pub(super) id: Option<i64>,
+    pub(super) range: KeyRange,
+    pub(super) kinds: Kinds,
+    /// `None` is from the next revision on.
+    pub(super) start: Option<Revision>,
+    pub(super) form: Form,
+    pub(super) progress_notify: bool,
+}
+
+/// How responses to a watcher look.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Form {
+    pub(super) prev_kv: PrevKv,
+    /// Whether a long response may be cut into fragments.
+    pub(super) fragment: bool,
+}
+
+/// Why a watcher cannot be. The texts are etcd's `cancel_reason`.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refused {
+    #[error("etcdserver: mvcc: required revision has been compacted")]
+    NegativeStart,
+    #[error(transparent)]
+    EmptyRange(#[from] EmptyRange),
+    #[error("mvcc: duplicate watch ID provided on the WatchStream")]
+    DuplicateId,
+}
+
+impl TryFrom<WatchCreateRequest> for Create {
+    type Error = Refused;
+
+    fn try_from(request: WatchCreateRequest) -> Result<Self, Refused> {
+        if request.start_revision < 0 {
+            return Err(Refused::NegativeStart);
+        }
+        let filtered = |filter: FilterType| request.filters.contains(&filter.into());
+        Ok(Self {
+            id: Some(request.watch_id).filter(|id| *id != 0),
+            kinds: Kinds {
+                puts: !filtered(FilterType::Noput),
+                deletes: !filtered(FilterType::Nodelete),
+            },
+            start: Some(request.start_revision).filter(|start| *start != 0),
+            form: Form {
+                prev_kv: if request.prev_kv {
+                    PrevKv::Included
+                } else {
+                    PrevKv::Omitted
+                },
+                fragment: request.fragment,
+            },
+            progress_notify: request.progress_notify,
+            range: KeyRange::from_request(request.key, request.range_end)?,
+        })
+    }
+}

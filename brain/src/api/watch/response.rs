@@ -1,0 +1,145 @@
+//! Responses out of batches of events.
+
+use bytes::Bytes;
+use prost::Message;
+use prost::encoding::encoded_len_varint;
+
+use super::request::{Form, Refused};
+use crate::mvcc::{Event, EventKind, KeyValue};
+use crate::pb::etcdserverpb::{ResponseHeader, WatchResponse};
+use crate::pb::mvccpb;
+use crate::watch::{Entry, PrevKv};
+use std::sync::Arc;
+
+/// The id in responses that are not for one watcher alone.
+pub(super) const NO_WATCHER: i64 = -1;
+
+pub(super) fn created(header: ResponseHeader, watch_id: i64) -> WatchResponse {
+    WatchResponse {
+        header: Some(header),
+        watch_id,
+        created: true,
+        ..WatchResponse::default()
+    }
+}
+
+pub(super) fn refused(header: ResponseHeader, why: &Refused) -> WatchResponse {
+    WatchResponse {
+        header: Some(header),
+        watch_id: NO_WATCHER,
+        created: true,
+        canceled: true,
+        cancel_reason: why.to_string(),
+        ..WatchResponse::default()
+    }
+}
+
+pub(super) fn canceled(header: ResponseHeader, watch_id: i64) -> WatchResponse {
+    WatchResponse {
+        header: Some(header),
+        watch_id,
+        canceled: true,
+        ..WatchResponse::default()
+    }
+}
+
+/// The header of such a response carries revision 0, lest it be taken for progress.
+pub(super) fn compacted(header: ResponseHeader, watch_id: i64, compact_revision: i64) -> WatchResponse {
+    WatchResponse {
+        header: Some(header),
+        watch_id,
+        canceled: true,
+        compact_revision,
+        ..WatchResponse::default()
+    }
+}
+
+/// Says that the watcher, or with [`NO_WATCHER`] every one of the stream, was sent all events up to the revision of
+/// the header.
+pub(super) fn progress(header: ResponseHeader, watch_id: i64) -> WatchResponse {
+    WatchResponse {
+        header: Some(header),
+        watch_id,
+        ..WatchResponse::default()
+    }
+}
+
+/// One response with all events; several, of which all but the last say so, if it is too long and may be cut.
+pub(super) fn events(
+    header: ResponseHeader,
+    watch_id: i64,
+    entries: &[Arc<Entry>],
+    form: Form,
+    max_fragment_bytes: usize,
+) -> Vec<WatchResponse> {
+    let events: Vec<Bytes> = entries
+        .iter()
+        .map(|entry| entry.encoded(form.prev_kv, encode))
+        .collect();
+    let whole = WatchResponse {
+        events,
+        ..progress(header, watch_id)
+    };
+    if !form.fragment || whole.encoded_len() < max_fragment_bytes {
+        return vec![whole];
+    }
+    let empty = WatchResponse {
+        fragment: true,
+        ..progress(header, watch_id)
+    };
+    let (overhead, mut len) = (empty.encoded_len(), usize::MAX);
+    let mut fragments: Vec<WatchResponse> = Vec::new();
+    for event in whole.events {
+        let more = field_len(&event);
+        match fragments.last_mut() {
+            Some(last) if len + more < max_fragment_bytes => {
+                len += more;
+                last.events.push(event);
+            }
+            _ => {
+                len = overhead + more;
+                fragments.push(WatchResponse {
+                    events: vec![event],
+                    ..empty.clone()
+                });
+            }
+        }
+    }
+    if let Some(last) = fragments.last_mut() {
+        last.fragment = false;
+    }
+    fragments
+}
+
+/// Bytes of an element of `WatchResponse.events`: tag, length and content.
+fn field_len(event: &Bytes) -> usize {
+    1 + encoded_len_varint(event.len() as u64) + event.len()
+}
+
+fn encode(event: &Event, form: PrevKv) -> Bytes {
+    let kind = match event.kind {
+        EventKind::Put => mvccpb::event::EventType::Put,
+        EventKind::Delete => mvccpb::event::EventType::Delete,
+    };
+    let message = mvccpb::Event {
+        r#type: kind.into(),
+        kv: Some(key_value(&event.kv)),
+        prev_kv: event
+            .prev_kv
+            .as_ref()
+            .filter(|_| form == PrevKv::Included)
+            .map(key_value),
+    };
+    message.encode_to_vec().into()
+}
+
+fn key_value(kv: &KeyValue) -> mvccpb::KeyValue {
+    mvccpb::KeyValue {
+        key: kv.key.clone(),
+        create_revision: kv.create_revision,
+        mod_revision: kv.mod_revision,
+        version: kv.version,
+        value: kv.value.clone(),
+        lease: kv.lease.0,
+    }
+}

@@ -1,0 +1,285 @@
+//! One stream: takes requests, gives watchers their turns, sends what comes of it.
+//!
+//! Nothing is read, and no request taken, before the client took the response before.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt};
+use rand::RngExt;
+use tokio::sync::watch;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tonic::{Status, Streaming};
+use tracing::debug;
+
+use super::progress::Progress;
+use super::response::{self, NO_WATCHER};
+use super::watchers::{Turn, Watchers};
+use super::{Shared, no_leader, stopped};
+use crate::mvcc::Revision;
+use crate::pb::etcdserverpb::watch_request::RequestUnion;
+use crate::pb::etcdserverpb::{WatchRequest, WatchResponse};
+use crate::watch::{Chunk, History, Inbox};
+
+type Loading = Pin<Box<dyn Future<Output = Result<Arc<Chunk>, Revision>> + Send>>;
+
+/// See the module.
+pub(super) struct Session<H: History> {
+    shared: Arc<Shared<H>>,
+    requests: Streaming<WatchRequest>,
+    /// The client sends no more requests; its watchers go on.
+    half_closed: bool,
+    /// Becomes ready when the server has to end the stream.
+    ending: BoxFuture<'static, Status>,
+    ended: bool,
+    inbox: Arc<Inbox>,
+    dispatched: watch::Receiver<Revision>,
+    watchers: Watchers<H>,
+    progress: Progress,
+    ticker: Interval,
+    /// Watchers whose tick has come.
+    ticks: VecDeque<i64>,
+    /// The one read of history under way.
+    loading: Option<((Revision, i64), Loading)>,
+    /// The responses of one request or turn.
+    outbound: VecDeque<WatchResponse>,
+}
+
+/// What a stream waits for.
+enum Wake {
+    End(Status),
+    Request(Option<Result<WatchRequest, Status>>),
+    Tick,
+    Loaded((Revision, i64), Result<Arc<Chunk>, Revision>),
+    Dispatched(Revision),
+    Mail,
+    Turn,
+}
+
+impl<H: History> Session<H> {
+    /// `leader` is given if the client wants the stream to end when there is none.
+    pub(super) fn new(
+        shared: Arc<Shared<H>>,
+        requests: Streaming<WatchRequest>,
+        leader: Option<watch::Receiver<bool>>,
+    ) -> Self {
+        shared.hub.gauges().streams.fetch_add(1, Ordering::Relaxed);
+        let inbox = Arc::new(Inbox::default());
+        let interval = shared.options.progress_notify_interval;
+        let interval = interval.mul_f64(rand::rng().random_range(1.0..1.1));
+        let mut ticker = interval_at(Instant::now() + interval, interval);
+        ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self {
+            requests,
+            half_closed: false,
+            ending: ending(&shared, leader),
+            ended: false,
+            dispatched: shared.hub.dispatched(),
+            watchers: Watchers::new(Arc::clone(&shared), Arc::clone(&inbox)),
+            progress: Progress::default(),
+            ticker,
+            ticks: VecDeque::new(),
+            loading: None,
+            outbound: VecDeque::new(),
+            inbox,
+            shared,
+        }
+    }
+
+    /// The next response; `None` ends the stream, and so does an error.
+    pub(super) async fn next(&mut self) -> Option<Result<WatchResponse, Status>> {
+        loop {
+            if let Some(response) = self.outbound.pop_front() {
+                let gauges = self.shared.hub.gauges();
+                gauges
+                    .pending
+                    .fetch_sub(response.events.len() as u64, Ordering::Relaxed);
+                gauges.events.fetch_add(response.events.len() as u64, Ordering::Relaxed);
+                return Some(Ok(response));
+            }
+            if self.ended || (self.half_closed && self.watchers.is_empty()) {
+                return None;
+            }
+            self.watchers.collect();
+            self.regulate();
+            self.load();
+            match self.wait().await {
+                Wake::End(status) | Wake::Request(Some(Err(status))) => {
+                    self.ended = true;
+                    return Some(Err(status));
+                }
+                Wake::Request(None) => self.half_closed = true,
+                Wake::Request(Some(Ok(request))) => self.handle(request),
+                Wake::Tick => self.ticks = self.watchers.notified(),
+                Wake::Loaded(wanted, loaded) => {
+                    let turn = self.watchers.loaded(wanted, loaded);
+                    self.conclude(turn);
+                }
+                Wake::Dispatched(awaited) => {
+                    let owing = self.watchers.owing(awaited);
+                    let reached = self.progress.begin(owing);
+                    self.tell(reached);
+                }
+                Wake::Mail => {}
+                Wake::Turn => {
+                    self.turn();
+                    tokio::task::coop::consume_budget().await; // a long history without a match must not hog the thread
+                }
+            }
+        }
+    }
+
+    async fn wait(&mut self) -> Wake {
+        let turn = self.watchers.has_turn() || (!self.ticks.is_empty() && self.progress.frozen().is_none());
+        let awaited = self.progress.awaited();
+        let loading = async {
+            match &mut self.loading {
+                Some((wanted, loading)) => (*wanted, loading.await),
+                None => std::future::pending().await,
+            }
+        };
+        let dispatched = async {
+            match awaited {
+                Some(awaited) => self
+                    .dispatched
+                    .wait_for(|reached| *reached >= awaited)
+                    .await
+                    .map(|_| awaited),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            status = &mut self.ending => Wake::End(status),
+            request = self.requests.next(), if !self.half_closed => Wake::Request(request),
+            _ = self.ticker.tick() => Wake::Tick,
+            (wanted, loaded) = loading => {
+                self.loading = None;
+                Wake::Loaded(wanted, loaded)
+            }
+            Ok(awaited) = dispatched => Wake::Dispatched(awaited),
+            () = self.inbox.filled(), if !turn => Wake::Mail,
+            () = std::future::ready(()), if turn => Wake::Turn,
+        }
+    }
+
+    fn handle(&mut self, request: WatchRequest) {
+        match request.request_union {
+            Some(RequestUnion::CreateRequest(create)) => {
+                let response = self.watchers.create(create);
+                if self.watchers.any_begins_after(self.shared.hub.revision()) {
+                    self.progress.forget(); // asked again later, it will get its answer
+                }
+                self.outbound.push_back(response);
+            }
+            Some(RequestUnion::CancelRequest(cancel)) => {
+                self.outbound.extend(self.watchers.cancel(cancel.watch_id));
+                self.settle(cancel.watch_id);
+            }
+            Some(RequestUnion::ProgressRequest(_)) => {
+                let revision = self.shared.hub.revision();
+                if !self.watchers.is_empty() && !self.watchers.any_begins_after(revision) {
+                    self.progress.ask(self.published());
+                }
+            }
+            None => debug!("a watch request that is none was ignored"),
+        }
+    }
+
+    /// Lets one watcher go on, or one tick be heard.
+    fn turn(&mut self) {
+        let frozen = self.progress.frozen();
+        if frozen.is_none()
+            && let Some(id) = self.ticks.pop_front()
+        {
+            let dispatched = *self.dispatched.borrow();
+            self.outbound.extend(self.watchers.tick(id, dispatched));
+        } else if let Some(turn) = self.watchers.turn(frozen.unwrap_or(Revision::MAX)) {
+            self.conclude(turn);
+        }
+    }
+
+    /// Freezes or thaws the stream, as the request for progress needs it.
+    fn regulate(&mut self) {
+        self.progress.regulate(self.watchers.any_behind(), self.published());
+        if self.progress.frozen().is_none() {
+            self.watchers.release();
+        }
+    }
+
+    /// What a client may have read, though the writer may only be about to publish it here.
+    fn published(&self) -> Revision {
+        self.shared.hub.revision().max(self.shared.replay.history().published())
+    }
+
+    fn conclude(&mut self, turn: Turn) {
+        let events: usize = turn.responses.iter().map(|response| response.events.len()).sum();
+        self.shared
+            .hub
+            .gauges()
+            .pending
+            .fetch_add(events as u64, Ordering::Relaxed);
+        self.outbound.extend(turn.responses);
+        self.settle(turn.id);
+    }
+
+    /// Answers a request for progress if `id` was the last to owe something.
+    fn settle(&mut self, id: i64) {
+        if let Some(revision) = self.progress.owed_by(id)
+            && !self.watchers.owes(id, revision)
+        {
+            let reached = self.progress.settle(id);
+            self.tell(reached);
+        }
+    }
+
+    fn tell(&mut self, reached: Option<Revision>) {
+        // A stream without watchers has nothing to say it for.
+        let reached = reached.filter(|_| !self.watchers.is_empty());
+        let header = reached.map(|revision| self.shared.header(revision));
+        self.outbound
+            .extend(header.map(|header| response::progress(header, NO_WATCHER)));
+    }
+
+    /// Begins to read the history that is wanted most, unless a read is under way.
+    fn load(&mut self) {
+        if self.loading.is_none()
+            && let Some(wanted) = self.watchers.wanted()
+        {
+            let shared = Arc::clone(&self.shared);
+            let loading = async move { shared.replay.load(wanted.0).await };
+            self.loading = Some((wanted, Box::pin(loading)));
+        }
+    }
+}
+
+impl<H: History> Drop for Session<H> {
+    fn drop(&mut self) {
+        let unsent: usize = self.outbound.iter().map(|response| response.events.len()).sum();
+        let gauges = self.shared.hub.gauges();
+        gauges.pending.fetch_sub(unsent as u64, Ordering::Relaxed);
+        gauges.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Becomes ready with the reason when the server has to end a stream.
+fn ending<H: History>(shared: &Shared<H>, leader: Option<watch::Receiver<bool>>) -> BoxFuture<'static, Status> {
+    let stop = shared.options.stop.clone();
+    async move {
+        let lost = async {
+            if let Some(mut leader) = leader
+                && leader.wait_for(|has_leader| !has_leader).await.is_ok()
+            {
+                return;
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            () = stop.cancelled_owned() => stopped(),
+            () = lost => no_leader(),
+        }
+    }
+    .boxed()
+}

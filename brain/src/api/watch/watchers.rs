@@ -1,0 +1,345 @@
+//! The watchers of one stream and whose turn it is.
+//!
+//! Invariant: a watcher that has something to hand out is in `queue`, `waiting` or `held`, or named in the inbox.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::sync::Arc;
+
+use super::Shared;
+use super::request::{Create, Form, Refused};
+use super::response;
+use crate::mvcc::Revision;
+use crate::pb::etcdserverpb::{WatchCreateRequest, WatchResponse};
+use crate::watch::{Batch, Chunk, History, Inbox, Step, Subscription};
+
+/// Watchers ended by compaction whose ids stay taken until the client cancels them, as etcd's do. Beyond so many the
+/// oldest ids are forgotten.
+const ENDED: usize = 1024;
+
+struct Watcher {
+    subscription: Subscription,
+    form: Form,
+    notify: Notify,
+    start: Option<Revision>,
+    queued: bool,
+}
+
+/// What the next tick does for a watcher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Notify {
+    /// Nothing, ever.
+    Never,
+    /// Tells it how far it is.
+    Due,
+    /// Nothing: an event did.
+    Elided,
+}
+
+/// What a turn brought.
+#[derive(Debug)]
+pub(super) struct Turn {
+    pub(super) id: i64,
+    /// To be sent without anything in between.
+    pub(super) responses: Vec<WatchResponse>,
+}
+
+/// See the module.
+pub(super) struct Watchers<H> {
+    shared: Arc<Shared<H>>,
+    inbox: Arc<Inbox>,
+    by_id: BTreeMap<i64, Watcher>,
+    ended: BTreeSet<i64>,
+    next_id: i64,
+    queue: VecDeque<i64>,
+    /// Those that need history, by the revision they need.
+    waiting: BTreeSet<(Revision, i64)>,
+    /// Those that have only what may not be sent yet.
+    held: Vec<i64>,
+    /// Those that are behind.
+    behind: HashSet<i64>,
+    /// Revisions that watchers begin at.
+    starts: BTreeSet<(Revision, i64)>,
+}
+
+impl<H: History> Watchers<H> {
+    pub(super) fn new(shared: Arc<Shared<H>>, inbox: Arc<Inbox>) -> Self {
+        Self {
+            shared,
+            inbox,
+            by_id: BTreeMap::new(),
+            ended: BTreeSet::new(),
+            next_id: 0,
+            queue: VecDeque::new(),
+            waiting: BTreeSet::new(),
+            held: Vec::new(),
+            behind: HashSet::new(),
+            starts: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// Whether a watcher begins after `revision`.
+    pub(super) fn any_begins_after(&self, revision: Revision) -> bool {
+        self.starts.last().is_some_and(|(start, _)| *start > revision)
+    }
+
+    /// Makes a watcher, or says why not.
+    pub(super) fn create(&mut self, request: WatchCreateRequest) -> WatchResponse {
+        match self.try_create(request) {
+            Ok((id, revision)) => response::created(self.shared.header(revision), id),
+            Err(why) => response::refused(self.shared.header(self.shared.hub.revision()), &why),
+        }
+    }
+
+    fn try_create(&mut self, request: WatchCreateRequest) -> Result<(i64, Revision), Refused> {
+        let create = Create::try_from(request)?;
+        let id = self.choose_id(create.id)?;
+        let hub = &self.shared.hub;
+        let (subscription, revision) = hub.subscribe(&self.inbox, id, create.range, create.kinds, create.start);
+        let behind = subscription.is_behind();
+        self.starts.extend(create.start.map(|start| (start, id)));
+        let watcher = Watcher {
+            subscription,
+            form: create.form,
+            notify: if create.progress_notify {
+                Notify::Due
+            } else {
+                Notify::Never
+            },
+            start: create.start,
+            queued: false,
+        };
+        self.by_id.insert(id, watcher);
+        if behind {
+            self.behind.insert(id);
+            self.enqueue(id);
+        }
+        Ok((id, revision))
+    }
+
+    fn choose_id(&mut self, asked: Option<i64>) -> Result<i64, Refused> {
+        let taken = |id: &i64| self.by_id.contains_key(id) || self.ended.contains(id);
+        match asked {
+            Some(id) if taken(&id) => Err(Refused::DuplicateId),
+            Some(id) => Ok(id),
+            None => {
+                let id = (self.next_id..).find(|id| !taken(id)).ok_or(Refused::DuplicateId)?;
+                self.next_id = id.saturating_add(1);
+                Ok(id)
+            }
+        }
+    }
+
+    /// Ends a watcher at the client's wish; no answer if there is none.
+    pub(super) fn cancel(&mut self, id: i64) -> Option<WatchResponse> {
+        if !self.remove(id) && !self.ended.remove(&id) {
+            return None;
+        }
+        let header = self.shared.header(self.shared.hub.revision());
+        Some(response::canceled(header, id))
+    }
+
+    fn remove(&mut self, id: i64) -> bool {
+        let Some(watcher) = self.by_id.remove(&id) else {
+            return false;
+        };
+        self.behind.remove(&id);
+        self.waiting.remove(&(watcher.subscription.next(), id));
+        if let Some(start) = watcher.start {
+            self.starts.remove(&(start, id));
+        }
+        true
+    }
+
+    /// Queues everyone whom the inbox names.
+    pub(super) fn collect(&mut self) {
+        let inbox = Arc::clone(&self.inbox);
+        inbox.drain(|id| self.enqueue(id));
+    }
+
+    pub(super) fn has_turn(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    pub(super) fn any_behind(&self) -> bool {
+        !self.behind.is_empty()
+    }
+
+    /// Queues everyone who was held.
+    pub(super) fn release(&mut self) {
+        for id in std::mem::take(&mut self.held) {
+            self.enqueue(id);
+        }
+    }
+
+    /// Gives the first in the queue its turn, and puts it back at the end if there may be more for it. Nothing after
+    /// revision `through` is sent to who is not behind.
+    pub(super) fn turn(&mut self, through: Revision) -> Option<Turn> {
+        let id = self.queue.pop_front()?;
+        let Some(watcher) = self.by_id.get_mut(&id) else {
+            return Some(Turn::nothing(id));
+        };
+        watcher.queued = false;
+        let subscription = &mut watcher.subscription;
+        let compacted = self.shared.replay.history().compacted();
+        if subscription.is_behind() && subscription.next() < compacted {
+            return Some(self.end(id, compacted));
+        }
+        let step = match subscription.step(through) {
+            Step::Missing(next) => match self.shared.replay.cached(next) {
+                Some(chunk) => subscription.replay(&chunk),
+                None => Step::Missing(next),
+            },
+            step => step,
+        };
+        Some(self.conclude(id, step))
+    }
+
+    /// The revision of history that has to be loaded next, and for whom.
+    pub(super) fn wanted(&self) -> Option<(Revision, i64)> {
+        self.waiting.first().copied()
+    }
+
+    /// What was [wanted](Watchers::wanted) is here, or is compacted.
+    pub(super) fn loaded(&mut self, wanted: (Revision, i64), loaded: Result<Arc<Chunk>, Revision>) -> Turn {
+        let id = wanted.1;
+        let is_current = self.waiting.remove(&wanted);
+        let others = match &loaded {
+            Ok(chunk) => self
+                .waiting
+                .range((chunk.from(), i64::MIN)..=(chunk.through(), i64::MAX)),
+            Err(compacted) => self.waiting.range(..(*compacted, i64::MIN)),
+        };
+        for other in others.copied().collect::<Vec<_>>() {
+            self.waiting.remove(&other);
+            self.enqueue(other.1);
+        }
+        let Some(watcher) = self.by_id.get_mut(&id).filter(|_| is_current) else {
+            return Turn::nothing(id);
+        };
+        match loaded {
+            Ok(chunk) => {
+                let step = watcher.subscription.replay(&chunk);
+                self.conclude(id, step)
+            }
+            Err(compacted) => self.end(id, compacted),
+        }
+    }
+
+    fn conclude(&mut self, id: i64, step: Step) -> Turn {
+        if self
+            .by_id
+            .get(&id)
+            .is_some_and(|watcher| watcher.subscription.is_behind())
+        {
+            self.behind.insert(id);
+        } else {
+            self.behind.remove(&id);
+        }
+        match step {
+            Step::Synced => Turn::nothing(id),
+            Step::Held => {
+                self.held.push(id);
+                Turn::nothing(id)
+            }
+            Step::Missing(next) => {
+                self.waiting.insert((next, id));
+                Turn::nothing(id)
+            }
+            Step::Nothing => {
+                self.enqueue(id);
+                Turn::nothing(id)
+            }
+            Step::Batch(batch) => {
+                self.enqueue(id);
+                let responses = self.respond(id, &batch);
+                Turn { id, responses }
+            }
+        }
+    }
+
+    fn respond(&mut self, id: i64, batch: &Batch) -> Vec<WatchResponse> {
+        let Some(watcher) = self.by_id.get_mut(&id) else {
+            return Vec::new();
+        };
+        if watcher.notify == Notify::Due {
+            watcher.notify = Notify::Elided;
+        }
+        let header = self.shared.header(batch.revision);
+        let limit = self.shared.max_fragment_bytes();
+        response::events(header, id, &batch.entries, watcher.form, limit)
+    }
+
+    /// Ends a watcher that needs what is compacted.
+    fn end(&mut self, id: i64, compacted: Revision) -> Turn {
+        self.remove(id);
+        self.ended.insert(id);
+        if self.ended.len() > ENDED {
+            self.ended.pop_first();
+        }
+        let response = response::compacted(self.shared.header(0), id, compacted);
+        Turn {
+            id,
+            responses: vec![response],
+        }
+    }
+
+    /// Everyone who has yet to be sent an event at or before `revision`, which must be dispatched.
+    pub(super) fn owing(&mut self, revision: Revision) -> HashSet<i64> {
+        self.collect();
+        let waiting = self.waiting.iter().map(|(_, id)| *id);
+        self.queue
+            .iter()
+            .copied()
+            .chain(waiting)
+            .filter(|id| self.owes(*id, revision))
+            .collect()
+    }
+
+    pub(super) fn owes(&self, id: i64, revision: Revision) -> bool {
+        self.by_id
+            .get(&id)
+            .is_some_and(|watcher| watcher.subscription.owes(revision))
+    }
+
+    /// Everyone who wants to be told from time to time how far it is.
+    pub(super) fn notified(&self) -> VecDeque<i64> {
+        let wants = |watcher: &Watcher| watcher.notify != Notify::Never;
+        self.by_id
+            .iter()
+            .filter(|(_, watcher)| wants(watcher))
+            .map(|(id, _)| *id)
+            .collect()
+    }
+
+    /// The tick of one watcher; `dispatched` is how far the stream's inbox is.
+    pub(super) fn tick(&mut self, id: i64, dispatched: Revision) -> Option<WatchResponse> {
+        let watcher = self.by_id.get_mut(&id)?;
+        let before = std::mem::replace(&mut watcher.notify, Notify::Due);
+        let begun = watcher.start.is_none_or(|start| start <= dispatched);
+        // Without what was sent already the answer would go back.
+        let known = watcher.subscription.next() - 1 <= dispatched;
+        let due = before == Notify::Due && begun && known && !watcher.subscription.owes(dispatched);
+        due.then(|| response::progress(self.shared.header(dispatched), id))
+    }
+
+    fn enqueue(&mut self, id: i64) {
+        if let Some(watcher) = self.by_id.get_mut(&id)
+            && !std::mem::replace(&mut watcher.queued, true)
+        {
+            self.queue.push_back(id);
+        }
+    }
+}
+
+impl Turn {
+    fn nothing(id: i64) -> Self {
+        Self {
+            id,
+            responses: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+use super::*;
+
+const A: LeaseId = LeaseId(7);
+
+fn at(seconds: u64) -> Duration {
+    Duration::from_secs(1_000 + seconds)
+}
+
+fn one(ttl: i64) -> Leases {
+    let mut leases = Leases::default();
+    leases.grant(A, ttl, 0, at(0));
+    leases
+}
+
+fn consistent(leases: &Leases) {
+    assert_eq!(leases.by_id.len(), leases.by_deadline.len());
+    for (id, lease) in &leases.by_id {
+        assert!(leases.by_deadline.contains(&(lease.deadline, *id)));
+    }
+}
+
+#[test]
+fn a_lease_expires_at_its_deadline_and_not_before() {
+    let mut leases = one(10);
+    assert!(leases.expired(at(9), 500).is_empty());
+    assert_eq!(leases.expired(at(10), 500), [A]);
+    assert!(leases.expired(at(11), 500).is_empty(), "handed out once");
+    assert_eq!(leases.renew(A, at(11)), None);
+    leases.revoke(A);
+    consistent(&leases);
+    assert!(!leases.contains(A));
+}
+
+#[test]
+fn a_renewal_gives_the_whole_time_again() {
+    let mut leases = one(10);
+    assert_eq!(
+        leases.renew(A, at(4)),
+        Some(Renewed {
+            ttl: 10,
+            clear_checkpoint: false
+        })
+    );
+    assert!(leases.expired(at(13), 500).is_empty());
+    assert_eq!(leases.renew(A, at(14)), None, "run out, though not handed out yet");
+    assert_eq!(leases.expired(at(14), 500), [A]);
+    consistent(&leases);
+}
+
+#[test]
+fn an_expired_lease_is_handed_out_again_when_it_could_not_be_revoked() {
+    let mut leases = one(10);
+    assert_eq!(leases.expired(at(10), 500), [A]);
+    leases.retry();
+    assert_eq!(leases.expired(at(10), 500), [A]);
+}
+
+#[test]
+fn no_more_leases_expire_at_once_than_asked_for() {
+    let mut leases = Leases::default();
+    for id in 1..=1_200 {
+        leases.grant(LeaseId(id), 2, 0, at(0));
+    }
+    let counts = [500, 500, 200, 0].map(|expected| (leases.expired(at(5), 500).len(), expected));
+    counts.iter().for_each(|(found, expected)| assert_eq!(found, expected));
+}
+
+#[test]
+fn a_checkpoint_is_due_after_half_the_time_to_live_without_a_renewal() {
+    let mut leases = one(60);
+    assert!(leases.due_checkpoints(at(29), 10).is_empty());
+    assert_eq!(leases.due_checkpoints(at(30), 10), [(A, 30)]);
+    assert!(leases.due_checkpoints(at(59), 10).is_empty(), "one is under way");
+    leases.checkpoint(A, 30, at(30));
+    assert!(leases.due_checkpoints(at(59), 10).is_empty());
+    assert_eq!(leases.stored(A), Some((60, 30)));
+}
+
+#[test]
+fn a_long_lease_is_checkpointed_every_five_minutes() {
+    let mut leases = one(3_660);
+    assert_eq!(leases.due_checkpoints(at(300), 10), [(A, 3_360)]);
+    leases.checkpoint(A, 3_360, at(300));
+    assert_eq!(leases.due_checkpoints(at(600), 10), [(A, 3_060)]);
+}
+
+#[test]
+fn a_renewal_clears_a_checkpoint_also_one_under_way() {
+    let mut leases = one(60);
+    assert_eq!(leases.due_checkpoints(at(30), 10).len(), 1);
+    assert!(leases.renew(A, at(31)).unwrap().clear_checkpoint, "under way");
+    leases.checkpoint(A, 30, at(32));
+    assert!(leases.renew(A, at(33)).unwrap().clear_checkpoint, "noted");
+    leases.checkpoint(A, 0, at(34));
+    assert!(!leases.renew(A, at(35)).unwrap().clear_checkpoint);
+    consistent(&leases);
+}
+
+#[test]
+fn a_restart_neither_extends_a_lease_for_ever_nor_expires_it_early() {
+    let mut leases = Leases::default();
+    leases.grant(A, 60, 25, at(0));
+    assert!(leases.expired(at(24), 10).is_empty());
+    assert_eq!(leases.expired(at(25), 10), [A]);
+}
+
+#[test]
+fn a_longer_note_than_the_time_to_live_is_not_believed() {
+    let mut leases = Leases::default();
+    leases.grant(A, 60, 100, at(0));
+    assert_eq!(leases.info(A, at(0)).unwrap().remaining, Duration::from_secs(60));
+}
+
+#[test]
+fn keys_move_between_leases() {
+    let mut leases = one(10);
+    leases.grant(LeaseId(8), 10, 0, at(0));
+    leases.attach(A, Bytes::from_static(b"k"));
+    leases.detach(A, &Bytes::from_static(b"k"));
+    leases.attach(LeaseId(8), Bytes::from_static(b"k"));
+    assert_eq!(leases.attached(A).count(), 0);
+    assert_eq!(leases.info(LeaseId(8), at(1)).unwrap().keys, [Bytes::from_static(b"k")]);
+    assert_eq!(leases.info(A, at(10)), None, "run out");
+}

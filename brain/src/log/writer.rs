@@ -1,0 +1,163 @@
+//! Appends batches as the only writer of an epoch, its barrier placed first.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+
+use super::frame::{Barrier, PART_HEADER, WINDOW, put_part_header};
+use super::reader::{Item, Reader};
+use super::{AppendError, Log, LogError, Slot};
+
+/// How long to wait before an append of unknown outcome is repeated, at first and at most.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
+
+/// The right to append within one epoch.
+///
+/// Invariant: all slots below `next` that are not dead were handed out in order, each for one attempt.
+#[derive(Debug)]
+pub struct Writer {
+    epoch: u64,
+    number: u64,
+    next: Slot,
+    max_record_len: usize,
+}
+
+/// Why nothing more can be appended.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// Another writer began a later epoch. The outcome of what was under way is unknown.
+    #[error("a later leader took slot {0}")]
+    Deposed(Slot),
+    /// The log failed.
+    #[error("the log failed")]
+    Failed(#[source] anyhow::Error),
+}
+
+/// How the opening of an epoch can fail.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Slots were destroyed while they were read: begin again from rows.
+    #[error("the log was cut below slot {0} while it was read")]
+    Destroyed(Slot),
+    /// The log cannot be read.
+    #[error("read the log")]
+    Log(#[from] LogError),
+    /// The barrier cannot be placed.
+    #[error("place a barrier")]
+    Write(#[from] WriteError),
+}
+
+impl Writer {
+    /// Reads everything behind `reader`'s position, hands it to `replay`, and places a barrier of the next epoch in the
+    /// first free slot. `began` is where the reader began: if the watermark is beyond it afterwards, what was read may have
+    /// been destroyed slots that look free.
+    ///
+    /// # Errors
+    /// [`OpenError`], or what `replay` answers.
+    pub async fn open<L: Log, E: From<OpenError>>(
+        log: &L,
+        reader: &mut Reader<L>,
+        began: Slot,
+        writer: u64,
+        lease: Duration,
+        mut replay: impl FnMut(Item) -> Result<(), E>,
+    ) -> Result<(Writer, Barrier), E> {
+        loop {
+            while let Some(item) = reader.next().await.map_err(OpenError::Log)? {
+                replay(item)?;
+            }
+            let slot = reader.frontier();
+            let barrier = Barrier {
+                epoch: reader.epoch() + 1,
+                nonce: rand::random(),
+                writer,
+                lease,
+            };
+            match append_until_known(log, slot, barrier.encode()).await {
+                Ok(()) => {
+                    if log.watermark().await.map_err(OpenError::Log)? > began {
+                        return Err(OpenError::Destroyed(began).into());
+                    }
+                    if let Some(item) = reader.accept(slot, barrier.encode()).map_err(OpenError::Log)? {
+                        replay(item)?;
+                    }
+                    let next = Slot(slot.0 + WINDOW);
+                    let max_record_len = log.max_record_len();
+                    return Ok((
+                        Writer {
+                            epoch: barrier.epoch,
+                            number: 0,
+                            next,
+                            max_record_len,
+                        },
+                        barrier,
+                    ));
+                }
+                Err(WriteError::Deposed(_)) => {} // somebody was faster: read it, go on
+                Err(error) => return Err(OpenError::Write(error).into()),
+            }
+        }
+    }
+
+    /// The epoch of this writer.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The slot that the next batch begins in.
+    #[must_use]
+    pub fn next(&self) -> Slot {
+        self.next
+    }
+
+    /// An empty buffer that already holds the header of a batch of one part.
+    #[must_use]
+    pub fn buffer(&self, capacity: usize) -> BytesMut {
+        let mut bytes = BytesMut::with_capacity(PART_HEADER + capacity);
+        put_part_header(&mut bytes, self.epoch, self.number, 0, true);
+        bytes
+    }
+
+    /// Takes the slots for a batch that was written behind [`Writer::buffer`]'s header.
+    /// A batch that is too long for one record is cut into parts.
+    pub fn take_slots(&mut self, batch: BytesMut) -> Vec<(Slot, Bytes)> {
+        let mut slots = Vec::with_capacity(1);
+        if batch.len() <= self.max_record_len {
+            slots.push((self.next, batch.freeze()));
+            self.next = self.next.next();
+        } else {
+            let payload = &batch[PART_HEADER..];
+            let mut pieces = payload.chunks(self.max_record_len - PART_HEADER).zip(0u32..).peekable();
+            while let Some((piece, index)) = pieces.next() {
+                let mut bytes = BytesMut::with_capacity(PART_HEADER + piece.len());
+                put_part_header(&mut bytes, self.epoch, self.number, index, pieces.peek().is_none());
+                bytes.extend_from_slice(piece);
+                slots.push((self.next, bytes.freeze()));
+                self.next = self.next.next();
+            }
+        }
+        self.number += 1;
+        slots
+    }
+}
+
+/// Appends, and repeats the same bytes while the outcome is unknown or there is no space.
+///
+/// # Errors
+/// [`WriteError`]; never an unknown outcome.
+pub async fn append_until_known<L: Log>(log: &L, slot: Slot, record: Bytes) -> Result<(), WriteError> {
+    let mut backoff = BACKOFF.0;
+    loop {
+        let error = match log.append(slot, record.clone()).await {
+            Ok(()) => return Ok(()),
+            Err(AppendError::Taken(slot, _)) => return Err(WriteError::Deposed(slot)),
+            Err(AppendError::Failed(source)) => return Err(WriteError::Failed(source)),
+            // No space, too: batches behind this one may be under way, so it cannot be taken back.
+            Err(error @ (AppendError::Unknown(..) | AppendError::Unavailable(_) | AppendError::Full(_))) => error,
+        };
+        tracing::warn!(%slot, error = &error as &dyn std::error::Error, "repeating an append");
+        tokio::time::sleep(backoff).await;
+        backoff = (backoff * 2).min(BACKOFF.1);
+    }
+}

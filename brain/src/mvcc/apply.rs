@@ -1,0 +1,150 @@
+//! Applies committed records to what is in memory: the active generation, leases, alarms, revisions.
+//!
+//! The same for a record just committed and for one replayed at start.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::record::{Alarm, Change, KeyChange, Keys, Record};
+use super::row::LeaseRow;
+use super::{Committed, Event, EventKind, KeyValue, LeaseId, Revision};
+use crate::lease::Leases;
+use crate::recent::{Generation, Version};
+use crate::rows::keys;
+
+/// The state behind the last applied record, and what is not flushed of it.
+#[derive(Debug)]
+pub struct Applier {
+    /// The newest revision.
+    pub revision: Revision,
+    /// The compacted revision.
+    pub compacted: Revision,
+    /// Where versions go.
+    pub generation: Arc<Generation>,
+    /// Lease rows that differ from the stored ones; `None` is gone.
+    pub lease_rows: BTreeMap<Bytes, Option<Bytes>>,
+    /// Something was applied that is not flushed.
+    pub dirty: bool,
+}
+
+impl Applier {
+    /// The state of stored rows.
+    #[must_use]
+    pub fn new(revision: Revision, compacted: Revision) -> Self {
+        Self {
+            revision,
+            compacted,
+            generation: Arc::default(),
+            lease_rows: BTreeMap::new(),
+            dirty: false,
+        }
+    }
+
+    /// Applies one record. `superseded` are the versions that its key changes superseded, in their order; empty if they
+    /// are not known. Answers with the events and the alarms that changed.
+    pub fn apply(
+        &mut self,
+        record: Record,
+        superseded: Vec<Option<KeyValue>>,
+        leases: &mut Leases,
+        now: Duration,
+    ) -> (Vec<Committed>, Vec<Alarm>) {
+        let mut superseded = superseded.into_iter();
+        let (mut events, mut alarms) = (Vec::new(), Vec::new());
+        self.dirty |= !record.entries.is_empty();
+        for entry in record.entries {
+            match entry.change {
+                Some(Change::Keys(keys)) => events.push(self.apply_keys(keys, &mut superseded, leases)),
+                Some(Change::Compact(compact)) => self.compacted = self.compacted.max(compact.revision),
+                Some(Change::Grant(grant)) => {
+                    leases.grant(LeaseId(grant.id), grant.ttl, 0, now);
+                    self.note_lease(LeaseId(grant.id), leases);
+                }
+                Some(Change::Revoke(revoke)) => {
+                    leases.revoke(LeaseId(revoke.id));
+                    self.note_lease(LeaseId(revoke.id), leases);
+                }
+                Some(Change::Checkpoint(checkpoint)) => {
+                    leases.checkpoint(LeaseId(checkpoint.id), checkpoint.remaining, now);
+                    self.note_lease(LeaseId(checkpoint.id), leases);
+                }
+                Some(Change::Alarm(alarm)) => alarms.push(alarm),
+                None => {}
+            }
+        }
+        (events, alarms)
+    }
+
+    fn apply_keys(
+        &mut self,
+        keys: Keys,
+        superseded: &mut impl Iterator<Item = Option<KeyValue>>,
+        leases: &mut Leases,
+    ) -> Committed {
+        let revision = keys.revision;
+        self.revision = revision;
+        let mut events = Vec::with_capacity(keys.changes.len());
+        for change in keys.changes {
+            self.generation
+                .insert(change.key.clone(), revision, version_of(&change));
+            self.attach(&change, leases);
+            events.push(event_of(change, revision, superseded.next().flatten()));
+        }
+        Committed { revision, events }
+    }
+
+    fn attach(&mut self, change: &KeyChange, leases: &mut Leases) {
+        let (old, new) = (change.prev_lease(), change.lease());
+        if old != LeaseId::NONE && old != new {
+            leases.detach(old, &change.key);
+            self.lease_rows.insert(keys::attachment_key(old, &change.key), None);
+        }
+        if new != LeaseId::NONE && old != new {
+            leases.attach(new, change.key.clone());
+            self.lease_rows
+                .insert(keys::attachment_key(new, &change.key), Some(Bytes::new()));
+        }
+    }
+
+    fn note_lease(&mut self, id: LeaseId, leases: &Leases) {
+        let row = leases
+            .stored(id)
+            .map(|(ttl, remaining)| LeaseRow { ttl, remaining }.encode_to_vec().into());
+        self.lease_rows.insert(keys::lease_key(id), row);
+    }
+}
+
+/// The version that a change made.
+fn version_of(change: &KeyChange) -> Version {
+    Version {
+        create_revision: change.create_revision,
+        version: change.version,
+        lease: change.lease(),
+        prev_mod: change.prev_mod,
+        value: (!change.is_delete()).then(|| change.value.clone()),
+    }
+}
+
+/// The event that a change is.
+#[must_use]
+pub fn event_of(change: KeyChange, revision: Revision, prev_kv: Option<KeyValue>) -> Event {
+    let kind = if change.is_delete() {
+        EventKind::Delete
+    } else {
+        EventKind::Put
+    };
+    let lease = change.lease();
+    let kv = KeyValue {
+        key: change.key,
+        value: change.value,
+        create_revision: change.create_revision,
+        mod_revision: revision,
+        version: change.version,
+        lease,
+    };
+    Event { kind, kv, prev_kv }
+}

@@ -1,0 +1,357 @@
+//! Requests and their results, free of the wire.
+
+use std::cmp::Ordering;
+
+use bytes::Bytes;
+
+use super::{KeyValue, LeaseId, Revision};
+
+/// One key or a range of keys, in the form that etcd's API has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    /// The key, or the first key of the range.
+    pub key: Bytes,
+    /// Empty: just `key`. One 0x00 byte: all keys from `key` on. Else the end of the range, not part of it.
+    pub end: Bytes,
+}
+
+impl Span {
+    /// Just one key.
+    #[must_use]
+    pub fn key(key: Bytes) -> Self {
+        Self { key, end: Bytes::new() }
+    }
+
+    /// Names one key, which need not exist.
+    #[must_use]
+    pub fn is_point(&self) -> bool {
+        self.end.is_empty()
+    }
+
+    /// Reaches to the end of the key space.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.end.as_ref() == [0]
+    }
+
+    /// The first key behind the span; `None` if it reaches to the end.
+    #[must_use]
+    pub fn limit(&self) -> Option<Bytes> {
+        match () {
+            () if self.is_open() => None,
+            () if self.is_point() => {
+                let mut next = self.key.to_vec();
+                next.push(0);
+                Some(next.into())
+            }
+            () => Some(self.end.clone()),
+        }
+    }
+
+    /// `key` is one of the span's.
+    #[must_use]
+    pub fn contains(&self, key: &[u8]) -> bool {
+        if self.is_point() {
+            key == self.key
+        } else {
+            key >= self.key && (self.is_open() || key < self.end.as_ref())
+        }
+    }
+
+    /// No key can be in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        !self.is_point() && !self.is_open() && self.key >= self.end
+    }
+}
+
+/// What the result of a range is ordered by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SortTarget {
+    /// The key.
+    Key,
+    /// The version.
+    Version,
+    /// The create revision.
+    Create,
+    /// The mod revision.
+    Mod,
+    /// The value.
+    Value,
+}
+
+/// In which order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SortOrder {
+    /// Whatever the store finds natural: by key.
+    None,
+    /// Smallest first.
+    Ascend,
+    /// Largest first.
+    Descend,
+}
+
+/// A read of one key or many.
+#[derive(Debug, Clone)]
+pub struct RangeOp {
+    /// Which keys.
+    pub span: Span,
+    /// The most pairs to answer with; 0 means all.
+    pub limit: i64,
+    /// The revision to read at; 0 or less means the newest.
+    pub revision: Revision,
+    /// The order.
+    pub order: SortOrder,
+    /// What to order by.
+    pub target: SortTarget,
+    /// Leave the values out.
+    pub keys_only: bool,
+    /// Leave the pairs out.
+    pub count_only: bool,
+    /// Lower and upper bound of the mod revision; 0 is none.
+    pub mod_revision: (Revision, Revision),
+    /// Lower and upper bound of the create revision; 0 is none.
+    pub create_revision: (Revision, Revision),
+}
+
+impl RangeOp {
+    /// The newest state of a span.
+    #[must_use]
+    pub fn all(span: Span) -> Self {
+        Self {
+            span,
+            limit: 0,
+            revision: 0,
+            order: SortOrder::None,
+            target: SortTarget::Key,
+            keys_only: false,
+            count_only: false,
+            mod_revision: (0, 0),
+            create_revision: (0, 0),
+        }
+    }
+
+    /// All pairs have to be looked at before the limit can be applied: etcd applies it late when an order other than
+    /// NONE or a bound on revisions is asked for.
+    #[must_use]
+    pub fn needs_all(&self) -> bool {
+        self.order != SortOrder::None || self.mod_revision != (0, 0) || self.create_revision != (0, 0)
+    }
+
+    /// Applies bounds, order and limit to pairs in key order: all of the span's, or, unless [`RangeOp::needs_all`], at
+    /// least one more than the limit. Like etcd, an order by something else than the key, but of no direction, sorts only
+    /// what the limit left.
+    #[must_use]
+    pub fn select(&self, mut kvs: Vec<KeyValue>, count: i64) -> RangeResult {
+        let within =
+            |(min, max): (Revision, Revision), revision| (min == 0 || revision >= min) && (max == 0 || revision <= max);
+        if self.limit > 0 && !self.needs_all() {
+            kvs.truncate(usize::try_from(self.limit).unwrap_or(usize::MAX).saturating_add(1));
+        }
+        kvs.retain(|kv| within(self.mod_revision, kv.mod_revision) && within(self.create_revision, kv.create_revision));
+        let order = match (self.order, self.target) {
+            (SortOrder::None, SortTarget::Key) => SortOrder::None,
+            (SortOrder::None, _) => SortOrder::Ascend,
+            (order, _) => order,
+        };
+        let by = |a: &KeyValue, b: &KeyValue| match self.target {
+            SortTarget::Key => a.key.cmp(&b.key),
+            SortTarget::Version => a.version.cmp(&b.version),
+            SortTarget::Create => a.create_revision.cmp(&b.create_revision),
+            SortTarget::Mod => a.mod_revision.cmp(&b.mod_revision),
+            SortTarget::Value => a.value.cmp(&b.value),
+        };
+        match order {
+            SortOrder::None => {}
+            SortOrder::Ascend => kvs.sort_by(by),
+            SortOrder::Descend => kvs.sort_by(|a, b| by(b, a)),
+        }
+        let limit = usize::try_from(self.limit).unwrap_or(0);
+        let more = limit > 0 && kvs.len() > limit;
+        if more {
+            kvs.truncate(limit);
+        }
+        if self.keys_only {
+            kvs.iter_mut().for_each(|kv| kv.value = Bytes::new());
+        }
+        RangeResult { kvs, count, more }
+    }
+}
+
+/// Sets one key.
+#[derive(Debug, Clone)]
+pub struct PutOp {
+    /// The key.
+    pub key: Bytes,
+    /// Its new value.
+    pub value: Bytes,
+    /// The lease to attach it to.
+    pub lease: LeaseId,
+    /// Answer with the version before.
+    pub prev_kv: bool,
+    /// Keep the value; the key must exist.
+    pub ignore_value: bool,
+    /// Keep the lease; the key must exist.
+    pub ignore_lease: bool,
+}
+
+/// Deletes keys.
+#[derive(Debug, Clone)]
+pub struct DeleteOp {
+    /// Which keys.
+    pub span: Span,
+    /// Answer with what was deleted.
+    pub prev_kv: bool,
+}
+
+/// What a compare looks at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CompareTarget {
+    /// The version.
+    Version(i64),
+    /// The create revision.
+    Create(Revision),
+    /// The mod revision.
+    Mod(Revision),
+    /// The value.
+    Value(Bytes),
+    /// The lease.
+    Lease(i64),
+    /// A number that etcd does not know: equal to any operand.
+    Unknown,
+}
+
+/// What must hold of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CompareResult {
+    /// Equal to the operand.
+    Equal,
+    /// Greater than it.
+    Greater,
+    /// Less than it.
+    Less,
+    /// Not equal to it.
+    NotEqual,
+    /// A number that etcd does not know: it holds always.
+    Unknown,
+}
+
+/// A condition of a txn.
+#[derive(Debug, Clone)]
+pub struct Compare {
+    /// Which keys; all of them must satisfy it.
+    pub span: Span,
+    /// What is compared, and the operand.
+    pub target: CompareTarget,
+    /// How.
+    pub result: CompareResult,
+}
+
+impl Compare {
+    /// Whether the pairs that the span holds satisfy the condition. No pair at all compares as zeros, and never for values.
+    #[must_use]
+    pub fn holds(&self, kvs: &[KeyValue]) -> bool {
+        match kvs {
+            [] => !matches!(self.target, CompareTarget::Value(_)) && self.holds_for(&KeyValue::default()),
+            kvs => kvs.iter().all(|kv| self.holds_for(kv)),
+        }
+    }
+
+    fn holds_for(&self, kv: &KeyValue) -> bool {
+        let ordering = match &self.target {
+            CompareTarget::Version(version) => kv.version.cmp(version),
+            CompareTarget::Create(revision) => kv.create_revision.cmp(revision),
+            CompareTarget::Mod(revision) => kv.mod_revision.cmp(revision),
+            CompareTarget::Value(value) => kv.value.cmp(value),
+            CompareTarget::Lease(lease) => kv.lease.0.cmp(lease),
+            CompareTarget::Unknown => Ordering::Equal,
+        };
+        match self.result {
+            CompareResult::Equal => ordering == Ordering::Equal,
+            CompareResult::NotEqual => ordering != Ordering::Equal,
+            CompareResult::Greater => ordering == Ordering::Greater,
+            CompareResult::Less => ordering == Ordering::Less,
+            CompareResult::Unknown => true,
+        }
+    }
+}
+
+/// Conditions, and what to do when they hold or not.
+#[derive(Debug, Clone, Default)]
+pub struct TxnOp {
+    /// All must hold.
+    pub compares: Vec<Compare>,
+    /// Done if they do.
+    pub success: Vec<Op>,
+    /// Done if they do not.
+    pub failure: Vec<Op>,
+}
+
+impl TxnOp {
+    /// Neither branch can change anything. Like etcd, a nested txn counts as a change.
+    #[must_use]
+    pub fn is_readonly(&self) -> bool {
+        self.success
+            .iter()
+            .chain(&self.failure)
+            .all(|op| matches!(op, Op::Range(_)))
+    }
+}
+
+/// One operation.
+#[derive(Debug, Clone)]
+pub enum Op {
+    /// Read.
+    Range(RangeOp),
+    /// Set a key.
+    Put(PutOp),
+    /// Delete keys.
+    Delete(DeleteOp),
+    /// A txn, possibly within one.
+    Txn(TxnOp),
+}
+
+impl Op {
+    /// May set a key: refused while there is no space.
+    #[must_use]
+    pub fn puts(&self) -> bool {
+        match self {
+            Op::Put(_) => true,
+            Op::Range(_) | Op::Delete(_) => false,
+            Op::Txn(txn) => txn.success.iter().chain(&txn.failure).any(Op::puts),
+        }
+    }
+}
+
+/// What a range found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RangeResult {
+    /// The pairs.
+    pub kvs: Vec<KeyValue>,
+    /// Keys in the span at that revision, whatever limit and bounds say.
+    pub count: i64,
+    /// The limit left pairs out.
+    pub more: bool,
+}
+
+/// What an operation did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OpResult {
+    /// A range.
+    Range(RangeResult),
+    /// A put; the version before, if asked for.
+    Put(Option<KeyValue>),
+    /// A deletion: how many keys, and which, if asked for.
+    Delete(i64, Vec<KeyValue>),
+    /// A txn.
+    Txn(TxnResult),
+}
+
+/// What a txn did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TxnResult {
+    /// The conditions held.
+    pub succeeded: bool,
+    /// One result for each operation of the branch taken, with the revision its header carries.
+    pub results: Vec<(Revision, OpResult)>,
+}

@@ -1,0 +1,165 @@
+//! What the log holds: committed requests, encoded once, as they are kept for watches and sent to followers.
+//!
+//! The messages are protobuf, so that newer brains can add fields that older data lacks. Field numbers never change.
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::{LeaseId, Revision};
+
+/// A batch of committed requests.
+#[derive(Clone, PartialEq, Message)]
+pub struct Record {
+    /// The store's revision before this record.
+    #[prost(int64, tag = "1")]
+    pub base: Revision,
+    /// What was committed, in order.
+    #[prost(message, repeated, tag = "2")]
+    pub entries: Vec<Entry>,
+}
+
+/// One committed request.
+#[derive(Clone, PartialEq, Message)]
+pub struct Entry {
+    /// What it did.
+    #[prost(oneof = "Change", tags = "1, 2, 3, 4, 5, 6")]
+    pub change: Option<Change>,
+}
+
+/// What a committed request did.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Change {
+    /// Keys changed, at a revision of their own.
+    #[prost(message, tag = "1")]
+    Keys(Keys),
+    /// History below a revision was given up.
+    #[prost(message, tag = "2")]
+    Compact(Compact),
+    /// A lease was granted.
+    #[prost(message, tag = "3")]
+    Grant(Grant),
+    /// A lease ended. The deletions of its keys stand in front of it, at a revision of their own.
+    #[prost(message, tag = "4")]
+    Revoke(Revoke),
+    /// The remaining time of a lease was noted, or forgotten.
+    #[prost(message, tag = "5")]
+    Checkpoint(Checkpoint),
+    /// An alarm was raised or cleared.
+    #[prost(message, tag = "6")]
+    Alarm(Alarm),
+}
+
+/// Changes of keys in one revision, in the order of their operations.
+#[derive(Clone, PartialEq, Message)]
+pub struct Keys {
+    /// The revision.
+    #[prost(int64, tag = "1")]
+    pub revision: Revision,
+    /// At most one change for each key.
+    #[prost(message, repeated, tag = "2")]
+    pub changes: Vec<KeyChange>,
+}
+
+/// A put, or a deletion: then `version` is 0.
+#[derive(Clone, PartialEq, Message)]
+pub struct KeyChange {
+    /// The key.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: Bytes,
+    /// Its value after a put.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub value: Bytes,
+    /// Revision of the put that brought the key into being; 0 for a deletion.
+    #[prost(int64, tag = "3")]
+    pub create_revision: Revision,
+    /// Puts since then; 0 for a deletion.
+    #[prost(int64, tag = "4")]
+    pub version: i64,
+    /// The lease of a put key.
+    #[prost(int64, tag = "5")]
+    pub lease: i64,
+    /// The version that this one supersedes; 0 if there was none.
+    #[prost(int64, tag = "6")]
+    pub prev_mod: Revision,
+    /// The lease that the key was attached to before.
+    #[prost(int64, tag = "7")]
+    pub prev_lease: i64,
+}
+
+impl KeyChange {
+    /// The key does not exist any more.
+    #[must_use]
+    pub fn is_delete(&self) -> bool {
+        self.version == 0
+    }
+
+    /// The lease of a put key.
+    #[must_use]
+    pub fn lease(&self) -> LeaseId {
+        LeaseId(self.lease)
+    }
+
+    /// The lease that the key was attached to before.
+    #[must_use]
+    pub fn prev_lease(&self) -> LeaseId {
+        LeaseId(self.prev_lease)
+    }
+}
+
+/// A compaction.
+#[derive(Clone, PartialEq, Message)]
+pub struct Compact {
+    /// Reads below this revision are refused from now on.
+    #[prost(int64, tag = "1")]
+    pub revision: Revision,
+}
+
+/// A new lease.
+#[derive(Clone, PartialEq, Message)]
+pub struct Grant {
+    /// Its id.
+    #[prost(int64, tag = "1")]
+    pub id: i64,
+    /// Its time to live, in seconds.
+    #[prost(int64, tag = "2")]
+    pub ttl: i64,
+}
+
+/// The end of a lease.
+#[derive(Clone, PartialEq, Message)]
+pub struct Revoke {
+    /// Its id.
+    #[prost(int64, tag = "1")]
+    pub id: i64,
+}
+
+/// How long a lease still had.
+#[derive(Clone, PartialEq, Message)]
+pub struct Checkpoint {
+    /// Its id.
+    #[prost(int64, tag = "1")]
+    pub id: i64,
+    /// Its remaining time, in seconds; 0 after a keep-alive: its whole time to live.
+    #[prost(int64, tag = "2")]
+    pub remaining: i64,
+}
+
+/// A raised or cleared alarm.
+#[derive(Clone, PartialEq, Message)]
+pub struct Alarm {
+    /// The member it is about.
+    #[prost(uint64, tag = "1")]
+    pub member: u64,
+    /// etcd's number of the alarm: 1 NOSPACE, 2 CORRUPT.
+    #[prost(int32, tag = "2")]
+    pub kind: i32,
+    /// Raised, or cleared.
+    #[prost(bool, tag = "3")]
+    pub raised: bool,
+}
+
+impl From<Change> for Entry {
+    fn from(change: Change) -> Self {
+        Entry { change: Some(change) }
+    }
+}

@@ -1,0 +1,219 @@
+//! Rows on local disk: fjall 3, an LSM tree with a journal of its own.
+//!
+//! All rows and the fence live in **one** keyspace, and each `apply` is one batch that also writes the fence. So what a crash takes is a
+//! suffix of whole batches, and a fence can never speak of rows that are missing. The journal is not synced by `apply`, only by `sync`.
+//!
+//! The fence row carries the number of its batch, one more than the batch before. With it `open` proves what fjall by itself does not
+//! see (see [`FjallRows::open`]): that no batch is missing in the middle.
+//!
+//! | damage | who finds it |
+//! |---|---|
+//! | a bit of a table's block, index or filter | fjall, when it reads the block (checksum): [`RowsError::Corrupt`] |
+//! | a table is missing | fjall at open |
+//! | a bit of a manifest (`vN`, `current`) | we at open; fjall stores a checksum and does not look at it |
+//! | a manifest, journal, lock or version file is missing | we at open; fjall would delete the rest of the keyspace, or begin an empty one |
+//! | a bit of the synced part of the newest journal | the reader of the fence: fjall and we cut there, as at a torn tail, and an older fence comes back |
+//! | a bit of an older journal, a journal missing or rolled back, an older manifest | we at open; fjall cuts or skips in silence |
+//! | the whole directory rolled back | the reader of the fence: all rows are as old as the fence |
+//! | tables exchanged against valid ones of another database | nobody |
+//!
+//! fjall has one background thread that sleeps on a queue when there is nothing to flush or compact, and no timers.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::fjall::{AbstractTree, Database, Keyspace, PersistMode};
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::time::Instant;
+
+use self::guard::Health;
+use self::layout::{FENCE_ROW, stored};
+pub use self::open::OpenError;
+pub use self::snapshot::FjallSnapshot;
+use super::{Change, Rows, RowsError, check_keys};
+
+mod guard;
+mod inspect;
+mod journal;
+mod layout;
+mod open;
+mod snapshot;
+
+/// The longest row key in bytes: fjall stores lengths in 16 bits, and one byte is ours.
+pub const MAX_KEY_LEN: usize = 65_534;
+
+/// fjall holds writes up, in a blocking loop, at four tables in memory and at twenty runs in level 0. We wait before that.
+const SEALED_MEMTABLES: usize = 3;
+const LEVEL0_RUNS: usize = 16;
+const POLL: Duration = Duration::from_millis(5);
+const STALLED: Duration = Duration::from_secs(120);
+
+/// What the rows may use of the machine.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Bytes of blocks, indexes and filters kept in memory.
+    pub cache_bytes: u64,
+    /// Bytes of new rows kept in memory before they become a table; up to three times as much may be in memory under load.
+    pub memtable_bytes: u64,
+    /// Bytes of journals on disk above which old ones are retired early; at least 64 MiB.
+    pub journal_bytes: u64,
+    /// Files kept open; at least 10.
+    pub open_files: NonZeroUsize,
+    /// Bytes that must stay free on the medium: `apply` answers [`RowsError::Full`] before it would use them, because fjall does not
+    /// survive a full disk.
+    pub reserve_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            cache_bytes: 16 << 20,
+            memtable_bytes: 8 << 20,
+            journal_bytes: 128 << 20,
+            open_files: NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN),
+            reserve_bytes: 64 << 20,
+        }
+    }
+}
+
+/// Rows on local disk. Clones share them; the last clone and snapshot dropped closes the files.
+///
+/// Point reads run on the caller's thread: they take microseconds when cached, and one disk read when not. Scans and gets of many rows run
+/// on a blocking thread; rows deleted but not yet compacted cost a scan time and do not count for its limits.
+#[derive(Clone)]
+pub struct FjallRows {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    dir: PathBuf,
+    database: Database,
+    keyspace: Keyspace,
+    options: Options,
+    health: Health,
+    writer: Arc<Mutex<Writer>>,
+    /// The rows as of the last batch. Taken by the writer: fjall's newest view may show half of a batch that is being applied.
+    view: ArcSwap<FjallSnapshot>,
+    cut: Option<String>,
+}
+
+struct Writer {
+    /// Number of the last batch; 0 when there is none.
+    batch: u64,
+    fence: Option<Bytes>,
+}
+
+impl FjallRows {
+    /// Opens the rows in the directory `dir`, which is created if it is missing or empty. Blocks; takes as long as the journals are.
+    ///
+    /// # Errors
+    /// [`OpenError`]: in use, newer, damaged (with the name of a file where one is to blame), out of reach. What is damaged is left as it is.
+    pub fn open(dir: &Path, options: Options) -> Result<Self, OpenError> {
+        open::open(dir, options).map(|shared| Self {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Where `open` cut the newest journal, as one line, if it did. Harmless behind a crash; when the fence then is older than it must be,
+    /// this is the place of the damage.
+    #[must_use]
+    pub fn cut(&self) -> Option<&str> {
+        self.shared.cut.as_deref()
+    }
+}
+
+impl Rows for FjallRows {
+    type Snapshot = FjallSnapshot;
+
+    async fn snapshot(&self) -> Result<FjallSnapshot, RowsError> {
+        Ok(FjallSnapshot::clone(&self.shared.view.load()))
+    }
+
+    async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
+        Ok(self.shared.writer.lock().await.fence.clone())
+    }
+
+    async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
+        check_keys(&changes, MAX_KEY_LEN)?;
+        let writer = self.shared.writer.clone().lock_owned().await;
+        self.shared.health.check()?;
+        if writer.fence != expected {
+            return Err(RowsError::Fenced(writer.fence.clone()));
+        }
+        self.shared.wait_for_room().await?;
+        let shared = self.shared.clone();
+        // The lock goes along: a caller that stops waiting does not let the next batch in.
+        guard::blocking(move || shared.commit(writer, fence, changes)).await
+    }
+
+    async fn sync(&self) -> Result<(), RowsError> {
+        self.shared.health.check()?;
+        let shared = self.shared.clone();
+        guard::blocking(move || shared.health.write(|| shared.database.persist(PersistMode::SyncAll))).await
+    }
+
+    fn max_key_len(&self) -> usize {
+        MAX_KEY_LEN
+    }
+
+    fn size(&self) -> u64 {
+        self.shared.keyspace.disk_space() + inspect::journal_bytes(&self.shared.dir)
+    }
+}
+
+impl Shared {
+    /// Waits until fjall takes a batch without holding the thread up.
+    async fn wait_for_room(&self) -> Result<(), RowsError> {
+        let begin = Instant::now();
+        while self.keyspace.sealed_memtable_count() >= SEALED_MEMTABLES
+            || self.keyspace.tree.l0_run_count() >= LEVEL0_RUNS
+        {
+            // A background thread that died will never make room; fjall then refuses this.
+            self.health.write(|| self.database.persist(PersistMode::Buffer))?;
+            if begin.elapsed() > STALLED {
+                return Err(RowsError::Unavailable(anyhow::anyhow!(
+                    "fjall has not written its tables for {STALLED:?}"
+                )));
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    }
+
+    fn commit(&self, mut writer: OwnedMutexGuard<Writer>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
+        let bytes: usize = changes.iter().map(Change::len).sum();
+        inspect::require_space(&self.dir, self.options.reserve_bytes + 2 * bytes as u64)?;
+        let batch = writer.batch + 1;
+        self.health.write(|| {
+            let mut rows = ::fjall::OwnedWriteBatch::with_capacity(self.database.clone(), changes.len() + 1);
+            for change in &changes {
+                match change {
+                    Change::Put(key, value) => rows.insert(&self.keyspace, stored(key), value.as_ref()),
+                    Change::Delete(key) => rows.remove(&self.keyspace, stored(key)),
+                }
+            }
+            rows.insert(&self.keyspace, FENCE_ROW, layout::fence_value(batch, &fence));
+            rows.commit()
+        })?;
+        writer.batch = batch;
+        writer.fence = Some(fence);
+        self.view
+            .store(Arc::new(FjallSnapshot::take(&self.database, &self.keyspace)));
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for FjallRows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FjallRows")
+            .field("dir", &self.shared.dir)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

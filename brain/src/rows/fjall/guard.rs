@@ -1,0 +1,91 @@
+//! The edge to fjall: its errors and panics become ours, and after a failed write nothing is written any more.
+
+use std::io::ErrorKind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
+
+use ::fjall::{Error, LsmError};
+use anyhow::anyhow;
+
+use super::RowsError;
+
+/// Whether fjall can still be trusted with writes. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Health {
+    failure: Arc<OnceLock<String>>,
+}
+
+impl Health {
+    /// An error once a write has failed.
+    pub(super) fn check(&self) -> Result<(), RowsError> {
+        match self.failure.get() {
+            None => Ok(()),
+            Some(failure) => Err(RowsError::Unavailable(anyhow!("an earlier write failed: {failure}"))),
+        }
+    }
+
+    /// Runs a write. When it fails, how much of it is there is unknown, so it stays the last one.
+    pub(super) fn write<T>(&self, write: impl FnOnce() -> ::fjall::Result<T>) -> Result<T, RowsError> {
+        self.check()?;
+        caught(write).inspect_err(|error| {
+            self.failure.get_or_init(|| describe(error));
+        })
+    }
+}
+
+/// Runs a call into fjall; a panic in it is damage that fjall does not expect.
+pub(super) fn caught<T>(call: impl FnOnce() -> ::fjall::Result<T>) -> Result<T, RowsError> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => result.map_err(reaction),
+        Err(panic) => {
+            let text = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("no message");
+            Err(RowsError::Corrupt(format!("fjall gave up: {text}")))
+        }
+    }
+}
+
+/// Runs blocking work on a thread for it.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, RowsError> + Send + 'static,
+) -> Result<T, RowsError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| Err(RowsError::Unavailable(anyhow::Error::new(error))))
+}
+
+/// The reaction that an error of fjall asks for.
+pub(super) fn reaction(error: Error) -> RowsError {
+    match error {
+        Error::Io(error) | Error::Storage(LsmError::Io(error)) => io(error),
+        Error::Storage(error) => RowsError::Corrupt(format!("{error:?}")),
+        error @ (Error::JournalRecovery(_)
+        | Error::InvalidVersion(_)
+        | Error::Decompress(_)
+        | Error::InvalidTrailer
+        | Error::InvalidTag(_)
+        | Error::Unrecoverable) => RowsError::Corrupt(format!("{error:?}")),
+        error => RowsError::Unavailable(anyhow::Error::new(error)),
+    }
+}
+
+/// The reaction that an error of the file system asks for.
+pub(super) fn io(error: std::io::Error) -> RowsError {
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => RowsError::Full(error.into()),
+        ErrorKind::NotFound | ErrorKind::UnexpectedEof | ErrorKind::InvalidData => {
+            RowsError::Corrupt(error.to_string())
+        }
+        _ => RowsError::Unavailable(error.into()),
+    }
+}
+
+fn describe(error: &RowsError) -> String {
+    match error {
+        RowsError::Full(source) | RowsError::Unavailable(source) => format!("{error}: {source:#}"),
+        _ => error.to_string(),
+    }
+}

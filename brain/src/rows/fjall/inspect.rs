@@ -1,0 +1,157 @@
+//! What we look at before fjall opens a directory, because fjall would trust it, or delete it.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::anyhow;
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::guard::io;
+use crate::rows::RowsError;
+
+pub(super) const LOCK: &str = "lock";
+const VERSION: &str = "version";
+const KEYSPACES: &str = "keyspaces";
+const META_KEYSPACE: &str = "0";
+const CURRENT: &str = "current";
+const TABLES: &str = "tables";
+const JOURNAL: &str = "jnl";
+
+/// Checks that every file fjall needs is there and that the manifests are what was written.
+pub(super) fn manifests(dir: &Path) -> Result<(), RowsError> {
+    for name in [LOCK, VERSION, KEYSPACES] {
+        require(&dir.join(name))?;
+    }
+    let keyspaces = list(&dir.join(KEYSPACES))?;
+    let names: Vec<String> = keyspaces.iter().map(|path| name(path)).collect();
+    if names.len() != 2
+        || !names.iter().any(|name| name == META_KEYSPACE)
+        || names.iter().any(|n| n.parse::<u64>().is_err())
+    {
+        return Err(RowsError::Corrupt(format!(
+            "{} holds {names:?}, expected {META_KEYSPACE:?} and one other number",
+            dir.join(KEYSPACES).display()
+        )));
+    }
+    for keyspace in keyspaces {
+        require(&keyspace.join(TABLES))?;
+        manifest(&keyspace)?;
+    }
+    Ok(())
+}
+
+/// `current` names a manifest `vN` and its checksum: number (8 bytes), xxh3-128 (16), kind (1), little endian.
+fn manifest(keyspace: &Path) -> Result<(), RowsError> {
+    let current = keyspace.join(CURRENT);
+    let bytes = read(&current)?;
+    let parsed = bytes
+        .split_first_chunk::<8>()
+        .and_then(|(number, rest)| rest.split_first_chunk::<16>().map(|(sum, kind)| (number, sum, kind)));
+    let Some((number, sum, [0])) = parsed else {
+        return Err(damaged(&current, "is not the pointer to a manifest"));
+    };
+    let manifest = keyspace.join(format!("v{}", u64::from_le_bytes(*number)));
+    if xxh3_128(&read(&manifest)?) != u128::from_le_bytes(*sum) {
+        return Err(damaged(
+            &manifest,
+            &format!("is not the manifest that {CURRENT:?} names"),
+        ));
+    }
+    Ok(())
+}
+
+/// The journals of a database, oldest first.
+pub(super) fn journals(dir: &Path) -> Result<Vec<PathBuf>, RowsError> {
+    let mut journals = Vec::new();
+    for path in list(dir)? {
+        if path
+            .extension()
+            .is_some_and(|extension| extension.eq_ignore_ascii_case(JOURNAL))
+        {
+            let number = name(&path)
+                .strip_suffix(".jnl")
+                .and_then(|number| number.parse::<u64>().ok())
+                .filter(|_| path.is_file())
+                .ok_or_else(|| damaged(&path, "is not the name of a journal"))?;
+            journals.push((number, path));
+        }
+    }
+    journals.sort();
+    if journals.is_empty() {
+        return Err(RowsError::Corrupt(format!("no journal is left in {}", dir.display())));
+    }
+    Ok(journals.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Bytes that journals occupy; their length says less, because fjall makes them longer than they are.
+pub(super) fn journal_bytes(dir: &Path) -> u64 {
+    journals(dir)
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|path| fs::metadata(path).ok())
+        .map(|metadata| (metadata.blocks() * 512).min(metadata.len()))
+        .sum()
+}
+
+/// An error unless `bytes` are free on the medium.
+pub(super) fn require_space(dir: &Path, bytes: u64) -> Result<(), RowsError> {
+    let medium = rustix::fs::statvfs(dir).map_err(|error| io(error.into()))?;
+    let free = medium.f_bavail.saturating_mul(medium.f_frsize);
+    if free < bytes {
+        return Err(RowsError::Full(anyhow!(
+            "{free} bytes are free in {}, at least {bytes} must be",
+            dir.display()
+        )));
+    }
+    Ok(())
+}
+
+/// Whether there is nothing in `dir`, or no `dir`.
+pub(super) fn is_vacant(dir: &Path) -> Result<bool, RowsError> {
+    match fs::read_dir(dir) {
+        Ok(mut entries) => Ok(entries.next().is_none()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(named(dir, error)),
+    }
+}
+
+pub(super) fn damaged(path: &Path, what: &str) -> RowsError {
+    RowsError::Corrupt(format!("{} {what}", path.display()))
+}
+
+/// The reaction to an error of the file system, which says the path.
+pub(super) fn named(path: &Path, error: std::io::Error) -> RowsError {
+    match io(error) {
+        RowsError::Corrupt(text) => RowsError::Corrupt(format!("{}: {text}", path.display())),
+        RowsError::Unavailable(error) => RowsError::Unavailable(error.context(path.display().to_string())),
+        other => other,
+    }
+}
+
+fn require(path: &Path) -> Result<(), RowsError> {
+    match path.try_exists() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(damaged(path, "is missing")),
+        Err(error) => Err(named(path, error)),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, RowsError> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)
+        .and_then(|mut file| file.read_to_end(&mut bytes))
+        .map_err(|error| named(path, error))?;
+    Ok(bytes)
+}
+
+fn list(dir: &Path) -> Result<Vec<PathBuf>, RowsError> {
+    fs::read_dir(dir)
+        .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect())
+        .map_err(|error| named(dir, error))
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}

@@ -1,0 +1,217 @@
+//! Reads fjall's journals before fjall does.
+//!
+//! fjall ends a journal at the first entry that it cannot parse, without a word, and goes on with the next journal: batches are then missing
+//! in the middle. And it refuses a journal whose last batch is there in pieces, as it is behind a power failure. So: each older journal must
+//! be whole, because fjall synced it before it began the next one. The newest is cut behind its last whole batch. The numbers of the
+//! batches, which the fence rows carry, must leave none out.
+//!
+//! A batch is a start (1, items: u32, sequence number: u64), items (2, kind: u8, compression: u8, keyspace: u64, key length: u16, value length:
+//! u32, stored length: u32, key, value) and an end (3, xxh3-64 of the items: u64, `FJL` 3), all little endian. Zeros fill the file up.
+
+use std::fs::File;
+use std::io::{BufReader, ErrorKind, Read};
+use std::path::Path;
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::inspect::{self, damaged, named};
+use super::layout::{FENCE_ROW, parse_fence};
+use crate::rows::RowsError;
+
+const START: u8 = 1;
+const ITEM: u8 = 2;
+const END: u8 = 3;
+const TRAILER: [u8; 4] = *b"FJL\x03";
+
+/// Longest value that a batch can hold; a longer length is damage, and must not make anybody allocate it.
+const MAX_VALUE: u32 = 1 << 30;
+
+/// What the journals hold.
+#[derive(Debug, Default)]
+pub(super) struct Journals {
+    /// Number of the first and the last batch.
+    pub(super) batches: Option<(u64, u64)>,
+    /// Where and why the newest journal was cut.
+    pub(super) cut: Option<String>,
+    sequence: Option<u64>,
+}
+
+/// Reads all journals, and cuts the newest behind its last whole batch.
+pub(super) fn check(dir: &Path) -> Result<Journals, RowsError> {
+    let mut journals = Journals::default();
+    let paths = inspect::journals(dir)?;
+    for (index, path) in paths.iter().enumerate() {
+        let newest = index + 1 == paths.len();
+        let (end, flaw) = journals.read(path)?;
+        match flaw {
+            None => {}
+            Some(flaw) if newest => {
+                cut(path, end).map_err(|error| named(path, error))?;
+                journals.cut = Some(format!("{} was cut at byte {end}: {flaw}", path.display()));
+            }
+            Some(flaw) => return Err(damaged(path, &format!("is damaged at byte {end}: {flaw}"))),
+        }
+    }
+    Ok(journals)
+}
+
+impl Journals {
+    /// Reads one journal: where its last whole batch ends, and what is wrong behind it.
+    fn read(&mut self, path: &Path) -> Result<(u64, Option<&'static str>), RowsError> {
+        let file = File::open(path).map_err(|error| named(path, error))?;
+        let mut reader = Reader {
+            inner: BufReader::with_capacity(1 << 16, file),
+            position: 0,
+        };
+        let mut end = 0;
+        loop {
+            match reader.batch() {
+                Ok(Some(batch)) => {
+                    self.follow(&batch)
+                        .map_err(|flaw| damaged(path, &format!("at byte {end} {flaw}")))?;
+                    end = reader.position;
+                }
+                Ok(None) => return Ok((end, None)),
+                Err(Flaw::Content(flaw)) => return Ok((end, Some(flaw))),
+                Err(Flaw::Io(error)) if error.kind() == ErrorKind::UnexpectedEof => {
+                    return Ok((end, Some("the file ends within a batch")));
+                }
+                Err(Flaw::Io(error)) => return Err(named(path, error)),
+            }
+        }
+    }
+
+    fn follow(&mut self, batch: &Batch) -> Result<(), String> {
+        let number = batch.number.ok_or("is a batch without a fence")?;
+        if self.sequence.is_some_and(|before| batch.sequence <= before) {
+            return Err(format!("sequence number {} does not go forward", batch.sequence));
+        }
+        self.sequence = Some(batch.sequence);
+        self.batches = match self.batches {
+            None => Some((number, number)),
+            Some((first, last)) if last + 1 == number => Some((first, number)),
+            Some((_, last)) => return Err(format!("is batch {number}, but {last} was before it")),
+        };
+        Ok(())
+    }
+}
+
+fn cut(path: &Path, end: u64) -> std::io::Result<()> {
+    let file = File::options().write(true).open(path)?;
+    file.set_len(end)?;
+    file.sync_all()
+}
+
+struct Batch {
+    sequence: u64,
+    number: Option<u64>,
+}
+
+enum Flaw {
+    Content(&'static str),
+    Io(std::io::Error),
+}
+
+impl From<std::io::Error> for Flaw {
+    fn from(error: std::io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+struct Reader<R> {
+    inner: R,
+    position: u64,
+}
+
+impl<R: Read> Reader<R> {
+    /// The next batch; `None` where nothing but zeros, or nothing at all, is left.
+    fn batch(&mut self) -> Result<Option<Batch>, Flaw> {
+        let mut tag = [0];
+        if self.inner.read(&mut tag)? == 0 {
+            return Ok(None);
+        }
+        self.position += 1;
+        match tag {
+            [START] => {}
+            [0] if self.only_zeros()? => return Ok(None),
+            _ => return Err(Flaw::Content("a batch does not begin here")),
+        }
+        let items = u32::from_le_bytes(self.array()?);
+        let sequence = u64::from_le_bytes(self.array()?);
+        let mut sum = Xxh3::new();
+        let mut number = None;
+        for _ in 0..items {
+            number = self.item(&mut sum)?.or(number);
+        }
+        if self.array()? != [END] {
+            return Err(Flaw::Content("the batch does not end after its items"));
+        }
+        if u64::from_le_bytes(self.array()?) != sum.digest() {
+            return Err(Flaw::Content("the checksum of the batch is wrong"));
+        }
+        if self.array()? != TRAILER {
+            return Err(Flaw::Content("the batch has no trailer"));
+        }
+        Ok(Some(Batch { sequence, number }))
+    }
+
+    /// Reads an item into the checksum: the number in it if it is the fence.
+    fn item(&mut self, sum: &mut Xxh3) -> Result<Option<u64>, Flaw> {
+        let head: [u8; 21] = self.array()?;
+        let [ITEM, kind, compression, .., l0, l1, l2, l3, s0, s1, s2, s3] = head else {
+            return Err(Flaw::Content("an item does not begin here"));
+        };
+        let key_len = u16::from_le_bytes([head[11], head[12]]);
+        let length = u32::from_le_bytes([l0, l1, l2, l3]);
+        if kind > 1 || compression != 0 || length != u32::from_le_bytes([s0, s1, s2, s3]) || length > MAX_VALUE {
+            return Err(Flaw::Content("the head of an item is wrong"));
+        }
+        sum.update(&head);
+        if usize::from(key_len) == FENCE_ROW.len() {
+            let key: [u8; 1] = self.array()?;
+            sum.update(&key);
+            if key == FENCE_ROW {
+                let mut value = Vec::new();
+                self.bytes(length.into(), |part| {
+                    sum.update(part);
+                    value.extend_from_slice(part);
+                })?;
+                return Ok(parse_fence(&value).map(|(number, _)| number));
+            }
+            self.bytes(length.into(), |part| sum.update(part))?;
+        } else {
+            self.bytes(u64::from(key_len) + u64::from(length), |part| sum.update(part))?;
+        }
+        Ok(None)
+    }
+
+    fn bytes(&mut self, mut left: u64, mut take: impl FnMut(&[u8])) -> std::io::Result<()> {
+        let mut buffer = [0; 8192];
+        while left > 0 {
+            let part = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+            self.inner.read_exact(&mut buffer[..part])?;
+            take(&buffer[..part]);
+            self.position += part as u64;
+            left -= part as u64;
+        }
+        Ok(())
+    }
+
+    fn array<const N: usize>(&mut self) -> std::io::Result<[u8; N]> {
+        let mut bytes = [0; N];
+        self.inner.read_exact(&mut bytes)?;
+        self.position += N as u64;
+        Ok(bytes)
+    }
+
+    fn only_zeros(&mut self) -> std::io::Result<bool> {
+        let mut buffer = [0; 8192];
+        loop {
+            match self.inner.read(&mut buffer)? {
+                0 => return Ok(true),
+                length if buffer[..length].iter().any(|&byte| byte != 0) => return Ok(false),
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! How rows lie in fjall's keyspace.
+//!
+//! The fence has the key 0x00. A row key that begins with 0x00 gets another 0x00 in front, all others are stored as they are: order is
+//! kept, and no row is the fence.
+
+use std::ops::Bound;
+
+use ::fjall::Slice;
+use bytes::Bytes;
+
+use super::MAX_KEY_LEN;
+
+/// Name of the one keyspace.
+pub(super) const KEYSPACE: &str = "rows";
+
+/// Key of the fence.
+pub(super) const FENCE_ROW: [u8; 1] = [0];
+
+const FIRST_ROW: [u8; 2] = [0, 0];
+
+/// The stored form of a row key.
+pub(super) fn stored(key: &[u8]) -> Slice {
+    if key.first() == Some(&0) {
+        let mut longer = Vec::with_capacity(key.len() + 1);
+        longer.push(0);
+        longer.extend_from_slice(key);
+        Slice::from(longer)
+    } else {
+        Slice::from(key)
+    }
+}
+
+/// The row key of a stored form.
+pub(super) fn loaded(stored: &Slice) -> Bytes {
+    Bytes::copy_from_slice(match stored.first() {
+        Some(0) => &stored[1..],
+        _ => stored,
+    })
+}
+
+/// A stored range, or nothing where the range is empty. A bound longer than any row stands for its beginning.
+pub(super) fn range(from: &[u8], to: Option<&[u8]>) -> Option<(Bound<Slice>, Bound<Slice>)> {
+    if to.is_some_and(|to| from >= to) {
+        return None;
+    }
+    let lower = match from.get(..MAX_KEY_LEN) {
+        Some(start) if from.len() > MAX_KEY_LEN => Bound::Excluded(stored(start)),
+        _ if from.is_empty() => Bound::Included(Slice::from(FIRST_ROW)),
+        _ => Bound::Included(stored(from)),
+    };
+    let upper = match to.map(|to| (to, to.get(..MAX_KEY_LEN))) {
+        None => Bound::Unbounded,
+        Some((to, Some(start))) if to.len() > MAX_KEY_LEN => Bound::Included(stored(start)),
+        Some((to, _)) => Bound::Excluded(stored(to)),
+    };
+    Some((lower, upper))
+}
+
+/// Value of the fence row: the number of its batch, and the fence.
+pub(super) fn fence_value(batch: u64, fence: &[u8]) -> Vec<u8> {
+    let mut value = Vec::with_capacity(8 + fence.len());
+    value.extend_from_slice(&batch.to_be_bytes());
+    value.extend_from_slice(fence);
+    value
+}
+
+/// The number of the batch and the fence of a fence row; `None` when it is too short.
+pub(super) fn parse_fence(value: &[u8]) -> Option<(u64, Bytes)> {
+    let (batch, fence) = value.split_first_chunk()?;
+    Some((u64::from_be_bytes(*batch), Bytes::copy_from_slice(fence)))
+}

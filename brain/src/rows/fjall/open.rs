@@ -1,0 +1,179 @@
+//! Creating and opening the directory.
+
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ::fjall::config::{BlockSizePolicy, BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry};
+use ::fjall::{AbstractTree, CompressionType, Database, Error, Keyspace, KeyspaceCreateOptions, PersistMode};
+use arc_swap::ArcSwap;
+use tokio::sync::Mutex;
+
+use super::guard::{Health, caught, io};
+use super::inspect::{self, named};
+use super::journal::{self, Journals};
+use super::layout::{FENCE_ROW, KEYSPACE, parse_fence};
+use super::snapshot::FjallSnapshot;
+use super::{Options, Shared, Writer};
+use crate::rows::RowsError;
+
+/// Why rows could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Stop the other process, or choose another directory.
+    #[error("the rows in {0} are in use by another process")]
+    InUse(PathBuf),
+    /// Start the version that wrote them, or a newer one.
+    #[error("the rows in {0} have a format that this version does not know")]
+    Newer(PathBuf),
+    /// As when reading.
+    #[error(transparent)]
+    Rows(#[from] RowsError),
+}
+
+/// fjall's thread pool has a member that spins while another compacts; with one thread there is none.
+const WORKERS: usize = 1;
+const MIN_JOURNAL_BYTES: u64 = 64 << 20;
+const MIN_MEMTABLE_BYTES: u64 = 64 << 10;
+const MIN_OPEN_FILES: usize = 10;
+
+pub(super) fn open(dir: &Path, options: Options) -> Result<Shared, OpenError> {
+    let dir = std::path::absolute(dir).map_err(io)?;
+    if inspect::is_vacant(&dir)? {
+        create(&dir, &options)?;
+    }
+    let journals = look_before(&dir)?;
+    let (database, keyspace) = start(&dir, &options)?;
+    let (batch, fence) = look_behind(&dir, &keyspace, &journals)?;
+    let view = ArcSwap::from_pointee(FjallSnapshot::take(&database, &keyspace));
+    if let Some(cut) = &journals.cut {
+        tracing::info!(cut, "rows came back without batches that had not been synced");
+    }
+    Ok(Shared {
+        dir,
+        database,
+        keyspace,
+        options,
+        health: Health::default(),
+        writer: Arc::new(Mutex::new(Writer { batch, fence })),
+        view,
+        cut: journals.cut,
+    })
+}
+
+/// Makes an empty database beside `dir` and moves it there, so that `dir` is never there in part.
+fn create(dir: &Path, options: &Options) -> Result<(), OpenError> {
+    let mut name = dir.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let new = dir.with_file_name(name);
+    if !inspect::is_vacant(&new)? {
+        fs::remove_dir_all(&new).map_err(|error| named(&new, error))?;
+    }
+    fs::create_dir_all(&new).map_err(|error| named(&new, error))?;
+    inspect::require_space(&new, options.reserve_bytes)?;
+    let (database, keyspace) = start(&new, options)?;
+    caught(|| database.persist(PersistMode::SyncAll))?;
+    drop((database, keyspace));
+    fs::rename(&new, dir).map_err(|error| named(dir, error))?;
+    let parent = dir.parent().unwrap_or(dir);
+    File::open(parent)
+        .and_then(|parent| parent.sync_all())
+        .map_err(|error| named(parent, error))?;
+    Ok(())
+}
+
+/// Checks what fjall does not, while nobody else has the database open.
+fn look_before(dir: &Path) -> Result<Journals, OpenError> {
+    inspect::manifests(dir)?;
+    let path = dir.join(inspect::LOCK);
+    let lock = File::options()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .map_err(|error| named(&path, error))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(journal::check(dir)?),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(dir.to_owned())),
+        Err(TryLockError::Error(error)) => Err(named(&path, error).into()),
+    }
+}
+
+/// The last batch and the fence, if no batch is missing between tables and journals.
+fn look_behind(dir: &Path, keyspace: &Keyspace, journals: &Journals) -> Result<(u64, Option<bytes::Bytes>), RowsError> {
+    let read = |sequence| {
+        let row = caught(|| Ok(keyspace.tree.get(FENCE_ROW, sequence)?)).map_err(|error| within(dir, error))?;
+        row.map(|row| parse_fence(&row).ok_or_else(|| inspect::damaged(dir, "has a fence that is too short")))
+            .transpose()
+    };
+    // What is in tables has lower sequence numbers than what fjall took from journals.
+    let (in_tables, _) = match keyspace.tree.get_highest_persisted_seqno() {
+        Some(highest) => read(highest + 1)?.unwrap_or_default(),
+        None => Default::default(),
+    };
+    let expected = match journals.batches {
+        Some((first, last)) if first > in_tables + 1 || last < in_tables => {
+            return Err(inspect::damaged(
+                dir,
+                &format!("has batches up to {in_tables} in tables and from {first} to {last} in journals"),
+            ));
+        }
+        Some((_, last)) => last,
+        None => in_tables,
+    };
+    let (batch, fence) = match read(::fjall::SeqNo::MAX)? {
+        Some((batch, fence)) => (batch, Some(fence)),
+        None => (0, None),
+    };
+    if batch != expected {
+        return Err(inspect::damaged(
+            dir,
+            &format!("came back with batch {batch} as its last, expected {expected}"),
+        ));
+    }
+    Ok((batch, fence))
+}
+
+fn start(dir: &Path, options: &Options) -> Result<(Database, Keyspace), OpenError> {
+    let opened = caught(|| {
+        let database = Database::builder(dir)
+            .cache_size(options.cache_bytes)
+            .manual_journal_persist(true)
+            .journal_compression(CompressionType::None)
+            .max_journaling_size(options.journal_bytes.max(MIN_JOURNAL_BYTES))
+            .max_cached_files(Some(options.open_files.get().max(MIN_OPEN_FILES)))
+            .worker_threads(WORKERS)
+            .open();
+        match database {
+            Err(error @ (Error::Locked | Error::InvalidVersion(Some(_)))) => Ok(Err(error)),
+            other => Ok(Ok(other?)),
+        }
+    })
+    .map_err(|error| within(dir, error))?;
+    let database = match opened {
+        Ok(database) => database,
+        Err(Error::Locked) => return Err(OpenError::InUse(dir.to_owned())),
+        Err(_) => return Err(OpenError::Newer(dir.to_owned())),
+    };
+    let keyspace =
+        caught(|| database.keyspace(KEYSPACE, || keyspace_options(options))).map_err(|error| within(dir, error))?;
+    Ok((database, keyspace))
+}
+
+/// Point reads dominate: filters on every level, and small blocks.
+fn keyspace_options(options: &Options) -> KeyspaceCreateOptions {
+    KeyspaceCreateOptions::default()
+        .manual_journal_persist(true)
+        .max_memtable_size(options.memtable_bytes.max(MIN_MEMTABLE_BYTES))
+        .data_block_size_policy(BlockSizePolicy::all(4096))
+        .expect_point_read_hits(false)
+        .filter_policy(FilterPolicy::all(FilterPolicyEntry::Bloom(
+            BloomConstructionPolicy::BitsPerKey(10.0),
+        )))
+}
+
+fn within(dir: &Path, error: RowsError) -> RowsError {
+    match error {
+        RowsError::Corrupt(text) => RowsError::Corrupt(format!("{}: {text}", dir.display())),
+        other => other,
+    }
+}

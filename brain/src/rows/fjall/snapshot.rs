@@ -1,0 +1,153 @@
+//! Views of the rows.
+
+use std::sync::Arc;
+
+use ::fjall::{AbstractTree, Database, Guard, Keyspace, Readable, Slice};
+use bytes::Bytes;
+
+use super::guard::{self, caught};
+use super::layout::{self, loaded, stored};
+use super::{MAX_KEY_LEN, RowsError};
+use crate::rows::{Order, Page, Scan, Snapshot};
+
+/// Reads of up to this many rows run on the caller's thread.
+const INLINE_ROWS: usize = 32;
+
+/// Smaller values are copied, larger ones share memory with fjall.
+const COPIED_BYTES: usize = 4096;
+
+/// The rows as they were.
+#[derive(Clone)]
+pub struct FjallSnapshot {
+    view: Arc<View>,
+}
+
+struct View {
+    snapshot: ::fjall::Snapshot,
+    keyspace: Keyspace,
+}
+
+impl FjallSnapshot {
+    /// The rows as they are now. No batch may be under way.
+    pub(super) fn take(database: &Database, keyspace: &Keyspace) -> Self {
+        Self {
+            view: Arc::new(View {
+                snapshot: database.snapshot(),
+                keyspace: keyspace.clone(),
+            }),
+        }
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        rows: usize,
+        read: impl FnOnce(&View) -> Result<T, RowsError> + Send + 'static,
+    ) -> Result<T, RowsError> {
+        if rows <= INLINE_ROWS {
+            read(&self.view)
+        } else {
+            let view = self.view.clone();
+            guard::blocking(move || read(&view)).await
+        }
+    }
+}
+
+impl Snapshot for FjallSnapshot {
+    async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, RowsError> {
+        self.view.get(key)
+    }
+
+    async fn multi_get(&self, keys: &[Bytes]) -> Result<Vec<Option<Bytes>>, RowsError> {
+        if keys.len() <= INLINE_ROWS {
+            return keys.iter().map(|key| self.view.get(key)).collect();
+        }
+        let keys = keys.to_vec();
+        self.read(keys.len(), move |view| keys.iter().map(|key| view.get(key)).collect())
+            .await
+    }
+
+    async fn scan(&self, scan: Scan) -> Result<Page, RowsError> {
+        self.read(scan.max_rows, move |view| view.scan(&scan)).await
+    }
+
+    async fn split_points(&self, from: &[u8], to: Option<&[u8]>, parts: usize) -> Result<Vec<Bytes>, RowsError> {
+        caught(|| Ok(self.view.split_points(from, to, parts)))
+    }
+}
+
+impl View {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, RowsError> {
+        if key.is_empty() || key.len() > MAX_KEY_LEN {
+            return Ok(None);
+        }
+        Ok(caught(|| self.snapshot.get(&self.keyspace, stored(key)))?.map(value))
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Page, RowsError> {
+        let mut page = Page {
+            rows: Vec::new(),
+            done: true,
+        };
+        let Some(range) = layout::range(&scan.from, scan.to.as_deref()) else {
+            return Ok(page);
+        };
+        caught(|| {
+            let mut iter = self.snapshot.range(&self.keyspace, range);
+            let mut bytes = 0;
+            while let Some(row) = match scan.order {
+                Order::Ascending => iter.next(),
+                Order::Descending => iter.next_back(),
+            } {
+                let (key, value) = take(row, scan.keys_only)?;
+                bytes += key.len() + value.len();
+                if !page.rows.is_empty() && (page.rows.len() >= scan.max_rows || bytes > scan.max_bytes) {
+                    page.done = false;
+                    break;
+                }
+                page.rows.push((key, value));
+            }
+            Ok(())
+        })?;
+        Ok(page)
+    }
+
+    /// Borders of tables: free of charge, and none inside one table.
+    fn split_points(&self, from: &[u8], to: Option<&[u8]>, parts: usize) -> Vec<Bytes> {
+        let mut borders: Vec<(Bytes, u64)> = self
+            .keyspace
+            .tree
+            .current_version()
+            .iter_tables()
+            .map(|table| (loaded(table.metadata.key_range.min()), table.metadata.file_size))
+            .filter(|(key, _)| key.as_ref() > from && to.is_none_or(|to| key.as_ref() < to))
+            .collect();
+        borders.sort();
+        let total: u64 = borders.iter().map(|(_, size)| size).sum();
+        let mut points = Vec::new();
+        let mut before = 0;
+        for (key, size) in borders {
+            let due = before * parts as u64 >= total * (points.len() as u64 + 1);
+            if due && points.len() + 1 < parts && points.last() != Some(&key) {
+                points.push(key);
+            }
+            before += size;
+        }
+        points
+    }
+}
+
+fn take(row: Guard, keys_only: bool) -> ::fjall::Result<(Bytes, Bytes)> {
+    if keys_only {
+        return Ok((loaded(&row.key()?), Bytes::new()));
+    }
+    let (key, slice) = row.into_inner()?;
+    Ok((loaded(&key), value(slice)))
+}
+
+fn value(slice: Slice) -> Bytes {
+    if slice.len() <= COPIED_BYTES {
+        Bytes::copy_from_slice(&slice)
+    } else {
+        Bytes::from_owner(slice)
+    }
+}

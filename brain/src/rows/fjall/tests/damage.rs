@@ -1,0 +1,315 @@
+//! Whatever happens to the files: an error that says so, or the rows of an earlier batch together with that batch's fence.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::{FjallRows, History, OpenError, RowsError, small};
+use crate::rows::{Rows, Snapshot, laws};
+
+const SEED: u64 = 11;
+const BATCHES: u64 = 400;
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] })
+        .collect();
+    files.sort();
+    files
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            copy_sparsely(&entry.path(), &target);
+        }
+    }
+}
+
+/// Journals are 64 MiB of mostly nothing.
+fn copy_sparsely(from: &Path, to: &Path) {
+    let bytes = fs::read(from).unwrap();
+    let used = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    fs::write(to, &bytes[..used]).unwrap();
+    fs::File::options()
+        .write(true)
+        .open(to)
+        .unwrap()
+        .set_len(bytes.len() as u64)
+        .unwrap();
+}
+
+/// Databases as they lay on disk after some of the batches, the last one after all of them.
+async fn build(root: &Path, stops: &[u64]) -> Vec<PathBuf> {
+    let dir = root.join("rows");
+    let history = History::new(SEED);
+    let mut copies = Vec::new();
+    let mut batch = 0;
+    for &stop in stops {
+        let rows = FjallRows::open(&dir, small()).unwrap();
+        while batch < stop {
+            batch += 1;
+            history.apply(&rows, batch).await.unwrap();
+        }
+        rows.sync().await.unwrap();
+        drop(rows);
+        let target = root.join(format!("after-{stop}"));
+        copy(&dir, &target);
+        copies.push(target);
+    }
+    copies
+}
+
+enum Outcome {
+    /// Refused, with a reason.
+    Refused(String),
+    /// The rows of a batch, and what `open` cut.
+    Batch(u64),
+}
+
+/// Opens and reads everything. Fails when rows and fence are not of one batch.
+async fn look(dir: &Path, models: &[Vec<(bytes::Bytes, bytes::Bytes)>]) -> Outcome {
+    let rows = match FjallRows::open(dir, small()) {
+        Ok(rows) => rows,
+        Err(OpenError::Rows(error @ RowsError::Corrupt(_))) => return Outcome::Refused(error.to_string()),
+        Err(OpenError::Rows(RowsError::Unavailable(error))) => return Outcome::Refused(format!("{error:#}")),
+        Err(OpenError::Newer(dir)) => return Outcome::Refused(dir.display().to_string()),
+        Err(error) => panic!("not how damage is told: {error:?}"),
+    };
+    let batch = History::batch_of(rows.fence().await.unwrap().as_ref());
+    let snapshot = rows.snapshot().await.unwrap();
+    match snapshot.scan(laws::everything()).await {
+        Ok(page) => {
+            assert!(page.done);
+            let wanted = usize::try_from(batch).ok().and_then(|batch| models.get(batch));
+            let wanted = wanted.expect("no later fence than was written");
+            assert!(
+                &page.rows == wanted,
+                "{}: wrong rows under the fence of batch {batch}",
+                dir.display()
+            );
+            for (key, value) in wanted {
+                assert_eq!(snapshot.get(key).await.unwrap().as_ref(), Some(value));
+            }
+            Outcome::Batch(batch)
+        }
+        Err(RowsError::Corrupt(reason)) => Outcome::Refused(reason),
+        Err(error) => panic!("not how damage is told: {error:?}"),
+    }
+}
+
+/// The rows after each batch.
+async fn models() -> Vec<Vec<(bytes::Bytes, bytes::Bytes)>> {
+    let history = History::new(SEED);
+    let rows = crate::rows::mem::MemRows::new();
+    let mut models = vec![laws::content(&rows).await];
+    for batch in 1..=BATCHES {
+        history.apply(&rows, batch).await.unwrap();
+        models.push(laws::content(&rows).await);
+    }
+    models
+}
+
+#[tokio::test]
+async fn a_flipped_bit_is_told_or_leaves_an_earlier_batch() {
+    let root = tempfile::tempdir().unwrap();
+    let copies = build(root.path(), &[BATCHES]).await;
+    let models = models().await;
+    let mut random = rand::rngs::SmallRng::seed_from_u64(SEED);
+    let (mut refused, mut earlier, mut unharmed) = (0, 0, 0);
+    for file in files(&copies[0]) {
+        let used = fs::read(&file)
+            .unwrap()
+            .iter()
+            .rposition(|&byte| byte != 0)
+            .map_or(0, |last| last + 1);
+        for _ in 0..used.min(12) {
+            let (byte, bit) = (random.random_range(0..used), random.random_range(0..8));
+            let scratch = root.path().join("scratch");
+            copy(&copies[0], &scratch);
+            let target = scratch.join(file.strip_prefix(&copies[0]).unwrap());
+            let mut bytes = fs::read(&target).unwrap();
+            bytes[byte] ^= 1 << bit;
+            fs::write(&target, bytes).unwrap();
+            match look(&scratch, &models).await {
+                Outcome::Refused(_) => refused += 1,
+                Outcome::Batch(BATCHES) => unharmed += 1,
+                Outcome::Batch(_) => earlier += 1,
+            }
+            fs::remove_dir_all(&scratch).unwrap();
+        }
+    }
+    assert!(
+        refused > 0 && earlier > 0,
+        "{refused} refused, {earlier} earlier, {unharmed} unharmed"
+    );
+}
+
+#[tokio::test]
+async fn a_missing_file_is_told_or_leaves_an_earlier_batch() {
+    let root = tempfile::tempdir().unwrap();
+    let copies = build(root.path(), &[BATCHES]).await;
+    let models = models().await;
+    for file in files(&copies[0]) {
+        let scratch = root.path().join("scratch");
+        copy(&copies[0], &scratch);
+        fs::remove_file(scratch.join(file.strip_prefix(&copies[0]).unwrap())).unwrap();
+        match look(&scratch, &models).await {
+            Outcome::Refused(reason) => {
+                assert!(reason.contains(scratch.to_str().unwrap()), "{reason:?} names no place")
+            }
+            Outcome::Batch(batch) => {
+                assert!(
+                    is_outdated_manifest(&file),
+                    "without {} batch {batch} came back",
+                    file.display()
+                );
+                assert_eq!(batch, BATCHES);
+            }
+        }
+        fs::remove_dir_all(&scratch).unwrap();
+    }
+}
+
+/// fjall leaves manifests behind that `current` does not name any more.
+fn is_outdated_manifest(file: &Path) -> bool {
+    let number = file
+        .file_name()
+        .and_then(|name| name.to_str()?.strip_prefix('v')?.parse::<u64>().ok());
+    let current = fs::read(file.with_file_name("current")).unwrap_or_default();
+    number.is_some_and(|number| !current.starts_with(&number.to_le_bytes()))
+}
+
+/// Cuts the only journal in two behind some batch, as if fjall had begun a second one there and not yet made tables of the first.
+async fn build_with_two_journals(root: &Path) -> PathBuf {
+    let dir = root.join("two");
+    let options = super::Options {
+        memtable_bytes: 64 << 20,
+        ..small()
+    };
+    let rows = FjallRows::open(&dir, options).unwrap();
+    let history = History::new(SEED);
+    let mut border = 0;
+    for batch in 1..=BATCHES {
+        history.apply(&rows, batch).await.unwrap();
+        if batch == BATCHES / 2 {
+            rows.sync().await.unwrap();
+            border = used(&dir.join("0.jnl"));
+        }
+    }
+    drop(rows);
+    let bytes = fs::read(dir.join("0.jnl")).unwrap();
+    fs::write(dir.join("0.jnl"), &bytes[..border]).unwrap();
+    fs::write(dir.join("1.jnl"), &bytes[border..]).unwrap();
+    dir
+}
+
+/// Bytes before the zeros at the end. A journal's last used byte is the 3 of a trailer.
+fn used(file: &Path) -> usize {
+    fs::read(file)
+        .unwrap()
+        .iter()
+        .rposition(|&byte| byte != 0)
+        .map_or(0, |last| last + 1)
+}
+
+/// fjall alone would leave batches out here and show later ones.
+#[tokio::test]
+async fn a_damaged_or_missing_older_journal_is_told_before_anything_is_changed() {
+    let root = tempfile::tempdir().unwrap();
+    let built = build_with_two_journals(root.path()).await;
+    let models = models().await;
+    let scratch = root.path().join("scratch");
+    copy(&built, &scratch);
+    assert!(matches!(look(&scratch, &models).await, Outcome::Batch(BATCHES)));
+    fs::remove_dir_all(&scratch).unwrap();
+    let old = fs::read(built.join("0.jnl")).unwrap();
+    let mut random = rand::rngs::SmallRng::seed_from_u64(SEED);
+    for round in 0..60 {
+        copy(&built, &scratch);
+        let mut bytes = old.clone();
+        match round {
+            0 => fs::remove_file(scratch.join("0.jnl")).unwrap(),
+            1..20 => bytes.truncate(random.random_range(1..old.len())),
+            20 => bytes.clear(),
+            _ => bytes[random.random_range(0..old.len())] ^= 1 << random.random_range(0..8),
+        }
+        if round > 0 {
+            fs::write(scratch.join("0.jnl"), &bytes).unwrap();
+        }
+        let before: Vec<Vec<u8>> = files(&scratch).iter().map(|file| fs::read(file).unwrap()).collect();
+        match look(&scratch, &models).await {
+            Outcome::Refused(reason) => {
+                assert!(reason.contains(scratch.to_str().unwrap()), "{reason:?} names no place")
+            }
+            Outcome::Batch(batch) => panic!("round {round}: batch {batch} came back"),
+        }
+        let after: Vec<Vec<u8>> = files(&scratch).iter().map(|file| fs::read(file).unwrap()).collect();
+        assert!(
+            round == 0 || round == 20 || before == after,
+            "round {round}: files were changed"
+        );
+        fs::remove_dir_all(&scratch).unwrap();
+    }
+}
+
+/// Behind a power failure any page of what was not synced may be missing, the first as well as the last.
+#[tokio::test]
+async fn holes_in_the_newest_journal_are_a_torn_tail() {
+    let root = tempfile::tempdir().unwrap();
+    let built = build_with_two_journals(root.path()).await;
+    let models = models().await;
+    let length = used(&built.join("1.jnl"));
+    let mut random = rand::rngs::SmallRng::seed_from_u64(SEED);
+    for _ in 0..30 {
+        let scratch = root.path().join("scratch");
+        copy(&built, &scratch);
+        let mut bytes = fs::read(scratch.join("1.jnl")).unwrap();
+        let from = random.random_range(0..length);
+        bytes[from..(from + 4096).min(length)].fill(0);
+        fs::write(scratch.join("1.jnl"), bytes).unwrap();
+        match look(&scratch, &models).await {
+            Outcome::Batch(batch) => assert!((BATCHES / 2..BATCHES).contains(&batch), "batch {batch} came back"),
+            Outcome::Refused(reason) => panic!("{reason}"),
+        }
+        // The cut is final: what is written now stands right behind it.
+        let rows = FjallRows::open(&scratch, small()).unwrap();
+        let batch = History::batch_of(rows.fence().await.unwrap().as_ref());
+        History::new(SEED).apply(&rows, batch + 1).await.unwrap();
+        drop(rows);
+        assert!(matches!(look(&scratch, &models).await, Outcome::Batch(found) if found == batch + 1));
+        fs::remove_dir_all(&scratch).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_directory_or_a_file_rolled_back_is_told_or_leaves_an_earlier_batch() {
+    let root = tempfile::tempdir().unwrap();
+    let copies = build(root.path(), &[BATCHES / 4, BATCHES / 2, BATCHES]).await;
+    let models = models().await;
+    let [oldest, older, newest] = copies.as_slice() else {
+        panic!("three copies")
+    };
+    for (old, batch) in [(oldest, BATCHES / 4), (older, BATCHES / 2)] {
+        let whole = root.path().join("whole");
+        copy(old, &whole);
+        assert!(matches!(look(&whole, &models).await, Outcome::Batch(found) if found == batch));
+        fs::remove_dir_all(&whole).unwrap();
+        for file in files(old) {
+            let name = file.strip_prefix(old).unwrap();
+            let scratch = root.path().join("scratch");
+            copy(newest, &scratch);
+            copy_sparsely(&file, &scratch.join(name));
+            look(&scratch, &models).await;
+            fs::remove_dir_all(&scratch).unwrap();
+        }
+    }
+}

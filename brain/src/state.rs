@@ -1,0 +1,165 @@
+//! What is published: the view that reads take, leases and alarms. The sequencer writes it, everybody reads it.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+
+use crate::lease::Leases;
+use crate::log::Slot;
+use crate::mvcc::Revision;
+use crate::mvcc::view::View;
+use crate::rows::Rows;
+
+/// etcd's number of the alarm that stands while there is no space.
+pub const NOSPACE: i32 = 1;
+/// etcd's number of the alarm that stands when data is damaged.
+pub const CORRUPT: i32 = 2;
+
+/// Slots between two entries of the index from revisions to slots.
+const INDEX_STEP: u64 = 32;
+
+/// The published state of the store.
+pub struct State<R: Rows> {
+    view: ArcSwap<View<R::Snapshot>>,
+    leases: Mutex<Leases>,
+    alarms: Mutex<BTreeSet<(i32, u64)>>,
+    /// Where revisions stand in the log: base revision of a batch and its first slot, ascending, not every batch.
+    index: Mutex<Vec<(Revision, Slot)>>,
+    /// The next slot: all before it are committed.
+    committed: AtomicU64,
+    /// Everything that compaction up to here made superfluous is gone.
+    deleted_up_to: watch::Sender<Revision>,
+    /// Something stored is damaged: reads and writes are refused.
+    corrupt: AtomicBool,
+    epoch: Arc<AtomicU64>,
+}
+
+impl<R: Rows> State<R> {
+    /// The state that was found when the store was opened.
+    pub fn new(view: View<R::Snapshot>, leases: Leases, alarms: BTreeSet<(i32, u64)>) -> Self {
+        Self {
+            view: ArcSwap::from_pointee(view),
+            leases: Mutex::new(leases),
+            alarms: Mutex::new(alarms),
+            index: Mutex::default(),
+            committed: AtomicU64::new(Slot::FIRST.0),
+            deleted_up_to: watch::Sender::new(0),
+            corrupt: AtomicBool::new(false),
+            epoch: Arc::default(),
+        }
+    }
+
+    /// The newest view.
+    pub fn view(&self) -> Arc<View<R::Snapshot>> {
+        self.view.load_full()
+    }
+
+    /// Makes a newer view the one that reads take.
+    pub fn publish(&self, view: View<R::Snapshot>) {
+        self.view.store(Arc::new(view));
+    }
+
+    /// The leases. Held for moments only.
+    pub fn leases(&self) -> MutexGuard<'_, Leases> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The leases, for those that lock them by themselves.
+    pub(crate) fn leases_mutex(&self) -> &Mutex<Leases> {
+        &self.leases
+    }
+
+    /// Raised alarms: etcd's number of the kind, and the member.
+    pub fn alarms(&self) -> MutexGuard<'_, BTreeSet<(i32, u64)>> {
+        self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Some member has no space.
+    pub fn has_alarm(&self, kind: i32) -> bool {
+        self.alarms().iter().any(|(raised, _)| *raised == kind)
+    }
+
+    /// Notes that all slots before `next` are committed; the batch with base revision `base` began at `first`.
+    pub fn commit(&self, base: Revision, first: Slot, next: Slot) {
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        if index.last().is_none_or(|(_, last)| first.0 >= last.0 + INDEX_STEP) {
+            index.push((base, first));
+        }
+        self.committed.store(next.0, Ordering::Release);
+    }
+
+    /// The first slot that is not committed.
+    pub fn committed(&self) -> Slot {
+        Slot(self.committed.load(Ordering::Acquire))
+    }
+
+    /// A slot at or before the batch that made `revision`; `None` when it is older than what was noted.
+    pub fn slot_before(&self, revision: Revision) -> Option<Slot> {
+        let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        let after = index.partition_point(|(base, _)| *base < revision);
+        after.checked_sub(1).map(|at| index[at].1)
+    }
+
+    /// The oldest slot that was noted.
+    pub fn first_noted(&self) -> Option<Slot> {
+        self.index
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .first()
+            .map(|(_, slot)| *slot)
+    }
+
+    /// Forgets where revisions stand in slots that are destroyed.
+    pub fn forget_below(&self, watermark: Slot) {
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone = index.partition_point(|(_, slot)| *slot < watermark);
+        index.drain(..gone);
+    }
+
+    /// Up to which revision superseded versions are gone; changes as compaction goes on.
+    pub fn deleted_up_to(&self) -> watch::Receiver<Revision> {
+        self.deleted_up_to.subscribe()
+    }
+
+    /// Notes that versions superseded up to `revision` are gone.
+    pub fn set_deleted_up_to(&self, revision: Revision) {
+        self.deleted_up_to.send_replace(revision);
+    }
+
+    /// Something stored is damaged.
+    pub fn is_corrupt(&self) -> bool {
+        self.corrupt.load(Ordering::Acquire)
+    }
+
+    /// Stops serving: something stored is damaged.
+    pub fn set_corrupt(&self) {
+        self.corrupt.store(true, Ordering::Release);
+    }
+
+    /// The epoch of the leader, which takes the place of etcd's raft term.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// The epoch, for those who show it in every answer.
+    pub fn epoch_cell(&self) -> Arc<AtomicU64> {
+        self.epoch.clone()
+    }
+
+    /// Begins an epoch.
+    pub fn set_epoch(&self, epoch: u64) {
+        self.epoch.store(epoch, Ordering::Release);
+    }
+}
+
+/// Time since boot. It goes on while the machine sleeps, and no clock step moves it.
+#[must_use]
+pub fn since_boot() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+}

@@ -1,0 +1,42 @@
+//! Where watchers find what the ring no longer has.
+
+use std::sync::Arc;
+
+use crate::mvcc::{Committed, Revision};
+
+#[cfg(test)]
+pub(crate) mod model;
+
+/// The committed revisions of a store, as far back as compaction left them.
+///
+/// Laws:
+/// 1. `read` shows only what is published, and every published revision that is not compacted.
+/// 2. The compacted revision itself can still be read, a deletion in it included.
+/// 3. `published` and `compacted` never go back, and answer without waiting.
+pub trait History: Send + Sync + 'static {
+    /// Whole revisions at or after `from` in ascending order, without a gap: the first one, and then as many as fit
+    /// into `max_bytes`. Previous versions are filled in where compaction left them. Nothing means that there is
+    /// no such revision up to the published one.
+    fn read(
+        &self,
+        from: Revision,
+        max_bytes: usize,
+    ) -> impl Future<Output = Result<Vec<Arc<Committed>>, HistoryError>> + Send;
+
+    /// The newest revision that reads may show.
+    fn published(&self) -> Revision;
+
+    /// The compacted revision; older ones are gone. Less than 1 when nothing was compacted.
+    fn compacted(&self) -> Revision;
+}
+
+/// Why history could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum HistoryError {
+    /// The revision asked for is older than this compacted one: the watcher ends.
+    #[error("revisions before {0} are compacted")]
+    Compacted(Revision),
+    /// Ask again later.
+    #[error("history cannot be read")]
+    Unavailable(#[source] anyhow::Error),
+}

@@ -1,0 +1,108 @@
+//! A history in memory, for tests.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use super::{History, HistoryError};
+use crate::mvcc::{Committed, EventKind, Revision};
+use crate::watch::mailbox::locked;
+
+/// The plainest history that obeys the laws. It also counts reads, and fails as many of them as it is told to.
+#[derive(Debug, Clone)]
+pub(crate) struct ModelHistory(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    revisions: BTreeMap<Revision, Arc<Committed>>,
+    published: Revision,
+    compacted: Revision,
+    reads: usize,
+    failures: usize,
+}
+
+impl ModelHistory {
+    /// A fresh store.
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Mutex::new(State {
+            revisions: BTreeMap::new(),
+            published: 1,
+            compacted: -1,
+            reads: 0,
+            failures: 0,
+        })))
+    }
+
+    /// Takes the next revision.
+    pub(crate) fn append(&self, committed: &Arc<Committed>) {
+        let mut state = locked(&self.0);
+        assert_eq!(committed.revision, state.published + 1, "revisions are dense");
+        state.published = committed.revision;
+        state.revisions.insert(committed.revision, Arc::clone(committed));
+    }
+
+    /// Forgets what is older than `revision`.
+    pub(crate) fn compact(&self, revision: Revision) {
+        let mut state = locked(&self.0);
+        let compacted = revision.max(state.compacted);
+        state.compacted = compacted;
+        state.revisions = state.revisions.split_off(&compacted);
+    }
+
+    /// Makes the next `count` reads fail.
+    pub(crate) fn fail(&self, count: usize) {
+        locked(&self.0).failures = count;
+    }
+
+    /// Reads so far.
+    pub(crate) fn reads(&self) -> usize {
+        locked(&self.0).reads
+    }
+
+    fn slice(&self, from: Revision, max_bytes: usize) -> Result<Vec<Arc<Committed>>, HistoryError> {
+        let mut state = locked(&self.0);
+        state.reads += 1;
+        if state.failures > 0 {
+            state.failures -= 1;
+            return Err(HistoryError::Unavailable(anyhow::anyhow!("told to fail")));
+        }
+        if from < state.compacted {
+            return Err(HistoryError::Compacted(state.compacted));
+        }
+        let mut bytes = 0;
+        let mut revisions = Vec::new();
+        for committed in state.revisions.range(from..).map(|(_, committed)| committed) {
+            let size: usize = committed
+                .events
+                .iter()
+                .map(|event| event.kv.key.len() + event.kv.value.len())
+                .sum();
+            if bytes + size > max_bytes && !revisions.is_empty() {
+                break;
+            }
+            bytes += size;
+            let mut committed = Committed::clone(committed);
+            for event in &mut committed.events {
+                event
+                    .prev_kv
+                    .take_if(|prev| prev.mod_revision < state.compacted && event.kind == EventKind::Put);
+            }
+            revisions.push(Arc::new(committed));
+        }
+        Ok(revisions)
+    }
+}
+
+impl History for ModelHistory {
+    async fn read(&self, from: Revision, max_bytes: usize) -> Result<Vec<Arc<Committed>>, HistoryError> {
+        tokio::task::yield_now().await; // as a read from a medium does
+        self.slice(from, max_bytes)
+    }
+
+    fn published(&self) -> Revision {
+        locked(&self.0).published
+    }
+
+    fn compacted(&self) -> Revision {
+        locked(&self.0).compacted
+    }
+}

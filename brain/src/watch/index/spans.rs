@@ -1,0 +1,249 @@
+//! A map from ranges of keys: a treap ordered by range whose subtrees know the furthest end within.
+//!
+//! Invariant: a parent's priority is not lower than its children's, and `furthest` names the node with the greatest
+//! end in the subtree of its node.
+
+use std::cmp::Ordering;
+use std::hash::{BuildHasher, RandomState};
+
+use bytes::Bytes;
+
+use crate::watch::range::End;
+
+/// Position of a node; [`NONE`] is no node.
+type Link = u32;
+const NONE: Link = Link::MAX;
+
+#[derive(Debug)]
+struct Node<T> {
+    from: Bytes,
+    end: End,
+    /// `None` in a node that is free.
+    value: Option<T>,
+    priority: u64,
+    left: Link,
+    right: Link,
+    furthest: Link,
+}
+
+/// Values of `T`, one for each different range.
+#[derive(Debug)]
+pub(super) struct Spans<T> {
+    nodes: Vec<Node<T>>,
+    free: Vec<Link>,
+    root: Link,
+    /// Makes the shape of the tree unknown to whoever chooses the ranges.
+    seed: RandomState,
+    inserted: u64,
+}
+
+impl<T> Spans<T> {
+    pub(super) fn new() -> Self {
+        Self {
+            nodes: Vec::new(),
+            free: Vec::new(),
+            root: NONE,
+            seed: RandomState::new(),
+            inserted: 0,
+        }
+    }
+
+    /// The value of a range, made if there is none.
+    pub(super) fn get_or_insert_with(&mut self, from: &Bytes, end: &End, make: impl FnOnce() -> T) -> &mut T {
+        let link = match self.link(from, end) {
+            NONE => self.insert(from.clone(), end.clone()),
+            link => link,
+        };
+        self.node_mut(link).value.get_or_insert_with(make)
+    }
+
+    /// The value of a range.
+    pub(super) fn get_mut(&mut self, from: &Bytes, end: &End) -> Option<&mut T> {
+        match self.link(from, end) {
+            NONE => None,
+            link => self.node_mut(link).value.as_mut(),
+        }
+    }
+
+    /// Forgets a range and answers its value.
+    pub(super) fn remove(&mut self, from: &Bytes, end: &End) -> Option<T> {
+        let link = self.link(from, end);
+        if link == NONE {
+            return None;
+        }
+        self.root = self.cut(self.root, from, end);
+        self.free.push(link);
+        self.node_mut(link).value.take()
+    }
+
+    /// Calls `found` for the value of every range that `key` is in.
+    pub(super) fn stab<'a>(&'a self, key: &[u8], found: &mut impl FnMut(&'a T)) {
+        self.stab_below(self.root, key, found);
+    }
+
+    /// All values, in no order.
+    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
+        self.nodes.iter().filter_map(|node| node.value.as_ref())
+    }
+
+    fn stab_below<'a>(&'a self, mut link: Link, key: &[u8], found: &mut impl FnMut(&'a T)) {
+        while link != NONE {
+            let node = self.node(link);
+            if !self.node(node.furthest).end.is_after(key) {
+                return; // no range below reaches as far as the key
+            }
+            self.stab_below(node.left, key, found);
+            if node.from.as_ref() > key {
+                return; // all ranges to the right begin behind the key
+            }
+            if node.end.is_after(key) {
+                node.value.iter().for_each(&mut *found);
+            }
+            link = node.right;
+        }
+    }
+
+    fn link(&self, from: &Bytes, end: &End) -> Link {
+        let mut link = self.root;
+        while link != NONE {
+            let node = self.node(link);
+            link = match (from, end).cmp(&(&node.from, &node.end)) {
+                Ordering::Less => node.left,
+                Ordering::Greater => node.right,
+                Ordering::Equal => return link,
+            };
+        }
+        NONE
+    }
+
+    fn insert(&mut self, from: Bytes, end: End) -> Link {
+        self.inserted += 1;
+        let priority = self.seed.hash_one(self.inserted);
+        let (left, right) = self.split(self.root, &from, &end);
+        let node = Node {
+            from,
+            end,
+            value: None,
+            priority,
+            left: NONE,
+            right: NONE,
+            furthest: NONE,
+        };
+        let link = if let Some(link) = self.free.pop() {
+            *self.node_mut(link) = node;
+            link
+        } else {
+            self.nodes.push(node);
+            Link::try_from(self.nodes.len() - 1).expect("fewer than 2^32 ranges fit into memory")
+        };
+        self.node_mut(link).furthest = link;
+        let left = self.join(left, link);
+        self.root = self.join(left, right);
+        link
+    }
+
+    /// Takes one range out of the subtree and answers its new top.
+    fn cut(&mut self, link: Link, from: &Bytes, end: &End) -> Link {
+        if link == NONE {
+            return NONE;
+        }
+        let node = self.node(link);
+        let (left, right) = (node.left, node.right);
+        match (from, end).cmp(&(&node.from, &node.end)) {
+            Ordering::Less => self.node_mut(link).left = self.cut(left, from, end),
+            Ordering::Greater => self.node_mut(link).right = self.cut(right, from, end),
+            Ordering::Equal => return self.join(left, right),
+        }
+        self.measure(link);
+        link
+    }
+
+    /// Parts a subtree into what is below a range and the rest.
+    fn split(&mut self, link: Link, from: &Bytes, end: &End) -> (Link, Link) {
+        if link == NONE {
+            return (NONE, NONE);
+        }
+        let node = self.node(link);
+        let (left, right) = (node.left, node.right);
+        if (&node.from, &node.end) < (from, end) {
+            let (low, high) = self.split(right, from, end);
+            self.node_mut(link).right = low;
+            self.measure(link);
+            (link, high)
+        } else {
+            let (low, high) = self.split(left, from, end);
+            self.node_mut(link).left = high;
+            self.measure(link);
+            (low, link)
+        }
+    }
+
+    /// Makes one subtree of two, the first all below the second.
+    fn join(&mut self, low: Link, high: Link) -> Link {
+        if low == NONE {
+            return high;
+        }
+        if high == NONE {
+            return low;
+        }
+        if self.node(low).priority >= self.node(high).priority {
+            let right = self.node(low).right;
+            self.node_mut(low).right = self.join(right, high);
+            self.measure(low);
+            low
+        } else {
+            let left = self.node(high).left;
+            self.node_mut(high).left = self.join(low, left);
+            self.measure(high);
+            high
+        }
+    }
+
+    /// Sets `furthest` from the node and its children.
+    fn measure(&mut self, link: Link) {
+        let node = self.node(link);
+        let mut furthest = link;
+        for child in [node.left, node.right] {
+            if child != NONE {
+                let candidate = self.node(child).furthest;
+                if self.node(candidate).end > self.node(furthest).end {
+                    furthest = candidate;
+                }
+            }
+        }
+        self.node_mut(link).furthest = furthest;
+    }
+
+    fn node(&self, link: Link) -> &Node<T> {
+        &self.nodes[link as usize]
+    }
+
+    fn node_mut(&mut self, link: Link) -> &mut Node<T> {
+        &mut self.nodes[link as usize]
+    }
+}
+
+#[cfg(test)]
+impl<T> Spans<T> {
+    /// Checks the invariants, and answers the depth of the tree.
+    pub(super) fn verify(&self) -> usize {
+        self.verify_below(self.root)
+    }
+
+    fn verify_below(&self, link: Link) -> usize {
+        if link == NONE {
+            return 0;
+        }
+        let node = self.node(link);
+        let mut furthest = &node.end;
+        for child in [node.left, node.right].into_iter().filter(|child| *child != NONE) {
+            assert!(
+                self.node(child).priority <= node.priority,
+                "a child outranks its parent"
+            );
+            furthest = furthest.max(&self.node(self.node(child).furthest).end);
+        }
+        assert_eq!(&self.node(node.furthest).end, furthest, "furthest is wrong");
+        1 + self.verify_below(node.left).max(self.verify_below(node.right))
+    }
+}

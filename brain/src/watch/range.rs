@@ -1,0 +1,111 @@
+//! Which keys a watcher asks for.
+
+use bytes::Bytes;
+
+/// Where a range of keys ends. Every end is less than [`End::Never`].
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum End {
+    /// Right before this key.
+    Before(Bytes),
+    /// Behind every key.
+    Never,
+}
+
+impl End {
+    /// Whether `key` lies before the end.
+    pub(super) fn is_after(&self, key: &[u8]) -> bool {
+        match self {
+            End::Before(end) => key < end.as_ref(),
+            End::Never => true,
+        }
+    }
+}
+
+/// A single key, or all keys from one up to an end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyRange(pub(super) Shape);
+
+/// The two kinds of range, which the index keeps apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Shape {
+    One(Bytes),
+    Span(Bytes, End),
+}
+
+/// A range that no key can be in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("mvcc: watcher range is empty")]
+pub struct EmptyRange;
+
+impl KeyRange {
+    /// The range that a request means by `key` and `range_end`: no end means the key alone, an end of one zero byte
+    /// means every key from `key` on, and an empty key is the smallest one, a zero byte.
+    ///
+    /// # Errors
+    /// [`EmptyRange`] when the end is not behind the key.
+    pub fn from_request(key: Bytes, range_end: Bytes) -> Result<Self, EmptyRange> {
+        let key = if key.is_empty() { Bytes::from_static(&[0]) } else { key };
+        if range_end.is_empty() {
+            return Ok(Self(Shape::One(key)));
+        }
+        if range_end.as_ref() == [0] {
+            return Ok(Self(Shape::Span(key, End::Never)));
+        }
+        if key >= range_end {
+            return Err(EmptyRange);
+        }
+        Ok(Self(Shape::Span(key, End::Before(range_end))))
+    }
+
+    /// Whether `key` is in the range.
+    #[must_use]
+    pub fn contains(&self, key: &[u8]) -> bool {
+        match &self.0 {
+            Shape::One(one) => one == key,
+            Shape::Span(from, end) => from.as_ref() <= key && end.is_after(key),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(key: &'static [u8], end: &'static [u8]) -> Result<KeyRange, EmptyRange> {
+        KeyRange::from_request(Bytes::from_static(key), Bytes::from_static(end))
+    }
+
+    #[test]
+    fn no_end_means_the_key_alone() {
+        let one = range(b"a", b"").unwrap();
+        assert!(one.contains(b"a") && !one.contains(b"a\0") && !one.contains(b"b"));
+    }
+
+    #[test]
+    fn an_end_of_zero_means_every_key_from_there_on() {
+        let rest = range(b"b", b"\0").unwrap();
+        assert!(rest.contains(b"b") && rest.contains(b"\xff\xff") && !rest.contains(b"a\xff"));
+        let all = range(b"", b"\0").unwrap();
+        assert!(all.contains(b"\0") && all.contains(b"\xff"));
+    }
+
+    #[test]
+    fn an_empty_key_is_a_zero_byte() {
+        let one = range(b"", b"").unwrap();
+        assert!(one.contains(b"\0") && !one.contains(b"a"));
+    }
+
+    #[test]
+    fn a_range_ends_right_before_its_end() {
+        let span = range(b"a", b"c").unwrap();
+        assert!(span.contains(b"a") && span.contains(b"b\xff") && !span.contains(b"c") && !span.contains(b"`"));
+    }
+
+    #[test]
+    fn an_end_that_is_not_behind_the_key_is_refused() {
+        assert_eq!(range(b"b", b"b"), Err(EmptyRange));
+        assert_eq!(range(b"b", b"a"), Err(EmptyRange));
+        assert_eq!(range(b"\0", b"\0").map(|all| all.contains(b"x")), Ok(true));
+        assert_eq!(EmptyRange.to_string(), "mvcc: watcher range is empty");
+    }
+}

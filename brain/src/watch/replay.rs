@@ -1,0 +1,155 @@
+//! History in shared pieces, so that a thousand watchers that lag cost little more than one.
+//!
+//! Streams keep no piece between two responses: what is held in memory is the cache and the few reads under way,
+//! however many streams lag and however slowly they read.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::anyhow;
+use tokio::sync::Semaphore;
+use tracing::{info, warn};
+
+use super::Options;
+use super::history::{History, HistoryError};
+use super::mailbox::locked;
+use super::range::KeyRange;
+use super::ring::{Entry, Limit, scan};
+use crate::mvcc::Revision;
+
+/// Reads that are under way at once, for all streams together.
+const READS: usize = 4;
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+const LAST_RETRY: Duration = Duration::from_secs(1);
+
+/// Every event from one revision through another.
+#[derive(Debug)]
+pub struct Chunk {
+    from: Revision,
+    through: Revision,
+    entries: Vec<Arc<Entry>>,
+    weight: usize,
+}
+
+impl Chunk {
+    /// The first revision that the chunk covers.
+    #[must_use]
+    pub fn from(&self) -> Revision {
+        self.from
+    }
+
+    /// The last revision that the chunk covers.
+    #[must_use]
+    pub fn through(&self) -> Revision {
+        self.through
+    }
+
+    /// As [`super::ring::Ring::scan`].
+    pub(super) fn scan(&self, range: &KeyRange, from: Revision, limit: Limit) -> (Vec<Arc<Entry>>, Revision) {
+        let offset = self.entries.partition_point(|entry| entry.revision() < from);
+        let through = limit.through.min(self.through);
+        scan(self.entries[offset..].iter(), range, Limit { through, ..limit })
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Replay<H> {
+    history: H,
+    options: Options,
+    /// Most recently used last.
+    cache: Mutex<VecDeque<Arc<Chunk>>>,
+    reads: Semaphore,
+    failing: AtomicBool,
+}
+
+impl<H: History> Replay<H> {
+    /// Nothing cached.
+    pub fn new(history: H, options: Options) -> Self {
+        Self {
+            history,
+            options,
+            cache: Mutex::default(),
+            reads: Semaphore::new(READS),
+            failing: AtomicBool::new(false),
+        }
+    }
+
+    /// The store's history.
+    pub fn history(&self) -> &H {
+        &self.history
+    }
+
+    /// A chunk in memory that covers `revision`.
+    pub fn cached(&self, revision: Revision) -> Option<Arc<Chunk>> {
+        let mut cache = locked(&self.cache);
+        let at = cache
+            .iter()
+            .position(|chunk| (chunk.from..=chunk.through).contains(&revision))?;
+        let chunk = cache.remove(at)?;
+        cache.push_back(Arc::clone(&chunk));
+        Some(chunk)
+    }
+
+    /// A chunk that begins at or before `from` and covers it. Keeps trying while history cannot be read.
+    ///
+    /// # Errors
+    /// The compacted revision, if `from` is older.
+    pub async fn load(&self, from: Revision) -> Result<Arc<Chunk>, Revision> {
+        let mut delay = FIRST_RETRY;
+        loop {
+            match self.try_load(from).await {
+                Ok(chunk) => {
+                    if self.failing.swap(false, Ordering::Relaxed) {
+                        info!("history can be read again");
+                    }
+                    return Ok(chunk);
+                }
+                Err(HistoryError::Compacted(revision)) => return Err(revision),
+                Err(HistoryError::Unavailable(error)) => {
+                    if !self.failing.swap(true, Ordering::Relaxed) {
+                        warn!(%from, error = format!("{error:#}"), "cannot read history for watchers; trying again");
+                    }
+                    tokio::time::sleep(delay).await;
+                    delay = (delay * 2).min(LAST_RETRY);
+                }
+            }
+        }
+    }
+
+    async fn try_load(&self, from: Revision) -> Result<Arc<Chunk>, HistoryError> {
+        let closed = |error| HistoryError::Unavailable(anyhow::Error::new(error));
+        let _permit = self.reads.acquire().await.map_err(closed)?;
+        if let Some(chunk) = self.cached(from) {
+            return Ok(chunk); // another stream was faster
+        }
+        let published = self.history.published();
+        if from > published {
+            let error = anyhow!("revision {from} is behind the published one, {published}");
+            return Err(HistoryError::Unavailable(error));
+        }
+        let revisions = self.history.read(from, self.options.chunk_bytes).await?;
+        let through = revisions.last().map_or(published, |last| last.revision);
+        let entries: Vec<_> = revisions.iter().flat_map(Entry::of).collect();
+        let chunk = Arc::new(Chunk {
+            from,
+            through,
+            weight: entries.iter().map(|entry| entry.weight()).sum(),
+            entries,
+        });
+        self.keep(&chunk);
+        Ok(chunk)
+    }
+
+    fn keep(&self, chunk: &Arc<Chunk>) {
+        let mut cache = locked(&self.cache);
+        cache.push_back(Arc::clone(chunk));
+        let mut weight: usize = cache.iter().map(|chunk| chunk.weight).sum();
+        while weight > self.options.cache_bytes {
+            let Some(oldest) = cache.pop_front() else { break };
+            weight -= oldest.weight;
+        }
+    }
+}

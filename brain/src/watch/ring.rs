@@ -1,0 +1,279 @@
+//! The newest events, bounded in bytes, with a position each.
+//!
+//! Invariant: the ring holds whole revisions, all of them from `covers_from` up to `through`.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+
+use super::range::KeyRange;
+use crate::mvcc::{Committed, Event, Revision};
+
+/// Whether a watcher asked for the key as it was before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PrevKv {
+    /// Without the previous version.
+    Omitted,
+    /// With it, if there was one.
+    Included,
+}
+
+/// One event and its encodings, shared by all whom it concerns.
+#[derive(Debug)]
+pub struct Entry {
+    committed: Arc<Committed>,
+    index: usize,
+    plain: OnceLock<Bytes>,
+    with_prev_kv: OnceLock<Bytes>,
+}
+
+impl Entry {
+    /// The entries of a revision, in the order of its events.
+    pub(super) fn of(committed: &Arc<Committed>) -> impl Iterator<Item = Arc<Entry>> {
+        (0..committed.events.len()).map(|index| {
+            Arc::new(Entry {
+                committed: Arc::clone(committed),
+                index,
+                plain: OnceLock::new(),
+                with_prev_kv: OnceLock::new(),
+            })
+        })
+    }
+
+    /// The revision that the event belongs to.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.committed.revision
+    }
+
+    /// The event.
+    #[must_use]
+    pub fn event(&self) -> &Event {
+        &self.committed.events[self.index]
+    }
+
+    /// What `encode` makes of the event; it is called once for each form, whoever asks. It must always make the same.
+    pub fn encoded(&self, form: PrevKv, encode: impl FnOnce(&Event, PrevKv) -> Bytes) -> Bytes {
+        let cell = match form {
+            PrevKv::Omitted => &self.plain,
+            // Nothing to leave out: both forms are the same bytes.
+            PrevKv::Included if self.event().prev_kv.is_none() => &self.plain,
+            PrevKv::Included => &self.with_prev_kv,
+        };
+        cell.get_or_init(|| encode(self.event(), form)).clone()
+    }
+
+    /// Bytes of keys and values, as they would be sent.
+    pub(super) fn len(&self) -> usize {
+        let event = self.event();
+        let prev = event.prev_kv.as_ref().map_or(0, |kv| kv.key.len() + kv.value.len());
+        event.kv.key.len() + event.kv.value.len() + prev
+    }
+
+    /// Memory that the entry may come to hold: the event and both encodings.
+    pub(super) fn weight(&self) -> usize {
+        const FIXED: usize = size_of::<Entry>() + size_of::<Event>() + 128;
+        FIXED + 3 * self.len()
+    }
+}
+
+/// Consecutive events that concern one watcher: positions from `start` up to, not including, `end`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// Revision of the event at `start`, or a lower one that the watcher has seen already.
+    pub(super) revision: Revision,
+}
+
+/// How much one look into a ring or chunk may bring.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limit {
+    /// Events that are looked at; the revision that reaches it is finished.
+    pub(super) events: usize,
+    /// Bytes that are taken; the revision that reaches it is finished.
+    pub(super) bytes: usize,
+    /// The last revision that is looked at.
+    pub(super) through: Revision,
+}
+
+/// The positions asked for are no longer in the ring.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct FellOff;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Ring {
+    entries: VecDeque<Arc<Entry>>,
+    first: u64,
+    covers_from: Revision,
+    through: Revision,
+    bytes: usize,
+    max_bytes: usize,
+}
+
+impl Ring {
+    /// An empty ring of a store that is at `revision`.
+    pub(super) fn new(revision: Revision, max_bytes: usize) -> Self {
+        Self {
+            entries: VecDeque::new(),
+            first: 0,
+            covers_from: revision + 1,
+            through: revision,
+            bytes: 0,
+            max_bytes,
+        }
+    }
+
+    /// Position of the oldest event.
+    pub(super) fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Position that the next event will get.
+    pub(super) fn end(&self) -> u64 {
+        self.first + self.entries.len() as u64
+    }
+
+    /// The newest revision.
+    pub(super) fn through(&self) -> Revision {
+        self.through
+    }
+
+    /// The oldest revision of which, and from which on, all events are here.
+    pub(super) fn covers_from(&self) -> Revision {
+        self.covers_from
+    }
+
+    /// Whether all events from `revision` on are here.
+    pub(super) fn covers(&self, revision: Revision) -> bool {
+        revision >= self.covers_from
+    }
+
+    /// Appends a revision and moves what no longer fits to `evicted`, for the caller to drop when it holds no lock.
+    /// A revision that does not follow the newest one empties the ring: what lies between is not known.
+    pub(super) fn push(&mut self, revision: Revision, entries: Vec<Arc<Entry>>, evicted: &mut Vec<Arc<Entry>>) {
+        if revision != self.through + 1 {
+            // The skipped position makes the loss visible to whoever had read up to the end.
+            self.first = self.end() + 1;
+            evicted.extend(self.entries.drain(..));
+            self.bytes = 0;
+            self.covers_from = revision;
+        }
+        self.through = revision;
+        self.bytes += entries.iter().map(|entry| entry.weight()).sum::<usize>();
+        self.entries.extend(entries);
+        while self.bytes > self.max_bytes {
+            let Some(oldest) = self.entries.front().map(|entry| entry.revision()) else {
+                break;
+            };
+            let end = self.entries.partition_point(|entry| entry.revision() == oldest);
+            self.bytes -= self.entries.range(..end).map(|entry| entry.weight()).sum::<usize>();
+            self.first += end as u64;
+            evicted.extend(self.entries.drain(..end));
+            self.covers_from = oldest + 1;
+        }
+    }
+
+    /// Events from a position on, up to the end of the revision that reaches `limit`.
+    pub(super) fn from_position(&self, position: u64, limit: Limit) -> Result<Vec<Arc<Entry>>, FellOff> {
+        let mut taken = Vec::new();
+        let mut room = Room::new(limit);
+        for entry in self.entries.range(self.offset(position)?..) {
+            if !room.take(entry, true) {
+                break;
+            }
+            taken.push(Arc::clone(entry));
+        }
+        Ok(taken)
+    }
+
+    /// Takes the events of `runs`, whole revisions up to `limit`, and leaves the rest in `runs`.
+    pub(super) fn take_runs(&self, runs: &mut VecDeque<Run>, limit: Limit) -> Result<Vec<Arc<Entry>>, FellOff> {
+        let mut taken = Vec::new();
+        let mut room = Room::new(limit);
+        while let Some(run) = runs.front_mut() {
+            let offset = self.offset(run.start)?;
+            for entry in self.entries.range(offset..) {
+                if run.start == run.end {
+                    break;
+                }
+                if !room.take(entry, true) {
+                    run.revision = entry.revision();
+                    return Ok(taken);
+                }
+                taken.push(Arc::clone(entry));
+                run.start += 1;
+            }
+            runs.pop_front();
+        }
+        Ok(taken)
+    }
+
+    /// The events of `range` from revision `from` on, whole revisions up to `limit`, and the revision at which the next
+    /// look has to begin. The ring must cover `from`, and `limit.through` must not be beyond it.
+    pub(super) fn scan(&self, range: &KeyRange, from: Revision, limit: Limit) -> (Vec<Arc<Entry>>, Revision) {
+        let offset = self.entries.partition_point(|entry| entry.revision() < from);
+        scan(self.entries.range(offset..), range, limit)
+    }
+
+    fn offset(&self, position: u64) -> Result<usize, FellOff> {
+        let offset = position.checked_sub(self.first).ok_or(FellOff)?;
+        usize::try_from(offset)
+            .ok()
+            .filter(|offset| *offset <= self.entries.len())
+            .ok_or(FellOff)
+    }
+}
+
+/// The events of `range`, whole revisions up to `limit`, and the revision to go on from. All events up to
+/// `limit.through` must be there.
+pub(super) fn scan<'a>(
+    entries: impl Iterator<Item = &'a Arc<Entry>>,
+    range: &KeyRange,
+    limit: Limit,
+) -> (Vec<Arc<Entry>>, Revision) {
+    let mut taken = Vec::new();
+    let mut room = Room::new(limit);
+    for entry in entries {
+        let wanted = range.contains(&entry.event().kv.key);
+        if !room.take(entry, wanted) {
+            return (taken, entry.revision().min(limit.through + 1));
+        }
+        if wanted {
+            taken.push(Arc::clone(entry));
+        }
+    }
+    (taken, limit.through + 1)
+}
+
+/// What is left of a [`Limit`]; it never ends inside a revision.
+struct Room {
+    limit: Limit,
+    revision: Option<Revision>,
+}
+
+impl Room {
+    fn new(limit: Limit) -> Self {
+        Self { limit, revision: None }
+    }
+
+    fn take(&mut self, entry: &Entry, wanted: bool) -> bool {
+        let limit = &mut self.limit;
+        let is_full = limit.events == 0 || limit.bytes == 0;
+        let begins = self.revision.is_some_and(|revision| revision != entry.revision());
+        if entry.revision() > limit.through || (begins && is_full) {
+            return false;
+        }
+        self.revision = Some(entry.revision());
+        limit.events = limit.events.saturating_sub(1);
+        if wanted {
+            limit.bytes = limit.bytes.saturating_sub(entry.len());
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

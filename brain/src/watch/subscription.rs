@@ -1,0 +1,256 @@
+//! One watcher: what it has seen, and where it finds what comes next.
+//!
+//! Invariant: every event of the watcher before `next` was handed out by [`Subscription::step`] or
+//! [`Subscription::replay`], or was filtered; none was handed out twice.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Hub;
+use super::mailbox::{Mail, Mailbox};
+use super::range::KeyRange;
+use super::replay::Chunk;
+use super::ring::{Entry, FellOff, Run};
+use crate::mvcc::{EventKind, Revision};
+
+/// Which kinds of event a watcher wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kinds {
+    /// Wants puts.
+    pub puts: bool,
+    /// Wants deletions.
+    pub deletes: bool,
+}
+
+impl Kinds {
+    /// Everything.
+    pub const ALL: Kinds = Kinds {
+        puts: true,
+        deletes: true,
+    };
+
+    fn contains(self, kind: EventKind) -> bool {
+        match kind {
+            EventKind::Put => self.puts,
+            EventKind::Delete => self.deletes,
+        }
+    }
+}
+
+/// Whole revisions of a watcher's events.
+#[derive(Debug)]
+pub struct Batch {
+    /// In order; never empty.
+    pub entries: Vec<Arc<Entry>>,
+    /// The watcher has seen everything up to here, this batch included.
+    pub revision: Revision,
+}
+
+/// What one look brought.
+#[derive(Debug)]
+pub enum Step {
+    /// Events. Look again.
+    Batch(Batch),
+    /// Nothing of concern in what was looked at. Look again.
+    Nothing,
+    /// What there is, is newer than it may be. Look again when it may.
+    Held,
+    /// The ring no longer has this revision: go on with [`Subscription::replay`].
+    Missing(Revision),
+    /// Nothing to do until the inbox names the watcher.
+    Synced,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Reads history; the mailbox takes nothing.
+    Behind,
+    /// The mailbox takes everything newer than this revision; what is older comes out of the ring.
+    Joining(Revision),
+    /// The mailbox has everything.
+    Live,
+}
+
+/// See the module. Dropping it ends the watch.
+#[derive(Debug)]
+pub struct Subscription {
+    hub: Hub,
+    id: u64,
+    mailbox: Arc<Mailbox>,
+    range: KeyRange,
+    kinds: Kinds,
+    phase: Phase,
+    next: Revision,
+    /// Taken from the mailbox, not yet from the ring.
+    runs: VecDeque<Run>,
+}
+
+/// The parts of a new subscription that the hub determines.
+pub(super) struct Registered {
+    pub(super) id: u64,
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) next: Revision,
+    pub(super) live: bool,
+}
+
+impl Subscription {
+    pub(super) fn new(hub: Hub, range: KeyRange, kinds: Kinds, registered: Registered) -> Self {
+        hub.gauges().watchers.fetch_add(1, Ordering::Relaxed);
+        let mut subscription = Self {
+            hub,
+            id: registered.id,
+            mailbox: registered.mailbox,
+            range,
+            kinds,
+            phase: Phase::Live,
+            next: registered.next,
+            runs: VecDeque::new(),
+        };
+        if !registered.live {
+            subscription.enter(Phase::Behind);
+        }
+        subscription
+    }
+
+    /// The first revision of which nothing was handed out.
+    #[must_use]
+    pub fn next(&self) -> Revision {
+        self.next
+    }
+
+    /// Whether the watcher still reads what was published before it got here.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.phase != Phase::Live
+    }
+
+    /// Whether an event at or before `revision`, which the hub must have dispatched, may still have to be handed out.
+    #[must_use]
+    pub fn owes(&self, revision: Revision) -> bool {
+        if self.is_behind() {
+            return self.next <= revision;
+        }
+        let oldest = self
+            .runs
+            .front()
+            .map(|run| run.revision)
+            .or_else(|| self.mailbox.oldest());
+        oldest.is_some_and(|oldest| oldest.max(self.next) <= revision)
+    }
+
+    /// Looks for events in the mailbox and the ring. A live watcher gets none after revision `through`.
+    pub fn step(&mut self, through: Revision) -> Step {
+        match self.phase {
+            Phase::Live => self.step_live(through),
+            Phase::Joining(through) => self.step_joining(through),
+            Phase::Behind => {
+                if !self.hub.ring().covers(self.next) {
+                    return Step::Missing(self.next);
+                }
+                let through = self.hub.join(&self.mailbox);
+                self.enter(Phase::Joining(through));
+                self.step_joining(through)
+            }
+        }
+    }
+
+    /// Looks for events in a chunk of history, which must cover [`Subscription::next`].
+    pub fn replay(&mut self, chunk: &Chunk) -> Step {
+        let published = self.hub.revision();
+        let limit = self.hub.options().batch(published);
+        let (entries, next) = chunk.scan(&self.range, self.next, limit);
+        self.advance(entries, next, published)
+    }
+
+    fn step_live(&mut self, through: Revision) -> Step {
+        if self.runs.is_empty() {
+            match self.mailbox.take() {
+                Mail::Lost(from) => return self.fall_behind(from),
+                Mail::Runs(runs) if runs.is_empty() => return Step::Synced,
+                Mail::Runs(runs) => self.runs = runs,
+            }
+        }
+        let oldest = self.runs.front().map_or(self.next, |run| run.revision);
+        let limit = self.hub.options().batch(through);
+        let taken = self.hub.ring().take_runs(&mut self.runs, limit);
+        if self.runs.is_empty() {
+            self.runs = VecDeque::new(); // an idle watcher keeps no memory
+        }
+        match taken {
+            Err(FellOff) => self.fall_behind(oldest),
+            Ok(entries) if entries.is_empty() && !self.runs.is_empty() => Step::Held,
+            Ok(entries) => {
+                let next = entries
+                    .last()
+                    .map_or(self.next, |last| last.revision() + 1)
+                    .max(self.next);
+                self.advance(entries, next, next - 1)
+            }
+        }
+    }
+
+    fn step_joining(&mut self, through: Revision) -> Step {
+        if self.next > through {
+            self.enter(Phase::Live);
+            return Step::Nothing;
+        }
+        let limit = self.hub.options().batch(through);
+        let (entries, next) = {
+            let ring = self.hub.ring();
+            if !ring.covers(self.next) {
+                drop(ring);
+                self.mailbox.leave();
+                self.enter(Phase::Behind);
+                return Step::Missing(self.next);
+            }
+            ring.scan(&self.range, self.next, limit)
+        };
+        if next > through {
+            self.enter(Phase::Live);
+        }
+        self.advance(entries, next, through)
+    }
+
+    /// Hands out what is new and wanted of `entries`, which are all events of the watcher before `next`. `reached` is
+    /// the revision to report when that catches up with it.
+    fn advance(&mut self, mut entries: Vec<Arc<Entry>>, next: Revision, reached: Revision) -> Step {
+        let (seen, kinds) = (self.next, self.kinds);
+        self.next = next.max(seen);
+        entries.retain(|entry| entry.revision() >= seen && kinds.contains(entry.event().kind));
+        let Some(last) = entries.last().map(|entry| entry.revision()) else {
+            return Step::Nothing;
+        };
+        let revision = if next > reached { reached.max(last) } else { last };
+        Step::Batch(Batch { entries, revision })
+    }
+
+    fn fall_behind(&mut self, from: Revision) -> Step {
+        self.mailbox.leave();
+        self.runs = VecDeque::new();
+        self.next = self.next.max(from);
+        self.enter(Phase::Behind);
+        Step::Nothing
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        let lagging = &self.hub.gauges().lagging;
+        match (self.phase == Phase::Live, phase == Phase::Live) {
+            (true, false) => drop(lagging.fetch_add(1, Ordering::Relaxed)),
+            (false, true) => drop(lagging.fetch_sub(1, Ordering::Relaxed)),
+            _ => {}
+        }
+        self.phase = phase;
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.enter(Phase::Live);
+        self.hub.gauges().watchers.fetch_sub(1, Ordering::Relaxed);
+        self.hub.forget(&self.range, self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! Which container image the brains run.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Source of the brain's image.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Image {
+    /// Repository without tag or digest. The tag is `version`. Without it the repository of the operator's `--default-image` is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 255),
+        regex(pattern = r"^[a-zA-Z0-9][a-zA-Z0-9._:/-]*[a-zA-Z0-9]$")
+    )]
+    pub repository: Option<String>,
+
+    /// Digest such as `sha256:…`, used instead of the tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 136), regex(pattern = r"^sha(256:[0-9a-f]{64}|512:[0-9a-f]{128})$"))]
+    pub digest: Option<String>,
+
+    /// When the kubelet pulls the image. Kubernetes decides by the tag if this is not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pull_policy: Option<PullPolicy>,
+
+    /// Secrets of this namespace with credentials for the repository.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub pull_secrets: Vec<LocalRef>,
+}
+
+/// When an image is pulled.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+pub enum PullPolicy {
+    /// At every start of a container.
+    Always,
+    /// Only if the node has none of that name.
+    IfNotPresent,
+    /// Never; the node has to have it.
+    Never,
+}
+
+/// An object of the same namespace, by name.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LocalRef {
+    /// Name of the object.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+}
+
+/// One key of a Secret or ConfigMap of the same namespace.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct KeyRef {
+    /// Name of the object.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+
+    /// Key in the object's data.
+    #[serde(default = "ca_crt")]
+    #[schemars(length(min = 1, max = 253))]
+    pub key: String,
+}
+
+fn ca_crt() -> String {
+    "ca.crt".to_owned()
+}
+
+/// An object of another API, by group, kind and name.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ObjectRef {
+    /// API group of the object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub group: Option<String>,
+
+    /// Kind of the object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub kind: Option<String>,
+
+    /// Name of the object.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+}

@@ -1,0 +1,71 @@
+//! How a change reaches running brains.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The pace and the limits of a roll-out.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Update {
+    /// Who replaces outdated pods.
+    #[serde(default, rename = "type")]
+    pub type_: UpdateType,
+
+    /// How many brains may be missing at once while pods are replaced.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 64))]
+    pub max_unavailable: i32,
+
+    /// How long a new pod has to be ready before the next one is replaced, in seconds.
+    #[serde(default = "ten")]
+    #[schemars(range(min = 0, max = 3600))]
+    pub min_ready_seconds: i32,
+
+    /// How long a planned hand-over of leadership may take before the leader is replaced anyway, in seconds.
+    #[serde(default = "thirty")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub leader_transfer_timeout_seconds: i32,
+
+    /// How long a change may take before it is reported as failed, in seconds.
+    #[serde(default = "six_hundred")]
+    #[schemars(range(min = 1, max = 86400))]
+    pub progress_deadline_seconds: i32,
+}
+
+/// Who replaces outdated pods.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum UpdateType {
+    /// The operator, one after the other, the leader last.
+    #[default]
+    LeaderLast,
+    /// Whoever deletes them.
+    OnDelete,
+}
+
+fn one() -> i32 {
+    1
+}
+
+fn ten() -> i32 {
+    10
+}
+
+fn thirty() -> i32 {
+    30
+}
+
+fn six_hundred() -> i32 {
+    600
+}
+
+impl Default for Update {
+    fn default() -> Self {
+        Self {
+            type_: UpdateType::default(),
+            max_unavailable: one(),
+            min_ready_seconds: ten(),
+            leader_transfer_timeout_seconds: thirty(),
+            progress_deadline_seconds: six_hundred(),
+        }
+    }
+}

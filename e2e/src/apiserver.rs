@@ -1,0 +1,64 @@
+//! kube-apiserver.
+
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+
+use crate::namespace::{NODE, SERVICES};
+use crate::site::Site;
+use crate::store;
+use crate::supervisor::Program;
+
+/// The program's name in state and logs.
+pub const NAME: &str = "kube-apiserver";
+
+/// What to run.
+pub fn program(site: &Site) -> Program {
+    let args = [
+        format!("--etcd-servers=http://{}", store::ADDRESS),
+        format!("--service-cluster-ip-range={SERVICES}"),
+        format!("--advertise-address={NODE}"),
+        format!("--bind-address={NODE}"),
+        "--secure-port=6443".to_owned(),
+        "--allow-privileged=true".to_owned(),
+        "--authorization-mode=Node,RBAC".to_owned(),
+        "--enable-admission-plugins=NodeRestriction".to_owned(),
+        site.file_flag("tls-cert-file", "pki/apiserver.crt"),
+        site.file_flag("tls-private-key-file", "pki/apiserver.key"),
+        site.file_flag("client-ca-file", "pki/ca.crt"),
+        "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+        site.file_flag("service-account-key-file", "pki/sa.pub"),
+        site.file_flag("service-account-signing-key-file", "pki/sa.key"),
+        site.file_flag("kubelet-certificate-authority", "pki/ca.crt"),
+        site.file_flag("kubelet-client-certificate", "pki/admin.crt"),
+        site.file_flag("kubelet-client-key", "pki/admin.key"),
+        // else exec and logs look the node's name up in DNS
+        "--kubelet-preferred-address-types=InternalIP".to_owned(),
+    ];
+    site.kubernetes(NAME, args)
+}
+
+/// A client of the API server that a kubeconfig names.
+///
+/// # Errors
+///
+/// The file cannot be read or makes no client.
+pub async fn client(kubeconfig: &Path) -> anyhow::Result<kube::Client> {
+    let config = Kubeconfig::read_from(kubeconfig).with_context(|| format!("read {}", kubeconfig.display()))?;
+    let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
+    kube::Client::try_from(config).with_context(|| format!("make a client from {}", kubeconfig.display()))
+}
+
+/// Whether it is ready to serve.
+///
+/// # Errors
+///
+/// It is not, and why.
+pub async fn ready(client: &kube::Client) -> anyhow::Result<()> {
+    let answer = client
+        .request_text(http::Request::get("/readyz").body(Vec::new())?)
+        .await?;
+    ensure!(answer == "ok", "/readyz says: {answer}");
+    Ok(())
+}

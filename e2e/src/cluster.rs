@@ -1,0 +1,178 @@
+//! A cluster as its users see it: started, reached from outside, ended.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use anyhow::{Context as _, anyhow, bail};
+use rustix::process::Signal;
+
+use crate::apiserver;
+use crate::config::Config;
+use crate::home::{Home, Name};
+use crate::host::{RELEASE, Report};
+use crate::kubectl::Kubectl;
+use crate::progress::Progress;
+use crate::state::State;
+use crate::sweep;
+use crate::tools::cache::Cache;
+use crate::tools::go;
+
+/// A cluster that is up. It ends when this is dropped, or the process that holds it ends in whatever way.
+#[derive(Debug)]
+pub struct Cluster {
+    home: Home,
+    kubectl: Kubectl,
+    host: Child,
+    leash: Option<ChildStdin>,
+}
+
+impl Cluster {
+    /// Starts one and waits until it is up. `program` is this crate's `cluster`.
+    ///
+    /// # Errors
+    ///
+    /// It does not come up. Then it has been ended again, and the error names the logs.
+    pub fn start(config: &Config, program: &Path, progress: &Progress) -> anyhow::Result<Self> {
+        let home = Home::of(&config.name);
+        let logs = home.logs();
+        // a session of its own: the terminal's Ctrl-C is not for it, it learns from the leash
+        let mut command = Command::new("setsid");
+        command.arg(program).arg("host").arg(serde_json::to_string(config)?);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut host = command
+            .spawn()
+            .with_context(|| format!("start {}", program.display()))?;
+        let leash = host.stdin.take();
+        let reports = BufReader::new(host.stdout.take().context("the host has no output")?);
+        for line in reports.lines() {
+            let line = line.context("read the host's reports")?;
+            match serde_json::from_str(&line).with_context(|| format!("not a report of the host: {line}"))? {
+                Report::Line(line) => progress.say(line),
+                Report::Up => {
+                    let kubernetes = go::KUBERNETES.build(&Cache::open()?, progress)?;
+                    let kubectl = Kubectl::new(&kubernetes, home.kubeconfig());
+                    return Ok(Self {
+                        home,
+                        kubectl,
+                        host,
+                        leash,
+                    });
+                }
+                Report::Failed(why) => {
+                    host.wait().context("wait for the host")?;
+                    bail!("{why}\n--- all logs: {}", logs.display());
+                }
+            }
+        }
+        let status = host.wait().context("wait for the host")?;
+        Err(anyhow!(
+            "the process that runs the cluster ended early: {status}; logs: {}",
+            logs.display()
+        ))
+    }
+
+    /// Its files.
+    pub fn home(&self) -> &Home {
+        &self.home
+    }
+
+    /// kubectl as its administrator.
+    pub fn kubectl(&self) -> &Kubectl {
+        &self.kubectl
+    }
+
+    /// A client as its administrator.
+    ///
+    /// # Errors
+    ///
+    /// The kubeconfig is gone.
+    pub async fn client(&self) -> anyhow::Result<kube::Client> {
+        apiserver::client(&self.home.kubeconfig()).await
+    }
+
+    /// Its programs and ports, as they are now.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be read.
+    pub fn state(&self) -> anyhow::Result<State> {
+        State::read(&self.home)
+    }
+
+    /// The store's URL outside of the cluster's network.
+    ///
+    /// # Errors
+    ///
+    /// The state cannot be read.
+    pub fn store_url(&self) -> anyhow::Result<String> {
+        Ok(format!("http://127.0.0.1:{}", self.port("store")?))
+    }
+
+    /// The loopback port that leads to something in the cluster's network.
+    ///
+    /// # Errors
+    ///
+    /// The state cannot be read, or there is no such port.
+    pub fn port(&self, name: &str) -> anyhow::Result<u16> {
+        self.state()?
+            .ports
+            .get(name)
+            .copied()
+            .with_context(|| format!("no port leads to {name}"))
+    }
+
+    /// Lets it run on when this process ends; [`down`] ends it.
+    ///
+    /// # Errors
+    ///
+    /// It has ended already.
+    pub fn release(mut self) -> anyhow::Result<()> {
+        let mut leash = self.leash.take().context("the cluster was released before")?;
+        writeln!(leash, "{RELEASE}").context("release the cluster: it has ended")
+    }
+
+    /// Ends it and waits for it.
+    ///
+    /// # Errors
+    ///
+    /// Something is left behind.
+    pub fn stop(mut self) -> anyhow::Result<()> {
+        drop(self.leash.take());
+        let status = self.host.wait().context("wait for the cluster's end")?;
+        if !status.success() {
+            bail!(
+                "the cluster did not end well: {status}; see {}",
+                self.home.log("host").display()
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Ends a cluster that was released or left, and waits for it; `false` if there is none of that name.
+///
+/// # Errors
+///
+/// Something cannot be removed.
+pub fn down(name: &Name, progress: &Progress) -> anyhow::Result<bool> {
+    let home = Home::of(name);
+    if !home.dir().exists() {
+        return Ok(false);
+    }
+    if let Ok(state) = State::read(&home) {
+        state.host.signal(Signal::TERM);
+    }
+    let lock = File::create(home.lock()).with_context(|| format!("open {}", home.lock().display()))?;
+    progress.during(format_args!("cluster {name} ended"), || {
+        lock.lock().context("wait for the process that runs the cluster")?;
+        // it has swept after itself, unless it was killed
+        if home.dir().exists() {
+            sweep::everything(&home)
+        } else {
+            Ok(())
+        }
+    })?;
+    Ok(true)
+}

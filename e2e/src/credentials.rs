@@ -1,0 +1,53 @@
+//! Who may do what in a cluster: one certificate and kubeconfig per program, and the administrator's.
+
+use crate::kubeconfig;
+use crate::kubelet::NODE_NAME;
+use crate::namespace::{API, API_SERVICE, NODE};
+use crate::pki::{self, Authority, Subject};
+use crate::site::Site;
+
+/// Writes them all; the administrator's kubeconfig leads to loopback port `port`.
+///
+/// # Errors
+///
+/// A key cannot be made or a file not written.
+pub fn create(site: &Site, port: u16) -> anyhow::Result<()> {
+    let home = &site.home;
+    let authority = Authority::create(home, "ca")?;
+    let user = |file, user| Subject {
+        file,
+        user,
+        group: None,
+        serves: &[],
+    };
+    let serves = ["kubernetes.default.svc", "localhost", "127.0.0.1", NODE, API_SERVICE];
+    authority.issue(&Subject {
+        serves: &serves,
+        ..user("apiserver", "kube-apiserver")
+    })?;
+    authority.issue(&Subject {
+        group: Some("system:masters"),
+        ..user("admin", "admin")
+    })?;
+    authority.issue(&user("controller-manager", "system:kube-controller-manager"))?;
+    authority.issue(&user("scheduler", "system:kube-scheduler"))?;
+    authority.issue(&user("proxy", "system:kube-proxy"))?;
+    let (node, serves) = (format!("system:node:{NODE_NAME}"), [NODE_NAME, NODE]);
+    authority.issue(&Subject {
+        group: Some("system:nodes"),
+        serves: &serves,
+        ..user("node", &node)
+    })?;
+    pki::service_accounts(home)?;
+    for user in ["controller-manager", "scheduler", "proxy", "node"] {
+        kubeconfig::write(
+            home,
+            &format!("config/{user}.kubeconfig"),
+            &format!("https://{API}"),
+            "ca",
+            user,
+        )?;
+    }
+    kubeconfig::write(home, "kubeconfig", &format!("https://127.0.0.1:{port}"), "ca", "admin")?;
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! Where one cluster keeps its files, and what it is called in the machine's shared name spaces.
+//!
+//! Everything a cluster makes is found again by its name alone, so that a later run can sweep what a killed one left.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context as _, ensure};
+use serde::{Deserialize, Serialize};
+
+const HOMES: &str = "/var/lib/kubebrain";
+const LOGS: &str = "/var/log/kubebrain";
+
+/// A cluster's name: 1 to 20 of `a`-`z`, `0`-`9` and `-`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Name(String);
+
+impl FromStr for Name {
+    type Err = anyhow::Error;
+
+    fn from_str(name: &str) -> anyhow::Result<Self> {
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        ensure!(
+            (1..=20).contains(&name.len()) && name.chars().all(fits) && !name.starts_with('-'),
+            "{name:?} is no name for a cluster: 1 to 20 of a-z, 0-9 and -, not beginning with -"
+        );
+        Ok(Self(name.to_owned()))
+    }
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The directories and names of one cluster.
+#[derive(Clone, Debug)]
+pub struct Home(Name);
+
+impl Home {
+    /// That of the cluster called `name`.
+    pub fn of(name: &Name) -> Self {
+        Self(name.clone())
+    }
+
+    /// The homes of all clusters that are up or were left by killed runs.
+    ///
+    /// # Errors
+    ///
+    /// The directory of homes cannot be read.
+    pub fn all() -> anyhow::Result<Vec<Self>> {
+        let mut homes = Vec::new();
+        if Path::new(HOMES).exists() {
+            for entry in fs::read_dir(HOMES).with_context(|| format!("list {HOMES}"))? {
+                let entry = entry?;
+                let name = entry.file_name().to_str().and_then(|name| name.parse().ok());
+                homes.extend(name.filter(|_| entry.path().is_dir()).map(Self));
+            }
+        }
+        Ok(homes)
+    }
+
+    /// The cluster's name.
+    pub fn name(&self) -> &Name {
+        &self.0
+    }
+
+    /// Everything but logs lies in here.
+    pub fn dir(&self) -> PathBuf {
+        Path::new(HOMES).join(&self.0.0)
+    }
+
+    /// A file or directory in the home.
+    pub fn path(&self, inside: impl AsRef<Path>) -> PathBuf {
+        self.dir().join(inside)
+    }
+
+    /// One file per program, and those of the pods. They outlive the cluster.
+    pub fn logs(&self) -> PathBuf {
+        Path::new(LOGS).join(&self.0.0)
+    }
+
+    /// The log of one program.
+    pub fn log(&self, program: &str) -> PathBuf {
+        self.logs().join(format!("{program}.log"))
+    }
+
+    /// Locked while the cluster is up.
+    pub fn lock(&self) -> PathBuf {
+        Path::new(HOMES).join(format!("{}.lock", self.0))
+    }
+
+    /// Who runs; see [`crate::state::State`].
+    pub fn state(&self) -> PathBuf {
+        self.path("state.json")
+    }
+
+    /// For kubectl outside of the cluster's network.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.path("kubeconfig")
+    }
+
+    /// For kubectl outside, to the tenant's API server.
+    pub fn tenant_kubeconfig(&self) -> PathBuf {
+        self.path("tenant.kubeconfig")
+    }
+
+    /// A mount of its own for containerd and kubelet.
+    pub fn node(&self) -> PathBuf {
+        self.path("node")
+    }
+
+    /// The socket of containerd.
+    pub fn containerd_socket(&self) -> PathBuf {
+        self.path("node/containerd.sock")
+    }
+
+    /// The network namespace, also the name of the pods' network.
+    pub fn netns(&self) -> String {
+        format!("kubebrain-{}", self.0)
+    }
+
+    /// The cgroup above those of all pods, relative to each hierarchy's root.
+    pub fn cgroup(&self) -> String {
+        format!("kubebrain/{}", self.0)
+    }
+
+    /// Makes the directories, readable by root alone.
+    ///
+    /// # Errors
+    ///
+    /// A directory cannot be made.
+    pub fn create(&self) -> anyhow::Result<()> {
+        use std::os::unix::fs::PermissionsExt as _;
+        for dir in ["pki", "config", "cni", "node", "sockets", "volumes", "store"] {
+            let path = self.path(dir);
+            fs::create_dir_all(&path).with_context(|| format!("create {}", path.display()))?;
+        }
+        let private = fs::Permissions::from_mode(0o700);
+        for dir in [self.path("pki"), self.path("store")] {
+            fs::set_permissions(&dir, private.clone()).with_context(|| format!("make {} private", dir.display()))?;
+        }
+        self.clear_logs()
+    }
+
+    /// Removes the logs of an earlier run; the host's own has begun already.
+    fn clear_logs(&self) -> anyhow::Result<()> {
+        let logs = self.logs();
+        fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
+        for entry in fs::read_dir(&logs).with_context(|| format!("list {}", logs.display()))? {
+            let path = entry?.path();
+            let removed = match path {
+                _ if path == self.log("host") => Ok(()),
+                _ if path.is_dir() => fs::remove_dir_all(&path),
+                _ => fs::remove_file(&path),
+            };
+            removed.with_context(|| format!("remove the old log {}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Writes a file in the home.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written.
+    pub fn write(&self, inside: &str, content: impl AsRef<[u8]>) -> anyhow::Result<PathBuf> {
+        let path = self.path(inside);
+        fs::write(&path, content).with_context(|| format!("write {}", path.display()))?;
+        Ok(path)
+    }
+}
+
+/// Makes the directory of homes and locks.
+///
+/// # Errors
+///
+/// It cannot be made: most often because this is not run by root.
+pub fn prepare() -> anyhow::Result<()> {
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "a cluster needs namespaces, mounts and cgroups: run it as root"
+    );
+    fs::create_dir_all(HOMES).with_context(|| format!("create {HOMES}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_leave_their_directory() {
+        for bad in ["", "../x", "a/b", "A", "-a", "a.b", "abcdefghijklmnopqrstu"] {
+            assert!(bad.parse::<Name>().is_err(), "{bad}");
+        }
+        assert_eq!(
+            Home::of(&"e2e-1".parse().unwrap()).dir(),
+            Path::new("/var/lib/kubebrain/e2e-1")
+        );
+    }
+}

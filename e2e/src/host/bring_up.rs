@@ -1,0 +1,168 @@
+//! The order in which a cluster's programs start and end.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::task::JoinSet;
+
+use crate::config::{Config, FORWARDS};
+use crate::forward::{self, Outside};
+use crate::home::Home;
+use crate::namespace::Namespace;
+use crate::progress::Progress;
+use crate::site::Site;
+use crate::state::{ProcessId, State};
+use crate::supervisor::Supervisor;
+use crate::tools::Tools;
+use crate::{addons, apiserver, cgroups, containerd, controllers, credentials, kubelet, mounts, store};
+
+/// For any single thing to get ready; a busy machine is slow.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A cluster and the one process that owns it.
+pub(super) struct Host {
+    site: Site,
+    config: Config,
+    supervisor: Supervisor,
+    forwards: JoinSet<anyhow::Result<()>>,
+}
+
+impl Host {
+    /// Makes network, mounts and cgroups; nothing runs yet.
+    pub(super) fn begin(home: &Home, config: &Config, tools: Tools) -> anyhow::Result<Self> {
+        let setting = |path: &str| Some((path.to_owned(), fs::read_to_string(path).ok()?.trim().to_owned()));
+        let state = State {
+            host: ProcessId::of(std::process::id())?,
+            programs: BTreeMap::new(),
+            restarts: BTreeMap::new(),
+            ports: BTreeMap::new(),
+            sysctls: kubelet::SYSCTLS.iter().filter_map(|path| setting(path)).collect(),
+        };
+        state.write(home)?;
+        mounts::memory(&home.node())?;
+        cgroups::create(home)?;
+        let namespace = Namespace::create(home)?;
+        let site = Site {
+            home: home.clone(),
+            namespace,
+            tools,
+        };
+        let supervisor = Supervisor::new(home, state);
+        Ok(Self {
+            site,
+            config: config.clone(),
+            supervisor,
+            forwards: JoinSet::new(),
+        })
+    }
+
+    /// Starts everything and waits until it is ready.
+    pub(super) async fn bring_up(&mut self, archives: &[PathBuf], progress: &Progress) -> anyhow::Result<()> {
+        self.forward().await?;
+        let port = *self
+            .config
+            .ports
+            .get("api")
+            .context("the API server has no port outside")?;
+        credentials::create(&self.site, port)?;
+
+        let whole = progress.step("node Ready, counted from the start of the first program");
+        let step = progress.step(format_args!("{} and kube-apiserver ready", self.config.store));
+        self.supervisor.start(containerd::program(&self.site)?);
+        self.supervisor.start(store::program(&self.site, self.config.store)?);
+        self.supervisor
+            .until(store::NAME, "healthy", PATIENCE, async || {
+                store::healthy(&self.site).await
+            })
+            .await?;
+        self.supervisor.start(apiserver::program(&self.site));
+        let client = apiserver::client(&self.site.home.kubeconfig()).await?;
+        self.supervisor
+            .until(apiserver::NAME, "ready", PATIENCE, async || {
+                apiserver::ready(&client).await
+            })
+            .await?;
+        step.done();
+
+        self.supervisor.start(controllers::controller_manager(&self.site));
+        self.supervisor.start(controllers::scheduler(&self.site));
+        self.supervisor.start(kubelet::proxy(&self.site)?);
+        let home = &self.site.home;
+        self.supervisor
+            .until(containerd::NAME, "serving", PATIENCE, async || containerd::serves(home))
+            .await?;
+        self.supervisor.start(kubelet::program(&self.site)?);
+        self.supervisor
+            .until(kubelet::NAME, "Ready", PATIENCE, async || kubelet::ready(&client).await)
+            .await?;
+        whole.done();
+
+        let step = progress.step(format_args!("{} images imported", archives.len()));
+        let (home, archives) = (self.site.home.clone(), archives.to_owned());
+        let import = move || {
+            archives
+                .iter()
+                .try_for_each(|archive| containerd::import(&home, archive))
+        };
+        tokio::task::spawn_blocking(import)
+            .await
+            .context("the thread that imports images ended")??;
+        step.done();
+
+        let step = progress.step("volumes there, CoreDNS Ready");
+        let kubectl = self.site.kubectl();
+        let objects = addons::objects(&self.site.home)?;
+        self.supervisor
+            .until(apiserver::NAME, "taking objects", PATIENCE, async || {
+                kubectl.apply(&objects)
+            })
+            .await?;
+        self.supervisor
+            .until(kubelet::NAME, "running CoreDNS", PATIENCE, async || {
+                addons::ready(&client).await
+            })
+            .await?;
+        step.done();
+        Ok(())
+    }
+
+    /// Opens the ways into the cluster's network.
+    async fn forward(&mut self) -> anyhow::Result<()> {
+        for (name, address) in FORWARDS {
+            let wanted = self.config.ports.get(name).copied().unwrap_or(0);
+            let outside = Outside::listen(&self.site, name, wanted).await?;
+            self.config.ports.insert(name.to_owned(), outside.port()?);
+            self.forwards.spawn(outside.run());
+            self.supervisor.start(forward::inside(&self.site, name, address)?);
+        }
+        self.supervisor.note(|state| state.ports.clone_from(&self.config.ports))
+    }
+
+    /// Keeps it running; programs that end are started again.
+    pub(super) async fn keep(&mut self) -> anyhow::Result<()> {
+        tokio::select! {
+            failed = self.supervisor.failed() => failed,
+            Some(ended) = self.forwards.join_next() => ended.context("a forwarding task panicked")?,
+        }
+    }
+
+    /// Ends the programs: those that use others first.
+    pub(super) async fn end(mut self) {
+        let last = [containerd::NAME, apiserver::NAME, store::NAME];
+        self.supervisor
+            .stop(&[
+                kubelet::NAME,
+                kubelet::PROXY,
+                controllers::CONTROLLER_MANAGER,
+                controllers::SCHEDULER,
+            ])
+            .await;
+        for program in last {
+            self.supervisor.stop(&[program]).await;
+        }
+        self.supervisor.stop_all().await;
+    }
+}

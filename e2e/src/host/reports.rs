@@ -1,0 +1,48 @@
+//! The host's standard output: reports until it is closed, then nothing, because nobody reads any more.
+
+use std::io::Write as _;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tracing::{info, warn};
+
+use super::Report;
+use crate::progress::Progress;
+
+/// Cheap to clone; every clone writes to the same place.
+#[derive(Clone)]
+pub(super) struct Reports(Arc<Mutex<Option<std::io::Stdout>>>);
+
+impl Reports {
+    pub(super) fn stdout() -> Self {
+        Self(Arc::new(Mutex::new(Some(std::io::stdout()))))
+    }
+
+    pub(super) fn send(&self, report: &Report) {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(out) = open.as_mut() else { return };
+        let sent = serde_json::to_string(report)
+            .map_err(anyhow::Error::from)
+            .and_then(|line| {
+                writeln!(out, "{line}")?;
+                Ok(out.flush()?)
+            });
+        if let Err(error) = sent {
+            warn!(%error, "nobody reads the reports");
+            *open = None;
+        }
+    }
+
+    /// Sends nothing from now on.
+    pub(super) fn close(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Lines for people, which also go to the log.
+    pub(super) fn progress(&self) -> Progress {
+        let reports = self.clone();
+        Progress::to(move |line| {
+            info!("{}", line.trim());
+            reports.send(&Report::Line(line.to_owned()));
+        })
+    }
+}

@@ -1,0 +1,176 @@
+//! Container images: a static program each, on nothing else. Built by buildah into the cache, keyed by content.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+
+use crate::command::output;
+use crate::progress::Progress;
+use crate::tools::cache::{Cache, Key};
+use crate::tools::{Tools, debian};
+
+/// Holds the sandboxes of pods, and the workload of tests.
+pub const POD: &str = "kubebrain.io/pod:e2e";
+/// The cluster's name server.
+pub const COREDNS: &str = "kubebrain.io/coredns:e2e";
+/// The tenant's API server.
+pub const APISERVER: &str = "kubebrain.io/kube-apiserver:e2e";
+/// The brain, as the operator names it without being told.
+pub const BRAIN: &str = concat!("kubebrain.io/kubebrain:", env!("CARGO_PKG_VERSION"));
+/// The operator, as its manifests name it.
+pub const OPERATOR: &str = concat!("kubebrain.io/kubebrain-operator:", env!("CARGO_PKG_VERSION"));
+
+/// An image to be built.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// Its name and tag.
+    pub tag: &'static str,
+    /// Relative to the workspace.
+    containerfile: &'static str,
+    /// The one file that it copies.
+    program: PathBuf,
+}
+
+impl Image {
+    /// What a node cannot do without.
+    ///
+    /// # Errors
+    ///
+    /// A program is not built.
+    pub fn of_node(tools: &Tools) -> anyhow::Result<Vec<Self>> {
+        let pod = tools.own.get("pod")?;
+        let coredns = tools.addons.join("coredns");
+        Ok(vec![
+            Self {
+                tag: POD,
+                containerfile: "e2e/images/pod/Containerfile",
+                program: pod,
+            },
+            Self {
+                tag: COREDNS,
+                containerfile: "e2e/images/coredns/Containerfile",
+                program: coredns,
+            },
+        ])
+    }
+
+    /// The product, and a second API server to put on it.
+    ///
+    /// # Errors
+    ///
+    /// A program is not built.
+    pub fn of_product(tools: &Tools) -> anyhow::Result<Vec<Self>> {
+        let apiserver = tools.kubernetes.join("kube-apiserver");
+        let (brain, operator) = (tools.own.get("kubebrain")?, tools.own.get("kubebrain-operator")?);
+        Ok(vec![
+            Self {
+                tag: BRAIN,
+                containerfile: "brain/Containerfile",
+                program: brain,
+            },
+            Self {
+                tag: OPERATOR,
+                containerfile: "operator/Containerfile",
+                program: operator,
+            },
+            Self {
+                tag: APISERVER,
+                containerfile: "e2e/images/kube-apiserver/Containerfile",
+                program: apiserver,
+            },
+        ])
+    }
+
+    /// The archive to import, built now if its content is new.
+    ///
+    /// # Errors
+    ///
+    /// The program is linked dynamically, or buildah fails.
+    pub fn archive(&self, cache: &Cache, progress: &Progress) -> anyhow::Result<PathBuf> {
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .context("the crate lies in no workspace")?;
+        let containerfile = workspace.join(self.containerfile);
+        let read = |path: &Path| fs::read(path).with_context(|| format!("read {}", path.display()));
+        let (recipe, program) = (read(&containerfile)?, read(&self.program)?);
+        ensure!(
+            !is_dynamic(&program),
+            "{} needs shared libraries, which its image does not have: run `make build`, which links statically",
+            self.program.display()
+        );
+        let key = Key::of([self.tag.as_bytes(), &recipe, &program]);
+        let name = self.tag.rsplit('/').next().unwrap_or(self.tag).replace(':', "-");
+        let entry = cache.once("images", &name, &key, progress, |dir| {
+            progress.during(format_args!("build image {}", self.tag), || {
+                self.build(&containerfile, dir)
+            })
+        })?;
+        Ok(entry.join("image.tar"))
+    }
+
+    /// Builds in `dir`, which afterwards holds `image.tar` alone.
+    fn build(&self, containerfile: &Path, dir: &Path) -> anyhow::Result<()> {
+        let (context, storage) = (dir.join("context"), dir.join("storage"));
+        fs::create_dir(&context)?;
+        let name = self.program.file_name().context("a program without a name")?;
+        fs::copy(&self.program, context.join(name)).with_context(|| format!("copy {}", self.program.display()))?;
+        let buildah = debian::find("buildah")?;
+        let buildah = || {
+            let mut command = Command::new(&buildah);
+            command
+                .args(["--storage-driver", "vfs", "--root"])
+                .arg(storage.join("root"));
+            command.arg("--runroot").arg(storage.join("run"));
+            command
+        };
+        let mut bud = buildah();
+        bud.args(["bud", "--isolation", "chroot", "--tag", self.tag, "--file"])
+            .arg(containerfile)
+            .arg(&context);
+        output(&mut bud)?;
+        let archive = format!("oci-archive:{}:{}", dir.join("image.tar").display(), self.tag);
+        output(buildah().args(["push", self.tag, &archive]))?;
+        for rubbish in [context, storage] {
+            fs::remove_dir_all(&rubbish).with_context(|| format!("remove {}", rubbish.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a 64-bit ELF file asks for a dynamic loader. What is no such file asks for nothing.
+fn is_dynamic(file: &[u8]) -> bool {
+    const INTERPRETER: u32 = 3;
+    let number = |at: usize, bytes: usize| {
+        let field = file.get(at..at + bytes)?;
+        Some(
+            field
+                .iter()
+                .rev()
+                .fold(0u64, |value, byte| value << 8 | u64::from(*byte)),
+        )
+    };
+    let headers = || {
+        let (table, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+        let at = |n: u64| usize::try_from(table.checked_add(n.checked_mul(size)?)?).ok();
+        Some(
+            (0..count)
+                .filter_map(at)
+                .any(|at| number(at, 4) == Some(INTERPRETER.into())),
+        )
+    };
+    file.starts_with(b"\x7fELF\x02\x01") && headers().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_needs_shared_libraries_is_told() {
+        assert!(is_dynamic(&fs::read("/bin/sh").unwrap()));
+        assert!(!is_dynamic(b"#!/bin/sh"));
+        assert!(!is_dynamic(&fs::read("/bin/sh").unwrap()[..40]));
+    }
+}

@@ -1,0 +1,104 @@
+//! Runs whole Kubernetes clusters on this machine, each in a network of its own.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::Parser;
+use e2e::cluster::{self, Cluster};
+use e2e::config::{Config, Store};
+use e2e::home::{Home, Name};
+use e2e::progress::Progress;
+use e2e::tools::Tools;
+use e2e::{host, sweep};
+use tracing_subscriber::EnvFilter;
+
+#[derive(Parser)]
+#[command(version, about)]
+enum Command {
+    /// Install and build everything that clusters and tests need.
+    Tools,
+    /// Start a cluster and leave it running.
+    Up(Up),
+    /// End a cluster, and sweep what killed runs left.
+    Down {
+        /// The cluster's name.
+        #[arg(long, default_value = "demo")]
+        name: Name,
+    },
+    /// Run a cluster until standard input ends.
+    #[command(hide = true)]
+    Host {
+        /// A configuration as JSON.
+        config: String,
+    },
+}
+
+#[derive(clap::Args)]
+struct Up {
+    /// The cluster's name.
+    #[arg(long, default_value = "demo")]
+    name: Name,
+    /// What stores the cluster's objects.
+    #[arg(long, value_enum, default_value_t = Store::Brain)]
+    store: Store,
+    /// Loopback port of the API server; any free one if 0.
+    #[arg(long, default_value_t = 0)]
+    port: u16,
+    /// Do without the images of brain, operator and the tenant's API server.
+    #[arg(long)]
+    bare: bool,
+}
+
+fn main() -> anyhow::Result<()> {
+    let progress = Progress::stderr();
+    match Command::parse() {
+        Command::Tools => Tools::prepare(&progress).map(drop),
+        Command::Up(up) => self::up(&up, &progress),
+        Command::Down { name } => {
+            if !cluster::down(&name, &progress)? {
+                progress.say(format_args!("there is no cluster {name}"));
+            }
+            sweep::abandoned(&progress)
+        }
+        Command::Host { config } => host(&config),
+    }
+}
+
+fn up(up: &Up, progress: &Progress) -> anyhow::Result<()> {
+    let ports = [("api".to_owned(), up.port)].into();
+    let config = Config {
+        name: up.name.clone(),
+        store: up.store,
+        product: !up.bare,
+        ports,
+    };
+    let cluster = Cluster::start(&config, &program()?, progress)?;
+    let kubeconfig = cluster.home().kubeconfig();
+    cluster.release()?;
+    writeln!(std::io::stdout(), "export KUBECONFIG={}", kubeconfig.display()).context("say where the kubeconfig is")
+}
+
+fn program() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("find this program")
+}
+
+fn host(config: &str) -> anyhow::Result<()> {
+    let config: Config = serde_json::from_str(config).context("read the configuration")?;
+    let log = Home::of(&config.name).log("host");
+    let logs = log.parent().context("a log in no directory")?;
+    std::fs::create_dir_all(logs).with_context(|| format!("create {}: run as root", logs.display()))?;
+    let file = std::fs::File::create(&log).with_context(|| format!("open {}", log.display()))?;
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false)
+        .with_writer(file)
+        .init();
+    let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
+    let result = runtime.block_on(host::run(config));
+    runtime.shutdown_background();
+    // a compiler that still runs is in our process group; we ourselves have a handler for the signal
+    rustix::process::kill_current_process_group(rustix::process::Signal::TERM).context("end what was being built")?;
+    result
+}

@@ -1,0 +1,43 @@
+//! The programs that are run: Debian's, those built from pinned Go modules, and our own.
+
+pub mod cache;
+pub mod debian;
+pub mod go;
+pub mod own;
+
+use std::path::PathBuf;
+
+use crate::progress::Progress;
+use cache::Cache;
+
+/// Where the programs of a whole cluster lie.
+#[derive(Clone, Debug)]
+pub struct Tools {
+    /// kube-apiserver, kube-controller-manager, kube-proxy, kube-scheduler, kubectl, kubelet.
+    pub kubernetes: PathBuf,
+    /// etcd, etcdctl, etcdutl.
+    pub etcd: PathBuf,
+    /// coredns.
+    pub addons: PathBuf,
+    /// kubebrain, kubebrain-operator and the programs of this crate.
+    pub own: own::Programs,
+}
+
+impl Tools {
+    /// Finds, installs or builds everything. Several processes may do so at once: one builds, the others wait.
+    ///
+    /// # Errors
+    ///
+    /// A Debian package is missing and cannot be installed, a Go build fails, or our own programs are not built yet.
+    pub fn prepare(progress: &Progress) -> anyhow::Result<Self> {
+        let own = own::Programs::find()?;
+        debian::require(debian::CLUSTER, progress)?;
+        let cache = Cache::open()?;
+        Ok(Self {
+            etcd: go::ETCD.build(&cache, progress)?,
+            kubernetes: go::KUBERNETES.build(&cache, progress)?,
+            addons: go::ADDONS.build(&cache, progress)?,
+            own,
+        })
+    }
+}

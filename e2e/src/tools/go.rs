@@ -1,0 +1,106 @@
+//! Programs built from the pinned Go modules beside this crate's sources.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, bail};
+
+use super::cache::{Cache, Key};
+use crate::progress::Progress;
+
+/// A directory with a go.mod whose `tool` lines name the programs, and a go.sum.
+#[derive(Clone, Copy, Debug)]
+pub struct Module {
+    name: &'static str,
+    ldflags: &'static str,
+    /// As Go names them, and as we do.
+    renamed: &'static [(&'static str, &'static str)],
+    takes: &'static str,
+}
+
+/// The Kubernetes programs. Their version is set by hand because modules carry none.
+pub const KUBERNETES: Module = Module {
+    name: "kubernetes",
+    ldflags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.34.4 \
+              -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34",
+    renamed: &[],
+    takes: "about 7 min",
+};
+
+/// etcd, etcdctl and etcdutl, to compare with.
+pub const ETCD: Module = Module {
+    name: "etcd",
+    ldflags: "-s -w",
+    renamed: &[("server", "etcd")],
+    takes: "about 1 min",
+};
+
+/// CoreDNS.
+pub const ADDONS: Module = Module {
+    name: "addons",
+    ldflags: "-s -w",
+    renamed: &[],
+    takes: "about 3 min",
+};
+
+impl Module {
+    /// The directory with the built programs, built now if they were not before.
+    ///
+    /// # Errors
+    ///
+    /// There is no Go, or the build fails: then with the end of what the compiler said.
+    pub fn build(&self, cache: &Cache, progress: &Progress) -> anyhow::Result<PathBuf> {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(self.name);
+        let key = self.key(&source)?;
+        cache.once("go", self.name, &key, progress, |dir| {
+            let what = format!(
+                "build {} from Go modules ({} on two cores the first time)",
+                self.name, self.takes
+            );
+            progress.during(what, || self.install(&source, dir))
+        })
+    }
+
+    fn key(&self, source: &Path) -> anyhow::Result<Key> {
+        let read = |file: &str| {
+            let path = source.join(file);
+            fs::read(&path).with_context(|| format!("read {}", path.display()))
+        };
+        let version = run(Command::new("go").arg("version")).context("Go 1.26 or newer is needed")?;
+        let (modules, sums) = (read("go.mod")?, read("go.sum")?);
+        Ok(Key::of([
+            &modules[..],
+            &sums,
+            version.as_bytes(),
+            self.ldflags.as_bytes(),
+        ]))
+    }
+
+    fn install(&self, source: &Path, dir: &Path) -> anyhow::Result<()> {
+        let mut install = Command::new("go");
+        install
+            .current_dir(source)
+            .args(["install", "-trimpath", "-ldflags", self.ldflags, "tool"]);
+        run(install.env("CGO_ENABLED", "0").env("GOBIN", dir))?;
+        for (go, ours) in self.renamed {
+            fs::rename(dir.join(go), dir.join(ours)).with_context(|| format!("rename {go} to {ours}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Standard output of a command that must succeed.
+fn run(command: &mut Command) -> anyhow::Result<String> {
+    let output = command
+        .output()
+        .with_context(|| format!("start {}", command.get_program().display()))?;
+    if !output.status.success() {
+        bail!(
+            "{command:?}: {}\n{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim_end()
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -1,0 +1,52 @@
+//! Volumes made beforehand: `local` ones, because those honour fsGroup, so that a pod that is not root can write.
+
+use std::fs;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+use crate::home::Home;
+use crate::kubelet::NODE_NAME;
+
+/// The default StorageClass.
+pub const CLASS: &str = "local";
+/// How many claims a cluster can serve in its life: a released volume is not used again.
+pub const COUNT: usize = 24;
+/// What each of them says to hold. Nobody measures it.
+const SIZE: &str = "100Gi";
+
+/// Makes the directories, and gives the objects that go with them.
+///
+/// # Errors
+///
+/// A directory cannot be made.
+pub fn create(home: &Home) -> anyhow::Result<Vec<Value>> {
+    let mut objects = vec![json!({
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": CLASS, "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+        "provisioner": "kubernetes.io/no-provisioner",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    })];
+    for number in 0..COUNT {
+        let name = format!("local-{number:02}");
+        let path = home.path(format!("volumes/{name}"));
+        fs::create_dir_all(&path).with_context(|| format!("create {}", path.display()))?;
+        objects.push(json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": name},
+            "spec": {
+                "capacity": {"storage": SIZE},
+                "accessModes": ["ReadWriteOnce"],
+                "persistentVolumeReclaimPolicy": "Retain",
+                "storageClassName": CLASS,
+                "local": {"path": path},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                    {"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE_NAME]},
+                ]}]}},
+            },
+        }));
+    }
+    Ok(objects)
+}

@@ -1,0 +1,295 @@
+//! Carries out the steps of a pass, in their order.
+
+use std::collections::BTreeMap;
+
+use crds::KubeBrainCluster;
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
+use kube::core::DynamicObject;
+use kube::{Api, Client};
+use serde_json::json;
+use tracing::info;
+
+use crate::certificates::{Authority, Inspected, Leaf};
+use crate::events::{Event, Events};
+use crate::metrics::Metrics;
+use crate::names::{MANAGER, ROLE};
+use crate::objects::{Key, Kind, Object, Renderer};
+use crate::observe::Observed;
+use crate::plan::{self, Step, Stored};
+use crate::spec::Desired;
+
+/// Why a step failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("the API server refused it")]
+    Api(#[source] Box<kube::Error>),
+    #[error("it could not be signed")]
+    Certificate(#[from] crate::certificates::Error),
+    #[error("it does not serialise")]
+    Serialise(#[from] serde_json::Error),
+    #[error("there is no usable authority")]
+    NoAuthority,
+}
+
+impl From<kube::Error> for Error {
+    fn from(error: kube::Error) -> Self {
+        Self::Api(Box::new(error))
+    }
+}
+
+impl Error {
+    /// Whether the API server calls the object itself wrong: trying again does not help.
+    pub(crate) fn is_invalid(&self) -> bool {
+        matches!(self, Self::Api(error) if matches!(&**error, kube::Error::Api(status) if status.is_invalid()))
+    }
+
+    /// The error in the API server's words, if it has any.
+    pub(crate) fn words(&self) -> String {
+        match self {
+            Self::Api(error) => match &**error {
+                kube::Error::Api(status) => status.message.clone(),
+                other => other.to_string(),
+            },
+            other => other.to_string(),
+        }
+    }
+}
+
+/// What came of the steps.
+#[derive(Default)]
+pub(crate) struct Applied {
+    /// Certificates that were issued.
+    pub(crate) leaves: BTreeMap<Leaf, Stored>,
+    /// The authority, if it was made or prolonged.
+    pub(crate) authority: Option<Inspected>,
+    /// Number of steps that were carried out.
+    pub(crate) done: usize,
+    /// The first step that failed, and why. Steps that do not build on it were still tried.
+    pub(crate) failure: Option<(String, Error)>,
+}
+
+/// Carries out steps for one cluster.
+pub(crate) struct Applier<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) events: &'a Events,
+    pub(crate) metrics: &'a Metrics,
+    pub(crate) cluster: &'a KubeBrainCluster,
+    pub(crate) desired: &'a Desired,
+    pub(crate) observed: &'a Observed,
+}
+
+impl Applier<'_> {
+    /// Carries out `steps`. After a failure only those that stand alone go on.
+    pub(crate) async fn run(&self, steps: &[Step]) -> Applied {
+        let mut applied = Applied::default();
+        let mut authority = None;
+        for step in steps {
+            if applied.failure.is_some() && !stands_alone(step) {
+                continue;
+            }
+            match self.step(step, &mut authority, &mut applied).await {
+                Ok(event) => {
+                    applied.done += 1;
+                    self.metrics.step(step);
+                    if let Some(event) = event {
+                        info!(reason = event.reason, "{}", event.note);
+                        self.events.publish(self.cluster, event).await;
+                    }
+                }
+                Err(error) => {
+                    if applied.failure.is_none() {
+                        applied.failure = Some((describe(step, self.desired), error));
+                    }
+                }
+            }
+        }
+        applied
+    }
+
+    async fn step(
+        &self,
+        step: &Step,
+        authority: &mut Option<Authority>,
+        applied: &mut Applied,
+    ) -> Result<Option<Event>, Error> {
+        let now = self.observed.now;
+        match step {
+            Step::CreateAuthority => {
+                let made = Authority::create(&self.desired.names.cluster, 1, now)?;
+                self.keep_authority(made, None, authority, applied).await
+            }
+            Step::RenewAuthority { uid } => {
+                let renewed = self.stored_authority()?.renew(now)?;
+                self.keep_authority(renewed, Some(uid), authority, applied).await
+            }
+            Step::PublishBundle { uid } => {
+                let signer = authority.as_ref().ok_or(Error::NoAuthority)?;
+                let object = self.renderer().bundle(&signer.pair().certificate)?;
+                self.write(&object, uid.as_deref()).await?;
+                Ok(None)
+            }
+            Step::Issue { leaf, uid, why, .. } => {
+                if authority.is_none() {
+                    *authority = Some(self.stored_authority()?);
+                }
+                let signer = authority.as_ref().ok_or(Error::NoAuthority)?;
+                let stored = self.issue(step, signer, now).await?;
+                let name = self.desired.names.leaf(*leaf);
+                let renewed = uid.is_some();
+                applied.leaves.insert(*leaf, stored);
+                let (reason, verb) = if renewed { ("CertificateRenewed", "renewed") } else { ("CertificateIssued", "issued") };
+                let event = Event::normal(reason, "IssueCertificate", format!("{verb} the certificate {name}: {why}"));
+                Ok(Some(event.about(reference(&Key::new(Kind::Secret, name)))))
+            }
+            Step::Apply { object, uid } => {
+                self.write(object, uid.as_deref()).await?;
+                let (reason, verb) = if uid.is_some() { ("Updated", "updated") } else { ("Created", "created") };
+                Ok(Some(Event::normal(reason, "Apply", format!("{verb} {}", object.key)).about(reference(&object.key))))
+            }
+            Step::Delete { key, uid } => {
+                self.delete(key, uid).await?;
+                Ok(Some(Event::normal("Deleted", "Delete", format!("deleted {key}")).about(reference(key))))
+            }
+            Step::ChangeClaim { claim, size, attributes_class } => {
+                let mut spec = json!({"resources": {"requests": {"storage": size.0}}});
+                if let Some(class) = attributes_class {
+                    spec["volumeAttributesClassName"] = json!(class);
+                }
+                self.claims().patch(claim, &merge(), &Patch::Merge(json!({"spec": spec}))).await?;
+                Ok(Some(Event::normal("VolumeResized", "ResizeVolume", format!("asked for {} in {claim}", size.0))))
+            }
+            Step::Label { pod, uid, role } => {
+                let patch = json!({"metadata": {"uid": uid, "labels": {ROLE: role}}});
+                gone_is_fine(self.pods().patch(pod, &merge(), &Patch::Merge(patch)).await)?;
+                Ok(None)
+            }
+            Step::Replace { pod, uid, version, why } => {
+                let same = Preconditions { uid: Some(uid.clone()), resource_version: Some(version.clone()) };
+                let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
+                gone_is_fine(self.pods().delete(pod, &params).await)?;
+                Ok(Some(Event::normal("PodReplaced", "ReplacePod", format!("deleted pod {pod}: {why}"))))
+            }
+        }
+    }
+
+    async fn keep_authority(
+        &self,
+        made: Authority,
+        uid: Option<&String>,
+        authority: &mut Option<Authority>,
+        applied: &mut Applied,
+    ) -> Result<Option<Event>, Error> {
+        let object = self.renderer().authority_secret(made.pair())?;
+        self.write(&object, uid.map(String::as_str)).await?;
+        applied.authority = Some(made.inspected().clone());
+        *authority = Some(made);
+        let (reason, verb) =
+            if uid.is_some() { ("AuthorityRenewed", "renewed") } else { ("AuthorityCreated", "created") };
+        let note = format!("{verb} the certificate authority {}", object.key.name);
+        Ok(Some(Event::normal(reason, "IssueCertificate", note).about(reference(&object.key))))
+    }
+
+    /// Signs and stores one certificate.
+    async fn issue(&self, step: &Step, signer: &Authority, now: Timestamp) -> Result<Stored, Error> {
+        let Step::Issue { leaf, request, uid, .. } = step else { return Err(Error::NoAuthority) };
+        let pair = signer.issue(*leaf, request, now)?;
+        let object = self.renderer().leaf_secret(*leaf, &pair, &signer.pair().certificate)?;
+        self.write(&object, uid.as_deref()).await?;
+        let certificate = Inspected::read(&pair.certificate)?;
+        Ok(Stored { renewal: request.renewal(&certificate), certificate })
+    }
+
+    fn stored_authority(&self) -> Result<Authority, Error> {
+        let key = Key::new(Kind::Secret, self.desired.names.authority());
+        let secret = self.observed.objects.get(&key).ok_or(Error::NoAuthority)?;
+        let pair = plan::stored_pair(secret, "ca.crt", "ca.key").ok_or(Error::NoAuthority)?;
+        Ok(Authority::load(pair)?)
+    }
+
+    /// Server-side apply. An object that was seen is named by its uid, so that no other one of that name is taken over; one
+    /// that was not seen is written without force, so that one that somebody made meanwhile answers with a conflict.
+    async fn write(&self, object: &Object, uid: Option<&str>) -> Result<(), Error> {
+        let api = self.dynamic(object.key.kind);
+        let mut body = object.body.clone();
+        let params = PatchParams::apply(MANAGER);
+        let params = match uid {
+            Some(uid) => {
+                body["metadata"]["uid"] = json!(uid);
+                params.force()
+            }
+            None => params,
+        };
+        api.patch(&object.key.name, &params, &Patch::Apply(body)).await?;
+        Ok(())
+    }
+
+    async fn delete(&self, key: &Key, uid: &str) -> Result<(), Error> {
+        let params = DeleteParams {
+            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+            propagation_policy: Some(PropagationPolicy::Background),
+            ..DeleteParams::default()
+        };
+        gone_is_fine(self.dynamic(key.kind).delete(&key.name, &params).await)
+    }
+
+    fn renderer(&self) -> Renderer<'_> {
+        Renderer::new(self.cluster, self.desired)
+    }
+
+    fn dynamic(&self, kind: Kind) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &self.desired.names.namespace, &kind.resource())
+    }
+
+    fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.desired.names.namespace)
+    }
+
+    fn claims(&self) -> Api<PersistentVolumeClaim> {
+        Api::namespaced(self.client.clone(), &self.desired.names.namespace)
+    }
+}
+
+/// Steps that nothing builds on and that build on nothing.
+fn stands_alone(step: &Step) -> bool {
+    matches!(step, Step::ChangeClaim { .. } | Step::Label { .. })
+}
+
+fn merge() -> PatchParams {
+    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+fn gone_is_fine<T>(answer: kube::Result<T>) -> Result<(), Error> {
+    match answer {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn reference(key: &Key) -> ObjectReference {
+    let resource = key.kind.resource();
+    ObjectReference {
+        api_version: Some(resource.api_version),
+        kind: Some(resource.kind),
+        name: Some(key.name.clone()),
+        ..ObjectReference::default()
+    }
+}
+
+/// What a step does, in words for an error.
+fn describe(step: &Step, desired: &Desired) -> String {
+    let names = &desired.names;
+    match step {
+        Step::CreateAuthority => format!("create the certificate authority {}", names.authority()),
+        Step::RenewAuthority { .. } => format!("renew the certificate authority {}", names.authority()),
+        Step::PublishBundle { .. } => format!("publish {}", names.bundle()),
+        Step::Issue { leaf, .. } => format!("issue the certificate {}", names.leaf(*leaf)),
+        Step::Apply { object, .. } => format!("apply {}", object.key),
+        Step::Delete { key, .. } => format!("delete {key}"),
+        Step::ChangeClaim { claim, .. } => format!("resize the volume claim {claim}"),
+        Step::Label { pod, .. } => format!("label pod {pod}"),
+        Step::Replace { pod, .. } => format!("delete pod {pod}"),
+    }
+}

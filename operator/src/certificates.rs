@@ -1,0 +1,66 @@
+//! Certificates: an authority for one cluster, and what it signs.
+//!
+//! Nothing here reads a clock or talks to Kubernetes: the caller passes `now`, and stores what it gets. All keys are ECDSA P-256.
+//! Invariant: an authority that is renewed keeps its key and its name, so everything it ever signed still verifies.
+
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use time::OffsetDateTime;
+
+pub(crate) mod authority;
+pub(crate) mod inspect;
+pub(crate) mod leaf;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use authority::Authority;
+pub(crate) use inspect::Inspected;
+pub(crate) use leaf::{Leaf, Request};
+
+/// Clocks of other machines may be this much behind.
+pub(crate) const BACKDATE: Duration = Duration::from_secs(300);
+
+/// A certificate and its key, both as PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Pair {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+}
+
+impl std::fmt::Debug for Pair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pair").field("certificate", &self.certificate).finish_non_exhaustive()
+    }
+}
+
+/// Why a certificate could not be made or read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("the key cannot be used")]
+    Key(#[source] rcgen::Error),
+    #[error("the certificate cannot be used")]
+    Certificate(#[source] rcgen::Error),
+    #[error("the certificate does not decode")]
+    Malformed,
+    #[error("the key does not belong to the certificate")]
+    Mismatch,
+    #[error("the certificate is no authority")]
+    NoAuthority,
+    #[error("{0} is out of the range of dates")]
+    Date(Timestamp),
+    #[error("{0:?} is no DNS name")]
+    Name(String),
+}
+
+fn date(at: Timestamp) -> Result<OffsetDateTime, Error> {
+    OffsetDateTime::from_unix_timestamp(at.as_second()).map_err(|_| Error::Date(at))
+}
+
+fn later(at: Timestamp, by: Duration) -> Result<Timestamp, Error> {
+    at.checked_add(by).map_err(|_| Error::Date(at))
+}
+
+fn earlier(at: Timestamp, by: Duration) -> Result<Timestamp, Error> {
+    at.checked_sub(by).map_err(|_| Error::Date(at))
+}

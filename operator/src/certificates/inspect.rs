@@ -1,0 +1,118 @@
+//! What a stored certificate says.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use rcgen::{ExtendedKeyUsagePurpose, KeyPair, PublicKeyData};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::prelude::FromDer;
+
+use super::Error;
+
+/// The parts of a certificate that decide whether it still serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Inspected {
+    pub(crate) common_name: String,
+    pub(crate) organization: Option<String>,
+    pub(crate) sans: BTreeSet<String>,
+    pub(crate) not_before: Timestamp,
+    pub(crate) not_after: Timestamp,
+    pub(crate) is_authority: bool,
+    /// Identifier of its own key.
+    pub(crate) own_key: Option<Vec<u8>>,
+    /// Identifier of the key that signed it.
+    pub(crate) issuer_key: Option<Vec<u8>>,
+    server: bool,
+    client: bool,
+    public_key: Vec<u8>,
+}
+
+impl Inspected {
+    /// Reads the first certificate of a PEM text.
+    ///
+    /// # Errors
+    /// There is none, or it does not decode.
+    pub(crate) fn read(pem: &str) -> Result<Self, Error> {
+        let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).map_err(|_| Error::Malformed)?;
+        let (rest, certificate) = X509Certificate::from_der(&block.contents).map_err(|_| Error::Malformed)?;
+        if !rest.is_empty() {
+            return Err(Error::Malformed);
+        }
+        let name = certificate.subject();
+        let text = |attribute: Option<&x509_parser::x509::AttributeTypeAndValue<'_>>| {
+            attribute.and_then(|attribute| attribute.as_str().ok()).map(str::to_owned)
+        };
+        let time = |at: x509_parser::time::ASN1Time| Timestamp::from_second(at.timestamp()).map_err(|_| Error::Malformed);
+        let mut inspected = Self {
+            common_name: text(name.iter_common_name().next()).unwrap_or_default(),
+            organization: text(name.iter_organization().next()),
+            sans: BTreeSet::new(),
+            not_before: time(certificate.validity().not_before)?,
+            not_after: time(certificate.validity().not_after)?,
+            is_authority: certificate.is_ca(),
+            own_key: None,
+            issuer_key: None,
+            server: false,
+            client: false,
+            public_key: certificate.public_key().raw.to_vec(),
+        };
+        for extension in certificate.extensions() {
+            inspected.take(extension.parsed_extension())?;
+        }
+        Ok(inspected)
+    }
+
+    fn take(&mut self, extension: &ParsedExtension<'_>) -> Result<(), Error> {
+        match extension {
+            ParsedExtension::SubjectKeyIdentifier(key) => self.own_key = Some(key.0.to_vec()),
+            ParsedExtension::AuthorityKeyIdentifier(key) => {
+                self.issuer_key = key.key_identifier.as_ref().map(|key| key.0.to_vec());
+            }
+            ParsedExtension::ExtendedKeyUsage(usage) => (self.server, self.client) = (usage.server_auth, usage.client_auth),
+            ParsedExtension::SubjectAlternativeName(names) => {
+                for name in &names.general_names {
+                    self.sans.insert(alternative_name(name)?);
+                }
+            }
+            ParsedExtension::ParseError { .. } => return Err(Error::Malformed),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(crate) fn has_key(&self, key: &KeyPair) -> bool {
+        key.subject_public_key_info() == self.public_key
+    }
+
+    pub(crate) fn lifetime(&self) -> Duration {
+        Duration::try_from(self.not_after.duration_since(self.not_before)).unwrap_or_default()
+    }
+
+    pub(crate) fn usages(&self) -> Vec<ExtendedKeyUsagePurpose> {
+        let mut usages = Vec::new();
+        if self.server {
+            usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+        }
+        if self.client {
+            usages.push(ExtendedKeyUsagePurpose::ClientAuth);
+        }
+        usages
+    }
+}
+
+fn alternative_name(name: &GeneralName<'_>) -> Result<String, Error> {
+    match name {
+        GeneralName::DNSName(text) | GeneralName::URI(text) => Ok((*text).to_owned()),
+        GeneralName::IPAddress(bytes) => {
+            if let Ok(four) = <[u8; 4]>::try_from(*bytes) {
+                return Ok(IpAddr::from(four).to_string());
+            }
+            let sixteen = <[u8; 16]>::try_from(*bytes).map_err(|_| Error::Malformed)?;
+            Ok(IpAddr::from(sixteen).to_string())
+        }
+        other => Ok(other.to_string()),
+    }
+}

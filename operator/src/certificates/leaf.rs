@@ -1,0 +1,140 @@
+//! What an authority signs: one certificate per use, each with a key of its own.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair, KeyUsagePurpose, SanType};
+
+use super::{Authority, BACKDATE, Error, Inspected, Pair, date, earlier, later};
+use crate::names::Names;
+
+/// Clock granularity and rounding: a certificate whose lifetime differs by less is as requested.
+const SLACK: Duration = Duration::from_secs(5);
+
+/// The uses of a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Leaf {
+    /// The brains' client port.
+    Server,
+    /// Both ends of the way between brains.
+    Peer,
+    /// A kube-apiserver whose store the brains are.
+    ApiserverClient,
+    /// The operator's own questions.
+    OperatorClient,
+}
+
+impl Leaf {
+    pub(crate) const ALL: [Self; 4] = [Self::Server, Self::Peer, Self::ApiserverClient, Self::OperatorClient];
+
+    /// Part of the Secret's name.
+    pub(crate) fn suffix(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Peer => "peer",
+            Self::ApiserverClient => "apiserver-client",
+            Self::OperatorClient => "operator-client",
+        }
+    }
+
+    fn usages(self) -> Vec<ExtendedKeyUsagePurpose> {
+        let (server, client) = (ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth);
+        match self {
+            Self::Server | Self::Peer => vec![server, client],
+            Self::ApiserverClient | Self::OperatorClient => vec![client],
+        }
+    }
+}
+
+/// What a certificate shall say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Request {
+    pub(crate) common_name: String,
+    pub(crate) organization: Option<String>,
+    /// DNS names, IP addresses and URIs, each as its text.
+    pub(crate) sans: BTreeSet<String>,
+    pub(crate) validity: Duration,
+    pub(crate) renew_before: Duration,
+}
+
+impl Request {
+    /// The request for one use of one cluster; `extra` names and addresses go into the server certificate.
+    pub(crate) fn new(leaf: Leaf, names: &Names, extra: &[String], validity: Duration, renew_before: Duration) -> Self {
+        let loopback = ["127.0.0.1", "::1"].map(str::to_owned);
+        let (common_name, organization, sans): (_, _, BTreeSet<String>) = match leaf {
+            Leaf::Server => {
+                let extra = extra.iter().map(|san| san.parse::<IpAddr>().map_or(san.clone(), |ip| ip.to_string()));
+                (names.client(), None, names.server_hosts().into_iter().chain(loopback).chain(extra).collect())
+            }
+            Leaf::Peer => {
+                let identity = format!("spiffe://{}/ns/{}/kubebrain/{}/peer", names.domain, names.namespace, names.cluster);
+                ("kubebrain-peer".to_owned(), None, names.member_hosts().into_iter().chain([identity]).collect())
+            }
+            Leaf::ApiserverClient => {
+                let organization = Some("system:kubebrain:clients".to_owned());
+                ("kube-apiserver-etcd-client".to_owned(), organization, BTreeSet::new())
+            }
+            Leaf::OperatorClient => ("kubebrain-operator".to_owned(), None, BTreeSet::new()),
+        };
+        Self { common_name, organization, sans, validity, renew_before }
+    }
+
+    /// When a certificate is to be renewed: `renew_before` its end, but not within the first tenth of its life, so that no
+    /// setting makes the operator issue without end.
+    pub(crate) fn renewal(&self, certificate: &Inspected) -> Timestamp {
+        let issued = certificate.not_before.checked_add(BACKDATE).unwrap_or(certificate.not_before);
+        let floor = issued.checked_add(self.validity / 10).unwrap_or(issued);
+        certificate.not_after.checked_sub(self.renew_before).unwrap_or(floor).max(floor)
+    }
+
+    /// Why a stored certificate has to be issued anew; `None` if it serves.
+    pub(crate) fn objection(&self, leaf: Leaf, pair: &Pair, authority: &Authority, now: Timestamp) -> Option<String> {
+        let certificate = match Inspected::read(&pair.certificate) {
+            Ok(certificate) => certificate,
+            Err(error) => return Some(error.to_string()),
+        };
+        let lifetime = BACKDATE + self.validity;
+        let reason = match KeyPair::from_pem(&pair.key) {
+            Err(_) => "its key cannot be used",
+            Ok(key) if !certificate.has_key(&key) => "its key does not belong to it",
+            Ok(_) if certificate.issuer_key != authority.inspected().own_key => "another authority signed it",
+            Ok(_) if certificate.common_name != self.common_name => "its name changed",
+            Ok(_) if certificate.organization != self.organization => "its organization changed",
+            Ok(_) if certificate.sans != self.sans => "its alternative names changed",
+            Ok(_) if certificate.usages() != leaf.usages() => "its usages changed",
+            Ok(_) if certificate.lifetime().abs_diff(lifetime) > SLACK => "its validity changed",
+            Ok(_) if now < certificate.not_before => "it is not valid yet",
+            Ok(_) if now >= self.renewal(&certificate) => "it is due for renewal",
+            Ok(_) => return None,
+        };
+        Some(reason.to_owned())
+    }
+}
+
+pub(super) fn issue(issuer: &Issuer<'_, KeyPair>, leaf: Leaf, request: &Request, now: Timestamp) -> Result<Pair, Error> {
+    let mut params = CertificateParams::default();
+    params.not_before = date(earlier(now, BACKDATE)?)?;
+    params.not_after = date(later(now, request.validity)?)?;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, request.common_name.as_str());
+    if let Some(organization) = &request.organization {
+        params.distinguished_name.push(DnType::OrganizationName, organization.as_str());
+    }
+    params.subject_alt_names = request.sans.iter().map(|san| alternative_name(san)).collect::<Result<_, _>>()?;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = leaf.usages();
+    params.use_authority_key_identifier_extension = true;
+    let key = KeyPair::generate().map_err(Error::Key)?;
+    let certificate = params.signed_by(&key, issuer).map_err(Error::Certificate)?;
+    Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
+}
+
+fn alternative_name(san: &str) -> Result<SanType, Error> {
+    if let Ok(ip) = san.parse::<IpAddr>() {
+        return Ok(SanType::IpAddress(ip));
+    }
+    let text = san.try_into().map_err(|_| Error::Name(san.to_owned()))?;
+    Ok(if san.contains("://") { SanType::URI(text) } else { SanType::DnsName(text) })
+}

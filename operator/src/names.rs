@@ -1,0 +1,128 @@
+//! Names, labels and addresses that follow from a cluster's name.
+//!
+//! They are a contract: users mount the Secrets and dial the Services by these names.
+
+use std::collections::BTreeMap;
+
+use crate::certificates::Leaf;
+
+/// Port for clients.
+pub(crate) const CLIENT_PORT: i32 = 2379;
+/// Port for other brains.
+pub(crate) const PEER_PORT: i32 = 2380;
+/// Port of metrics and probes, without certificates.
+pub(crate) const METRICS_PORT: i32 = 2381;
+
+/// Field manager of the objects' specs.
+pub(crate) const MANAGER: &str = "kubebrain-operator";
+/// Field manager of the status.
+pub(crate) const STATUS_MANAGER: &str = "kubebrain-operator-status";
+
+/// Label with the cluster's name; the selector of everything that belongs to it.
+pub(crate) const CLUSTER: &str = "kubebrain.io/cluster";
+/// Label with what a brain does for the others; only the operator sets it.
+pub(crate) const ROLE: &str = "kubebrain.io/role";
+/// Label with the version that a pod runs.
+pub(crate) const VERSION: &str = "app.kubernetes.io/version";
+/// Label by which the operator finds what it made.
+pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// Label that tells brains from whatever else belongs to a cluster.
+pub(crate) const COMPONENT: &str = "app.kubernetes.io/component";
+
+/// Names of one cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Names {
+    /// Name of the cluster, its StatefulSet and its ServiceAccount.
+    pub(crate) cluster: String,
+    /// Its namespace.
+    pub(crate) namespace: String,
+    /// DNS domain of the Kubernetes cluster, such as `cluster.local`.
+    pub(crate) domain: String,
+}
+
+impl Names {
+    pub(crate) fn headless(&self) -> String {
+        format!("{}-headless", self.cluster)
+    }
+
+    pub(crate) fn client(&self) -> String {
+        format!("{}-client", self.cluster)
+    }
+
+    pub(crate) fn leader(&self) -> String {
+        format!("{}-leader", self.cluster)
+    }
+
+    pub(crate) fn authority(&self) -> String {
+        format!("{}-ca", self.cluster)
+    }
+
+    pub(crate) fn bundle(&self) -> String {
+        format!("{}-ca-bundle", self.cluster)
+    }
+
+    pub(crate) fn leaf(&self, leaf: Leaf) -> String {
+        format!("{}-{}-tls", self.cluster, leaf.suffix())
+    }
+
+    pub(crate) fn pod(&self, ordinal: i32) -> String {
+        format!("{}-{ordinal}", self.cluster)
+    }
+
+    /// `service.namespace.svc`.
+    pub(crate) fn host(&self, service: &str) -> String {
+        format!("{service}.{}.svc", self.namespace)
+    }
+
+    /// DNS name of a pod, as other brains and the certificate know it.
+    pub(crate) fn member_host(&self, pod: &str) -> String {
+        format!("{pod}.{}", self.host(&self.headless()))
+    }
+
+    /// DNS names of the server certificate: both Services, every member by a wildcard, and this machine.
+    pub(crate) fn server_hosts(&self) -> Vec<String> {
+        let mut hosts = Vec::new();
+        for service in [self.client(), self.leader()] {
+            let host = self.host(&service);
+            hosts.push(format!("{service}.{}", self.namespace));
+            hosts.push(format!("{host}.{}", self.domain));
+            hosts.push(host);
+            hosts.push(service);
+        }
+        hosts.extend(self.member_hosts());
+        hosts.push("localhost".to_owned());
+        hosts
+    }
+
+    /// DNS names that cover every member, whatever their number.
+    pub(crate) fn member_hosts(&self) -> Vec<String> {
+        let members = self.member_host("*");
+        vec![format!("{members}.{}", self.domain), members]
+    }
+
+    /// Labels that select the brains' pods; they never change.
+    pub(crate) fn selector(&self) -> BTreeMap<String, String> {
+        labels([(CLUSTER, self.cluster.as_str()), (COMPONENT, "brain")])
+    }
+
+    /// Labels of everything made for this cluster.
+    pub(crate) fn labels(&self) -> BTreeMap<String, String> {
+        let mut all = self.selector();
+        all.extend(labels([
+            ("app.kubernetes.io/name", "kubebrain"),
+            ("app.kubernetes.io/part-of", "kubebrain"),
+            (MANAGED_BY, MANAGER),
+        ]));
+        all
+    }
+
+    /// The selector as the text that the scale subresource wants.
+    pub(crate) fn selector_text(&self) -> String {
+        let parts: Vec<String> = self.selector().iter().map(|(key, value)| format!("{key}={value}")).collect();
+        parts.join(",")
+    }
+}
+
+pub(crate) fn labels<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
+    pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}

@@ -1,0 +1,262 @@
+//! The owned objects, rendered from the spec alone. Pure.
+//!
+//! Invariant: the same spec renders to the same bytes, so a difference to the live object always has a cause.
+
+use std::collections::BTreeMap;
+
+use crds::KubeBrainCluster;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::core::ApiResource;
+use kube::{Resource, ResourceExt};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::certificates::{Leaf, Pair};
+use crate::drift;
+use crate::names::Names;
+use crate::spec::Desired;
+
+mod pod;
+mod services;
+mod statefulset;
+#[cfg(test)]
+mod tests;
+
+/// Annotations that belong to other tools and are not inherited.
+const FOREIGN: [&str; 3] = ["argocd.argoproj.io/", "kubectl.kubernetes.io/", "meta.helm.sh/"];
+
+/// Kinds of objects that a cluster owns, in the order in which they are applied: what is mounted before what mounts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Kind {
+    ServiceAccount,
+    Secret,
+    ConfigMap,
+    Service,
+    PodDisruptionBudget,
+    StatefulSet,
+    PodMonitor,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::ServiceAccount,
+        Self::Secret,
+        Self::ConfigMap,
+        Self::Service,
+        Self::PodDisruptionBudget,
+        Self::StatefulSet,
+        Self::PodMonitor,
+    ];
+
+    /// Group, version, kind and plural.
+    pub(crate) fn resource(self) -> ApiResource {
+        let (group, version, kind, plural) = match self {
+            Self::ServiceAccount => ("", "v1", "ServiceAccount", "serviceaccounts"),
+            Self::Secret => ("", "v1", "Secret", "secrets"),
+            Self::ConfigMap => ("", "v1", "ConfigMap", "configmaps"),
+            Self::Service => ("", "v1", "Service", "services"),
+            Self::PodDisruptionBudget => ("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"),
+            Self::StatefulSet => ("apps", "v1", "StatefulSet", "statefulsets"),
+            Self::PodMonitor => ("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors"),
+        };
+        let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+        ApiResource {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            api_version,
+            kind: kind.to_owned(),
+            plural: plural.to_owned(),
+        }
+    }
+}
+
+/// Identifies an object of a cluster's namespace.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Key {
+    pub(crate) kind: Kind,
+    pub(crate) name: String,
+}
+
+impl Key {
+    pub(crate) fn new(kind: Kind, name: impl Into<String>) -> Self {
+        Self { kind, name: name.into() }
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} {}", self.kind, self.name)
+    }
+}
+
+/// An object as it shall be: complete, with owner and hash.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Object {
+    pub(crate) key: Key,
+    pub(crate) body: Value,
+}
+
+impl Object {
+    fn new<T: Serialize>(kind: Kind, name: &str, typed: &T) -> Result<Self, serde_json::Error> {
+        let mut object = Self { key: Key::new(kind, name), body: serde_json::to_value(typed)? };
+        // Objects that cannot roll have no template: a null would claim the field.
+        drop_nulls(&mut object.body);
+        object.stamp();
+        Ok(object)
+    }
+
+    /// Sets the hash anew after the body was changed.
+    pub(crate) fn stamp(&mut self) {
+        if let Some(annotations) = self.body.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+            annotations.remove(drift::HASH);
+        }
+        drift::stamp(&mut self.body);
+    }
+}
+
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(object) => {
+            object.retain(|_, value| !value.is_null());
+            object.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(list) => list.iter_mut().for_each(drop_nulls),
+        _ => {}
+    }
+}
+
+/// Renders objects of one cluster.
+pub(crate) struct Renderer<'a> {
+    cluster: &'a KubeBrainCluster,
+    desired: &'a Desired,
+}
+
+impl<'a> Renderer<'a> {
+    pub(crate) fn new(cluster: &'a KubeBrainCluster, desired: &'a Desired) -> Self {
+        Self { cluster, desired }
+    }
+
+    fn names(&self) -> &Names {
+        &self.desired.names
+    }
+
+    /// Everything but certificates. `pod_monitors` says whether the API server knows that kind.
+    ///
+    /// # Errors
+    /// An object does not serialise.
+    pub(crate) fn all(&self, pod_monitors: bool) -> Result<Vec<Object>, serde_json::Error> {
+        let names = self.names();
+        let spec = &self.cluster.spec;
+        let mut objects = Vec::new();
+        if spec.pod.as_ref().is_none_or(|pod| pod.service_account_name.is_none()) {
+            let account = ServiceAccount {
+                metadata: self.metadata(&names.cluster),
+                automount_service_account_token: Some(false),
+                ..ServiceAccount::default()
+            };
+            objects.push(Object::new(Kind::ServiceAccount, &names.cluster, &account)?);
+        }
+        for service in [Some(self.headless()), Some(self.client_service()), self.leader_service()].into_iter().flatten() {
+            objects.push(Object::new(Kind::Service, &service.name_any(), &service)?);
+        }
+        if let Some(budget) = self.disruption_budget() {
+            objects.push(Object::new(Kind::PodDisruptionBudget, &names.cluster, &budget)?);
+        }
+        objects.push(Object::new(Kind::StatefulSet, &names.cluster, &self.stateful_set())?);
+        if let Some(monitor) = self.pod_monitor().filter(|_| pod_monitors) {
+            objects.push(Object::new(Kind::PodMonitor, &names.cluster, &monitor)?);
+        }
+        Ok(objects)
+    }
+
+    /// Objects that an earlier spec may have wanted and this one does not.
+    pub(crate) fn unwanted(&self, objects: &[Object]) -> Vec<Key> {
+        let names = self.names();
+        let optional = [
+            Key::new(Kind::ServiceAccount, &names.cluster),
+            Key::new(Kind::Service, names.leader()),
+            Key::new(Kind::PodDisruptionBudget, &names.cluster),
+            Key::new(Kind::PodMonitor, &names.cluster),
+        ];
+        optional.into_iter().filter(|key| objects.iter().all(|object| object.key != *key)).collect()
+    }
+
+    /// The Secret with the authority's key. Nothing mounts it.
+    ///
+    /// # Errors
+    /// It does not serialise.
+    pub(crate) fn authority_secret(&self, pair: &Pair) -> Result<Object, serde_json::Error> {
+        let name = self.names().authority();
+        let data = [("ca.crt", &pair.certificate), ("ca.key", &pair.key)];
+        self.secret(&name, "Opaque", &data)
+    }
+
+    /// The certificates that clients trust, for whoever mounts them.
+    ///
+    /// # Errors
+    /// It does not serialise.
+    pub(crate) fn bundle(&self, authority: &str) -> Result<Object, serde_json::Error> {
+        let name = self.names().bundle();
+        let data = BTreeMap::from([("ca.crt".to_owned(), authority.to_owned())]);
+        let map = ConfigMap { metadata: self.metadata(&name), data: Some(data), ..ConfigMap::default() };
+        Object::new(Kind::ConfigMap, &name, &map)
+    }
+
+    /// The Secret of one certificate.
+    ///
+    /// # Errors
+    /// It does not serialise.
+    pub(crate) fn leaf_secret(&self, leaf: Leaf, pair: &Pair, authority: &str) -> Result<Object, serde_json::Error> {
+        let authority = authority.to_owned();
+        let data = [("tls.crt", &pair.certificate), ("tls.key", &pair.key), ("ca.crt", &authority)];
+        self.secret(&self.names().leaf(leaf), "kubernetes.io/tls", &data)
+    }
+
+    fn secret(&self, name: &str, type_: &str, data: &[(&str, &String)]) -> Result<Object, serde_json::Error> {
+        let bytes = |text: &String| k8s_openapi::ByteString(text.clone().into_bytes());
+        let secret = Secret {
+            metadata: self.metadata(name),
+            type_: Some(type_.to_owned()),
+            data: Some(data.iter().map(|(key, text)| ((*key).to_owned(), bytes(text))).collect()),
+            ..Secret::default()
+        };
+        Object::new(Kind::Secret, name, &secret)
+    }
+
+    /// Name, namespace, labels, inherited metadata and owner of every object.
+    fn metadata(&self, name: &str) -> ObjectMeta {
+        ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some(self.names().namespace.clone()),
+            labels: Some(self.labels()),
+            annotations: Some(self.annotations()),
+            owner_references: Some(vec![self.owner()]),
+            ..ObjectMeta::default()
+        }
+    }
+
+    /// The operator's labels over the inherited ones.
+    fn labels(&self) -> BTreeMap<String, String> {
+        let inherited = self.cluster.spec.metadata.iter().flat_map(|metadata| metadata.labels.clone());
+        let mut labels: BTreeMap<String, String> = inherited.collect();
+        labels.extend(self.names().labels());
+        labels
+    }
+
+    fn annotations(&self) -> BTreeMap<String, String> {
+        let inherited = self.cluster.spec.metadata.iter().flat_map(|metadata| metadata.annotations.clone());
+        inherited.filter(|(key, _)| !FOREIGN.iter().any(|prefix| key.starts_with(prefix))).collect()
+    }
+
+    fn owner(&self) -> OwnerReference {
+        OwnerReference {
+            api_version: KubeBrainCluster::api_version(&()).into_owned(),
+            kind: KubeBrainCluster::kind(&()).into_owned(),
+            name: self.names().cluster.clone(),
+            uid: self.cluster.uid().unwrap_or_default(),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        }
+    }
+}

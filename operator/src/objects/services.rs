@@ -1,0 +1,102 @@
+//! What stands in front of the pods, and what guards and scrapes them.
+
+use crds::cluster::services::ServiceType;
+use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
+use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde_json::{Value, json};
+
+use super::Renderer;
+use crate::names::{CLIENT_PORT, METRICS_PORT, PEER_PORT, ROLE};
+
+impl Renderer<'_> {
+    /// Names each member; before it is ready too, or brains could not find each other.
+    pub(super) fn headless(&self) -> Service {
+        let spec = ServiceSpec {
+            cluster_ip: Some("None".to_owned()),
+            publish_not_ready_addresses: Some(true),
+            selector: Some(self.names().selector()),
+            ports: Some(vec![port("client", CLIENT_PORT), port("peer", PEER_PORT), port("metrics", METRICS_PORT)]),
+            ..ServiceSpec::default()
+        };
+        Service { metadata: self.metadata(&self.names().headless()), spec: Some(spec), ..Service::default() }
+    }
+
+    /// Every ready brain.
+    pub(super) fn client_service(&self) -> Service {
+        let wanted = &self.cluster.spec.services.client;
+        let type_ = match wanted.type_ {
+            ServiceType::ClusterIP => "ClusterIP",
+            ServiceType::NodePort => "NodePort",
+            ServiceType::LoadBalancer => "LoadBalancer",
+        };
+        let mut metadata = self.metadata(&self.names().client());
+        metadata.annotations.get_or_insert_default().extend(wanted.annotations.clone());
+        let spec = ServiceSpec {
+            type_: Some(type_.to_owned()),
+            selector: Some(self.names().selector()),
+            ports: Some(vec![port("client", CLIENT_PORT)]),
+            traffic_distribution: wanted.traffic_distribution.clone(),
+            ..ServiceSpec::default()
+        };
+        Service { metadata, spec: Some(spec), ..Service::default() }
+    }
+
+    /// The leader alone: a pod has the label only while it is known to lead.
+    pub(super) fn leader_service(&self) -> Option<Service> {
+        let mut selector = self.names().selector();
+        selector.insert(ROLE.to_owned(), "leader".to_owned());
+        let spec = ServiceSpec {
+            type_: Some("ClusterIP".to_owned()),
+            selector: Some(selector),
+            ports: Some(vec![port("client", CLIENT_PORT)]),
+            ..ServiceSpec::default()
+        };
+        let metadata = self.metadata(&self.names().leader());
+        let service = Service { metadata, spec: Some(spec), ..Service::default() };
+        self.cluster.spec.services.leader.enabled.then_some(service)
+    }
+
+    /// One brain may be drained at a time, a broken one always. With a single brain a budget could only block drains.
+    pub(super) fn disruption_budget(&self) -> Option<PodDisruptionBudget> {
+        let wanted = self.cluster.spec.pod_disruption_budget.enabled && self.desired.replicas > 1;
+        let spec = PodDisruptionBudgetSpec {
+            max_unavailable: Some(IntOrString::Int(1)),
+            selector: Some(LabelSelector { match_labels: Some(self.names().selector()), ..LabelSelector::default() }),
+            unhealthy_pod_eviction_policy: Some("AlwaysAllow".to_owned()),
+            ..PodDisruptionBudgetSpec::default()
+        };
+        let metadata = self.metadata(&self.names().cluster);
+        wanted.then(|| PodDisruptionBudget { metadata, spec: Some(spec), ..PodDisruptionBudget::default() })
+    }
+
+    /// A PodMonitor of the Prometheus operator, whose types are not ours to link.
+    pub(super) fn pod_monitor(&self) -> Option<Value> {
+        let wanted = self.cluster.spec.monitoring.as_ref()?.pod_monitor.as_ref()?;
+        let mut metadata = self.metadata(&self.names().cluster);
+        let own = metadata.labels.take().unwrap_or_default();
+        metadata.labels = Some(wanted.labels.clone().into_iter().chain(own).collect());
+        let mut endpoint = json!({"port": "metrics", "path": "/metrics"});
+        if let Some(interval) = &wanted.interval {
+            endpoint["interval"] = json!(interval);
+        }
+        let monitor = json!({
+            "apiVersion": "monitoring.coreos.com/v1",
+            "kind": "PodMonitor",
+            "metadata": metadata,
+            "spec": {"selector": {"matchLabels": self.names().selector()}, "podMetricsEndpoints": [endpoint]},
+        });
+        wanted.enabled.then_some(monitor)
+    }
+}
+
+fn port(name: &str, number: i32) -> ServicePort {
+    ServicePort {
+        name: Some(name.to_owned()),
+        port: number,
+        target_port: Some(IntOrString::String(name.to_owned())),
+        protocol: Some("TCP".to_owned()),
+        ..ServicePort::default()
+    }
+}

@@ -1,0 +1,62 @@
+//! The StatefulSet. The operator, not the StatefulSet controller, decides when a pod is replaced.
+
+use crds::cluster::storage::Retention;
+use k8s_openapi::api::apps::v1::{
+    StatefulSet, StatefulSetPersistentVolumeClaimRetentionPolicy, StatefulSetSpec, StatefulSetUpdateStrategy,
+};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+
+use super::Renderer;
+use super::pod::DATA;
+
+impl Renderer<'_> {
+    pub(super) fn stateful_set(&self) -> StatefulSet {
+        let when_deleted = match self.desired.storage.when_deleted {
+            Retention::Retain => "Retain",
+            Retention::Delete => "Delete",
+        };
+        let spec = StatefulSetSpec {
+            replicas: Some(self.desired.replicas),
+            service_name: Some(self.names().headless()),
+            selector: LabelSelector { match_labels: Some(self.names().selector()), ..LabelSelector::default() },
+            pod_management_policy: Some("Parallel".to_owned()),
+            update_strategy: Some(StatefulSetUpdateStrategy {
+                type_: Some("OnDelete".to_owned()),
+                ..StatefulSetUpdateStrategy::default()
+            }),
+            min_ready_seconds: Some(self.cluster.spec.update.min_ready_seconds),
+            revision_history_limit: Some(3),
+            persistent_volume_claim_retention_policy: Some(StatefulSetPersistentVolumeClaimRetentionPolicy {
+                when_deleted: Some(when_deleted.to_owned()),
+                when_scaled: Some("Retain".to_owned()),
+            }),
+            template: self.template(),
+            volume_claim_templates: Some(vec![self.claim()]),
+            ..StatefulSetSpec::default()
+        };
+        StatefulSet { metadata: self.metadata(&self.names().cluster), spec: Some(spec), ..StatefulSet::default() }
+    }
+
+    /// The claim template. Inherited labels stay out of it: it can never be changed.
+    fn claim(&self) -> PersistentVolumeClaim {
+        let storage = &self.desired.storage;
+        let spec = PersistentVolumeClaimSpec {
+            access_modes: Some(vec!["ReadWriteOnce".to_owned()]),
+            storage_class_name: storage.storage_class_name.clone(),
+            volume_attributes_class_name: storage.volume_attributes_class_name.clone(),
+            volume_mode: Some("Filesystem".to_owned()),
+            resources: Some(VolumeResourceRequirements {
+                requests: Some([("storage".to_owned(), storage.size.clone())].into()),
+                ..VolumeResourceRequirements::default()
+            }),
+            ..PersistentVolumeClaimSpec::default()
+        };
+        let metadata = ObjectMeta {
+            name: Some(DATA.to_owned()),
+            labels: Some(self.names().labels()),
+            ..ObjectMeta::default()
+        };
+        PersistentVolumeClaim { metadata, spec: Some(spec), ..PersistentVolumeClaim::default() }
+    }
+}

@@ -1,0 +1,102 @@
+//! From what is wanted and what was seen to the steps of one pass. Pure.
+//!
+//! Invariants: nothing is touched that this cluster does not own; at most one pod is replaced in a pass, and none while anything
+//! else is in the way; a pass that finds everything in order has no steps.
+
+use crds::KubeBrainCluster;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::ResourceExt;
+
+use crate::certificates::{Leaf, Request};
+use crate::objects::{Key, Kind, Object, Renderer};
+use crate::observe::Observed;
+use crate::spec::Desired;
+
+mod certificates;
+mod claims;
+mod owned;
+pub(crate) mod ownership;
+mod roles;
+mod rollout;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use certificates::{Certificates, Stored, pair as stored_pair};
+pub(crate) use rollout::{Rollout, revision};
+
+/// One write. It has no `Debug`: some carry keys.
+#[derive(Clone, PartialEq)]
+pub(crate) enum Step {
+    /// Make the authority, with a new key.
+    CreateAuthority,
+    /// Prolong the authority, with its old key.
+    RenewAuthority { uid: String },
+    /// Publish the certificate of the authority that this very pass made or prolonged.
+    PublishBundle { uid: Option<String> },
+    /// Issue a certificate and store it. `first` says that there was none.
+    Issue { leaf: Leaf, request: Request, uid: Option<String>, why: String },
+    /// Write an object; `uid` is that of the live one.
+    Apply { object: Object, uid: Option<String> },
+    /// Delete an object that is wanted no more.
+    Delete { key: Key, uid: String },
+    /// Let a volume grow, or change its attributes class.
+    ChangeClaim { claim: String, size: Quantity, attributes_class: Option<String> },
+    /// Say on a pod what it does for the others; `None` if unknown.
+    Label { pod: String, uid: String, role: Option<&'static str> },
+    /// Delete a pod, so that it comes back as the template now is.
+    Replace { pod: String, uid: String, version: String, why: String },
+}
+
+/// The steps of one pass, and what the status needs to know of how they came about.
+#[derive(Default)]
+pub(crate) struct Plan {
+    pub(crate) steps: Vec<Step>,
+    /// Objects of somebody else that stand where ours should.
+    pub(crate) foreign: Vec<Key>,
+    /// Objects of a deleted cluster of the same name, which will be gone soon.
+    pub(crate) former: Vec<Key>,
+    pub(crate) certificates: Certificates,
+    pub(crate) rollout: Rollout,
+    pub(crate) claims: claims::Claims,
+    /// Fields of the StatefulSet that differ from the wanted ones and cannot be changed.
+    pub(crate) fixed: Vec<&'static str>,
+}
+
+impl Plan {
+    /// Whether something has to be out of the way before pods are made or replaced.
+    pub(crate) fn is_blocked(&self) -> bool {
+        !self.foreign.is_empty() || !self.former.is_empty() || self.certificates.unusable.is_some()
+    }
+
+    /// Whether a step changes what runs, and not only what is known of it.
+    pub(crate) fn changes_pods(&self) -> bool {
+        self.steps.iter().any(|step| match step {
+            Step::Apply { object, .. } => object.key.kind == Kind::StatefulSet,
+            Step::Replace { .. } => true,
+            _ => false,
+        })
+    }
+}
+
+/// Plans one pass.
+///
+/// # Errors
+/// An object does not serialise.
+pub(crate) fn plan(cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) -> Result<Plan, serde_json::Error> {
+    let uid = cluster.uid().unwrap_or_default();
+    let renderer = Renderer::new(cluster, desired);
+    let mut plan = Plan::default();
+    for key in owned::keys(desired, observed, &renderer)? {
+        match observed.objects.get(&key).map(|live| ownership::of(&live.metadata, &cluster.name_any(), &uid)) {
+            Some(ownership::Ownership::Foreign) => plan.foreign.push(key),
+            Some(ownership::Ownership::Former) => plan.former.push(key),
+            Some(ownership::Ownership::Ours) | None => {}
+        }
+    }
+    certificates::plan(&mut plan, desired, observed, &renderer)?;
+    owned::plan(&mut plan, &uid, observed, &renderer)?;
+    claims::plan(&mut plan, desired, observed);
+    roles::plan(&mut plan, observed);
+    rollout::plan(&mut plan, cluster, desired, observed);
+    Ok(plan)
+}

@@ -1,0 +1,65 @@
+//! Claims: bound or not, and growing when the spec asks for more.
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::ResourceExt;
+
+use super::{Plan, Step};
+use crate::observe::Observed;
+use crate::quantity;
+use crate::spec::Desired;
+
+/// What the status says of volumes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Claims {
+    /// How many there are.
+    pub(crate) count: usize,
+    /// Claims without a volume.
+    pub(crate) pending: Vec<String>,
+    /// Claims whose volume is gone.
+    pub(crate) lost: Vec<String>,
+    /// Claims whose volume has not the wanted size yet.
+    pub(crate) growing: Vec<String>,
+}
+
+pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) {
+    let wanted = &desired.storage;
+    for claim in observed.claims.iter().filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
+        let name = claim.name_any();
+        plan.claims.count += 1;
+        match claim.status.as_ref().and_then(|status| status.phase.as_deref()) {
+            Some("Bound") => {}
+            Some("Lost") => plan.claims.lost.push(name.clone()),
+            _ => {
+                plan.claims.pending.push(name);
+                continue;
+            }
+        }
+        let requested = requested(claim);
+        let larger = |than: Option<i128>| quantity::parse(&wanted.size) > than;
+        let class = claim.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.clone());
+        let reclassed = wanted.volume_attributes_class_name.is_some() && wanted.volume_attributes_class_name != class;
+        if larger(requested) || reclassed {
+            let size = if larger(requested) { wanted.size.clone() } else { request(claim).unwrap_or(wanted.size.clone()) };
+            let attributes_class = wanted.volume_attributes_class_name.clone().filter(|_| reclassed);
+            plan.steps.push(Step::ChangeClaim { claim: name.clone(), size, attributes_class });
+        }
+        if larger(requested) || larger(capacity(claim)) {
+            plan.claims.growing.push(name);
+        }
+    }
+}
+
+fn request(claim: &PersistentVolumeClaim) -> Option<Quantity> {
+    claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?.get("storage").cloned()
+}
+
+fn requested(claim: &PersistentVolumeClaim) -> Option<i128> {
+    quantity::parse(&request(claim)?)
+}
+
+/// A volume without a stated capacity counts as one of the requested size.
+fn capacity(claim: &PersistentVolumeClaim) -> Option<i128> {
+    let capacity = claim.status.as_ref().and_then(|status| status.capacity.as_ref()?.get("storage"));
+    capacity.map_or_else(|| requested(claim), quantity::parse)
+}

@@ -1,0 +1,104 @@
+//! Objects without keys of their own: applied when they differ, deleted when they are wanted no more.
+
+use serde_json::Value;
+
+use super::ownership::{self, Ownership};
+use super::{Plan, Step};
+use crate::certificates::Leaf;
+use crate::drift;
+use crate::objects::{Key, Kind, Object, Renderer};
+use crate::observe::Observed;
+use crate::spec::Desired;
+
+/// Fields of a StatefulSet that Kubernetes never lets change.
+const FIXED: [&str; 4] = ["volumeClaimTemplates", "serviceName", "selector", "podManagementPolicy"];
+
+/// Every object that this spec writes.
+pub(super) fn keys(desired: &Desired, observed: &Observed, renderer: &Renderer<'_>) -> Result<Vec<Key>, serde_json::Error> {
+    let mut keys: Vec<Key> = renderer.all(observed.pod_monitors)?.into_iter().map(|object| object.key).collect();
+    if desired.certificates.is_some() {
+        keys.push(Key::new(Kind::Secret, desired.names.authority()));
+        keys.push(Key::new(Kind::ConfigMap, desired.names.bundle()));
+        keys.extend(Leaf::ALL.map(|leaf| Key::new(Kind::Secret, desired.names.leaf(leaf))));
+    }
+    Ok(keys)
+}
+
+pub(super) fn plan(plan: &mut Plan, uid: &str, observed: &Observed, renderer: &Renderer<'_>) -> Result<(), serde_json::Error> {
+    let objects = renderer.all(observed.pod_monitors)?;
+    for key in renderer.unwanted(&objects) {
+        let Some(live) = observed.objects.get(&key) else { continue };
+        let owner = live.metadata.owner_references.iter().flatten().find(|owner| owner.uid == uid);
+        let ours = owner.is_some_and(|owner| ownership::of(&live.metadata, &owner.name, uid) == Ownership::Ours);
+        if let (true, Some(live_uid), None) = (ours, &live.metadata.uid, &live.metadata.deletion_timestamp) {
+            plan.steps.push(Step::Delete { key, uid: live_uid.clone() });
+        }
+    }
+    for mut object in objects {
+        if object.key.kind == Kind::StatefulSet {
+            if plan.is_blocked() {
+                continue;
+            }
+            if let Some(live) = observed.objects.get(&object.key) {
+                plan.fixed = keep_fixed(&mut object, &live.data);
+            }
+        }
+        apply(plan, object, observed)?;
+    }
+    Ok(())
+}
+
+/// Plans to write `object` unless the live one is as it should be, or not ours to write.
+pub(super) fn apply(plan: &mut Plan, object: Object, observed: &Observed) -> Result<(), serde_json::Error> {
+    if plan.foreign.contains(&object.key) || plan.former.contains(&object.key) {
+        return Ok(());
+    }
+    let Some(live) = observed.objects.get(&object.key) else {
+        plan.steps.push(Step::Apply { object, uid: None });
+        return Ok(());
+    };
+    if live.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let stamped = |annotations: Option<&Value>| annotations.and_then(|all| all.get(drift::HASH)).cloned();
+    let live_body = serde_json::to_value(live)?;
+    let same = stamped(object.body.pointer("/metadata/annotations")) == stamped(live_body.pointer("/metadata/annotations"));
+    if !same || !drift::is_within(&object.body, &live_body) {
+        plan.steps.push(Step::Apply { object, uid: live.metadata.uid.clone() });
+    }
+    Ok(())
+}
+
+/// Takes over from the live StatefulSet what cannot be changed, so that the rest still can. Names what differs.
+///
+/// The size of the claims is not among it: claims themselves can grow.
+fn keep_fixed(object: &mut Object, live: &Value) -> Vec<&'static str> {
+    let mut differing = Vec::new();
+    for field in FIXED {
+        let wanted = &object.body["spec"][field];
+        let present = &live["spec"][field];
+        if drift::is_within(wanted, present) {
+            continue;
+        }
+        if field != "volumeClaimTemplates" || !differ_in_size_only(wanted, present) {
+            differing.push(field);
+        }
+        object.body["spec"][field] = present.clone();
+    }
+    object.stamp();
+    differing
+}
+
+fn differ_in_size_only(wanted: &Value, present: &Value) -> bool {
+    let strip = |templates: &Value| {
+        let mut templates = templates.clone();
+        for template in templates.as_array_mut().into_iter().flatten() {
+            if let Some(spec) = template["spec"].as_object_mut() {
+                spec.remove("resources");
+                spec.remove("volumeAttributesClassName");
+            }
+        }
+        templates
+    };
+    drift::is_within(&strip(wanted), &strip(present))
+}

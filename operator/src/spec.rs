@@ -1,0 +1,210 @@
+//! From what a user wrote to what the operator can do, or a refusal that says why not.
+//!
+//! Pure. The API server has checked the schema and the CEL rules; what is checked here is what only the operator knows.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crds::KubeBrainCluster;
+use crds::cluster::storage::{Embedded, StorageType};
+use crds::cluster::tls::TlsMode;
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use kube::ResourceExt;
+
+use crate::certificates::{Leaf, Request};
+use crate::drift;
+use crate::names::{CLUSTER, Names};
+
+mod image;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use image::resolve as resolve_image;
+
+/// Flags of the brain that the operator sets itself.
+const OWN_FLAGS: [&str; 22] = [
+    "name",
+    "data-dir",
+    "wal-dir",
+    "config-file",
+    "listen-client-urls",
+    "listen-client-http-urls",
+    "advertise-client-urls",
+    "listen-peer-urls",
+    "initial-advertise-peer-urls",
+    "initial-cluster",
+    "initial-cluster-state",
+    "initial-cluster-token",
+    "listen-metrics-urls",
+    "cert-file",
+    "key-file",
+    "trusted-ca-file",
+    "client-cert-auth",
+    "peer-cert-file",
+    "peer-key-file",
+    "peer-trusted-ca-file",
+    "peer-client-cert-auth",
+    "force-new-cluster",
+];
+
+/// What the operator was told by its flags.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// Image of brains whose spec names none.
+    pub(crate) default_image: String,
+    /// DNS domain of the Kubernetes cluster.
+    pub(crate) cluster_domain: String,
+}
+
+/// A spec that can be acted on.
+#[derive(Debug, Clone)]
+pub(crate) struct Desired {
+    pub(crate) names: Names,
+    pub(crate) replicas: i32,
+    pub(crate) image: String,
+    pub(crate) storage: Embedded,
+    /// Certificates by their use; none if TLS is disabled.
+    pub(crate) certificates: Option<Vec<(Leaf, Request)>>,
+    pub(crate) overrides: Option<PodTemplateSpec>,
+}
+
+/// Why only a change of the spec helps. The reason is part of the API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+fn invalid(message: impl Into<String>) -> Refusal {
+    Refusal { reason: "InvalidSpec", message: message.into() }
+}
+
+/// Reads a spec.
+///
+/// # Errors
+/// It asks for what is not supported, or contradicts itself.
+pub(crate) fn read(cluster: &KubeBrainCluster, settings: &Settings) -> Result<Desired, Refusal> {
+    let spec = &cluster.spec;
+    let names = Names {
+        cluster: cluster.name_any(),
+        namespace: cluster.namespace().unwrap_or_default(),
+        domain: settings.cluster_domain.clone(),
+    };
+    let storage = match (spec.storage.type_, &spec.storage.embedded) {
+        (StorageType::Embedded, Some(embedded)) => embedded.clone(),
+        (StorageType::Embedded, None) => return Err(invalid("storage.embedded is required when type is Embedded")),
+        (StorageType::TiKV, _) => {
+            let message = "storage.type TiKV is not supported by this version of the operator";
+            return Err(Refusal { reason: "StorageTypeNotSupported", message: message.to_owned() });
+        }
+    };
+    if !(0..=1).contains(&spec.replicas) {
+        return Err(invalid("Embedded storage is single-member: set replicas to 0 or 1"));
+    }
+    if crate::quantity::parse(&storage.size).is_none_or(|size| size <= 0) {
+        return Err(invalid(format!("storage.embedded.size {:?} is no size", storage.size.0)));
+    }
+    spec.leader_election.timings().map_err(|error| invalid(format!("leaderElection: {error}")))?;
+    check_config(cluster)?;
+    Ok(Desired {
+        replicas: spec.replicas,
+        image: resolve_image(spec.image.as_ref(), &spec.version, &settings.default_image),
+        storage,
+        certificates: certificates(cluster, &names)?,
+        overrides: overrides(cluster)?,
+        names,
+    })
+}
+
+fn certificates(cluster: &KubeBrainCluster, names: &Names) -> Result<Option<Vec<(Leaf, Request)>>, Refusal> {
+    let tls = &cluster.spec.tls;
+    match tls.mode {
+        TlsMode::Operator => {}
+        TlsMode::Disabled => return Ok(None),
+        TlsMode::CertManager | TlsMode::Secret => {
+            let message = format!("tls.mode {:?} is not supported by this version of the operator", tls.mode);
+            return Err(Refusal { reason: "TlsModeNotSupported", message });
+        }
+    }
+    if tls.ca_generation != 1 {
+        let message = "replacing the certificate authority's key (tls.caGeneration) is not supported by this version of the operator";
+        return Err(Refusal { reason: "CaReplacementNotSupported", message: message.to_owned() });
+    }
+    let duration = |field: &str, text: &str| {
+        crds::duration::parse(text).map_err(|error| invalid(format!("tls.{field}: {error}")))
+    };
+    let validity = duration("validity", &tls.validity)?;
+    let renew_before = duration("renewBefore", &tls.renew_before)?;
+    if renew_before >= validity {
+        return Err(invalid("tls.renewBefore must be shorter than tls.validity"));
+    }
+    if !(Duration::from_secs(60)..=Duration::from_secs(8760 * 3600)).contains(&validity) {
+        return Err(invalid("tls.validity must be between 1m and 8760h"));
+    }
+    if let Some(bad) = tls.extra_sans.iter().find(|san| !is_host(san)) {
+        return Err(invalid(format!("tls.extraSans: {bad:?} is neither a DNS name nor an IP address")));
+    }
+    let request = |leaf| (leaf, Request::new(leaf, names, &tls.extra_sans, validity, renew_before));
+    Ok(Some(Leaf::ALL.map(request).to_vec()))
+}
+
+/// A DNS name, perhaps with a wildcard in front, or an IP address.
+fn is_host(text: &str) -> bool {
+    let label = |label: &str| {
+        let good = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        !label.is_empty() && label.len() <= 63 && label.chars().all(good) && !label.starts_with('-') && !label.ends_with('-')
+    };
+    let name = text.strip_prefix("*.").unwrap_or(text);
+    text.parse::<IpAddr>().is_ok() || (text.len() <= 253 && name.split('.').all(label))
+}
+
+fn check_config(cluster: &KubeBrainCluster) -> Result<(), Refusal> {
+    let spec = &cluster.spec;
+    for (flag, value) in &spec.config {
+        let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if flag.is_empty() || !flag.starts_with(|c: char| c.is_ascii_lowercase()) || !flag.chars().all(good) {
+            return Err(invalid(format!("config: {flag:?} is no flag; write it without dashes in front")));
+        }
+        if OWN_FLAGS.contains(&flag.as_str()) {
+            return Err(invalid(format!("config: the operator itself sets {flag:?}")));
+        }
+        if value.contains(['\0', '\n']) {
+            return Err(invalid(format!("config: the value of {flag:?} has a line break or a zero byte")));
+        }
+    }
+    Ok(())
+}
+
+fn overrides(cluster: &KubeBrainCluster) -> Result<Option<PodTemplateSpec>, Refusal> {
+    let Some(given) = &cluster.spec.pod_overrides else { return Ok(None) };
+    let template: PodTemplateSpec = serde_json::from_value(given.clone())
+        .map_err(|error| invalid(format!("podOverrides is no partial PodTemplateSpec: {error}")))?;
+    let known = serde_json::to_value(&template).map_err(|error| invalid(format!("podOverrides: {error}")))?;
+    if let Some(path) = first_lost(given, &known, "podOverrides") {
+        return Err(invalid(format!("{path} is no field of a PodTemplateSpec")));
+    }
+    let labels = template.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref());
+    if labels.is_some_and(|labels| labels.keys().any(|key| key == CLUSTER || key.starts_with("kubebrain.io/"))) {
+        return Err(invalid("podOverrides must not set labels of kubebrain.io: the operator selects pods by them"));
+    }
+    Ok(Some(template))
+}
+
+/// The first field that the type did not take up: a misspelt one.
+fn first_lost(given: &serde_json::Value, known: &serde_json::Value, path: &str) -> Option<String> {
+    use serde_json::Value;
+    match (given, known) {
+        (Value::Object(given), Value::Object(known)) => given.iter().find_map(|(key, value)| {
+            let path = format!("{path}.{key}");
+            match known.get(key) {
+                Some(known) => first_lost(value, known, &path),
+                None => (!drift::is_within(&Value::Object([(key.clone(), value.clone())].into_iter().collect()), &Value::Object(serde_json::Map::new()))).then_some(path),
+            }
+        }),
+        (Value::Array(given), Value::Array(known)) => {
+            let mut pairs = given.iter().zip(known).enumerate();
+            pairs.find_map(|(i, (given, known))| first_lost(given, known, &format!("{path}[{i}]")))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,185 @@
+//! From what was seen to the status. Pure; the caller passes the clock.
+//!
+//! Invariants: conditions keep their transition time unless their status flips; nothing in the status changes from pass to pass
+//! while nothing happens, so a settled cluster costs no writes.
+
+use crds::KubeBrainCluster;
+use crds::cluster::status::{
+    CaStatus, CertificateStatus, Endpoints, KubeBrainClusterStatus, LeaderStatus, MemberRole, MemberStatus, StorageStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::apply::Applied;
+use crate::names::{CLIENT_PORT, VERSION};
+use crate::observe::{Observed, is_ready};
+use crate::plan::{Plan, revision};
+use crate::spec::{Desired, Refusal};
+
+mod change;
+mod conditions;
+mod facts;
+mod merge;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use change::Change;
+pub(crate) use conditions::{Judgement, Verdict};
+pub(crate) use facts::Facts;
+pub(crate) use merge::merge;
+
+const OPERATOR_VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// One pass, as the status needs it.
+pub(crate) struct Pass<'a> {
+    pub(crate) desired: &'a Desired,
+    pub(crate) observed: &'a Observed,
+    pub(crate) plan: &'a Plan,
+    pub(crate) applied: &'a Applied,
+}
+
+/// The very first status: every condition, though nothing is known yet.
+pub(crate) fn first(cluster: &KubeBrainCluster, now: Timestamp) -> KubeBrainClusterStatus {
+    publishable(cluster, KubeBrainClusterStatus::default(), &conditions::first(), now)
+}
+
+/// The status of a spec that cannot be acted on. What was seen before stays.
+pub(crate) fn refused(cluster: &KubeBrainCluster, refusal: &Refusal, now: Timestamp) -> KubeBrainClusterStatus {
+    let previous = cluster.status.clone().unwrap_or_default();
+    let judgements = conditions::refused(refusal, previous.conditions.as_deref().unwrap_or_default());
+    publishable(cluster, previous, &judgements, now)
+}
+
+/// The status when looking or writing fails again and again: all else stays, and speaks of what was seen last.
+pub(crate) fn failing(cluster: &KubeBrainCluster, message: &str, now: Timestamp) -> KubeBrainClusterStatus {
+    let mut status = cluster.status.clone().unwrap_or_default();
+    let generation = status.observed_generation;
+    let previous = status.conditions.take().unwrap_or_default();
+    let judgement = Judgement::new("Degraded", Verdict::True, "ReconcileError", message);
+    status.conditions = Some(merge::replace(&previous, &judgement, generation, now));
+    status
+}
+
+/// The status after a pass.
+pub(crate) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> KubeBrainClusterStatus {
+    let previous = cluster.status.clone().unwrap_or_default();
+    let now = pass.observed.now;
+    let leader = leader(pass, previous.leader.as_ref());
+    let facts = Facts::gather(cluster, pass, leader.as_ref().map(|leader| leader.member.as_str()));
+    let rollout = &pass.plan.rollout;
+    let names = &pass.desired.names;
+    let complete = facts.change == Change::None && facts.is_serving();
+    let status = KubeBrainClusterStatus {
+        replicas: Some(count(rollout.pods)),
+        ready_replicas: Some(count(rollout.ready)),
+        updated_replicas: Some(count(rollout.updated)),
+        selector: Some(names.selector_text()),
+        version: if complete { Some(cluster.spec.version.clone()) } else { previous.version },
+        image: Some(pass.desired.image.clone()),
+        current_revision: if complete { rollout.revision.clone() } else { previous.current_revision },
+        update_revision: rollout.revision.clone(),
+        leader,
+        members: Some(members(pass)),
+        endpoints: Some(endpoints(cluster, pass.desired)),
+        storage: Some(StorageStatus {
+            type_: format!("{:?}", cluster.spec.storage.type_),
+            cluster_id: None,
+            pd_endpoints: None,
+        }),
+        certificates: pass.desired.certificates.as_ref().map(|_| certificates(pass)),
+        ca: authority(pass),
+        ..KubeBrainClusterStatus::default()
+    };
+    let status = KubeBrainClusterStatus { conditions: previous.conditions, ..status };
+    publishable(cluster, status, &conditions::judge(&facts), now)
+}
+
+fn publishable(
+    cluster: &KubeBrainCluster,
+    mut status: KubeBrainClusterStatus,
+    judgements: &[Judgement],
+    now: Timestamp,
+) -> KubeBrainClusterStatus {
+    let generation = cluster.metadata.generation;
+    let previous = status.conditions.take().unwrap_or_default();
+    status.observed_generation = generation;
+    status.operator_version = Some(OPERATOR_VERSION.to_owned());
+    status.conditions = Some(merge(&previous, judgements, generation, now));
+    status
+}
+
+/// The member that calls itself leader, in the highest epoch if several do. It keeps the time at which it was first seen.
+fn leader(pass: &Pass<'_>, previous: Option<&LeaderStatus>) -> Option<LeaderStatus> {
+    let answers = pass.observed.probes.iter().filter_map(|(pod, answer)| answer.as_ref().ok().map(|answer| (pod, answer)));
+    let (pod, answer) = answers.filter(|(_, answer)| answer.is_leader()).max_by_key(|(_, answer)| answer.epoch)?;
+    let same = previous.filter(|leader| leader.member == *pod && leader.epoch == Some(answer.epoch));
+    let since = same.and_then(|leader| leader.since.clone()).unwrap_or(Time(whole_seconds(pass.observed.now)));
+    Some(LeaderStatus { member: pod.clone(), epoch: Some(answer.epoch), since: Some(since) })
+}
+
+fn members(pass: &Pass<'_>) -> Vec<MemberStatus> {
+    let staying = pass.observed.pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    staying
+        .map(|pod| {
+            let name = pod.name_any();
+            let answer = pass.observed.probes.get(&name);
+            let (role, member_id, message) = match answer {
+                Some(Ok(answer)) => {
+                    let role = if answer.is_leader() { MemberRole::Leader } else { MemberRole::Follower };
+                    let message = (!answer.errors.is_empty()).then(|| answer.errors.join("; "));
+                    (role, Some(format!("{:x}", answer.member)), message)
+                }
+                Some(Err(error)) => (MemberRole::Unknown, None, Some(error.clone())),
+                None => (MemberRole::Unknown, None, facts::trouble(pod)),
+            };
+            MemberStatus {
+                member_id,
+                role,
+                ready: is_ready(pod),
+                version: pod.labels().get(VERSION).cloned(),
+                revision: revision(pod).map(str::to_owned),
+                message,
+                name,
+            }
+        })
+        .collect()
+}
+
+fn endpoints(cluster: &KubeBrainCluster, desired: &Desired) -> Endpoints {
+    let names = &desired.names;
+    let scheme = if desired.certificates.is_some() { "https" } else { "http" };
+    let url = |host: String| format!("{scheme}://{host}:{CLIENT_PORT}");
+    let leader = cluster.spec.services.leader.enabled.then(|| url(names.host(&names.leader())));
+    let members = (0..desired.replicas).map(|ordinal| url(names.member_host(&names.pod(ordinal)))).collect();
+    Endpoints { client: Some(url(names.host(&names.client()))), leader, members: Some(members) }
+}
+
+/// Those that this pass issued, and those that were there.
+fn certificates(pass: &Pass<'_>) -> Vec<CertificateStatus> {
+    let mut stored = pass.plan.certificates.leaves.clone();
+    stored.extend(pass.applied.leaves.clone());
+    stored
+        .into_iter()
+        .map(|(leaf, stored)| CertificateStatus {
+            secret_name: pass.desired.names.leaf(leaf),
+            not_after: Some(Time(stored.certificate.not_after)),
+            renewal_time: Some(Time(whole_seconds(stored.renewal))),
+            ca_generation: Some(1),
+        })
+        .collect()
+}
+
+fn authority(pass: &Pass<'_>) -> Option<CaStatus> {
+    let authority = pass.applied.authority.as_ref().or(pass.plan.certificates.authority.as_ref())?;
+    Some(CaStatus { generation: 1, phase: "Stable".to_owned(), not_after: Some(Time(authority.not_after)) })
+}
+
+/// The API server keeps whole seconds; a fraction would differ for ever.
+pub(crate) fn whole_seconds(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
+
+fn count(number: usize) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}

@@ -1,0 +1,105 @@
+//! Which change is in flight. A change begins with what was seen, and goes on until all members serve.
+
+use crds::KubeBrainCluster;
+use crds::cluster::update::UpdateType;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::{Facts, Pass, Verdict};
+use crate::objects::{Key, Kind};
+use crate::plan::Step;
+
+/// A change in flight.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Nothing is in flight.
+    None,
+    /// The members are made for the first time.
+    Creating,
+    /// Members are replaced by ones of the newest template; why the next has to wait, if it has.
+    Rolling(Option<String>),
+    /// Members have to be replaced, and somebody else wants to do that.
+    ByHand(String),
+    /// Members are added or removed.
+    Scaling,
+    /// Volumes grow.
+    Resizing(String),
+    /// Objects of a deleted cluster of the same name are not gone yet.
+    Waiting(String),
+}
+
+impl Change {
+    /// The reason in the condition Progressing.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::None => "Reconciled",
+            Self::Creating | Self::Waiting(_) => "Creating",
+            Self::Rolling(_) | Self::ByHand(_) => "RollingUpdate",
+            Self::Scaling => "Scaling",
+            Self::Resizing(_) => "ResizingStorage",
+        }
+    }
+}
+
+fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+pub(super) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>, previous: &[Condition], facts: &Facts) -> Change {
+    let (plan, observed) = (pass.plan, pass.observed);
+    if let Some(key) = plan.former.first() {
+        return Change::Waiting(format!("{key} of a deleted cluster of the same name is not gone yet"));
+    }
+    let set = observed.objects.get(&Key::new(Kind::StatefulSet, &pass.desired.names.cluster));
+    let before = find(previous, "Progressing").map(|condition| condition.reason.as_str()).unwrap_or_default();
+    let ever = cluster.status.as_ref().is_some_and(|status| status.version.is_some());
+    let complete = facts.ready == facts.replicas && facts.pods == facts.replicas && (facts.replicas == 0 || facts.leader.is_some());
+    let Some(set) = set else { return Change::Creating };
+    let running = set.data["spec"]["replicas"].as_u64().and_then(|count| usize::try_from(count).ok());
+    if running != Some(facts.replicas) {
+        return if ever { Change::Scaling } else { Change::Creating };
+    }
+    if !plan.rollout.outdated.is_empty() {
+        return match &plan.rollout.waiting {
+            Some(why) if cluster.spec.update.type_ == UpdateType::OnDelete => Change::ByHand(why.clone()),
+            why => Change::Rolling(why.clone()),
+        };
+    }
+    let template = plan.steps.iter().any(|step| matches!(step, Step::Apply { object, .. } if object.key.kind == Kind::StatefulSet));
+    if (template || !plan.rollout.adopted) && ever && facts.replicas > 0 && !cluster.spec.paused {
+        return Change::Rolling(None);
+    }
+    if complete {
+        return match plan.claims.growing.first() {
+            Some(claim) => Change::Resizing(format!("{claim} is growing")),
+            None => Change::None,
+        };
+    }
+    match before {
+        "Scaling" => Change::Scaling,
+        "RollingUpdate" if ever => Change::Rolling(None),
+        "DeadlineExceeded" if ever => Change::Rolling(None),
+        _ if !ever && facts.replicas > 0 => Change::Creating,
+        _ if facts.replicas == 0 => Change::Scaling,
+        _ => Change::None,
+    }
+}
+
+/// Whether a change takes longer than the spec allows, counted from when it began or from the newest pod. Once exceeded it stays
+/// so until the spec changes, a new pod appears or the change ends.
+pub(super) fn is_overdue(cluster: &KubeBrainCluster, pass: &Pass<'_>, previous: &[Condition], change: &Change) -> bool {
+    if matches!(change, Change::None | Change::ByHand(_)) || cluster.spec.paused {
+        return false;
+    }
+    let Some(progressing) = find(previous, "Progressing") else { return false };
+    if progressing.observed_generation != cluster.metadata.generation {
+        return false;
+    }
+    let since = progressing.last_transition_time.0.as_second();
+    let created = pass.observed.pods.iter().filter_map(|pod| pod.metadata.creation_timestamp.as_ref());
+    let newest = created.map(|time| time.0.as_second()).max().unwrap_or(i64::MIN);
+    if progressing.reason == "DeadlineExceeded" {
+        return newest <= since;
+    }
+    let deadline = i64::from(cluster.spec.update.progress_deadline_seconds);
+    progressing.status == Verdict::True.as_str() && pass.observed.now.as_second() > since.max(newest) + deadline
+}

@@ -1,0 +1,194 @@
+//! What the conditions are judged by: few plain values, gathered from a pass.
+
+use std::time::Duration;
+
+use crds::KubeBrainCluster;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+
+use super::change::{self, Change};
+use super::{Pass, Verdict};
+use crate::observe::is_ready;
+
+/// Something that only a person can put out of the way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Obstacle {
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+/// State of the certificates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// TLS is disabled.
+    Disabled,
+    /// All are valid for a while.
+    Good,
+    /// Some are missing.
+    Missing(String),
+    /// Some are due for renewal, but were not renewed.
+    Due(String),
+    /// Some have ended.
+    Expired(String),
+    /// Nothing can be signed.
+    NoIssuer(String),
+}
+
+/// State of the volumes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Volumes {
+    /// There are none yet.
+    None,
+    Bound,
+    Pending(String),
+    Lost(String),
+}
+
+/// What the conditions are judged by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub(crate) replicas: usize,
+    pub(crate) ready: usize,
+    pub(crate) pods: usize,
+    /// Name of the leader's pod.
+    pub(crate) leader: Option<String>,
+    /// What is wrong with a member, if anything: `dev-0: …`.
+    pub(crate) trouble: Option<String>,
+    /// Why the brains take no writes.
+    pub(crate) alarm: Option<String>,
+    pub(crate) change: Change,
+    /// The change takes longer than the spec allows.
+    pub(crate) overdue: bool,
+    pub(crate) paused: bool,
+    /// There are steps that a pause holds back.
+    pub(crate) pending: bool,
+    pub(crate) trust: Trust,
+    pub(crate) volumes: Volumes,
+    pub(crate) obstacle: Option<Obstacle>,
+    /// A step failed, and why.
+    pub(crate) failure: Option<String>,
+    /// How long the cluster has not been ready.
+    pub(crate) unready_for: Duration,
+}
+
+impl Facts {
+    /// Whether every wanted member is ready and one of them leads; a suspended cluster has nothing to serve.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.replicas > 0 && self.ready >= self.replicas && self.leader.is_some()
+    }
+
+    pub(crate) fn gather(cluster: &KubeBrainCluster, pass: &Pass<'_>, leader: Option<&str>) -> Self {
+        let (plan, observed) = (pass.plan, pass.observed);
+        let conditions = cluster.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+        let staying = || observed.pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        let alarms: Vec<String> = observed.probes.values().flatten().flat_map(|answer| answer.errors.clone()).collect();
+        let troubles = staying().filter_map(|pod| {
+            let name = pod.name_any();
+            let silent = observed.probes.get(&name).and_then(|answer| answer.as_ref().err()).cloned();
+            let trouble = if is_ready(pod) { silent } else { trouble(pod).or(silent) };
+            trouble.map(|trouble| format!("{name}: {trouble}"))
+        });
+        let mut facts = Self {
+            replicas: usize::try_from(pass.desired.replicas).unwrap_or_default(),
+            ready: plan.rollout.ready,
+            pods: plan.rollout.pods + plan.rollout.terminating,
+            leader: leader.map(str::to_owned),
+            trouble: troubles.into_iter().next(),
+            alarm: (!alarms.is_empty()).then(|| alarms.join("; ")),
+            change: Change::None,
+            overdue: false,
+            paused: cluster.spec.paused,
+            pending: cluster.spec.paused && !plan.steps.is_empty(),
+            trust: trust(pass),
+            volumes: volumes(pass),
+            obstacle: obstacle(pass),
+            failure: pass.applied.failure.as_ref().map(|(what, error)| format!("could not {what}: {}", error.words())),
+            unready_for: unready_for(conditions, observed.now.as_second()),
+        };
+        facts.change = change::of(cluster, pass, conditions, &facts);
+        facts.overdue = change::is_overdue(cluster, pass, conditions, &facts.change);
+        facts
+    }
+}
+
+fn unready_for(conditions: &[Condition], now: i64) -> Duration {
+    let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
+    let since = ready.filter(|ready| ready.status != Verdict::True.as_str()).map(|ready| ready.last_transition_time.0.as_second());
+    Duration::from_secs(since.map_or(0, |since| u64::try_from(now - since).unwrap_or_default()))
+}
+
+/// What stops a pod, if anything, in the kubelet's and the scheduler's words.
+pub(super) fn trouble(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    let containers = status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
+    for container in containers {
+        let state = container.state.as_ref()?;
+        if let Some(waiting) = &state.waiting {
+            let reason = waiting.reason.clone().unwrap_or_default();
+            let last = container.last_state.as_ref().and_then(|last| last.terminated.as_ref());
+            return Some(last.map_or(reason.clone(), |last| format!("{reason}: exit code {}", last.exit_code)));
+        }
+        if let Some(ended) = &state.terminated {
+            return Some(format!("{}: exit code {}", ended.reason.clone().unwrap_or_default(), ended.exit_code));
+        }
+    }
+    let conditions = status.conditions.iter().flatten();
+    let scheduled = conditions.into_iter().find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
+    if let Some(condition) = scheduled {
+        return Some(condition.message.clone().or_else(|| condition.reason.clone()).unwrap_or("not scheduled".to_owned()));
+    }
+    (!is_ready(pod)).then(|| "not ready yet".to_owned())
+}
+
+fn trust(pass: &Pass<'_>) -> Trust {
+    let Some(wanted) = &pass.desired.certificates else { return Trust::Disabled };
+    let certificates = &pass.plan.certificates;
+    if let Some(why) = &certificates.unusable {
+        return Trust::NoIssuer(why.clone());
+    }
+    let now = pass.observed.now;
+    let mut due = None;
+    for (leaf, _) in wanted {
+        let name = pass.desired.names.leaf(*leaf);
+        let Some(stored) = pass.applied.leaves.get(leaf).or(certificates.leaves.get(leaf)) else {
+            return Trust::Missing(format!("{name} holds no certificate"));
+        };
+        if now >= stored.certificate.not_after {
+            return Trust::Expired(format!("the certificate in {name} has ended"));
+        }
+        if now >= stored.renewal {
+            due = Some(format!("the certificate in {name} is due for renewal"));
+        }
+    }
+    due.map_or(Trust::Good, Trust::Due)
+}
+
+fn volumes(pass: &Pass<'_>) -> Volumes {
+    let claims = &pass.plan.claims;
+    if !claims.lost.is_empty() {
+        return Volumes::Lost(claims.lost.join(", "));
+    }
+    if !claims.pending.is_empty() {
+        return Volumes::Pending(claims.pending.join(", "));
+    }
+    if claims.count == 0 { Volumes::None } else { Volumes::Bound }
+}
+
+fn obstacle(pass: &Pass<'_>) -> Option<Obstacle> {
+    let plan = pass.plan;
+    if !plan.foreign.is_empty() {
+        let names: Vec<String> = plan.foreign.iter().map(ToString::to_string).collect();
+        let message = format!("not owned by this cluster, so left alone: {}; delete or rename what stands there", names.join(", "));
+        return Some(Obstacle { reason: "OwnershipConflict", message });
+    }
+    if let Some(message) = &plan.certificates.unusable {
+        return Some(Obstacle { reason: "CertificateError", message: message.clone() });
+    }
+    if !plan.fixed.is_empty() {
+        let message = format!("the StatefulSet cannot change {}: delete it with --cascade=orphan to have it made anew", plan.fixed.join(", "));
+        return Some(Obstacle { reason: "ImmutableField", message });
+    }
+    let (what, error) = pass.applied.failure.as_ref().filter(|(_, error)| error.is_invalid())?;
+    Some(Obstacle { reason: "InvalidSpec", message: format!("could not {what}: {}", error.words()) })
+}
