@@ -2,6 +2,7 @@
 
 pub mod apply;
 pub mod auto_compact;
+pub mod counts;
 pub mod evaluate;
 pub mod history;
 pub mod materialize;

@@ -320,6 +320,7 @@ where
             recent: self.recent.clone(),
             rows,
             rows_revision,
+            counts: old.counts.clone(),
         });
     }
 

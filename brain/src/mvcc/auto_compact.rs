@@ -93,6 +93,10 @@ mod tests {
         assert_eq!(samples.note(at(9), 7, age), None);
         assert_eq!(samples.note(at(10), 8, age), Some(5));
         assert_eq!(samples.note(at(11), 9, age), None);
-        assert_eq!(samples.note(at(30), 9, age), Some(9), "the newest of those that are old enough");
+        assert_eq!(
+            samples.note(at(30), 9, age),
+            Some(9),
+            "the newest of those that are old enough"
+        );
     }
 }
