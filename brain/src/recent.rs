@@ -15,6 +15,8 @@ use crate::mvcc::{LeaseId, Revision};
 use crate::rows::Order;
 
 mod generation;
+mod history;
+mod index;
 
 /// What a key became at a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]

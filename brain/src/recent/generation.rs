@@ -1,23 +1,24 @@
-//! One generation: a map ordered by key and, within a key, newest first. One task writes it while any number of others read.
+//! One generation: keys in order, each with its versions. One task writes it while any number of others read, and none of them waits.
 
-use std::borrow::Borrow;
-use std::cmp::Ordering;
 use std::ops::{Bound, RangeInclusive};
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use crossbeam_skiplist::SkipMap;
 use crossbeam_skiplist::map::Entry;
 
 use super::Version;
+use super::history::{History, Node};
+use super::index::Index;
 use crate::mvcc::Revision;
 use crate::rows::Order;
 
-/// Memory that a version takes beside key and value: the node, its tower, and the owners of two byte strings.
-const OVERHEAD: usize = 200;
+/// Memory that a version takes beside its value.
+const VERSION_OVERHEAD: usize = 136;
 
-/// Versions of one key that are walked over before they are jumped over.
-const STEPS: usize = 4;
+/// Memory that a key takes beside its bytes, in the order and in the index.
+const KEY_OVERHEAD: usize = 200;
 
 /// A part of the key space.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,8 +56,10 @@ pub struct Found {
 /// Readers ask for a revision, so that they do not see what is inserted for later ones meanwhile.
 #[derive(Debug)]
 pub struct Generation {
-    versions: SkipMap<Place, Version>,
-    count: AtomicUsize,
+    order: SkipMap<Bytes, Arc<History>>,
+    index: Index,
+    writer: Mutex<()>,
+    versions: AtomicUsize,
     bytes: AtomicUsize,
     first: AtomicI64,
     last: AtomicI64,
@@ -73,19 +76,33 @@ impl Generation {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            versions: SkipMap::new(),
-            count: AtomicUsize::new(0),
+            order: SkipMap::new(),
+            index: Index::new(),
+            writer: Mutex::new(()),
+            versions: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             first: AtomicI64::new(Revision::MAX),
             last: AtomicI64::new(Revision::MIN),
         }
     }
 
-    /// Adds what `key` became at `revision`. Each key once per revision.
+    /// Adds what `key` became at `revision`. Meant for one task; two would take turns.
+    ///
+    /// # Panics
+    /// When `key` has a version of this or a later revision: the caller has lost its place in the log.
     pub fn insert(&self, key: Bytes, revision: Revision, version: Version) {
-        let bytes = key.len() + version.value.as_ref().map_or(0, Bytes::len) + OVERHEAD;
-        self.versions.insert(Place { key, revision }, version);
-        self.count.fetch_add(1, Relaxed);
+        let _turn = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bytes = version.value.as_ref().map_or(0, Bytes::len) + VERSION_OVERHEAD;
+        match self.index.get(&key) {
+            Some(history) => history.push(revision, version),
+            None => {
+                bytes += key.len() + KEY_OVERHEAD;
+                let history = Arc::new(History::new(revision, version));
+                self.index.insert(key.clone(), history.clone());
+                self.order.insert(key, history);
+            }
+        }
+        self.versions.fetch_add(1, Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
         self.first.fetch_min(revision, Relaxed);
         self.last.fetch_max(revision, Relaxed);
@@ -94,7 +111,7 @@ impl Generation {
     /// Versions inserted.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.count.load(Relaxed)
+        self.versions.load(Relaxed)
     }
 
     /// Whether nothing was inserted.
@@ -119,20 +136,18 @@ impl Generation {
     /// The newest version of `key` not after `at`, with its revision.
     #[must_use]
     pub fn get(&self, key: &[u8], at: Revision) -> Option<(Revision, Version)> {
-        let entry = self.seek(key, at)?;
-        (entry.key().key == key).then(|| (entry.key().revision, entry.value().clone()))
+        self.index.find(key, |history| history.at(at))?
     }
 
     /// The newest version not after `at` of each key of `span`, in order of keys. Costs what there are keys, not versions.
     #[must_use]
     pub fn range(&self, span: &Span, at: Revision, order: Order) -> Range<'_> {
         let next = match (order, &span.to) {
-            (Order::Ascending, _) => self.seek(&span.from, Revision::MAX),
-            (Order::Descending, Some(to)) => self.before(to),
-            (Order::Descending, None) => self.versions.back(),
+            (Order::Ascending, _) => self.order.lower_bound::<[u8]>(Bound::Included(&span.from)),
+            (Order::Descending, Some(to)) => self.order.upper_bound::<[u8]>(Bound::Excluded(to)),
+            (Order::Descending, None) => self.order.back(),
         };
         Range {
-            generation: self,
             span: span.clone(),
             at,
             order,
@@ -150,39 +165,21 @@ impl Generation {
     #[must_use]
     pub fn versions(&self) -> Versions<'_> {
         Versions {
-            next: self.versions.front(),
+            key: self.order.front(),
+            version: None,
         }
-    }
-
-    /// The first place at or behind `key` as of `at`.
-    fn seek(&self, key: &[u8], at: Revision) -> Option<Node<'_>> {
-        self.versions.lower_bound(Bound::Included(&(key, at) as &dyn At))
-    }
-
-    /// The first place of the first key behind `key`.
-    fn behind(&self, key: &[u8]) -> Option<Node<'_>> {
-        self.versions
-            .lower_bound(Bound::Excluded(&(key, Revision::MIN) as &dyn At))
-    }
-
-    /// The last place of the last key before `key`.
-    fn before(&self, key: &[u8]) -> Option<Node<'_>> {
-        self.versions
-            .upper_bound(Bound::Excluded(&(key, Revision::MAX) as &dyn At))
     }
 }
 
-type Node<'a> = Entry<'a, Place, Version>;
+type Key<'a> = Entry<'a, Bytes, Arc<History>>;
 
 /// The newest versions of a range of keys.
 #[derive(Debug)]
 pub struct Range<'a> {
-    generation: &'a Generation,
     span: Span,
     at: Revision,
     order: Order,
-    /// Ascending the newest, descending the oldest version of the next key.
-    next: Option<Node<'a>>,
+    next: Option<Key<'a>>,
 }
 
 impl Iterator for Range<'_> {
@@ -190,154 +187,49 @@ impl Iterator for Range<'_> {
 
     fn next(&mut self) -> Option<Found> {
         loop {
-            let node = self.next.take()?;
-            let key = node.key().key.clone();
-            if key < self.span.from || self.span.to.as_ref().is_some_and(|to| key >= *to) {
+            let entry = self.next.take()?;
+            let key = entry.key();
+            if *key < self.span.from || self.span.to.as_ref().is_some_and(|to| key >= to) {
                 return None;
             }
-            let found = match self.order {
-                Order::Ascending => self.ascend(node, &key),
-                Order::Descending => self.descend(&node, &key),
+            self.next = match self.order {
+                Order::Ascending => entry.next(),
+                Order::Descending => entry.prev(),
             };
-            if let Some(node) = found {
-                return Some(found_at(&node));
+            if let Some((revision, version)) = entry.value().at(self.at) {
+                return Some(Found {
+                    key: key.clone(),
+                    revision,
+                    version,
+                });
             }
         }
     }
-}
-
-impl<'a> Range<'a> {
-    /// The version of `key` to show, from its newest one; moves on to the next key.
-    fn ascend(&mut self, newest: Node<'a>, key: &[u8]) -> Option<Node<'a>> {
-        let old_enough = |node: &Node<'a>| node.key().key != key || node.key().revision <= self.at;
-        let seen = walk(newest, old_enough).unwrap_or_else(|| self.generation.seek(key, self.at))?;
-        if seen.key().key != key {
-            self.next = Some(seen);
-            return None;
-        }
-        self.next = walk(seen.clone(), |node| node.key().key != key).unwrap_or_else(|| self.generation.behind(key));
-        Some(seen)
-    }
-
-    /// The version of `key` to show, from its oldest one; moves on to the key before.
-    fn descend(&mut self, oldest: &Node<'a>, key: &[u8]) -> Option<Node<'a>> {
-        self.next = self.generation.before(key);
-        if oldest.key().revision > self.at {
-            return None;
-        }
-        self.generation.seek(key, self.at).filter(|node| node.key().key == key)
-    }
-}
-
-/// The first node from `node` on that `fits`, or the end; `None` if it is more than a few steps away.
-fn walk<'a>(node: Node<'a>, fits: impl Fn(&Node<'a>) -> bool) -> Option<Option<Node<'a>>> {
-    let mut node = node;
-    for _ in 0..STEPS {
-        if fits(&node) {
-            return Some(Some(node));
-        }
-        match node.next() {
-            Some(next) => node = next,
-            None => return Some(None),
-        }
-    }
-    None
 }
 
 /// Every version of a generation.
 #[derive(Debug)]
 pub struct Versions<'a> {
-    next: Option<Node<'a>>,
+    key: Option<Key<'a>>,
+    /// The next version of `key`; `None` before its first.
+    version: Option<Arc<Node>>,
 }
 
 impl Iterator for Versions<'_> {
     type Item = Found;
 
     fn next(&mut self) -> Option<Found> {
-        let node = self.next.take()?;
-        self.next = node.next();
-        Some(found_at(&node))
+        let entry = self.key.as_ref()?;
+        let node = self.version.take().unwrap_or_else(|| entry.value().newest());
+        let found = Found {
+            key: entry.key().clone(),
+            revision: node.revision,
+            version: node.version.clone(),
+        };
+        self.version = node.older().cloned();
+        if self.version.is_none() {
+            self.key = entry.next();
+        }
+        Some(found)
     }
 }
-
-fn found_at(node: &Node<'_>) -> Found {
-    Found {
-        key: node.key().key.clone(),
-        revision: node.key().revision,
-        version: node.value().clone(),
-    }
-}
-
-/// Where a version stands.
-#[derive(Debug)]
-struct Place {
-    key: Bytes,
-    revision: Revision,
-}
-
-/// A place, or a key and a revision to look a place up by without making one.
-trait At {
-    fn at(&self) -> (&[u8], Revision);
-}
-
-impl At for Place {
-    fn at(&self) -> (&[u8], Revision) {
-        (&self.key, self.revision)
-    }
-}
-
-impl At for (&[u8], Revision) {
-    fn at(&self) -> (&[u8], Revision) {
-        *self
-    }
-}
-
-fn order(a: (&[u8], Revision), b: (&[u8], Revision)) -> Ordering {
-    a.0.cmp(b.0).then(b.1.cmp(&a.1))
-}
-
-impl<'a> Borrow<dyn At + 'a> for Place {
-    fn borrow(&self) -> &(dyn At + 'a) {
-        self
-    }
-}
-
-impl Ord for dyn At + '_ {
-    fn cmp(&self, other: &Self) -> Ordering {
-        order(self.at(), other.at())
-    }
-}
-
-impl PartialOrd for dyn At + '_ {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for dyn At + '_ {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for dyn At + '_ {}
-
-impl Ord for Place {
-    fn cmp(&self, other: &Self) -> Ordering {
-        order(self.at(), other.at())
-    }
-}
-
-impl PartialOrd for Place {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Place {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Place {}
