@@ -17,6 +17,9 @@ pub(super) struct History {
 }
 
 /// One version, and the way to the older ones.
+///
+/// `older` stands before `jump` and so is dropped first: that frees the nodes up to where the jump leads, which the jump still holds. So the
+/// depth of the stack on which a list is freed also grows with the logarithm of its length.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) revision: Revision,
@@ -91,15 +94,5 @@ trait Landing {
 impl Landing for Arc<Node> {
     fn landing(&self) -> &Arc<Node> {
         self.jump.as_ref().unwrap_or(self)
-    }
-}
-
-impl Drop for Node {
-    /// Frees what nobody else reads one by one: left to themselves, nodes would free each other on an ever deeper stack.
-    fn drop(&mut self) {
-        let mut next = self.older.take();
-        while let Some(node) = next {
-            next = Arc::into_inner(node).and_then(|mut node| node.older.take());
-        }
     }
 }

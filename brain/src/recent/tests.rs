@@ -153,6 +153,9 @@ fn bytes_grow_with_keys_and_values_and_leave_with_their_generation() {
         small > 4 && (1000..1000 + small).contains(&grown),
         "{small}, then {grown} more"
     );
+    let before = recent.bytes();
+    recent.active().insert(Bytes::from(vec![b'k'; 500]), 4, version(2));
+    assert_eq!(recent.bytes() - before, small - 3 + 500);
     let rotated = recent.rotated();
     assert_eq!(rotated.bytes(), recent.bytes());
     assert_eq!(recent.oldest_sealed().map(|generation| generation.len()), None);
