@@ -345,3 +345,6 @@ impl Turn {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
