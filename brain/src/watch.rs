@@ -17,9 +17,9 @@ mod replay;
 mod ring;
 mod subscription;
 
-#[cfg(test)]
-pub(crate) use self::history::model;
 pub use self::history::{History, HistoryError};
+#[cfg(test)]
+pub(crate) use self::history::{laws, model};
 pub use self::hub::Hub;
 pub use self::mailbox::Inbox;
 pub use self::range::{EmptyRange, KeyRange};
