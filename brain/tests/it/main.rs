@@ -4,6 +4,7 @@
 mod etcd;
 mod grpc;
 mod model;
+mod process;
 mod same;
 mod script;
 mod text;
