@@ -1,6 +1,7 @@
 //! Keys, versions and revisions, as etcd means them.
 
 pub mod apply;
+pub mod auto_compact;
 pub mod evaluate;
 pub mod history;
 pub mod materialize;
