@@ -5,4 +5,5 @@ mod crash;
 mod demo;
 mod harness;
 mod kubectl;
+mod sweep;
 mod workloads;
