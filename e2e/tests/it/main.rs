@@ -1,0 +1,5 @@
+//! What real programs do with a brain, over public protocols only.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod differential;
+mod upstream;
