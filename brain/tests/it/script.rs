@@ -13,7 +13,7 @@ use rand::{RngExt, SeedableRng};
 use crate::model::Model;
 use crate::wire::{Request, pb};
 
-pub(crate) use run::{Report, run};
+pub(crate) use run::run;
 
 /// Prefixes of each other, neighbours, and both ends of the byte order.
 const KEYS: &[&[u8]] = &[
@@ -187,7 +187,7 @@ impl Script {
 }
 
 /// The first key after all that begin with `prefix`; `\0`, "all from here", if there is none.
-fn prefix_end(prefix: &[u8]) -> Bytes {
+pub(crate) fn prefix_end(prefix: &[u8]) -> Bytes {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
         if last < 0xff {

@@ -1,5 +1,10 @@
 //! What real programs do with a brain, over public protocols only.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod crash;
+mod demo;
 mod differential;
+mod harness;
+mod kubectl;
 mod upstream;
+mod workloads;
