@@ -45,7 +45,7 @@ impl Differences {
         if expected == got {
             return false;
         }
-        let apart = expected.revision() != got.revision() || matches!(got, Answer::Broken(_));
+        let apart = are_apart(request, &expected, &got);
         let (lines, signature) = diff(request, &expected, &got);
         let shown = format!("#{index} {}\n{lines}", shorten(&format!("{request:?}"), 1_000));
         match self.0.iter_mut().find(|kind| kind.signature == signature) {
@@ -83,6 +83,16 @@ impl fmt::Display for Differences {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether the two can no longer be in the same state.
+fn are_apart(request: &Request, expected: &Answer, got: &Answer) -> bool {
+    let failed = |answer: &Answer| matches!(answer, Answer::Error { .. });
+    match (expected.revision(), got.revision()) {
+        _ if matches!(got, Answer::Broken(_)) => true,
+        (Some(expected), Some(got)) => expected != got,
+        _ => request.writes() && failed(expected) != failed(got),
     }
 }
 
@@ -157,10 +167,27 @@ fn field(lines: &[&str], at: usize) -> String {
 }
 
 fn shorten(text: &str, most: usize) -> String {
+    let text = &without_runs(text);
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}… ({} bytes)", &text[..end], text.len()),
         None => text.to_owned(),
     }
+}
+
+/// Big values are one letter many times.
+fn without_runs(text: &str) -> String {
+    const RUN: usize = 40;
+    let bytes = text.as_bytes();
+    let mut short = Vec::new();
+    for run in bytes.chunk_by(|a, b| a == b) {
+        match run {
+            [letter, ..] if run.len() > RUN && letter.is_ascii_lowercase() => {
+                short.extend_from_slice(format!("{} × {}", char::from(*letter), run.len()).as_bytes());
+            }
+            _ => short.extend_from_slice(run),
+        }
+    }
+    String::from_utf8_lossy(&short).into_owned()
 }
 
 #[cfg(test)]

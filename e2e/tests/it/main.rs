@@ -3,7 +3,9 @@
 
 mod crash;
 mod demo;
+mod differential;
 mod harness;
 mod kubectl;
 mod sweep;
+mod upstream;
 mod workloads;
