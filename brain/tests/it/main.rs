@@ -3,8 +3,16 @@
 
 mod etcd;
 mod grpc;
+mod kubebrain;
 mod model;
+mod process;
 mod same;
 mod script;
 mod text;
+mod watch;
 mod wire;
+
+/// A number from the environment: to run a test longer, or once more with the seed that failed.
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().expect("a number in the environment"))
+}
