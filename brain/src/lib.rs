@@ -19,8 +19,13 @@ pub mod store;
 
 pub mod data_dir;
 pub mod flags;
+pub mod http;
+pub mod listen;
 pub mod metrics;
+pub mod process;
+pub mod serve;
 pub mod tasks;
+pub mod telemetry;
 pub mod tls;
 pub mod version;
 

@@ -1,4 +1,8 @@
 //! The log: a sequence of slots, each written at most once. It knows nothing of etcd.
+//!
+//! Epochs, barriers and the bound on open slots belong to the layer above. Where several writers share a log, barriers
+//! have to outlive destruction, and only that layer can tell them: such an engine is told when it is made which records
+//! to spare ([`MemLog::keeping`]). In files a second writer is shut out by a lock, and barriers go with their segment.
 
 use std::fmt;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use brain::api::cluster::ClusterService;
+use brain::api::health::StoreHealth;
 use brain::api::kv::KvService;
 use brain::api::lease::LeaseService;
 use brain::api::maintenance::MaintenanceService;
@@ -13,56 +14,34 @@ use brain::api::request::Limits;
 use brain::api::store::Store;
 use brain::api::watch::{Options as WatchServiceOptions, WatchService};
 use brain::data_dir::{DataDir, Identity};
-use brain::flags::{self, Asked, Config, Quota};
+use brain::flags::{Config, Quota};
 use brain::log::{FileLog, Log};
+use brain::metrics::Metrics;
 use brain::pb::etcdserverpb as pb;
+use brain::process;
 use brain::rows::Rows;
 use brain::rows::fjall::FjallRows;
 use brain::sequencer::Options as SequencerOptions;
+use brain::serve::{Server, Services};
+use brain::state::State;
 use brain::store::{self, DiskSpace};
 use brain::tasks::Tasks;
 use brain::watch;
 use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// How long requests under way may take after SIGTERM; less than a pod's grace period of 30 s.
+const GRACE: Duration = Duration::from_secs(15);
+
 fn main() -> ExitCode {
-    let asked = match flags::parse(std::env::args_os().skip(1), std::env::vars_os()) {
-        Ok(asked) => asked,
-        Err(error) => {
-            eprintln!("kubebrain: {error}");
-            return ExitCode::from(2);
-        }
-    };
-    let (config, warnings) = match asked {
-        Asked::Print(text) => {
-            print!("{text}");
-            return ExitCode::SUCCESS;
-        }
-        Asked::Serve(config, warnings) => (config, warnings),
-    };
-    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
-    for warning in warnings {
-        tracing::warn!("{warning}");
-    }
-    let runtime = match tokio::runtime::Runtime::new() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("kubebrain: cannot start threads: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    match runtime.block_on(run(*config)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("kubebrain: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    process::run(run)
 }
 
 async fn run(config: Config) -> anyhow::Result<()> {
+    let server = Server::bind(&config)?;
     let dir = DataDir::open(&config.data_dir, || Identity {
         format: brain::data_dir::FORMAT,
         cluster_id: rand::random(),
@@ -107,7 +86,6 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let watches = WatchService::new(
         running.hub.clone(),
         running.history,
-        options.watch,
         WatchServiceOptions {
             max_request_bytes: config.limits.max_request_bytes,
             progress_notify_interval: config.watch_progress_notify_interval,
@@ -133,7 +111,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let size: Arc<dyn Fn() -> u64 + Send + Sync> = Arc::new(move || log.size() + rows.size());
     let maintenance = MaintenanceService {
         store: api.clone(),
-        size,
+        size: Arc::clone(&size),
         quota: quota.unwrap_or(0),
     };
     let leases = LeaseService {
@@ -145,40 +123,44 @@ async fn run(config: Config) -> anyhow::Result<()> {
         cluster_id: api.cluster_id,
         epoch: api.state.epoch_cell(),
     };
-    let (_reporter, health) = tonic_health::server::health_reporter();
-    let url = config.listen_client_urls.first().context("no client URL")?.to_string();
-    let addr: std::net::SocketAddr = url
-        .trim_start_matches("http://")
-        .replace("localhost", "127.0.0.1")
-        .parse()?;
-    let server = tonic::transport::Server::builder()
-        .tcp_nodelay(true)
+    let (_reporter, probes) = tonic_health::server::health_reporter();
+    let metrics = Arc::new(Metrics::new(config.extensive_metrics));
+    metrics.server.set_identity(api.member_id);
+    metrics
+        .server
+        .quota
+        .set(quota.and_then(|quota| i64::try_from(quota).ok()).unwrap_or(0));
+    metrics.before_render(observe(api.state.clone(), Arc::clone(&size)));
+    let mut routes = Routes::builder();
+    routes
         .add_service(pb::kv_server::KvServer::new(KvService(api.clone())).max_decoding_message_size(max))
-        .add_service(pb::lease_server::LeaseServer::new(leases))
-        .add_service(pb::maintenance_server::MaintenanceServer::new(maintenance))
-        .add_service(pb::cluster_server::ClusterServer::new(cluster))
+        .add_service(pb::lease_server::LeaseServer::new(leases).max_decoding_message_size(max))
+        .add_service(pb::maintenance_server::MaintenanceServer::new(maintenance).max_decoding_message_size(max))
+        .add_service(pb::cluster_server::ClusterServer::new(cluster).max_decoding_message_size(max))
         .add_service(watches.into_server())
-        .add_service(health);
-    let stopping = stop.clone();
-    tracing::info!(%addr, "ready to serve client requests");
-    tasks.spawn("server", async move {
-        server
-            .serve_with_shutdown(addr, async move { stopping.cancelled().await })
-            .await?;
-        Ok(())
-    });
-    let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-    tasks.spawn("signals", {
-        let stop = stop.clone();
-        async move {
-            tokio::select! {
-                _ = term.recv() => {}
-                _ = tokio::signal::ctrl_c() => {}
-                () = stop.cancelled() => {}
-            }
-            stop.cancel();
-            Ok(())
-        }
-    });
+        .add_service(probes);
+    let services = Services {
+        routes: routes.routes(),
+        health: Arc::new(StoreHealth(api)),
+        metrics,
+    };
+    let urls = server.bound()?;
+    process::follow_signals(&stop, &mut tasks)?;
+    server.start(services, &stop, GRACE, &mut tasks);
+    process::ready(&urls);
     tasks.join().await
+}
+
+/// Brings gauges up to date before they are shown.
+fn observe<R: Rows>(state: Arc<State<R>>, size: Arc<dyn Fn() -> u64 + Send + Sync>) -> impl Fn(&Metrics) + Send + Sync {
+    move |metrics| {
+        let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        metrics.server.has_leader.set(1);
+        metrics.server.is_leader.set(1);
+        metrics.server.proposals_committed.set(gauge(state.committed().0));
+        metrics.server.proposals_applied.set(gauge(state.committed().0));
+        metrics.mvcc.current_revision.set(state.view().revision);
+        metrics.mvcc.db_total_size.set(gauge(size()));
+        metrics.mvcc.db_in_use.set(gauge(size()));
+    }
 }

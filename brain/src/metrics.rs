@@ -3,7 +3,7 @@
 //! Counters, gauges and histograms may be touched from anywhere at any time; nothing here blocks. Names, types,
 //! labels and buckets are etcd's wherever etcd has one, so that dashboards and alerts keep working.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -11,6 +11,7 @@ use prometheus::{
     Registry, TextEncoder, exponential_buckets,
 };
 
+pub(crate) use grpc::is_service;
 pub use grpc::{GrpcMetrics, InFlight};
 pub use process::ProcessMetrics;
 
@@ -20,10 +21,13 @@ mod process;
 /// The content type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+type Observe = Box<dyn Fn(&Metrics) + Send + Sync>;
+
 /// All handles. Parts are cheap to clone and are handed to whoever reports on them.
-#[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    /// Brings gauges up to date.
+    observe: OnceLock<Observe>,
     /// What is read from the kernel at each scrape; one scrape at a time.
     process: Mutex<ProcessMetrics>,
     /// The log and the rows.
@@ -217,8 +221,15 @@ impl Metrics {
             grpc: GrpcMetrics::register(&r, extensive),
             network: NetworkMetrics::register(&r),
             tls: TlsMetrics::register(&r),
+            observe: OnceLock::new(),
             registry: r.0,
         }
+    }
+
+    /// Has `observe` called at the beginning of each scrape, for gauges that are not worth keeping up to date. Only
+    /// the first call counts.
+    pub fn before_render(&self, observe: impl Fn(&Metrics) + Send + Sync + 'static) {
+        self.observe.get_or_init(|| Box::new(observe));
     }
 
     /// Everything in the text format of Prometheus; see [`CONTENT_TYPE`].
@@ -228,9 +239,18 @@ impl Metrics {
     pub fn render(&self) -> anyhow::Result<Vec<u8>> {
         let process = self.process.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         process.refresh();
+        if let Some(observe) = self.observe.get() {
+            observe(self);
+        }
         let mut text = Vec::with_capacity(64 * 1024);
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(text)
+    }
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
     }
 }
 

@@ -116,7 +116,7 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
     publish: E,
     space: Q,
     options: Options,
-    generations: Vec<Arc<Generation>>,
+    recent: Recent,
     under_way: FuturesOrdered<BoxFuture<'static, Result<UnderWay, WriteError>>>,
     deltas: VecDeque<Arc<Delta>>,
     head: Head,
@@ -163,7 +163,7 @@ where
             state,
             committed: writer.next(),
             writer,
-            generations: vec![applier.generation.clone()],
+            recent: state.view().recent.clone(),
             applier,
             commands: channels.commands,
             own: VecDeque::new(),
@@ -215,7 +215,7 @@ where
     /// Another batch may be evaluated.
     fn may_take(&self) -> bool {
         self.under_way.len() < self.options.in_flight
-            && (self.generations.len() == 1 || self.state.view().recent.bytes() < self.options.recent_bytes)
+            && (self.recent.oldest_sealed().is_none() || self.recent.bytes() < self.options.recent_bytes)
     }
 
     /// Evaluates what is queued and sends it on its way.
@@ -317,9 +317,7 @@ where
         self.state.publish(View {
             revision: self.applier.revision,
             compacted: self.applier.compacted,
-            recent: Recent {
-                generations: Arc::new(self.generations.clone()),
-            },
+            recent: self.recent.clone(),
             rows,
             rows_revision,
         });
@@ -331,8 +329,8 @@ where
         if !std::mem::take(&mut self.applier.dirty) {
             return Ok(());
         }
-        let generation = std::mem::take(&mut self.applier.generation);
-        self.generations.insert(0, self.applier.generation.clone());
+        self.recent = self.recent.rotated();
+        let generation = std::mem::replace(&mut self.applier.generation, self.recent.active().clone());
         self.publish_view(None);
         let frozen = Frozen {
             generation,
@@ -359,7 +357,7 @@ where
     fn swap_rows(&mut self, flushed: Flushed<R::Snapshot>) {
         let revision = match flushed.generation {
             Some((generation, revision)) => {
-                self.generations.retain(|kept| !Arc::ptr_eq(kept, &generation));
+                self.recent = self.recent.without(&generation);
                 revision
             }
             None => self.state.view().rows_revision,

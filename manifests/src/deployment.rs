@@ -50,10 +50,10 @@ pub(crate) fn object() -> Value {
 fn container() -> Value {
     json!({
         "name": "operator",
-        "image": format!("localhost/kubebrain-operator:{VERSION}"),
+        "image": format!("kubebrain.io/kubebrain-operator:{VERSION}"),
         "imagePullPolicy": "IfNotPresent",
         "args": [
-            format!("--default-image=localhost/kubebrain:{VERSION}"),
+            "--default-image=kubebrain.io/kubebrain",
             format!("--listen=0.0.0.0:{PORT}"),
             "--leader-elect",
             "--log-format=json",

@@ -139,26 +139,52 @@ impl Applier<'_> {
                 let name = self.desired.names.leaf(*leaf);
                 let renewed = uid.is_some();
                 applied.leaves.insert(*leaf, stored);
-                let (reason, verb) = if renewed { ("CertificateRenewed", "renewed") } else { ("CertificateIssued", "issued") };
-                let event = Event::normal(reason, "IssueCertificate", format!("{verb} the certificate {name}: {why}"));
+                let (reason, verb) = if renewed {
+                    ("CertificateRenewed", "renewed")
+                } else {
+                    ("CertificateIssued", "issued")
+                };
+                let event = Event::normal(
+                    reason,
+                    "IssueCertificate",
+                    format!("{verb} the certificate {name}: {why}"),
+                );
                 Ok(Some(event.about(reference(&Key::new(Kind::Secret, name)))))
             }
             Step::Apply { object, uid } => {
                 self.write(object, uid.as_deref()).await?;
-                let (reason, verb) = if uid.is_some() { ("Updated", "updated") } else { ("Created", "created") };
-                Ok(Some(Event::normal(reason, "Apply", format!("{verb} {}", object.key)).about(reference(&object.key))))
+                let (reason, verb) = if uid.is_some() {
+                    ("Updated", "updated")
+                } else {
+                    ("Created", "created")
+                };
+                Ok(Some(
+                    Event::normal(reason, "Apply", format!("{verb} {}", object.key)).about(reference(&object.key)),
+                ))
             }
             Step::Delete { key, uid } => {
                 self.delete(key, uid).await?;
-                Ok(Some(Event::normal("Deleted", "Delete", format!("deleted {key}")).about(reference(key))))
+                Ok(Some(
+                    Event::normal("Deleted", "Delete", format!("deleted {key}")).about(reference(key)),
+                ))
             }
-            Step::ChangeClaim { claim, size, attributes_class } => {
+            Step::ChangeClaim {
+                claim,
+                size,
+                attributes_class,
+            } => {
                 let mut spec = json!({"resources": {"requests": {"storage": size.0}}});
                 if let Some(class) = attributes_class {
                     spec["volumeAttributesClassName"] = json!(class);
                 }
-                self.claims().patch(claim, &merge(), &Patch::Merge(json!({"spec": spec}))).await?;
-                Ok(Some(Event::normal("VolumeResized", "ResizeVolume", format!("asked for {} in {claim}", size.0))))
+                self.claims()
+                    .patch(claim, &merge(), &Patch::Merge(json!({"spec": spec})))
+                    .await?;
+                Ok(Some(Event::normal(
+                    "VolumeResized",
+                    "ResizeVolume",
+                    format!("asked for {} in {claim}", size.0),
+                )))
             }
             Step::Label { pod, uid, role } => {
                 let patch = json!({"metadata": {"uid": uid, "labels": {ROLE: role}}});
@@ -166,10 +192,20 @@ impl Applier<'_> {
                 Ok(None)
             }
             Step::Replace { pod, uid, version, why } => {
-                let same = Preconditions { uid: Some(uid.clone()), resource_version: Some(version.clone()) };
-                let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
+                let same = Preconditions {
+                    uid: Some(uid.clone()),
+                    resource_version: Some(version.clone()),
+                };
+                let params = DeleteParams {
+                    preconditions: Some(same),
+                    ..DeleteParams::default()
+                };
                 gone_is_fine(self.pods().delete(pod, &params).await)?;
-                Ok(Some(Event::normal("PodReplaced", "ReplacePod", format!("deleted pod {pod}: {why}"))))
+                Ok(Some(Event::normal(
+                    "PodReplaced",
+                    "ReplacePod",
+                    format!("deleted pod {pod}: {why}"),
+                )))
             }
         }
     }
@@ -185,20 +221,30 @@ impl Applier<'_> {
         self.write(&object, uid.map(String::as_str)).await?;
         applied.authority = Some(made.inspected().clone());
         *authority = Some(made);
-        let (reason, verb) =
-            if uid.is_some() { ("AuthorityRenewed", "renewed") } else { ("AuthorityCreated", "created") };
+        let (reason, verb) = if uid.is_some() {
+            ("AuthorityRenewed", "renewed")
+        } else {
+            ("AuthorityCreated", "created")
+        };
         let note = format!("{verb} the certificate authority {}", object.key.name);
-        Ok(Some(Event::normal(reason, "IssueCertificate", note).about(reference(&object.key))))
+        Ok(Some(
+            Event::normal(reason, "IssueCertificate", note).about(reference(&object.key)),
+        ))
     }
 
     /// Signs and stores one certificate.
     async fn issue(&self, step: &Step, signer: &Authority, now: Timestamp) -> Result<Stored, Error> {
-        let Step::Issue { leaf, request, uid, .. } = step else { return Err(Error::NoAuthority) };
+        let Step::Issue { leaf, request, uid, .. } = step else {
+            return Err(Error::NoAuthority);
+        };
         let pair = signer.issue(*leaf, request, now)?;
         let object = self.renderer().leaf_secret(*leaf, &pair, &signer.pair().certificate)?;
         self.write(&object, uid.as_deref()).await?;
         let certificate = Inspected::read(&pair.certificate)?;
-        Ok(Stored { renewal: request.renewal(&certificate), certificate })
+        Ok(Stored {
+            renewal: request.renewal(&certificate),
+            certificate,
+        })
     }
 
     fn stored_authority(&self) -> Result<Authority, Error> {
@@ -227,7 +273,10 @@ impl Applier<'_> {
 
     async fn delete(&self, key: &Key, uid: &str) -> Result<(), Error> {
         let params = DeleteParams {
-            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+            preconditions: Some(Preconditions {
+                uid: Some(uid.to_owned()),
+                resource_version: None,
+            }),
             propagation_policy: Some(PropagationPolicy::Background),
             ..DeleteParams::default()
         };
@@ -257,7 +306,10 @@ fn stands_alone(step: &Step) -> bool {
 }
 
 fn merge() -> PatchParams {
-    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
+    PatchParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PatchParams::default()
+    }
 }
 
 fn gone_is_fine<T>(answer: kube::Result<T>) -> Result<(), Error> {

@@ -30,7 +30,9 @@ pub(crate) struct Pair {
 
 impl std::fmt::Debug for Pair {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pair").field("certificate", &self.certificate).finish_non_exhaustive()
+        f.debug_struct("Pair")
+            .field("certificate", &self.certificate)
+            .finish_non_exhaustive()
     }
 }
 

@@ -15,11 +15,11 @@ use kube::api::ListParams;
 use kube::core::PartialObjectMeta;
 use kube::runtime::controller::{self, Action, Controller};
 use kube::runtime::reflector::{self, ObjectRef, Store};
-use kube::runtime::{Predicate, WatchStreamExt, metadata_watcher, predicates, watcher};
+use kube::runtime::{Predicate, WatchStreamExt, predicates, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument, debug, error, info, info_span, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::metrics::Outcome;
 use crate::names::{CLUSTER, MANAGED_BY, MANAGER};
@@ -51,7 +51,10 @@ impl Failures {
     }
 
     fn forget(&self, cluster: &ObjectRef<KubeBrainCluster>) {
-        self.in_a_row.lock().unwrap_or_else(PoisonError::into_inner).remove(cluster);
+        self.in_a_row
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(cluster);
     }
 }
 
@@ -77,19 +80,29 @@ pub(crate) async fn run(
     keep: impl FnOnce(Store<KubeBrainCluster>),
 ) -> anyhow::Result<()> {
     let client = context.client.clone();
-    if wait_for_definition(&scoped(&client, namespace.as_deref()), &stop).await.context("list the clusters")?.is_none() {
+    if wait_for_definition(&scoped(&client, namespace.as_deref()), &stop)
+        .await
+        .context("list the clusters")?
+        .is_none()
+    {
         return Ok(());
     }
     let (reader, writer) = reflector::store();
     keep(reader.clone());
-    let clusters = watcher(scoped::<KubeBrainCluster>(&client, namespace.as_deref()), watcher::Config::default());
-    let changed = predicates::generation.combine(predicates::annotations).combine(predicates::uid);
+    let clusters = watcher(
+        scoped::<KubeBrainCluster>(&client, namespace.as_deref()),
+        watcher::Config::default(),
+    );
+    let changed = predicates::generation.combine(predicates::annotations);
     let triggers = kube::runtime::reflector(writer, clusters.default_backoff())
         .touched_objects()
         .predicate_filter(changed, kube::runtime::PredicateConfig::default());
     let ours = || watcher::Config::default().labels(&format!("{MANAGED_BY}={MANAGER}"));
     let space = namespace.as_deref();
-    let guarded = Arc::new(Guarded { context, failures: Failures::default() });
+    let guarded = Arc::new(Guarded {
+        context,
+        failures: Failures::default(),
+    });
     Controller::for_stream(triggers, reader)
         .owns(scoped::<StatefulSet>(&client, space), ours())
         .owns(scoped::<Service>(&client, space), ours())
@@ -97,9 +110,19 @@ pub(crate) async fn run(
         .owns(scoped::<ConfigMap>(&client, space), ours())
         .owns(scoped::<Secret>(&client, space), ours())
         .owns(scoped::<PodDisruptionBudget>(&client, space), ours())
-        .watches_stream(labelled::<Pod>(&client, space, ours()), |pod| cluster_of(&pod))
-        .watches_stream(labelled::<PersistentVolumeClaim>(&client, space, ours()), |claim| cluster_of(&claim))
-        .with_config(controller::Config::default().debounce(DEBOUNCE).concurrency(CONCURRENCY))
+        .watches(scoped::<PartialObjectMeta<Pod>>(&client, space), ours(), |pod| {
+            cluster_of(&pod)
+        })
+        .watches(
+            scoped::<PartialObjectMeta<PersistentVolumeClaim>>(&client, space),
+            ours(),
+            |claim| cluster_of(&claim),
+        )
+        .with_config(
+            controller::Config::default()
+                .debounce(DEBOUNCE)
+                .concurrency(CONCURRENCY),
+        )
         .graceful_shutdown_on(stop.cancelled_owned())
         .run(guard, after_failure, guarded)
         .for_each(|ended| async move {
@@ -122,24 +145,6 @@ where
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
     }
-}
-
-/// Metadata alone: content would only cost memory.
-fn labelled<K>(
-    client: &Client,
-    namespace: Option<&str>,
-    config: watcher::Config,
-) -> impl futures::Stream<Item = Result<PartialObjectMeta<K>, watcher::Error>> + Send + 'static
-where
-    K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
-        + Clone
-        + std::fmt::Debug
-        + serde::de::DeserializeOwned
-        + Send
-        + Sync
-        + 'static,
-{
-    metadata_watcher(scoped::<K>(client, namespace), config).default_backoff().touched_objects()
 }
 
 fn cluster_of<K>(object: &PartialObjectMeta<K>) -> Option<ObjectRef<KubeBrainCluster>>
@@ -173,10 +178,9 @@ async fn wait_for_definition(clusters: &Api<KubeBrainCluster>, stop: &Cancellati
 /// A pass that can neither hang nor take the process down.
 async fn guard(cluster: Arc<KubeBrainCluster>, guarded: Arc<Guarded>) -> Result<Action, Error> {
     let object = ObjectRef::from_obj(&*cluster);
-    let span = info_span!("reconcile", cluster = %object);
     let began = Instant::now();
     let work = AssertUnwindSafe(reconcile(&guarded.context, &cluster)).catch_unwind();
-    let ended = match tokio::time::timeout(PATIENCE, work.instrument(span.clone())).await {
+    let ended = match tokio::time::timeout(PATIENCE, work).await {
         Ok(Ok(ended)) => ended,
         Ok(Err(panic)) => {
             guarded.context.metrics.panicked();
@@ -188,14 +192,16 @@ async fn guard(cluster: Arc<KubeBrainCluster>, guarded: Arc<Guarded>) -> Result<
     match ended {
         Ok(ended) => {
             guarded.failures.forget(&object);
-            let Some(ended) = ended else { return Ok(Action::await_change()) };
+            let Some(ended) = ended else {
+                return Ok(Action::await_change());
+            };
             metrics.reconciled(ended.outcome, began.elapsed());
             Ok(Action::requeue(ended.again))
         }
         Err(problem) => {
             metrics.reconciled(Outcome::Failed, began.elapsed());
             let failures = guarded.failures.count(&object);
-            tell(&guarded.context, &cluster, &problem, failures).instrument(span).await;
+            tell(&guarded.context, &cluster, &problem, failures).await;
             Err(problem)
         }
     }
@@ -221,7 +227,8 @@ async fn tell(context: &Shared, cluster: &KubeBrainCluster, problem: &Error, fai
 
 fn words(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or("no message".to_owned())
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or("no message".to_owned())
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "the signature is the controller's")]

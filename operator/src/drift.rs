@@ -46,10 +46,15 @@ fn is_list_within(rendered: &[Value], live: &[Value]) -> bool {
     let named = |list: &[Value]| list.iter().all(|entry| entry.get("name").is_some_and(Value::is_string));
     if !rendered.is_empty() && named(rendered) && named(live) {
         return rendered.iter().all(|wanted| {
-            live.iter().any(|entry| entry.get("name") == wanted.get("name") && is_within(wanted, entry))
+            live.iter()
+                .any(|entry| entry.get("name") == wanted.get("name") && is_within(wanted, entry))
         });
     }
-    rendered.len() == live.len() && rendered.iter().zip(live).all(|(wanted, entry)| is_within(wanted, entry))
+    rendered.len() == live.len()
+        && rendered
+            .iter()
+            .zip(live)
+            .all(|(wanted, entry)| is_within(wanted, entry))
 }
 
 /// The API server writes `1000m` as `1`.
@@ -72,7 +77,11 @@ mod tests {
     #[test]
     fn what_others_add_is_no_drift() {
         check(json!({"a": 1}), json!({"a": 1, "b": 2}), true);
-        check(json!({"c": [{"name": "x", "image": "i"}]}), json!({"c": [{"name": "y"}, {"name": "x", "image": "i", "d": 1}]}), true);
+        check(
+            json!({"c": [{"name": "x", "image": "i"}]}),
+            json!({"c": [{"name": "y"}, {"name": "x", "image": "i", "d": 1}]}),
+            true,
+        );
         check(json!({"a": []}), json!({}), true);
         check(json!({"a": null}), json!({}), true);
     }

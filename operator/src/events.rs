@@ -23,11 +23,20 @@ pub(crate) struct Event {
 
 impl Event {
     pub(crate) fn normal(reason: &'static str, action: &'static str, note: String) -> Self {
-        Self { reason, note, action, warning: false, about: None }
+        Self {
+            reason,
+            note,
+            action,
+            warning: false,
+            about: None,
+        }
     }
 
     pub(crate) fn warning(reason: &'static str, action: &'static str, note: String) -> Self {
-        Self { warning: true, ..Self::normal(reason, action, note) }
+        Self {
+            warning: true,
+            ..Self::normal(reason, action, note)
+        }
     }
 
     /// Names the other object that the event is about.
@@ -46,8 +55,13 @@ pub(crate) struct Events {
 impl Events {
     /// `instance` tells replicas of the operator apart.
     pub(crate) fn new(client: Client, instance: String) -> Self {
-        let reporter = Reporter { controller: format!("kubebrain.io/{MANAGER}"), instance: Some(instance) };
-        Self { recorder: Recorder::new(client, reporter) }
+        let reporter = Reporter {
+            controller: format!("kubebrain.io/{MANAGER}"),
+            instance: Some(instance),
+        };
+        Self {
+            recorder: Recorder::new(client, reporter),
+        }
     }
 
     pub(crate) async fn publish(&self, cluster: &KubeBrainCluster, event: Event) {
@@ -56,7 +70,11 @@ impl Events {
             object.namespace.clone_from(&cluster.metadata.namespace);
         }
         let event = events::Event {
-            type_: if event.warning { EventType::Warning } else { EventType::Normal },
+            type_: if event.warning {
+                EventType::Warning
+            } else {
+                EventType::Normal
+            },
             reason: event.reason.to_owned(),
             note: Some(event.note.chars().take(NOTE).collect()),
             action: event.action.to_owned(),

@@ -86,7 +86,11 @@ impl Metrics {
         registry.register("reconcile", "Passes over a cluster", metrics.reconciles.clone());
         registry.register("steps", "Writes that passes carried out", metrics.steps.clone());
         registry.register("reconcile_panics", "Passes that panicked", metrics.panics.clone());
-        registry.register("reconcile_duration_seconds", "Duration of a pass", metrics.duration.clone());
+        registry.register(
+            "reconcile_duration_seconds",
+            "Duration of a pass",
+            metrics.duration.clone(),
+        );
         registry.register("leader", "1 if this replica leads, else 0", metrics.leading.clone());
         registry.register("clusters", "Clusters by readiness", metrics.clusters.clone());
         let help = "Unix time at which the first of all certificates ends; 0 if there is none";

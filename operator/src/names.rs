@@ -118,11 +118,18 @@ impl Names {
 
     /// The selector as the text that the scale subresource wants.
     pub(crate) fn selector_text(&self) -> String {
-        let parts: Vec<String> = self.selector().iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let parts: Vec<String> = self
+            .selector()
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
         parts.join(",")
     }
 }
 
 pub(crate) fn labels<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
-    pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+    pairs
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect()
 }

@@ -39,16 +39,6 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 7] = [
-        Self::ServiceAccount,
-        Self::Secret,
-        Self::ConfigMap,
-        Self::Service,
-        Self::PodDisruptionBudget,
-        Self::StatefulSet,
-        Self::PodMonitor,
-    ];
-
     /// Group, version, kind and plural.
     pub(crate) fn resource(self) -> ApiResource {
         let (group, version, kind, plural) = match self {
@@ -60,7 +50,11 @@ impl Kind {
             Self::StatefulSet => ("apps", "v1", "StatefulSet", "statefulsets"),
             Self::PodMonitor => ("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors"),
         };
-        let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+        let api_version = if group.is_empty() {
+            version.to_owned()
+        } else {
+            format!("{group}/{version}")
+        };
         ApiResource {
             group: group.to_owned(),
             version: version.to_owned(),
@@ -80,7 +74,10 @@ pub(crate) struct Key {
 
 impl Key {
     pub(crate) fn new(kind: Kind, name: impl Into<String>) -> Self {
-        Self { kind, name: name.into() }
+        Self {
+            kind,
+            name: name.into(),
+        }
     }
 }
 
@@ -99,7 +96,10 @@ pub(crate) struct Object {
 
 impl Object {
     fn new<T: Serialize>(kind: Kind, name: &str, typed: &T) -> Result<Self, serde_json::Error> {
-        let mut object = Self { key: Key::new(kind, name), body: serde_json::to_value(typed)? };
+        let mut object = Self {
+            key: Key::new(kind, name),
+            body: serde_json::to_value(typed)?,
+        };
         // Objects that cannot roll have no template: a null would claim the field.
         drop_nulls(&mut object.body);
         object.stamp();
@@ -108,7 +108,11 @@ impl Object {
 
     /// Sets the hash anew after the body was changed.
     pub(crate) fn stamp(&mut self) {
-        if let Some(annotations) = self.body.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+        if let Some(annotations) = self
+            .body
+            .pointer_mut("/metadata/annotations")
+            .and_then(Value::as_object_mut)
+        {
             annotations.remove(drift::HASH);
         }
         drift::stamp(&mut self.body);
@@ -157,7 +161,14 @@ impl<'a> Renderer<'a> {
             };
             objects.push(Object::new(Kind::ServiceAccount, &names.cluster, &account)?);
         }
-        for service in [Some(self.headless()), Some(self.client_service()), self.leader_service()].into_iter().flatten() {
+        for service in [
+            Some(self.headless()),
+            Some(self.client_service()),
+            self.leader_service(),
+        ]
+        .into_iter()
+        .flatten()
+        {
             objects.push(Object::new(Kind::Service, &service.name_any(), &service)?);
         }
         if let Some(budget) = self.disruption_budget() {
@@ -179,7 +190,10 @@ impl<'a> Renderer<'a> {
             Key::new(Kind::PodDisruptionBudget, &names.cluster),
             Key::new(Kind::PodMonitor, &names.cluster),
         ];
-        optional.into_iter().filter(|key| objects.iter().all(|object| object.key != *key)).collect()
+        optional
+            .into_iter()
+            .filter(|key| objects.iter().all(|object| object.key != *key))
+            .collect()
     }
 
     /// The Secret with the authority's key. Nothing mounts it.
@@ -199,7 +213,11 @@ impl<'a> Renderer<'a> {
     pub(crate) fn bundle(&self, authority: &str) -> Result<Object, serde_json::Error> {
         let name = self.names().bundle();
         let data = BTreeMap::from([("ca.crt".to_owned(), authority.to_owned())]);
-        let map = ConfigMap { metadata: self.metadata(&name), data: Some(data), ..ConfigMap::default() };
+        let map = ConfigMap {
+            metadata: self.metadata(&name),
+            data: Some(data),
+            ..ConfigMap::default()
+        };
         Object::new(Kind::ConfigMap, &name, &map)
     }
 
@@ -209,7 +227,11 @@ impl<'a> Renderer<'a> {
     /// It does not serialise.
     pub(crate) fn leaf_secret(&self, leaf: Leaf, pair: &Pair, authority: &str) -> Result<Object, serde_json::Error> {
         let authority = authority.to_owned();
-        let data = [("tls.crt", &pair.certificate), ("tls.key", &pair.key), ("ca.crt", &authority)];
+        let data = [
+            ("tls.crt", &pair.certificate),
+            ("tls.key", &pair.key),
+            ("ca.crt", &authority),
+        ];
         self.secret(&self.names().leaf(leaf), "kubernetes.io/tls", &data)
     }
 
@@ -218,7 +240,11 @@ impl<'a> Renderer<'a> {
         let secret = Secret {
             metadata: self.metadata(name),
             type_: Some(type_.to_owned()),
-            data: Some(data.iter().map(|(key, text)| ((*key).to_owned(), bytes(text))).collect()),
+            data: Some(
+                data.iter()
+                    .map(|(key, text)| ((*key).to_owned(), bytes(text)))
+                    .collect(),
+            ),
             ..Secret::default()
         };
         Object::new(Kind::Secret, name, &secret)
@@ -238,15 +264,27 @@ impl<'a> Renderer<'a> {
 
     /// The operator's labels over the inherited ones.
     fn labels(&self) -> BTreeMap<String, String> {
-        let inherited = self.cluster.spec.metadata.iter().flat_map(|metadata| metadata.labels.clone());
+        let inherited = self
+            .cluster
+            .spec
+            .metadata
+            .iter()
+            .flat_map(|metadata| metadata.labels.clone());
         let mut labels: BTreeMap<String, String> = inherited.collect();
         labels.extend(self.names().labels());
         labels
     }
 
     fn annotations(&self) -> BTreeMap<String, String> {
-        let inherited = self.cluster.spec.metadata.iter().flat_map(|metadata| metadata.annotations.clone());
-        inherited.filter(|(key, _)| !FOREIGN.iter().any(|prefix| key.starts_with(prefix))).collect()
+        let inherited = self
+            .cluster
+            .spec
+            .metadata
+            .iter()
+            .flat_map(|metadata| metadata.annotations.clone());
+        inherited
+            .filter(|(key, _)| !FOREIGN.iter().any(|prefix| key.starts_with(prefix)))
+            .collect()
     }
 
     fn owner(&self) -> OwnerReference {

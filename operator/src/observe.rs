@@ -40,7 +40,11 @@ pub(crate) struct Observed {
 /// The API server refused or did not answer. A brain that does not answer is no error.
 pub(crate) async fn observe(client: &Client, cluster: &KubeBrainCluster, desired: &Desired) -> kube::Result<Observed> {
     let names = &desired.names;
-    let monitoring = cluster.spec.monitoring.as_ref().and_then(|all| all.pod_monitor.as_ref());
+    let monitoring = cluster
+        .spec
+        .monitoring
+        .as_ref()
+        .and_then(|all| all.pod_monitor.as_ref());
     let mut keys = vec![
         Key::new(Kind::ServiceAccount, &names.cluster),
         Key::new(Kind::Service, names.headless()),
@@ -81,7 +85,12 @@ pub(crate) async fn observe(client: &Client, cluster: &KubeBrainCluster, desired
 
 async fn get(client: &Client, namespace: &str, key: Key) -> kube::Result<Option<(Key, DynamicObject)>> {
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &key.kind.resource());
-    Ok(api.get_opt(&key.name).await?.map(|object| (key, object)))
+    match api.get(&key.name).await {
+        Ok(object) => Ok(Some((key, object))),
+        // By its code: an API server that does not know the kind answers without a reason.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 async fn knows_pod_monitors(client: &Client, wanted: bool) -> kube::Result<bool> {
@@ -90,7 +99,7 @@ async fn knows_pod_monitors(client: &Client, wanted: bool) -> kube::Result<bool>
     }
     match client.list_api_group_resources("monitoring.coreos.com/v1").await {
         Ok(list) => Ok(list.resources.iter().any(|resource| resource.kind == "PodMonitor")),
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(false),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -120,11 +129,19 @@ async fn ask(desired: &Desired, observed: &Observed) -> BTreeMap<String, Result<
 
 /// The operator's certificate and the authority, as stored.
 fn identity(desired: &Desired, observed: &Observed) -> Option<Identity> {
-    let secret = observed.objects.get(&Key::new(Kind::Secret, desired.names.leaf(Leaf::OperatorClient)))?;
-    let authority = observed.objects.get(&Key::new(Kind::Secret, desired.names.authority()))?;
+    let secret = observed
+        .objects
+        .get(&Key::new(Kind::Secret, desired.names.leaf(Leaf::OperatorClient)))?;
+    let authority = observed
+        .objects
+        .get(&Key::new(Kind::Secret, desired.names.authority()))?;
     let Pair { certificate, key } = plan::stored_pair(secret, "tls.crt", "tls.key")?;
     let trusted = plan::stored_pair(authority, "ca.crt", "ca.key")?.certificate;
-    Some(Identity { certificate, key, trusted })
+    Some(Identity {
+        certificate,
+        key,
+        trusted,
+    })
 }
 
 fn is_running(pod: &Pod) -> bool {
@@ -139,6 +156,8 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
 /// Since when a pod is ready, in seconds of the wall clock; `None` if it is not.
 pub(crate) fn ready_since(pod: &Pod) -> Option<i64> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    let ready = conditions.iter().find(|condition| condition.type_ == "Ready" && condition.status == "True")?;
+    let ready = conditions
+        .iter()
+        .find(|condition| condition.type_ == "Ready" && condition.status == "True")?;
     Some(ready.last_transition_time.as_ref().map_or(0, |time| time.0.as_second()))
 }

@@ -34,17 +34,35 @@ pub(crate) enum Step {
     /// Publish the certificate of the authority that this very pass made or prolonged.
     PublishBundle { uid: Option<String> },
     /// Issue a certificate and store it. `first` says that there was none.
-    Issue { leaf: Leaf, request: Request, uid: Option<String>, why: String },
+    Issue {
+        leaf: Leaf,
+        request: Request,
+        uid: Option<String>,
+        why: String,
+    },
     /// Write an object; `uid` is that of the live one.
     Apply { object: Object, uid: Option<String> },
     /// Delete an object that is wanted no more.
     Delete { key: Key, uid: String },
     /// Let a volume grow, or change its attributes class.
-    ChangeClaim { claim: String, size: Quantity, attributes_class: Option<String> },
+    ChangeClaim {
+        claim: String,
+        size: Quantity,
+        attributes_class: Option<String>,
+    },
     /// Say on a pod what it does for the others; `None` if unknown.
-    Label { pod: String, uid: String, role: Option<&'static str> },
+    Label {
+        pod: String,
+        uid: String,
+        role: Option<&'static str>,
+    },
     /// Delete a pod, so that it comes back as the template now is.
-    Replace { pod: String, uid: String, version: String, why: String },
+    Replace {
+        pod: String,
+        uid: String,
+        version: String,
+        why: String,
+    },
 }
 
 /// The steps of one pass, and what the status needs to know of how they came about.
@@ -82,12 +100,20 @@ impl Plan {
 ///
 /// # Errors
 /// An object does not serialise.
-pub(crate) fn plan(cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) -> Result<Plan, serde_json::Error> {
+pub(crate) fn plan(
+    cluster: &KubeBrainCluster,
+    desired: &Desired,
+    observed: &Observed,
+) -> Result<Plan, serde_json::Error> {
     let uid = cluster.uid().unwrap_or_default();
     let renderer = Renderer::new(cluster, desired);
     let mut plan = Plan::default();
     for key in owned::keys(desired, observed, &renderer)? {
-        match observed.objects.get(&key).map(|live| ownership::of(&live.metadata, &cluster.name_any(), &uid)) {
+        match observed
+            .objects
+            .get(&key)
+            .map(|live| ownership::of(&live.metadata, &cluster.name_any(), &uid))
+        {
             Some(ownership::Ownership::Foreign) => plan.foreign.push(key),
             Some(ownership::Ownership::Former) => plan.former.push(key),
             Some(ownership::Ownership::Ours) | None => {}

@@ -72,7 +72,11 @@ pub(crate) async fn ask(address: &str, host: &str, identity: Option<&Identity>) 
 }
 
 async fn exchange(address: &str, host: &str, identity: Option<&Identity>) -> Result<Answer, String> {
-    let address = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
+    let address = if address.contains(':') {
+        format!("[{address}]")
+    } else {
+        address.to_owned()
+    };
     let scheme = if identity.is_some() { "https" } else { "http" };
     let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}:{CLIENT_PORT}"))
         .map_err(|error| format!("bad address {address}: {error}"))?
@@ -83,18 +87,33 @@ async fn exchange(address: &str, host: &str, identity: Option<&Identity>) -> Res
             .domain_name(host)
             .ca_certificate(Certificate::from_pem(&identity.trusted))
             .identity(ClientIdentity::from_pem(&identity.certificate, &identity.key));
-        endpoint = endpoint.tls_config(tls).map_err(|error| format!("bad certificate: {}", causes(&error)))?;
+        endpoint = endpoint
+            .tls_config(tls)
+            .map_err(|error| format!("bad certificate: {}", causes(&error)))?;
     }
-    let channel = endpoint.connect().await.map_err(|error| format!("no connection: {}", causes(&error)))?;
-    let status = MaintenanceClient::new(channel.clone()).status(StatusRequest::default()).await.map_err(refused)?;
-    let members = ClusterClient::new(channel).member_list(MemberListRequest::default()).await.map_err(refused)?;
+    let channel = endpoint
+        .connect()
+        .await
+        .map_err(|error| format!("no connection: {}", causes(&error)))?;
+    let status = MaintenanceClient::new(channel.clone())
+        .status(StatusRequest::default())
+        .await
+        .map_err(refused)?;
+    let members = ClusterClient::new(channel)
+        .member_list(MemberListRequest::default())
+        .await
+        .map_err(refused)?;
     let (status, members) = (status.into_inner(), members.into_inner());
     Ok(Answer {
         member: status.header.map(|header| header.member_id).unwrap_or_default(),
         leader: status.leader,
         epoch: i64::try_from(status.raft_term).unwrap_or(i64::MAX),
         errors: status.errors,
-        members: members.members.into_iter().map(|member| (member.id, member.name)).collect(),
+        members: members
+            .members
+            .into_iter()
+            .map(|member| (member.id, member.name))
+            .collect(),
     })
 }
 

@@ -29,8 +29,17 @@ pub(crate) fn parse(quantity: &Quantity) -> Option<i128> {
         return None;
     }
     let unit = 10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
-    let read = |digits: &str| if digits.is_empty() { Some(0) } else { digits.parse::<i128>().ok() };
-    let value = read(whole)?.checked_mul(unit)?.checked_add(read(fraction)?)?.checked_mul(scale)?;
+    let read = |digits: &str| {
+        if digits.is_empty() {
+            Some(0)
+        } else {
+            digits.parse::<i128>().ok()
+        }
+    };
+    let value = read(whole)?
+        .checked_mul(unit)?
+        .checked_add(read(fraction)?)?
+        .checked_mul(scale)?;
     // As Kubernetes does, what is smaller than a thousandth is rounded up.
     Some(value.checked_add(unit - 1)? / unit)
 }

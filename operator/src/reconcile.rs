@@ -79,15 +79,24 @@ pub(crate) struct Ended {
 /// # Errors
 /// The API server refused or did not answer, or a step failed; the status may not tell yet.
 pub(crate) async fn reconcile(context: &Context, known: &KubeBrainCluster) -> Result<Option<Ended>, Error> {
-    let clusters: Api<KubeBrainCluster> = Api::namespaced(context.client.clone(), &known.namespace().unwrap_or_default());
+    let clusters: Api<KubeBrainCluster> =
+        Api::namespaced(context.client.clone(), &known.namespace().unwrap_or_default());
     // What triggered the pass may be older than the status of the last one.
-    let Some(mut cluster) = clusters.get_opt(&known.name_any()).await.map_err(api("reading the cluster"))? else {
+    let Some(mut cluster) = clusters
+        .get_opt(&known.name_any())
+        .await
+        .map_err(api("reading the cluster"))?
+    else {
         return Ok(None);
     };
     if cluster.metadata.deletion_timestamp.is_some() {
         return Ok(None);
     }
-    if cluster.status.as_ref().is_none_or(|status| status.conditions.as_ref().is_none_or(Vec::is_empty)) {
+    if cluster
+        .status
+        .as_ref()
+        .is_none_or(|status| status.conditions.as_ref().is_none_or(Vec::is_empty))
+    {
         let first = status::first(&cluster, Timestamp::now());
         publish(context, &clusters, &cluster, &first).await?;
         cluster.status = Some(first);
@@ -97,10 +106,15 @@ pub(crate) async fn reconcile(context: &Context, known: &KubeBrainCluster) -> Re
         Err(refusal) => {
             let status = status::refused(&cluster, &refusal, Timestamp::now());
             publish(context, &clusters, &cluster, &status).await?;
-            return Ok(Some(Ended { outcome: Outcome::Stalled, again: 5 * RESYNC }));
+            return Ok(Some(Ended {
+                outcome: Outcome::Stalled,
+                again: 5 * RESYNC,
+            }));
         }
     };
-    let observed = observe(&context.client, &cluster, &desired).await.map_err(api("looking at the objects"))?;
+    let observed = observe(&context.client, &cluster, &desired)
+        .await
+        .map_err(api("looking at the objects"))?;
     let plan = plan(&cluster, &desired, &observed)?;
     let applier = Applier {
         client: &context.client,
@@ -112,15 +126,26 @@ pub(crate) async fn reconcile(context: &Context, known: &KubeBrainCluster) -> Re
     };
     let steps = if cluster.spec.paused { &[][..] } else { &plan.steps[..] };
     let applied = applier.run(steps).await;
-    let pass = Pass { desired: &desired, observed: &observed, plan: &plan, applied: &applied };
+    let pass = Pass {
+        desired: &desired,
+        observed: &observed,
+        plan: &plan,
+        applied: &applied,
+    };
     let status = status::of(&cluster, &pass);
     publish(context, &clusters, &cluster, &status).await?;
     let stalled = is(&status, "Stalled", "True");
     match applied.failure {
-        Some((what, error)) if !error.is_invalid() => Err(Error::Step { what, words: error.words() }),
+        Some((what, error)) if !error.is_invalid() => Err(Error::Step {
+            what,
+            words: error.words(),
+        }),
         _ => {
             let outcome = if stalled { Outcome::Stalled } else { Outcome::Done };
-            Ok(Some(Ended { outcome, again: again(&status, &plan, applied.done, observed.now) }))
+            Ok(Some(Ended {
+                outcome,
+                again: again(&status, &plan, applied.done, observed.now),
+            }))
         }
     }
 }
@@ -142,7 +167,9 @@ fn again(status: &KubeBrainClusterStatus, plan: &Plan, done: usize, now: Timesta
 
 fn is(status: &KubeBrainClusterStatus, type_: &str, verdict: &str) -> bool {
     let conditions = status.conditions.iter().flatten();
-    conditions.into_iter().any(|condition| condition.type_ == type_ && condition.status == verdict)
+    conditions
+        .into_iter()
+        .any(|condition| condition.type_ == type_ && condition.status == verdict)
 }
 
 /// Says in the status that passes fail. An error of this is only returned: the next pass will try again.
@@ -150,10 +177,22 @@ fn is(status: &KubeBrainClusterStatus, type_: &str, verdict: &str) -> bool {
 /// # Errors
 /// The API server refused or did not answer.
 pub(crate) async fn report_failure(context: &Context, known: &KubeBrainCluster, message: &str) -> Result<(), Error> {
-    let clusters: Api<KubeBrainCluster> = Api::namespaced(context.client.clone(), &known.namespace().unwrap_or_default());
-    let found = clusters.get_opt(&known.name_any()).await.map_err(api("reading the cluster"))?;
-    let Some(cluster) = found.filter(|cluster| cluster.metadata.deletion_timestamp.is_none()) else { return Ok(()) };
-    publish(context, &clusters, &cluster, &status::failing(&cluster, message, Timestamp::now())).await
+    let clusters: Api<KubeBrainCluster> =
+        Api::namespaced(context.client.clone(), &known.namespace().unwrap_or_default());
+    let found = clusters
+        .get_opt(&known.name_any())
+        .await
+        .map_err(api("reading the cluster"))?;
+    let Some(cluster) = found.filter(|cluster| cluster.metadata.deletion_timestamp.is_none()) else {
+        return Ok(());
+    };
+    publish(
+        context,
+        &clusters,
+        &cluster,
+        &status::failing(&cluster, message, Timestamp::now()),
+    )
+    .await
 }
 
 /// Writes the status if it differs, and tells of what flipped.
@@ -173,7 +212,10 @@ async fn publish(
         "status": status,
     });
     let params = PatchParams::apply(STATUS_MANAGER).force();
-    match clusters.patch_status(&cluster.name_any(), &params, &Patch::Apply(body)).await {
+    match clusters
+        .patch_status(&cluster.name_any(), &params, &Patch::Apply(body))
+        .await
+    {
         Ok(_) => {}
         // It was deleted meanwhile, and perhaps made anew: nobody is left to tell.
         Err(kube::Error::Api(answer)) if answer.is_not_found() || answer.is_conflict() => return Ok(()),
@@ -189,8 +231,15 @@ async fn publish(
 /// Conditions whose flip people want to hear of.
 fn flips(cluster: &KubeBrainCluster, status: &KubeBrainClusterStatus) -> Vec<Event> {
     let before = |type_: &str| {
-        let conditions = cluster.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-        conditions.iter().find(|condition| condition.type_ == type_).map(|condition| condition.status.clone())
+        let conditions = cluster
+            .status
+            .as_ref()
+            .and_then(|status| status.conditions.as_deref())
+            .unwrap_or_default();
+        conditions
+            .iter()
+            .find(|condition| condition.type_ == type_)
+            .map(|condition| condition.status.clone())
     };
     let mut events = Vec::new();
     for condition in status.conditions.iter().flatten() {

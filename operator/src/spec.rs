@@ -76,7 +76,10 @@ pub(crate) struct Refusal {
 }
 
 fn invalid(message: impl Into<String>) -> Refusal {
-    Refusal { reason: "InvalidSpec", message: message.into() }
+    Refusal {
+        reason: "InvalidSpec",
+        message: message.into(),
+    }
 }
 
 /// Reads a spec.
@@ -95,16 +98,24 @@ pub(crate) fn read(cluster: &KubeBrainCluster, settings: &Settings) -> Result<De
         (StorageType::Embedded, None) => return Err(invalid("storage.embedded is required when type is Embedded")),
         (StorageType::TiKV, _) => {
             let message = "storage.type TiKV is not supported by this version of the operator";
-            return Err(Refusal { reason: "StorageTypeNotSupported", message: message.to_owned() });
+            return Err(Refusal {
+                reason: "StorageTypeNotSupported",
+                message: message.to_owned(),
+            });
         }
     };
     if !(0..=1).contains(&spec.replicas) {
         return Err(invalid("Embedded storage is single-member: set replicas to 0 or 1"));
     }
     if crate::quantity::parse(&storage.size).is_none_or(|size| size <= 0) {
-        return Err(invalid(format!("storage.embedded.size {:?} is no size", storage.size.0)));
+        return Err(invalid(format!(
+            "storage.embedded.size {:?} is no size",
+            storage.size.0
+        )));
     }
-    spec.leader_election.timings().map_err(|error| invalid(format!("leaderElection: {error}")))?;
+    spec.leader_election
+        .timings()
+        .map_err(|error| invalid(format!("leaderElection: {error}")))?;
     check_config(cluster)?;
     Ok(Desired {
         replicas: spec.replicas,
@@ -122,17 +133,25 @@ fn certificates(cluster: &KubeBrainCluster, names: &Names) -> Result<Option<Vec<
         TlsMode::Operator => {}
         TlsMode::Disabled => return Ok(None),
         TlsMode::CertManager | TlsMode::Secret => {
-            let message = format!("tls.mode {:?} is not supported by this version of the operator", tls.mode);
-            return Err(Refusal { reason: "TlsModeNotSupported", message });
+            let message = format!(
+                "tls.mode {:?} is not supported by this version of the operator",
+                tls.mode
+            );
+            return Err(Refusal {
+                reason: "TlsModeNotSupported",
+                message,
+            });
         }
     }
     if tls.ca_generation != 1 {
         let message = "replacing the certificate authority's key (tls.caGeneration) is not supported by this version of the operator";
-        return Err(Refusal { reason: "CaReplacementNotSupported", message: message.to_owned() });
+        return Err(Refusal {
+            reason: "CaReplacementNotSupported",
+            message: message.to_owned(),
+        });
     }
-    let duration = |field: &str, text: &str| {
-        crds::duration::parse(text).map_err(|error| invalid(format!("tls.{field}: {error}")))
-    };
+    let duration =
+        |field: &str, text: &str| crds::duration::parse(text).map_err(|error| invalid(format!("tls.{field}: {error}")));
     let validity = duration("validity", &tls.validity)?;
     let renew_before = duration("renewBefore", &tls.renew_before)?;
     if renew_before >= validity {
@@ -142,7 +161,9 @@ fn certificates(cluster: &KubeBrainCluster, names: &Names) -> Result<Option<Vec<
         return Err(invalid("tls.validity must be between 1m and 8760h"));
     }
     if let Some(bad) = tls.extra_sans.iter().find(|san| !is_host(san)) {
-        return Err(invalid(format!("tls.extraSans: {bad:?} is neither a DNS name nor an IP address")));
+        return Err(invalid(format!(
+            "tls.extraSans: {bad:?} is neither a DNS name nor an IP address"
+        )));
     }
     let request = |leaf| (leaf, Request::new(leaf, names, &tls.extra_sans, validity, renew_before));
     Ok(Some(Leaf::ALL.map(request).to_vec()))
@@ -152,7 +173,11 @@ fn certificates(cluster: &KubeBrainCluster, names: &Names) -> Result<Option<Vec<
 fn is_host(text: &str) -> bool {
     let label = |label: &str| {
         let good = |c: char| c.is_ascii_alphanumeric() || c == '-';
-        !label.is_empty() && label.len() <= 63 && label.chars().all(good) && !label.starts_with('-') && !label.ends_with('-')
+        !label.is_empty()
+            && label.len() <= 63
+            && label.chars().all(good)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
     };
     let name = text.strip_prefix("*.").unwrap_or(text);
     text.parse::<IpAddr>().is_ok() || (text.len() <= 253 && name.split('.').all(label))
@@ -163,20 +188,26 @@ fn check_config(cluster: &KubeBrainCluster) -> Result<(), Refusal> {
     for (flag, value) in &spec.config {
         let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if flag.is_empty() || !flag.starts_with(|c: char| c.is_ascii_lowercase()) || !flag.chars().all(good) {
-            return Err(invalid(format!("config: {flag:?} is no flag; write it without dashes in front")));
+            return Err(invalid(format!(
+                "config: {flag:?} is no flag; write it without dashes in front"
+            )));
         }
         if OWN_FLAGS.contains(&flag.as_str()) {
             return Err(invalid(format!("config: the operator itself sets {flag:?}")));
         }
         if value.contains(['\0', '\n']) {
-            return Err(invalid(format!("config: the value of {flag:?} has a line break or a zero byte")));
+            return Err(invalid(format!(
+                "config: the value of {flag:?} has a line break or a zero byte"
+            )));
         }
     }
     Ok(())
 }
 
 fn overrides(cluster: &KubeBrainCluster) -> Result<Option<PodTemplateSpec>, Refusal> {
-    let Some(given) = &cluster.spec.pod_overrides else { return Ok(None) };
+    let Some(given) = &cluster.spec.pod_overrides else {
+        return Ok(None);
+    };
     let template: PodTemplateSpec = serde_json::from_value(given.clone())
         .map_err(|error| invalid(format!("podOverrides is no partial PodTemplateSpec: {error}")))?;
     let known = serde_json::to_value(&template).map_err(|error| invalid(format!("podOverrides: {error}")))?;
@@ -184,8 +215,14 @@ fn overrides(cluster: &KubeBrainCluster) -> Result<Option<PodTemplateSpec>, Refu
         return Err(invalid(format!("{path} is no field of a PodTemplateSpec")));
     }
     let labels = template.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref());
-    if labels.is_some_and(|labels| labels.keys().any(|key| key == CLUSTER || key.starts_with("kubebrain.io/"))) {
-        return Err(invalid("podOverrides must not set labels of kubebrain.io: the operator selects pods by them"));
+    if labels.is_some_and(|labels| {
+        labels
+            .keys()
+            .any(|key| key == CLUSTER || key.starts_with("kubebrain.io/"))
+    }) {
+        return Err(invalid(
+            "podOverrides must not set labels of kubebrain.io: the operator selects pods by them",
+        ));
     }
     Ok(Some(template))
 }
@@ -198,7 +235,11 @@ fn first_lost(given: &serde_json::Value, known: &serde_json::Value, path: &str) 
             let path = format!("{path}.{key}");
             match known.get(key) {
                 Some(known) => first_lost(value, known, &path),
-                None => (!drift::is_within(&Value::Object([(key.clone(), value.clone())].into_iter().collect()), &Value::Object(serde_json::Map::new()))).then_some(path),
+                None => (!drift::is_within(
+                    &Value::Object([(key.clone(), value.clone())].into_iter().collect()),
+                    &Value::Object(serde_json::Map::new()),
+                ))
+                .then_some(path),
             }
         }),
         (Value::Array(given), Value::Array(known)) => {

@@ -5,7 +5,8 @@
 
 use crds::KubeBrainCluster;
 use crds::cluster::status::{
-    CaStatus, CertificateStatus, Endpoints, KubeBrainClusterStatus, LeaderStatus, MemberRole, MemberStatus, StorageStatus,
+    CaStatus, CertificateStatus, Endpoints, KubeBrainClusterStatus, LeaderStatus, MemberRole, MemberStatus,
+    StorageStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -75,9 +76,17 @@ pub(crate) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> KubeBrainCluste
         ready_replicas: Some(count(rollout.ready)),
         updated_replicas: Some(count(rollout.updated)),
         selector: Some(names.selector_text()),
-        version: if complete { Some(cluster.spec.version.clone()) } else { previous.version },
+        version: if complete {
+            Some(cluster.spec.version.clone())
+        } else {
+            previous.version
+        },
         image: Some(pass.desired.image.clone()),
-        current_revision: if complete { rollout.revision.clone() } else { previous.current_revision },
+        current_revision: if complete {
+            rollout.revision.clone()
+        } else {
+            previous.current_revision
+        },
         update_revision: rollout.revision.clone(),
         leader,
         members: Some(members(pass)),
@@ -91,7 +100,10 @@ pub(crate) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> KubeBrainCluste
         ca: authority(pass),
         ..KubeBrainClusterStatus::default()
     };
-    let status = KubeBrainClusterStatus { conditions: previous.conditions, ..status };
+    let status = KubeBrainClusterStatus {
+        conditions: previous.conditions,
+        ..status
+    };
     publishable(cluster, status, &conditions::judge(&facts), now)
 }
 
@@ -111,22 +123,42 @@ fn publishable(
 
 /// The member that calls itself leader, in the highest epoch if several do. It keeps the time at which it was first seen.
 fn leader(pass: &Pass<'_>, previous: Option<&LeaderStatus>) -> Option<LeaderStatus> {
-    let answers = pass.observed.probes.iter().filter_map(|(pod, answer)| answer.as_ref().ok().map(|answer| (pod, answer)));
-    let (pod, answer) = answers.filter(|(_, answer)| answer.is_leader()).max_by_key(|(_, answer)| answer.epoch)?;
+    let answers = pass
+        .observed
+        .probes
+        .iter()
+        .filter_map(|(pod, answer)| answer.as_ref().ok().map(|answer| (pod, answer)));
+    let (pod, answer) = answers
+        .filter(|(_, answer)| answer.is_leader())
+        .max_by_key(|(_, answer)| answer.epoch)?;
     let same = previous.filter(|leader| leader.member == *pod && leader.epoch == Some(answer.epoch));
-    let since = same.and_then(|leader| leader.since.clone()).unwrap_or(Time(whole_seconds(pass.observed.now)));
-    Some(LeaderStatus { member: pod.clone(), epoch: Some(answer.epoch), since: Some(since) })
+    let since = same
+        .and_then(|leader| leader.since.clone())
+        .unwrap_or(Time(whole_seconds(pass.observed.now)));
+    Some(LeaderStatus {
+        member: pod.clone(),
+        epoch: Some(answer.epoch),
+        since: Some(since),
+    })
 }
 
 fn members(pass: &Pass<'_>) -> Vec<MemberStatus> {
-    let staying = pass.observed.pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    let staying = pass
+        .observed
+        .pods
+        .iter()
+        .filter(|pod| pod.metadata.deletion_timestamp.is_none());
     staying
         .map(|pod| {
             let name = pod.name_any();
             let answer = pass.observed.probes.get(&name);
             let (role, member_id, message) = match answer {
                 Some(Ok(answer)) => {
-                    let role = if answer.is_leader() { MemberRole::Leader } else { MemberRole::Follower };
+                    let role = if answer.is_leader() {
+                        MemberRole::Leader
+                    } else {
+                        MemberRole::Follower
+                    };
                     let message = (!answer.errors.is_empty()).then(|| answer.errors.join("; "));
                     (role, Some(format!("{:x}", answer.member)), message)
                 }
@@ -148,11 +180,26 @@ fn members(pass: &Pass<'_>) -> Vec<MemberStatus> {
 
 fn endpoints(cluster: &KubeBrainCluster, desired: &Desired) -> Endpoints {
     let names = &desired.names;
-    let scheme = if desired.certificates.is_some() { "https" } else { "http" };
+    let scheme = if desired.certificates.is_some() {
+        "https"
+    } else {
+        "http"
+    };
     let url = |host: String| format!("{scheme}://{host}:{CLIENT_PORT}");
-    let leader = cluster.spec.services.leader.enabled.then(|| url(names.host(&names.leader())));
-    let members = (0..desired.replicas).map(|ordinal| url(names.member_host(&names.pod(ordinal)))).collect();
-    Endpoints { client: Some(url(names.host(&names.client()))), leader, members: Some(members) }
+    let leader = cluster
+        .spec
+        .services
+        .leader
+        .enabled
+        .then(|| url(names.host(&names.leader())));
+    let members = (0..desired.replicas)
+        .map(|ordinal| url(names.member_host(&names.pod(ordinal))))
+        .collect();
+    Endpoints {
+        client: Some(url(names.host(&names.client()))),
+        leader,
+        members: Some(members),
+    }
 }
 
 /// Those that this pass issued, and those that were there.
@@ -171,8 +218,16 @@ fn certificates(pass: &Pass<'_>) -> Vec<CertificateStatus> {
 }
 
 fn authority(pass: &Pass<'_>) -> Option<CaStatus> {
-    let authority = pass.applied.authority.as_ref().or(pass.plan.certificates.authority.as_ref())?;
-    Some(CaStatus { generation: 1, phase: "Stable".to_owned(), not_after: Some(Time(authority.not_after)) })
+    let authority = pass
+        .applied
+        .authority
+        .as_ref()
+        .or(pass.plan.certificates.authority.as_ref())?;
+    Some(CaStatus {
+        generation: 1,
+        phase: "Stable".to_owned(),
+        not_after: Some(Time(authority.not_after)),
+    })
 }
 
 /// The API server keeps whole seconds; a fraction would differ for ever.

@@ -66,10 +66,7 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         let store = self.store.clone();
         let answers = try_stream! {
             while let Some(request) = requests.message().await? {
-                // Like etcd's, the header is older than the renewal.
-                let header = Some(store.header(store.view()?.revision));
-                let ttl = renew(&store, LeaseId(request.id)).await?;
-                yield pb::LeaseKeepAliveResponse { header, id: request.id, ttl };
+                yield keep_alive(&store, request.id).await?;
             }
         };
         Ok(Response::new(Box::pin(answers)))
@@ -117,6 +114,14 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
 }
 
 impl<R: Rows> LeaseService<R> {
+    /// Answers one keep-alive of a stream.
+    ///
+    /// # Errors
+    /// With etcd's status.
+    pub async fn keep_alive(&self, request: pb::LeaseKeepAliveRequest) -> Result<pb::LeaseKeepAliveResponse, Status> {
+        keep_alive(&self.store, request.id).await
+    }
+
     /// A positive id that no lease has.
     fn free_id(&self) -> i64 {
         let leases = self.store.state.leases();
@@ -127,6 +132,14 @@ impl<R: Rows> LeaseService<R> {
             }
         }
     }
+}
+
+/// Answers one keep-alive: a lease that is gone has no time to live.
+async fn keep_alive<R: Rows>(store: &Store<R>, id: i64) -> Result<pb::LeaseKeepAliveResponse, Status> {
+    // Like etcd's, the header is older than the renewal.
+    let header = Some(store.header(store.view()?.revision));
+    let ttl = renew(store, LeaseId(id)).await?;
+    Ok(pb::LeaseKeepAliveResponse { header, id, ttl })
 }
 
 /// Renews a lease; answers with its time to live, or 0 if there is none.

@@ -78,6 +78,12 @@ pub fn put_part_header(bytes: &mut BytesMut, epoch: u64, number: u64, index: u32
     bytes.put_u32_le(index | if last { LAST } else { 0 });
 }
 
+/// The bytes of a slot are a barrier's. A log that several writers may append to must not destroy them.
+#[must_use]
+pub fn is_barrier(record: &[u8]) -> bool {
+    record.first() == Some(&BARRIER)
+}
+
 impl Frame {
     /// Reads the bytes of `slot`.
     ///

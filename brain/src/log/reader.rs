@@ -43,12 +43,12 @@ pub struct Reader<L> {
 }
 
 impl<L: Log> Reader<L> {
-    /// A reader at `from`, where an item begins, within `epoch` (0 when the log is read from its start).
-    pub fn new(log: L, from: Slot, epoch: u64) -> Self {
+    /// A reader at `from`, where an item begins.
+    pub fn new(log: L, from: Slot) -> Self {
         Self {
             log,
             next: from,
-            epoch,
+            epoch: 0,
             parts: Vec::new(),
             ahead: VecDeque::new(),
         }
@@ -70,7 +70,7 @@ impl<L: Log> Reader<L> {
                 start = start.max(Slot(slot.0 + WINDOW));
             }
         }
-        let mut reader = Self::new(log, start, 0);
+        let mut reader = Self::new(log, start);
         // In the middle of a batch: go on behind it.
         loop {
             match reader.peek().await? {
@@ -96,7 +96,7 @@ impl<L: Log> Reader<L> {
         self.next
     }
 
-    /// The highest epoch seen.
+    /// The epoch of what was read last; 0 before anything was.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }

@@ -49,7 +49,7 @@ pub enum OpenError {
 
 impl Writer {
     /// Reads everything behind `reader`'s position, hands it to `replay`, and places a barrier of the next epoch in the
-    /// first free slot. `began` is where the reader began: if the watermark is beyond it afterwards, what was read may have
+    /// first free slot, above the epoch `floor`. `began` is where the reader began: if the watermark is beyond it afterwards, what was read may have
     /// been destroyed slots that look free.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl Writer {
     pub async fn open<L: Log, E: From<OpenError>>(
         log: &L,
         reader: &mut Reader<L>,
-        began: Slot,
+        (began, floor): (Slot, u64),
         writer: u64,
         lease: Duration,
         mut replay: impl FnMut(Item) -> Result<(), E>,
@@ -68,7 +68,7 @@ impl Writer {
             }
             let slot = reader.frontier();
             let barrier = Barrier {
-                epoch: reader.epoch() + 1,
+                epoch: reader.epoch().max(floor) + 1,
                 nonce: rand::random(),
                 writer,
                 lease,

@@ -34,11 +34,11 @@ pub struct Applier {
 impl Applier {
     /// The state of stored rows.
     #[must_use]
-    pub fn new(revision: Revision, compacted: Revision) -> Self {
+    pub fn new(revision: Revision, compacted: Revision, generation: Arc<Generation>) -> Self {
         Self {
             revision,
             compacted,
-            generation: Arc::default(),
+            generation,
             lease_rows: BTreeMap::new(),
             dirty: false,
         }

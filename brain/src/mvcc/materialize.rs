@@ -17,7 +17,7 @@ use super::record::{self, Record};
 use super::row::{Fence, Meta, encode_index, encode_object};
 use crate::log::reader::{Item, Reader};
 use crate::log::{Log, Slot};
-use crate::recent::{Generation, Version};
+use crate::recent::{Found, Generation, Version};
 use crate::rows::{Change, Rows, keys};
 use crate::sequencer::{Flushed, Frozen};
 use crate::state::State;
@@ -228,8 +228,11 @@ fn fill(
     last: &mut Option<(Bytes, Revision, bool)>,
     step: &mut Step,
 ) -> bool {
-    let after = last.as_ref().map(|(key, revision, _)| (key.clone(), *revision));
-    for (key, revision, version) in generation.versions_after(after) {
+    let versions = match last {
+        Some((key, revision, _)) => generation.versions_behind(key, *revision),
+        None => generation.versions(),
+    };
+    for Found { key, revision, version } in versions {
         let covered = match last {
             Some((last_key, _, covered)) if *last_key == key => *covered,
             _ => {

@@ -106,10 +106,11 @@ async fn try_open<L: Log, R: Rows>(log: &L, rows: &R, member: u64, lease: Durati
     let snapshot = rows.snapshot().await?;
     let mut leases = load_leases(&snapshot).await?;
     let mut alarms: BTreeSet<(i32, u64)> = fence.alarms.iter().map(|alarm| (alarm.kind, alarm.member)).collect();
-    let mut applier = Applier::new(fence.revision, fence.compacted);
+    let recent = Recent::new();
+    let mut applier = Applier::new(fence.revision, fence.compacted, recent.active().clone());
     let mut noted = Vec::new();
-    let mut reader = Reader::new(log.clone(), marker, fence.epoch);
-    let (writer, barrier) = Writer::open(log, &mut reader, marker, member, lease, |item| {
+    let mut reader = Reader::new(log.clone(), marker);
+    let (writer, barrier) = Writer::open(log, &mut reader, (marker, fence.epoch), member, lease, |item| {
         if let Item::Batch {
             first, next, payload, ..
         } = item
@@ -129,9 +130,7 @@ async fn try_open<L: Log, R: Rows>(log: &L, rows: &R, member: u64, lease: Durati
     let view = View {
         revision: applier.revision,
         compacted: applier.compacted,
-        recent: Recent {
-            generations: Arc::new(vec![applier.generation.clone()]),
-        },
+        recent,
         rows: rows.snapshot().await?,
         rows_revision: fence.revision,
     };

@@ -10,7 +10,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::op::{RangeOp, RangeResult, Span};
 use super::row::{Meta, decode_index, decode_object};
 use super::{Error, KeyValue, Revision};
-use crate::recent::{Recent, Version};
+use crate::recent::{self, Recent, Version};
 use crate::rows::{Order, RowsError, Scan, Snapshot, keys};
 
 /// Rows and bytes that one step of a scan takes at most.
@@ -347,17 +347,20 @@ impl<S: Snapshot> Cursor<'_, S> {
 
     /// Puts recent versions over pairs from rows, up to a key.
     fn merge(&self, rows: Vec<KeyValue>, up_to: Option<&Bytes>) -> Vec<KeyValue> {
-        let limit = up_to.map(successor).or_else(|| self.to.clone());
+        let from = match &self.from {
+            Bound::Included(key) => key.clone(),
+            Bound::Excluded(key) => successor(key),
+            Bound::Unbounded => Bytes::new(),
+        };
+        let span = recent::Span { from, to: up_to.map(successor).or_else(|| self.to.clone()) };
         let mut merged = Vec::with_capacity(rows.len());
         let mut rows = rows.into_iter().peekable();
-        let mut from = self.from.clone();
-        while let Some((key, revision, version)) = self.view.recent.first_at(as_ref(&from), limit.as_ref(), self.at) {
-            while let Some(row) = rows.next_if(|row| row.key < key) {
+        for found in self.view.recent.range(&span, self.at, Order::Ascending) {
+            while let Some(row) = rows.next_if(|row| row.key < found.key) {
                 merged.push(row);
             }
-            rows.next_if(|row| row.key == key);
-            merged.extend(from_version(key.clone(), revision, version));
-            from = Bound::Excluded(key);
+            rows.next_if(|row| row.key == found.key);
+            merged.extend(from_version(found.key, found.revision, found.version));
         }
         merged.extend(rows);
         merged
@@ -386,14 +389,6 @@ impl<S: Snapshot> Cursor<'_, S> {
             *kv = expect_object(kv.key.clone(), meta, found.next().flatten())?;
         }
         Ok(page)
-    }
-}
-
-fn as_ref(bound: &Bound<Bytes>) -> Bound<&Bytes> {
-    match bound {
-        Bound::Included(key) => Bound::Included(key),
-        Bound::Excluded(key) => Bound::Excluded(key),
-        Bound::Unbounded => Bound::Unbounded,
     }
 }
 

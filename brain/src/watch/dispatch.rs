@@ -86,7 +86,7 @@ impl Hub {
         let mut routing = locked(&self.shared.routing);
         let (entries, through) = {
             let ring = self.ring();
-            let Ok(entries) = ring.from_position(routing.cursor, PASS) else {
+            let Ok(entries) = ring.at_position(routing.cursor, PASS) else {
                 let (from, through) = (routing.matched + 1, ring.covers_from() - 1);
                 routing.cursor = ring.first();
                 drop(ring);

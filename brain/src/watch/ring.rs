@@ -177,7 +177,7 @@ impl Ring {
     }
 
     /// Events from a position on, up to the end of the revision that reaches `limit`.
-    pub(super) fn from_position(&self, position: u64, limit: Limit) -> Result<Vec<Arc<Entry>>, FellOff> {
+    pub(super) fn at_position(&self, position: u64, limit: Limit) -> Result<Vec<Arc<Entry>>, FellOff> {
         let mut taken = Vec::new();
         let mut room = Room::new(limit);
         for entry in self.entries.range(self.offset(position)?..) {

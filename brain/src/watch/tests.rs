@@ -176,6 +176,26 @@ async fn a_full_mailbox_makes_its_watcher_catch_up_and_lose_nothing() {
 }
 
 #[tokio::test]
+async fn a_watcher_that_falls_behind_does_not_go_back_to_what_did_not_concern_it() {
+    let store = Store::new(Options {
+        ring_bytes: 2000,
+        mailbox_runs: 1,
+        ..options()
+    });
+    let mut watcher = store.watch(0, range("a", ""), None);
+    for _ in 0..50 {
+        store.commit(&[&["b"]]).await;
+    }
+    store.replay.history().compact(52);
+    store
+        .commit(&[&["a"], &["b"], &["a"], &["b"], &["b"], &["b"], &["b"]])
+        .await;
+    assert!(matches!(watcher.step(Revision::MAX), Step::Nothing));
+    assert_eq!((watcher.next(), watcher.is_behind()), (52, true));
+    assert_eq!(store.read(&mut watcher).await, "a@52 a@54");
+}
+
+#[tokio::test]
 async fn runs_that_touch_take_one_place() {
     let store = Store::new(Options {
         mailbox_runs: 1,

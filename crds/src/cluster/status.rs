@@ -54,7 +54,7 @@ pub struct KubeBrainClusterStatus {
     pub leader: Option<LeaderStatus>,
 
     /// The members, by pod.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::members")]
     pub members: Option<Vec<MemberStatus>>,
 
@@ -67,7 +67,7 @@ pub struct KubeBrainClusterStatus {
     pub storage: Option<StorageStatus>,
 
     /// Certificates by the Secret that holds them.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::certificates")]
     pub certificates: Option<Vec<CertificateStatus>>,
 
@@ -80,7 +80,7 @@ pub struct KubeBrainClusterStatus {
     pub operator_version: Option<String>,
 
     /// Ready, Available, Progressing, Degraded, CertificatesReady, StorageReady; and Stalled when only a change of the spec helps.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Option<Vec<Condition>>,
 }

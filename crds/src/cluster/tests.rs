@@ -277,6 +277,21 @@ fn unexplained(schema: &Value, path: &str, mute: &mut Vec<String>) {
 }
 
 #[test]
+fn only_version_and_storage_are_required() {
+    let crd = serde_json::to_value(KubeBrainCluster::crd()).unwrap();
+    let parts = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
+    assert_eq!(parts["spec"]["required"], json!(["storage", "version"]));
+    assert_eq!(parts["status"]["required"], json!(null));
+    for (name, field) in parts["status"]["properties"].as_object().unwrap() {
+        assert_eq!(
+            field["default"],
+            json!(null),
+            "status.{name} has a default, which the API server would write"
+        );
+    }
+}
+
+#[test]
 fn lists_that_several_appliers_share_merge_by_key() {
     let crd = serde_json::to_value(KubeBrainCluster::crd()).unwrap();
     let status = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"];

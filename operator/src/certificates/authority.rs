@@ -43,7 +43,11 @@ impl Authority {
             return Err(Error::NoAuthority);
         }
         let issuer = Issuer::from_ca_cert_pem(&pair.certificate, key).map_err(Error::Certificate)?;
-        Ok(Self { pair, inspected, issuer })
+        Ok(Self {
+            pair,
+            inspected,
+            issuer,
+        })
     }
 
     /// The same authority with a later end: same key, same name.
@@ -64,7 +68,10 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let certificate = params.self_signed(key).map_err(Error::Certificate)?;
-        Self::load(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
+        Self::load(Pair {
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+        })
     }
 
     /// Certificate and key, to be stored.
@@ -78,7 +85,10 @@ impl Authority {
 
     /// When to renew it.
     pub(crate) fn renewal(&self) -> Timestamp {
-        self.inspected.not_after.checked_sub(RENEW_BEFORE).unwrap_or(self.inspected.not_before)
+        self.inspected
+            .not_after
+            .checked_sub(RENEW_BEFORE)
+            .unwrap_or(self.inspected.not_before)
     }
 
     /// Signs a certificate with a new key.

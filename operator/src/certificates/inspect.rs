@@ -43,9 +43,12 @@ impl Inspected {
         }
         let name = certificate.subject();
         let text = |attribute: Option<&x509_parser::x509::AttributeTypeAndValue<'_>>| {
-            attribute.and_then(|attribute| attribute.as_str().ok()).map(str::to_owned)
+            attribute
+                .and_then(|attribute| attribute.as_str().ok())
+                .map(str::to_owned)
         };
-        let time = |at: x509_parser::time::ASN1Time| Timestamp::from_second(at.timestamp()).map_err(|_| Error::Malformed);
+        let time =
+            |at: x509_parser::time::ASN1Time| Timestamp::from_second(at.timestamp()).map_err(|_| Error::Malformed);
         let mut inspected = Self {
             common_name: text(name.iter_common_name().next()).unwrap_or_default(),
             organization: text(name.iter_organization().next()),
@@ -71,7 +74,9 @@ impl Inspected {
             ParsedExtension::AuthorityKeyIdentifier(key) => {
                 self.issuer_key = key.key_identifier.as_ref().map(|key| key.0.to_vec());
             }
-            ParsedExtension::ExtendedKeyUsage(usage) => (self.server, self.client) = (usage.server_auth, usage.client_auth),
+            ParsedExtension::ExtendedKeyUsage(usage) => {
+                (self.server, self.client) = (usage.server_auth, usage.client_auth)
+            }
             ParsedExtension::SubjectAlternativeName(names) => {
                 for name in &names.general_names {
                     self.sans.insert(alternative_name(name)?);

@@ -65,12 +65,25 @@ impl Request {
         let loopback = ["127.0.0.1", "::1"].map(str::to_owned);
         let (common_name, organization, sans): (_, _, BTreeSet<String>) = match leaf {
             Leaf::Server => {
-                let extra = extra.iter().map(|san| san.parse::<IpAddr>().map_or(san.clone(), |ip| ip.to_string()));
-                (names.client(), None, names.server_hosts().into_iter().chain(loopback).chain(extra).collect())
+                let extra = extra
+                    .iter()
+                    .map(|san| san.parse::<IpAddr>().map_or(san.clone(), |ip| ip.to_string()));
+                (
+                    names.client(),
+                    None,
+                    names.server_hosts().into_iter().chain(loopback).chain(extra).collect(),
+                )
             }
             Leaf::Peer => {
-                let identity = format!("spiffe://{}/ns/{}/kubebrain/{}/peer", names.domain, names.namespace, names.cluster);
-                ("kubebrain-peer".to_owned(), None, names.member_hosts().into_iter().chain([identity]).collect())
+                let identity = format!(
+                    "spiffe://{}/ns/{}/kubebrain/{}/peer",
+                    names.domain, names.namespace, names.cluster
+                );
+                (
+                    "kubebrain-peer".to_owned(),
+                    None,
+                    names.member_hosts().into_iter().chain([identity]).collect(),
+                )
             }
             Leaf::ApiserverClient => {
                 let organization = Some("system:kubebrain:clients".to_owned());
@@ -78,15 +91,28 @@ impl Request {
             }
             Leaf::OperatorClient => ("kubebrain-operator".to_owned(), None, BTreeSet::new()),
         };
-        Self { common_name, organization, sans, validity, renew_before }
+        Self {
+            common_name,
+            organization,
+            sans,
+            validity,
+            renew_before,
+        }
     }
 
     /// When a certificate is to be renewed: `renew_before` its end, but not within the first tenth of its life, so that no
     /// setting makes the operator issue without end.
     pub(crate) fn renewal(&self, certificate: &Inspected) -> Timestamp {
-        let issued = certificate.not_before.checked_add(BACKDATE).unwrap_or(certificate.not_before);
+        let issued = certificate
+            .not_before
+            .checked_add(BACKDATE)
+            .unwrap_or(certificate.not_before);
         let floor = issued.checked_add(self.validity / 10).unwrap_or(issued);
-        certificate.not_after.checked_sub(self.renew_before).unwrap_or(floor).max(floor)
+        certificate
+            .not_after
+            .checked_sub(self.renew_before)
+            .unwrap_or(floor)
+            .max(floor)
     }
 
     /// Why a stored certificate has to be issued anew; `None` if it serves.
@@ -113,22 +139,38 @@ impl Request {
     }
 }
 
-pub(super) fn issue(issuer: &Issuer<'_, KeyPair>, leaf: Leaf, request: &Request, now: Timestamp) -> Result<Pair, Error> {
+pub(super) fn issue(
+    issuer: &Issuer<'_, KeyPair>,
+    leaf: Leaf,
+    request: &Request,
+    now: Timestamp,
+) -> Result<Pair, Error> {
     let mut params = CertificateParams::default();
     params.not_before = date(earlier(now, BACKDATE)?)?;
     params.not_after = date(later(now, request.validity)?)?;
     params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, request.common_name.as_str());
+    params
+        .distinguished_name
+        .push(DnType::CommonName, request.common_name.as_str());
     if let Some(organization) = &request.organization {
-        params.distinguished_name.push(DnType::OrganizationName, organization.as_str());
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, organization.as_str());
     }
-    params.subject_alt_names = request.sans.iter().map(|san| alternative_name(san)).collect::<Result<_, _>>()?;
+    params.subject_alt_names = request
+        .sans
+        .iter()
+        .map(|san| alternative_name(san))
+        .collect::<Result<_, _>>()?;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = leaf.usages();
     params.use_authority_key_identifier_extension = true;
     let key = KeyPair::generate().map_err(Error::Key)?;
     let certificate = params.signed_by(&key, issuer).map_err(Error::Certificate)?;
-    Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
+    Ok(Pair {
+        certificate: certificate.pem(),
+        key: key.serialize_pem(),
+    })
 }
 
 fn alternative_name(san: &str) -> Result<SanType, Error> {
@@ -136,5 +178,9 @@ fn alternative_name(san: &str) -> Result<SanType, Error> {
         return Ok(SanType::IpAddress(ip));
     }
     let text = san.try_into().map_err(|_| Error::Name(san.to_owned()))?;
-    Ok(if san.contains("://") { SanType::URI(text) } else { SanType::DnsName(text) })
+    Ok(if san.contains("://") {
+        SanType::URI(text)
+    } else {
+        SanType::DnsName(text)
+    })
 }

@@ -33,7 +33,10 @@ impl Renderer<'_> {
         let mut labels = self.labels();
         labels.insert(VERSION.to_owned(), spec.version.clone());
         let mut annotations = self.annotations();
-        annotations.insert("kubectl.kubernetes.io/default-container".to_owned(), CONTAINER.to_owned());
+        annotations.insert(
+            "kubectl.kubernetes.io/default-container".to_owned(),
+            CONTAINER.to_owned(),
+        );
         if let Some(at) = &spec.restarted_at {
             annotations.insert("kubectl.kubernetes.io/restartedAt".to_owned(), at.clone());
         }
@@ -54,8 +57,13 @@ impl Renderer<'_> {
     fn pod_spec(&self) -> PodSpec {
         let image = self.cluster.spec.image.clone().unwrap_or_default();
         let settings = self.cluster.spec.pod.clone().unwrap_or_default();
-        let secrets: Vec<_> =
-            image.pull_secrets.iter().map(|secret| LocalObjectReference { name: secret.name.clone() }).collect();
+        let secrets: Vec<_> = image
+            .pull_secrets
+            .iter()
+            .map(|secret| LocalObjectReference {
+                name: secret.name.clone(),
+            })
+            .collect();
         PodSpec {
             containers: vec![self.container(image.pull_policy, &settings)],
             volumes: self.desired.certificates.is_some().then(|| vec![self.tls_volume()]),
@@ -68,7 +76,10 @@ impl Renderer<'_> {
                 run_as_group: Some(USER),
                 fs_group: Some(USER),
                 fs_group_change_policy: Some("OnRootMismatch".to_owned()),
-                seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), ..SeccompProfile::default() }),
+                seccomp_profile: Some(SeccompProfile {
+                    type_: "RuntimeDefault".to_owned(),
+                    ..SeccompProfile::default()
+                }),
                 ..PodSecurityContext::default()
             }),
             termination_grace_period_seconds: Some(settings.termination_grace_period_seconds.unwrap_or(60)),
@@ -82,7 +93,11 @@ impl Renderer<'_> {
     }
 
     fn container(&self, pull_policy: Option<PullPolicy>, settings: &PodSettings) -> Container {
-        let mut mounts = vec![VolumeMount { name: DATA.to_owned(), mount_path: DATA_MOUNT.to_owned(), ..VolumeMount::default() }];
+        let mut mounts = vec![VolumeMount {
+            name: DATA.to_owned(),
+            mount_path: DATA_MOUNT.to_owned(),
+            ..VolumeMount::default()
+        }];
         if self.desired.certificates.is_some() {
             mounts.push(VolumeMount {
                 name: TLS.to_owned(),
@@ -118,7 +133,10 @@ impl Renderer<'_> {
             security_context: Some(SecurityContext {
                 allow_privilege_escalation: Some(false),
                 read_only_root_filesystem: Some(true),
-                capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), ..Capabilities::default() }),
+                capabilities: Some(Capabilities {
+                    drop: Some(vec!["ALL".to_owned()]),
+                    ..Capabilities::default()
+                }),
                 ..SecurityContext::default()
             }),
             volume_mounts: Some(mounts),
@@ -157,8 +175,17 @@ impl Renderer<'_> {
             flags.push(("peer-client-cert-auth", "true".to_owned()));
         }
         // Kubernetes would take `$(` in a user's value for a variable.
-        let config = self.cluster.spec.config.iter().map(|(flag, value)| (flag.as_str(), value.replace("$(", "$$(")));
-        flags.into_iter().chain(config).map(|(flag, value)| format!("--{flag}={value}")).collect()
+        let config = self
+            .cluster
+            .spec
+            .config
+            .iter()
+            .map(|(flag, value)| (flag.as_str(), value.replace("$(", "$$(")));
+        flags
+            .into_iter()
+            .chain(config)
+            .map(|(flag, value)| format!("--{flag}={value}"))
+            .collect()
     }
 
     /// Certificates and trust in one volume, so that a change of both arrives at once.
@@ -166,7 +193,10 @@ impl Renderer<'_> {
         let secret = |leaf: Leaf, file: &str| VolumeProjection {
             secret: Some(SecretProjection {
                 name: self.names().leaf(leaf),
-                items: Some(vec![item("tls.crt", &format!("{file}.crt")), item("tls.key", &format!("{file}.key"))]),
+                items: Some(vec![
+                    item("tls.crt", &format!("{file}.crt")),
+                    item("tls.key", &format!("{file}.key")),
+                ]),
                 ..SecretProjection::default()
             }),
             ..VolumeProjection::default()
@@ -190,7 +220,10 @@ impl Renderer<'_> {
     }
 
     fn spread(&self, constraints: Vec<TopologySpreadConstraint>) -> Option<Vec<TopologySpreadConstraint>> {
-        let own = || LabelSelector { match_labels: Some(self.names().selector()), ..LabelSelector::default() };
+        let own = || LabelSelector {
+            match_labels: Some(self.names().selector()),
+            ..LabelSelector::default()
+        };
         let filled: Vec<_> = constraints
             .into_iter()
             .map(|mut constraint| {
@@ -203,7 +236,11 @@ impl Renderer<'_> {
 }
 
 fn item(key: &str, path: &str) -> KeyToPath {
-    KeyToPath { key: key.to_owned(), path: path.to_owned(), ..KeyToPath::default() }
+    KeyToPath {
+        key: key.to_owned(),
+        path: path.to_owned(),
+        ..KeyToPath::default()
+    }
 }
 
 fn port(name: &str, number: i32) -> ContainerPort {

@@ -17,10 +17,18 @@ impl Renderer<'_> {
             cluster_ip: Some("None".to_owned()),
             publish_not_ready_addresses: Some(true),
             selector: Some(self.names().selector()),
-            ports: Some(vec![port("client", CLIENT_PORT), port("peer", PEER_PORT), port("metrics", METRICS_PORT)]),
+            ports: Some(vec![
+                port("client", CLIENT_PORT),
+                port("peer", PEER_PORT),
+                port("metrics", METRICS_PORT),
+            ]),
             ..ServiceSpec::default()
         };
-        Service { metadata: self.metadata(&self.names().headless()), spec: Some(spec), ..Service::default() }
+        Service {
+            metadata: self.metadata(&self.names().headless()),
+            spec: Some(spec),
+            ..Service::default()
+        }
     }
 
     /// Every ready brain.
@@ -32,7 +40,10 @@ impl Renderer<'_> {
             ServiceType::LoadBalancer => "LoadBalancer",
         };
         let mut metadata = self.metadata(&self.names().client());
-        metadata.annotations.get_or_insert_default().extend(wanted.annotations.clone());
+        metadata
+            .annotations
+            .get_or_insert_default()
+            .extend(wanted.annotations.clone());
         let spec = ServiceSpec {
             type_: Some(type_.to_owned()),
             selector: Some(self.names().selector()),
@@ -40,7 +51,11 @@ impl Renderer<'_> {
             traffic_distribution: wanted.traffic_distribution.clone(),
             ..ServiceSpec::default()
         };
-        Service { metadata, spec: Some(spec), ..Service::default() }
+        Service {
+            metadata,
+            spec: Some(spec),
+            ..Service::default()
+        }
     }
 
     /// The leader alone: a pod has the label only while it is known to lead.
@@ -54,7 +69,11 @@ impl Renderer<'_> {
             ..ServiceSpec::default()
         };
         let metadata = self.metadata(&self.names().leader());
-        let service = Service { metadata, spec: Some(spec), ..Service::default() };
+        let service = Service {
+            metadata,
+            spec: Some(spec),
+            ..Service::default()
+        };
         self.cluster.spec.services.leader.enabled.then_some(service)
     }
 
@@ -63,12 +82,19 @@ impl Renderer<'_> {
         let wanted = self.cluster.spec.pod_disruption_budget.enabled && self.desired.replicas > 1;
         let spec = PodDisruptionBudgetSpec {
             max_unavailable: Some(IntOrString::Int(1)),
-            selector: Some(LabelSelector { match_labels: Some(self.names().selector()), ..LabelSelector::default() }),
+            selector: Some(LabelSelector {
+                match_labels: Some(self.names().selector()),
+                ..LabelSelector::default()
+            }),
             unhealthy_pod_eviction_policy: Some("AlwaysAllow".to_owned()),
             ..PodDisruptionBudgetSpec::default()
         };
         let metadata = self.metadata(&self.names().cluster);
-        wanted.then(|| PodDisruptionBudget { metadata, spec: Some(spec), ..PodDisruptionBudget::default() })
+        wanted.then(|| PodDisruptionBudget {
+            metadata,
+            spec: Some(spec),
+            ..PodDisruptionBudget::default()
+        })
     }
 
     /// A PodMonitor of the Prometheus operator, whose types are not ours to link.

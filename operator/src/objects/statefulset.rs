@@ -19,7 +19,10 @@ impl Renderer<'_> {
         let spec = StatefulSetSpec {
             replicas: Some(self.desired.replicas),
             service_name: Some(self.names().headless()),
-            selector: LabelSelector { match_labels: Some(self.names().selector()), ..LabelSelector::default() },
+            selector: LabelSelector {
+                match_labels: Some(self.names().selector()),
+                ..LabelSelector::default()
+            },
             pod_management_policy: Some("Parallel".to_owned()),
             update_strategy: Some(StatefulSetUpdateStrategy {
                 type_: Some("OnDelete".to_owned()),
@@ -35,7 +38,11 @@ impl Renderer<'_> {
             volume_claim_templates: Some(vec![self.claim()]),
             ..StatefulSetSpec::default()
         };
-        StatefulSet { metadata: self.metadata(&self.names().cluster), spec: Some(spec), ..StatefulSet::default() }
+        StatefulSet {
+            metadata: self.metadata(&self.names().cluster),
+            spec: Some(spec),
+            ..StatefulSet::default()
+        }
     }
 
     /// The claim template. Inherited labels stay out of it: it can never be changed.
@@ -57,6 +64,10 @@ impl Renderer<'_> {
             labels: Some(self.names().labels()),
             ..ObjectMeta::default()
         };
-        PersistentVolumeClaim { metadata, spec: Some(spec), ..PersistentVolumeClaim::default() }
+        PersistentVolumeClaim {
+            metadata,
+            spec: Some(spec),
+            ..PersistentVolumeClaim::default()
+        }
     }
 }

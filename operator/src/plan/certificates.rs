@@ -30,8 +30,15 @@ pub(crate) struct Stored {
     pub(crate) renewal: Timestamp,
 }
 
-pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed, renderer: &Renderer<'_>) -> Result<(), serde_json::Error> {
-    let Some(wanted) = &desired.certificates else { return Ok(()) };
+pub(super) fn plan(
+    plan: &mut Plan,
+    desired: &Desired,
+    observed: &Observed,
+    renderer: &Renderer<'_>,
+) -> Result<(), serde_json::Error> {
+    let Some(wanted) = &desired.certificates else {
+        return Ok(());
+    };
     let key = Key::new(Kind::Secret, desired.names.authority());
     if plan.foreign.contains(&key) || plan.former.contains(&key) {
         return Ok(());
@@ -47,7 +54,9 @@ pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed, rend
     };
     plan.certificates.authority = Some(authority.inspected().clone());
     if observed.now >= authority.renewal() {
-        plan.steps.push(Step::RenewAuthority { uid: uid(secret).unwrap_or_default() });
+        plan.steps.push(Step::RenewAuthority {
+            uid: uid(secret).unwrap_or_default(),
+        });
         return fresh(plan, desired, observed, Some(&authority), renderer);
     }
     owned::apply(plan, renderer.authority_secret(authority.pair())?, observed)?;
@@ -68,7 +77,9 @@ fn fresh(
 ) -> Result<(), serde_json::Error> {
     let bundle = Key::new(Kind::ConfigMap, desired.names.bundle());
     if !plan.foreign.contains(&bundle) && !plan.former.contains(&bundle) {
-        plan.steps.push(Step::PublishBundle { uid: observed.objects.get(&bundle).and_then(uid) });
+        plan.steps.push(Step::PublishBundle {
+            uid: observed.objects.get(&bundle).and_then(uid),
+        });
     }
     for (leaf, request) in desired.certificates.iter().flatten() {
         if let Some(authority) = prolonged {
@@ -78,8 +89,17 @@ fn fresh(
         let key = Key::new(Kind::Secret, desired.names.leaf(*leaf));
         if !plan.foreign.contains(&key) && !plan.former.contains(&key) {
             let live = observed.objects.get(&key);
-            let why = if live.is_some() { "its authority is gone" } else { "there was none" };
-            plan.steps.push(Step::Issue { leaf: *leaf, request: request.clone(), uid: live.and_then(uid), why: why.to_owned() });
+            let why = if live.is_some() {
+                "its authority is gone"
+            } else {
+                "there was none"
+            };
+            plan.steps.push(Step::Issue {
+                leaf: *leaf,
+                request: request.clone(),
+                uid: live.and_then(uid),
+                why: why.to_owned(),
+            });
         }
     }
     Ok(())
@@ -103,7 +123,14 @@ fn issue_or_keep(
     }
     let stored = live.and_then(|secret| pair(secret, "tls.crt", "tls.key"));
     let why = match &stored {
-        None => Some(if live.is_some() { "it has no text in tls.crt and tls.key" } else { "there was none" }.to_owned()),
+        None => Some(
+            if live.is_some() {
+                "it has no text in tls.crt and tls.key"
+            } else {
+                "there was none"
+            }
+            .to_owned(),
+        ),
         Some(pair) => request.objection(leaf, pair, authority, observed.now),
     };
     if let Some(Ok(certificate)) = stored.as_ref().map(|pair| Inspected::read(&pair.certificate)) {
@@ -111,10 +138,19 @@ fn issue_or_keep(
         plan.certificates.leaves.insert(leaf, Stored { certificate, renewal });
     }
     match (why, stored) {
-        (None, Some(pair)) => owned::apply(plan, renderer.leaf_secret(leaf, &pair, &authority.pair().certificate)?, observed),
+        (None, Some(pair)) => owned::apply(
+            plan,
+            renderer.leaf_secret(leaf, &pair, &authority.pair().certificate)?,
+            observed,
+        ),
         (why, _) => {
             let why = why.unwrap_or_default();
-            plan.steps.push(Step::Issue { leaf, request: request.clone(), uid: live.and_then(uid), why });
+            plan.steps.push(Step::Issue {
+                leaf,
+                request: request.clone(),
+                uid: live.and_then(uid),
+                why,
+            });
             Ok(())
         }
     }
@@ -122,8 +158,9 @@ fn issue_or_keep(
 
 /// Signing with another key would cut off every client: only the user may decide that.
 fn unusable(plan: &mut Plan, key: &Key, why: &str) -> Result<(), serde_json::Error> {
-    plan.certificates.unusable =
-        Some(format!("{key} holds no usable authority ({why}): restore it, or delete it to have a new one made"));
+    plan.certificates.unusable = Some(format!(
+        "{key} holds no usable authority ({why}): restore it, or delete it to have a new one made"
+    ));
     Ok(())
 }
 
@@ -136,5 +173,8 @@ pub(crate) fn pair(secret: &DynamicObject, certificate: &str, key: &str) -> Opti
     let secret: Secret = secret.clone().try_parse().ok()?;
     let mut data = secret.data?;
     let mut text = |key: &str| String::from_utf8(data.remove(key)?.0).ok();
-    Some(Pair { certificate: text(certificate)?, key: text(key)? })
+    Some(Pair {
+        certificate: text(certificate)?,
+        key: text(key)?,
+    })
 }

@@ -24,7 +24,11 @@ pub(crate) struct Claims {
 
 pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) {
     let wanted = &desired.storage;
-    for claim in observed.claims.iter().filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
+    for claim in observed
+        .claims
+        .iter()
+        .filter(|claim| claim.metadata.deletion_timestamp.is_none())
+    {
         let name = claim.name_any();
         plan.claims.count += 1;
         match claim.status.as_ref().and_then(|status| status.phase.as_deref()) {
@@ -37,12 +41,23 @@ pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) {
         }
         let requested = requested(claim);
         let larger = |than: Option<i128>| quantity::parse(&wanted.size) > than;
-        let class = claim.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.clone());
+        let class = claim
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.volume_attributes_class_name.clone());
         let reclassed = wanted.volume_attributes_class_name.is_some() && wanted.volume_attributes_class_name != class;
         if larger(requested) || reclassed {
-            let size = if larger(requested) { wanted.size.clone() } else { request(claim).unwrap_or(wanted.size.clone()) };
+            let size = if larger(requested) {
+                wanted.size.clone()
+            } else {
+                request(claim).unwrap_or(wanted.size.clone())
+            };
             let attributes_class = wanted.volume_attributes_class_name.clone().filter(|_| reclassed);
-            plan.steps.push(Step::ChangeClaim { claim: name.clone(), size, attributes_class });
+            plan.steps.push(Step::ChangeClaim {
+                claim: name.clone(),
+                size,
+                attributes_class,
+            });
         }
         if larger(requested) || larger(capacity(claim)) {
             plan.claims.growing.push(name);
@@ -51,7 +66,15 @@ pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) {
 }
 
 fn request(claim: &PersistentVolumeClaim) -> Option<Quantity> {
-    claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?.get("storage").cloned()
+    claim
+        .spec
+        .as_ref()?
+        .resources
+        .as_ref()?
+        .requests
+        .as_ref()?
+        .get("storage")
+        .cloned()
 }
 
 fn requested(claim: &PersistentVolumeClaim) -> Option<i128> {
@@ -60,6 +83,9 @@ fn requested(claim: &PersistentVolumeClaim) -> Option<i128> {
 
 /// A volume without a stated capacity counts as one of the requested size.
 fn capacity(claim: &PersistentVolumeClaim) -> Option<i128> {
-    let capacity = claim.status.as_ref().and_then(|status| status.capacity.as_ref()?.get("storage"));
+    let capacity = claim
+        .status
+        .as_ref()
+        .and_then(|status| status.capacity.as_ref()?.get("storage"));
     capacity.map_or_else(|| requested(claim), quantity::parse)
 }

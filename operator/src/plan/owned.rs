@@ -14,8 +14,16 @@ use crate::spec::Desired;
 const FIXED: [&str; 4] = ["volumeClaimTemplates", "serviceName", "selector", "podManagementPolicy"];
 
 /// Every object that this spec writes.
-pub(super) fn keys(desired: &Desired, observed: &Observed, renderer: &Renderer<'_>) -> Result<Vec<Key>, serde_json::Error> {
-    let mut keys: Vec<Key> = renderer.all(observed.pod_monitors)?.into_iter().map(|object| object.key).collect();
+pub(super) fn keys(
+    desired: &Desired,
+    observed: &Observed,
+    renderer: &Renderer<'_>,
+) -> Result<Vec<Key>, serde_json::Error> {
+    let mut keys: Vec<Key> = renderer
+        .all(observed.pod_monitors)?
+        .into_iter()
+        .map(|object| object.key)
+        .collect();
     if desired.certificates.is_some() {
         keys.push(Key::new(Kind::Secret, desired.names.authority()));
         keys.push(Key::new(Kind::ConfigMap, desired.names.bundle()));
@@ -24,14 +32,29 @@ pub(super) fn keys(desired: &Desired, observed: &Observed, renderer: &Renderer<'
     Ok(keys)
 }
 
-pub(super) fn plan(plan: &mut Plan, uid: &str, observed: &Observed, renderer: &Renderer<'_>) -> Result<(), serde_json::Error> {
+pub(super) fn plan(
+    plan: &mut Plan,
+    uid: &str,
+    observed: &Observed,
+    renderer: &Renderer<'_>,
+) -> Result<(), serde_json::Error> {
     let objects = renderer.all(observed.pod_monitors)?;
     for key in renderer.unwanted(&objects) {
-        let Some(live) = observed.objects.get(&key) else { continue };
-        let owner = live.metadata.owner_references.iter().flatten().find(|owner| owner.uid == uid);
+        let Some(live) = observed.objects.get(&key) else {
+            continue;
+        };
+        let owner = live
+            .metadata
+            .owner_references
+            .iter()
+            .flatten()
+            .find(|owner| owner.uid == uid);
         let ours = owner.is_some_and(|owner| ownership::of(&live.metadata, &owner.name, uid) == Ownership::Ours);
         if let (true, Some(live_uid), None) = (ours, &live.metadata.uid, &live.metadata.deletion_timestamp) {
-            plan.steps.push(Step::Delete { key, uid: live_uid.clone() });
+            plan.steps.push(Step::Delete {
+                key,
+                uid: live_uid.clone(),
+            });
         }
     }
     for mut object in objects {
@@ -62,9 +85,13 @@ pub(super) fn apply(plan: &mut Plan, object: Object, observed: &Observed) -> Res
     }
     let stamped = |annotations: Option<&Value>| annotations.and_then(|all| all.get(drift::HASH)).cloned();
     let live_body = serde_json::to_value(live)?;
-    let same = stamped(object.body.pointer("/metadata/annotations")) == stamped(live_body.pointer("/metadata/annotations"));
+    let same =
+        stamped(object.body.pointer("/metadata/annotations")) == stamped(live_body.pointer("/metadata/annotations"));
     if !same || !drift::is_within(&object.body, &live_body) {
-        plan.steps.push(Step::Apply { object, uid: live.metadata.uid.clone() });
+        plan.steps.push(Step::Apply {
+            object,
+            uid: live.metadata.uid.clone(),
+        });
     }
     Ok(())
 }

@@ -26,5 +26,9 @@ pub(crate) fn of(metadata: &ObjectMeta, name: &str, uid: &str) -> Ownership {
     if controller.kind != KubeBrainCluster::kind(&()) || group != crds::GROUP || controller.name != name {
         return Ownership::Foreign;
     }
-    if controller.uid == uid { Ownership::Ours } else { Ownership::Former }
+    if controller.uid == uid {
+        Ownership::Ours
+    } else {
+        Ownership::Former
+    }
 }

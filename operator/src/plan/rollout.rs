@@ -34,10 +34,15 @@ pub(crate) struct Rollout {
 
 pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) {
     let key = Key::new(Kind::StatefulSet, &desired.names.cluster);
-    let live = observed.objects.get(&key).filter(|_| !plan.foreign.contains(&key) && !plan.former.contains(&key));
+    let live = observed
+        .objects
+        .get(&key)
+        .filter(|_| !plan.foreign.contains(&key) && !plan.former.contains(&key));
     let set: Option<StatefulSet> = live.and_then(|live| live.clone().try_parse().ok());
-    let (leaving, staying): (Vec<&Pod>, Vec<&Pod>) =
-        observed.pods.iter().partition(|pod| pod.metadata.deletion_timestamp.is_some());
+    let (leaving, staying): (Vec<&Pod>, Vec<&Pod>) = observed
+        .pods
+        .iter()
+        .partition(|pod| pod.metadata.deletion_timestamp.is_some());
     let mut rollout = Rollout {
         pods: staying.len(),
         terminating: leaving.len(),
@@ -51,8 +56,9 @@ pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
     let status = set.status.unwrap_or_default();
     rollout.adopted = status.observed_generation >= set.metadata.generation && !plan.changes_pods();
     rollout.revision = status.update_revision.clone();
-    let (updated, outdated): (Vec<&Pod>, Vec<&Pod>) =
-        staying.into_iter().partition(|pod| revision(pod) == status.update_revision.as_deref());
+    let (updated, outdated): (Vec<&Pod>, Vec<&Pod>) = staying
+        .into_iter()
+        .partition(|pod| revision(pod) == status.update_revision.as_deref());
     rollout.updated = updated.len();
     rollout.outdated = outdated.iter().map(|pod| pod.name_any()).collect();
     if rollout.adopted && !outdated.is_empty() && !plan.is_blocked() {
@@ -75,7 +81,10 @@ fn choose<'a>(
 ) -> Result<(&'a Pod, &'static str), String> {
     let update = &cluster.spec.update;
     if update.type_ == UpdateType::OnDelete {
-        return Err(format!("update.type is OnDelete: waiting for {} to be deleted", rollout.outdated.join(", ")));
+        return Err(format!(
+            "update.type is OnDelete: waiting for {} to be deleted",
+            rollout.outdated.join(", ")
+        ));
     }
     if rollout.terminating > 0 {
         return Err("a pod is being deleted".to_owned());
@@ -85,8 +94,15 @@ fn choose<'a>(
         return Ok((pod, "it is outdated and not ready"));
     }
     let settled = observed.now.as_second() - i64::from(update.min_ready_seconds);
-    if let Some(pod) = updated.iter().find(|pod| ready_since(pod).is_none_or(|since| since > settled)) {
-        return Err(format!("{} is not ready for {} s yet", pod.name_any(), update.min_ready_seconds));
+    if let Some(pod) = updated
+        .iter()
+        .find(|pod| ready_since(pod).is_none_or(|since| since > settled))
+    {
+        return Err(format!(
+            "{} is not ready for {} s yet",
+            pod.name_any(),
+            update.min_ready_seconds
+        ));
     }
     let (replicas, spare) = (i64::from(desired.replicas), i64::from(update.max_unavailable));
     let ready = i64::try_from(rollout.ready).unwrap_or(i64::MAX);
@@ -96,12 +112,18 @@ fn choose<'a>(
     let leads = |pod: &&&Pod| matches!(observed.probes.get(&pod.name_any()), Some(Ok(answer)) if answer.is_leader());
     let followers = outdated.iter().filter(|pod| !leads(pod));
     let next = followers.max_by_key(|pod| ordinal(pod)).or(outdated.first());
-    next.map(|pod| (*pod, "it is outdated")).ok_or_else(|| "no pod is outdated".to_owned())
+    next.map(|pod| (*pod, "it is outdated"))
+        .ok_or_else(|| "no pod is outdated".to_owned())
 }
 
 fn replace(pod: &Pod, why: &str) -> Option<Step> {
     let version = pod.resource_version()?;
-    Some(Step::Replace { pod: pod.name_any(), uid: pod.uid()?, version, why: why.to_owned() })
+    Some(Step::Replace {
+        pod: pod.name_any(),
+        uid: pod.uid()?,
+        version,
+        why: why.to_owned(),
+    })
 }
 
 /// Revision of the template that a pod was made from.
@@ -111,5 +133,7 @@ pub(crate) fn revision(pod: &Pod) -> Option<&str> {
 
 fn ordinal(pod: &Pod) -> u32 {
     let name = pod.name_any();
-    name.rsplit_once('-').and_then(|(_, number)| number.parse().ok()).unwrap_or_default()
+    name.rsplit_once('-')
+        .and_then(|(_, number)| number.parse().ok())
+        .unwrap_or_default()
 }

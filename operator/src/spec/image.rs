@@ -5,7 +5,9 @@ use crds::cluster::image::Image;
 /// The image to run. A repository of the spec gets the version as its tag, or the digest. Without a repository the operator's
 /// default is used: as it stands if it has a tag or digest of its own, else with the version; a digest of the spec wins.
 pub(crate) fn resolve(image: Option<&Image>, version: &str, default: &str) -> String {
-    let (repository, digest) = image.map_or((None, None), |image| (image.repository.as_deref(), image.digest.as_deref()));
+    let (repository, digest) = image.map_or((None, None), |image| {
+        (image.repository.as_deref(), image.digest.as_deref())
+    });
     match (repository, digest) {
         (Some(repository), Some(digest)) => format!("{}@{digest}", untagged(repository)),
         (Some(repository), None) => format!("{}:{version}", untagged(repository)),

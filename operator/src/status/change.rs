@@ -49,12 +49,20 @@ pub(super) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>, previous: &[Condit
     if let Some(key) = plan.former.first() {
         return Change::Waiting(format!("{key} of a deleted cluster of the same name is not gone yet"));
     }
-    let set = observed.objects.get(&Key::new(Kind::StatefulSet, &pass.desired.names.cluster));
-    let before = find(previous, "Progressing").map(|condition| condition.reason.as_str()).unwrap_or_default();
+    let set = observed
+        .objects
+        .get(&Key::new(Kind::StatefulSet, &pass.desired.names.cluster));
+    let before = find(previous, "Progressing")
+        .map(|condition| condition.reason.as_str())
+        .unwrap_or_default();
     let ever = cluster.status.as_ref().is_some_and(|status| status.version.is_some());
-    let complete = facts.ready == facts.replicas && facts.pods == facts.replicas && (facts.replicas == 0 || facts.leader.is_some());
+    let complete = facts.ready == facts.replicas
+        && facts.pods == facts.replicas
+        && (facts.replicas == 0 || facts.leader.is_some());
     let Some(set) = set else { return Change::Creating };
-    let running = set.data["spec"]["replicas"].as_u64().and_then(|count| usize::try_from(count).ok());
+    let running = set.data["spec"]["replicas"]
+        .as_u64()
+        .and_then(|count| usize::try_from(count).ok());
     if running != Some(facts.replicas) {
         return if ever { Change::Scaling } else { Change::Creating };
     }
@@ -64,7 +72,10 @@ pub(super) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>, previous: &[Condit
             why => Change::Rolling(why.clone()),
         };
     }
-    let template = plan.steps.iter().any(|step| matches!(step, Step::Apply { object, .. } if object.key.kind == Kind::StatefulSet));
+    let template = plan
+        .steps
+        .iter()
+        .any(|step| matches!(step, Step::Apply { object, .. } if object.key.kind == Kind::StatefulSet));
     if (template || !plan.rollout.adopted) && ever && facts.replicas > 0 && !cluster.spec.paused {
         return Change::Rolling(None);
     }
@@ -90,12 +101,18 @@ pub(super) fn is_overdue(cluster: &KubeBrainCluster, pass: &Pass<'_>, previous: 
     if matches!(change, Change::None | Change::ByHand(_)) || cluster.spec.paused {
         return false;
     }
-    let Some(progressing) = find(previous, "Progressing") else { return false };
+    let Some(progressing) = find(previous, "Progressing") else {
+        return false;
+    };
     if progressing.observed_generation != cluster.metadata.generation {
         return false;
     }
     let since = progressing.last_transition_time.0.as_second();
-    let created = pass.observed.pods.iter().filter_map(|pod| pod.metadata.creation_timestamp.as_ref());
+    let created = pass
+        .observed
+        .pods
+        .iter()
+        .filter_map(|pod| pod.metadata.creation_timestamp.as_ref());
     let newest = created.map(|time| time.0.as_second()).max().unwrap_or(i64::MIN);
     if progressing.reason == "DeadlineExceeded" {
         return newest <= since;

@@ -6,15 +6,22 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::facts::{Facts, Trust, Volumes};
 use super::Change;
+use super::facts::{Facts, Trust, Volumes};
 use crate::spec::Refusal;
 
 /// How long members may be missing before that is called degraded.
 const GRACE: Duration = Duration::from_secs(30);
 
 /// Every condition that always exists. `Stalled` exists only while it is true.
-const ALWAYS: [&str; 6] = ["Ready", "Available", "Progressing", "Degraded", "CertificatesReady", "StorageReady"];
+const ALWAYS: [&str; 6] = [
+    "Ready",
+    "Available",
+    "Progressing",
+    "Degraded",
+    "CertificatesReady",
+    "StorageReady",
+];
 
 /// Status of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +52,12 @@ pub(crate) struct Judgement {
 
 impl Judgement {
     pub(crate) fn new(type_: &'static str, verdict: Verdict, reason: &str, message: impl Into<String>) -> Self {
-        Self { type_, verdict, reason: reason.to_owned(), message: message.into() }
+        Self {
+            type_,
+            verdict,
+            reason: reason.to_owned(),
+            message: message.into(),
+        }
     }
 }
 
@@ -65,11 +77,17 @@ pub(super) fn refused(refusal: &Refusal, previous: &[Condition]) -> Vec<Judgemen
         say("Stalled", Verdict::True),
     ];
     for type_ in ["Available", "CertificatesReady", "StorageReady"] {
-        let before = previous.iter().find(|condition| condition.type_ == type_ && condition.status != Verdict::Unknown.as_str());
+        let before = previous
+            .iter()
+            .find(|condition| condition.type_ == type_ && condition.status != Verdict::Unknown.as_str());
         judgements.push(before.map_or_else(
             || say(type_, Verdict::Unknown),
             |before| {
-                let verdict = if before.status == "True" { Verdict::True } else { Verdict::False };
+                let verdict = if before.status == "True" {
+                    Verdict::True
+                } else {
+                    Verdict::False
+                };
                 Judgement::new(type_, verdict, &before.reason, before.message.as_str())
             },
         ));
@@ -79,8 +97,14 @@ pub(super) fn refused(refusal: &Refusal, previous: &[Condition]) -> Vec<Judgemen
 
 /// Every condition of a cluster that was seen.
 pub(super) fn judge(facts: &Facts) -> Vec<Judgement> {
-    let mut judgements =
-        vec![ready(facts), available(facts), progressing(facts), degraded(facts), certificates(facts), storage(facts)];
+    let mut judgements = vec![
+        ready(facts),
+        available(facts),
+        progressing(facts),
+        degraded(facts),
+        certificates(facts),
+        storage(facts),
+    ];
     judgements.extend(stalled(facts));
     judgements
 }
@@ -94,7 +118,10 @@ fn ready(facts: &Facts) -> Judgement {
         return no("CertificateError", why.clone());
     }
     if facts.paused && facts.pending {
-        return no("Paused", "spec.paused is true and the spec is not fully rolled out".to_owned());
+        return no(
+            "Paused",
+            "spec.paused is true and the spec is not fully rolled out".to_owned(),
+        );
     }
     if facts.replicas == 0 {
         return no("Suspended", "spec.replicas is 0".to_owned());
@@ -125,7 +152,10 @@ fn available(facts: &Facts) -> Judgement {
         (Some(leader), _) => Judgement::new("Available", Verdict::True, "LeaderElected", format!("{leader} leads")),
         (None, Volumes::Pending(claim)) => no("StorageUnreachable", format!("no volume is bound to {claim}")),
         (None, Volumes::Lost(claim)) => no("StorageUnreachable", format!("the volume of {claim} is gone")),
-        (None, _) => no("NoLeader", facts.trouble.clone().unwrap_or("no member leads".to_owned())),
+        (None, _) => no(
+            "NoLeader",
+            facts.trouble.clone().unwrap_or("no member leads".to_owned()),
+        ),
     }
 }
 
@@ -142,7 +172,9 @@ fn progressing(facts: &Facts) -> Judgement {
         return say(Verdict::False, "DeadlineExceeded", message);
     }
     match (&facts.change, &facts.trust) {
-        (Change::None, Trust::Due(why) | Trust::Missing(why)) => say(Verdict::True, "RotatingCertificates", why.clone()),
+        (Change::None, Trust::Due(why) | Trust::Missing(why)) => {
+            say(Verdict::True, "RotatingCertificates", why.clone())
+        }
         (Change::None, _) => say(Verdict::False, "Reconciled", "nothing is being changed".to_owned()),
         (Change::ByHand(why), _) => say(Verdict::False, "RollingUpdate", why.clone()),
         (change, _) => say(Verdict::True, change.reason(), in_flight(facts)),
@@ -168,7 +200,10 @@ fn degraded(facts: &Facts) -> Judgement {
     }
     let settled = matches!(facts.change, Change::None | Change::Resizing(_));
     if settled && facts.replicas > 0 && !facts.is_serving() && facts.unready_for > GRACE {
-        return yes("MembersUnhealthy", facts.trouble.clone().unwrap_or_else(|| members(facts)));
+        return yes(
+            "MembersUnhealthy",
+            facts.trouble.clone().unwrap_or_else(|| members(facts)),
+        );
     }
     Judgement::new("Degraded", Verdict::False, "AsExpected", "nothing is wrong")
 }
@@ -190,7 +225,11 @@ fn storage(facts: &Facts) -> Judgement {
     match &facts.volumes {
         Volumes::Bound => say(Verdict::True, "Bound", "every volume is bound".to_owned()),
         Volumes::None => say(Verdict::Unknown, "Creating", "there is no volume yet".to_owned()),
-        Volumes::Pending(claim) => say(Verdict::False, "VolumePending", format!("no volume is bound to {claim}")),
+        Volumes::Pending(claim) => say(
+            Verdict::False,
+            "VolumePending",
+            format!("no volume is bound to {claim}"),
+        ),
         Volumes::Lost(claim) => say(Verdict::False, "VolumeLost", format!("the volume of {claim} is gone")),
     }
 }
@@ -198,9 +237,16 @@ fn storage(facts: &Facts) -> Judgement {
 /// Only a change by a person helps.
 fn stalled(facts: &Facts) -> Option<Judgement> {
     if let Some(obstacle) = &facts.obstacle {
-        return Some(Judgement::new("Stalled", Verdict::True, obstacle.reason, obstacle.message.as_str()));
+        return Some(Judgement::new(
+            "Stalled",
+            Verdict::True,
+            obstacle.reason,
+            obstacle.message.as_str(),
+        ));
     }
-    facts.overdue.then(|| Judgement::new("Stalled", Verdict::True, "DeadlineExceeded", in_flight(facts)))
+    facts
+        .overdue
+        .then(|| Judgement::new("Stalled", Verdict::True, "DeadlineExceeded", in_flight(facts)))
 }
 
 /// What is being changed, and what it waits for.
@@ -220,6 +266,9 @@ fn in_flight(facts: &Facts) -> String {
 }
 
 fn members(facts: &Facts) -> String {
-    let leader = facts.leader.as_ref().map_or("no member leads".to_owned(), |leader| format!("{leader} leads"));
+    let leader = facts
+        .leader
+        .as_ref()
+        .map_or("no member leads".to_owned(), |leader| format!("{leader} leads"));
     format!("{} of {} members are ready; {leader}", facts.ready, facts.replicas)
 }

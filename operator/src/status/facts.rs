@@ -80,12 +80,30 @@ impl Facts {
 
     pub(crate) fn gather(cluster: &KubeBrainCluster, pass: &Pass<'_>, leader: Option<&str>) -> Self {
         let (plan, observed) = (pass.plan, pass.observed);
-        let conditions = cluster.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-        let staying = || observed.pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
-        let alarms: Vec<String> = observed.probes.values().flatten().flat_map(|answer| answer.errors.clone()).collect();
+        let conditions = cluster
+            .status
+            .as_ref()
+            .and_then(|status| status.conditions.as_deref())
+            .unwrap_or_default();
+        let staying = || {
+            observed
+                .pods
+                .iter()
+                .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+        };
+        let alarms: Vec<String> = observed
+            .probes
+            .values()
+            .flatten()
+            .flat_map(|answer| answer.errors.clone())
+            .collect();
         let troubles = staying().filter_map(|pod| {
             let name = pod.name_any();
-            let silent = observed.probes.get(&name).and_then(|answer| answer.as_ref().err()).cloned();
+            let silent = observed
+                .probes
+                .get(&name)
+                .and_then(|answer| answer.as_ref().err())
+                .cloned();
             let trouble = if is_ready(pod) { silent } else { trouble(pod).or(silent) };
             trouble.map(|trouble| format!("{name}: {trouble}"))
         });
@@ -103,7 +121,11 @@ impl Facts {
             trust: trust(pass),
             volumes: volumes(pass),
             obstacle: obstacle(pass),
-            failure: pass.applied.failure.as_ref().map(|(what, error)| format!("could not {what}: {}", error.words())),
+            failure: pass
+                .applied
+                .failure
+                .as_ref()
+                .map(|(what, error)| format!("could not {what}: {}", error.words())),
             unready_for: unready_for(conditions, observed.now.as_second()),
         };
         facts.change = change::of(cluster, pass, conditions, &facts);
@@ -114,14 +136,20 @@ impl Facts {
 
 fn unready_for(conditions: &[Condition], now: i64) -> Duration {
     let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
-    let since = ready.filter(|ready| ready.status != Verdict::True.as_str()).map(|ready| ready.last_transition_time.0.as_second());
+    let since = ready
+        .filter(|ready| ready.status != Verdict::True.as_str())
+        .map(|ready| ready.last_transition_time.0.as_second());
     Duration::from_secs(since.map_or(0, |since| u64::try_from(now - since).unwrap_or_default()))
 }
 
 /// What stops a pod, if anything, in the kubelet's and the scheduler's words.
 pub(super) fn trouble(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
-    let containers = status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
+    let containers = status
+        .container_statuses
+        .iter()
+        .flatten()
+        .chain(status.init_container_statuses.iter().flatten());
     for container in containers {
         let state = container.state.as_ref()?;
         if let Some(waiting) = &state.waiting {
@@ -130,19 +158,33 @@ pub(super) fn trouble(pod: &Pod) -> Option<String> {
             return Some(last.map_or(reason.clone(), |last| format!("{reason}: exit code {}", last.exit_code)));
         }
         if let Some(ended) = &state.terminated {
-            return Some(format!("{}: exit code {}", ended.reason.clone().unwrap_or_default(), ended.exit_code));
+            return Some(format!(
+                "{}: exit code {}",
+                ended.reason.clone().unwrap_or_default(),
+                ended.exit_code
+            ));
         }
     }
     let conditions = status.conditions.iter().flatten();
-    let scheduled = conditions.into_iter().find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
+    let scheduled = conditions
+        .into_iter()
+        .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
     if let Some(condition) = scheduled {
-        return Some(condition.message.clone().or_else(|| condition.reason.clone()).unwrap_or("not scheduled".to_owned()));
+        return Some(
+            condition
+                .message
+                .clone()
+                .or_else(|| condition.reason.clone())
+                .unwrap_or("not scheduled".to_owned()),
+        );
     }
     (!is_ready(pod)).then(|| "not ready yet".to_owned())
 }
 
 fn trust(pass: &Pass<'_>) -> Trust {
-    let Some(wanted) = &pass.desired.certificates else { return Trust::Disabled };
+    let Some(wanted) = &pass.desired.certificates else {
+        return Trust::Disabled;
+    };
     let certificates = &pass.plan.certificates;
     if let Some(why) = &certificates.unusable {
         return Trust::NoIssuer(why.clone());
@@ -172,23 +214,45 @@ fn volumes(pass: &Pass<'_>) -> Volumes {
     if !claims.pending.is_empty() {
         return Volumes::Pending(claims.pending.join(", "));
     }
-    if claims.count == 0 { Volumes::None } else { Volumes::Bound }
+    if claims.count == 0 {
+        Volumes::None
+    } else {
+        Volumes::Bound
+    }
 }
 
 fn obstacle(pass: &Pass<'_>) -> Option<Obstacle> {
     let plan = pass.plan;
     if !plan.foreign.is_empty() {
         let names: Vec<String> = plan.foreign.iter().map(ToString::to_string).collect();
-        let message = format!("not owned by this cluster, so left alone: {}; delete or rename what stands there", names.join(", "));
-        return Some(Obstacle { reason: "OwnershipConflict", message });
+        let message = format!(
+            "not owned by this cluster, so left alone: {}; delete or rename what stands there",
+            names.join(", ")
+        );
+        return Some(Obstacle {
+            reason: "OwnershipConflict",
+            message,
+        });
     }
     if let Some(message) = &plan.certificates.unusable {
-        return Some(Obstacle { reason: "CertificateError", message: message.clone() });
+        return Some(Obstacle {
+            reason: "CertificateError",
+            message: message.clone(),
+        });
     }
     if !plan.fixed.is_empty() {
-        let message = format!("the StatefulSet cannot change {}: delete it with --cascade=orphan to have it made anew", plan.fixed.join(", "));
-        return Some(Obstacle { reason: "ImmutableField", message });
+        let message = format!(
+            "the StatefulSet cannot change {}: delete it with --cascade=orphan to have it made anew",
+            plan.fixed.join(", ")
+        );
+        return Some(Obstacle {
+            reason: "ImmutableField",
+            message,
+        });
     }
     let (what, error) = pass.applied.failure.as_ref().filter(|(_, error)| error.is_invalid())?;
-    Some(Obstacle { reason: "InvalidSpec", message: format!("could not {what}: {}", error.words()) })
+    Some(Obstacle {
+        reason: "InvalidSpec",
+        message: format!("could not {what}: {}", error.words()),
+    })
 }

@@ -15,7 +15,10 @@ pub(crate) fn merge(
     generation: Option<i64>,
     now: Timestamp,
 ) -> Vec<Condition> {
-    judgements.iter().map(|judgement| condition(previous, judgement, generation, now)).collect()
+    judgements
+        .iter()
+        .map(|judgement| condition(previous, judgement, generation, now))
+        .collect()
 }
 
 /// All conditions as they were, but for one.
@@ -25,15 +28,27 @@ pub(super) fn replace(
     generation: Option<i64>,
     now: Timestamp,
 ) -> Vec<Condition> {
-    let mut conditions: Vec<_> = previous.iter().filter(|condition| condition.type_ != judgement.type_).cloned().collect();
-    conditions.push(condition(previous, judgement, generation, now));
+    let mut conditions = previous.to_vec();
+    let new = condition(previous, judgement, generation, now);
+    match conditions
+        .iter_mut()
+        .find(|condition| condition.type_ == judgement.type_)
+    {
+        Some(present) => *present = new,
+        None => conditions.push(new),
+    }
     conditions
 }
 
 fn condition(previous: &[Condition], judgement: &Judgement, generation: Option<i64>, now: Timestamp) -> Condition {
     let status = judgement.verdict.as_str();
-    let same = previous.iter().find(|condition| condition.type_ == judgement.type_ && condition.status == status);
-    let since = same.map_or_else(|| Time(whole_seconds(now)), |condition| condition.last_transition_time.clone());
+    let same = previous
+        .iter()
+        .find(|condition| condition.type_ == judgement.type_ && condition.status == status);
+    let since = same.map_or_else(
+        || Time(whole_seconds(now)),
+        |condition| condition.last_transition_time.clone(),
+    );
     Condition {
         type_: judgement.type_.to_owned(),
         status: status.to_owned(),

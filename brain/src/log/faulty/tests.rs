@@ -33,6 +33,11 @@ async fn each_fault_does_what_its_name_says() {
             "{answer:?}"
         );
         assert_eq!(slots(&log).await.len(), usize::from(is_there), "{fault:?}");
+        assert_eq!(
+            log.held() == 1,
+            matches!(fault, Fault::Late | Fault::Twice),
+            "{fault:?}"
+        );
         log.append(Slot(2), record(2, 0, 20)).await.unwrap();
         assert!(slots(&log).await.contains(&2), "only one append fails");
     }

@@ -40,9 +40,9 @@ fn the_ring_drops_whole_revisions_when_it_is_full() {
 fn skipped_revisions_empty_the_ring_and_whoever_stood_at_its_end_notices() {
     let mut ring = ring(usize::MAX);
     let end = ring.end();
-    assert_eq!(ring.from_position(end, LIMIT).unwrap().len(), 0);
+    assert_eq!(ring.at_position(end, LIMIT).unwrap().len(), 0);
     assert_eq!(push(&mut ring, 20, &["c"], 0), 16);
-    assert_eq!(ring.from_position(end, LIMIT).unwrap_err(), FellOff);
+    assert_eq!(ring.at_position(end, LIMIT).unwrap_err(), FellOff);
     assert_eq!((ring.covers_from(), ring.through()), (20, 20));
 }
 
@@ -50,9 +50,9 @@ fn skipped_revisions_empty_the_ring_and_whoever_stood_at_its_end_notices() {
 fn positions_are_read_in_whole_revisions() {
     let ring = ring(usize::MAX);
     let limit = Limit { events: 3, ..LIMIT };
-    assert_eq!(brief(&ring.from_position(0, limit).unwrap()), "a@2 b@2 a@3 b@3");
+    assert_eq!(brief(&ring.at_position(0, limit).unwrap()), "a@2 b@2 a@3 b@3");
     assert_eq!(
-        ring.from_position(17, limit).unwrap_err(),
+        ring.at_position(17, limit).unwrap_err(),
         FellOff,
         "a position that is not given out yet"
     );

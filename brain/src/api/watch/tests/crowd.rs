@@ -11,8 +11,14 @@ async fn crowd(member: &Member, create: impl Fn(usize) -> WatchCreateRequest) ->
     let mut streams = Vec::new();
     for stream in 0..STREAMS {
         let mut watching = member.stream().await;
-        for n in 0..CROWD / STREAMS {
-            watching.create(create(stream * (CROWD / STREAMS) + n)).await;
+        let numbers: Vec<usize> = (stream * CROWD / STREAMS..(stream + 1) * CROWD / STREAMS).collect();
+        for some in numbers.chunks(50) {
+            for n in some {
+                watching.send(RequestUnion::CreateRequest(create(*n))).await;
+            }
+            for _ in some {
+                assert!(watching.response().await.created);
+            }
         }
         streams.push(watching);
     }

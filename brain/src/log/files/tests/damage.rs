@@ -200,17 +200,29 @@ async fn a_torn_first_batch_of_a_segment_is_cut() {
 }
 
 #[tokio::test]
-async fn frames_of_an_old_life_are_not_valid_in_a_new_one() {
+async fn frames_of_another_life_of_the_file_are_not_valid() {
     let (dir, file, written) = one_segment().await;
-    let old = fs::read(&file).unwrap();
     let end = unmark(&file);
-    // Opening puts the only batches there are into a new file; the old frames then stand behind its end.
-    drop(open_small(dir.path()));
-    let newest = segments(dir.path()).pop().unwrap();
-    let mut bytes = fs::read(&newest).unwrap();
-    let behind = used(&bytes);
-    let len = (end - 4096).min(bytes.len() - behind);
-    bytes[behind..behind + len].copy_from_slice(&old[4096..4096 + len]);
-    fs::write(&newest, bytes).unwrap();
-    assert_eq!(read_all(&open_small(dir.path()), 0).await, written);
+    let mut bytes = fs::read(&file).unwrap();
+    for other in [0, 1] {
+        let stamp = frame::number(&bytes, 40) ^ other;
+        let mut frames = Vec::new();
+        frame::encode(
+            &mut frames,
+            stamp,
+            frame::Kind::Record,
+            99,
+            u32::try_from(end).unwrap(),
+            b"old",
+        );
+        bytes[end..end + frames.len()].copy_from_slice(&frames);
+        let copied = copy(dir.path());
+        fs::write(copied.path().join(file.file_name().unwrap()), &bytes).unwrap();
+        let found = read_all(&open_small(copied.path()), 0).await;
+        assert_eq!(
+            found.len(),
+            written.len() + usize::from(other == 0),
+            "the stamp decides"
+        );
+    }
 }

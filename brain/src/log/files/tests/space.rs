@@ -75,6 +75,57 @@ async fn a_write_that_stops_for_want_of_space_leaves_no_trace() {
 }
 
 #[tokio::test]
+async fn a_segment_whose_first_batch_fails_is_made_anew() {
+    let dir = scratch();
+    let disk = Disk::default();
+    let log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
+    // Nine of these fill a segment.
+    let mut written = append_range(&log, 1..=9, 400).await;
+    for watermark in [2, 3, 4] {
+        disk.faults.full_write.store(true, SeqCst);
+        let answer = log.append(Slot(10), record(10, 1, 400)).await;
+        assert!(matches!(answer, Err(AppendError::Full(_))), "{answer:?}");
+        log.raise_watermark(Slot(watermark)).await.unwrap();
+        let copied = copy(dir.path());
+        // Nothing of what was not synced has to be on disk.
+        let second = segments(copied.path()).remove(1);
+        let mut bytes = fs::read(&second).unwrap();
+        bytes[4096..].fill(0);
+        fs::write(&second, bytes).unwrap();
+        assert_eq!(read_all(&open_small(copied.path()), 0).await, written);
+    }
+    written.extend(append_range(&log, 10..=30, 400).await);
+    drop(log);
+    assert_eq!(read_all(&open_small(dir.path()), 0).await, written);
+}
+
+#[tokio::test]
+async fn whole_records_of_a_batch_that_failed_do_not_come_back() {
+    let dir = scratch();
+    let disk = Disk::default();
+    let log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
+    let mut written = Vec::new();
+    for round in 0..60 {
+        let slots = round * 10 + 1..=round * 10 + 8;
+        disk.faults.full_write.store(true, SeqCst);
+        let appends = slots.clone().map(|slot| log.append(Slot(slot), record(slot, 0, 100)));
+        for (slot, answer) in slots.zip(futures::future::join_all(appends).await) {
+            match answer {
+                Ok(()) => written.push((slot, record(slot, 0, 100))),
+                Err(AppendError::Full(_)) => {}
+                Err(other) => panic!("slot {slot}: {other:?}"),
+            }
+        }
+        written.extend(append_range(&log, round * 10 + 9..=round * 10 + 9, 100).await);
+        let copied = copy(dir.path());
+        assert_eq!(
+            read_all(&FileLog::open(copied.path(), SMALL).unwrap(), 0).await,
+            written
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_log_that_cannot_even_begin_says_so() {
     let dir = scratch();
     let disk = Disk::default();

@@ -1,0 +1,8 @@
+//! What real programs do with a brain, over public protocols only.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod crash;
+mod demo;
+mod harness;
+mod kubectl;
+mod workloads;

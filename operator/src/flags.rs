@@ -1,0 +1,119 @@
+//! The operator's command line. Every flag can be set by an environment variable too.
+
+use std::net::SocketAddr;
+
+use clap::{Parser, ValueEnum};
+
+/// Turns KubeBrainClusters into running brains.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "kubebrain-operator", version)]
+pub(crate) struct Flags {
+    /// Image of brains whose spec names none; without tag or digest it gets the spec's version
+    #[arg(long, env = "KUBEBRAIN_DEFAULT_IMAGE", default_value = "kubebrain.io/kubebrain", value_parser = image)]
+    pub(crate) default_image: String,
+
+    /// The only namespace whose clusters are looked after; all namespaces if not set
+    #[arg(long, env = "KUBEBRAIN_NAMESPACE", value_parser = label)]
+    pub(crate) namespace: Option<String>,
+
+    /// DNS domain of the Kubernetes cluster
+    #[arg(long, env = "KUBEBRAIN_CLUSTER_DOMAIN", default_value = "cluster.local", value_parser = domain)]
+    pub(crate) cluster_domain: String,
+
+    /// Address of /healthz, /readyz and /metrics
+    #[arg(long, env = "KUBEBRAIN_LISTEN", default_value = "0.0.0.0:8080")]
+    pub(crate) listen: SocketAddr,
+
+    /// Work only while holding a Lease, so that several replicas may run
+    #[arg(long, env = "KUBEBRAIN_LEADER_ELECT")]
+    pub(crate) leader_elect: bool,
+
+    /// Namespace of the Lease; the pod's own
+    #[arg(long, env = "POD_NAMESPACE", default_value = "kubebrain-system", value_parser = label)]
+    pub(crate) leader_elect_namespace: String,
+
+    /// Name of the Lease
+    #[arg(long, env = "KUBEBRAIN_LEADER_ELECT_NAME", default_value = "kubebrain-operator", value_parser = domain)]
+    pub(crate) leader_elect_name: String,
+
+    /// Name of this replica in the Lease and in Events; the pod's own
+    #[arg(long, env = "POD_NAME", default_value = "kubebrain-operator")]
+    pub(crate) identity: String,
+
+    /// How log lines look
+    #[arg(long, env = "KUBEBRAIN_LOG_FORMAT", default_value = "text")]
+    pub(crate) log_format: LogFormat,
+
+    /// What is logged, as a tracing filter such as `info` or `kubebrain_operator=debug`
+    #[arg(long, env = "RUST_LOG", default_value = "info", value_parser = filter)]
+    pub(crate) log: String,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+fn image(text: &str) -> Result<String, String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
+    if text.is_empty() || !text.chars().all(good) {
+        return Err("an image is a repository, perhaps with a tag or digest".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+fn label(text: &str) -> Result<String, String> {
+    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if text.is_empty() || text.len() > 63 || !text.chars().all(good) || text.starts_with('-') || text.ends_with('-') {
+        return Err("a name has up to 63 of a-z, 0-9 and -, and no - at its ends".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+fn domain(text: &str) -> Result<String, String> {
+    text.split('.').try_for_each(|part| label(part).map(|_| ()))?;
+    Ok(text.to_owned())
+}
+
+fn filter(text: &str) -> Result<String, String> {
+    text.parse::<tracing_subscriber::EnvFilter>()
+        .map_err(|error| error.to_string())?;
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(more: &[&str]) -> Result<Flags, String> {
+        let all = ["kubebrain-operator"].iter().chain(more);
+        Flags::try_parse_from(all).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn no_flag_is_needed() {
+        let flags = parse(&[]).unwrap();
+        assert_eq!((flags.namespace, flags.leader_elect), (None, false));
+        assert_eq!(flags.cluster_domain, "cluster.local");
+        assert_eq!(flags.default_image, "kubebrain.io/kubebrain");
+    }
+
+    #[test]
+    fn bad_values_are_refused_with_the_flag() {
+        for bad in [
+            "--namespace=A",
+            "--cluster-domain=a..b",
+            "--listen=8080",
+            "--log-format=xml",
+            "--log=a=b=c",
+        ] {
+            let flag = bad.split_once('=').unwrap().0;
+            let error = parse(&[bad]).unwrap_err();
+            assert!(error.contains(flag), "{bad}: {error}");
+        }
+    }
+}

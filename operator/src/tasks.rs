@@ -1,0 +1,54 @@
+//! The only way to start a task: one that ends early ends the process.
+
+use std::future::Future;
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// The long-lived tasks of the process.
+///
+/// The first that fails, panics or ends before `stop` was cancelled stops all others: a half-dead operator must not linger.
+#[derive(Debug)]
+pub(crate) struct Tasks {
+    set: JoinSet<(&'static str, anyhow::Result<()>)>,
+    stop: CancellationToken,
+}
+
+impl Tasks {
+    pub(crate) fn new(stop: CancellationToken) -> Self {
+        Self {
+            set: JoinSet::new(),
+            stop,
+        }
+    }
+
+    /// Starts `task` under a name that errors will carry.
+    pub(crate) fn spawn(
+        &mut self,
+        name: &'static str,
+        task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+    ) {
+        self.set.spawn(async move { (name, task.await) });
+    }
+
+    /// Waits for all tasks.
+    ///
+    /// # Errors
+    /// The first failure, under the name of its task.
+    pub(crate) async fn join(mut self) -> anyhow::Result<()> {
+        let mut first = Ok(());
+        while let Some(ended) = self.set.join_next().await {
+            let outcome = match ended {
+                Ok((name, Err(error))) => Err(error.context(format!("task {name:?} failed"))),
+                Ok((name, Ok(()))) if !self.stop.is_cancelled() => Err(anyhow::anyhow!("task {name:?} ended early")),
+                Ok(_) => Ok(()),
+                Err(panic) => Err(anyhow::Error::new(panic).context("a task panicked")),
+            };
+            if outcome.is_err() {
+                self.stop.cancel();
+            }
+            first = first.and(outcome);
+        }
+        first
+    }
+}
