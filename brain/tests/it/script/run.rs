@@ -84,6 +84,29 @@ impl Run {
     }
 }
 
+/// How a script went.
+#[derive(Debug)]
+pub(crate) struct Report {
+    /// Requests refused, by error text.
+    pub(crate) refused: BTreeMap<String, usize>,
+    pub(crate) last_revision: i64,
+}
+
+/// A whole script on one fresh target; answers also what the target must be like now.
+///
+/// # Panics
+/// At the first difference.
+pub(crate) async fn run(seed: u64, requests: usize, target: &mut impl Target) -> (Report, Model) {
+    let mut run = Run::new(seed);
+    run.go(target, requests).await;
+    let last_revision = run.model.revision();
+    let report = Report {
+        refused: run.refused,
+        last_revision,
+    };
+    (report, run.model)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
