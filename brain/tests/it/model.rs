@@ -26,7 +26,8 @@ pub(crate) struct Event {
     /// As a watch sends it: a deletion has key and mod revision only.
     pub(crate) kv: KeyValue,
     pub(crate) deleted: bool,
-    /// As the key was at the revision before; also if the same txn had already put it.
+    /// As the key was at the revision before, also if the same txn has put it since. None for a put that creates, also if the
+    /// same txn has deleted the key before.
     pub(crate) prev_kv: Option<KeyValue>,
 }
 
@@ -213,7 +214,8 @@ impl Draft<'_> {
     }
 
     fn event(&mut self, kv: KeyValue, deleted: bool) {
-        let prev_kv = self.before.keys().get(&kv.key).cloned();
+        let creates = !deleted && kv.create_revision == kv.mod_revision;
+        let prev_kv = self.before.keys().get(&kv.key).filter(|_| !creates).cloned();
         self.events.push(Event { kv, deleted, prev_kv });
     }
 }
