@@ -92,7 +92,12 @@ impl Applier {
             self.generation
                 .insert(change.key.clone(), revision, version_of(&change));
             self.attach(&change, leases);
-            events.push(event_of(change, revision, superseded.next().flatten()));
+            let superseded = superseded.next().flatten();
+            let prev_kv = match change.prev_mod {
+                own if own == revision => before_txn(&events, &change.key),
+                _ => superseded,
+            };
+            events.push(event_of(change, revision, prev_kv));
         }
         Committed { revision, events }
     }
@@ -127,6 +132,13 @@ fn version_of(change: &KeyChange) -> Version {
         prev_mod: change.prev_mod,
         value: (!change.is_delete()).then(|| change.value.clone()),
     }
+}
+
+/// What a watch shows as the previous version of a key that the same txn has changed already: the one before the txn.
+#[must_use]
+pub fn before_txn(events: &[Event], key: &Bytes) -> Option<KeyValue> {
+    let first = events.iter().find(|event| event.kv.key == *key)?;
+    first.prev_kv.clone()
 }
 
 /// The event that a change is.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 
-use super::apply::event_of;
+use super::apply::{before_txn, event_of};
 use super::record::{Change, Keys, Record};
 use super::row::decode_object;
 use super::view::View;
@@ -30,6 +30,8 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
 
     async fn try_read(&self, from: Revision, max_bytes: usize) -> anyhow::Result<Option<Vec<Arc<Committed>>>> {
         let view = self.state.view();
+        // A fresh store is at revision 1, at which nothing happened.
+        let from = from.max(2);
         if from > view.revision {
             return Ok(Some(Vec::new()));
         }
@@ -143,6 +145,7 @@ async fn read_back<S: Snapshot>(keys: Keys, view: &View<S>) -> Result<Committed,
     for change in keys.changes {
         let prev_kv = match change.prev_mod {
             0 => None,
+            own if own == keys.revision => before_txn(&events, &change.key),
             revision => version_at(view, &change.key, revision).await?,
         };
         events.push(event_of(change, keys.revision, prev_kv));

@@ -186,10 +186,20 @@ impl<L: Log, R: Rows> Engine<L, R> {
         let from = model.compacted().max(2);
         let history = self.history(from).await;
         let events = history.iter().flat_map(|committed| &committed.events);
+        // What the oldest revision superseded may be gone.
+        let before = |revision, prev: Option<i64>| prev.filter(|_| revision > from);
         let found: Vec<_> = events
-            .map(|event| (event.kv.key.clone(), event.kv.value.clone(), event.kv.mod_revision))
+            .map(|brain::mvcc::Event { kv, prev_kv, .. }| {
+                let prev = prev_kv.as_ref().map(|kv| kv.mod_revision);
+                let revision = kv.mod_revision;
+                (kv.key.clone(), kv.value.clone(), revision, before(revision, prev))
+            })
             .collect();
-        let expected = |event: &Event| (event.kv.key.clone(), event.kv.value.clone(), event.kv.mod_revision);
+        let expected = |Event { kv, prev_kv, .. }: &Event| {
+            let prev = prev_kv.as_ref().map(|kv| kv.mod_revision);
+            let revision = kv.mod_revision;
+            (kv.key.clone(), kv.value.clone(), revision, before(revision, prev))
+        };
         assert_eq!(found, model.events_from(from).map(expected).collect::<Vec<_>>());
     }
 }

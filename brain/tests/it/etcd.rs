@@ -8,18 +8,18 @@
 //! `SEED` and `REQUESTS` choose another script.
 
 use crate::grpc::Grpc;
-use crate::script::run;
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| text.parse().unwrap())
-}
+use crate::script::Run;
+use crate::{number, watch};
 
 #[tokio::test]
 #[ignore = "needs a fresh etcd 3.6: ETCD=http://127.0.0.1:2379"]
 async fn real_etcd_answers_like_the_model() {
     let endpoint = std::env::var("ETCD").expect("ETCD names a fresh etcd");
-    let (seed, requests) = (number("SEED", 1), number("REQUESTS", 20_000));
+    let (mut run, requests) = (Run::new(number("SEED", 1)), number("REQUESTS", 20_000));
     let mut etcd = Grpc::connect(endpoint).await;
-    let (report, _) = run(seed, requests as usize, &mut etcd).await;
-    eprintln!("{report:#?}");
+    for _ in 0..requests / 500 {
+        run.go(&mut etcd, 500).await;
+        watch::sees_what_happened(&mut etcd, &run.model).await;
+    }
+    run.was_worth_it();
 }

@@ -5,11 +5,13 @@ use tonic::transport::Channel;
 use crate::wire::{Answer, Refusal, Request, Response, Target, pb};
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
+use pb::watch_client::WatchClient;
 
 /// Asks over one connection, one request at a time.
 pub(crate) struct Grpc {
     kv: KvClient<Channel>,
     lease: LeaseClient<Channel>,
+    pub(crate) watch: WatchClient<Channel>,
 }
 
 impl Grpc {
@@ -18,7 +20,8 @@ impl Grpc {
         let channel = Channel::from_shared(endpoint).unwrap().connect().await.unwrap();
         Self {
             kv: KvClient::new(channel.clone()),
-            lease: LeaseClient::new(channel),
+            lease: LeaseClient::new(channel.clone()),
+            watch: WatchClient::new(channel),
         }
     }
 

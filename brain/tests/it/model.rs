@@ -26,6 +26,8 @@ pub(crate) struct Event {
     /// As a watch sends it: a deletion has key and mod revision only.
     pub(crate) kv: KeyValue,
     pub(crate) deleted: bool,
+    /// As the key was at the revision before, also if the same txn has put it since. None for a put that creates, also if the
+    /// same txn has deleted the key before.
     pub(crate) prev_kv: Option<KeyValue>,
 }
 
@@ -81,7 +83,7 @@ impl Model {
         &self.states[&self.revision()]
     }
 
-    /// What was changed since, in order: what a watch of everything from `revision` on must have seen.
+    /// What was changed from `revision` on, in order: what a watch of everything from there must see.
     pub(crate) fn events_from(&self, revision: i64) -> impl Iterator<Item = &Event> {
         self.events.range(revision..).flat_map(|(_, events)| events)
     }
@@ -180,11 +182,7 @@ impl Draft<'_> {
         };
         self.leases.attach(&kv.key, kv.lease);
         self.keys.insert(kv.key.clone(), kv.clone());
-        self.events.push(Event {
-            kv,
-            deleted: false,
-            prev_kv: prev_kv.clone(),
-        });
+        self.event(kv, false);
         Ok(pb::PutResponse {
             header: header(revision),
             prev_kv: prev_kv.filter(|_| put.prev_kv),
@@ -212,11 +210,13 @@ impl Draft<'_> {
             mod_revision,
             ..KeyValue::default()
         };
-        self.events.push(Event {
-            kv: tombstone,
-            deleted: true,
-            prev_kv: Some(kv.clone()),
-        });
+        self.event(tombstone, true);
+    }
+
+    fn event(&mut self, kv: KeyValue, deleted: bool) {
+        let creates = !deleted && kv.create_revision == kv.mod_revision;
+        let prev_kv = self.before.keys().get(&kv.key).filter(|_| !creates).cloned();
+        self.events.push(Event { kv, deleted, prev_kv });
     }
 }
 

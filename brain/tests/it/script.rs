@@ -13,7 +13,7 @@ use rand::{RngExt, SeedableRng};
 use crate::model::Model;
 use crate::wire::{Request, pb};
 
-pub(crate) use run::run;
+pub(crate) use run::{Run, run};
 
 /// Prefixes of each other, neighbours, and both ends of the byte order.
 const KEYS: &[&[u8]] = &[
