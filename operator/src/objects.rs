@@ -262,7 +262,7 @@ impl<'a> Renderer<'a> {
         }
     }
 
-    /// The operator's labels over the inherited ones.
+    /// The operator's labels over the inherited ones. Those of its own group are never inherited: Services select by them.
     fn labels(&self) -> BTreeMap<String, String> {
         let inherited = self
             .cluster
@@ -270,7 +270,8 @@ impl<'a> Renderer<'a> {
             .metadata
             .iter()
             .flat_map(|metadata| metadata.labels.clone());
-        let mut labels: BTreeMap<String, String> = inherited.collect();
+        let group = format!("{}/", crds::GROUP);
+        let mut labels: BTreeMap<String, String> = inherited.filter(|(key, _)| !key.starts_with(&group)).collect();
         labels.extend(self.names().labels());
         labels
     }

@@ -24,6 +24,8 @@ use crate::status::{self, Pass};
 const RESYNC: Duration = Duration::from_secs(60);
 /// How often a cluster is looked at while something is in flight or wrong.
 const SOON: Duration = Duration::from_secs(5);
+/// How often it is looked whether a person has put somebody else's object out of the way: no watch would tell.
+const OBSTRUCTED: Duration = Duration::from_secs(15);
 /// How soon a pass follows one that wrote something.
 const NEXT: Duration = Duration::from_secs(1);
 
@@ -154,6 +156,9 @@ pub(crate) async fn reconcile(context: &Context, known: &KubeBrainCluster) -> Re
 fn again(status: &KubeBrainClusterStatus, plan: &Plan, done: usize, now: Timestamp) -> Duration {
     if done > 0 {
         return NEXT;
+    }
+    if !plan.foreign.is_empty() {
+        return OBSTRUCTED;
     }
     let settled = is(status, "Progressing", "False") && (is(status, "Ready", "True") || is(status, "Stalled", "True"));
     let suspended = is(status, "Progressing", "False") && status.replicas == Some(0);

@@ -79,7 +79,7 @@ fn a_spec_with_every_setting_renders_as_committed() {
             }},
             "monitoring": {"podMonitor": {"enabled": true, "labels": {"release": "prometheus"}, "interval": "30s"}},
             "metadata": {
-                "labels": {"team": "storage", "kubebrain.io/cluster": "not-this-one"},
+                "labels": {"team": "storage", "kubebrain.io/cluster": "not-this-one", "kubebrain.io/role": "leader"},
                 "annotations": {"note": "inherited", "argocd.argoproj.io/tracking-id": "not inherited"},
             },
             "pod": {
