@@ -4,10 +4,11 @@ TARGET := $(shell rustc -vV | sed -n 's/^host: //p')
 # One profile for what is tested, put into images and measured. Linked statically, because images hold nothing else.
 export RUSTFLAGS := -C target-feature=+crt-static
 CARGO_FLAGS := --release --locked --target $(TARGET)
-CLUSTER := target/$(TARGET)/release/cluster
+PROGRAMS := target/$(TARGET)/release
+CLUSTER := $(PROGRAMS)/cluster
 
 .DEFAULT_GOAL := help
-.PHONY: help build check fmt clippy docs test test-long e2e manifests demo demo-down bench tools
+.PHONY: help build all-targets check fmt clippy docs test test-long e2e manifests demo demo-down bench tools
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '%-12s %s\n' "$$name" "$$what"; done
@@ -26,7 +27,11 @@ clippy:
 docs:
 	RUSTDOCFLAGS='-D warnings' cargo doc $(CARGO_FLAGS) --workspace --no-deps
 
-tools: build ## Install and build everything that clusters and tests need
+# Programs and tests in one go: the tests' own dependencies change features of shared ones, which are then built once.
+all-targets:
+	cargo build $(CARGO_FLAGS) --workspace --all-targets
+
+tools: all-targets ## Install and build everything that clusters and tests need
 	$(CLUSTER) tools
 
 test: tools ## All tests, from unit to end-to-end
@@ -38,10 +43,10 @@ test-long: export PROPTEST_CASES := 10000
 test-long: test ## The same with long parameters
 
 e2e: tools ## Only the end-to-end tests
-	cargo test $(CARGO_FLAGS) --no-fail-fast --package e2e; status=$$?; $(CLUSTER) down --tests; exit $$status
+	cargo test $(CARGO_FLAGS) --no-fail-fast --workspace --test e2e; status=$$?; $(CLUSTER) down --tests; exit $$status
 
-manifests: ## Render the install YAML
-	cargo run $(CARGO_FLAGS) --package manifests
+manifests: build ## Render the install YAML
+	$(PROGRAMS)/manifests
 
 demo: build ## From nothing to an API server on a brain that the operator made
 	$(CLUSTER) demo
@@ -51,4 +56,4 @@ demo-down: ## End the demo
 	$(CLUSTER) down
 
 bench: tools ## Brain and etcd side by side
-	cargo run $(CARGO_FLAGS) --package e2e --bin bench
+	$(PROGRAMS)/bench
