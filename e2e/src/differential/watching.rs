@@ -136,8 +136,9 @@ impl Stream {
     async fn wait_progress(&mut self, revision: i64, deadline: Instant) -> anyhow::Result<bool> {
         loop {
             let quiet = Instant::now() + ASK_AGAIN;
+            let watchers = &self.watchers;
             let Ok(message) = timeout_at(quiet.min(deadline), self.responses.message()).await else {
-                ensure!(Instant::now() < deadline, "no progress at revision {revision} within {SETTLE:?}");
+                ensure!(Instant::now() < deadline, "no progress at revision {revision} within {SETTLE:?}: {watchers:?}");
                 return Ok(false);
             };
             match self.take(message?.context("the watch stream ended")?)? {
