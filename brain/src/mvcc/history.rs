@@ -30,6 +30,8 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
 
     async fn try_read(&self, from: Revision, max_bytes: usize) -> anyhow::Result<Option<Vec<Arc<Committed>>>> {
         let view = self.state.view();
+        // a fresh store is at revision 1, which nothing made
+        let from = from.max(2);
         if from > view.revision {
             return Ok(Some(Vec::new()));
         }
