@@ -14,6 +14,7 @@ use brain::api::request::Limits;
 use brain::api::store::Store;
 use brain::api::watch::{Options as WatchServiceOptions, WatchService};
 use brain::data_dir::{DataDir, Identity};
+use brain::flags::url::Url;
 use brain::flags::{Config, Quota};
 use brain::log::{FileLog, Log};
 use brain::metrics::Metrics;
@@ -26,7 +27,7 @@ use brain::serve::{Server, Services};
 use brain::state::State;
 use brain::store::{self, DiskSpace};
 use brain::tasks::Tasks;
-use brain::watch;
+use brain::watch::{self, History, Hub};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
@@ -82,10 +83,34 @@ async fn run(config: Config) -> anyhow::Result<()> {
         cluster_id: dir.identity().cluster_id,
         member_id: dir.identity().member_id,
     };
+    let size: Size = Arc::new(move || log.size() + rows.size());
+    let watches = (running.hub.clone(), running.history);
     let (_leader, has_leader) = tokio::sync::watch::channel(true);
+    // Clients leave first, the store ends when they are gone; if it ends before, they leave too.
+    let leave = stop.child_token();
+    let services = services(&config, &api, watches, has_leader, &size, &leave);
+    let urls = server.bound()?;
+    process::follow_signals(&leave, &stop, &mut tasks)?;
+    server.start(services, &leave, &stop, GRACE, &mut tasks);
+    process::ready(&urls);
+    tasks.join().await
+}
+
+/// Bytes that the store occupies.
+type Size = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// What is served over the store.
+fn services<H: History, R: Rows>(
+    config: &Config,
+    api: &Store<R>,
+    (hub, history): (Hub, H),
+    has_leader: tokio::sync::watch::Receiver<bool>,
+    size: &Size,
+    leave: &CancellationToken,
+) -> Services {
     let watches = WatchService::new(
-        running.hub.clone(),
-        running.history,
+        hub,
+        history,
         WatchServiceOptions {
             max_request_bytes: config.limits.max_request_bytes,
             progress_notify_interval: config.watch_progress_notify_interval,
@@ -93,26 +118,25 @@ async fn run(config: Config) -> anyhow::Result<()> {
             member_id: api.member_id,
             raft_term: api.state.epoch_cell(),
             has_leader,
-            stop: stop.clone(),
+            stop: leave.clone(),
         },
     );
+    let texts = |urls: &[Url]| urls.iter().map(ToString::to_string).collect();
     let member = pb::Member {
         id: api.member_id,
         name: config.name.clone(),
-        peer_ur_ls: config
-            .initial_advertise_peer_urls
-            .iter()
-            .map(ToString::to_string)
-            .collect(),
-        client_ur_ls: config.advertise_client_urls.iter().map(ToString::to_string).collect(),
+        peer_ur_ls: texts(&config.initial_advertise_peer_urls),
+        client_ur_ls: texts(&config.advertise_client_urls),
         is_learner: false,
     };
-    let max = config.limits.max_receive_bytes();
-    let size: Arc<dyn Fn() -> u64 + Send + Sync> = Arc::new(move || log.size() + rows.size());
+    let quota = match config.limits.quota {
+        Quota::Off => 0,
+        Quota::Bytes(bytes) => bytes,
+    };
     let maintenance = MaintenanceService {
         store: api.clone(),
-        size: Arc::clone(&size),
-        quota: quota.unwrap_or(0),
+        size: Arc::clone(size),
+        quota,
     };
     let leases = LeaseService {
         store: api.clone(),
@@ -123,14 +147,12 @@ async fn run(config: Config) -> anyhow::Result<()> {
         cluster_id: api.cluster_id,
         epoch: api.state.epoch_cell(),
     };
-    let (_reporter, probes) = tonic_health::server::health_reporter();
     let metrics = Arc::new(Metrics::new(config.extensive_metrics));
     metrics.server.set_identity(api.member_id);
-    metrics
-        .server
-        .quota
-        .set(quota.and_then(|quota| i64::try_from(quota).ok()).unwrap_or(0));
-    metrics.before_render(observe(api.state.clone(), Arc::clone(&size)));
+    metrics.server.quota.set(i64::try_from(quota).unwrap_or(i64::MAX));
+    metrics.before_render(observe(api.state.clone(), Arc::clone(size)));
+    let (_reporter, probes) = tonic_health::server::health_reporter();
+    let max = config.limits.max_receive_bytes();
     let mut routes = Routes::builder();
     routes
         .add_service(pb::kv_server::KvServer::new(KvService(api.clone())).max_decoding_message_size(max))
@@ -139,20 +161,15 @@ async fn run(config: Config) -> anyhow::Result<()> {
         .add_service(pb::cluster_server::ClusterServer::new(cluster).max_decoding_message_size(max))
         .add_service(watches.into_server())
         .add_service(probes);
-    let services = Services {
+    Services {
         routes: routes.routes(),
-        health: Arc::new(StoreHealth(api)),
+        health: Arc::new(StoreHealth(api.clone())),
         metrics,
-    };
-    let urls = server.bound()?;
-    process::follow_signals(&stop, &mut tasks)?;
-    server.start(services, &stop, GRACE, &mut tasks);
-    process::ready(&urls);
-    tasks.join().await
+    }
 }
 
 /// Brings gauges up to date before they are shown.
-fn observe<R: Rows>(state: Arc<State<R>>, size: Arc<dyn Fn() -> u64 + Send + Sync>) -> impl Fn(&Metrics) + Send + Sync {
+fn observe<R: Rows>(state: Arc<State<R>>, size: Size) -> impl Fn(&Metrics) + Send + Sync {
     move |metrics| {
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         metrics.server.has_leader.set(1);

@@ -69,14 +69,14 @@ where
     outcome
 }
 
-/// Starts the task that cancels `stop` on SIGTERM or SIGINT.
+/// Starts the task that cancels `leave` on SIGTERM or SIGINT. It ends with `stop`.
 ///
 /// # Errors
 /// Signals cannot be listened to.
-pub fn follow_signals(stop: &CancellationToken, tasks: &mut Tasks) -> anyhow::Result<()> {
+pub fn follow_signals(leave: &CancellationToken, stop: &CancellationToken, tasks: &mut Tasks) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listen to SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen to SIGINT")?;
-    let stop = stop.clone();
+    let (leave, stop) = (leave.clone(), stop.clone());
     tasks.spawn("signals", async move {
         let name = tokio::select! {
             _ = terminate.recv() => "SIGTERM",
@@ -85,7 +85,8 @@ pub fn follow_signals(stop: &CancellationToken, tasks: &mut Tasks) -> anyhow::Re
         };
         info!(signal = name, "stopping");
         notify("STOPPING=1");
-        stop.cancel();
+        leave.cancel();
+        stop.cancelled().await;
         Ok(())
     });
     Ok(())

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tracing::warn;
@@ -126,9 +127,17 @@ impl Server {
             .collect()
     }
 
-    /// Serves until `stop`. Then no connection is accepted any more, clients are told to go, and requests under way
-    /// have `grace` to end; what is left is cut off.
-    pub fn start(self, services: Services, stop: &CancellationToken, grace: Duration, tasks: &mut Tasks) {
+    /// Serves until `leave`. Then no connection is accepted any more, clients are told to go, and requests under way
+    /// have `grace` to end; what is left is cut off. Only then is `stop` cancelled, on which the store may end: so
+    /// what clients still ask is still answered. `leave` is a child of `stop`.
+    pub fn start(
+        self,
+        services: Services,
+        leave: &CancellationToken,
+        stop: &CancellationToken,
+        grace: Duration,
+        tasks: &mut Tasks,
+    ) {
         let Services {
             routes,
             health,
@@ -138,6 +147,7 @@ impl Server {
             let follow = Arc::clone(tls).follow(RELOAD_INTERVAL, metrics.tls.clone(), stop.clone());
             tasks.spawn("certificates", follow);
         }
+        let mut ports = JoinSet::new();
         let grpc = routes.prepare().into_axum_router();
         let http = http::routes(health, Arc::clone(&metrics));
         let gate = Gate::new(self.config.browsers.clone());
@@ -165,9 +175,19 @@ impl Server {
                 room: if is_probes { probes.clone() } else { clients.clone() },
                 network: metrics.network.clone(),
             };
-            tasks.spawn("listener", port.run(listener, stop.clone(), grace));
+            ports.spawn(port.run(listener, leave.clone(), grace));
         }
+        tasks.spawn("listeners", drain(ports, stop.clone()));
     }
+}
+
+/// Waits for all ports to be done, and lets the rest of the process end.
+async fn drain(mut ports: JoinSet<()>, stop: CancellationToken) -> anyhow::Result<()> {
+    while let Some(ended) = ports.join_next().await {
+        ended.context("a listener panicked")?;
+    }
+    stop.cancel();
+    Ok(())
 }
 
 /// Raises the limit of open files as far as it goes, and answers how many connections of clients fit into it.

@@ -56,7 +56,7 @@ pub(super) struct Port {
 
 impl Port {
     /// Serves until `stop`, and then for at most `grace`.
-    pub(super) async fn run(self, listener: Listener, stop: CancellationToken, grace: Duration) -> anyhow::Result<()> {
+    pub(super) async fn run(self, listener: Listener, stop: CancellationToken, grace: Duration) {
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
@@ -80,7 +80,6 @@ impl Port {
             );
             connections.shutdown().await;
         }
-        Ok(())
     }
 
     /// Waits for room, then for a connection. What passes by itself is waited out.

@@ -55,6 +55,7 @@ impl Health for Store {
 /// A server in this process.
 struct Running {
     urls: Vec<String>,
+    leave: CancellationToken,
     stop: CancellationToken,
     tasks: Tasks,
     metrics: Arc<Metrics>,
@@ -79,9 +80,11 @@ impl Running {
             health: store,
             metrics: Arc::clone(&metrics),
         };
-        server.start(services, &stop, Duration::from_secs(3), &mut tasks);
+        let leave = stop.child_token();
+        server.start(services, &leave, &stop, Duration::from_secs(3), &mut tasks);
         Running {
             urls,
+            leave,
             stop,
             tasks,
             metrics,
@@ -101,7 +104,7 @@ impl Running {
     }
 
     async fn end(self) {
-        self.stop.cancel();
+        self.leave.cancel();
         self.tasks.join().await.unwrap();
     }
 }
@@ -186,17 +189,18 @@ async fn requests_under_way_finish_when_the_server_stops() {
     let store = Store::with(0);
     let server = Running::plain(Arc::clone(&store));
     let mut client = server.dial().await;
-    let stop = server.stop.clone();
+    let (leave, stop) = (server.leave.clone(), server.stop.clone());
     let address = server.address(0).to_owned();
     let stopper = async {
         while store.asked.load(Ordering::SeqCst) == 0 {
             tokio::task::yield_now().await;
         }
-        stop.cancel();
+        leave.cancel();
         // No newcomers: the listener is gone, or whom the kernel still takes is never answered.
         while TcpStream::connect(&address).await.is_ok() {
             tokio::task::yield_now().await;
         }
+        assert!(!stop.is_cancelled(), "the store ended before its clients");
         store.turns.add_permits(1);
     };
     let (reply, ()) = tokio::join!(ask(&mut client, "/livez"), stopper);

@@ -28,9 +28,12 @@ impl Dir {
     }
 
     fn write(&self, leaf: &Leaf, ca: &str) {
-        fs::write(self.path().join("tls.crt"), &leaf.cert).unwrap();
-        fs::write(self.path().join("tls.key"), &leaf.key).unwrap();
-        fs::write(self.path().join("ca.crt"), ca).unwrap();
+        for (name, text) in [("tls.crt", &*leaf.cert), ("tls.key", &leaf.key), ("ca.crt", ca)] {
+            // Nobody may see half of a file.
+            let new = self.path().join("new");
+            fs::write(&new, text).unwrap();
+            fs::rename(new, self.path().join(name)).unwrap();
+        }
     }
 
     fn path(&self) -> &Path {

@@ -27,24 +27,25 @@ impl Server {
     /// Starts it and waits for the line that says that clients are served.
     fn start(args: &[String]) -> Server {
         let mut child = kubebrain().args(args).stderr(Stdio::piped()).spawn().unwrap();
-        let mut log = BufReader::new(child.stderr.take().unwrap());
-        let (mut seen, mut warnings) = (String::new(), Vec::new());
+        let log = BufReader::new(child.stderr.take().unwrap());
+        let mut server = Server {
+            child,
+            log,
+            urls: Vec::new(),
+            warnings: Vec::new(),
+        };
+        let mut seen = String::new();
         loop {
             let mut line = String::new();
-            assert_ne!(log.read_line(&mut line).unwrap(), 0, "{args:?} ended: {seen}");
+            assert_ne!(server.log.read_line(&mut line).unwrap(), 0, "{args:?} ended: {seen}");
             seen.push_str(&line);
             let entry: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
             if entry["level"] == "WARN" {
-                warnings.push(line.clone());
+                server.warnings.push(line.clone());
             }
             if line.contains("ready to serve client requests") {
-                let urls = entry["urls"].as_str().unwrap().split(',').map(str::to_owned).collect();
-                return Server {
-                    child,
-                    log,
-                    urls,
-                    warnings,
-                };
+                server.urls = entry["urls"].as_str().unwrap().split(',').map(str::to_owned).collect();
+                return server;
             }
         }
     }
@@ -73,8 +74,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Err(error) = self.child.kill() {
-            eprintln!("kubebrain had ended already: {error}");
+        // After `stop` both find that it has ended already.
+        if let Err(error) = self.child.kill().and_then(|()| self.child.wait()) {
+            eprintln!("kubebrain was not ended: {error}");
         }
     }
 }
