@@ -126,15 +126,21 @@ pub(crate) async fn run(
         .graceful_shutdown_on(stop.cancelled_owned())
         .run(guard, after_failure, guarded)
         .for_each(|ended| async move {
-            match ended {
-                // A failed pass was logged where it failed.
-                Ok(_) | Err(controller::Error::ReconcilerFailed(..)) => {}
-                Err(controller::Error::ObjectNotFound(_)) => debug!("a cluster was gone before its pass"),
-                Err(problem) => warn!(error = %problem, "a watch was interrupted"),
+            if let Err(problem) = ended {
+                note(&problem);
             }
         })
         .await;
     Ok(())
+}
+
+/// Logs what the controller itself stumbled over. A failed pass was logged where it failed.
+fn note(problem: &controller::Error<Error, watcher::Error>) {
+    match problem {
+        controller::Error::ReconcilerFailed(..) => {}
+        controller::Error::ObjectNotFound(_) => debug!("a cluster was gone before its pass"),
+        problem => warn!(error = %problem, "a watch was interrupted"),
+    }
 }
 
 fn scoped<K>(client: &Client, namespace: Option<&str>) -> Api<K>
@@ -179,7 +185,7 @@ async fn wait_for_definition(clusters: &Api<KubeBrainCluster>, stop: &Cancellati
 async fn guard(cluster: Arc<KubeBrainCluster>, guarded: Arc<Guarded>) -> Result<Action, Error> {
     let object = ObjectRef::from_obj(&*cluster);
     let began = Instant::now();
-    let ended = contain(reconcile(&guarded.context, &cluster)).await;
+    let ended = contain(Box::pin(reconcile(&guarded.context, &cluster))).await;
     let metrics = &guarded.context.metrics;
     match ended {
         Ok(ended) => {
