@@ -1,4 +1,12 @@
 //! gRPC in and out: etcd's services over the modules below. Protobuf types stop here.
 
+pub mod cluster;
+pub mod health;
+pub mod kv;
+pub mod lease;
+pub mod maintenance;
+pub mod request;
+pub mod response;
 pub mod status;
+pub mod store;
 pub mod watch;

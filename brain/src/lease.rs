@@ -103,7 +103,10 @@ impl Leases {
             lease.checkpoint_at = now + checkpoint_interval(lease.ttl);
             self.by_checkpoint.insert((lease.checkpoint_at, id));
         }
-        Some(Renewed { ttl: lease.ttl, clear_checkpoint })
+        Some(Renewed {
+            ttl: lease.ttl,
+            clear_checkpoint,
+        })
     }
 
     /// Notes a checkpoint: the remaining time in seconds, or 0 for none.
@@ -119,16 +122,26 @@ impl Leases {
 
     /// Leases whose remaining time is to be noted now, and that time in seconds; at most `limit`.
     pub fn due_checkpoints(&mut self, now: Duration, limit: usize) -> Vec<(LeaseId, i64)> {
-        let due: Vec<_> = self.by_checkpoint.range(..=(now, LeaseId(i64::MAX))).take(limit).copied().collect();
+        let due: Vec<_> = self
+            .by_checkpoint
+            .range(..=(now, LeaseId(i64::MAX)))
+            .take(limit)
+            .copied()
+            .collect();
         let mut noted = Vec::with_capacity(due.len());
         for entry in due {
             self.by_checkpoint.remove(&entry);
-            let Some(lease) = self.by_id.get_mut(&entry.1) else { continue };
+            let Some(lease) = self.by_id.get_mut(&entry.1) else {
+                continue;
+            };
             let left = lease.deadline.saturating_sub(now);
             if !lease.expiring && left > Duration::ZERO {
                 lease.checkpointing = true;
                 // Rounded up: never early.
-                noted.push((entry.1, i64::try_from(left.as_secs()).unwrap_or(i64::MAX) + i64::from(left.subsec_nanos() > 0)));
+                noted.push((
+                    entry.1,
+                    i64::try_from(left.as_secs()).unwrap_or(i64::MAX) + i64::from(left.subsec_nanos() > 0),
+                ));
             }
         }
         noted
@@ -137,8 +150,11 @@ impl Leases {
     /// Leases that have run out, soonest first, at most `limit`. They cannot be renewed any more.
     pub fn expired(&mut self, now: Duration, limit: usize) -> Vec<LeaseId> {
         let due = self.by_deadline.range(..=(now, LeaseId(i64::MAX)));
-        let ids: Vec<_> =
-            due.map(|(_, id)| *id).filter(|id| self.by_id.get(id).is_some_and(|lease| !lease.expiring)).take(limit).collect();
+        let ids: Vec<_> = due
+            .map(|(_, id)| *id)
+            .filter(|id| self.by_id.get(id).is_some_and(|lease| !lease.expiring))
+            .take(limit)
+            .collect();
         for id in &ids {
             if let Some(lease) = self.by_id.get_mut(id) {
                 lease.expiring = true;

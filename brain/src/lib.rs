@@ -15,10 +15,18 @@ pub mod sequencer;
 pub mod watch;
 
 pub mod api;
+pub mod store;
 
 pub mod data_dir;
 pub mod flags;
+pub mod http;
+pub mod listen;
+pub mod metrics;
+pub mod process;
+pub mod serve;
 pub mod tasks;
+pub mod telemetry;
+pub mod tls;
 pub mod version;
 
 /// Wire messages of the etcd v3 API, generated from `proto/`.

@@ -1,12 +1,25 @@
 //! The log: a sequence of slots, each written at most once. It knows nothing of etcd.
-
-pub mod frame;
-pub mod reader;
-pub mod writer;
+//!
+//! Epochs, barriers and the bound on open slots belong to the layer above. Where several writers share a log, barriers
+//! have to outlive destruction, and only that layer can tell them: such an engine is told when it is made which records
+//! to spare ([`MemLog::keeping`]). In files a second writer is shut out by a lock, and barriers go with their segment.
 
 use std::fmt;
 
 use bytes::Bytes;
+
+pub use self::faulty::{Fault, Faulty};
+pub use self::files::{FileLog, OpenError, Options};
+pub use self::mem::MemLog;
+
+mod faulty;
+mod files;
+pub mod frame;
+#[cfg(test)]
+pub(crate) mod laws;
+mod mem;
+pub mod reader;
+pub mod writer;
 
 /// Position of a record in the log. The first slot of a fresh log is 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -93,4 +106,15 @@ pub enum LogError {
     /// The medium cannot be reached or failed.
     #[error("the log cannot be reached")]
     Unavailable(#[source] anyhow::Error),
+}
+
+/// Refuses a record that no slot takes. Only a defect of the caller leads here, and repeating it would not help.
+fn check_len(record: &Bytes, max: usize) -> Result<(), AppendError> {
+    if (1..=max).contains(&record.len()) {
+        return Ok(());
+    }
+    Err(AppendError::Failed(anyhow::anyhow!(
+        "a record has 1 to {max} bytes, not {}",
+        record.len()
+    )))
 }

@@ -1,10 +1,13 @@
 //! Keys, versions and revisions, as etcd means them.
 
 pub mod apply;
+pub mod auto_compact;
+pub mod counts;
 pub mod evaluate;
+pub mod history;
 pub mod materialize;
-pub mod open;
 pub mod op;
+pub mod open;
 pub mod overlay;
 pub mod record;
 pub mod row;

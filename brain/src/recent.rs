@@ -1,128 +1,186 @@
-//! Versions that are not in the rows yet: everything from the marker on, by key, in memory.
+//! Versions not yet in rows.
 //!
-//! Written by one task, read by many without waiting. A version once inserted never changes.
+//! From the first record that rows do not hold on, everything is in memory, in generations: the newest one takes what is written, the older
+//! ones are being made rows of. A read looks here first and in rows second; a tombstone found here hides the rows below it.
+//!
+//! Invariant: every revision in a generation is higher than every revision in the generations behind it. So the newest generation that knows
+//! a key at or before a revision knows its newest version there.
 
-use std::cmp::Reverse;
-use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use crossbeam_skiplist::SkipMap;
 
+pub use self::generation::{Found, Generation, Range, Span, Versions};
 use crate::mvcc::{LeaseId, Revision};
+use crate::rows::Order;
 
-/// What a key became at some revision.
+mod generation;
+
+/// What a key became at a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version {
-    /// Revision of the put that brought the key into being; 0 for a tombstone.
+    /// Revision of the put that brought the key into being; 0 for a deletion.
     pub create_revision: Revision,
-    /// Puts since then; 0 for a tombstone.
+    /// Puts since the key came into being, this one included; 0 for a deletion.
     pub version: i64,
-    /// The lease of the key.
+    /// The lease the key is attached to.
     pub lease: LeaseId,
-    /// The version that this one superseded; 0 if there was none.
+    /// Revision of the version that this one took the place of; 0 where there was none.
     pub prev_mod: Revision,
-    /// The value; `None` is a tombstone.
+    /// The value; `None` is a deletion.
     pub value: Option<Bytes>,
 }
 
-/// Versions between two slots of the log.
-#[derive(Debug, Default)]
-pub struct Generation {
-    versions: SkipMap<(Bytes, Reverse<Revision>), Version>,
-    bytes: AtomicUsize,
-}
-
-/// Bytes that a version takes beside its key and value: node, tower and handles.
-const OVERHEAD: usize = 208;
-
-impl Generation {
-    /// Adds a version. Only the sequencer does.
-    pub fn insert(&self, key: Bytes, revision: Revision, version: Version) {
-        let size = key.len() + version.value.as_ref().map_or(0, Bytes::len) + OVERHEAD;
-        self.versions.insert((key, Reverse(revision)), version);
-        self.bytes.fetch_add(size, Ordering::Relaxed);
-    }
-
-    /// The newest version of a key at a revision, and the revision that made it.
-    pub fn get(&self, key: &Bytes, at: Revision) -> Option<(Revision, Version)> {
-        let found = self.versions.lower_bound(Bound::Included(&(key.clone(), Reverse(at))))?;
-        let (found_key, Reverse(revision)) = found.key();
-        (found_key == key).then(|| (*revision, found.value().clone()))
-    }
-
-    /// Bytes in memory, roughly.
-    pub fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
-    }
-
-    /// Holds no version.
-    pub fn is_empty(&self) -> bool {
-        self.versions.is_empty()
-    }
-
-    /// All versions behind one, ordered by key, each key's newest first.
-    pub fn versions_after(
-        &self,
-        after: Option<(Bytes, Revision)>,
-    ) -> impl Iterator<Item = (Bytes, Revision, Version)> + '_ {
-        let from = after.map_or(Bound::Unbounded, |(key, revision)| Bound::Excluded((key, Reverse(revision))));
-        let entries = self.versions.range((from, Bound::Unbounded));
-        entries.map(|entry| (entry.key().0.clone(), entry.key().1.0, entry.value().clone()))
-    }
-
-    /// The first key in a range that has a version at or below a revision.
-    fn first_at(&self, from: Bound<&Bytes>, to: Option<&Bytes>, at: Revision) -> Option<(Bytes, Revision, Version)> {
-        let mut probe = match from {
-            Bound::Included(key) => (key.clone(), Reverse(Revision::MAX)),
-            Bound::Excluded(key) => (key.clone(), Reverse(Revision::MIN)),
-            Bound::Unbounded => (Bytes::new(), Reverse(Revision::MAX)),
-        };
-        loop {
-            let entry = self.versions.lower_bound(Bound::Included(&probe))?;
-            let (key, Reverse(revision)) = entry.key();
-            if to.is_some_and(|to| key >= to) {
-                return None;
-            }
-            if *revision <= at {
-                return Some((key.clone(), *revision, entry.value().clone()));
-            }
-            // Too new: look for this key's version at `at`, which may lead to the next key.
-            probe = (key.clone(), Reverse(at));
-        }
-    }
-}
-
-/// The generations that a view reads, newest first.
-#[derive(Debug, Clone, Default)]
+/// The generations that a view reads, newest first. Immutable and cheap to clone: it says which generations there are, while the newest one
+/// still takes versions that views with a lower revision do not see.
+#[derive(Debug, Clone)]
 pub struct Recent {
-    /// Newest first; only the first one is still written.
-    pub generations: Arc<Vec<Arc<Generation>>>,
+    generations: Arc<[Arc<Generation>]>,
+}
+
+impl Default for Recent {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Recent {
-    /// The newest version of a key at a revision, if one is in memory.
-    pub fn get(&self, key: &Bytes, at: Revision) -> Option<(Revision, Version)> {
-        self.generations.iter().find_map(|generation| generation.get(key, at))
-    }
-
-    /// The first key of a range with a version in memory at or below a revision, and its newest such version.
-    pub fn first_at(&self, from: Bound<&Bytes>, to: Option<&Bytes>, at: Revision) -> Option<(Bytes, Revision, Version)> {
-        let mut first: Option<(Bytes, Revision, Version)> = None;
-        for generation in self.generations.iter() {
-            if let Some(found) = generation.first_at(from, to, at) {
-                // On equal keys the newer generation, which was asked first, is right.
-                if first.as_ref().is_none_or(|first| found.0 < first.0) {
-                    first = Some(found);
-                }
-            }
+    /// One empty generation.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            generations: Arc::new([Arc::new(Generation::new())]),
         }
-        first
     }
 
-    /// Bytes in memory, roughly.
+    /// The generation that takes new versions.
+    ///
+    /// # Panics
+    /// Never: there is always one.
+    #[must_use]
+    pub fn active(&self) -> &Arc<Generation> {
+        self.generations
+            .first()
+            .expect("no change leaves a list without generations")
+    }
+
+    /// The generations, newest first.
+    #[must_use]
+    pub fn generations(&self) -> &[Arc<Generation>] {
+        &self.generations
+    }
+
+    /// The oldest generation, unless it is the one that takes new versions: the next to become rows.
+    #[must_use]
+    pub fn oldest_sealed(&self) -> Option<&Arc<Generation>> {
+        match &*self.generations {
+            [_, .., oldest] => Some(oldest),
+            _ => None,
+        }
+    }
+
+    /// The same with a new generation in front.
+    #[must_use]
+    pub fn rotated(&self) -> Self {
+        let new = Arc::new(Generation::new());
+        Self {
+            generations: std::iter::once(new).chain(self.generations.iter().cloned()).collect(),
+        }
+    }
+
+    /// The same without a generation that has become rows. The active one stays.
+    #[must_use]
+    pub fn without(&self, flushed: &Arc<Generation>) -> Self {
+        let (active, sealed) = self
+            .generations
+            .split_first()
+            .expect("no change leaves a list without generations");
+        Self {
+            generations: std::iter::once(active)
+                .chain(sealed.iter().filter(|generation| !Arc::ptr_eq(generation, flushed)))
+                .cloned()
+                .collect(),
+        }
+    }
+
+    /// Bytes of all generations, as [`Generation::bytes`] counts them.
+    #[must_use]
     pub fn bytes(&self) -> usize {
         self.generations.iter().map(|generation| generation.bytes()).sum()
     }
+
+    /// The newest version of `key` not after `at`, with its revision. `None` says nothing: the key may be in rows.
+    #[must_use]
+    pub fn get(&self, key: &[u8], at: Revision) -> Option<(Revision, Version)> {
+        self.generations.iter().find_map(|generation| generation.get(key, at))
+    }
+
+    /// The newest version not after `at` of each key of `span`, tombstones included, in order of keys.
+    #[must_use]
+    pub fn range(&self, span: &Span, at: Revision, order: Order) -> Merge<'_> {
+        Merge {
+            order,
+            sources: self
+                .generations
+                .iter()
+                .map(|generation| {
+                    let mut range = generation.range(span, at, order);
+                    Source {
+                        head: range.next(),
+                        range,
+                    }
+                })
+                .collect(),
+        }
+    }
 }
+
+/// Ranges of several generations as one. Where several know a key, the newest generation wins.
+#[derive(Debug)]
+pub struct Merge<'a> {
+    order: Order,
+    /// Newest first.
+    sources: Vec<Source<'a>>,
+}
+
+#[derive(Debug)]
+struct Source<'a> {
+    head: Option<Found>,
+    range: Range<'a>,
+}
+
+impl Iterator for Merge<'_> {
+    type Item = Found;
+
+    fn next(&mut self) -> Option<Found> {
+        let mut first: Option<(usize, &Bytes)> = None;
+        for (index, source) in self.sources.iter().enumerate() {
+            let Some(head) = &source.head else { continue };
+            let earlier = first.is_none_or(|(_, key)| match self.order {
+                Order::Ascending => head.key < *key,
+                Order::Descending => head.key > *key,
+            });
+            if earlier {
+                first = Some((index, &head.key));
+            }
+        }
+        let (winner, _) = first?;
+        let (source, older) = self.sources.get_mut(winner..)?.split_first_mut()?;
+        let found = source.advance()?;
+        for source in older {
+            if source.head.as_ref().is_some_and(|head| head.key == found.key) {
+                source.advance();
+            }
+        }
+        Some(found)
+    }
+}
+
+impl Source<'_> {
+    fn advance(&mut self) -> Option<Found> {
+        std::mem::replace(&mut self.head, self.range.next())
+    }
+}
+
+#[cfg(test)]
+mod tests;

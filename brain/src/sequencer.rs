@@ -116,7 +116,7 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
     publish: E,
     space: Q,
     options: Options,
-    generations: Vec<Arc<Generation>>,
+    recent: Recent,
     under_way: FuturesOrdered<BoxFuture<'static, Result<UnderWay, WriteError>>>,
     deltas: VecDeque<Arc<Delta>>,
     head: Head,
@@ -150,15 +150,20 @@ where
         space: Q,
         options: Options,
     ) -> Self {
-        let crate::mvcc::open::Opened { state, writer, applier, .. } = opened;
-        let head = Head { revision: applier.revision, compacted: applier.compacted };
+        let crate::mvcc::open::Opened {
+            state, writer, applier, ..
+        } = opened;
+        let head = Head {
+            revision: applier.revision,
+            compacted: applier.compacted,
+        };
         Self {
             log,
             rows,
+            recent: state.view().recent.clone(),
             state,
             committed: writer.next(),
             writer,
-            generations: vec![applier.generation.clone()],
             applier,
             commands: channels.commands,
             own: VecDeque::new(),
@@ -210,15 +215,18 @@ where
     /// Another batch may be evaluated.
     fn may_take(&self) -> bool {
         self.under_way.len() < self.options.in_flight
-            && (self.generations.len() == 1 || self.state.view().recent.bytes() < self.options.recent_bytes)
+            && (self.recent.oldest_sealed().is_none() || self.recent.bytes() < self.options.recent_bytes)
     }
 
     /// Evaluates what is queued and sends it on its way.
     async fn take(&mut self) -> anyhow::Result<()> {
         let mut commands = VecDeque::new();
         let mut bytes = 0;
-        while commands.len() < self.options.batch_requests && (commands.is_empty() || bytes < self.options.batch_bytes) {
-            let Some(command) = self.own.pop_front().or_else(|| self.commands.try_recv().ok()) else { break };
+        while commands.len() < self.options.batch_requests && (commands.is_empty() || bytes < self.options.batch_bytes)
+        {
+            let Some(command) = self.own.pop_front().or_else(|| self.commands.try_recv().ok()) else {
+                break;
+            };
             bytes += command.size;
             commands.push_back(command);
         }
@@ -261,7 +269,9 @@ where
         let next = self.writer.next();
         let log = self.log.clone();
         self.under_way.push_back(Box::pin(async move {
-            let appends = slots.into_iter().map(|(slot, bytes)| append_until_known(&log, slot, bytes));
+            let appends = slots
+                .into_iter()
+                .map(|(slot, bytes)| append_until_known(&log, slot, bytes));
             futures::future::try_join_all(appends).await?;
             Ok(UnderWay { batch, first, next })
         }));
@@ -275,7 +285,8 @@ where
             let compacted = self.applier.compacted;
             let (events, alarms) = {
                 let mut leases = self.state.leases();
-                self.applier.apply(batch.record, batch.superseded, &mut leases, since_boot())
+                self.applier
+                    .apply(batch.record, batch.superseded, &mut leases, since_boot())
             };
             for alarm in alarms {
                 let mut raised = self.state.alarms();
@@ -306,9 +317,10 @@ where
         self.state.publish(View {
             revision: self.applier.revision,
             compacted: self.applier.compacted,
-            recent: Recent { generations: Arc::new(self.generations.clone()) },
+            recent: self.recent.clone(),
             rows,
             rows_revision,
+            counts: old.counts.clone(),
         });
     }
 
@@ -318,8 +330,8 @@ where
         if !std::mem::take(&mut self.applier.dirty) {
             return Ok(());
         }
-        let generation = std::mem::take(&mut self.applier.generation);
-        self.generations.insert(0, self.applier.generation.clone());
+        self.recent = self.recent.rotated();
+        let generation = std::mem::replace(&mut self.applier.generation, self.recent.active().clone());
         self.publish_view(None);
         let frozen = Frozen {
             generation,
@@ -346,7 +358,7 @@ where
     fn swap_rows(&mut self, flushed: Flushed<R::Snapshot>) {
         let revision = match flushed.generation {
             Some((generation, revision)) => {
-                self.generations.retain(|kept| !Arc::ptr_eq(kept, &generation));
+                self.recent = self.recent.without(&generation);
                 revision
             }
             None => self.state.view().rows_revision,
@@ -359,16 +371,29 @@ where
         let now = since_boot();
         let (expired, checkpoints) = {
             let mut leases = self.state.leases();
-            (leases.expired(now, EXPIRE_LIMIT), leases.due_checkpoints(now, CHECKPOINT_LIMIT))
+            (
+                leases.expired(now, EXPIRE_LIMIT),
+                leases.due_checkpoints(now, CHECKPOINT_LIMIT),
+            )
         };
         let expired = expired.into_iter().map(|id| Request::Revoke { id, expired: true });
-        let checkpoints = checkpoints.into_iter().map(|(id, remaining): (LeaseId, i64)| Request::Checkpoint(id, remaining));
+        let checkpoints = checkpoints
+            .into_iter()
+            .map(|(id, remaining): (LeaseId, i64)| Request::Checkpoint(id, remaining));
         let requests: Vec<Request> = expired.chain(checkpoints).collect();
-        self.own.extend(requests.into_iter().map(|request| Command { request, size: 64, reply: None }));
+        self.own.extend(requests.into_iter().map(|request| Command {
+            request,
+            size: 64,
+            reply: None,
+        }));
         if self.space.exceeded(self.log.size() + self.rows.size()) && !self.state.has_alarm(NOSPACE) {
             tracing::error!("no space left: puts are refused until space is made and the NOSPACE alarm is disarmed");
             let request = Request::Alarm(self.options.member, NOSPACE, true);
-            self.own.push_back(Command { request, size: 64, reply: None });
+            self.own.push_back(Command {
+                request,
+                size: 64,
+                reply: None,
+            });
         }
         if self.applier.dirty && self.last_freeze.elapsed() >= self.options.flush_interval {
             self.freeze().await?;

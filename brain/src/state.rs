@@ -35,7 +35,7 @@ pub struct State<R: Rows> {
     deleted_up_to: watch::Sender<Revision>,
     /// Something stored is damaged: reads and writes are refused.
     corrupt: AtomicBool,
-    epoch: AtomicU64,
+    epoch: Arc<AtomicU64>,
 }
 
 impl<R: Rows> State<R> {
@@ -49,7 +49,7 @@ impl<R: Rows> State<R> {
             committed: AtomicU64::new(Slot::FIRST.0),
             deleted_up_to: watch::Sender::new(0),
             corrupt: AtomicBool::new(false),
-            epoch: AtomicU64::new(0),
+            epoch: Arc::default(),
         }
     }
 
@@ -106,7 +106,11 @@ impl<R: Rows> State<R> {
 
     /// The oldest slot that was noted.
     pub fn first_noted(&self) -> Option<Slot> {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner).first().map(|(_, slot)| *slot)
+        self.index
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .first()
+            .map(|(_, slot)| *slot)
     }
 
     /// Forgets where revisions stand in slots that are destroyed.
@@ -139,6 +143,11 @@ impl<R: Rows> State<R> {
     /// The epoch of the leader, which takes the place of etcd's raft term.
     pub fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
+    }
+
+    /// The epoch, for those who show it in every answer.
+    pub fn epoch_cell(&self) -> Arc<AtomicU64> {
+        self.epoch.clone()
     }
 
     /// Begins an epoch.

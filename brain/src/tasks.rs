@@ -29,6 +29,11 @@ impl Tasks {
         self.set.spawn(async move { (name, task.await) });
     }
 
+    /// Ends all tasks where they stand, as a killed process would.
+    pub async fn abort(mut self) {
+        self.set.shutdown().await;
+    }
+
     /// Waits for all tasks. The first that fails, panics or ends before the stop stops the others, and is the error.
     ///
     /// # Errors

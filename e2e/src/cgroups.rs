@@ -60,19 +60,28 @@ pub fn processes(home: &Home) -> anyhow::Result<Vec<u32>> {
 pub fn delete(home: &Home) -> anyhow::Result<bool> {
     let mut clean = true;
     for root in hierarchies()? {
-        for dir in tree(&root.join(home.cgroup()))?.iter().rev() {
-            match fs::remove_dir(dir) {
-                Ok(()) => {}
-                Err(error) if gone(&error) => {}
-                Err(error) if error.kind() == ErrorKind::ResourceBusy => clean = false,
-                Err(error) => return Err(error).with_context(|| format!("remove the cgroup {}", dir.display())),
-            }
+        let dir = root.join(home.cgroup());
+        for dir in tree(&dir)?.iter().rev() {
+            clean &= remove(dir)?;
+        }
+        if let Some(shared) = dir.parent().filter(|shared| *shared != root) {
+            remove(shared)?; // stays as long as another cluster is in it
         }
     }
     Ok(clean)
 }
 
-/// Where the cgroup file systems with controllers are mounted.
+/// Removes one; `false` if something is in it.
+fn remove(dir: &Path) -> anyhow::Result<bool> {
+    match fs::remove_dir(dir) {
+        Ok(()) => Ok(true),
+        Err(error) if gone(&error) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::ResourceBusy => Ok(false),
+        Err(error) => Err(error).with_context(|| format!("remove the cgroup {}", dir.display())),
+    }
+}
+
+/// Where cgroup file systems are mounted: with version 1 many, and often one of version 2 without controllers beside them.
 fn hierarchies() -> anyhow::Result<Vec<PathBuf>> {
     let root = PathBuf::from(ROOT);
     if root.join("cgroup.controllers").exists() {
@@ -81,7 +90,7 @@ fn hierarchies() -> anyhow::Result<Vec<PathBuf>> {
     let mounts = fs::read_to_string("/proc/mounts").context("read /proc/mounts")?;
     let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     Ok(fields
-        .filter(|f| f.get(2) == Some(&"cgroup"))
+        .filter(|f| f.get(2).is_some_and(|kind| kind.starts_with("cgroup")))
         .filter_map(|f| f.get(1).map(PathBuf::from))
         .collect())
 }

@@ -1,6 +1,5 @@
 //! A cluster as its users see it: started, reached from outside, ended.
 
-use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -13,6 +12,7 @@ use crate::config::Config;
 use crate::home::{Home, Name};
 use crate::host::{RELEASE, Report};
 use crate::kubectl::Kubectl;
+use crate::lock::Lock;
 use crate::progress::Progress;
 use crate::state::State;
 use crate::sweep;
@@ -81,6 +81,11 @@ impl Cluster {
     /// kubectl as its administrator.
     pub fn kubectl(&self) -> &Kubectl {
         &self.kubectl
+    }
+
+    /// kubectl as the administrator of the tenant.
+    pub fn tenant(&self) -> Kubectl {
+        self.kubectl.with(self.home.tenant_kubeconfig())
     }
 
     /// A client as its administrator.
@@ -158,21 +163,15 @@ impl Cluster {
 /// Something cannot be removed.
 pub fn down(name: &Name, progress: &Progress) -> anyhow::Result<bool> {
     let home = Home::of(name);
-    if !home.dir().exists() {
+    if !home.dir().exists() && !home.lock().exists() {
         return Ok(false);
     }
-    if let Ok(state) = State::read(&home) {
-        state.host.signal(Signal::TERM);
-    }
-    let lock = File::create(home.lock()).with_context(|| format!("open {}", home.lock().display()))?;
     progress.during(format_args!("cluster {name} ended"), || {
-        lock.lock().context("wait for the process that runs the cluster")?;
-        // it has swept after itself, unless it was killed
-        if home.dir().exists() {
-            sweep::everything(&home)
-        } else {
-            Ok(())
+        if let Some(holder) = Lock::holder(&home) {
+            holder.signal(Signal::TERM); // false if it was killed before
         }
+        let _lock = Lock::take(&home)?;
+        sweep::everything(&home) // nothing to do if it has swept after itself
     })?;
     Ok(true)
 }

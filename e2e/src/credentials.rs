@@ -1,5 +1,8 @@
 //! Who may do what in a cluster: one certificate and kubeconfig per program, and the administrator's.
 
+use std::path::PathBuf;
+
+use crate::home::Home;
 use crate::kubeconfig;
 use crate::kubelet::NODE_NAME;
 use crate::namespace::{API, API_SERVICE, NODE};
@@ -38,7 +41,7 @@ pub fn create(site: &Site, port: u16) -> anyhow::Result<()> {
         serves: &serves,
         ..user("node", &node)
     })?;
-    pki::service_accounts(home)?;
+    pki::service_accounts(home, "sa")?;
     for user in ["controller-manager", "scheduler", "proxy", "node"] {
         kubeconfig::write(
             home,
@@ -50,4 +53,39 @@ pub fn create(site: &Site, port: u16) -> anyhow::Result<()> {
     }
     kubeconfig::write(home, "kubeconfig", &format!("https://127.0.0.1:{port}"), "ca", "admin")?;
     Ok(())
+}
+
+/// Writes what the tenant's API server needs, and a kubeconfig that leads to it by loopback port `port`. Gives the
+/// files by the names under which the server looks for them.
+///
+/// # Errors
+///
+/// A key cannot be made or a file not written.
+pub fn tenant(home: &Home, port: u16) -> anyhow::Result<Vec<(&'static str, PathBuf)>> {
+    let authority = Authority::create(home, "tenant-ca")?;
+    let serves = ["tenant.brains.svc", "localhost", "127.0.0.1"];
+    let user = |file, user| Subject {
+        file,
+        user,
+        group: None,
+        serves: &[],
+    };
+    authority.issue(&Subject {
+        serves: &serves,
+        ..user("tenant-apiserver", "kube-apiserver")
+    })?;
+    authority.issue(&Subject {
+        group: Some("system:masters"),
+        ..user("tenant-admin", "admin")
+    })?;
+    pki::service_accounts(home, "tenant-sa")?;
+    kubeconfig::write(
+        home,
+        "tenant.kubeconfig",
+        &format!("https://127.0.0.1:{port}"),
+        "tenant-ca",
+        "tenant-admin",
+    )?;
+    let names = ["ca.crt", "apiserver.crt", "apiserver.key", "sa.pub", "sa.key"];
+    Ok(names.map(|name| (name, home.path(format!("pki/tenant-{name}")))).into())
 }

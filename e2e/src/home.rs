@@ -2,6 +2,7 @@
 //!
 //! Everything a cluster makes is found again by its name alone, so that a later run can sweep what a killed one left.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -9,12 +10,22 @@ use std::str::FromStr;
 use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::tools::cache::Key;
+
 const HOMES: &str = "/var/lib/kubebrain";
 const LOGS: &str = "/var/log/kubebrain";
 
 /// A cluster's name: 1 to 20 of `a`-`z`, `0`-`9` and `-`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Name(String);
+
+impl Name {
+    /// The cluster of the tests of the checkout whose programs lie in `dir`: another run of them finds it again.
+    pub fn of_tests(dir: &Path) -> Self {
+        let key = Key::of([dir.as_os_str().as_encoded_bytes()]).to_string();
+        Self(format!("e2e-{}", &key[..8]))
+    }
+}
 
 impl FromStr for Name {
     type Err = anyhow::Error;
@@ -45,21 +56,21 @@ impl Home {
         Self(name.clone())
     }
 
-    /// The homes of all clusters that are up or were left by killed runs.
+    /// The homes of all clusters that are up or were left by killed runs, be it that only their lock is left.
     ///
     /// # Errors
     ///
     /// The directory of homes cannot be read.
     pub fn all() -> anyhow::Result<Vec<Self>> {
-        let mut homes = Vec::new();
+        let mut names = BTreeSet::new();
         if Path::new(HOMES).exists() {
             for entry in fs::read_dir(HOMES).with_context(|| format!("list {HOMES}"))? {
-                let entry = entry?;
-                let name = entry.file_name().to_str().and_then(|name| name.parse().ok());
-                homes.extend(name.filter(|_| entry.path().is_dir()).map(Self));
+                let file = entry?.file_name();
+                let name = file.to_str().map(|file| file.strip_suffix(".lock").unwrap_or(file));
+                names.extend(name.and_then(|name| name.parse().ok()));
             }
         }
-        Ok(homes)
+        Ok(names.into_iter().map(Self).collect())
     }
 
     /// The cluster's name.

@@ -3,7 +3,6 @@
 //! Whoever starts it holds a leash, its standard input: when that ends, in whatever way its holder ended, so does the
 //! cluster. A word on the leash lets it run on. It reports on standard output, one JSON object a line.
 
-use std::fs::{self, File};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
@@ -13,6 +12,7 @@ use tracing::{error, info};
 use crate::config::Config;
 use crate::home::{self, Home};
 use crate::images::Image;
+use crate::lock::Lock;
 use crate::progress::Progress;
 use crate::sweep;
 use crate::tools::Tools;
@@ -108,20 +108,15 @@ async fn up_and_down(
 }
 
 /// Takes the cluster's lock, and sweeps what killed runs left.
-fn lock(home: &Home, progress: &Progress) -> anyhow::Result<File> {
+fn lock(home: &Home, progress: &Progress) -> anyhow::Result<Lock> {
     home::prepare()?;
     sweep::abandoned(progress)?;
-    let lock = File::create(home.lock()).with_context(|| format!("open {}", home.lock().display()))?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(fs::TryLockError::WouldBlock) => {
-            bail!(
-                "the cluster {0} is up already: `cluster down --name {0}` ends it",
-                home.name()
-            )
-        }
-        Err(fs::TryLockError::Error(error)) => Err(error).context("lock the cluster"),
-    }
+    Lock::try_take(home)?.with_context(|| {
+        format!(
+            "the cluster {0} is up already: `cluster down --name {0}` ends it",
+            home.name()
+        )
+    })
 }
 
 fn prepare(config: &Config, progress: &Progress) -> anyhow::Result<(Tools, Vec<PathBuf>)> {

@@ -17,10 +17,10 @@ pub const POD: &str = "kubebrain.io/pod:e2e";
 pub const COREDNS: &str = "kubebrain.io/coredns:e2e";
 /// The tenant's API server.
 pub const APISERVER: &str = "kubebrain.io/kube-apiserver:e2e";
-/// The brain, as the operator names it without being told.
-pub const BRAIN: &str = concat!("kubebrain.io/kubebrain:", env!("CARGO_PKG_VERSION"));
-/// The operator, as its manifests name it.
-pub const OPERATOR: &str = concat!("kubebrain.io/kubebrain-operator:", env!("CARGO_PKG_VERSION"));
+/// The brain, as the rendered manifests name it.
+pub const BRAIN: &str = concat!("localhost/kubebrain:", env!("CARGO_PKG_VERSION"));
+/// The operator, as the rendered manifests name it.
+pub const OPERATOR: &str = concat!("localhost/kubebrain-operator:", env!("CARGO_PKG_VERSION"));
 
 /// An image to be built.
 #[derive(Clone, Debug)]

@@ -22,6 +22,20 @@ impl Kubectl {
         }
     }
 
+    /// The same program with another kubeconfig.
+    #[must_use]
+    pub fn with(&self, kubeconfig: PathBuf) -> Self {
+        Self {
+            program: self.program.clone(),
+            kubeconfig,
+        }
+    }
+
+    /// The executable.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// The command, to be given arguments.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);

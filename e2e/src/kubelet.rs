@@ -61,7 +61,6 @@ pub fn program(site: &Site) -> anyhow::Result<Program> {
             "nodefs.inodesFree": "1%",
         },
         "imageGCHighThresholdPercent": 100,
-        "localStorageCapacityIsolation": false,
         // pods come and go quickly in tests
         "kubeAPIQPS": 100,
         "kubeAPIBurst": 200,

@@ -1,7 +1,6 @@
 //! Runs whole Kubernetes clusters on this machine, each in a network of its own.
 
 use std::io::Write as _;
-use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Parser;
@@ -10,7 +9,8 @@ use e2e::config::{Config, Store};
 use e2e::home::{Home, Name};
 use e2e::progress::Progress;
 use e2e::tools::Tools;
-use e2e::{host, sweep};
+use e2e::tools::own::Programs;
+use e2e::{demo, host, sweep};
 use tracing_subscriber::EnvFilter;
 
 #[derive(Parser)]
@@ -20,11 +20,16 @@ enum Command {
     Tools,
     /// Start a cluster and leave it running.
     Up(Up),
+    /// Show the way from nothing to an API server on a brain that the operator made, and leave it running.
+    Demo(Up),
     /// End a cluster, and sweep what killed runs left.
     Down {
         /// The cluster's name.
         #[arg(long, default_value = "demo")]
         name: Name,
+        /// That of this checkout's tests instead: it ends by itself, and this waits for it.
+        #[arg(long, conflicts_with = "name")]
+        tests: bool,
     },
     /// Run a cluster until standard input ends.
     #[command(hide = true)]
@@ -55,7 +60,13 @@ fn main() -> anyhow::Result<()> {
     match Command::parse() {
         Command::Tools => Tools::prepare(&progress).map(drop),
         Command::Up(up) => self::up(&up, &progress),
-        Command::Down { name } => {
+        Command::Demo(up) => show(&up, &progress),
+        Command::Down { name, tests } => {
+            let name = if tests {
+                Name::of_tests(Programs::find()?.dir())
+            } else {
+                name
+            };
             if !cluster::down(&name, &progress)? {
                 progress.say(format_args!("there is no cluster {name}"));
             }
@@ -65,22 +76,52 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
+impl Up {
+    fn start(&self, progress: &Progress) -> anyhow::Result<Cluster> {
+        let ports = [("api".to_owned(), self.port)].into();
+        let config = Config {
+            name: self.name.clone(),
+            store: self.store,
+            product: !self.bare,
+            ports,
+        };
+        let program = std::env::current_exe().context("find this program")?;
+        Cluster::start(&config, &program, progress)
+    }
+}
+
 fn up(up: &Up, progress: &Progress) -> anyhow::Result<()> {
-    let ports = [("api".to_owned(), up.port)].into();
-    let config = Config {
-        name: up.name.clone(),
-        store: up.store,
-        product: !up.bare,
-        ports,
-    };
-    let cluster = Cluster::start(&config, &program()?, progress)?;
+    let cluster = up.start(progress)?;
     let kubeconfig = cluster.home().kubeconfig();
     cluster.release()?;
     writeln!(std::io::stdout(), "export KUBECONFIG={}", kubeconfig.display()).context("say where the kubeconfig is")
 }
 
-fn program() -> anyhow::Result<PathBuf> {
-    std::env::current_exe().context("find this program")
+/// The demo. One that is up already is ended first, so that it works twice in a row.
+fn show(up: &Up, progress: &Progress) -> anyhow::Result<()> {
+    let whole = progress.step("the whole demo");
+    cluster::down(&up.name, progress)?;
+    let cluster = up.start(progress)?;
+    match walk(&cluster, progress) {
+        Ok(summary) => {
+            cluster.release()?;
+            whole.done();
+            write!(std::io::stdout(), "{summary}").context("say what happened")
+        }
+        Err(error) => {
+            let logs = cluster.home().logs();
+            cluster.stop().context("end the cluster after a failure")?;
+            Err(error.context(format!("the demo failed; logs: {}", logs.display())))
+        }
+    }
+}
+
+fn walk(cluster: &Cluster, progress: &Progress) -> anyhow::Result<String> {
+    demo::install_operator(cluster, progress)?;
+    demo::create_brain(cluster, progress)?;
+    let tenant = demo::start_tenant(cluster, progress)?;
+    demo::use_tenant(&tenant, progress)?;
+    demo::summary(cluster, &tenant)
 }
 
 fn host(config: &str) -> anyhow::Result<()> {
@@ -89,7 +130,7 @@ fn host(config: &str) -> anyhow::Result<()> {
     let logs = log.parent().context("a log in no directory")?;
     std::fs::create_dir_all(logs).with_context(|| format!("create {}: run as root", logs.display()))?;
     let file = std::fs::File::create(&log).with_context(|| format!("open {}", log.display()))?;
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,kube_client=off"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false)

@@ -72,15 +72,15 @@ impl Authority {
     }
 }
 
-/// Writes the key pair that service account tokens are signed with: `pki/sa.key` and `pki/sa.pub`.
+/// Writes the key pair that service account tokens are signed with: `pki/<name>.key` and `pki/<name>.pub`.
 ///
 /// # Errors
 ///
 /// No key can be made, or no file written.
-pub fn service_accounts(home: &Home) -> anyhow::Result<()> {
+pub fn service_accounts(home: &Home, name: &str) -> anyhow::Result<()> {
     let key = KeyPair::generate().context("make the key of service accounts")?;
-    home.write("pki/sa.pub", key.public_key_pem())?;
-    write_key(home, "sa", &key)
+    home.write(&format!("pki/{name}.pub"), key.public_key_pem())?;
+    write_key(home, name, &key)
 }
 
 fn params(serves: &[&str]) -> anyhow::Result<CertificateParams> {

@@ -62,8 +62,6 @@ fn started(pid: i32) -> Option<u64> {
 /// Everything another process needs to know about a cluster.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct State {
-    /// The process that runs the cluster.
-    pub host: ProcessId,
     /// By program name.
     pub programs: BTreeMap<String, ProcessId>,
     /// How often a program was started again, by name.

@@ -24,7 +24,7 @@ use crate::home::Home;
 use crate::state::{ProcessId, State};
 
 /// How long a program may take to end after SIGTERM before it is killed.
-const GRACE: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(5);
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(5);
 /// A program that ran this long is started again without delay.

@@ -4,7 +4,7 @@
 //! The same way ends a cluster in good order and sweeps up after one that was killed, so it is tried at every end.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use rustix::process::Signal;
 use tokio::time::Instant;
 
 use crate::home::Home;
+use crate::lock::Lock;
 use crate::progress::Progress;
 use crate::state::{ProcessId, State};
 use crate::{cgroups, mounts, namespace};
@@ -29,15 +30,11 @@ const LOGS_KEPT: usize = 5;
 /// Something cannot be removed.
 pub fn abandoned(progress: &Progress) -> anyhow::Result<()> {
     for home in Home::all()? {
-        let lock = File::create(home.lock()).with_context(|| format!("open {}", home.lock().display()))?;
-        match lock.try_lock() {
-            Ok(()) => {
-                let what = format!("sweep what a killed run left: cluster {}", home.name());
-                progress.during(what, || everything(&home))?;
-            }
-            Err(TryLockError::WouldBlock) => {} // it is up
-            Err(TryLockError::Error(error)) => return Err(error).context("lock a cluster that may be abandoned"),
-        }
+        let Some(_lock) = Lock::try_take(&home)? else { continue }; // it is up
+        progress.during(
+            format_args!("swept what a killed run left: cluster {}", home.name()),
+            || everything(&home),
+        )?;
     }
     Ok(())
 }
@@ -49,7 +46,7 @@ pub fn abandoned(progress: &Progress) -> anyhow::Result<()> {
 /// Something cannot be removed; what comes after it is then still there.
 pub fn everything(home: &Home) -> anyhow::Result<()> {
     let state = State::read(home).ok(); // a run that was killed very early has none yet
-    let sockets = shim_sockets(home);
+    let sandboxes = containers(home);
     for program in state.iter().flat_map(|state| state.programs.values()) {
         program.signal_group(Signal::KILL);
     }
@@ -63,19 +60,36 @@ pub fn everything(home: &Home) -> anyhow::Result<()> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    for socket in sockets {
-        remove_file(&socket)?;
-    }
-    remove_named("/var/lib/cni/results", |file| {
-        file.starts_with(&format!("{}-", home.netns()))
-    })?;
+    sandboxes
+        .iter()
+        .filter_map(|container| container.socket.as_deref())
+        .try_for_each(remove_file)?;
+    remove_results("/var/lib/cni/results", &home.netns(), &sandboxes)?;
     remove_links_into("/var/log/containers", &home.logs())?;
     for (setting, value) in state.iter().flat_map(|state| &state.sysctls) {
         fs::write(setting, value).with_context(|| format!("set {setting} back to {value}"))?;
     }
-    fs::remove_dir_all(home.dir()).with_context(|| format!("remove {}", home.dir().display()))?;
+    if home.dir().exists() {
+        fs::remove_dir_all(home.dir()).with_context(|| format!("remove {}", home.dir().display()))?;
+    }
     remove_file(&home.lock())?;
     old_logs(home)
+}
+
+/// Kills what runs in pods, so that a server with open watches from there can end.
+///
+/// # Errors
+///
+/// The tree of cgroups cannot be read.
+pub fn pods(home: &Home) -> anyhow::Result<()> {
+    let processes = cgroups::processes(home)?;
+    processes
+        .into_iter()
+        .filter_map(|pid| ProcessId::of(pid).ok())
+        .for_each(|process| {
+            process.signal(Signal::KILL);
+        });
+    Ok(())
 }
 
 /// Kills shims, what runs in the pods' cgroups and what runs in the cluster's network, until nothing is left of them.
@@ -124,18 +138,29 @@ fn shims(home: &Home) -> anyhow::Result<Vec<u32>> {
     Ok(found)
 }
 
-/// Shims listen in a directory that all containerds of a machine share; each container's state names its shim's socket.
-fn shim_sockets(home: &Home) -> Vec<PathBuf> {
+/// A container that containerd knew when it ended.
+struct Container {
+    id: String,
+    /// Shims listen in a directory that all containerds of a machine share.
+    socket: Option<PathBuf>,
+}
+
+fn containers(home: &Home) -> Vec<Container> {
     let tasks = home.path("node/state/io.containerd.runtime.v2.task/k8s.io");
     let Ok(entries) = fs::read_dir(tasks) else {
         return Vec::new();
     };
-    let addresses = entries
-        .flatten()
-        .filter_map(|entry| fs::read_to_string(entry.path().join("address")).ok());
-    addresses
-        .filter_map(|address| address.trim().strip_prefix("unix://").map(PathBuf::from))
-        .collect()
+    let socket = |dir: PathBuf| {
+        let address = fs::read_to_string(dir.join("address")).ok()?;
+        address.trim().strip_prefix("unix://").map(PathBuf::from)
+    };
+    let of = |entry: fs::DirEntry| {
+        Some(Container {
+            id: entry.file_name().into_string().ok()?,
+            socket: socket(entry.path()),
+        })
+    };
+    entries.flatten().filter_map(of).collect()
 }
 
 fn remove_file(path: &Path) -> anyhow::Result<()> {
@@ -147,12 +172,30 @@ fn remove_file(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-fn remove_named(dir: &str, ours: impl Fn(&str) -> bool) -> anyhow::Result<()> {
+/// CNI keeps its results by network and sandbox in a directory that all networks of a machine share. The network of
+/// pods carries the cluster's name; the loopback's results are known by the sandboxes.
+fn remove_results(dir: &str, network: &str, containers: &[Container]) -> anyhow::Result<()> {
     let Ok(entries) = fs::read_dir(dir) else { return Ok(()) };
-    entries
+    let files: Vec<_> = entries
         .flatten()
-        .filter(|entry| entry.file_name().to_str().is_some_and(&ours))
-        .try_for_each(|entry| remove_file(&entry.path()))
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    let sandbox = |file: &str| {
+        Some(
+            file.strip_prefix(network)?
+                .strip_prefix('-')?
+                .split('-')
+                .next()?
+                .to_owned(),
+        )
+    };
+    let mut sandboxes: BTreeSet<_> = files.iter().filter_map(|file| sandbox(file)).collect();
+    sandboxes.extend(containers.iter().map(|container| container.id.clone()));
+    let ours = |file: &&String| sandboxes.iter().any(|id| file.contains(id.as_str()));
+    files
+        .iter()
+        .filter(ours)
+        .try_for_each(|file| remove_file(&Path::new(dir).join(file)))
 }
 
 /// The kubelet keeps links to its pods' logs in a directory of its own choice.

@@ -80,16 +80,16 @@ impl<H> Shared<H> {
 }
 
 impl<H: History> WatchService<H> {
-    /// A service over what `hub` publishes and `history` remembers; `bounds` limit what is kept of history.
+    /// A service over what `hub` publishes and `history` remembers.
     #[must_use]
-    pub fn new(hub: Hub, history: H, bounds: crate::watch::Options, mut options: Options) -> Self {
+    pub fn new(hub: Hub, history: H, mut options: Options) -> Self {
         if options.progress_notify_interval < SHORTEST_NOTIFY_INTERVAL {
             warn!(raised_to = ?SHORTEST_NOTIFY_INTERVAL, "the watch progress notify interval is too short");
             options.progress_notify_interval = SHORTEST_NOTIFY_INTERVAL;
         }
         let shared = Shared {
+            replay: Replay::new(history, *hub.options()),
             hub,
-            replay: Replay::new(history, bounds),
             options,
         };
         Self {
@@ -97,10 +97,11 @@ impl<H: History> WatchService<H> {
         }
     }
 
-    /// The service as tonic's router takes it.
+    /// The service as tonic's router takes it, with etcd's limit for requests.
     #[must_use]
     pub fn into_server(self) -> WatchServer<Self> {
-        WatchServer::new(self)
+        let longest = self.shared.max_fragment_bytes();
+        WatchServer::new(self).max_decoding_message_size(longest)
     }
 }
 

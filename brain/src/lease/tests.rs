@@ -34,7 +34,13 @@ fn a_lease_expires_at_its_deadline_and_not_before() {
 #[test]
 fn a_renewal_gives_the_whole_time_again() {
     let mut leases = one(10);
-    assert_eq!(leases.renew(A, at(4)), Some(Renewed { ttl: 10, clear_checkpoint: false }));
+    assert_eq!(
+        leases.renew(A, at(4)),
+        Some(Renewed {
+            ttl: 10,
+            clear_checkpoint: false
+        })
+    );
     assert!(leases.expired(at(13), 500).is_empty());
     assert_eq!(leases.renew(A, at(14)), None, "run out, though not handed out yet");
     assert_eq!(leases.expired(at(14), 500), [A]);

@@ -78,6 +78,12 @@ pub fn put_part_header(bytes: &mut BytesMut, epoch: u64, number: u64, index: u32
     bytes.put_u32_le(index | if last { LAST } else { 0 });
 }
 
+/// The bytes of a slot are a barrier's. A log that several writers may append to must not destroy them.
+#[must_use]
+pub fn is_barrier(record: &[u8]) -> bool {
+    record.first() == Some(&BARRIER)
+}
+
 impl Frame {
     /// Reads the bytes of `slot`.
     ///
@@ -97,7 +103,13 @@ impl Frame {
             })),
             PART if bytes.len() >= PART_HEADER - 1 => {
                 let (epoch, number, index) = (bytes.get_u64_le(), bytes.get_u64_le(), bytes.get_u32_le());
-                Ok(Frame::Part(Part { epoch, number, index: index & !LAST, last: index & LAST != 0, payload: bytes }))
+                Ok(Frame::Part(Part {
+                    epoch,
+                    number,
+                    index: index & !LAST,
+                    last: index & LAST != 0,
+                    payload: bytes,
+                }))
             }
             _ => Err(corrupt()),
         }
@@ -110,20 +122,36 @@ mod tests {
 
     #[test]
     fn frames_survive_the_round_trip() {
-        let barrier =
-            Barrier { epoch: 7, nonce: 1 << 100, writer: u64::MAX, lease: Duration::from_millis(2_000) };
-        assert_eq!(Frame::decode(Slot(1), barrier.encode()).unwrap(), Frame::Barrier(barrier));
+        let barrier = Barrier {
+            epoch: 7,
+            nonce: 1 << 100,
+            writer: u64::MAX,
+            lease: Duration::from_millis(2_000),
+        };
+        assert_eq!(
+            Frame::decode(Slot(1), barrier.encode()).unwrap(),
+            Frame::Barrier(barrier)
+        );
         let mut bytes = BytesMut::new();
         put_part_header(&mut bytes, 7, 9, 3, true);
         bytes.put_slice(b"payload");
-        let part = Part { epoch: 7, number: 9, index: 3, last: true, payload: Bytes::from_static(b"payload") };
+        let part = Part {
+            epoch: 7,
+            number: 9,
+            index: 3,
+            last: true,
+            payload: Bytes::from_static(b"payload"),
+        };
         assert_eq!(Frame::decode(Slot(1), bytes.freeze()).unwrap(), Frame::Part(part));
     }
 
     #[test]
     fn anything_else_is_damage() {
         for bytes in [&b""[..], b"\x00", b"\x01short", b"\x02short", b"\x03"] {
-            assert!(matches!(Frame::decode(Slot(1), Bytes::copy_from_slice(bytes)), Err(LogError::Corrupt(_))));
+            assert!(matches!(
+                Frame::decode(Slot(1), Bytes::copy_from_slice(bytes)),
+                Err(LogError::Corrupt(_))
+            ));
         }
     }
 }

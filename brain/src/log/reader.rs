@@ -43,9 +43,15 @@ pub struct Reader<L> {
 }
 
 impl<L: Log> Reader<L> {
-    /// A reader at `from`, where an item begins, within `epoch` (0 when the log is read from its start).
-    pub fn new(log: L, from: Slot, epoch: u64) -> Self {
-        Self { log, next: from, epoch, parts: Vec::new(), ahead: VecDeque::new() }
+    /// A reader at `from`, where an item begins.
+    pub fn new(log: L, from: Slot) -> Self {
+        Self {
+            log,
+            next: from,
+            epoch: 0,
+            parts: Vec::new(),
+            ahead: VecDeque::new(),
+        }
     }
 
     /// A reader that begins at the first item at or behind `from`, which may be anywhere.
@@ -64,7 +70,7 @@ impl<L: Log> Reader<L> {
                 start = start.max(Slot(slot.0 + WINDOW));
             }
         }
-        let mut reader = Self::new(log, start, 0);
+        let mut reader = Self::new(log, start);
         // In the middle of a batch: go on behind it.
         loop {
             match reader.peek().await? {
@@ -90,7 +96,7 @@ impl<L: Log> Reader<L> {
         self.next
     }
 
-    /// The highest epoch seen.
+    /// The epoch of what was read last; 0 before anything was.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -119,7 +125,10 @@ impl<L: Log> Reader<L> {
             Frame::Barrier(barrier) => {
                 if barrier.epoch <= self.epoch {
                     let found = barrier.epoch;
-                    return Err(LogError::Corrupt(format!("slot {slot}: epoch {found} follows {}", self.epoch)));
+                    return Err(LogError::Corrupt(format!(
+                        "slot {slot}: epoch {found} follows {}",
+                        self.epoch
+                    )));
                 }
                 self.parts.clear();
                 self.epoch = barrier.epoch;
@@ -131,13 +140,18 @@ impl<L: Log> Reader<L> {
     }
 
     fn accept_part(&mut self, slot: Slot, part: Part) -> Result<Option<Item>, LogError> {
-        let expected = self.parts.last().map(|(_, last)| (last.epoch, last.number, last.index + 1));
+        let expected = self
+            .parts
+            .last()
+            .map(|(_, last)| (last.epoch, last.number, last.index + 1));
         let fits = match expected {
             Some(expected) => expected == (part.epoch, part.number, part.index),
             None => part.index == 0 && (self.epoch == 0 || part.epoch == self.epoch),
         };
         if !fits {
-            return Err(LogError::Corrupt(format!("slot {slot}: a part that does not follow what stands before it")));
+            return Err(LogError::Corrupt(format!(
+                "slot {slot}: a part that does not follow what stands before it"
+            )));
         }
         self.epoch = part.epoch;
         self.next = slot.next();
@@ -152,11 +166,19 @@ impl<L: Log> Reader<L> {
             Ok([(_, only)]) => only.payload,
             Err(parts) => {
                 let mut whole = BytesMut::with_capacity(parts.iter().map(|(_, part)| part.payload.len()).sum());
-                parts.iter().for_each(|(_, part)| whole.extend_from_slice(&part.payload));
+                parts
+                    .iter()
+                    .for_each(|(_, part)| whole.extend_from_slice(&part.payload));
                 whole.freeze()
             }
         };
-        Ok(Some(Item::Batch { first, next: self.next, number, epoch, payload }))
+        Ok(Some(Item::Batch {
+            first,
+            next: self.next,
+            number,
+            epoch,
+            payload,
+        }))
     }
 
     /// The record of the next slot, if it is taken.

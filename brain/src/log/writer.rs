@@ -49,7 +49,7 @@ pub enum OpenError {
 
 impl Writer {
     /// Reads everything behind `reader`'s position, hands it to `replay`, and places a barrier of the next epoch in the
-    /// first free slot. `began` is where the reader began: if the watermark is beyond it afterwards, what was read may have
+    /// first free slot, above the epoch `floor`. `began` is where the reader began: if the watermark is beyond it afterwards, what was read may have
     /// been destroyed slots that look free.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl Writer {
     pub async fn open<L: Log, E: From<OpenError>>(
         log: &L,
         reader: &mut Reader<L>,
-        began: Slot,
+        (began, floor): (Slot, u64),
         writer: u64,
         lease: Duration,
         mut replay: impl FnMut(Item) -> Result<(), E>,
@@ -67,7 +67,12 @@ impl Writer {
                 replay(item)?;
             }
             let slot = reader.frontier();
-            let barrier = Barrier { epoch: reader.epoch() + 1, nonce: rand::random(), writer, lease };
+            let barrier = Barrier {
+                epoch: reader.epoch().max(floor) + 1,
+                nonce: rand::random(),
+                writer,
+                lease,
+            };
             match append_until_known(log, slot, barrier.encode()).await {
                 Ok(()) => {
                     if log.watermark().await.map_err(OpenError::Log)? > began {
@@ -78,7 +83,15 @@ impl Writer {
                     }
                     let next = Slot(slot.0 + WINDOW);
                     let max_record_len = log.max_record_len();
-                    return Ok((Writer { epoch: barrier.epoch, number: 0, next, max_record_len }, barrier));
+                    return Ok((
+                        Writer {
+                            epoch: barrier.epoch,
+                            number: 0,
+                            next,
+                            max_record_len,
+                        },
+                        barrier,
+                    ));
                 }
                 Err(WriteError::Deposed(_)) => {} // somebody was faster: read it, go on
                 Err(error) => return Err(OpenError::Write(error).into()),

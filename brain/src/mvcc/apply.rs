@@ -34,11 +34,11 @@ pub struct Applier {
 impl Applier {
     /// The state of stored rows.
     #[must_use]
-    pub fn new(revision: Revision, compacted: Revision) -> Self {
+    pub fn new(revision: Revision, compacted: Revision, generation: Arc<Generation>) -> Self {
         Self {
             revision,
             compacted,
-            generation: Arc::default(),
+            generation,
             lease_rows: BTreeMap::new(),
             dirty: false,
         }
@@ -89,9 +89,15 @@ impl Applier {
         self.revision = revision;
         let mut events = Vec::with_capacity(keys.changes.len());
         for change in keys.changes {
-            self.generation.insert(change.key.clone(), revision, version_of(&change));
+            self.generation
+                .insert(change.key.clone(), revision, version_of(&change));
             self.attach(&change, leases);
-            events.push(event_of(change, revision, superseded.next().flatten()));
+            let superseded = superseded.next().flatten();
+            let prev_kv = match change.prev_mod {
+                own if own == revision => before_txn(&events, &change.key),
+                _ => superseded,
+            };
+            events.push(event_of(change, revision, prev_kv));
         }
         Committed { revision, events }
     }
@@ -104,12 +110,15 @@ impl Applier {
         }
         if new != LeaseId::NONE && old != new {
             leases.attach(new, change.key.clone());
-            self.lease_rows.insert(keys::attachment_key(new, &change.key), Some(Bytes::new()));
+            self.lease_rows
+                .insert(keys::attachment_key(new, &change.key), Some(Bytes::new()));
         }
     }
 
     fn note_lease(&mut self, id: LeaseId, leases: &Leases) {
-        let row = leases.stored(id).map(|(ttl, remaining)| LeaseRow { ttl, remaining }.encode_to_vec().into());
+        let row = leases
+            .stored(id)
+            .map(|(ttl, remaining)| LeaseRow { ttl, remaining }.encode_to_vec().into());
         self.lease_rows.insert(keys::lease_key(id), row);
     }
 }
@@ -125,10 +134,21 @@ fn version_of(change: &KeyChange) -> Version {
     }
 }
 
+/// What a watch shows as the previous version of a key that the same txn has changed already: the one before the txn.
+#[must_use]
+pub fn before_txn(events: &[Event], key: &Bytes) -> Option<KeyValue> {
+    let first = events.iter().find(|event| event.kv.key == *key)?;
+    first.prev_kv.clone()
+}
+
 /// The event that a change is.
 #[must_use]
 pub fn event_of(change: KeyChange, revision: Revision, prev_kv: Option<KeyValue>) -> Event {
-    let kind = if change.is_delete() { EventKind::Delete } else { EventKind::Put };
+    let kind = if change.is_delete() {
+        EventKind::Delete
+    } else {
+        EventKind::Put
+    };
     let lease = change.lease();
     let kv = KeyValue {
         key: change.key,

@@ -163,11 +163,7 @@ impl<S: Snapshot> Evaluator<'_, S> {
         Ok(())
     }
 
-    async fn execute(
-        &mut self,
-        txn: &TxnOp,
-        path: &mut Iter<'_, bool>,
-    ) -> Result<TxnResult, EvaluateError> {
+    async fn execute(&mut self, txn: &TxnOp, path: &mut Iter<'_, bool>) -> Result<TxnResult, EvaluateError> {
         let succeeded = path.next().copied().unwrap_or(false);
         let ops = branch(txn, succeeded);
         let mut results = Vec::with_capacity(ops.len());
@@ -215,7 +211,9 @@ impl<S: Snapshot> Evaluator<'_, S> {
         let kept = prev.as_ref();
         let kv = KeyValue {
             key: put.key.clone(),
-            value: kept.filter(|_| put.ignore_value).map_or_else(|| put.value.clone(), |kv| kv.value.clone()),
+            value: kept
+                .filter(|_| put.ignore_value)
+                .map_or_else(|| put.value.clone(), |kv| kv.value.clone()),
             create_revision: kept.map_or(revision, |kv| kv.create_revision),
             mod_revision: revision,
             version: kept.map_or(1, |kv| kv.version + 1),

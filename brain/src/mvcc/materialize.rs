@@ -7,6 +7,7 @@
 //! before the watermark moves, and the watermark moves before slots are destroyed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
@@ -17,14 +18,17 @@ use super::record::{self, Record};
 use super::row::{Fence, Meta, encode_index, encode_object};
 use crate::log::reader::{Item, Reader};
 use crate::log::{Log, Slot};
-use crate::recent::{Generation, Version};
-use crate::rows::{Change, Rows, keys};
+use crate::recent::{Found, Generation, Version};
+use crate::rows::{Change, Rows, RowsError, keys};
 use crate::sequencer::{Flushed, Frozen};
 use crate::state::State;
 
 /// Rows and bytes that are applied in one step at most.
 const STEP_ROWS: usize = 1_000;
 const STEP_BYTES: usize = 1 << 20;
+
+/// How long to wait before rows are written again that found no space.
+const NO_SPACE_RETRY: Duration = Duration::from_secs(1);
 
 /// The task that writes the rows.
 pub struct Materializer<L, R: Rows> {
@@ -48,7 +52,15 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         flushed: mpsc::Sender<Flushed<R::Snapshot>>,
     ) -> Self {
         let stored = fence.encode_to_vec().into();
-        Self { log, rows, state, fence, stored, frozen, flushed }
+        Self {
+            log,
+            rows,
+            state,
+            fence,
+            stored,
+            frozen,
+            flushed,
+        }
     }
 
     /// Runs until the sequencer ends and everything it handed over is flushed and synced.
@@ -59,7 +71,11 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         let mut more = self.delete_step().await?;
         loop {
             // Between two steps of a compaction a flush goes first.
-            let frozen = if more { self.frozen.try_recv().ok() } else { self.frozen.recv().await };
+            let frozen = if more {
+                self.frozen.try_recv().ok()
+            } else {
+                self.frozen.recv().await
+            };
             match frozen {
                 Some(frozen) => self.flush(frozen).await?,
                 None if more => {}
@@ -87,11 +103,21 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         self.fence.marker = frozen.marker.0;
         self.fence.revision = frozen.revision;
         self.fence.compacted = frozen.compacted;
-        self.fence.alarms =
-            frozen.alarms.into_iter().map(|(kind, member)| record::Alarm { member, kind, raised: true }).collect();
+        self.fence.alarms = frozen
+            .alarms
+            .into_iter()
+            .map(|(kind, member)| record::Alarm {
+                member,
+                kind,
+                raised: true,
+            })
+            .collect();
         self.apply(step).await?;
         let snapshot = self.rows.snapshot().await?;
-        let flushed = Flushed { generation: Some((frozen.generation, frozen.revision)), snapshot };
+        let flushed = Flushed {
+            generation: Some((frozen.generation, frozen.revision)),
+            snapshot,
+        };
         // Nobody is there to take it only when the process stops.
         drop(self.flushed.send(flushed).await);
         Ok(())
@@ -107,7 +133,9 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         let mut step = Step::default();
         let mut more = false;
         while let Some(item) = reader.next().await? {
-            let Item::Batch { first, payload, .. } = item else { continue };
+            let Item::Batch { first, payload, .. } = item else {
+                continue;
+            };
             let record = Record::decode(payload)?;
             if first.0 >= self.fence.marker || record.base >= target {
                 break;
@@ -137,15 +165,23 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         step: &mut Step,
     ) -> anyhow::Result<()> {
         for entry in record.entries {
-            let Some(record::Change::Keys(keys)) = entry.change else { continue };
+            let Some(record::Change::Keys(keys)) = entry.change else {
+                continue;
+            };
             if keys.revision <= self.fence.deleted_up_to || keys.revision > target {
                 continue;
             }
-            for change in keys.changes {
+            for (at, change) in keys.changes.iter().enumerate() {
                 if change.prev_mod > 0 {
                     step.push(Change::Delete(keys::object_key(&change.key, change.prev_mod)));
                 }
-                if change.is_delete() {
+                // Etcd lets a txn delete "from key on" and put one of these keys again.
+                let put_again = || {
+                    keys.changes[at..]
+                        .iter()
+                        .any(|later| later.key == change.key && !later.is_delete())
+                };
+                if change.is_delete() && !put_again() {
                     step.push(Change::Delete(keys::object_key(&change.key, keys.revision)));
                 }
                 if step.is_full() {
@@ -167,7 +203,10 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         self.state.forget_below(watermark);
         self.log.destroy_below_watermark().await?;
         self.state.set_deleted_up_to(deleted_up_to);
-        let flushed = Flushed { generation: None, snapshot: self.rows.snapshot().await? };
+        let flushed = Flushed {
+            generation: None,
+            snapshot: self.rows.snapshot().await?,
+        };
         drop(self.flushed.send(flushed).await);
         tracing::info!(revision = deleted_up_to, slot = watermark.0, "compacted");
         Ok(())
@@ -176,7 +215,21 @@ impl<L: Log, R: Rows> Materializer<L, R> {
     async fn apply(&mut self, step: Step) -> anyhow::Result<()> {
         self.fence.number += 1;
         let fence = Bytes::from(self.fence.encode_to_vec());
-        self.rows.apply(Some(self.stored.clone()), fence.clone(), step.changes).await?;
+        loop {
+            match self
+                .rows
+                .apply(Some(self.stored.clone()), fence.clone(), step.changes.clone())
+                .await
+            {
+                Ok(()) => break,
+                // What is acknowledged is in the log. Writers wait when too much of it is in memory.
+                Err(RowsError::Full(error)) => {
+                    tracing::warn!(error = &*error as &dyn std::error::Error, "no space for rows: waiting");
+                    tokio::time::sleep(NO_SPACE_RETRY).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
         self.stored = fence;
         tokio::task::yield_now().await;
         Ok(())
@@ -191,8 +244,11 @@ fn fill(
     last: &mut Option<(Bytes, Revision, bool)>,
     step: &mut Step,
 ) -> bool {
-    let after = last.as_ref().map(|(key, revision, _)| (key.clone(), *revision));
-    for (key, revision, version) in generation.versions_after(after) {
+    let versions = match last {
+        Some((key, revision, _)) => generation.versions_behind(key, *revision),
+        None => generation.versions(),
+    };
+    for Found { key, revision, version } in versions {
         let covered = match last {
             Some((last_key, _, covered)) if *last_key == key => *covered,
             _ => {
@@ -203,7 +259,10 @@ fn fill(
         if !covered {
             let row = keys::object_key(&key, revision);
             let value = version.value.as_ref().map(|value| (meta_of(revision, &version), value));
-            step.push(Change::Put(row, encode_object(value.as_ref().map(|(meta, value)| (meta, value.as_ref())))));
+            step.push(Change::Put(
+                row,
+                encode_object(value.as_ref().map(|(meta, value)| (meta, value.as_ref()))),
+            ));
         }
         *last = Some((key, revision, covered || revision <= compacted));
         if step.is_full() {

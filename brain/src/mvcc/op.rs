@@ -51,7 +51,11 @@ impl Span {
     /// `key` is one of the span's.
     #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {
-        if self.is_point() { key == self.key } else { key >= self.key && (self.is_open() || key < self.end.as_ref()) }
+        if self.is_point() {
+            key == self.key
+        } else {
+            key >= self.key && (self.is_open() || key < self.end.as_ref())
+        }
     }
 
     /// No key can be in it.
@@ -139,7 +143,8 @@ impl RangeOp {
     /// what the limit left.
     #[must_use]
     pub fn select(&self, mut kvs: Vec<KeyValue>, count: i64) -> RangeResult {
-        let within = |(min, max): (Revision, Revision), revision| (min == 0 || revision >= min) && (max == 0 || revision <= max);
+        let within =
+            |(min, max): (Revision, Revision), revision| (min == 0 || revision >= min) && (max == 0 || revision <= max);
         if self.limit > 0 && !self.needs_all() {
             kvs.truncate(usize::try_from(self.limit).unwrap_or(usize::MAX).saturating_add(1));
         }
@@ -212,6 +217,8 @@ pub enum CompareTarget {
     Value(Bytes),
     /// The lease.
     Lease(i64),
+    /// A number that etcd does not know: equal to any operand.
+    Unknown,
 }
 
 /// What must hold of it.
@@ -257,6 +264,7 @@ impl Compare {
             CompareTarget::Mod(revision) => kv.mod_revision.cmp(revision),
             CompareTarget::Value(value) => kv.value.cmp(value),
             CompareTarget::Lease(lease) => kv.lease.0.cmp(lease),
+            CompareTarget::Unknown => Ordering::Equal,
         };
         match self.result {
             CompareResult::Equal => ordering == Ordering::Equal,
@@ -283,7 +291,10 @@ impl TxnOp {
     /// Neither branch can change anything. Like etcd, a nested txn counts as a change.
     #[must_use]
     pub fn is_readonly(&self) -> bool {
-        self.success.iter().chain(&self.failure).all(|op| matches!(op, Op::Range(_)))
+        self.success
+            .iter()
+            .chain(&self.failure)
+            .all(|op| matches!(op, Op::Range(_)))
     }
 }
 

@@ -44,7 +44,9 @@ pub enum OpenError {
         found: u32,
     },
     /// The rows lack what the log has given up already.
-    #[error("the rows reach slot {marker} of the log but the log begins at slot {watermark}: rows were lost or rolled back; restore the data directory from a backup")]
+    #[error(
+        "the rows reach slot {marker} of the log but the log begins at slot {watermark}: rows were lost or rolled back; restore the data directory from a backup"
+    )]
     RowsBehind {
         /// The next slot that is not in the rows.
         marker: Slot,
@@ -104,12 +106,20 @@ async fn try_open<L: Log, R: Rows>(log: &L, rows: &R, member: u64, lease: Durati
     let snapshot = rows.snapshot().await?;
     let mut leases = load_leases(&snapshot).await?;
     let mut alarms: BTreeSet<(i32, u64)> = fence.alarms.iter().map(|alarm| (alarm.kind, alarm.member)).collect();
-    let mut applier = Applier::new(fence.revision, fence.compacted);
+    let recent = Recent::new();
+    let mut applier = Applier::new(fence.revision, fence.compacted, recent.active().clone());
     let mut noted = Vec::new();
-    let mut reader = Reader::new(log.clone(), marker, fence.epoch);
-    let (writer, barrier) = Writer::open(log, &mut reader, marker, member, lease, |item| {
-        if let Item::Batch { first, next, payload, .. } = item {
-            noted.push((replay(first, payload, &mut applier, &mut leases, &mut alarms)?, first, next));
+    let mut reader = Reader::new(log.clone(), marker);
+    let (writer, barrier) = Writer::open(log, &mut reader, (marker, fence.epoch), member, lease, |item| {
+        if let Item::Batch {
+            first, next, payload, ..
+        } = item
+        {
+            noted.push((
+                replay(first, payload, &mut applier, &mut leases, &mut alarms)?,
+                first,
+                next,
+            ));
         }
         Ok::<(), OpenError>(())
     })
@@ -120,16 +130,24 @@ async fn try_open<L: Log, R: Rows>(log: &L, rows: &R, member: u64, lease: Durati
     let view = View {
         revision: applier.revision,
         compacted: applier.compacted,
-        recent: Recent { generations: Arc::new(vec![applier.generation.clone()]) },
+        recent,
         rows: rows.snapshot().await?,
         rows_revision: fence.revision,
+        counts: Arc::default(),
     };
     let state = State::new(view, leases, alarms);
-    noted.into_iter().for_each(|(base, first, next)| state.commit(base, first, next));
+    noted
+        .into_iter()
+        .for_each(|(base, first, next)| state.commit(base, first, next));
     state.commit(applier.revision, writer.next(), writer.next());
     state.set_deleted_up_to(fence.deleted_up_to);
     state.set_epoch(barrier.epoch);
-    Ok(Opened { state: Arc::new(state), writer, applier, fence })
+    Ok(Opened {
+        state: Arc::new(state),
+        writer,
+        applier,
+        fence,
+    })
 }
 
 /// Applies one batch of the tail; answers with its base revision.
@@ -140,10 +158,16 @@ fn replay(
     leases: &mut Leases,
     alarms: &mut BTreeSet<(i32, u64)>,
 ) -> Result<Revision, OpenError> {
-    let record = Record::decode(payload).map_err(|error| OpenError::Record { slot, reason: error.to_string() })?;
+    let record = Record::decode(payload).map_err(|error| OpenError::Record {
+        slot,
+        reason: error.to_string(),
+    })?;
     let base = record.base;
     if base != applier.revision {
-        let reason = format!("a batch behind revision {base} where {} is the newest", applier.revision);
+        let reason = format!(
+            "a batch behind revision {base} where {} is the newest",
+            applier.revision
+        );
         return Err(OpenError::Record { slot, reason });
     }
     let (_, changed) = applier.apply(record, Vec::new(), leases, since_boot());
@@ -196,7 +220,9 @@ async fn for_each_row<S: Snapshot>(
             max_bytes: 1 << 20,
         };
         let page = rows.scan(scan).await?;
-        let Some((last, _)) = page.rows.last() else { return Ok(()) };
+        let Some((last, _)) = page.rows.last() else {
+            return Ok(());
+        };
         from = super::view::successor(last);
         for (row, value) in page.rows {
             each(row, value)?;

@@ -33,7 +33,10 @@ impl Overlay {
     /// An empty batch over batches that are under way, oldest first.
     #[must_use]
     pub fn over(under_way: Vec<Arc<Delta>>) -> Self {
-        Self { current: Delta::default(), under_way }
+        Self {
+            current: Delta::default(),
+            under_way,
+        }
     }
 
     /// The changes of the batch at hand.
@@ -58,7 +61,10 @@ impl Overlay {
     pub fn range(&self, span: &Span) -> BTreeMap<Bytes, Option<KeyValue>> {
         let mut merged = BTreeMap::new();
         for delta in self.under_way.iter().map(Arc::as_ref).chain([&self.current]) {
-            let keys = delta.keys.range(span.key.clone()..).take_while(|(key, _)| span.contains(key));
+            let keys = delta
+                .keys
+                .range(span.key.clone()..)
+                .take_while(|(key, _)| span.contains(key));
             merged.extend(keys.map(|(key, kv)| (key.clone(), kv.clone())));
         }
         merged
@@ -68,10 +74,18 @@ impl Overlay {
     pub fn set(&mut self, key: Bytes, kv: Option<KeyValue>, prev_lease: LeaseId) {
         let lease = kv.as_ref().map_or(LeaseId::NONE, |kv| kv.lease);
         if prev_lease != LeaseId::NONE && prev_lease != lease {
-            self.current.attachments.entry(prev_lease).or_default().insert(key.clone(), false);
+            self.current
+                .attachments
+                .entry(prev_lease)
+                .or_default()
+                .insert(key.clone(), false);
         }
         if lease != LeaseId::NONE {
-            self.current.attachments.entry(lease).or_default().insert(key.clone(), true);
+            self.current
+                .attachments
+                .entry(lease)
+                .or_default()
+                .insert(key.clone(), true);
         }
         self.current.keys.insert(key, kv);
     }
@@ -113,7 +127,9 @@ impl Overlay {
     }
 
     fn layers(&self) -> impl Iterator<Item = &Delta> {
-        [&self.current].into_iter().chain(self.under_way.iter().rev().map(Arc::as_ref))
+        [&self.current]
+            .into_iter()
+            .chain(self.under_way.iter().rev().map(Arc::as_ref))
     }
 }
 

@@ -160,10 +160,18 @@ mod tests {
 
     #[test]
     fn rows_survive_the_round_trip() {
-        let meta = Meta { create_revision: 2, mod_revision: i64::MAX, version: 3, lease: LeaseId(-5) };
+        let meta = Meta {
+            create_revision: 2,
+            mod_revision: i64::MAX,
+            version: 3,
+            lease: LeaseId(-5),
+        };
         assert_eq!(decode_index(&encode_index(&meta)).unwrap(), meta);
         let object = encode_object(Some((&meta, b"value")));
-        assert_eq!(decode_object(&object).unwrap(), Some((meta, Bytes::from_static(b"value"))));
+        assert_eq!(
+            decode_object(&object).unwrap(),
+            Some((meta, Bytes::from_static(b"value")))
+        );
         assert_eq!(decode_object(&encode_object(None)).unwrap(), None);
         let empty = encode_object(Some((&meta, b"")));
         assert_eq!(decode_object(&empty).unwrap(), Some((meta, Bytes::new())));

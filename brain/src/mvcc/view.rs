@@ -4,13 +4,15 @@
 //! its active generation are not looked at.
 
 use std::ops::Bound;
+use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use super::counts::Counts;
 use super::op::{RangeOp, RangeResult, Span};
 use super::row::{Meta, decode_index, decode_object};
 use super::{Error, KeyValue, Revision};
-use crate::recent::{Recent, Version};
+use crate::recent::{self, Recent, Version};
 use crate::rows::{Order, RowsError, Scan, Snapshot, keys};
 
 /// Rows and bytes that one step of a scan takes at most.
@@ -30,6 +32,8 @@ pub struct View<S> {
     pub rows: S,
     /// The newest revision that is in `rows`.
     pub rows_revision: Revision,
+    /// Lists that are read page by page.
+    pub counts: Arc<Counts>,
 }
 
 /// Why a view cannot answer.
@@ -104,7 +108,11 @@ impl<S: Snapshot> View<S> {
         }
         if op.count_only {
             let count = self.count(&op.span, at).await?;
-            return Ok(RangeResult { kvs: Vec::new(), count, more: false });
+            return Ok(RangeResult {
+                kvs: Vec::new(),
+                count,
+                more: false,
+            });
         }
         let enough = match usize::try_from(op.limit) {
             Ok(limit) if limit > 0 && !op.needs_all() => limit.saturating_add(1),
@@ -114,14 +122,38 @@ impl<S: Snapshot> View<S> {
         let mut cursor = self.cursor(&op.span, at, values);
         let mut kvs = Vec::new();
         while kvs.len() < enough {
-            let Some(page) = cursor.next(enough - kvs.len()).await? else { break };
+            let Some(page) = cursor.next(enough - kvs.len()).await? else {
+                break;
+            };
             kvs.extend(page);
         }
-        let mut count = kvs.len();
-        if let Some(rest) = cursor.rest() {
-            count += usize::try_from(self.count(&rest, at).await?).unwrap_or(0);
+        let read = i64::try_from(kvs.len()).unwrap_or(i64::MAX);
+        let count = match cursor.rest() {
+            None => read,
+            Some(rest) => match self.counts.take(&op.span, at) {
+                Some(count) => count,
+                None => read + self.count(&rest, at).await?,
+            },
+        };
+        let result = op.select(kvs, count);
+        if result.more && !op.needs_all() {
+            let next = result
+                .kvs
+                .iter()
+                .map(|kv| &kv.key)
+                .max()
+                .map(successor)
+                .unwrap_or_default();
+            self.counts.note(
+                Span {
+                    key: next,
+                    end: op.span.end.clone(),
+                },
+                at,
+                count - op.limit,
+            );
         }
-        Ok(op.select(kvs, i64::try_from(count).unwrap_or(i64::MAX)))
+        Ok(result)
     }
 
     /// How many keys a span holds at a revision that [`View::resolve`] gave.
@@ -139,8 +171,11 @@ impl<S: Snapshot> View<S> {
 
     /// Walks a span in key order at a revision that [`View::resolve`] gave. Without `values` they are empty.
     pub fn cursor<'a>(&'a self, span: &Span, at: Revision, values: bool) -> Cursor<'a, S> {
-        let rows =
-            if at >= self.rows_revision { keys::index_range(&span.key, &span.end) } else { keys::object_range(&span.key, &span.end) };
+        let rows = if at >= self.rows_revision {
+            keys::index_range(&span.key, &span.end)
+        } else {
+            keys::object_range(&span.key, &span.end)
+        };
         Cursor {
             view: self,
             at,
@@ -178,9 +213,16 @@ impl<S: Snapshot> View<S> {
 
     /// Versions whose index rows were found.
     async fn objects(&self, found: Vec<(Bytes, Meta)>) -> Result<Vec<KeyValue>, RowsError> {
-        let objects: Vec<Bytes> = found.iter().map(|(key, meta)| keys::object_key(key, meta.mod_revision)).collect();
+        let objects: Vec<Bytes> = found
+            .iter()
+            .map(|(key, meta)| keys::object_key(key, meta.mod_revision))
+            .collect();
         let rows = self.rows.multi_get(&objects).await?;
-        found.into_iter().zip(rows).map(|((key, meta), row)| expect_object(key, meta, row)).collect()
+        found
+            .into_iter()
+            .zip(rows)
+            .map(|((key, meta), row)| expect_object(key, meta, row))
+            .collect()
     }
 }
 
@@ -219,6 +261,8 @@ impl<S: Snapshot> Cursor<'_, S> {
         if self.done {
             return Ok(None);
         }
+        // Pages are short enough for the thread, but a list of all of them is not.
+        tokio::task::yield_now().await;
         let page_rows = PAGE_ROWS.min(most.max(1));
         let (rows, reached) = if self.at >= self.view.rows_revision {
             self.index_page(page_rows).await?
@@ -239,7 +283,11 @@ impl<S: Snapshot> Cursor<'_, S> {
                 Reached::Nothing | Reached::End => self.done = true,
             }
         }
-        if self.values { self.load(page).await.map(Some) } else { Ok(Some(page)) }
+        if self.values {
+            self.load(page).await.map(Some)
+        } else {
+            Ok(Some(page))
+        }
     }
 
     /// What was not walked yet.
@@ -252,12 +300,19 @@ impl<S: Snapshot> Cursor<'_, S> {
             Bound::Excluded(key) => successor(key),
             Bound::Unbounded => Bytes::new(),
         };
-        Some(Span { key, end: self.to.clone().unwrap_or(Bytes::from_static(&[0])) })
+        Some(Span {
+            key,
+            end: self.to.clone().unwrap_or(Bytes::from_static(&[0])),
+        })
     }
 
     /// Goes on behind a key that may lie before rows already read.
     fn skip_behind(&mut self, key: Bytes) {
-        let row = if self.at >= self.view.rows_revision { keys::index_key(&key) } else { keys::object_key(&key, 0) };
+        let row = if self.at >= self.view.rows_revision {
+            keys::index_key(&key)
+        } else {
+            keys::object_key(&key, 0)
+        };
         self.row_from = successor(&row);
         self.from = Bound::Excluded(key);
     }
@@ -320,19 +375,23 @@ impl<S: Snapshot> Cursor<'_, S> {
 
     /// Puts recent versions over pairs from rows, up to a key.
     fn merge(&self, rows: Vec<KeyValue>, up_to: Option<&Bytes>) -> Vec<KeyValue> {
-        let limit = up_to.map(successor).or_else(|| self.to.clone());
+        let from = match &self.from {
+            Bound::Included(key) => key.clone(),
+            Bound::Excluded(key) => successor(key),
+            Bound::Unbounded => Bytes::new(),
+        };
+        let span = recent::Span {
+            from,
+            to: up_to.map(successor).or_else(|| self.to.clone()),
+        };
         let mut merged = Vec::with_capacity(rows.len());
         let mut rows = rows.into_iter().peekable();
-        let mut from = self.from.clone();
-        while let Some((key, revision, version)) =
-            self.view.recent.first_at(as_ref(&from), limit.as_ref(), self.at)
-        {
-            while let Some(row) = rows.next_if(|row| row.key < key) {
+        for found in self.view.recent.range(&span, self.at, Order::Ascending) {
+            while let Some(row) = rows.next_if(|row| row.key < found.key) {
                 merged.push(row);
             }
-            rows.next_if(|row| row.key == key);
-            merged.extend(from_version(key.clone(), revision, version));
-            from = Bound::Excluded(key);
+            rows.next_if(|row| row.key == found.key);
+            merged.extend(from_version(found.key, found.revision, found.version));
         }
         merged.extend(rows);
         merged
@@ -345,8 +404,11 @@ impl<S: Snapshot> Cursor<'_, S> {
         }
         // A version above the rows' revision came from memory, with its value.
         let missing = |kv: &KeyValue| kv.mod_revision <= self.view.rows_revision && kv.value.is_empty();
-        let wanted: Vec<Bytes> =
-            page.iter().filter(|kv| missing(kv)).map(|kv| keys::object_key(&kv.key, kv.mod_revision)).collect();
+        let wanted: Vec<Bytes> = page
+            .iter()
+            .filter(|kv| missing(kv))
+            .map(|kv| keys::object_key(&kv.key, kv.mod_revision))
+            .collect();
         let mut found = self.view.rows.multi_get(&wanted).await?.into_iter();
         for kv in page.iter_mut().filter(|kv| missing(kv)) {
             let meta = Meta {
@@ -361,14 +423,6 @@ impl<S: Snapshot> Cursor<'_, S> {
     }
 }
 
-fn as_ref(bound: &Bound<Bytes>) -> Bound<&Bytes> {
-    match bound {
-        Bound::Included(key) => Bound::Included(key),
-        Bound::Excluded(key) => Bound::Excluded(key),
-        Bound::Unbounded => Bound::Unbounded,
-    }
-}
-
 /// The smallest byte string behind `key`.
 pub(crate) fn successor(key: &Bytes) -> Bytes {
     let mut next = BytesMut::with_capacity(key.len() + 1);
@@ -377,7 +431,7 @@ pub(crate) fn successor(key: &Bytes) -> Bytes {
     next.freeze()
 }
 
-fn from_version(key: Bytes, revision: Revision, version: Version) -> Option<KeyValue> {
+pub(crate) fn from_version(key: Bytes, revision: Revision, version: Version) -> Option<KeyValue> {
     Some(KeyValue {
         key,
         value: version.value?,
@@ -388,7 +442,7 @@ fn from_version(key: Bytes, revision: Revision, version: Version) -> Option<KeyV
     })
 }
 
-fn from_meta(key: Bytes, meta: Meta, value: Bytes) -> KeyValue {
+pub(crate) fn from_meta(key: Bytes, meta: Meta, value: Bytes) -> KeyValue {
     KeyValue {
         key,
         value,

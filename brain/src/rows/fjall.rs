@@ -50,7 +50,7 @@ pub const MAX_KEY_LEN: usize = 65_534;
 const SEALED_MEMTABLES: usize = 3;
 const LEVEL0_RUNS: usize = 16;
 const POLL: Duration = Duration::from_millis(5);
-const STALLED: Duration = Duration::from_mins(2);
+const STALLED: Duration = Duration::from_secs(120);
 
 /// What the rows may use of the machine.
 #[derive(Debug, Clone)]

@@ -57,7 +57,10 @@ impl<'a, R: Rows> Builder<'a, R> {
             overlay: Overlay::over(under_way),
             prefetched: HashMap::new(),
             head,
-            record: Record { base: head.revision, entries: Vec::new() },
+            record: Record {
+                base: head.revision,
+                entries: Vec::new(),
+            },
             superseded: Vec::new(),
             replies: Vec::new(),
             no_space,
@@ -96,7 +99,9 @@ impl<'a, R: Rows> Builder<'a, R> {
     /// The request reads a revision that is not published yet: it has to wait until it is.
     pub(super) fn must_wait(&self, command: &Command) -> bool {
         match &command.request {
-            Request::Write(Op::Txn(txn)) => reads_above(txn, self.view.revision) && self.head.revision > self.view.revision,
+            Request::Write(Op::Txn(txn)) => {
+                reads_above(txn, self.view.revision) && self.head.revision > self.view.revision
+            }
             _ => false,
         }
     }
@@ -147,7 +152,10 @@ impl<'a, R: Rows> Builder<'a, R> {
             }
         };
         result?;
-        Ok(Answer { revision: self.head.revision, result: None })
+        Ok(Answer {
+            revision: self.head.revision,
+            result: None,
+        })
     }
 
     async fn write(&mut self, op: &Op) -> Result<Answer, ViewError> {
@@ -158,7 +166,10 @@ impl<'a, R: Rows> Builder<'a, R> {
         let result = evaluator.run(op).await?;
         let (revision, changes) = (evaluator.revision(), evaluator.changes);
         self.commit(changes);
-        Ok(Answer { revision, result: Some(result) })
+        Ok(Answer {
+            revision,
+            result: Some(result),
+        })
     }
 
     fn compact(&mut self, revision: Revision) -> Result<(), Error> {
@@ -199,7 +210,10 @@ impl<'a, R: Rows> Builder<'a, R> {
         if expired {
             tracing::debug!(lease = id.0, keys, "lease expired");
         }
-        Ok(Answer { revision: self.head.revision, result: None })
+        Ok(Answer {
+            revision: self.head.revision,
+            result: None,
+        })
     }
 
     fn evaluator(&mut self) -> Evaluator<'_, R::Snapshot>
@@ -224,7 +238,10 @@ impl<'a, R: Rows> Builder<'a, R> {
         self.head.revision += 1;
         let (changes, superseded): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
         self.superseded.extend(superseded);
-        self.push(Change::Keys(Keys { revision: self.head.revision, changes }));
+        self.push(Change::Keys(Keys {
+            revision: self.head.revision,
+            changes,
+        }));
     }
 
     fn push(&mut self, change: Change) {
@@ -240,7 +257,10 @@ fn points(op: &Op, found: &mut impl FnMut(&Bytes)) {
         Op::Range(range) if range.span.is_point() && range.revision <= 0 => found(&range.span.key),
         Op::Delete(_) | Op::Range(_) => {}
         Op::Txn(txn) => {
-            txn.compares.iter().filter(|compare| compare.span.is_point()).for_each(|compare| found(&compare.span.key));
+            txn.compares
+                .iter()
+                .filter(|compare| compare.span.is_point())
+                .for_each(|compare| found(&compare.span.key));
             txn.success.iter().chain(&txn.failure).for_each(|op| points(op, found));
         }
     }

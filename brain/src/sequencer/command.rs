@@ -75,10 +75,16 @@ impl Handle {
     /// What the client is told. After [`Error::Timeout`] it is wholly done or wholly not.
     pub async fn ask(&self, request: Request, size: usize) -> Result<Answer, Error> {
         let (reply, outcome) = oneshot::channel();
-        self.inbox.try_send(Command { request, size, reply: Some(reply) }).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => Error::TooManyRequests,
-            mpsc::error::TrySendError::Closed(_) => Error::Stopped,
-        })?;
+        self.inbox
+            .try_send(Command {
+                request,
+                size,
+                reply: Some(reply),
+            })
+            .map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => Error::TooManyRequests,
+                mpsc::error::TrySendError::Closed(_) => Error::Stopped,
+            })?;
         match tokio::time::timeout(TIMEOUT, outcome).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) | Err(_) => Err(Error::Timeout),

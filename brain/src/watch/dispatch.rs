@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::Hub;
+use super::index::Group;
 use super::mailbox::{Mailbox, locked};
 use super::ring::{Limit, Run};
 use crate::mvcc::Revision;
@@ -17,6 +18,7 @@ use crate::mvcc::Revision;
 const PASS: Limit = Limit {
     events: 512,
     bytes: usize::MAX,
+    through: Revision::MAX,
 };
 /// Mailboxes that are filled before others get the processor.
 const DELIVERIES: usize = 256;
@@ -25,22 +27,16 @@ const DELIVERIES: usize = 256;
 enum Pass {
     /// Everything is dispatched.
     Done,
-    /// These mailboxes get events through this revision.
+    /// These deliveries bring all mailboxes to this revision.
     Deliver(Vec<Delivery>, Revision),
     /// From the first of these revisions on through the second, events left the ring before they were looked at.
     Lost(Vec<Arc<Mailbox>>, Revision, Revision),
 }
 
+/// What the watchers of one range get.
 struct Delivery {
-    mailbox: Arc<Mailbox>,
-    first: Run,
-    more: Vec<Run>,
-}
-
-impl Delivery {
-    fn last(&mut self) -> &mut Run {
-        self.more.last_mut().unwrap_or(&mut self.first)
-    }
+    mailboxes: Vec<Arc<Mailbox>>,
+    runs: Vec<Run>,
 }
 
 impl Hub {
@@ -59,25 +55,23 @@ impl Hub {
     }
 
     /// Makes one pass; false when there was nothing to do.
-    async fn dispatch(&self) -> bool {
-        let max_runs = self.shared.options.mailbox_runs;
+    pub(super) async fn dispatch(&self) -> bool {
+        let mut filled = 0;
         let through = match self.find() {
             Pass::Done => return false,
             Pass::Deliver(deliveries, through) => {
-                for (at, delivery) in deliveries.into_iter().enumerate() {
-                    if at % DELIVERIES == DELIVERIES - 1 {
-                        tokio::task::yield_now().await;
+                for delivery in deliveries {
+                    for mailbox in delivery.mailboxes {
+                        mailbox.deliver(&delivery.runs, self.shared.options.mailbox_runs);
+                        rest_after(&mut filled).await;
                     }
-                    delivery.mailbox.deliver(delivery.first, &delivery.more, max_runs);
                 }
                 through
             }
             Pass::Lost(mailboxes, from, through) => {
-                for (at, mailbox) in mailboxes.into_iter().enumerate() {
-                    if at % DELIVERIES == DELIVERIES - 1 {
-                        tokio::task::yield_now().await;
-                    }
+                for mailbox in mailboxes {
                     mailbox.overrun(from);
+                    rest_after(&mut filled).await;
                 }
                 through
             }
@@ -92,7 +86,7 @@ impl Hub {
         let mut routing = locked(&self.shared.routing);
         let (entries, through) = {
             let ring = self.ring();
-            let Ok(entries) = ring.from_position(routing.cursor, PASS) else {
+            let Ok(entries) = ring.at_position(routing.cursor, PASS) else {
                 let (from, through) = (routing.matched + 1, ring.covers_from() - 1);
                 routing.cursor = ring.first();
                 drop(ring);
@@ -106,31 +100,40 @@ impl Hub {
         if through == routing.matched {
             return Pass::Done;
         }
-        let mut deliveries: Vec<Delivery> = Vec::new();
-        let mut places: HashMap<u64, usize> = HashMap::new();
+        let mut places = HashMap::new();
+        let mut found: Vec<(&Group<Arc<Mailbox>>, Vec<Run>)> = Vec::new();
         for (position, entry) in (routing.cursor..).zip(&entries) {
             let run = Run {
                 start: position,
                 end: position + 1,
                 revision: entry.revision(),
             };
-            routing.index.matches(&entry.event().kv.key, |id, mailbox| {
-                let place = *places.entry(id).or_insert(deliveries.len());
-                let Some(delivery) = deliveries.get_mut(place) else {
-                    return deliveries.push(Delivery {
-                        mailbox: Arc::clone(mailbox),
-                        first: run,
-                        more: Vec::new(),
-                    });
+            routing.index.matches(&entry.event().kv.key, |group| {
+                let place = *places.entry(group.id()).or_insert(found.len());
+                let Some((_, runs)) = found.get_mut(place) else {
+                    return found.push((group, vec![run]));
                 };
-                match delivery.last() {
-                    last if last.end == position => last.end = run.end,
-                    _ => delivery.more.push(run),
+                match runs.last_mut() {
+                    Some(last) if last.end == position => last.end = run.end,
+                    _ => runs.push(run),
                 }
             });
         }
+        let deliver = |(group, runs): (&Group<_>, _)| Delivery {
+            mailboxes: group.members().cloned().collect(),
+            runs,
+        };
+        let deliveries = found.into_iter().map(deliver).collect();
         routing.cursor += entries.len() as u64;
         routing.matched = through;
         Pass::Deliver(deliveries, through)
+    }
+}
+
+/// Lets others have the processor after every so many mailboxes.
+async fn rest_after(filled: &mut usize) {
+    *filled += 1;
+    if filled.is_multiple_of(DELIVERIES) {
+        tokio::task::yield_now().await;
     }
 }

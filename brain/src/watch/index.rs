@@ -12,11 +12,31 @@ use bytes::Bytes;
 use self::spans::Spans;
 use super::range::{KeyRange, Shape};
 
-/// Watchers by range. Ids are unique, and taken in ascending order by [`Index::insert`].
+/// Watchers of one range.
+#[derive(Debug)]
+pub(super) struct Group<T> {
+    /// Unique among the groups of an index.
+    id: u64,
+    /// By id, ascending.
+    members: Vec<(u64, T)>,
+}
+
+impl<T> Group<T> {
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn members(&self) -> impl Iterator<Item = &T> {
+        self.members.iter().map(|(_, value)| value)
+    }
+}
+
+/// Watchers by range.
 #[derive(Debug)]
 pub(super) struct Index<T> {
-    keys: HashMap<Bytes, Vec<(u64, T)>>,
-    spans: Spans<(u64, T)>,
+    keys: HashMap<Bytes, Group<T>>,
+    spans: Spans<Group<T>>,
+    last_id: u64,
 }
 
 impl<T> Index<T> {
@@ -24,53 +44,56 @@ impl<T> Index<T> {
         Self {
             keys: HashMap::new(),
             spans: Spans::new(),
+            last_id: 0,
         }
     }
 
-    pub(super) fn insert(&mut self, range: &KeyRange, id: u64, value: T) {
-        let group = match &range.0 {
-            Shape::One(key) => self.keys.entry(key.clone()).or_default(),
-            Shape::Span(from, end) => self.spans.group(from, end),
+    /// Adds a watcher and answers the id to remove it by.
+    pub(super) fn insert(&mut self, range: &KeyRange, value: T) -> u64 {
+        self.last_id += 1;
+        let id = self.last_id;
+        let group = || Group {
+            id,
+            members: Vec::with_capacity(1),
         };
-        let at = group.partition_point(|(other, _)| *other < id);
-        group.insert(at, (id, value));
+        let group = match &range.0 {
+            Shape::One(key) => self.keys.entry(key.clone()).or_insert_with(group),
+            Shape::Span(from, end) => self.spans.get_or_insert_with(from, end, group),
+        };
+        group.members.push((id, value));
+        id
     }
 
     /// Takes out what was inserted under this range and id.
     pub(super) fn remove(&mut self, range: &KeyRange, id: u64) -> Option<T> {
         let group = match &range.0 {
             Shape::One(key) => self.keys.get_mut(key)?,
-            Shape::Span(from, end) => self.spans.find(from, end)?,
+            Shape::Span(from, end) => self.spans.get_mut(from, end)?,
         };
-        let at = group.binary_search_by_key(&id, |(other, _)| *other).ok()?;
-        let (_, value) = group.remove(at);
-        if group.is_empty() {
+        let at = group.members.binary_search_by_key(&id, |(other, _)| *other).ok()?;
+        let (_, value) = group.members.remove(at);
+        if group.members.is_empty() {
             match &range.0 {
                 Shape::One(key) => drop(self.keys.remove(key)),
-                Shape::Span(from, end) => self.spans.remove(from, end),
+                Shape::Span(from, end) => drop(self.spans.remove(from, end)),
             }
-        } else if group.capacity() > 2 * group.len() {
-            group.shrink_to_fit();
+        } else if group.members.capacity() > 4 * group.members.len() {
+            group.members.shrink_to(2 * group.members.len());
         }
         Some(value)
     }
 
-    /// Calls `found` once for every watcher whose range `key` is in.
-    pub(super) fn matches(&self, key: &[u8], mut found: impl FnMut(u64, &T)) {
-        for (id, value) in self.keys.get(key).into_iter().flatten() {
-            found(*id, value);
+    /// Calls `found` once for the watchers of every range that `key` is in.
+    pub(super) fn matches<'a>(&'a self, key: &[u8], mut found: impl FnMut(&'a Group<T>)) {
+        if let Some(group) = self.keys.get(key) {
+            found(group);
         }
-        self.spans.stab(key, &mut |group| {
-            for (id, value) in group {
-                found(*id, value);
-            }
-        });
+        self.spans.stab(key, &mut found);
     }
 
     /// Every watcher, in no order.
     pub(super) fn values(&self) -> impl Iterator<Item = &T> {
-        let spans = self.spans.groups().flatten();
-        self.keys.values().flatten().chain(spans).map(|(_, value)| value)
+        self.keys.values().chain(self.spans.values()).flat_map(Group::members)
     }
 }
 

@@ -28,14 +28,18 @@ impl Inbox {
         ready.into_iter().for_each(each);
     }
 
-    /// Waits until a watcher was named since the last wait ended.
+    /// Waits until a watcher was named since the inbox was emptied; to be followed by [`Inbox::drain`].
     pub async fn filled(&self) {
         self.wake.notified().await;
     }
 
     fn add(&self, name: i64) {
-        locked(&self.ready).push_back(name);
-        self.wake.notify_one();
+        let mut ready = locked(&self.ready);
+        ready.push_back(name);
+        if ready.len() == 1 {
+            drop(ready);
+            self.wake.notify_one(); // once until the inbox is emptied
+        }
     }
 }
 
@@ -94,17 +98,18 @@ impl Mailbox {
         }
     }
 
-    /// Leaves `first` and then `more`, ascending, and wakes the stream. More than `max_runs` make the mailbox lagging.
-    pub(super) fn deliver(&self, first: Run, more: &[Run], max_runs: usize) {
+    /// Leaves `runs`, ascending and apart, and wakes the stream. More than `max_runs` make the mailbox lagging.
+    pub(super) fn deliver(&self, runs: &[Run], max_runs: usize) {
         let mut state = locked(&self.state);
         if !matches!(state.mode, Mode::Open) {
             return;
         }
-        match state.runs.back_mut() {
-            Some(last) if last.end == first.start => last.end = first.end,
-            _ => state.runs.push_back(first),
+        for run in runs {
+            match state.runs.back_mut() {
+                Some(last) if last.end == run.start => last.end = run.end,
+                _ => state.runs.push_back(*run),
+            }
         }
-        state.runs.extend(more);
         if state.runs.len() > max_runs {
             let oldest = state.runs.front().map_or(0, |run| run.revision);
             state.runs = VecDeque::new();

@@ -47,15 +47,10 @@ impl Chunk {
     }
 
     /// As [`super::ring::Ring::scan`].
-    pub(super) fn scan(
-        &self,
-        range: &KeyRange,
-        from: Revision,
-        through: Revision,
-        limit: Limit,
-    ) -> (Vec<Arc<Entry>>, Revision) {
+    pub(super) fn scan(&self, range: &KeyRange, from: Revision, limit: Limit) -> (Vec<Arc<Entry>>, Revision) {
         let offset = self.entries.partition_point(|entry| entry.revision() < from);
-        scan(self.entries[offset..].iter(), range, through.min(self.through), limit)
+        let through = limit.through.min(self.through);
+        scan(self.entries[offset..].iter(), range, Limit { through, ..limit })
     }
 }
 

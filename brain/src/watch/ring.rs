@@ -94,6 +94,8 @@ pub(super) struct Limit {
     pub(super) events: usize,
     /// Bytes that are taken; the revision that reaches it is finished.
     pub(super) bytes: usize,
+    /// The last revision that is looked at.
+    pub(super) through: Revision,
 }
 
 /// The positions asked for are no longer in the ring.
@@ -175,7 +177,7 @@ impl Ring {
     }
 
     /// Events from a position on, up to the end of the revision that reaches `limit`.
-    pub(super) fn from_position(&self, position: u64, limit: Limit) -> Result<Vec<Arc<Entry>>, FellOff> {
+    pub(super) fn at_position(&self, position: u64, limit: Limit) -> Result<Vec<Arc<Entry>>, FellOff> {
         let mut taken = Vec::new();
         let mut room = Room::new(limit);
         for entry in self.entries.range(self.offset(position)?..) {
@@ -209,17 +211,11 @@ impl Ring {
         Ok(taken)
     }
 
-    /// The events of `range` from revision `from` on and up to `through`, whole revisions up to `limit`, and the
-    /// revision at which the next look has to begin. The ring must cover `from`.
-    pub(super) fn scan(
-        &self,
-        range: &KeyRange,
-        from: Revision,
-        through: Revision,
-        limit: Limit,
-    ) -> (Vec<Arc<Entry>>, Revision) {
+    /// The events of `range` from revision `from` on, whole revisions up to `limit`, and the revision at which the next
+    /// look has to begin. The ring must cover `from`, and `limit.through` must not be beyond it.
+    pub(super) fn scan(&self, range: &KeyRange, from: Revision, limit: Limit) -> (Vec<Arc<Entry>>, Revision) {
         let offset = self.entries.partition_point(|entry| entry.revision() < from);
-        scan(self.entries.range(offset..), range, through, limit)
+        scan(self.entries.range(offset..), range, limit)
     }
 
     fn offset(&self, position: u64) -> Result<usize, FellOff> {
@@ -231,52 +227,49 @@ impl Ring {
     }
 }
 
-/// The events of `range` up to revision `through`, whole revisions up to `limit`, and the revision to go on from.
+/// The events of `range`, whole revisions up to `limit`, and the revision to go on from. All events up to
+/// `limit.through` must be there.
 pub(super) fn scan<'a>(
     entries: impl Iterator<Item = &'a Arc<Entry>>,
     range: &KeyRange,
-    through: Revision,
     limit: Limit,
 ) -> (Vec<Arc<Entry>>, Revision) {
     let mut taken = Vec::new();
     let mut room = Room::new(limit);
-    for entry in entries.take_while(|entry| entry.revision() <= through) {
+    for entry in entries {
         let wanted = range.contains(&entry.event().kv.key);
         if !room.take(entry, wanted) {
-            return (taken, entry.revision());
+            return (taken, entry.revision().min(limit.through + 1));
         }
         if wanted {
             taken.push(Arc::clone(entry));
         }
     }
-    (taken, through + 1)
+    (taken, limit.through + 1)
 }
 
 /// What is left of a [`Limit`]; it never ends inside a revision.
 struct Room {
-    events: usize,
-    bytes: usize,
+    limit: Limit,
     revision: Option<Revision>,
 }
 
 impl Room {
     fn new(limit: Limit) -> Self {
-        Self {
-            events: limit.events,
-            bytes: limit.bytes,
-            revision: None,
-        }
+        Self { limit, revision: None }
     }
 
     fn take(&mut self, entry: &Entry, wanted: bool) -> bool {
-        let begins = self.revision != Some(entry.revision());
-        if begins && self.revision.is_some() && (self.events == 0 || self.bytes == 0) {
+        let limit = &mut self.limit;
+        let is_full = limit.events == 0 || limit.bytes == 0;
+        let begins = self.revision.is_some_and(|revision| revision != entry.revision());
+        if entry.revision() > limit.through || (begins && is_full) {
             return false;
         }
         self.revision = Some(entry.revision());
-        self.events = self.events.saturating_sub(1);
+        limit.events = limit.events.saturating_sub(1);
         if wanted {
-            self.bytes = self.bytes.saturating_sub(entry.len());
+            limit.bytes = limit.bytes.saturating_sub(entry.len());
         }
         true
     }

@@ -54,6 +54,8 @@ pub enum Step {
     Batch(Batch),
     /// Nothing of concern in what was looked at. Look again.
     Nothing,
+    /// What there is, is newer than it may be. Look again when it may.
+    Held,
     /// The ring no longer has this revision: go on with [`Subscription::replay`].
     Missing(Revision),
     /// Nothing to do until the inbox names the watcher.
@@ -137,10 +139,10 @@ impl Subscription {
         oldest.is_some_and(|oldest| oldest.max(self.next) <= revision)
     }
 
-    /// Looks for events in the mailbox and the ring.
-    pub fn step(&mut self) -> Step {
+    /// Looks for events in the mailbox and the ring. A live watcher gets none after revision `through`.
+    pub fn step(&mut self, through: Revision) -> Step {
         match self.phase {
-            Phase::Live => self.step_live(),
+            Phase::Live => self.step_live(through),
             Phase::Joining(through) => self.step_joining(through),
             Phase::Behind => {
                 if !self.hub.ring().covers(self.next) {
@@ -156,12 +158,12 @@ impl Subscription {
     /// Looks for events in a chunk of history, which must cover [`Subscription::next`].
     pub fn replay(&mut self, chunk: &Chunk) -> Step {
         let published = self.hub.revision();
-        let limit = self.hub.options().batch();
-        let (entries, next) = chunk.scan(&self.range, self.next, published, limit);
+        let limit = self.hub.options().batch(published);
+        let (entries, next) = chunk.scan(&self.range, self.next, limit);
         self.advance(entries, next, published)
     }
 
-    fn step_live(&mut self) -> Step {
+    fn step_live(&mut self, through: Revision) -> Step {
         if self.runs.is_empty() {
             match self.mailbox.take() {
                 Mail::Lost(from) => return self.fall_behind(from),
@@ -170,13 +172,14 @@ impl Subscription {
             }
         }
         let oldest = self.runs.front().map_or(self.next, |run| run.revision);
-        let limit = self.hub.options().batch();
+        let limit = self.hub.options().batch(through);
         let taken = self.hub.ring().take_runs(&mut self.runs, limit);
         if self.runs.is_empty() {
             self.runs = VecDeque::new(); // an idle watcher keeps no memory
         }
         match taken {
             Err(FellOff) => self.fall_behind(oldest),
+            Ok(entries) if entries.is_empty() && !self.runs.is_empty() => Step::Held,
             Ok(entries) => {
                 let next = entries
                     .last()
@@ -192,7 +195,7 @@ impl Subscription {
             self.enter(Phase::Live);
             return Step::Nothing;
         }
-        let limit = self.hub.options().batch();
+        let limit = self.hub.options().batch(through);
         let (entries, next) = {
             let ring = self.hub.ring();
             if !ring.covers(self.next) {
@@ -201,7 +204,7 @@ impl Subscription {
                 self.enter(Phase::Behind);
                 return Step::Missing(self.next);
             }
-            ring.scan(&self.range, self.next, through, limit)
+            ring.scan(&self.range, self.next, limit)
         };
         if next > through {
             self.enter(Phase::Live);

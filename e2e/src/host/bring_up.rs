@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::task::JoinSet;
+use tracing::warn;
 
 use crate::config::{Config, FORWARDS};
 use crate::forward::{self, Outside};
@@ -14,10 +15,10 @@ use crate::home::Home;
 use crate::namespace::Namespace;
 use crate::progress::Progress;
 use crate::site::Site;
-use crate::state::{ProcessId, State};
+use crate::state::State;
 use crate::supervisor::Supervisor;
 use crate::tools::Tools;
-use crate::{addons, apiserver, cgroups, containerd, controllers, credentials, kubelet, mounts, store};
+use crate::{addons, apiserver, cgroups, containerd, controllers, credentials, kubelet, mounts, store, sweep};
 
 /// For any single thing to get ready; a busy machine is slow.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -35,7 +36,6 @@ impl Host {
     pub(super) fn begin(home: &Home, config: &Config, tools: Tools) -> anyhow::Result<Self> {
         let setting = |path: &str| Some((path.to_owned(), fs::read_to_string(path).ok()?.trim().to_owned()));
         let state = State {
-            host: ProcessId::of(std::process::id())?,
             programs: BTreeMap::new(),
             restarts: BTreeMap::new(),
             ports: BTreeMap::new(),
@@ -70,7 +70,7 @@ impl Host {
         credentials::create(&self.site, port)?;
 
         let whole = progress.step("node Ready, counted from the start of the first program");
-        let step = progress.step(format_args!("{} and kube-apiserver ready", self.config.store));
+        let step = progress.step(format_args!("{} healthy", self.config.store));
         self.supervisor.start(containerd::program(&self.site)?);
         self.supervisor.start(store::program(&self.site, self.config.store)?);
         self.supervisor
@@ -78,6 +78,8 @@ impl Host {
                 store::healthy(&self.site).await
             })
             .await?;
+        step.done();
+        let step = progress.step(format_args!("kube-apiserver ready on {}", self.config.store));
         self.supervisor.start(apiserver::program(&self.site));
         let client = apiserver::client(&self.site.home.kubeconfig()).await?;
         self.supervisor
@@ -151,18 +153,19 @@ impl Host {
 
     /// Ends the programs: those that use others first.
     pub(super) async fn end(mut self) {
-        let last = [containerd::NAME, apiserver::NAME, store::NAME];
-        self.supervisor
-            .stop(&[
-                kubelet::NAME,
-                kubelet::PROXY,
-                controllers::CONTROLLER_MANAGER,
-                controllers::SCHEDULER,
-            ])
-            .await;
-        for program in last {
-            self.supervisor.stop(&[program]).await;
+        let users = [
+            kubelet::NAME,
+            kubelet::PROXY,
+            controllers::CONTROLLER_MANAGER,
+            controllers::SCHEDULER,
+            containerd::NAME,
+        ];
+        self.supervisor.stop(&users).await;
+        if let Err(error) = sweep::pods(&self.site.home) {
+            warn!(%error, "pods run on until the sweep");
         }
+        self.supervisor.stop(&[apiserver::NAME]).await;
+        self.supervisor.stop(&[store::NAME]).await;
         self.supervisor.stop_all().await;
     }
 }

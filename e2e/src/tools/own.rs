@@ -9,12 +9,15 @@ use anyhow::{Context as _, bail};
 pub struct Programs(PathBuf);
 
 impl Programs {
-    /// The directory of the running program, or the one above it for a test.
+    /// The directory that `$KUBEBRAIN_PROGRAMS` names, else that of the running program, or the one above it for a test.
     ///
     /// # Errors
     ///
     /// The running program's path is unknown.
     pub fn find() -> anyhow::Result<Self> {
+        if let Some(dir) = std::env::var_os("KUBEBRAIN_PROGRAMS").filter(|dir| !dir.is_empty()) {
+            return Ok(Self(dir.into()));
+        }
         let running = std::env::current_exe().context("find the running program")?;
         let mut dir = running.parent().context("the running program lies in no directory")?;
         if dir.ends_with("deps") {

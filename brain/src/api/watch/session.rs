@@ -104,6 +104,7 @@ impl<H: History> Session<H> {
                 return None;
             }
             self.watchers.collect();
+            self.regulate();
             self.load();
             match self.wait().await {
                 Wake::End(status) | Wake::Request(Some(Err(status))) => {
@@ -117,9 +118,9 @@ impl<H: History> Session<H> {
                     let turn = self.watchers.loaded(wanted, loaded);
                     self.conclude(turn);
                 }
-                Wake::Dispatched(revision) => {
-                    let owing = self.watchers.owing(revision);
-                    let reached = self.progress.begin(revision, owing);
+                Wake::Dispatched(awaited) => {
+                    let owing = self.watchers.owing(awaited);
+                    let reached = self.progress.begin(owing);
                     self.tell(reached);
                 }
                 Wake::Mail => {}
@@ -132,8 +133,8 @@ impl<H: History> Session<H> {
     }
 
     async fn wait(&mut self) -> Wake {
-        let turn = self.watchers.has_turn() || !self.ticks.is_empty();
-        let asked = self.progress.asked();
+        let turn = self.watchers.has_turn() || (!self.ticks.is_empty() && self.progress.frozen().is_none());
+        let awaited = self.progress.awaited();
         let loading = async {
             match &mut self.loading {
                 Some((wanted, loading)) => (*wanted, loading.await),
@@ -141,12 +142,12 @@ impl<H: History> Session<H> {
             }
         };
         let dispatched = async {
-            match asked {
-                Some(asked) => self
+            match awaited {
+                Some(awaited) => self
                     .dispatched
-                    .wait_for(|reached| *reached >= asked)
+                    .wait_for(|reached| *reached >= awaited)
                     .await
-                    .map(|reached| *reached),
+                    .map(|_| awaited),
                 None => std::future::pending().await,
             }
         };
@@ -158,7 +159,7 @@ impl<H: History> Session<H> {
                 self.loading = None;
                 Wake::Loaded(wanted, loaded)
             }
-            Ok(reached) = dispatched => Wake::Dispatched(reached),
+            Ok(awaited) = dispatched => Wake::Dispatched(awaited),
             () = self.inbox.filled(), if !turn => Wake::Mail,
             () = std::future::ready(()), if turn => Wake::Turn,
         }
@@ -170,8 +171,6 @@ impl<H: History> Session<H> {
                 let response = self.watchers.create(create);
                 if self.watchers.any_begins_after(self.shared.hub.revision()) {
                     self.progress.forget(); // asked again later, it will get its answer
-                } else {
-                    self.progress.reconsider();
                 }
                 self.outbound.push_back(response);
             }
@@ -182,9 +181,7 @@ impl<H: History> Session<H> {
             Some(RequestUnion::ProgressRequest(_)) => {
                 let revision = self.shared.hub.revision();
                 if !self.watchers.is_empty() && !self.watchers.any_begins_after(revision) {
-                    // A client may have read a revision that the writer is about to publish here.
-                    self.progress
-                        .ask(revision.max(self.shared.replay.history().published()));
+                    self.progress.ask(self.published());
                 }
             }
             None => debug!("a watch request that is none was ignored"),
@@ -193,12 +190,30 @@ impl<H: History> Session<H> {
 
     /// Lets one watcher go on, or one tick be heard.
     fn turn(&mut self) {
-        if let Some(id) = self.ticks.pop_front() {
+        let frozen = self.progress.frozen();
+        if frozen.is_none()
+            && let Some(id) = self.ticks.pop_front()
+        {
             let dispatched = *self.dispatched.borrow();
             self.outbound.extend(self.watchers.tick(id, dispatched));
-        } else if let Some(turn) = self.watchers.turn() {
+        } else if let Some(turn) = self.watchers.turn(frozen.unwrap_or(Revision::MAX)) {
             self.conclude(turn);
         }
+    }
+
+    /// Freezes or thaws the stream, as the request for progress needs it.
+    fn regulate(&mut self) {
+        if !self.progress.is_idle() {
+            self.progress.regulate(self.watchers.any_behind(), self.published());
+        }
+        if self.progress.frozen().is_none() {
+            self.watchers.release();
+        }
+    }
+
+    /// What a client may have read, though the writer may only be about to publish it here.
+    fn published(&self) -> Revision {
+        self.shared.hub.revision().max(self.shared.replay.history().published())
     }
 
     fn conclude(&mut self, turn: Turn) {

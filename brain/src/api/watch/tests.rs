@@ -1,1 +1,277 @@
+//! The whole service over gRPC on a loopback socket, with a model for the store.
 
+mod contract;
+mod crowd;
+mod random;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint, Server};
+use tonic::{Request, Status, Streaming};
+
+use super::{Options, WatchService};
+use crate::mvcc::{Committed, Event, EventKind, KeyValue, LeaseId, Revision};
+use crate::pb::etcdserverpb::watch_client::WatchClient;
+use crate::pb::etcdserverpb::watch_request::RequestUnion;
+use crate::pb::etcdserverpb::{
+    WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
+};
+use crate::pb::mvccpb;
+use crate::watch::Hub;
+use crate::watch::model::ModelHistory;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const CLUSTER: u64 = 7;
+const MEMBER: u64 = 8;
+const TERM: u64 = 9;
+
+/// A member that does nothing but watch, and its writer.
+struct Member {
+    hub: Hub,
+    history: ModelHistory,
+    keys: std::collections::BTreeMap<Bytes, KeyValue>,
+    channel: Channel,
+    leader: watch::Sender<bool>,
+    stop: CancellationToken,
+    tasks: tokio::task::JoinSet<()>,
+}
+
+/// A change of a key: to a value, or away.
+type Change<'a> = (&'a str, Option<&'a [u8]>);
+
+impl Member {
+    async fn start(bounds: crate::watch::Options) -> Self {
+        Self::start_with(bounds, Duration::from_secs(600), 1536 << 10).await
+    }
+
+    async fn start_with(
+        bounds: crate::watch::Options,
+        progress_notify_interval: Duration,
+        max_request_bytes: usize,
+    ) -> Self {
+        let hub = Hub::new(bounds, 1);
+        let history = ModelHistory::new();
+        let (leader, has_leader) = watch::channel(true);
+        let (stop, shutdown) = (CancellationToken::new(), CancellationToken::new());
+        let options = Options {
+            max_request_bytes,
+            progress_notify_interval,
+            cluster_id: CLUSTER,
+            member_id: MEMBER,
+            raft_term: Arc::new(AtomicU64::new(TERM)),
+            has_leader,
+            stop: stop.clone(),
+        };
+        let service = WatchService::new(hub.clone(), history.clone(), options);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(async move {
+            let server = Server::builder().add_service(service.into_server());
+            server
+                .serve_with_incoming(TcpListenerStream::new(listener))
+                .await
+                .unwrap();
+        });
+        let dispatcher = hub.clone().run(shutdown);
+        tasks.spawn(async move { dispatcher.await.unwrap() });
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
+        Self {
+            hub,
+            history,
+            keys: std::collections::BTreeMap::new(),
+            channel: endpoint.connect().await.unwrap(),
+            leader,
+            stop,
+            tasks,
+        }
+    }
+
+    async fn bounded() -> Self {
+        Self::start(crate::watch::Options::default()).await
+    }
+
+    /// Commits a revision, to history and to the watchers.
+    fn commit(&mut self, changes: &[Change<'_>]) -> Revision {
+        let committed = self.remember(changes);
+        self.hub.publish([Arc::clone(&committed)]);
+        committed.revision
+    }
+
+    fn put(&mut self, key: &str, value: &[u8]) -> Revision {
+        self.commit(&[(key, Some(value))])
+    }
+
+    /// Commits a revision, but does not tell the watchers yet.
+    fn remember(&mut self, changes: &[Change<'_>]) -> Arc<Committed> {
+        use crate::watch::History;
+        let revision = self.history.published() + 1;
+        let events = changes
+            .iter()
+            .map(|(key, value)| self.apply(revision, key, *value))
+            .collect();
+        let committed = Arc::new(Committed { revision, events });
+        self.history.append(&committed);
+        committed
+    }
+
+    fn apply(&mut self, revision: Revision, key: &str, value: Option<&[u8]>) -> Event {
+        let key = Bytes::copy_from_slice(key.as_bytes());
+        let prev_kv = self.keys.remove(&key);
+        let Some(value) = value else {
+            let kv = KeyValue {
+                key,
+                mod_revision: revision,
+                ..KeyValue::default()
+            };
+            return Event {
+                kind: EventKind::Delete,
+                kv,
+                prev_kv,
+            };
+        };
+        let kv = KeyValue {
+            key: key.clone(),
+            value: Bytes::copy_from_slice(value),
+            create_revision: prev_kv.as_ref().map_or(revision, |prev| prev.create_revision),
+            mod_revision: revision,
+            version: prev_kv.as_ref().map_or(1, |prev| prev.version + 1),
+            lease: LeaseId(-5),
+        };
+        self.keys.insert(key, kv.clone());
+        Event {
+            kind: EventKind::Put,
+            kv,
+            prev_kv,
+        }
+    }
+
+    async fn stream(&self) -> Stream {
+        self.try_stream(false).await.unwrap()
+    }
+
+    async fn try_stream(&self, require_leader: bool) -> Result<Stream, Status> {
+        let (requests, outgoing) = mpsc::channel(64);
+        let mut request = Request::new(ReceiverStream::new(outgoing));
+        if require_leader {
+            request.metadata_mut().insert("hasleader", "true".parse().unwrap());
+        }
+        let mut client = WatchClient::new(self.channel.clone()).max_decoding_message_size(usize::MAX);
+        let responses = client.watch(request).await?.into_inner();
+        Ok(Stream {
+            requests: Some(requests),
+            responses,
+        })
+    }
+}
+
+/// The client's side of a stream.
+struct Stream {
+    requests: Option<mpsc::Sender<WatchRequest>>,
+    responses: Streaming<WatchResponse>,
+}
+
+impl Stream {
+    async fn send(&self, union: RequestUnion) {
+        let request = WatchRequest {
+            request_union: Some(union),
+        };
+        self.requests.as_ref().unwrap().send(request).await.unwrap();
+    }
+
+    /// Asks for a watcher and takes the answer.
+    async fn create(&mut self, create: WatchCreateRequest) -> WatchResponse {
+        self.send(RequestUnion::CreateRequest(create)).await;
+        let created = self.response().await;
+        assert!(created.created, "{created:?}");
+        created
+    }
+
+    async fn cancel(&self, watch_id: i64) {
+        self.send(RequestUnion::CancelRequest(WatchCancelRequest { watch_id }))
+            .await;
+    }
+
+    async fn ask_progress(&self) {
+        self.send(RequestUnion::ProgressRequest(WatchProgressRequest {})).await;
+    }
+
+    async fn next(&mut self) -> Result<Option<WatchResponse>, Status> {
+        tokio::time::timeout(PATIENCE, self.responses.message())
+            .await
+            .expect("a response in time")
+    }
+
+    async fn response(&mut self) -> WatchResponse {
+        let response = self.next().await.unwrap().expect("a response");
+        let header = response.header.as_ref().expect("a header");
+        assert_eq!(
+            (header.cluster_id, header.member_id, header.raft_term),
+            (CLUSTER, MEMBER, TERM)
+        );
+        response
+    }
+
+    /// Shows that nothing is on its way: a watcher of a new key is made, and its answer comes first.
+    async fn assert_quiet(&mut self) {
+        let id = self.create(one("a key of no one")).await.watch_id;
+        self.cancel(id).await;
+        let canceled = self.response().await;
+        assert!(canceled.canceled && canceled.watch_id == id, "{canceled:?}");
+    }
+}
+
+fn one(key: &'static str) -> WatchCreateRequest {
+    WatchCreateRequest {
+        key: Bytes::from_static(key.as_bytes()),
+        ..WatchCreateRequest::default()
+    }
+}
+
+fn span(key: &'static str, range_end: &'static str) -> WatchCreateRequest {
+    WatchCreateRequest {
+        range_end: Bytes::from_static(range_end.as_bytes()),
+        ..one(key)
+    }
+}
+
+fn from(start_revision: Revision, create: WatchCreateRequest) -> WatchCreateRequest {
+    WatchCreateRequest {
+        start_revision,
+        ..create
+    }
+}
+
+fn revision(response: &WatchResponse) -> Revision {
+    response.header.as_ref().unwrap().revision
+}
+
+fn is_progress(response: &WatchResponse) -> bool {
+    response.events.is_empty() && !response.created && !response.canceled && response.compact_revision == 0
+}
+
+fn events(response: &WatchResponse) -> Vec<mvccpb::Event> {
+    response
+        .events
+        .iter()
+        .map(|event| mvccpb::Event::decode(event.clone()).unwrap())
+        .collect()
+}
+
+/// Events as `key@revision`, with a minus before deletions.
+fn brief(response: &WatchResponse) -> String {
+    let brief = |event: &mvccpb::Event| {
+        let kv = event.kv.as_ref().unwrap();
+        let sign = if event.r#type == 1 { "-" } else { "" };
+        format!("{sign}{}@{}", String::from_utf8_lossy(&kv.key), kv.mod_revision)
+    };
+    events(response).iter().map(brief).collect::<Vec<_>>().join(" ")
+}

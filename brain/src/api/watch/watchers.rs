@@ -1,6 +1,6 @@
 //! The watchers of one stream and whose turn it is.
 //!
-//! Invariant: a watcher that has something to hand out is in `queue`, in `waiting`, or named in the inbox.
+//! Invariant: a watcher that has something to hand out is in `queue`, `waiting` or `held`, or named in the inbox.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
@@ -53,6 +53,10 @@ pub(super) struct Watchers<H> {
     queue: VecDeque<i64>,
     /// Those that need history, by the revision they need.
     waiting: BTreeSet<(Revision, i64)>,
+    /// Those that have only what may not be sent yet.
+    held: Vec<i64>,
+    /// Those that are behind.
+    behind: HashSet<i64>,
     /// Revisions that watchers begin at.
     starts: BTreeSet<(Revision, i64)>,
 }
@@ -67,6 +71,8 @@ impl<H: History> Watchers<H> {
             next_id: 0,
             queue: VecDeque::new(),
             waiting: BTreeSet::new(),
+            held: Vec::new(),
+            behind: HashSet::new(),
             starts: BTreeSet::new(),
         }
     }
@@ -108,6 +114,7 @@ impl<H: History> Watchers<H> {
         };
         self.by_id.insert(id, watcher);
         if behind {
+            self.behind.insert(id);
             self.enqueue(id);
         }
         Ok((id, revision))
@@ -139,6 +146,7 @@ impl<H: History> Watchers<H> {
         let Some(watcher) = self.by_id.remove(&id) else {
             return false;
         };
+        self.behind.remove(&id);
         self.waiting.remove(&(watcher.subscription.next(), id));
         if let Some(start) = watcher.start {
             self.starts.remove(&(start, id));
@@ -156,19 +164,33 @@ impl<H: History> Watchers<H> {
         !self.queue.is_empty()
     }
 
-    /// Gives the first in the queue its turn, and puts it back at the end if there may be more for it.
-    pub(super) fn turn(&mut self) -> Option<Turn> {
+    pub(super) fn any_behind(&self) -> bool {
+        !self.behind.is_empty()
+    }
+
+    /// Queues everyone who was held.
+    pub(super) fn release(&mut self) {
+        for id in std::mem::take(&mut self.held) {
+            self.enqueue(id);
+        }
+    }
+
+    /// Gives the first in the queue its turn, and puts it back at the end if there may be more for it. Nothing after
+    /// revision `through` is sent to who is not behind.
+    pub(super) fn turn(&mut self, through: Revision) -> Option<Turn> {
         let id = self.queue.pop_front()?;
         let Some(watcher) = self.by_id.get_mut(&id) else {
             return Some(Turn::nothing(id));
         };
         watcher.queued = false;
         let subscription = &mut watcher.subscription;
-        let compacted = self.shared.replay.history().compacted();
-        if subscription.is_behind() && subscription.next() < compacted {
-            return Some(self.end(id, compacted));
+        if subscription.is_behind() {
+            let compacted = self.shared.replay.history().compacted();
+            if subscription.next() < compacted {
+                return Some(self.end(id, compacted));
+            }
         }
-        let step = match subscription.step() {
+        let step = match subscription.step(through) {
             Step::Missing(next) => match self.shared.replay.cached(next) {
                 Some(chunk) => subscription.replay(&chunk),
                 None => Step::Missing(next),
@@ -210,8 +232,21 @@ impl<H: History> Watchers<H> {
     }
 
     fn conclude(&mut self, id: i64, step: Step) -> Turn {
+        if self
+            .by_id
+            .get(&id)
+            .is_some_and(|watcher| watcher.subscription.is_behind())
+        {
+            self.behind.insert(id);
+        } else {
+            self.behind.remove(&id);
+        }
         match step {
             Step::Synced => Turn::nothing(id),
+            Step::Held => {
+                self.held.push(id);
+                Turn::nothing(id)
+            }
             Step::Missing(next) => {
                 self.waiting.insert((next, id));
                 Turn::nothing(id)
@@ -287,7 +322,9 @@ impl<H: History> Watchers<H> {
         let watcher = self.by_id.get_mut(&id)?;
         let before = std::mem::replace(&mut watcher.notify, Notify::Due);
         let begun = watcher.start.is_none_or(|start| start <= dispatched);
-        let due = before == Notify::Due && begun && !watcher.subscription.owes(dispatched);
+        // Without what was sent already the answer would go back.
+        let known = watcher.subscription.next() - 1 <= dispatched;
+        let due = before == Notify::Due && begun && known && !watcher.subscription.owes(dispatched);
         due.then(|| response::progress(self.shared.header(dispatched), id))
     }
 
@@ -308,3 +345,6 @@ impl Turn {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use ::fjall::{Error, LsmError};
@@ -80,6 +81,14 @@ pub(super) fn io(error: std::io::Error) -> RowsError {
             RowsError::Corrupt(error.to_string())
         }
         _ => RowsError::Unavailable(error.into()),
+    }
+}
+
+/// Adds the place to damage that fjall found and does not name.
+pub(super) fn within(dir: &Path, error: RowsError) -> RowsError {
+    match error {
+        RowsError::Corrupt(text) => RowsError::Corrupt(format!("{}: {text}", dir.display())),
+        other => other,
     }
 }
 

@@ -26,14 +26,18 @@ const TRAILER: [u8; 4] = *b"FJL\x03";
 /// Longest value that a batch can hold; a longer length is damage, and must not make anybody allocate it.
 const MAX_VALUE: u32 = 1 << 30;
 
+/// fjall counts batches and tables, and keeps the highest bit for itself.
+const MAX_SEQUENCE: u64 = 1 << 48;
+
 /// What the journals hold.
 #[derive(Debug, Default)]
 pub(super) struct Journals {
-    /// Number of the first and the last batch.
-    pub(super) batches: Option<(u64, u64)>,
+    /// Number of the first batch.
+    pub(super) first: u64,
+    /// fjall's sequence number of each batch, ascending.
+    pub(super) sequences: Vec<u64>,
     /// Where and why the newest journal was cut.
     pub(super) cut: Option<String>,
-    sequence: Option<u64>,
 }
 
 /// Reads all journals, and cuts the newest behind its last whole batch.
@@ -83,15 +87,19 @@ impl Journals {
 
     fn follow(&mut self, batch: &Batch) -> Result<(), String> {
         let number = batch.number.ok_or("is a batch without a fence")?;
-        if self.sequence.is_some_and(|before| batch.sequence <= before) {
-            return Err(format!("sequence number {} does not go forward", batch.sequence));
+        let next = self.first + self.sequences.len() as u64;
+        match self.sequences.last() {
+            None => self.first = number,
+            Some(_) if number != next => return Err(format!("is batch {number}, expected {next}")),
+            Some(&before) if batch.sequence <= before => {
+                return Err(format!("sequence number {} does not go forward", batch.sequence));
+            }
+            Some(_) => {}
         }
-        self.sequence = Some(batch.sequence);
-        self.batches = match self.batches {
-            None => Some((number, number)),
-            Some((first, last)) if last + 1 == number => Some((first, number)),
-            Some((_, last)) => return Err(format!("is batch {number}, but {last} was before it")),
-        };
+        if batch.sequence > MAX_SEQUENCE {
+            return Err(format!("sequence number {} is out of reach", batch.sequence));
+        }
+        self.sequences.push(batch.sequence);
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use ::fjall::{AbstractTree, CompressionType, Database, Error, Keyspace, Keyspace
 use arc_swap::ArcSwap;
 use tokio::sync::Mutex;
 
-use super::guard::{Health, caught, io};
+use super::guard::{Health, caught, io, within};
 use super::inspect::{self, named};
 use super::journal::{self, Journals};
 use super::layout::{FENCE_ROW, KEYSPACE, parse_fence};
@@ -105,20 +105,27 @@ fn look_behind(dir: &Path, keyspace: &Keyspace, journals: &Journals) -> Result<(
         row.map(|row| parse_fence(&row).ok_or_else(|| inspect::damaged(dir, "has a fence that is too short")))
             .transpose()
     };
-    // What is in tables has lower sequence numbers than what fjall took from journals.
-    let (in_tables, _) = match keyspace.tree.get_highest_persisted_seqno() {
-        Some(highest) => read(highest + 1)?.unwrap_or_default(),
-        None => Default::default(),
+    // fjall skips batches of journals up to the highest sequence number in tables: these must be those that are in tables.
+    let highest = keyspace.tree.get_highest_persisted_seqno();
+    let in_tables = match highest {
+        Some(highest) => read(highest + 1)?.unwrap_or_default().0,
+        None => 0,
     };
-    let expected = match journals.batches {
-        Some((first, last)) if first > in_tables + 1 || last < in_tables => {
+    let skipped = journals
+        .sequences
+        .partition_point(|&sequence| Some(sequence) <= highest) as u64;
+    let expected = match journals.sequences.len() as u64 {
+        0 => in_tables,
+        length if journals.first + skipped == in_tables + 1 => journals.first + length - 1,
+        length => {
             return Err(inspect::damaged(
                 dir,
-                &format!("has batches up to {in_tables} in tables and from {first} to {last} in journals"),
+                &format!(
+                    "has batches up to {in_tables} in tables, but {length} batches from {} on in journals, {skipped} of them skipped",
+                    journals.first
+                ),
             ));
         }
-        Some((_, last)) => last,
-        None => in_tables,
     };
     let (batch, fence) = match read(::fjall::SeqNo::MAX)? {
         Some((batch, fence)) => (batch, Some(fence)),
@@ -169,11 +176,4 @@ fn keyspace_options(options: &Options) -> KeyspaceCreateOptions {
         .filter_policy(FilterPolicy::all(FilterPolicyEntry::Bloom(
             BloomConstructionPolicy::BitsPerKey(10.0),
         )))
-}
-
-fn within(dir: &Path, error: RowsError) -> RowsError {
-    match error {
-        RowsError::Corrupt(text) => RowsError::Corrupt(format!("{}: {text}", dir.display())),
-        other => other,
-    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ::fjall::{AbstractTree, Database, Guard, Keyspace, Readable, Slice};
 use bytes::Bytes;
 
-use super::guard::{self, caught};
+use super::guard::{self, caught, within};
 use super::layout::{self, loaded, stored};
 use super::{MAX_KEY_LEN, RowsError};
 use crate::rows::{Order, Page, Scan, Snapshot};
@@ -71,16 +71,22 @@ impl Snapshot for FjallSnapshot {
     }
 
     async fn split_points(&self, from: &[u8], to: Option<&[u8]>, parts: usize) -> Result<Vec<Bytes>, RowsError> {
-        caught(|| Ok(self.view.split_points(from, to, parts)))
+        self.view.caught(|| Ok(self.view.split_points(from, to, parts)))
     }
 }
 
 impl View {
+    fn caught<T>(&self, read: impl FnOnce() -> ::fjall::Result<T>) -> Result<T, RowsError> {
+        caught(read).map_err(|error| within(self.keyspace.path(), error))
+    }
+
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, RowsError> {
         if key.is_empty() || key.len() > MAX_KEY_LEN {
             return Ok(None);
         }
-        Ok(caught(|| self.snapshot.get(&self.keyspace, stored(key)))?.map(value))
+        Ok(self
+            .caught(|| self.snapshot.get(&self.keyspace, stored(key)))?
+            .map(value))
     }
 
     fn scan(&self, scan: &Scan) -> Result<Page, RowsError> {
@@ -91,7 +97,7 @@ impl View {
         let Some(range) = layout::range(&scan.from, scan.to.as_deref()) else {
             return Ok(page);
         };
-        caught(|| {
+        self.caught(|| {
             let mut iter = self.snapshot.range(&self.keyspace, range);
             let mut bytes = 0;
             while let Some(row) = match scan.order {

@@ -33,9 +33,14 @@ async fn the_laws_of_rows_hold_on_disk() {
 /// A history whose every prefix can be told: batch `n` is drawn from `seed`, and the fence says `n`.
 struct History {
     seed: u64,
+    max_value: usize,
 }
 
 impl History {
+    fn new(seed: u64) -> Self {
+        Self { seed, max_value: 700 }
+    }
+
     fn fence(batch: u64) -> Option<Bytes> {
         (batch > 0).then(|| Bytes::copy_from_slice(&batch.to_be_bytes()))
     }
@@ -54,7 +59,7 @@ impl History {
                 if random.random_bool(0.25) {
                     laws::delete(key)
                 } else {
-                    let mut value = vec![0; random.random_range(0..700)];
+                    let mut value = vec![0; random.random_range(0..self.max_value)];
                     random.fill(value.as_mut_slice());
                     laws::put(key, value)
                 }
@@ -72,14 +77,5 @@ impl History {
             self.changes(batch),
         )
         .await
-    }
-
-    /// The rows after `batch` batches.
-    async fn model(&self, batch: u64) -> crate::rows::mem::MemRows {
-        let model = crate::rows::mem::MemRows::new();
-        for batch in 1..=batch {
-            self.apply(&model, batch).await.unwrap();
-        }
-        model
     }
 }

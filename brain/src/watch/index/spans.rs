@@ -1,4 +1,4 @@
-//! Groups by range of keys: a treap ordered by range whose subtrees know the furthest end within.
+//! A map from ranges of keys: a treap ordered by range whose subtrees know the furthest end within.
 //!
 //! Invariant: a parent's priority is not lower than its children's, and `furthest` names the node with the greatest
 //! end in the subtree of its node.
@@ -18,14 +18,15 @@ const NONE: Link = Link::MAX;
 struct Node<T> {
     from: Bytes,
     end: End,
-    group: Vec<T>,
+    /// `None` in a node that is free.
+    value: Option<T>,
     priority: u64,
     left: Link,
     right: Link,
     furthest: Link,
 }
 
-/// Groups of `T`, one for each different range.
+/// Values of `T`, one for each different range.
 #[derive(Debug)]
 pub(super) struct Spans<T> {
     nodes: Vec<Node<T>>,
@@ -47,39 +48,45 @@ impl<T> Spans<T> {
         }
     }
 
-    /// The group of a range, made if there is none.
-    pub(super) fn group(&mut self, from: &Bytes, end: &End) -> &mut Vec<T> {
+    /// The value of a range, made if there is none.
+    pub(super) fn get_or_insert_with(&mut self, from: &Bytes, end: &End, make: impl FnOnce() -> T) -> &mut T {
         let link = match self.link(from, end) {
             NONE => self.insert(from.clone(), end.clone()),
             link => link,
         };
-        &mut self.node_mut(link).group
+        self.node_mut(link).value.get_or_insert_with(make)
     }
 
-    /// The group of a range.
-    pub(super) fn find(&mut self, from: &Bytes, end: &End) -> Option<&mut Vec<T>> {
+    /// The value of a range.
+    pub(super) fn get_mut(&mut self, from: &Bytes, end: &End) -> Option<&mut T> {
         match self.link(from, end) {
             NONE => None,
-            link => Some(&mut self.node_mut(link).group),
+            link => self.node_mut(link).value.as_mut(),
         }
     }
 
-    /// Forgets a range and its group.
-    pub(super) fn remove(&mut self, from: &Bytes, end: &End) {
+    /// Forgets a range and answers its value.
+    pub(super) fn remove(&mut self, from: &Bytes, end: &End) -> Option<T> {
+        let link = self.link(from, end);
+        if link == NONE {
+            return None;
+        }
         self.root = self.cut(self.root, from, end);
+        self.free.push(link);
+        self.node_mut(link).value.take()
     }
 
-    /// Calls `found` for the group of every range that `key` is in.
-    pub(super) fn stab<'a>(&'a self, key: &[u8], found: &mut impl FnMut(&'a [T])) {
+    /// Calls `found` for the value of every range that `key` is in.
+    pub(super) fn stab<'a>(&'a self, key: &[u8], found: &mut impl FnMut(&'a T)) {
         self.stab_below(self.root, key, found);
     }
 
-    /// All groups, in no order; those of forgotten ranges are empty.
-    pub(super) fn groups(&self) -> impl Iterator<Item = &Vec<T>> {
-        self.nodes.iter().map(|node| &node.group)
+    /// All values, in no order.
+    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
+        self.nodes.iter().filter_map(|node| node.value.as_ref())
     }
 
-    fn stab_below<'a>(&'a self, mut link: Link, key: &[u8], found: &mut impl FnMut(&'a [T])) {
+    fn stab_below<'a>(&'a self, mut link: Link, key: &[u8], found: &mut impl FnMut(&'a T)) {
         while link != NONE {
             let node = self.node(link);
             if !self.node(node.furthest).end.is_after(key) {
@@ -90,7 +97,7 @@ impl<T> Spans<T> {
                 return; // all ranges to the right begin behind the key
             }
             if node.end.is_after(key) {
-                found(&node.group);
+                node.value.iter().for_each(&mut *found);
             }
             link = node.right;
         }
@@ -116,7 +123,7 @@ impl<T> Spans<T> {
         let node = Node {
             from,
             end,
-            group: Vec::new(),
+            value: None,
             priority,
             left: NONE,
             right: NONE,
@@ -145,11 +152,7 @@ impl<T> Spans<T> {
         match (from, end).cmp(&(&node.from, &node.end)) {
             Ordering::Less => self.node_mut(link).left = self.cut(left, from, end),
             Ordering::Greater => self.node_mut(link).right = self.cut(right, from, end),
-            Ordering::Equal => {
-                self.node_mut(link).group = Vec::new();
-                self.free.push(link);
-                return self.join(left, right);
-            }
+            Ordering::Equal => return self.join(left, right),
         }
         self.measure(link);
         link

@@ -24,10 +24,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn found(index: &Index<u64>, key: &[u8]) -> Vec<u64> {
     let mut ids = Vec::new();
-    index.matches(key, |id, value| {
-        assert_eq!(id, *value);
-        ids.push(id);
-    });
+    index.matches(key, |group| ids.extend(group.members()));
     ids.sort_unstable();
     ids
 }
@@ -37,11 +34,12 @@ proptest! {
     fn the_index_finds_what_a_list_finds(steps in prop::collection::vec(step(), 1..200)) {
         let mut index = Index::new();
         let mut list: Vec<(u64, KeyRange)> = Vec::new();
-        for (id, step) in (0_u64..).zip(steps) {
+        for step in steps {
             match step {
                 Step::Insert(from, end) => {
                     let Ok(range) = KeyRange::from_request(from, end) else { continue };
-                    index.insert(&range, id, id);
+                    let id = index.last_id + 1;
+                    assert_eq!(index.insert(&range, id), id);
                     list.push((id, range));
                 }
                 Step::Remove(at) if !list.is_empty() => {
@@ -72,13 +70,13 @@ fn ten_thousand_ranges_in_order_make_a_shallow_tree() {
         let end = Bytes::from(format!("{:06}", n + 1));
         KeyRange::from_request(from, end).unwrap()
     };
-    for n in 0..10_000 {
-        index.insert(&range(n), n, n);
+    for n in 1..=10_000 {
+        assert_eq!(index.insert(&range(n), n), n);
     }
     let depth = index.spans.verify();
     assert!(depth < 80, "the tree is {depth} deep");
     assert_eq!(found(&index, b"004711x"), [4711]);
-    for n in 0..10_000 {
+    for n in 1..=10_000 {
         assert_eq!(index.remove(&range(n), n), Some(n));
     }
     assert_eq!(found(&index, b"004711x"), [0; 0]);
@@ -88,8 +86,8 @@ fn ten_thousand_ranges_in_order_make_a_shallow_tree() {
 fn a_watcher_of_many_on_one_range_is_taken_out_alone() {
     let mut index = Index::new();
     let all = KeyRange::from_request(Bytes::new(), Bytes::from_static(&[0])).unwrap();
-    for id in 0..1000 {
-        index.insert(&all, id, id);
+    for id in 1..=1000 {
+        assert_eq!(index.insert(&all, id), id);
     }
     assert_eq!(index.remove(&all, 500), Some(500));
     assert_eq!(found(&index, b"k").len(), 999);

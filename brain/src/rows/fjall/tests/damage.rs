@@ -34,23 +34,18 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Journals are 64 MiB of mostly nothing.
+/// Journals without the zeros at the end: they are 64 MiB of mostly nothing.
 fn copy_sparsely(from: &Path, to: &Path) {
     let bytes = fs::read(from).unwrap();
-    let used = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    let is_journal = from.extension().is_some_and(|extension| extension == "jnl");
+    let used = if is_journal { used_of(&bytes) } else { bytes.len() };
     fs::write(to, &bytes[..used]).unwrap();
-    fs::File::options()
-        .write(true)
-        .open(to)
-        .unwrap()
-        .set_len(bytes.len() as u64)
-        .unwrap();
 }
 
 /// Databases as they lay on disk after some of the batches, the last one after all of them.
 async fn build(root: &Path, stops: &[u64]) -> Vec<PathBuf> {
     let dir = root.join("rows");
-    let history = History { seed: SEED };
+    let history = History::new(SEED);
     let mut copies = Vec::new();
     let mut batch = 0;
     for &stop in stops {
@@ -97,7 +92,11 @@ async fn look(dir: &Path, models: &[Vec<(bytes::Bytes, bytes::Bytes)>]) -> Outco
                 dir.display()
             );
             for (key, value) in wanted {
-                assert_eq!(snapshot.get(key).await.unwrap().as_ref(), Some(value));
+                match snapshot.get(key).await {
+                    Ok(found) => assert_eq!(found.as_ref(), Some(value)),
+                    Err(RowsError::Corrupt(reason)) => return Outcome::Refused(reason),
+                    Err(error) => panic!("not how damage is told: {error:?}"),
+                }
             }
             Outcome::Batch(batch)
         }
@@ -108,7 +107,7 @@ async fn look(dir: &Path, models: &[Vec<(bytes::Bytes, bytes::Bytes)>]) -> Outco
 
 /// The rows after each batch.
 async fn models() -> Vec<Vec<(bytes::Bytes, bytes::Bytes)>> {
-    let history = History { seed: SEED };
+    let history = History::new(SEED);
     let rows = crate::rows::mem::MemRows::new();
     let mut models = vec![laws::content(&rows).await];
     for batch in 1..=BATCHES {
@@ -139,8 +138,22 @@ async fn a_flipped_bit_is_told_or_leaves_an_earlier_batch() {
             let mut bytes = fs::read(&target).unwrap();
             bytes[byte] ^= 1 << bit;
             fs::write(&target, bytes).unwrap();
-            match look(&scratch, &models).await {
-                Outcome::Refused(_) => refused += 1,
+            let outcome = look(&scratch, &models).await;
+            if let Some(current) = is_manifest(&file) {
+                match outcome {
+                    Outcome::Refused(reason) => {
+                        assert!(current && reason.contains(target.to_str().unwrap()), "{reason}")
+                    }
+                    Outcome::Batch(batch) => assert!(!current && batch == BATCHES, "{}: {batch}", file.display()),
+                }
+                fs::remove_dir_all(&scratch).unwrap();
+                continue;
+            }
+            match outcome {
+                Outcome::Refused(reason) => {
+                    assert!(reason.contains(scratch.to_str().unwrap()), "{reason:?} names no place");
+                    refused += 1;
+                }
                 Outcome::Batch(BATCHES) => unharmed += 1,
                 Outcome::Batch(_) => earlier += 1,
             }
@@ -167,8 +180,9 @@ async fn a_missing_file_is_told_or_leaves_an_earlier_batch() {
                 assert!(reason.contains(scratch.to_str().unwrap()), "{reason:?} names no place")
             }
             Outcome::Batch(batch) => {
-                assert!(
-                    is_outdated_manifest(&file),
+                assert_eq!(
+                    is_manifest(&file),
+                    Some(false),
                     "without {} batch {batch} came back",
                     file.display()
                 );
@@ -179,13 +193,11 @@ async fn a_missing_file_is_told_or_leaves_an_earlier_batch() {
     }
 }
 
-/// fjall leaves manifests behind that `current` does not name any more.
-fn is_outdated_manifest(file: &Path) -> bool {
-    let number = file
-        .file_name()
-        .and_then(|name| name.to_str()?.strip_prefix('v')?.parse::<u64>().ok());
-    let current = fs::read(file.with_file_name("current")).unwrap_or_default();
-    number.is_some_and(|number| !current.starts_with(&number.to_le_bytes()))
+/// Whether a manifest is the one that `current` names; fjall leaves others behind. `None` for other files.
+fn is_manifest(file: &Path) -> Option<bool> {
+    let number: u64 = file.file_name()?.to_str()?.strip_prefix('v')?.parse().ok()?;
+    let current = fs::read(file.with_file_name("current")).unwrap();
+    Some(current.starts_with(&number.to_le_bytes()))
 }
 
 /// Cuts the only journal in two behind some batch, as if fjall had begun a second one there and not yet made tables of the first.
@@ -196,7 +208,7 @@ async fn build_with_two_journals(root: &Path) -> PathBuf {
         ..small()
     };
     let rows = FjallRows::open(&dir, options).unwrap();
-    let history = History { seed: SEED };
+    let history = History::new(SEED);
     let mut border = 0;
     for batch in 1..=BATCHES {
         history.apply(&rows, batch).await.unwrap();
@@ -212,10 +224,18 @@ async fn build_with_two_journals(root: &Path) -> PathBuf {
     dir
 }
 
-/// Bytes before the zeros at the end. A journal's last used byte is the 3 of a trailer.
 fn used(file: &Path) -> usize {
-    fs::read(file)
-        .unwrap()
+    used_of(&fs::read(file).unwrap())
+}
+
+/// Bytes before the zeros at the end. The last byte of a journal's last batch is a 3.
+fn used_of(bytes: &[u8]) -> usize {
+    let zeros: &[u8] = &[0; 1 << 16];
+    let mut end = bytes.len();
+    while end >= zeros.len() && bytes[end - zeros.len()..end] == *zeros {
+        end -= zeros.len();
+    }
+    bytes[..end]
         .iter()
         .rposition(|&byte| byte != 0)
         .map_or(0, |last| last + 1)
@@ -261,6 +281,47 @@ async fn a_damaged_or_missing_older_journal_is_told_before_anything_is_changed()
     }
 }
 
+/// The sequence number of a batch is in no checksum, and fjall skips a batch whose number is low.
+#[tokio::test]
+async fn a_batch_with_another_sequence_number_is_told() {
+    let root = tempfile::tempdir().unwrap();
+    let copies = build(root.path(), &[BATCHES / 2, BATCHES]).await;
+    let models = models().await;
+    let journal = copies[1].join("0.jnl");
+    let bytes = fs::read(&journal).unwrap();
+    let first = inspect_first_unflushed(&copies[1], &bytes).await;
+    let scratch = root.path().join("scratch");
+    for sequence in [0u64, 1, 1 << 50, u64::MAX] {
+        copy(&copies[1], &scratch);
+        // As if the journal began there, and the batch had another number.
+        let mut journal = bytes[first..].to_vec();
+        journal[5..13].copy_from_slice(&sequence.to_le_bytes());
+        fs::write(scratch.join("0.jnl"), journal).unwrap();
+        match look(&scratch, &models).await {
+            Outcome::Refused(reason) => {
+                assert!(reason.contains(scratch.to_str().unwrap()), "{reason:?} names no place")
+            }
+            Outcome::Batch(batch) => panic!("sequence number {sequence}: batch {batch} came back"),
+        }
+        fs::remove_dir_all(&scratch).unwrap();
+    }
+}
+
+/// Where the first batch begins that is in no table.
+async fn inspect_first_unflushed(dir: &Path, journal: &[u8]) -> usize {
+    let scratch = dir.with_extension("tables");
+    copy(dir, &scratch);
+    fs::write(scratch.join("0.jnl"), []).unwrap();
+    let rows = FjallRows::open(&scratch, small()).unwrap();
+    let in_tables = History::batch_of(rows.fence().await.unwrap().as_ref());
+    assert!((1..BATCHES).contains(&in_tables));
+    let mut fence = vec![0u8];
+    fence.extend_from_slice(&in_tables.to_be_bytes());
+    let trailer = b"FJL\x03";
+    let at = journal.windows(9).position(|window| window == fence).unwrap();
+    at + journal[at..].windows(4).position(|window| window == trailer).unwrap() + 4
+}
+
 /// Behind a power failure any page of what was not synced may be missing, the first as well as the last.
 #[tokio::test]
 async fn holes_in_the_newest_journal_are_a_torn_tail() {
@@ -274,7 +335,9 @@ async fn holes_in_the_newest_journal_are_a_torn_tail() {
         copy(&built, &scratch);
         let mut bytes = fs::read(scratch.join("1.jnl")).unwrap();
         let from = random.random_range(0..length);
-        bytes[from..(from + 4096).min(length)].fill(0);
+        // Small enough to lie within one value, too.
+        let hole = random.random_range(1..4096);
+        bytes[from..(from + hole).min(length)].fill(0);
         fs::write(scratch.join("1.jnl"), bytes).unwrap();
         match look(&scratch, &models).await {
             Outcome::Batch(batch) => assert!((BATCHES / 2..BATCHES).contains(&batch), "batch {batch} came back"),
@@ -283,7 +346,7 @@ async fn holes_in_the_newest_journal_are_a_torn_tail() {
         // The cut is final: what is written now stands right behind it.
         let rows = FjallRows::open(&scratch, small()).unwrap();
         let batch = History::batch_of(rows.fence().await.unwrap().as_ref());
-        History { seed: SEED }.apply(&rows, batch + 1).await.unwrap();
+        History::new(SEED).apply(&rows, batch + 1).await.unwrap();
         drop(rows);
         assert!(matches!(look(&scratch, &models).await, Outcome::Batch(found) if found == batch + 1));
         fs::remove_dir_all(&scratch).unwrap();

@@ -1,0 +1,140 @@
+//! The service `etcdserverpb.KV`.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+
+use futures::Stream;
+use prost::Message;
+use tonic::{Request, Response, Status};
+
+use super::store::Store;
+use super::{request, response};
+use crate::mvcc::evaluate::Evaluator;
+use crate::mvcc::op::{Op, OpResult, TxnOp};
+use crate::mvcc::overlay::{Head, Overlay};
+use crate::pb::etcdserverpb as pb;
+use crate::rows::Rows;
+use crate::sequencer::command::{Answer, Request as Command};
+
+mod stream;
+
+/// The service over a store.
+pub struct KvService<R: Rows>(pub Store<R>);
+
+#[tonic::async_trait]
+impl<R: Rows> pb::kv_server::Kv for KvService<R> {
+    type RangeStreamStream = Pin<Box<dyn Stream<Item = Result<pb::RangeStreamResponse, Status>> + Send>>;
+
+    async fn range(&self, request: Request<pb::RangeRequest>) -> Result<Response<pb::RangeResponse>, Status> {
+        let op = request::range(request.get_ref())?;
+        let view = self.0.view()?;
+        let result = view.range(&op).await.map_err(|error| self.0.failed(error))?;
+        Ok(Response::new(response::range(self.0.header(view.revision), result)))
+    }
+
+    async fn range_stream(
+        &self,
+        request: Request<pb::RangeRequest>,
+    ) -> Result<Response<Self::RangeStreamStream>, Status> {
+        let op = request::range(request.get_ref())?;
+        if op.needs_all() || request.get_ref().sort_target != 0 {
+            return Err(Status::unimplemented(
+                "etcdserver: a range stream has no order and no bounds of revisions",
+            ));
+        }
+        stream::open(self.0.clone(), op).map(|stream| Response::new(Box::pin(stream) as Self::RangeStreamStream))
+    }
+
+    async fn put(&self, request: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
+        let request = request.into_inner();
+        let op = request::put(&request, &self.0.limits)?;
+        let size = self.0.limits.check_size(request.encoded_len())?;
+        match self.write(Op::Put(op), size).await? {
+            (revision, OpResult::Put(prev)) => Ok(Response::new(response::put(self.0.header(revision), prev))),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn delete_range(
+        &self,
+        request: Request<pb::DeleteRangeRequest>,
+    ) -> Result<Response<pb::DeleteRangeResponse>, Status> {
+        let request = request.into_inner();
+        let op = request::delete(&request)?;
+        let size = self.0.limits.check_size(request.encoded_len())?;
+        match self.write(Op::Delete(op), size).await? {
+            (revision, OpResult::Delete(deleted, kvs)) => {
+                Ok(Response::new(response::delete(self.0.header(revision), deleted, kvs)))
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn txn(&self, request: Request<pb::TxnRequest>) -> Result<Response<pb::TxnResponse>, Status> {
+        let request = request.into_inner();
+        let op = request::txn(&request, &self.0.limits)?;
+        if op.is_readonly() {
+            return self.read_only(op).await;
+        }
+        let size = self.0.limits.check_size(request.encoded_len())?;
+        match self.write(Op::Txn(op), size).await? {
+            (revision, OpResult::Txn(result)) => Ok(Response::new(response::txn(self.0.header(revision), result))),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn compact(
+        &self,
+        request: Request<pb::CompactionRequest>,
+    ) -> Result<Response<pb::CompactionResponse>, Status> {
+        let request = request.into_inner();
+        let mut deleted = self.0.state.deleted_up_to();
+        let answer = self
+            .0
+            .ask(Command::Compact(request.revision), request.encoded_len())
+            .await?;
+        if request.physical {
+            let done = deleted.wait_for(|deleted| *deleted >= request.revision).await;
+            done.map_err(|_| super::status::Error::Stopped)?;
+        }
+        Ok(Response::new(pb::CompactionResponse {
+            header: Some(self.0.header(answer.revision)),
+        }))
+    }
+}
+
+impl<R: Rows> KvService<R> {
+    async fn write(&self, op: Op, size: usize) -> Result<(i64, OpResult), Status> {
+        let Answer { revision, result } = self.0.ask(Command::Write(op), size).await?;
+        result.map(|result| (revision, result)).ok_or_else(unexpected)
+    }
+
+    /// A txn that changes nothing needs no writer.
+    async fn read_only(&self, op: TxnOp) -> Result<Response<pb::TxnResponse>, Status> {
+        let view = self.0.view()?;
+        let mut evaluator = Evaluator {
+            view: &view,
+            leases: self.0.state.leases_mutex(),
+            overlay: &mut Overlay::default(),
+            prefetched: &HashMap::new(),
+            head: Head {
+                revision: view.revision,
+                compacted: view.compacted,
+            },
+            changes: Vec::new(),
+        };
+        match evaluator
+            .run(&Op::Txn(op))
+            .await
+            .map_err(|error| self.0.failed(error))?
+        {
+            OpResult::Txn(result) => Ok(Response::new(response::txn(self.0.header(view.revision), result))),
+            _ => Err(unexpected()),
+        }
+    }
+}
+
+/// An operation is always answered by a result of its kind.
+fn unexpected() -> Status {
+    Status::internal("etcdserver: a result of another kind than the operation")
+}

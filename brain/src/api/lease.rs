@@ -1,0 +1,155 @@
+//! The service `etcdserverpb.Lease`.
+
+use std::pin::Pin;
+
+use async_stream::try_stream;
+use futures::Stream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::status::Error;
+use super::store::Store;
+use crate::lease::MAX_TTL;
+use crate::mvcc::LeaseId;
+use crate::pb::etcdserverpb as pb;
+use crate::rows::Rows;
+use crate::sequencer::command::Request as Command;
+use crate::state::since_boot;
+
+/// The service over a store.
+pub struct LeaseService<R: Rows> {
+    /// The store.
+    pub store: Store<R>,
+    /// The shortest time to live that is granted, in seconds: etcd raises shorter ones to 1.5 election timeouts.
+    pub min_ttl: i64,
+}
+
+#[tonic::async_trait]
+impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
+    type LeaseKeepAliveStream = Pin<Box<dyn Stream<Item = Result<pb::LeaseKeepAliveResponse, Status>> + Send>>;
+
+    async fn lease_grant(
+        &self,
+        request: Request<pb::LeaseGrantRequest>,
+    ) -> Result<Response<pb::LeaseGrantResponse>, Status> {
+        let request = request.into_inner();
+        if request.ttl > MAX_TTL {
+            return Err(Error::LeaseTtlTooLarge.into());
+        }
+        let ttl = request.ttl.max(self.min_ttl);
+        let id = if request.id == 0 { self.free_id() } else { request.id };
+        let answer = self.store.ask(Command::Grant(LeaseId(id), ttl), 64).await?;
+        let header = Some(self.store.header(answer.revision));
+        Ok(Response::new(pb::LeaseGrantResponse {
+            header,
+            id,
+            ttl,
+            error: String::new(),
+        }))
+    }
+
+    async fn lease_revoke(
+        &self,
+        request: Request<pb::LeaseRevokeRequest>,
+    ) -> Result<Response<pb::LeaseRevokeResponse>, Status> {
+        let id = LeaseId(request.get_ref().id);
+        let answer = self.store.ask(Command::Revoke { id, expired: false }, 64).await?;
+        Ok(Response::new(pb::LeaseRevokeResponse {
+            header: Some(self.store.header(answer.revision)),
+        }))
+    }
+
+    async fn lease_keep_alive(
+        &self,
+        request: Request<Streaming<pb::LeaseKeepAliveRequest>>,
+    ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
+        let mut requests = request.into_inner();
+        let store = self.store.clone();
+        let answers = try_stream! {
+            while let Some(request) = requests.message().await? {
+                yield keep_alive(&store, request.id).await?;
+            }
+        };
+        Ok(Response::new(Box::pin(answers)))
+    }
+
+    async fn lease_time_to_live(
+        &self,
+        request: Request<pb::LeaseTimeToLiveRequest>,
+    ) -> Result<Response<pb::LeaseTimeToLiveResponse>, Status> {
+        let request = request.into_inner();
+        let header = Some(self.store.header(self.store.view()?.revision));
+        let info = self.store.state.leases().info(LeaseId(request.id), since_boot());
+        let answer = match info {
+            None => pb::LeaseTimeToLiveResponse {
+                header,
+                id: request.id,
+                ttl: -1,
+                ..Default::default()
+            },
+            Some(info) => pb::LeaseTimeToLiveResponse {
+                header,
+                id: request.id,
+                ttl: i64::try_from(info.remaining.as_secs()).unwrap_or(i64::MAX),
+                granted_ttl: info.granted_ttl,
+                keys: if request.keys { info.keys } else { Vec::new() },
+            },
+        };
+        Ok(Response::new(answer))
+    }
+
+    async fn lease_leases(
+        &self,
+        _: Request<pb::LeaseLeasesRequest>,
+    ) -> Result<Response<pb::LeaseLeasesResponse>, Status> {
+        let header = Some(self.store.header(self.store.view()?.revision));
+        let leases = self
+            .store
+            .state
+            .leases()
+            .ids()
+            .map(|id| pb::LeaseStatus { id: id.0 })
+            .collect();
+        Ok(Response::new(pb::LeaseLeasesResponse { header, leases }))
+    }
+}
+
+impl<R: Rows> LeaseService<R> {
+    /// Answers one keep-alive of a stream.
+    ///
+    /// # Errors
+    /// With etcd's status.
+    pub async fn keep_alive(&self, request: pb::LeaseKeepAliveRequest) -> Result<pb::LeaseKeepAliveResponse, Status> {
+        keep_alive(&self.store, request.id).await
+    }
+
+    /// A positive id that no lease has.
+    fn free_id(&self) -> i64 {
+        let leases = self.store.state.leases();
+        loop {
+            let id = rand::random::<i64>() & i64::MAX;
+            if id != 0 && !leases.contains(LeaseId(id)) {
+                return id;
+            }
+        }
+    }
+}
+
+/// Answers one keep-alive: a lease that is gone has no time to live.
+async fn keep_alive<R: Rows>(store: &Store<R>, id: i64) -> Result<pb::LeaseKeepAliveResponse, Status> {
+    // Like etcd's, the header is older than the renewal.
+    let header = Some(store.header(store.view()?.revision));
+    let ttl = renew(store, LeaseId(id)).await?;
+    Ok(pb::LeaseKeepAliveResponse { header, id, ttl })
+}
+
+/// Renews a lease; answers with its time to live, or 0 if there is none.
+async fn renew<R: Rows>(store: &Store<R>, id: LeaseId) -> Result<i64, Status> {
+    let Some(renewed) = store.state.leases().renew(id, since_boot()) else {
+        return Ok(0);
+    };
+    if renewed.clear_checkpoint {
+        // A restart must not expire earlier what was renewed now.
+        store.ask(Command::Checkpoint(id, 0), 64).await?;
+    }
+    Ok(renewed.ttl)
+}

@@ -1,0 +1,169 @@
+//! The service `etcdserverpb.Maintenance`.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures::Stream;
+use tonic::{Request, Response, Status};
+
+use super::status::Error;
+use super::store::Store;
+use crate::mvcc::op::Span;
+use crate::mvcc::view::View;
+use crate::pb::etcdserverpb as pb;
+use crate::rows::{Rows, RowsError, Snapshot};
+use crate::sequencer::command::Request as Command;
+use crate::state::{CORRUPT, NOSPACE};
+
+/// The service over a store.
+pub struct MaintenanceService<R: Rows> {
+    /// The store.
+    pub store: Store<R>,
+    /// Bytes that the store occupies on its medium.
+    pub size: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// `--quota-backend-bytes`; 0 is none.
+    pub quota: u64,
+}
+
+#[tonic::async_trait]
+impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
+    type SnapshotStream = Pin<Box<dyn Stream<Item = Result<pb::SnapshotResponse, Status>> + Send>>;
+
+    async fn alarm(&self, request: Request<pb::AlarmRequest>) -> Result<Response<pb::AlarmResponse>, Status> {
+        let request = request.into_inner();
+        let (member, kind) = (request.member_id, request.alarm);
+        let raised = self.store.state.alarms().contains(&(kind, member));
+        let alarms = match request.action {
+            // GET: of one kind, or all.
+            0 => {
+                let raised = self.store.state.alarms();
+                let asked = raised.iter().filter(|(raised, _)| kind == 0 || *raised == kind);
+                asked
+                    .map(|(alarm, member_id)| pb::AlarmMember {
+                        member_id: *member_id,
+                        alarm: *alarm,
+                    })
+                    .collect()
+            }
+            // ACTIVATE and DEACTIVATE answer with what is raised or was cleared.
+            action @ (1 | 2) if kind != 0 && (action == 1 || raised) => {
+                self.store.ask(Command::Alarm(member, kind, action == 1), 64).await?;
+                vec![pb::AlarmMember {
+                    member_id: member,
+                    alarm: kind,
+                }]
+            }
+            _ => Vec::new(),
+        };
+        let header = Some(self.store.header(self.store.state.view().revision));
+        Ok(Response::new(pb::AlarmResponse { header, alarms }))
+    }
+
+    async fn status(&self, _: Request<pb::StatusRequest>) -> Result<Response<pb::StatusResponse>, Status> {
+        let committed = self.store.state.committed().0;
+        let size = i64::try_from((self.size)()).unwrap_or(i64::MAX);
+        let alarms = self.store.state.alarms().clone();
+        let errors = alarms.iter().map(|(kind, member)| {
+            let kind = match *kind {
+                NOSPACE => "NOSPACE",
+                CORRUPT => "CORRUPT",
+                _ => "NONE",
+            };
+            format!("memberID:{member} alarm:{kind} ")
+        });
+        Ok(Response::new(pb::StatusResponse {
+            header: Some(self.store.header(self.store.state.view().revision)),
+            version: crate::version::ETCD.to_owned(),
+            db_size: size,
+            leader: self.store.member_id,
+            raft_index: committed,
+            raft_term: self.store.state.epoch(),
+            raft_applied_index: committed,
+            errors: errors.collect(),
+            db_size_in_use: size,
+            is_learner: false,
+            storage_version: "3.6.0".to_owned(),
+            db_size_quota: i64::try_from(self.quota).unwrap_or(i64::MAX),
+            downgrade_info: Some(pb::DowngradeInfo::default()),
+        }))
+    }
+
+    /// Space is given back as compaction goes on: there is nothing to do.
+    async fn defragment(&self, _: Request<pb::DefragmentRequest>) -> Result<Response<pb::DefragmentResponse>, Status> {
+        Ok(Response::new(pb::DefragmentResponse { header: None }))
+    }
+
+    async fn hash(&self, _: Request<pb::HashRequest>) -> Result<Response<pb::HashResponse>, Status> {
+        let view = self.store.view()?;
+        let hash = hash(&view, view.revision)
+            .await
+            .map_err(|error| self.store.rows_failed(&error))?;
+        Ok(Response::new(pb::HashResponse {
+            header: Some(self.store.header(view.revision)),
+            hash,
+        }))
+    }
+
+    async fn hash_kv(&self, request: Request<pb::HashKvRequest>) -> Result<Response<pb::HashKvResponse>, Status> {
+        let view = self.store.view()?;
+        let at = view
+            .resolve(request.get_ref().revision)
+            .map_err(super::store::refused)?;
+        let hash = hash(&view, at).await.map_err(|error| self.store.rows_failed(&error))?;
+        Ok(Response::new(pb::HashKvResponse {
+            header: Some(self.store.header(view.revision)),
+            hash,
+            compact_revision: view.compacted,
+            hash_revision: at,
+        }))
+    }
+
+    async fn snapshot(&self, _: Request<pb::SnapshotRequest>) -> Result<Response<Self::SnapshotStream>, Status> {
+        Err(Status::unimplemented(
+            "etcdserver: a snapshot in etcd's file format is not supported",
+        ))
+    }
+
+    async fn move_leader(
+        &self,
+        request: Request<pb::MoveLeaderRequest>,
+    ) -> Result<Response<pb::MoveLeaderResponse>, Status> {
+        if request.get_ref().target_id != self.store.member_id {
+            return Err(Error::BadLeaderTransferee.into());
+        }
+        Ok(Response::new(pb::MoveLeaderResponse { header: None }))
+    }
+
+    async fn downgrade(
+        &self,
+        request: Request<pb::DowngradeRequest>,
+    ) -> Result<Response<pb::DowngradeResponse>, Status> {
+        // 0 VALIDATE, 1 ENABLE, 2 CANCEL: there is no older version whose data this one could write.
+        Err(match request.get_ref().action {
+            2 => Error::NoInflightDowngrade.into(),
+            _ => Error::InvalidDowngradeTargetVersion.into(),
+        })
+    }
+}
+
+/// A hash of all pairs at a revision: equal on all members that have the same.
+async fn hash<S: Snapshot>(view: &View<S>, at: i64) -> Result<u32, RowsError> {
+    let everything = Span {
+        key: bytes::Bytes::from_static(&[0]),
+        end: bytes::Bytes::from_static(&[0]),
+    };
+    let mut cursor = view.cursor(&everything, at, true);
+    let mut hash = 0;
+    while let Some(page) = cursor.next(usize::MAX).await? {
+        for kv in page {
+            for number in [kv.create_revision, kv.mod_revision, kv.version, kv.lease.0] {
+                hash = crc32c::crc32c_append(hash, &number.to_be_bytes());
+            }
+            for bytes in [&kv.key, &kv.value] {
+                hash = crc32c::crc32c_append(hash, &bytes.len().to_be_bytes());
+                hash = crc32c::crc32c_append(hash, bytes);
+            }
+        }
+    }
+    Ok(hash)
+}

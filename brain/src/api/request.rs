@@ -1,0 +1,259 @@
+//! Requests from the wire: checked as etcd checks them before it looks at its state, then turned into operations.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+
+use super::status::Error;
+use crate::mvcc::LeaseId;
+use crate::mvcc::op::{
+    Compare, CompareResult, CompareTarget, DeleteOp, Op, PutOp, RangeOp, SortOrder, SortTarget, Span, TxnOp,
+};
+use crate::pb::etcdserverpb as pb;
+use pb::compare::TargetUnion;
+use pb::request_op::Request;
+
+/// What a request may be.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// `--max-txn-ops`.
+    pub txn_ops: usize,
+    /// `--max-request-bytes`.
+    pub request_bytes: usize,
+    /// The longest key that the rows take, in bytes.
+    pub key_bytes: usize,
+}
+
+/// Bytes that etcd adds to a request before it compares it with `--max-request-bytes`.
+const ENVELOPE: usize = 20;
+
+impl Limits {
+    /// Refuses what is too long. `encoded` is the request's length on the wire.
+    ///
+    /// # Errors
+    /// [`Error::RequestTooLarge`].
+    pub fn check_size(&self, encoded: usize) -> Result<usize, Error> {
+        if encoded + ENVELOPE > self.request_bytes {
+            Err(Error::RequestTooLarge)
+        } else {
+            Ok(encoded)
+        }
+    }
+}
+
+/// Reads a range request.
+///
+/// # Errors
+/// As etcd's `checkRangeRequest`.
+pub fn range(request: &pb::RangeRequest) -> Result<RangeOp, Error> {
+    if request.key.is_empty() {
+        return Err(Error::EmptyKey);
+    }
+    let order = match request.sort_order {
+        0 => SortOrder::None,
+        1 => SortOrder::Ascend,
+        2 => SortOrder::Descend,
+        _ => return Err(Error::InvalidSortOption),
+    };
+    let target = match request.sort_target {
+        0 => SortTarget::Key,
+        1 => SortTarget::Version,
+        2 => SortTarget::Create,
+        3 => SortTarget::Mod,
+        4 => SortTarget::Value,
+        _ => return Err(Error::InvalidSortOption),
+    };
+    Ok(RangeOp {
+        span: span(&request.key, &request.range_end),
+        limit: request.limit,
+        revision: request.revision,
+        order,
+        target,
+        keys_only: request.keys_only,
+        count_only: request.count_only,
+        mod_revision: (request.min_mod_revision, request.max_mod_revision),
+        create_revision: (request.min_create_revision, request.max_create_revision),
+    })
+}
+
+/// Reads a put request.
+///
+/// # Errors
+/// As etcd's `checkPutRequest`.
+pub fn put(request: &pb::PutRequest, limits: &Limits) -> Result<PutOp, Error> {
+    if request.key.is_empty() {
+        return Err(Error::EmptyKey);
+    }
+    if request.ignore_value && !request.value.is_empty() {
+        return Err(Error::ValueProvided);
+    }
+    if request.ignore_lease && request.lease != 0 {
+        return Err(Error::LeaseProvided);
+    }
+    if request.key.len() > limits.key_bytes {
+        return Err(Error::RequestTooLarge);
+    }
+    Ok(PutOp {
+        key: own(&request.key),
+        value: own(&request.value),
+        lease: LeaseId(request.lease),
+        prev_kv: request.prev_kv,
+        ignore_value: request.ignore_value,
+        ignore_lease: request.ignore_lease,
+    })
+}
+
+/// Reads a delete request.
+///
+/// # Errors
+/// As etcd's `checkDeleteRequest`.
+pub fn delete(request: &pb::DeleteRangeRequest) -> Result<DeleteOp, Error> {
+    if request.key.is_empty() {
+        return Err(Error::EmptyKey);
+    }
+    Ok(DeleteOp {
+        span: span(&request.key, &request.range_end),
+        prev_kv: request.prev_kv,
+    })
+}
+
+/// Reads a txn request.
+///
+/// # Errors
+/// As etcd's `checkTxnRequest` and `checkIntervals`.
+pub fn txn(request: &pb::TxnRequest, limits: &Limits) -> Result<TxnOp, Error> {
+    let op = checked_txn(request, limits.txn_ops, limits)?;
+    check_overlaps(&op.success)?;
+    check_overlaps(&op.failure)?;
+    Ok(op)
+}
+
+fn checked_txn(request: &pb::TxnRequest, max_ops: usize, limits: &Limits) -> Result<TxnOp, Error> {
+    let ops = request
+        .compare
+        .len()
+        .max(request.success.len())
+        .max(request.failure.len());
+    let Some(left) = max_ops.checked_sub(ops) else {
+        return Err(Error::TooManyOps);
+    };
+    if request.compare.iter().any(|compare| compare.key.is_empty()) {
+        return Err(Error::EmptyKey);
+    }
+    let branch = |ops: &[pb::RequestOp]| {
+        ops.iter()
+            .map(|op| checked_op(op, left, limits))
+            .collect::<Result<Vec<_>, _>>()
+    };
+    Ok(TxnOp {
+        success: branch(&request.success)?,
+        failure: branch(&request.failure)?,
+        compares: request.compare.iter().map(compare).collect(),
+    })
+}
+
+fn checked_op(op: &pb::RequestOp, max_ops: usize, limits: &Limits) -> Result<Op, Error> {
+    match &op.request {
+        Some(Request::RequestRange(request)) => range(request).map(Op::Range),
+        Some(Request::RequestPut(request)) => put(request, limits).map(Op::Put),
+        Some(Request::RequestDeleteRange(request)) => delete(request).map(Op::Delete),
+        Some(Request::RequestTxn(request)) => checked_txn(request, max_ops, limits).map(Op::Txn),
+        None => Err(Error::KeyNotFound),
+    }
+}
+
+fn compare(request: &pb::Compare) -> Compare {
+    let union = request.target_union.as_ref();
+    let target = match request.target {
+        0 => CompareTarget::Version(match union {
+            Some(TargetUnion::Version(version)) => *version,
+            _ => 0,
+        }),
+        1 => CompareTarget::Create(match union {
+            Some(TargetUnion::CreateRevision(revision)) => *revision,
+            _ => 0,
+        }),
+        2 => CompareTarget::Mod(match union {
+            Some(TargetUnion::ModRevision(revision)) => *revision,
+            _ => 0,
+        }),
+        3 => CompareTarget::Value(match union {
+            Some(TargetUnion::Value(value)) => own(value),
+            _ => Bytes::new(),
+        }),
+        4 => CompareTarget::Lease(match union {
+            Some(TargetUnion::Lease(lease)) => *lease,
+            _ => 0,
+        }),
+        _ => CompareTarget::Unknown,
+    };
+    let result = match request.result {
+        0 => CompareResult::Equal,
+        1 => CompareResult::Greater,
+        2 => CompareResult::Less,
+        3 => CompareResult::NotEqual,
+        _ => CompareResult::Unknown,
+    };
+    Compare {
+        span: span(&request.key, &request.range_end),
+        target,
+        result,
+    }
+}
+
+/// Refuses a branch that puts a key twice, or puts one that it deletes. Answers with what it puts and deletes.
+fn check_overlaps(ops: &[Op]) -> Result<(HashSet<&Bytes>, Vec<&Span>), Error> {
+    let mut deletes: Vec<&Span> = ops
+        .iter()
+        .filter_map(|op| match op {
+            // Etcd does not see overlaps with deletions that reach to the end of the key space.
+            Op::Delete(delete) if !delete.span.is_open() => Some(&delete.span),
+            _ => None,
+        })
+        .collect();
+    let mut puts = HashSet::new();
+    for op in ops {
+        let Op::Txn(nested) = op else { continue };
+        let (then_puts, then_deletes) = check_overlaps(&nested.success)?;
+        let (else_puts, else_deletes) = check_overlaps(&nested.failure)?;
+        for key in &then_puts {
+            if puts.contains(key) || deleted(&deletes, key) {
+                return Err(Error::DuplicateKey);
+            }
+        }
+        for key in &else_puts {
+            // Only one of the two branches is taken.
+            if puts.contains(key) && !then_puts.contains(key) || deleted(&deletes, key) {
+                return Err(Error::DuplicateKey);
+            }
+        }
+        puts.extend(then_puts);
+        puts.extend(else_puts);
+        deletes.extend(then_deletes);
+        deletes.extend(else_deletes);
+    }
+    for op in ops {
+        if let Op::Put(put) = op
+            && (deleted(&deletes, &put.key) || !puts.insert(&put.key))
+        {
+            return Err(Error::DuplicateKey);
+        }
+    }
+    Ok((puts, deletes))
+}
+
+fn deleted(deletes: &[&Span], key: &Bytes) -> bool {
+    deletes.iter().any(|span| span.contains(key))
+}
+
+fn span(key: &Bytes, end: &Bytes) -> Span {
+    Span {
+        key: own(key),
+        end: own(end),
+    }
+}
+
+/// A copy of its own: a slice would keep the whole receive buffer of the connection in memory.
+fn own(bytes: &Bytes) -> Bytes {
+    Bytes::copy_from_slice(bytes)
+}

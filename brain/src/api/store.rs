@@ -1,0 +1,111 @@
+//! What the services share: the published state, the way to the sequencer, and who answers.
+
+use std::sync::Arc;
+
+use tonic::Status;
+
+use super::request::Limits;
+use super::status::Error;
+use crate::mvcc::view::{View, ViewError};
+use crate::mvcc::{self, Revision};
+use crate::pb::etcdserverpb::ResponseHeader;
+use crate::rows::{Rows, RowsError};
+use crate::sequencer::command::{Answer, Handle, Request};
+use crate::state::State;
+
+/// The store as handlers see it. Cheap to clone.
+pub struct Store<R: Rows> {
+    /// What is published.
+    pub state: Arc<State<R>>,
+    /// Who changes it.
+    pub sequencer: Handle,
+    /// What requests may be.
+    pub limits: Limits,
+    /// Sent in every header.
+    pub cluster_id: u64,
+    /// Sent in every header.
+    pub member_id: u64,
+}
+
+impl<R: Rows> Clone for Store<R> {
+    fn clone(&self) -> Self {
+        Self {
+            state: self.state.clone(),
+            sequencer: self.sequencer.clone(),
+            ..*self
+        }
+    }
+}
+
+impl<R: Rows> Store<R> {
+    /// A header for an answer as of a revision.
+    #[must_use]
+    pub fn header(&self, revision: Revision) -> ResponseHeader {
+        ResponseHeader {
+            cluster_id: self.cluster_id,
+            member_id: self.member_id,
+            revision,
+            raft_term: self.state.epoch(),
+        }
+    }
+
+    /// The newest state. Everything that was acknowledged before is in it.
+    ///
+    /// # Errors
+    /// `corrupt cluster` when stored data was found damaged.
+    pub fn view(&self) -> Result<Arc<View<R::Snapshot>>, Status> {
+        if self.state.is_corrupt() {
+            return Err(Error::Corrupt.into());
+        }
+        Ok(self.state.view())
+    }
+
+    /// Has the sequencer do something; `size` is its length on the wire.
+    ///
+    /// # Errors
+    /// With etcd's status.
+    pub async fn ask(&self, request: Request, size: usize) -> Result<Answer, Status> {
+        if self.state.is_corrupt() {
+            return Err(Error::Corrupt.into());
+        }
+        self.sequencer.ask(request, size).await.map_err(refused)
+    }
+
+    /// The status of a read that failed. Damage stops the serving.
+    pub fn failed(&self, error: ViewError) -> Status {
+        match error {
+            ViewError::Refused(error) => refused(error),
+            ViewError::Rows(error) => self.rows_failed(&error),
+        }
+    }
+
+    /// The status of a read that the rows failed. Damage stops the serving.
+    pub fn rows_failed(&self, error: &RowsError) -> Status {
+        tracing::error!(error = error as &dyn std::error::Error, "a read failed");
+        match error {
+            RowsError::Corrupt(_) => {
+                self.state.set_corrupt();
+                Error::Corrupt.into()
+            }
+            _ => Error::Timeout.into(),
+        }
+    }
+}
+
+/// Etcd's status for what the store refused.
+#[must_use]
+pub fn refused(error: mvcc::Error) -> Status {
+    let error = match error {
+        mvcc::Error::Compacted => Error::Compacted,
+        mvcc::Error::FutureRevision => Error::FutureRev,
+        mvcc::Error::KeyNotFound => Error::KeyNotFound,
+        mvcc::Error::LeaseNotFound => Error::LeaseNotFound,
+        mvcc::Error::LeaseExists => Error::LeaseExist,
+        mvcc::Error::NoSpace => Error::NoSpace,
+        mvcc::Error::TooManyRequests => Error::TooManyRequests,
+        mvcc::Error::Timeout => Error::Timeout,
+        mvcc::Error::Stopped => Error::Stopped,
+        mvcc::Error::Corrupt => Error::Corrupt,
+    };
+    error.into()
+}

@@ -1,0 +1,139 @@
+//! HTTP beside gRPC: `/health`, `/livez`, `/readyz`, `/version`, `/metrics`. Paths, codes and bodies are etcd's.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::routing::any;
+use http::header::{ALLOW, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use tracing::error;
+
+use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics};
+use crate::version;
+
+pub use gate::{Gate, Secure};
+
+mod gate;
+mod health;
+
+/// What health checks ask of the store. Errors are etcd's texts.
+#[tonic::async_trait]
+pub trait Health: Send + Sync + 'static {
+    /// A linearizable read of one key.
+    ///
+    /// # Errors
+    /// Why it failed.
+    async fn linearizable_read(&self) -> Result<(), String>;
+
+    /// A read of one key from this member alone.
+    ///
+    /// # Errors
+    /// Why it failed.
+    async fn serializable_read(&self) -> Result<(), String>;
+
+    /// The alarms that stand.
+    fn alarms(&self) -> Vec<Alarm>;
+
+    /// Whether this member knows a leader.
+    fn has_leader(&self) -> bool;
+}
+
+/// Kinds of alarms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Alarm {
+    /// The quota is used up.
+    NoSpace,
+    /// Data is damaged.
+    Corrupt,
+}
+
+impl Alarm {
+    /// Etcd's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Alarm::NoSpace => "NOSPACE",
+            Alarm::Corrupt => "CORRUPT",
+        }
+    }
+}
+
+/// What the routes answer from.
+#[derive(Clone)]
+struct Site {
+    health: Arc<dyn Health>,
+    metrics: Arc<Metrics>,
+}
+
+/// The routes, without any gate before them.
+pub fn routes(health: Arc<dyn Health>, metrics: Arc<Metrics>) -> Router {
+    Router::new()
+        .route("/health", any(health::health))
+        .route("/livez", any(health::livez))
+        .route("/livez/{check}", any(health::livez_check))
+        .route("/readyz", any(health::readyz))
+        .route("/readyz/{check}", any(health::readyz_check))
+        .route("/version", any(version))
+        .route("/metrics", any(metrics_page))
+        .fallback(not_found)
+        .with_state(Site { health, metrics })
+}
+
+async fn version(request: Request<Body>) -> Response<Body> {
+    if request.method() != Method::GET {
+        return not_allowed();
+    }
+    let (server, cluster) = (version::ETCD, version::CLUSTER);
+    let body = format!(r#"{{"etcdserver":"{server}","etcdcluster":"{cluster}","storage":"{cluster}"}}"#);
+    answer(StatusCode::OK, "application/json", body)
+}
+
+async fn metrics_page(State(site): State<Site>) -> Response<Body> {
+    match site.metrics.render() {
+        Ok(text) => answer(StatusCode::OK, METRICS_TYPE, text),
+        Err(error) => {
+            error!(%error, "metrics cannot be rendered");
+            plain_error(StatusCode::INTERNAL_SERVER_ERROR, "metrics cannot be rendered")
+        }
+    }
+}
+
+async fn not_found() -> Response<Body> {
+    plain_error(StatusCode::NOT_FOUND, "404 page not found")
+}
+
+fn not_allowed() -> Response<Body> {
+    let mut response = plain_error(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
+    response
+}
+
+const PLAIN: &str = "text/plain; charset=utf-8";
+
+fn answer(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// Text that browsers must not guess about.
+fn plain(status: StatusCode, body: impl Into<Body>) -> Response<Body> {
+    let mut response = answer(status, PLAIN, body);
+    response
+        .headers_mut()
+        .insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// An error as Go's servers write them: a line of text.
+fn plain_error(status: StatusCode, text: &str) -> Response<Body> {
+    plain(status, format!("{text}\n"))
+}
+
+#[cfg(test)]
+mod tests;

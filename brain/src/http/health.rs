@@ -1,0 +1,201 @@
+//! `/health` in etcd's old shape, `/livez` and `/readyz` in Kubernetes'.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use http::{Method, Response, StatusCode, Uri};
+use tracing::{debug, warn};
+
+use super::{Alarm, PLAIN, Site, answer, not_allowed, not_found, plain, plain_error};
+
+/// How long a read may take; etcd's bound on requests with its default timing.
+const TIMEOUT: Duration = Duration::from_secs(7);
+
+/// One check behind `/livez` or `/readyz`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Check {
+    DataCorruption,
+    SerializableRead,
+    LinearizableRead,
+    NonLearner,
+}
+
+const LIVEZ: &[Check] = &[Check::SerializableRead];
+const READYZ: &[Check] = &[
+    Check::DataCorruption,
+    Check::SerializableRead,
+    Check::LinearizableRead,
+    Check::NonLearner,
+];
+
+impl Check {
+    fn name(self) -> &'static str {
+        match self {
+            Check::DataCorruption => "data_corruption",
+            Check::SerializableRead => "serializable_read",
+            Check::LinearizableRead => "linearizable_read",
+            Check::NonLearner => "non_learner",
+        }
+    }
+
+    async fn run(self, site: &Site) -> Result<(), String> {
+        match self {
+            Check::DataCorruption if site.health.alarms().contains(&Alarm::Corrupt) => {
+                Err("alarm activated: CORRUPT".to_owned())
+            }
+            Check::DataCorruption | Check::NonLearner => Ok(()),
+            Check::SerializableRead => read(site, true).await,
+            Check::LinearizableRead => read(site, false).await,
+        }
+    }
+}
+
+async fn read(site: &Site, serializable: bool) -> Result<(), String> {
+    let outcome = tokio::time::timeout(TIMEOUT, async {
+        if serializable {
+            site.health.serializable_read().await
+        } else {
+            site.health.linearizable_read().await
+        }
+    });
+    outcome
+        .await
+        .unwrap_or_else(|_| Err("context deadline exceeded".to_owned()))
+}
+
+pub(super) async fn livez(State(site): State<Site>, method: Method, uri: Uri) -> Response<Body> {
+    root(&site, "livez", LIVEZ, &method, &uri).await
+}
+
+pub(super) async fn readyz(State(site): State<Site>, method: Method, uri: Uri) -> Response<Body> {
+    root(&site, "readyz", READYZ, &method, &uri).await
+}
+
+pub(super) async fn livez_check(
+    site: State<Site>,
+    Path(name): Path<String>,
+    method: Method,
+    uri: Uri,
+) -> Response<Body> {
+    single(&site, "livez", LIVEZ, &name, &method, &uri).await
+}
+
+pub(super) async fn readyz_check(
+    site: State<Site>,
+    Path(name): Path<String>,
+    method: Method,
+    uri: Uri,
+) -> Response<Body> {
+    single(&site, "readyz", READYZ, &name, &method, &uri).await
+}
+
+async fn root(site: &Site, kind: &str, checks: &[Check], method: &Method, uri: &Uri) -> Response<Body> {
+    let excluded = query(uri, "exclude");
+    let chosen: Vec<Check> = checks
+        .iter()
+        .copied()
+        .filter(|check| !excluded.iter().any(|name| name == check.name()))
+        .collect();
+    if let Some(unknown) = excluded
+        .iter()
+        .find(|name| !name.is_empty() && !checks.iter().any(|check| check.name() == *name))
+    {
+        debug!(
+            kind,
+            check = unknown,
+            "a health check that does not exist cannot be excluded"
+        );
+    }
+    run(site, kind, &chosen, method, uri).await
+}
+
+async fn single(site: &Site, kind: &str, checks: &[Check], name: &str, method: &Method, uri: &Uri) -> Response<Body> {
+    match checks.iter().find(|check| check.name() == name) {
+        Some(check) => run(site, kind, &[*check], method, uri).await,
+        None => not_found().await,
+    }
+}
+
+async fn run(site: &Site, kind: &str, checks: &[Check], method: &Method, uri: &Uri) -> Response<Body> {
+    if *method != Method::GET {
+        return not_allowed();
+    }
+    let (mut text, mut ok) = (String::new(), true);
+    for check in checks {
+        let (name, outcome) = (check.name(), check.run(site).await);
+        site.metrics.health.record(kind, name, outcome.is_ok());
+        ok &= outcome.is_ok();
+        let written = match outcome {
+            Ok(()) => writeln!(text, "[+]{name} ok"),
+            Err(error) => writeln!(text, "[-]{name} failed: {error}"),
+        };
+        written.expect("a string takes what is written to it");
+    }
+    if !ok {
+        warn!(kind, reason = %text.trim_end().replace('\n', "; "), "health checks fail");
+        return plain_error(StatusCode::SERVICE_UNAVAILABLE, &text);
+    }
+    if !has(uri, "verbose") {
+        text.clear();
+    }
+    text.push_str("ok\n");
+    plain(StatusCode::OK, text)
+}
+
+pub(super) async fn health(State(site): State<Site>, method: Method, uri: Uri) -> Response<Body> {
+    if method != Method::GET {
+        return not_allowed();
+    }
+    let excluded = query(&uri, "exclude");
+    let serializable = query(&uri, "serializable").first().is_some_and(|value| value == "true");
+    let outcome = judge(&site, &excluded, serializable).await;
+    let counters = &site.metrics.health;
+    match outcome {
+        Ok(()) => {
+            counters.success.inc();
+            answer(StatusCode::OK, PLAIN, r#"{"health":"true","reason":""}"#)
+        }
+        Err(reason) => {
+            counters.failures.inc();
+            warn!(reason, "/health is false");
+            let body = serde_json::json!({ "health": "false", "reason": reason });
+            plain_error(StatusCode::SERVICE_UNAVAILABLE, &body.to_string())
+        }
+    }
+}
+
+/// Alarms first, then the leader, then a read.
+async fn judge(site: &Site, excluded: &[String], serializable: bool) -> Result<(), String> {
+    let standing = site
+        .health
+        .alarms()
+        .into_iter()
+        .find(|alarm| !excluded.iter().any(|name| name == alarm.name()));
+    if let Some(alarm) = standing {
+        return Err(format!("ALARM {}", alarm.name()));
+    }
+    if !serializable && !site.health.has_leader() {
+        return Err("RAFT NO LEADER".to_owned());
+    }
+    read(site, serializable)
+        .await
+        .map_err(|error| format!("RANGE ERROR:{error}"))
+}
+
+/// The values of a parameter; none when the query does not read.
+fn query(uri: &Uri, name: &str) -> Vec<String> {
+    let Ok(Query(pairs)) = Query::<Vec<(String, String)>>::try_from_uri(uri) else {
+        return Vec::new();
+    };
+    pairs
+        .into_iter()
+        .filter(|(key, _)| key == name)
+        .map(|(_, value)| value)
+        .collect()
+}
+
+fn has(uri: &Uri, name: &str) -> bool {
+    !query(uri, name).is_empty()
+}

@@ -1,0 +1,99 @@
+//! Why a log does not open: one variant for each thing that somebody can do about it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::disk::is_full;
+use super::page::{PageError, VERSION};
+
+/// Why [`FileLog::open`](super::FileLog::open) refused. Nothing was changed then.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The directory is somebody else's.
+    #[error("{} holds {found:?} but no log: choose another data directory, or restore the file \"control\" of this one", dir.display())]
+    NotALog {
+        /// The directory that was to be opened.
+        dir: PathBuf,
+        /// One of the names found in it.
+        found: String,
+    },
+    /// Stored bytes are not what was written.
+    #[error("{} is damaged at offset {offset}: {what}; restore the data directory from a copy", file.display())]
+    Damaged {
+        /// The damaged file.
+        file: PathBuf,
+        /// Offset of the first byte that cannot be trusted.
+        offset: u64,
+        /// What is wrong there.
+        what: String,
+    },
+    /// A file that must be there is not.
+    #[error("{} is missing, and records with it; restore the data directory from a copy", file.display())]
+    Missing {
+        /// The missing file.
+        file: PathBuf,
+    },
+    /// A file belongs to another log.
+    #[error("{} belongs to another log: move it away, or restore the data directory from a copy", file.display())]
+    Foreign {
+        /// The file that does not belong here.
+        file: PathBuf,
+    },
+    /// Written by a newer program.
+    #[error("{} has format version {version}, this program knows {VERSION} at most: start a newer one", file.display())]
+    Newer {
+        /// The newer file.
+        file: PathBuf,
+        /// Its format version.
+        version: u32,
+    },
+    /// No space to write the end of the log anew.
+    #[error("no space left in {}: free some, a few megabytes are enough", dir.display())]
+    Full {
+        /// The directory on the full file system.
+        dir: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The system refused an operation.
+    #[error("cannot {action} {}: check its owner, its permissions and the disk", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    pub(super) fn damaged(file: &Path, offset: impl Into<u64>, what: impl Into<String>) -> Self {
+        OpenError::Damaged {
+            file: file.to_owned(),
+            offset: offset.into(),
+            what: what.into(),
+        }
+    }
+
+    /// For `map_err`: the failure of `action` on `path`.
+    pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {
+        let path = path.to_owned();
+        move |source| {
+            if is_full(&source) {
+                let dir = path.parent().map_or_else(|| path.clone(), Path::to_path_buf);
+                return OpenError::Full { dir, source };
+            }
+            OpenError::Io { action, path, source }
+        }
+    }
+
+    /// For `map_err`: the first page of `file` is not usable.
+    pub(super) fn page(file: &Path) -> impl FnOnce(PageError) -> OpenError {
+        let file = file.to_owned();
+        move |error| match error {
+            PageError::Damaged => OpenError::damaged(&file, 0u64, "its header fails its checksum"),
+            PageError::Newer(version) => OpenError::Newer { file, version },
+        }
+    }
+}

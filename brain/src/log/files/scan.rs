@@ -1,0 +1,176 @@
+//! What a segment holds, read from its bytes alone.
+//!
+//! Frames follow each other from [`FRAMES`] on. Where the next one is not valid the segment ends, and the question is
+//! why. Proof of damage is a valid frame further on whose batch begins behind that place: it was written when
+//! everything before it was synced. Without such a frame the last batch was torn, and nobody was told of it.
+
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use super::frame::{self, HEAD, Head, Kind};
+use super::segment::{Entry, FRAMES, Segment};
+
+const STEP: u32 = 1 << 20;
+
+/// The frames from the beginning of a segment up to the first that is not valid.
+#[derive(Debug, Default)]
+pub(super) struct Scanned {
+    /// Offset at which the segment before this one ends; `None` when this one was never written to.
+    pub(super) begin: Option<u32>,
+    /// Records in the order of writing.
+    pub(super) entries: Vec<Entry>,
+    /// Where the last batch begins.
+    pub(super) batch: u32,
+    /// Where the last batch ends.
+    pub(super) end: u32,
+    /// Whether the last batch is known to be synced.
+    pub(super) is_synced: bool,
+}
+
+/// What lies behind the last valid frame.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Rest {
+    Zeros,
+    /// Bytes of a batch that was never finished.
+    Torn {
+        bytes: u32,
+    },
+    /// Bytes that were synced once and are not valid any more: a later frame, at this offset, proves it.
+    Damaged {
+        proof: u32,
+    },
+}
+
+/// A buffered look at a segment.
+struct Window<'a> {
+    segment: &'a Segment,
+    start: u32,
+    bytes: Vec<u8>,
+}
+
+impl<'a> Window<'a> {
+    fn new(segment: &'a Segment) -> Self {
+        Self {
+            segment,
+            start: 0,
+            bytes: Vec::new(),
+        }
+    }
+
+    /// The `len` bytes at `at`, or `None` where the file ends before.
+    fn get(&mut self, at: u32, len: u32) -> io::Result<Option<&[u8]>> {
+        let Some(end) = at.checked_add(len).filter(|end| *end <= self.segment.capacity) else {
+            return Ok(None);
+        };
+        let held = self.start + u32::try_from(self.bytes.len()).expect("a window is part of a segment");
+        if at < self.start || end > held {
+            let take = len.max(STEP).min(self.segment.capacity - at);
+            self.bytes.resize(take as usize, 0);
+            self.start = at;
+            self.segment.file.read_exact_at(&mut self.bytes, u64::from(at))?;
+        }
+        let from = (at - self.start) as usize;
+        Ok(Some(&self.bytes[from..from + len as usize]))
+    }
+
+    /// The frame at `at`, if there is a valid one.
+    fn frame(&mut self, at: u32) -> io::Result<Option<(Head, u32)>> {
+        let stamp = self.segment.stamp;
+        let Some(head) = self.get(at, HEAD)?.and_then(|bytes| Head::parse(bytes, stamp)) else {
+            return Ok(None);
+        };
+        let Some(span) = frame::span(head.len) else {
+            return Ok(None);
+        };
+        let intact = self.get(at, span)?.is_some_and(frame::is_intact);
+        Ok(intact.then_some((head, span)))
+    }
+}
+
+/// Follows the frames of `segment` up to `limit` (exclusive) or to the first that is not valid.
+pub(super) fn walk(segment: &Segment, limit: u32) -> io::Result<Scanned> {
+    let mut window = Window::new(segment);
+    let mut scanned = Scanned {
+        batch: FRAMES,
+        end: FRAMES,
+        ..Scanned::default()
+    };
+    while scanned.end < limit {
+        let at = scanned.end;
+        let Some((head, span)) = window.frame(at)? else { break };
+        let continues = head.batch == scanned.batch || head.batch == at;
+        let fits = match head.kind {
+            Kind::Begin => at == FRAMES && head.slot <= u64::from(u32::MAX),
+            Kind::Record => scanned.begin.is_some(),
+            Kind::Synced => scanned.begin.is_some() && head.batch == at,
+        };
+        if !continues || !fits {
+            break;
+        }
+        match head.kind {
+            Kind::Begin => scanned.begin = u32::try_from(head.slot).ok(),
+            Kind::Record => scanned.entries.push(Entry {
+                slot: head.slot,
+                at,
+                len: head.len,
+            }),
+            Kind::Synced => {
+                scanned.is_synced = true;
+                break;
+            }
+        }
+        scanned.batch = head.batch;
+        scanned.end = at + span;
+    }
+    Ok(scanned)
+}
+
+/// Looks at everything behind the last valid frame.
+pub(super) fn rest(segment: &Segment, scanned: &Scanned) -> io::Result<Rest> {
+    let end = scanned.end;
+    let from = if scanned.is_synced { end + HEAD } else { end };
+    let mut window = Window::new(segment);
+    let mut chunk = vec![0; STEP as usize];
+    let zeros = vec![0; STEP as usize];
+    let mut used = from;
+    let mut at = from;
+    while at < segment.capacity {
+        let len = STEP.min(segment.capacity - at);
+        let bytes = &mut chunk[..len as usize];
+        segment.file.read_exact_at(bytes, u64::from(at))?;
+        if *bytes != zeros[..len as usize] {
+            let last = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0);
+            used = at + u32::try_from(last).expect("a chunk is part of a segment") + 1;
+            if let Some(proof) = proof(&mut window, bytes, at, end)? {
+                return Ok(Rest::Damaged { proof });
+            }
+        }
+        at += len;
+    }
+    Ok(if used > from {
+        Rest::Torn { bytes: used - from }
+    } else {
+        Rest::Zeros
+    })
+}
+
+/// A valid frame that begins in `bytes`, which lie at `at`, and whose batch begins behind `end`.
+fn proof(window: &mut Window<'_>, bytes: &[u8], at: u32, end: u32) -> io::Result<Option<u32>> {
+    let stamp = window.segment.stamp.to_le_bytes();
+    // The stamp is the second word of a frame: one whose first word ends the chunk before is found by its offset too.
+    for (n, word) in bytes.chunks_exact(8).enumerate() {
+        if word != stamp {
+            continue;
+        }
+        let word_at = at + u32::try_from(8 * n).expect("a chunk is part of a segment");
+        let Some(frame_at) = word_at.checked_sub(8) else {
+            continue;
+        };
+        if let Some((head, _)) = window.frame(frame_at)?
+            && head.batch > end
+        {
+            return Ok(Some(frame_at));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,155 @@
+//! What the handles of a log, its writer and its helpers have in common.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use super::Options;
+use super::control::{Control, State};
+use super::disk::{Disk, is_full};
+use super::frame;
+use super::index::Index;
+use super::page::{LogId, PAGE};
+use super::segment::{FRAMES, Segment};
+
+/// Lock order: `destroying`, `control`, `index`.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) dir: PathBuf,
+    pub(super) disk: Disk,
+    pub(super) options: Options,
+    pub(super) id: LogId,
+    index: RwLock<Index>,
+    control: Mutex<Control>,
+    destroying: Mutex<()>,
+    failed: OnceLock<String>,
+    bytes: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn new(dir: PathBuf, disk: Disk, options: Options, control: Control, index: Index, bytes: u64) -> Self {
+        Self {
+            dir,
+            disk,
+            options,
+            id: control.id,
+            index: RwLock::new(index),
+            control: Mutex::new(control),
+            destroying: Mutex::new(()),
+            failed: OnceLock::new(),
+            bytes: AtomicU64::new(bytes),
+        }
+    }
+
+    pub(super) fn index(&self) -> RwLockReadGuard<'_, Index> {
+        self.index.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
+        self.index.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of all files.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_bytes(&self, segment: &Segment) {
+        self.bytes.fetch_add(u64::from(segment.capacity), Ordering::Relaxed);
+    }
+
+    pub(super) fn forget_bytes(&self, segment: &Segment) {
+        self.bytes.fetch_sub(u64::from(segment.capacity), Ordering::Relaxed);
+    }
+
+    /// Why nothing may be written or answered any more.
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
+    }
+
+    /// Ends the log's service: from now on every call fails.
+    pub(super) fn fail(&self, reason: String) -> String {
+        if self.failed.set(reason.clone()).is_ok() {
+            tracing::error!(reason, "the log failed");
+        }
+        reason
+    }
+
+    /// What `control` says now.
+    pub(super) fn state(&self) -> State {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner).state
+    }
+
+    /// Changes `control` durably, if `change` returns another state. Does nothing when the log has failed.
+    pub(super) fn change(&self, change: impl FnOnce(State) -> State) -> io::Result<()> {
+        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(reason) = self.failure() {
+            return Err(io::Error::other(format!("the log failed earlier: {reason}")));
+        }
+        let old = control.state;
+        let new = change(old);
+        if new == old {
+            return Ok(());
+        }
+        let synced = self.index().synced();
+        control.store(State { synced, ..new }).map_err(|error| {
+            if is_full(&error) {
+                return error;
+            }
+            io::Error::other(self.fail(format!("cannot write the control file: {error}")))
+        })
+    }
+
+    /// Removes the oldest segments that hold nothing at or above the watermark.
+    pub(super) fn destroy(&self) -> io::Result<()> {
+        let _one_at_a_time = self.destroying.lock().unwrap_or_else(PoisonError::into_inner);
+        let watermark = self.state().watermark;
+        let dead = self.index().destroyable(watermark);
+        let Some(newest) = dead.last() else { return Ok(()) };
+        // From here on the files are garbage, whether or not they are removed: the next open sweeps what is left.
+        self.change(|state| State {
+            first: newest.seq + 1,
+            ..state
+        })?;
+        self.index_mut().drop_oldest(dead.len());
+        for segment in &dead {
+            self.forget_bytes(segment);
+            fs::remove_file(&segment.path)?;
+        }
+        self.disk.sync_dir(&self.dir)
+    }
+
+    /// Makes the segment `seq`, or makes it anew, and names it in `control`.
+    pub(super) fn create_segment(&self, seq: u64, capacity: u32) -> io::Result<Segment> {
+        let segment = Segment::create(&self.dir, &self.disk, self.id, seq, capacity, |_| Vec::new())?;
+        self.change(|state| State {
+            last: state.last.max(seq),
+            ..state
+        })?;
+        self.count_bytes(&segment);
+        Ok(segment)
+    }
+}
+
+/// Length of the segment behind one of `before` bytes, in which at least a record of `len` bytes must have room.
+pub(super) fn capacity_after(options: Options, before: u32, len: u32) -> u32 {
+    let grown = before.saturating_mul(2).clamp(
+        options.first_segment_bytes,
+        options.segment_bytes.max(options.first_segment_bytes),
+    );
+    grown.max(room_for(len))
+}
+
+/// Length of a segment that has room for one record of `len` bytes, and little more.
+pub(super) fn room_for(len: u32) -> u32 {
+    // The record, the frame that begins the segment and the mark that it is synced.
+    let frames = [len, 0, 0]
+        .into_iter()
+        .filter_map(frame::span)
+        .fold(FRAMES, u32::saturating_add);
+    frames
+        .checked_next_multiple_of(PAGE as u32)
+        .unwrap_or(u32::MAX - u32::MAX % PAGE as u32)
+}

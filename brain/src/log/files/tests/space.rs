@@ -1,0 +1,188 @@
+//! No space left: nothing is lost, reads and destruction work, and so do appends once there is space again.
+
+use super::*;
+
+/// Appends until the log is full; returns what was written.
+async fn fill(log: &FileLog, from: u64, len: usize) -> Vec<(u64, Bytes)> {
+    let mut written = Vec::new();
+    for slot in from..from + 100_000 {
+        let record = record(slot, 0, len);
+        match log.append(Slot(slot), record.clone()).await {
+            Ok(()) => written.push((slot, record)),
+            Err(AppendError::Full(_)) => return written,
+            Err(other) => panic!("slot {slot}: {other:?}"),
+        }
+    }
+    panic!("the log is never full");
+}
+
+#[tokio::test]
+async fn a_full_disk_stops_appends_and_nothing_else() {
+    let dir = scratch();
+    let disk = Disk::default();
+    let log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
+    let mut written = append_range(&log, 1..=20, 500).await;
+    disk.faults.full.store(true, SeqCst);
+    written.extend(fill(&log, 21, 500).await);
+    let next = written.len() as u64 + 1;
+    for _ in 0..3 {
+        let answer = log.append(Slot(next), record(next, 0, 500)).await;
+        assert!(matches!(answer, Err(AppendError::Full(_))), "{answer:?}");
+    }
+    assert_eq!(
+        read_all(&log, 0).await,
+        written,
+        "nothing of the refused record is there"
+    );
+    log.raise_watermark(Slot(15)).await.unwrap();
+    log.destroy_below_watermark().await.unwrap();
+    disk.faults.full.store(false, SeqCst);
+    written.extend(append_range(&log, next..=next + 30, 500).await);
+    drop(log);
+    assert_eq!(read_all(&open_small(dir.path()), 15).await, written[14..]);
+}
+
+#[tokio::test]
+async fn a_write_that_stops_for_want_of_space_leaves_no_trace() {
+    let dir = scratch();
+    let disk = Disk::default();
+    let mut log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
+    let mut written = Vec::new();
+    for slot in 1..=30 {
+        if slot % 7 == 0 {
+            log.raise_watermark(Slot(slot / 7)).await.unwrap();
+            drop(log);
+            log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
+        }
+        disk.faults.full_write.store(true, SeqCst);
+        let answer = log.append(Slot(slot), record(slot, 1, 200)).await;
+        assert!(matches!(answer, Err(AppendError::Full(_))), "slot {slot}: {answer:?}");
+        log.raise_watermark(Slot(slot / 2)).await.unwrap();
+        let copied = copy(dir.path());
+        assert_eq!(
+            read_all(&open_small(copied.path()), 0).await,
+            written,
+            "opened right then"
+        );
+        written.extend(append_range(&log, slot..=slot, 150).await);
+        assert_eq!(read_all(&log, 0).await, written);
+    }
+    let size = log.size();
+    drop(log);
+    let log = open_small(dir.path());
+    assert_eq!(read_all(&log, 0).await, written);
+    assert_eq!(log.size(), size);
+}
+
+#[tokio::test]
+async fn a_segment_whose_first_batch_fails_is_made_anew() {
+    let dir = scratch();
+    let disk = Disk::default();
+    let log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
+    // Nine of these fill a segment.
+    let mut written = append_range(&log, 1..=9, 400).await;
+    for watermark in [2, 3, 4] {
+        disk.faults.full_write.store(true, SeqCst);
+        let answer = log.append(Slot(10), record(10, 1, 400)).await;
+        assert!(matches!(answer, Err(AppendError::Full(_))), "{answer:?}");
+        log.raise_watermark(Slot(watermark)).await.unwrap();
+        let copied = copy(dir.path());
+        // Nothing of what was not synced has to be on disk.
+        let second = segments(copied.path()).remove(1);
+        let mut bytes = fs::read(&second).unwrap();
+        bytes[4096..].fill(0);
+        fs::write(&second, bytes).unwrap();
+        assert_eq!(read_all(&open_small(copied.path()), 0).await, written);
+    }
+    written.extend(append_range(&log, 10..=30, 400).await);
+    drop(log);
+    assert_eq!(read_all(&open_small(dir.path()), 0).await, written);
+}
+
+#[tokio::test]
+async fn whole_records_of_a_batch_that_failed_do_not_come_back() {
+    let dir = scratch();
+    let disk = Disk::default();
+    let log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
+    let mut written = Vec::new();
+    for round in 0..60 {
+        let slots = round * 10 + 1..=round * 10 + 8;
+        disk.faults.full_write.store(true, SeqCst);
+        let appends = slots.clone().map(|slot| log.append(Slot(slot), record(slot, 0, 100)));
+        for (slot, answer) in slots.zip(futures::future::join_all(appends).await) {
+            match answer {
+                Ok(()) => written.push((slot, record(slot, 0, 100))),
+                Err(AppendError::Full(_)) => {}
+                Err(other) => panic!("slot {slot}: {other:?}"),
+            }
+        }
+        written.extend(append_range(&log, round * 10 + 9..=round * 10 + 9, 100).await);
+        let copied = copy(dir.path());
+        assert_eq!(
+            read_all(&FileLog::open(copied.path(), SMALL).unwrap(), 0).await,
+            written
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_log_that_cannot_even_begin_says_so() {
+    let dir = scratch();
+    let disk = Disk::default();
+    disk.faults.full.store(true, SeqCst);
+    let refused = FileLog::open_on(dir.path(), SMALL, disk).unwrap_err();
+    assert!(matches!(refused, OpenError::Full { .. }), "{refused}");
+    drop(open_small(dir.path()));
+}
+
+/// A small file system in memory, unmounted when dropped.
+struct Tmpfs(tempfile::TempDir);
+
+impl Tmpfs {
+    fn mount(size: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(dir.path())
+            .status()
+            .unwrap();
+        assert!(mounted.success());
+        Self(dir)
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let unmounted = std::process::Command::new("umount")
+            .arg(self.0.path())
+            .status()
+            .unwrap();
+        assert!(unmounted.success() || std::thread::panicking());
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs root to mount a file system: cargo test -p brain -- --ignored real_full"]
+async fn a_real_full_disk_stops_appends_and_nothing_else() {
+    let disk = Tmpfs::mount("1m");
+    let options = Options {
+        first_segment_bytes: 64 << 10,
+        segment_bytes: 64 << 10,
+    };
+    let dir = disk.0.path().join("log");
+    let log = FileLog::open(&dir, options).unwrap();
+    let mut written = fill(&log, 1, 1000).await;
+    assert!(written.len() > 500);
+    let ballast = disk.0.path().join("ballast");
+    let rest = fs::write(&ballast, vec![1; 1 << 20]).unwrap_err();
+    assert_eq!(rest.kind(), std::io::ErrorKind::StorageFull);
+    assert_eq!(read_all(&log, 0).await, written);
+    log.raise_watermark(Slot(200)).await.unwrap();
+    drop(log);
+    let log = FileLog::open(&dir, options).unwrap();
+    assert_eq!(read_all(&log, 0).await, written, "opens on a full disk");
+    log.destroy_below_watermark().await.unwrap();
+    let next = written.len() as u64 + 1;
+    written.extend(append_range(&log, next..=next + 100, 1000).await);
+    assert_eq!(read_all(&log, 200).await, written[199..]);
+}

@@ -1,0 +1,323 @@
+//! Metrics under etcd's names, as handles that are passed down.
+//!
+//! Counters, gauges and histograms may be touched from anywhere at any time; nothing here blocks. Names, types,
+//! labels and buckets are etcd's wherever etcd has one, so that dashboards and alerts keep working.
+
+use std::sync::{Mutex, OnceLock};
+
+use prometheus::core::Collector;
+use prometheus::{
+    Encoder as _, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder, exponential_buckets,
+};
+
+pub(crate) use grpc::is_service;
+pub use grpc::{GrpcMetrics, InFlight};
+pub use process::ProcessMetrics;
+
+mod grpc;
+mod process;
+
+/// The content type of [`Metrics::render`].
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+type Observe = Box<dyn Fn(&Metrics) + Send + Sync>;
+
+/// All handles. Parts are cheap to clone and are handed to whoever reports on them.
+pub struct Metrics {
+    registry: Registry,
+    /// Brings gauges up to date.
+    observe: OnceLock<Observe>,
+    /// What is read from the kernel at each scrape; one scrape at a time.
+    process: Mutex<ProcessMetrics>,
+    /// The log and the rows.
+    pub disk: DiskMetrics,
+    /// Keys, revisions and watchers.
+    pub mvcc: MvccMetrics,
+    /// Leases.
+    pub lease: LeaseMetrics,
+    /// Leadership and writes.
+    pub server: ServerMetrics,
+    /// Health checks.
+    pub health: HealthMetrics,
+    /// RPCs.
+    pub grpc: GrpcMetrics,
+    /// Connections.
+    pub network: NetworkMetrics,
+    /// Certificates.
+    pub tls: TlsMetrics,
+}
+
+/// The log and the rows. Durations are in seconds.
+#[derive(Debug, Clone)]
+pub struct DiskMetrics {
+    /// One fdatasync of the log.
+    pub wal_fsync: Histogram,
+    /// One write to the log.
+    pub wal_write: Histogram,
+    /// Bytes written to the log.
+    pub wal_write_bytes: IntGauge,
+    /// One flush of rows.
+    pub backend_commit: Histogram,
+    /// One snapshot sent to a client.
+    pub backend_snapshot: Histogram,
+    /// One defragmentation.
+    pub defrag: Histogram,
+    /// 1 while defragmenting.
+    pub defrag_inflight: IntGauge,
+}
+
+/// Keys, revisions and watchers.
+#[derive(Debug, Clone)]
+pub struct MvccMetrics {
+    /// Bytes the store occupies.
+    pub db_total_size: IntGauge,
+    /// Bytes of it that hold data.
+    pub db_in_use: IntGauge,
+    /// Views held open by reads.
+    pub open_reads: IntGauge,
+    /// Puts, each of a txn counted.
+    pub puts: IntCounter,
+    /// Ranges.
+    pub ranges: IntCounter,
+    /// Keys deleted.
+    pub deletes: IntCounter,
+    /// Txns.
+    pub txns: IntCounter,
+    /// Keys that exist.
+    pub keys: IntGauge,
+    /// Events sent to watchers.
+    pub events: IntCounter,
+    /// Watchers.
+    pub watchers: IntGauge,
+    /// Watchers that are behind.
+    pub slow_watchers: IntGauge,
+    /// Events not yet sent.
+    pub pending_events: IntGauge,
+    /// Watch streams.
+    pub watch_streams: IntGauge,
+    /// The current revision.
+    pub current_revision: IntGauge,
+    /// The revision below which history is gone.
+    pub compact_revision: IntGauge,
+    /// Versions removed by compaction.
+    pub compaction_keys: IntCounter,
+    /// When the last compaction ended, in seconds since 1970.
+    pub compaction_last: IntGauge,
+    /// One compaction, in milliseconds.
+    pub compaction_total: Histogram,
+    /// One pause of writers by a compaction, in milliseconds.
+    pub compaction_pause: Histogram,
+    /// Bytes put.
+    pub put_size: IntGauge,
+    /// One hash of everything, in seconds.
+    pub hash: Histogram,
+    /// One hash up to a revision, in seconds.
+    pub hash_rev: Histogram,
+}
+
+/// Leases.
+#[derive(Debug, Clone)]
+pub struct LeaseMetrics {
+    /// Grants.
+    pub granted: IntCounter,
+    /// Revocations, expiry included.
+    pub revoked: IntCounter,
+    /// Renewals on the leader.
+    pub renewed: IntCounter,
+    /// Expired leases.
+    pub expired: IntCounter,
+    /// Granted times to live, in seconds.
+    pub ttl: Histogram,
+}
+
+/// Leadership and writes.
+#[derive(Debug, Clone)]
+pub struct ServerMetrics {
+    /// 1 when this member knows a leader.
+    pub has_leader: IntGauge,
+    /// 1 when this member leads.
+    pub is_leader: IntGauge,
+    /// 1 when this member learns; always 0.
+    pub is_learner: IntGauge,
+    /// Changes of leader seen.
+    pub leader_changes: IntCounter,
+    /// Requests that were committed.
+    pub proposals_committed: IntGauge,
+    /// Requests that are visible.
+    pub proposals_applied: IntGauge,
+    /// Requests that wait.
+    pub proposals_pending: IntGauge,
+    /// Requests that failed.
+    pub proposals_failed: IntCounter,
+    /// The quota in bytes.
+    pub quota: IntGauge,
+    /// Requests that took longer than `--warning-apply-duration`.
+    pub slow_apply: IntCounter,
+    /// Confirmations of linearizable reads that timed out.
+    pub slow_read_indexes: IntCounter,
+    /// Confirmations of linearizable reads that failed.
+    pub read_indexes_failed: IntCounter,
+    /// Heartbeats that could not be sent.
+    pub heartbeat_failures: IntCounter,
+    /// Snapshots being applied; always 0.
+    pub snapshots_applying: IntGauge,
+    /// Applying a request, in seconds, by `version`, `op` and `success`.
+    pub apply: HistogramVec,
+    /// Ranges, in seconds, by `success`.
+    pub range: HistogramVec,
+    identity: IntGaugeVec,
+    version: IntGaugeVec,
+    cluster_version: IntGaugeVec,
+}
+
+/// Health checks.
+#[derive(Debug, Clone)]
+pub struct HealthMetrics {
+    /// `/health` that was true.
+    pub success: IntCounter,
+    /// `/health` that was false.
+    pub failures: IntCounter,
+    /// Last result by `type` and `name`.
+    pub check: IntGaugeVec,
+    /// Results by `type`, `name` and `status`.
+    pub checks: IntCounterVec,
+}
+
+/// Connections.
+#[derive(Debug, Clone)]
+pub struct NetworkMetrics {
+    /// Bytes received from clients.
+    pub received: IntCounter,
+    /// Bytes sent to clients.
+    pub sent: IntCounter,
+    /// Open connections.
+    pub connections: IntGauge,
+    /// Handshakes that failed or took too long.
+    pub handshakes_failed: IntCounter,
+}
+
+/// Certificates.
+#[derive(Debug, Clone)]
+pub struct TlsMetrics {
+    /// Reloads by `result`: `success` or `failure`.
+    pub reloads: IntCounterVec,
+    /// When the certificate in use expires, in seconds since 1970.
+    pub expiry: IntGauge,
+}
+
+impl Metrics {
+    /// Registers everything; `extensive` adds a histogram for each RPC.
+    #[must_use]
+    pub fn new(extensive: bool) -> Metrics {
+        let r = Register(Registry::new());
+        Metrics {
+            process: Mutex::new(ProcessMetrics::register(&r)),
+            disk: DiskMetrics::register(&r),
+            mvcc: MvccMetrics::register(&r),
+            lease: LeaseMetrics::register(&r),
+            server: ServerMetrics::register(&r),
+            health: HealthMetrics::register(&r),
+            grpc: GrpcMetrics::register(&r, extensive),
+            network: NetworkMetrics::register(&r),
+            tls: TlsMetrics::register(&r),
+            observe: OnceLock::new(),
+            registry: r.0,
+        }
+    }
+
+    /// Has `observe` called at the beginning of each scrape, for gauges that are not worth keeping up to date. Only
+    /// the first call counts.
+    pub fn before_render(&self, observe: impl Fn(&Metrics) + Send + Sync + 'static) {
+        self.observe.get_or_init(|| Box::new(observe));
+    }
+
+    /// Everything in the text format of Prometheus; see [`CONTENT_TYPE`].
+    ///
+    /// # Errors
+    /// The encoder's.
+    pub fn render(&self) -> anyhow::Result<Vec<u8>> {
+        let process = self.process.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        process.refresh();
+        if let Some(observe) = self.observe.get() {
+            observe(self);
+        }
+        let mut text = Vec::with_capacity(64 * 1024);
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(text)
+    }
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+impl ServerMetrics {
+    /// Tells who we are: once, when it is known.
+    pub fn set_identity(&self, member_id: u64) {
+        self.identity.with_label_values(&[&format!("{member_id:x}")]).set(1);
+        self.version.with_label_values(&[crate::version::ETCD]).set(1);
+        let cluster = crate::version::CLUSTER
+            .rsplit_once('.')
+            .map_or(crate::version::CLUSTER, |(minor, _)| minor);
+        self.cluster_version.with_label_values(&[cluster]).set(1);
+    }
+}
+
+impl HealthMetrics {
+    /// Records one check.
+    pub fn record(&self, kind: &str, name: &str, ok: bool) {
+        self.check.with_label_values(&[kind, name]).set(ok.into());
+        self.checks
+            .with_label_values(&[kind, name, if ok { "success" } else { "error" }])
+            .inc();
+    }
+}
+
+/// Registers metrics. Each name is registered once, by the code below, so registration cannot fail.
+pub(crate) struct Register(Registry);
+
+impl Register {
+    fn add<C: Collector + Clone + 'static>(&self, made: prometheus::Result<C>) -> C {
+        let made = made.expect("names, labels and buckets are well formed");
+        self.0
+            .register(Box::new(made.clone()))
+            .expect("each name is registered once");
+        made
+    }
+
+    fn counter(&self, name: &str, help: &str) -> IntCounter {
+        self.add(IntCounter::new(name, help))
+    }
+
+    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+        self.add(IntCounterVec::new(Opts::new(name, help), labels))
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> IntGauge {
+        self.add(IntGauge::new(name, help))
+    }
+
+    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+        self.add(IntGaugeVec::new(Opts::new(name, help), labels))
+    }
+
+    /// Buckets double from `start`.
+    fn histogram(&self, name: &str, help: &str, start: f64, buckets: usize) -> Histogram {
+        let buckets = exponential_buckets(start, 2.0, buckets);
+        self.add(buckets.and_then(|buckets| Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets))))
+    }
+
+    /// Buckets double from `start`.
+    fn histograms(&self, name: &str, help: &str, labels: &[&str], start: f64, buckets: usize) -> HistogramVec {
+        let buckets = exponential_buckets(start, 2.0, buckets);
+        self.add(buckets.and_then(|buckets| HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets), labels)))
+    }
+}
+
+mod groups;
+
+#[cfg(test)]
+mod tests;

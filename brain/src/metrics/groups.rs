@@ -1,0 +1,227 @@
+//! Names, helps and buckets of the groups.
+
+use super::{
+    DiskMetrics, HealthMetrics, LeaseMetrics, MvccMetrics, NetworkMetrics, Register, ServerMetrics, TlsMetrics,
+};
+
+impl DiskMetrics {
+    pub(super) fn register(r: &Register) -> Self {
+        Self {
+            wal_fsync: r.histogram(
+                "etcd_disk_wal_fsync_duration_seconds",
+                "Durations of syncs of the log.",
+                0.001,
+                14,
+            ),
+            wal_write: r.histogram(
+                "etcd_disk_wal_write_duration_seconds",
+                "Durations of writes to the log.",
+                0.001,
+                14,
+            ),
+            wal_write_bytes: r.gauge("etcd_disk_wal_write_bytes_total", "Bytes written to the log."),
+            backend_commit: r.histogram(
+                "etcd_disk_backend_commit_duration_seconds",
+                "Durations of flushes of rows.",
+                0.001,
+                14,
+            ),
+            backend_snapshot: r.histogram(
+                "etcd_disk_backend_snapshot_duration_seconds",
+                "Durations of snapshots.",
+                0.01,
+                17,
+            ),
+            defrag: r.histogram(
+                "etcd_disk_backend_defrag_duration_seconds",
+                "Durations of defragmentations.",
+                0.1,
+                13,
+            ),
+            defrag_inflight: r.gauge("etcd_disk_defrag_inflight", "Whether a defragmentation is under way."),
+        }
+    }
+}
+
+impl MvccMetrics {
+    pub(super) fn register(r: &Register) -> Self {
+        Self {
+            db_total_size: r.gauge("etcd_mvcc_db_total_size_in_bytes", "Bytes that the store occupies."),
+            db_in_use: r.gauge(
+                "etcd_mvcc_db_total_size_in_use_in_bytes",
+                "Bytes of the store that hold data.",
+            ),
+            open_reads: r.gauge("etcd_mvcc_db_open_read_transactions", "Views held open by reads."),
+            puts: r.counter("etcd_mvcc_put_total", "Puts seen by this member."),
+            ranges: r.counter("etcd_mvcc_range_total", "Ranges seen by this member."),
+            deletes: r.counter("etcd_mvcc_delete_total", "Deletes seen by this member."),
+            txns: r.counter("etcd_mvcc_txn_total", "Txns seen by this member."),
+            keys: r.gauge("etcd_debugging_mvcc_keys_total", "Keys that exist."),
+            events: r.counter("etcd_debugging_mvcc_events_total", "Events sent by this member."),
+            watchers: r.gauge("etcd_debugging_mvcc_watcher_total", "Watchers."),
+            slow_watchers: r.gauge("etcd_debugging_mvcc_slow_watcher_total", "Watchers that are behind."),
+            pending_events: r.gauge("etcd_debugging_mvcc_pending_events_total", "Events not yet sent."),
+            watch_streams: r.gauge("etcd_debugging_mvcc_watch_stream_total", "Watch streams."),
+            current_revision: r.gauge("etcd_debugging_mvcc_current_revision", "The current revision."),
+            compact_revision: r.gauge("etcd_debugging_mvcc_compact_revision", "The last compacted revision."),
+            compaction_keys: r.counter(
+                "etcd_debugging_mvcc_db_compaction_keys_total",
+                "Versions removed by compaction.",
+            ),
+            compaction_last: r.gauge(
+                "etcd_debugging_mvcc_db_compaction_last",
+                "When the last compaction ended, in seconds since 1970.",
+            ),
+            compaction_total: r.histogram(
+                "etcd_debugging_mvcc_db_compaction_total_duration_milliseconds",
+                "Durations of compactions.",
+                100.0,
+                14,
+            ),
+            compaction_pause: r.histogram(
+                "etcd_debugging_mvcc_db_compaction_pause_duration_milliseconds",
+                "Durations of pauses by compactions.",
+                1.0,
+                13,
+            ),
+            put_size: r.gauge(
+                "etcd_debugging_mvcc_total_put_size_in_bytes",
+                "Bytes put, seen by this member.",
+            ),
+            hash: r.histogram(
+                "etcd_mvcc_hash_duration_seconds",
+                "Durations of hashes of everything.",
+                0.01,
+                15,
+            ),
+            hash_rev: r.histogram(
+                "etcd_mvcc_hash_rev_duration_seconds",
+                "Durations of hashes up to a revision.",
+                0.01,
+                15,
+            ),
+        }
+    }
+}
+
+impl LeaseMetrics {
+    pub(super) fn register(r: &Register) -> Self {
+        Self {
+            granted: r.counter("etcd_debugging_lease_granted_total", "Leases granted."),
+            revoked: r.counter("etcd_debugging_lease_revoked_total", "Leases revoked."),
+            renewed: r.counter("etcd_debugging_lease_renewed_total", "Renewals seen by the leader."),
+            expired: r.counter("etcd_debugging_server_lease_expired_total", "Leases expired."),
+            ttl: r.histogram(
+                "etcd_debugging_lease_ttl_total",
+                "Granted times to live in seconds.",
+                1.0,
+                24,
+            ),
+        }
+    }
+}
+
+impl ServerMetrics {
+    pub(super) fn register(r: &Register) -> Self {
+        Self {
+            has_leader: r.gauge("etcd_server_has_leader", "Whether a leader is known: 1 or 0."),
+            is_leader: r.gauge("etcd_server_is_leader", "Whether this member leads: 1 or 0."),
+            is_learner: r.gauge("etcd_server_is_learner", "Whether this member learns: 1 or 0."),
+            leader_changes: r.counter("etcd_server_leader_changes_seen_total", "Changes of leader seen."),
+            proposals_committed: r.gauge("etcd_server_proposals_committed_total", "Requests committed."),
+            proposals_applied: r.gauge("etcd_server_proposals_applied_total", "Requests applied."),
+            proposals_pending: r.gauge("etcd_server_proposals_pending", "Requests that wait."),
+            proposals_failed: r.counter("etcd_server_proposals_failed_total", "Requests that failed."),
+            quota: r.gauge("etcd_server_quota_backend_bytes", "Bytes that the store may occupy."),
+            slow_apply: r.counter("etcd_server_slow_apply_total", "Requests slow to apply."),
+            slow_read_indexes: r.counter("etcd_server_slow_read_indexes_total", "Slow confirmations of reads."),
+            read_indexes_failed: r.counter(
+                "etcd_server_read_indexes_failed_total",
+                "Failed confirmations of reads.",
+            ),
+            heartbeat_failures: r.counter("etcd_server_heartbeat_send_failures_total", "Heartbeats not sent."),
+            snapshots_applying: r.gauge(
+                "etcd_server_snapshot_apply_in_progress_total",
+                "1 while a snapshot is applied.",
+            ),
+            apply: r.histograms(
+                "etcd_server_apply_duration_seconds",
+                "Durations of applying requests.",
+                &["version", "op", "success"],
+                0.0001,
+                20,
+            ),
+            range: r.histograms(
+                "etcd_server_range_duration_seconds",
+                "Durations of ranges.",
+                &["success"],
+                0.0001,
+                20,
+            ),
+            identity: r.gauges(
+                "etcd_server_id",
+                "1 under the label of this member's id.",
+                &["server_id"],
+            ),
+            version: r.gauges(
+                "etcd_server_version",
+                "1 under the label of the version.",
+                &["server_version"],
+            ),
+            cluster_version: r.gauges(
+                "etcd_cluster_version",
+                "1 under the label of the cluster's version.",
+                &["cluster_version"],
+            ),
+        }
+    }
+}
+
+impl HealthMetrics {
+    pub(super) fn register(r: &Register) -> Self {
+        Self {
+            success: r.counter("etcd_server_health_success", "Health checks that succeeded."),
+            failures: r.counter("etcd_server_health_failures", "Health checks that failed."),
+            check: r.gauges(
+                "etcd_server_healthcheck",
+                "The result of each health check.",
+                &["type", "name"],
+            ),
+            checks: r.counters(
+                "etcd_server_healthchecks_total",
+                "Health checks made.",
+                &["type", "name", "status"],
+            ),
+        }
+    }
+}
+
+impl NetworkMetrics {
+    pub(super) fn register(r: &Register) -> Self {
+        Self {
+            received: r.counter(
+                "etcd_network_client_grpc_received_bytes_total",
+                "Bytes received from clients.",
+            ),
+            sent: r.counter("etcd_network_client_grpc_sent_bytes_total", "Bytes sent to clients."),
+            connections: r.gauge("kubebrain_network_connections", "Open connections of clients."),
+            handshakes_failed: r.counter("kubebrain_network_handshakes_failed_total", "Handshakes that failed."),
+        }
+    }
+}
+
+impl TlsMetrics {
+    pub(super) fn register(r: &Register) -> Self {
+        Self {
+            reloads: r.counters(
+                "kubebrain_tls_reloads_total",
+                "Reloads of changed certificates.",
+                &["result"],
+            ),
+            expiry: r.gauge(
+                "kubebrain_tls_certificate_expiry_timestamp_seconds",
+                "When the certificate in use expires.",
+            ),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What the kernel knows of this process, read at each scrape.
+
+use std::fs;
+
+use prometheus::{Counter, Gauge};
+use rustix::process::{Resource, getrlimit};
+
+use super::Register;
+
+/// Metrics every exporter of Prometheus has. What cannot be read keeps its last value.
+#[derive(Debug)]
+pub struct ProcessMetrics {
+    cpu: Counter,
+    resident: Gauge,
+    memory: Gauge,
+    started: Gauge,
+    open_fds: Gauge,
+    max_fds: Gauge,
+    os_fd_used: Gauge,
+    os_fd_limit: Gauge,
+}
+
+impl ProcessMetrics {
+    pub(super) fn register(r: &Register) -> Self {
+        let gauge = |name: &str, help: &str| r.add(Gauge::new(name, help));
+        Self {
+            cpu: r.add(Counter::new(
+                "process_cpu_seconds_total",
+                "CPU time spent by the process, in seconds.",
+            )),
+            resident: gauge("process_resident_memory_bytes", "Memory of the process in RAM."),
+            memory: gauge("process_virtual_memory_bytes", "Address space of the process."),
+            started: gauge(
+                "process_start_time_seconds",
+                "When the process started, in seconds since 1970.",
+            ),
+            open_fds: gauge("process_open_fds", "Open file descriptors."),
+            max_fds: gauge("process_max_fds", "Most file descriptors that may be open."),
+            os_fd_used: gauge("os_fd_used", "Open file descriptors."),
+            os_fd_limit: gauge("os_fd_limit", "Most file descriptors that may be open."),
+        }
+    }
+
+    /// Reads everything anew.
+    pub(super) fn refresh(&self) {
+        if let Some(stat) = fs::read_to_string("/proc/self/stat")
+            .ok()
+            .as_deref()
+            .and_then(Stat::parse)
+        {
+            #[allow(clippy::cast_precision_loss, reason = "2^53 ticks are out of reach")]
+            let ticks = rustix::param::clock_ticks_per_second() as f64;
+            #[allow(clippy::cast_precision_loss, reason = "a page is small")]
+            let page = rustix::param::page_size() as f64;
+            self.cpu.reset();
+            self.cpu.inc_by(stat.cpu_ticks / ticks);
+            self.memory.set(stat.memory_bytes);
+            self.resident.set(stat.resident_pages * page);
+            if let Some(boot) = boot_time() {
+                self.started.set(boot + stat.start_ticks / ticks);
+            }
+        }
+        if let Ok(fds) = fs::read_dir("/proc/self/fd") {
+            // The directory being read is one of them.
+            let open = u32::try_from(fds.count().saturating_sub(1)).unwrap_or(u32::MAX).into();
+            self.open_fds.set(open);
+            self.os_fd_used.set(open);
+        }
+        if let Some(limit) = getrlimit(Resource::Nofile).current {
+            #[allow(clippy::cast_precision_loss, reason = "2^53 files are out of reach")]
+            let limit = limit as f64;
+            self.max_fds.set(limit);
+            self.os_fd_limit.set(limit);
+        }
+    }
+}
+
+/// Fields of `/proc/self/stat`.
+struct Stat {
+    cpu_ticks: f64,
+    start_ticks: f64,
+    memory_bytes: f64,
+    resident_pages: f64,
+}
+
+impl Stat {
+    fn parse(text: &str) -> Option<Stat> {
+        // The second field is the program's name in brackets, and may hold anything.
+        let fields: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
+        Some(Stat {
+            cpu_ticks: field(14)? + field(15)?,
+            start_ticks: field(22)?,
+            memory_bytes: field(23)?,
+            resident_pages: field(24)?,
+        })
+    }
+}
+
+/// When the machine started, in seconds since 1970.
+fn boot_time() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    stat.lines()
+        .find_map(|line| line.strip_prefix("btime "))?
+        .trim()
+        .parse()
+        .ok()
+}

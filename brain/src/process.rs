@@ -1,0 +1,142 @@
+//! The process around the server: command line, logs, signals, exit codes.
+//!
+//! Exit codes: 0 after a stop that was asked for, 1 when the server could not start or go on, 2 for a bad command
+//! line. Whatever is wrong is told in one line on standard error.
+
+use std::io::{self, Write as _};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::flags::{self, Asked, Config};
+use crate::tasks::Tasks;
+use crate::telemetry;
+
+/// How long blocking work may go on after everything else has ended.
+const LAST_WORK: Duration = Duration::from_secs(5);
+
+/// Reads the command line, sets up logs, and runs the server to its end.
+#[must_use]
+pub fn run<F>(server: impl FnOnce(Config) -> F) -> ExitCode
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
+    match flags::parse(std::env::args_os().skip(1), std::env::vars_os()) {
+        Err(error) => fail(2, &error),
+        Ok(Asked::Print(text)) => match io::stdout().write_all(text.as_bytes()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(1, &format_args!("cannot print: {error}")),
+        },
+        Ok(Asked::Serve(config, warnings)) => match serve(*config, warnings, server) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(1, &format_args!("{error:#}")),
+        },
+    }
+}
+
+fn fail(code: u8, error: &dyn std::fmt::Display) -> ExitCode {
+    let line = error.to_string().trim_end().replace('\n', " ");
+    // Without a standard error there is nobody left to tell; the exit code still does.
+    writeln!(io::stderr(), "kubebrain: {line}").map_or(ExitCode::from(code), |()| ExitCode::from(code))
+}
+
+fn serve<F>(config: Config, warnings: Vec<String>, server: impl FnOnce(Config) -> F) -> anyhow::Result<()>
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
+    telemetry::init(&config.log)?;
+    info!(
+        etcd = crate::version::ETCD,
+        version = crate::version::KUBEBRAIN,
+        name = config.name,
+        "starting"
+    );
+    for warning in warnings {
+        warn!("{warning}");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start threads")?;
+    let outcome = runtime.block_on(server(config));
+    runtime.shutdown_timeout(LAST_WORK);
+    outcome
+}
+
+/// Starts the task that cancels `stop` on SIGTERM or SIGINT.
+///
+/// # Errors
+/// Signals cannot be listened to.
+pub fn follow_signals(stop: &CancellationToken, tasks: &mut Tasks) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("listen to SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen to SIGINT")?;
+    let stop = stop.clone();
+    tasks.spawn("signals", async move {
+        let name = tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+            () = stop.cancelled() => return Ok(()),
+        };
+        info!(signal = name, "stopping");
+        notify("STOPPING=1");
+        stop.cancel();
+        Ok(())
+    });
+    Ok(())
+}
+
+/// Tells the logs, and the service manager if there is one, that clients are served.
+pub fn ready(urls: &[String]) {
+    info!(urls = urls.join(","), "ready to serve client requests");
+    notify("READY=1");
+}
+
+/// Sends a state to systemd, if it started us and wants to know.
+fn notify(state: &str) {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
+    let sent = send(&path.to_string_lossy(), state);
+    if let Err(error) = sent {
+        warn!(%error, "the service manager cannot be told");
+    }
+}
+
+fn send(path: &str, state: &str) -> io::Result<()> {
+    let address = match path.strip_prefix('@') {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(path)?,
+    };
+    UnixDatagram::unbound()?
+        .send_to_addr(state.as_bytes(), &address)
+        .map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_service_manager_hears_of_states() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let path = dir.path().join("notify");
+        let manager = UnixDatagram::bind(&path).unwrap();
+        send(path.to_str().unwrap(), "READY=1").unwrap();
+        let mut heard = [0; 16];
+        let len = manager.recv(&mut heard).unwrap();
+        assert_eq!(&heard[..len], b"READY=1");
+
+        let name = format!("kubebrain-{}", std::process::id());
+        let manager = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        send(&format!("@{name}"), "STOPPING=1").unwrap();
+        let len = manager.recv(&mut heard).unwrap();
+        assert_eq!(&heard[..len], b"STOPPING=1");
+        assert!(send("/no/such/socket", "READY=1").is_err());
+    }
+}

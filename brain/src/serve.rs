@@ -1,0 +1,216 @@
+//! The network side of the server: gRPC and HTTP on the same ports, in plain text or TLS.
+//!
+//! Invariant: what clients can make us hold is bounded. A connection is accepted only when there is room for it;
+//! whoever does not finish its handshake, or says nothing, is dropped after [`PATIENCE`]. A slow client delays
+//! nobody else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tracing::warn;
+
+use crate::flags::url::Url;
+use crate::flags::{Config, Keepalive};
+use crate::http::{self, Gate, Health};
+use crate::listen::Listener;
+use crate::metrics::Metrics;
+use crate::tasks::Tasks;
+use crate::tls::{ClientAuth, RELOAD_INTERVAL, ServerTls};
+use connection::{Builder, Port, Room};
+use route::Edge;
+
+mod connection;
+mod route;
+mod rpc;
+
+/// How long a handshake, or the first bytes of a client, may take.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Handshakes that are under way at a time.
+const HANDSHAKES: usize = 1024;
+
+/// Files kept for the store and for ourselves.
+const RESERVED_FILES: u64 = 1024;
+
+/// Connections of probes and scrapers; they have room of their own, so that clients cannot shut them out.
+const PROBES: usize = 256;
+
+/// What a port answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// gRPC and HTTP.
+    Both,
+    /// gRPC alone.
+    Grpc,
+    /// HTTP alone.
+    Http,
+    /// HTTP alone, for probes and scrapers: no client certificates, no browsers.
+    Metrics,
+}
+
+/// Listeners that are bound and not served yet.
+#[derive(Debug)]
+pub struct Server {
+    listeners: Vec<(Listener, Purpose)>,
+    tls: Option<Arc<ServerTls>>,
+    config: Config,
+}
+
+/// What is served.
+pub struct Services {
+    /// The gRPC services.
+    pub routes: Routes,
+    /// Who is asked by health checks.
+    pub health: Arc<dyn Health>,
+    /// What is counted, and shown on `/metrics`.
+    pub metrics: Arc<Metrics>,
+}
+
+impl std::fmt::Debug for Services {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Services")
+            .field("routes", &self.routes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Loads certificates and binds every URL of the configuration. Clients that dial wait until [`Server::start`].
+    /// Call it inside a runtime.
+    ///
+    /// # Errors
+    /// A certificate does not load, or an address cannot be had.
+    pub fn bind(config: &Config) -> anyhow::Result<Server> {
+        let client = match config.listen_client_http_urls.is_empty() {
+            true => Purpose::Both,
+            false => Purpose::Grpc,
+        };
+        let urls: Vec<(&Url, Purpose)> = [
+            (&config.listen_client_urls, client),
+            (&config.listen_client_http_urls, Purpose::Http),
+            (&config.listen_metrics_urls, Purpose::Metrics),
+        ]
+        .into_iter()
+        .flat_map(|(urls, purpose)| urls.iter().map(move |url| (url, purpose)))
+        .collect();
+        let tls = match urls.iter().any(|(url, _)| url.scheme().is_tls()) {
+            true => Some(Arc::new(ServerTls::load(&config.client_tls, &config.tls_policy)?)),
+            false => None,
+        };
+        for suite in tls.iter().flat_map(|tls| tls.skipped_suites()) {
+            warn!(suite, "a weak cipher suite is not offered");
+        }
+        let listeners = urls
+            .into_iter()
+            .map(|(url, purpose)| Ok((Listener::bind(url, config.socket)?, purpose)))
+            .collect::<anyhow::Result<_>>()?;
+        Ok(Server {
+            listeners,
+            tls,
+            config: config.clone(),
+        })
+    }
+
+    /// The URLs that are listened on, with the ports that were taken.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn bound(&self) -> anyhow::Result<Vec<String>> {
+        self.listeners
+            .iter()
+            .map(|(listener, _)| listener.bound().context("ask for an address"))
+            .collect()
+    }
+
+    /// Serves until `stop`. Then no connection is accepted any more, clients are told to go, and requests under way
+    /// have `grace` to end; what is left is cut off.
+    pub fn start(self, services: Services, stop: &CancellationToken, grace: Duration, tasks: &mut Tasks) {
+        let Services {
+            routes,
+            health,
+            metrics,
+        } = services;
+        if let Some(tls) = &self.tls {
+            let follow = Arc::clone(tls).follow(RELOAD_INTERVAL, metrics.tls.clone(), stop.clone());
+            tasks.spawn("certificates", follow);
+        }
+        let grpc = routes.prepare().into_axum_router();
+        let http = http::routes(health, Arc::clone(&metrics));
+        let gate = Gate::new(self.config.browsers.clone());
+        let clients = Room::new(client_room(), HANDSHAKES);
+        let probes = Room::new(PROBES, PROBES);
+        let builder = builder(self.config.limits.max_concurrent_streams, self.config.keepalive);
+        for (listener, purpose) in self.listeners {
+            let edge = Edge {
+                grpc: matches!(purpose, Purpose::Both | Purpose::Grpc).then(|| grpc.clone()),
+                http: (purpose != Purpose::Grpc).then(|| http.clone()),
+                gate: (purpose != Purpose::Metrics).then(|| gate.clone()),
+                metrics: metrics.grpc.clone(),
+            };
+            let is_probes = purpose == Purpose::Metrics;
+            let auth = if is_probes {
+                ClientAuth::Never
+            } else {
+                ClientAuth::AsConfigured
+            };
+            let tls = self.tls.as_ref().filter(|_| listener.url().scheme().is_tls());
+            let port = Port {
+                tls: tls.map(|tls| (Arc::clone(tls), auth)),
+                edge,
+                builder: builder.clone(),
+                room: if is_probes { probes.clone() } else { clients.clone() },
+                network: metrics.network.clone(),
+            };
+            tasks.spawn("listener", port.run(listener, stop.clone(), grace));
+        }
+    }
+}
+
+/// Raises the limit of open files as far as it goes, and answers how many connections of clients fit into it.
+fn client_room() -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        warn!(%error, "the limit of open files cannot be raised");
+    }
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let room = files.saturating_sub(RESERVED_FILES).max(files / 2);
+    usize::try_from(room).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS)
+}
+
+/// How connections are spoken. Windows are large enough for a whole request each way without a round trip.
+fn builder(max_streams: u32, keepalive: Keepalive) -> Builder {
+    use hyper_util::rt::{TokioExecutor, TokioTimer};
+    const STREAM_WINDOW: u32 = 1024 * 1024;
+    const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+    /// Clients cancel many requests at once when they time out; a hundred is no attack.
+    const RESETS: usize = 1024;
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(Some(3 * PATIENCE))
+        .max_buf_size(64 * 1024);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(max_streams)
+        .max_pending_accept_reset_streams(RESETS)
+        .max_header_list_size(64 * 1024)
+        .keep_alive_interval(keepalive.interval)
+        .keep_alive_timeout(keepalive.timeout);
+    builder
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! Tells gRPC from HTTP, and gives every request the caller's address and certificates.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use axum::Router;
+use axum::body::Body;
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{Request, Response, StatusCode, Version};
+use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo, UdsConnectInfo};
+use tower::{BoxError, Service};
+
+use super::connection::Signs;
+use super::rpc;
+use crate::http::{Gate, Secure};
+use crate::metrics::GrpcMetrics;
+
+/// What one port answers.
+#[derive(Clone)]
+pub(super) struct Edge {
+    /// gRPC, if it is served here.
+    pub(super) grpc: Option<Router>,
+    /// HTTP, if it is served here.
+    pub(super) http: Option<Router>,
+    /// What stands before HTTP, if anything does.
+    pub(super) gate: Option<Gate>,
+    pub(super) metrics: GrpcMetrics,
+}
+
+/// Who is at the other end, in the types that tonic's requests look for.
+#[derive(Debug, Clone)]
+pub(super) enum Caller {
+    Tcp(TcpConnectInfo),
+    TcpTls(TlsConnectInfo<TcpConnectInfo>),
+    Unix(UdsConnectInfo),
+    UnixTls(TlsConnectInfo<UdsConnectInfo>),
+}
+
+impl Caller {
+    fn describe(&self, extensions: &mut http::Extensions) {
+        match self {
+            Caller::Tcp(info) => {
+                extensions.insert(info.clone());
+            }
+            Caller::Unix(info) => {
+                extensions.insert(info.clone());
+            }
+            Caller::TcpTls(info) => {
+                extensions.insert(info.clone());
+                extensions.insert(Secure);
+            }
+            Caller::UnixTls(info) => {
+                extensions.insert(info.clone());
+                extensions.insert(Secure);
+            }
+        }
+    }
+}
+
+type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+/// The service of one connection.
+#[derive(Clone)]
+pub(super) struct PerConnection {
+    pub(super) edge: Edge,
+    pub(super) caller: Caller,
+    pub(super) signs: Arc<Signs>,
+}
+
+impl<B> Service<Request<B>> for PerConnection
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(())) // routers always are
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        self.signs.asked.store(true, Ordering::Relaxed);
+        self.caller.describe(request.extensions_mut());
+        let edge = &mut self.edge;
+        match (is_grpc(&request), &mut edge.grpc, &mut edge.http) {
+            (true, Some(grpc), _) => {
+                let in_flight = edge.metrics.start(request.uri().path());
+                let uri = request.uri().clone();
+                Box::pin(rpc::answer(grpc.call(request), uri, in_flight))
+            }
+            (true, None, _) => {
+                let refusal = rpc::unknown(request.uri().path());
+                Box::pin(async move { Ok(refusal.into_http()) })
+            }
+            (false, _, Some(http)) => match edge.gate.clone() {
+                Some(gate) => gated(gate, http, request),
+                None => Box::pin(http.call(request)),
+            },
+            (false, _, None) => Box::pin(async { Ok(nothing_here()) }),
+        }
+    }
+}
+
+/// Lets a request through the gate, and marks the answer.
+fn gated<B>(gate: Gate, http: &mut Router, request: Request<B>) -> Answer
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    if let Some(refusal) = gate.refuse(&request) {
+        return Box::pin(async { Ok(refusal) });
+    }
+    let origin = gate.origin(&request);
+    let answer = http.call(request);
+    Box::pin(async move {
+        let mut response = answer.await?;
+        gate.mark(origin, &mut response);
+        Ok(response)
+    })
+}
+
+/// gRPC says so, and needs HTTP/2.
+fn is_grpc<B>(request: &Request<B>) -> bool {
+    let content_type = request.headers().get(CONTENT_TYPE);
+    request.version() == Version::HTTP_2
+        && content_type.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+fn nothing_here() -> Response<Body> {
+    let mut response = Response::new(Body::from("404 page not found\n"));
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    response
+}

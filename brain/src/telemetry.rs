@@ -1,0 +1,110 @@
+//! Logs: where they go, and in which shape.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt as _};
+
+use crate::flags::{LogFormat, LogLevel, LogOptions, LogOutput};
+
+/// Crates whose INFO is not ours to show; below WARN they speak only at `debug`.
+const CHATTY: &[&str] = &[
+    "h2",
+    "hyper",
+    "hyper_util",
+    "tonic",
+    "tower",
+    "rustls",
+    "fjall",
+    "lsm_tree",
+];
+
+/// Sets the process's logger; call it once, before anything logs. `RUST_LOG` overrides the level.
+///
+/// # Errors
+/// A file cannot be opened, or a logger is set already.
+pub fn init(options: &LogOptions) -> anyhow::Result<()> {
+    let writer = writer(&options.outputs)?;
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter(options.level))
+        .with_writer(writer);
+    let set = match options.format {
+        LogFormat::Json => builder.json().flatten_event(true).with_current_span(false).try_init(),
+        LogFormat::Console => builder.with_ansi(false).try_init(),
+    };
+    set.map_err(|error| anyhow::anyhow!(error)).context("set the logger")
+}
+
+fn filter(level: LogLevel) -> EnvFilter {
+    let ours = match level {
+        LogLevel::Debug => "debug",
+        LogLevel::Info => "info",
+        LogLevel::Warn => "warn",
+        LogLevel::Error => "error",
+    };
+    let theirs = if matches!(level, LogLevel::Debug) {
+        "info"
+    } else {
+        "warn"
+    };
+    let theirs = if matches!(level, LogLevel::Error) {
+        "error"
+    } else {
+        theirs
+    };
+    let chatty: Vec<String> = CHATTY.iter().map(|name| format!("{name}={theirs}")).collect();
+    let default = format!("{ours},{}", chatty.join(","));
+    EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default))
+}
+
+/// One writer for all targets.
+fn writer(outputs: &[LogOutput]) -> anyhow::Result<BoxMakeWriter> {
+    let mut all: Option<BoxMakeWriter> = None;
+    for output in outputs {
+        let one = match output {
+            LogOutput::Stderr => BoxMakeWriter::new(io::stderr),
+            LogOutput::Stdout => BoxMakeWriter::new(io::stdout),
+            LogOutput::File(path) => {
+                let file = OpenOptions::new().create(true).append(true).open(path);
+                BoxMakeWriter::new(Arc::new(
+                    file.with_context(|| format!("open the log file {}", path.display()))?,
+                ))
+            }
+        };
+        all = Some(match all {
+            None => one,
+            Some(others) => BoxMakeWriter::new(others.and(one)),
+        });
+    }
+    all.context("--log-outputs names no target")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use tracing_subscriber::fmt::MakeWriter as _;
+
+    use super::*;
+
+    #[test]
+    fn every_target_gets_every_line() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let paths = [dir.path().join("a"), dir.path().join("b")];
+        let outputs = paths.clone().map(LogOutput::File);
+        for line in ["one\n", "two\n"] {
+            writer(&outputs)
+                .unwrap()
+                .make_writer()
+                .write_all(line.as_bytes())
+                .unwrap();
+        }
+        for path in paths {
+            assert_eq!(std::fs::read_to_string(path).unwrap(), "one\ntwo\n");
+        }
+        assert!(writer(&[LogOutput::File(dir.path().join("no/such"))]).is_err());
+    }
+}

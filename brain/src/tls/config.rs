@@ -1,0 +1,141 @@
+//! From what the files say to a configuration of rustls.
+
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::{ALL_CIPHER_SUITES, default_provider};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
+
+use super::allowed::Allowed;
+use super::files::Material;
+use super::{ClientAuth, TlsError, bad, pair};
+use crate::flags::{TlsOptions, TlsPolicy, TlsVersion};
+
+/// Names that Go has for suites of TLS 1.2 which are not offered, all of them weaker. They are skipped.
+const WEAK: &[&str] = &[
+    "TLS_RSA_WITH_RC4_128_SHA",
+    "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA256",
+    "TLS_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_ECDSA_WITH_RC4_128_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_RC4_128_SHA",
+    "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
+];
+
+pub(super) fn server(
+    material: &Material,
+    options: &TlsOptions,
+    policy: &TlsPolicy,
+    clients: ClientAuth,
+) -> Result<ServerConfig, TlsError> {
+    let (cert, key) = pair(options)?;
+    let provider = Arc::new(provider(policy)?);
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&versions(policy))
+        .map_err(|error| TlsError(format!("no TLS version is left: {error}")))?;
+    let builder = match (&material.roots, clients) {
+        (Some(roots), ClientAuth::AsConfigured) => {
+            builder.with_client_cert_verifier(verifier(roots, material, options, provider)?)
+        }
+        _ => builder.with_no_client_auth(),
+    };
+    let mut config = builder
+        .with_single_cert(material.chain.clone(), material.key.clone_key())
+        .map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => bad(
+                key,
+                format!("the key does not belong to the certificate in {}", cert.display()),
+            ),
+            error => bad(cert, error),
+        })?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn verifier(
+    roots: &RootCertStore,
+    material: &Material,
+    options: &TlsOptions,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots.clone()), provider);
+    if !material.revoked.is_empty() {
+        builder = builder
+            .with_crls(material.revoked.iter().cloned())
+            .only_check_end_entity_revocation()
+            .allow_unknown_revocation_status();
+    }
+    let verifier = builder.build().map_err(|error| {
+        // Only bad lists of revoked certificates get here: an empty set of CAs was refused before.
+        let path = options.crl.as_deref().or(options.trusted_ca.as_deref());
+        path.map_or_else(|| TlsError(error.to_string()), |path| bad(path, &error))
+    })?;
+    Ok(Allowed::wrap(verifier, options))
+}
+
+fn versions(policy: &TlsPolicy) -> Vec<&'static SupportedProtocolVersion> {
+    let known = [
+        (TlsVersion::Tls12, &rustls::version::TLS12),
+        (TlsVersion::Tls13, &rustls::version::TLS13),
+    ];
+    known
+        .into_iter()
+        .filter(|(version, _)| (policy.min..=policy.max).contains(version))
+        .map(|(_, version)| version)
+        .collect()
+}
+
+fn provider(policy: &TlsPolicy) -> Result<CryptoProvider, TlsError> {
+    let mut provider = default_provider();
+    if policy.cipher_suites.is_empty() {
+        return Ok(provider);
+    }
+    for name in &policy.cipher_suites {
+        if find(name).is_none() && !WEAK.contains(&name.as_str()) {
+            return Err(TlsError(format!(
+                "unexpected TLS cipher suite {name:?} in --cipher-suites"
+            )));
+        }
+    }
+    let listed: Vec<_> = policy.cipher_suites.iter().filter_map(|name| find(name)).collect();
+    // As in Go, the suites of TLS 1.3 are not configurable.
+    provider
+        .cipher_suites
+        .retain(|suite| suite.tls13().is_some() || listed.contains(suite));
+    if policy.max == TlsVersion::Tls12 && listed.iter().all(|suite| suite.tls13().is_some()) {
+        return Err(TlsError("none of --cipher-suites is offered for TLS1.2".to_owned()));
+    }
+    Ok(provider)
+}
+
+pub(super) fn skipped_suites(policy: &TlsPolicy) -> Vec<String> {
+    policy
+        .cipher_suites
+        .iter()
+        .filter(|name| WEAK.contains(&name.as_str()))
+        .cloned()
+        .collect()
+}
+
+/// The suite of this name in Go.
+fn find(name: &str) -> Option<SupportedCipherSuite> {
+    ALL_CIPHER_SUITES.iter().copied().find(|suite| {
+        let ours = format!("{:?}", suite.suite()).replace("TLS13_", "TLS_");
+        // Go first named the ChaCha20 suites without their hash.
+        ours == name
+            || ours
+                .strip_suffix("_SHA256")
+                .is_some_and(|old| old == name && old.ends_with("POLY1305"))
+    })
+}

@@ -1,0 +1,130 @@
+//! The files behind a listener's TLS, and what they say.
+
+use std::fs;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustls::RootCertStore;
+use rustls_pki_types::pem::{self, PemObject as _};
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use super::{TlsError, bad, pair};
+use crate::flags::TlsOptions;
+
+/// Contents. Equal contents mean equal TLS.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Files {
+    cert: Vec<u8>,
+    key: Vec<u8>,
+    ca: Option<Vec<u8>>,
+    crl: Option<Vec<u8>>,
+}
+
+impl std::fmt::Debug for Files {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Files(..)") // the key must not get into logs
+    }
+}
+
+/// What the files say.
+#[derive(Debug)]
+pub(super) struct Material {
+    pub(super) chain: Vec<CertificateDer<'static>>,
+    pub(super) key: PrivateKeyDer<'static>,
+    pub(super) roots: Option<RootCertStore>,
+    pub(super) revoked: Vec<CertificateRevocationListDer<'static>>,
+    pub(super) not_after: i64,
+}
+
+impl Files {
+    pub(super) fn read(options: &TlsOptions) -> Result<Files, TlsError> {
+        let (cert, key) = pair(options)?;
+        let optional = |path: &Option<_>| path.as_deref().map(read).transpose();
+        Ok(Files {
+            cert: read(cert)?,
+            key: read(key)?,
+            ca: optional(&options.trusted_ca)?,
+            crl: optional(&options.crl)?,
+        })
+    }
+
+    pub(super) fn parse(&self, options: &TlsOptions) -> Result<Material, TlsError> {
+        let (cert, key) = pair(options)?;
+        let chain = certificates(cert, &self.cert)?;
+        let not_after = check_dates(cert, &chain)?;
+        let roots = match (&options.trusted_ca, &self.ca) {
+            (Some(path), Some(bytes)) => Some(roots(path, bytes)?),
+            _ => None,
+        };
+        let revoked = match (&options.crl, &self.crl) {
+            (Some(path), Some(bytes)) => revoked(path, bytes)?,
+            _ => Vec::new(),
+        };
+        let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| match error {
+            pem::Error::NoItemsFound => bad(key, "no private key in PEM (PKCS#8, SEC1 or PKCS#1, not encrypted)"),
+            error => bad(key, error),
+        })?;
+        Ok(Material {
+            chain,
+            key,
+            roots,
+            revoked,
+            not_after,
+        })
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    fs::read(path).map_err(|error| bad(path, format!("cannot be read: {error}")))
+}
+
+fn certificates(path: &Path, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(bytes).collect();
+    let chain = chain.map_err(|error| bad(path, error))?;
+    if chain.is_empty() {
+        return Err(bad(path, "no certificate in PEM"));
+    }
+    Ok(chain)
+}
+
+/// The leaf must be valid now. Answers when it expires.
+fn check_dates(path: &Path, chain: &[CertificateDer<'static>]) -> Result<i64, TlsError> {
+    let leaf = chain.first().map_or(&[][..], |leaf| leaf.as_ref());
+    let (_, leaf) =
+        X509Certificate::from_der(leaf).map_err(|error| bad(path, format!("not a certificate: {error}")))?;
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_err(|_| bad(path, "the clock stands before 1970"))?;
+    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    let validity = leaf.validity();
+    if now > validity.not_after.timestamp() {
+        return Err(bad(path, format!("the certificate expired at {}", validity.not_after)));
+    }
+    if now < validity.not_before.timestamp() {
+        return Err(bad(
+            path,
+            format!("the certificate is not valid before {}", validity.not_before),
+        ));
+    }
+    Ok(validity.not_after.timestamp())
+}
+
+fn roots(path: &Path, bytes: &[u8]) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path, bytes)? {
+        roots
+            .add(certificate)
+            .map_err(|error| bad(path, format!("not a usable CA: {error}")))?;
+    }
+    Ok(roots)
+}
+
+fn revoked(path: &Path, bytes: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
+    let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(bytes).collect();
+    match lists.map_err(|error| bad(path, error))? {
+        lists if !lists.is_empty() => Ok(lists),
+        _ if bytes.is_empty() => Err(bad(path, "no revocation list")),
+        _ => Ok(vec![CertificateRevocationListDer::from(bytes.to_vec())]),
+    }
+}

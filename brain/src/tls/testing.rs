@@ -1,0 +1,100 @@
+//! Certificates for tests.
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationList, CertificateRevocationListParams, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams,
+    SerialNumber,
+};
+use time::{Duration, OffsetDateTime};
+
+/// A CA that signs.
+pub(crate) struct Ca {
+    issuer: Issuer<'static, KeyPair>,
+    /// Its certificate.
+    pub(crate) pem: String,
+}
+
+/// A certificate and its key, in PEM.
+pub(crate) struct Leaf {
+    pub(crate) cert: String,
+    pub(crate) key: String,
+    serial: u64,
+}
+
+fn params(name: &str, days: std::ops::Range<i64>) -> CertificateParams {
+    let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.not_before = OffsetDateTime::now_utc() + Duration::days(days.start) - Duration::minutes(5);
+    params.not_after = OffsetDateTime::now_utc() + Duration::days(days.end);
+    params
+}
+
+impl Ca {
+    pub(crate) fn new(name: &str) -> Ca {
+        let mut params = params(name, 0..30);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate().unwrap();
+        let pem = params.self_signed(&key).unwrap().pem();
+        Ca {
+            issuer: Issuer::new(params, key),
+            pem,
+        }
+    }
+
+    /// A certificate of `brain.example`.
+    pub(crate) fn server(&self) -> Leaf {
+        self.leaf("brain.example", true, 0, 10)
+    }
+
+    /// A client's certificate.
+    pub(crate) fn client(&self, name: &str) -> Leaf {
+        self.leaf(name, false, 0, 10)
+    }
+
+    /// A certificate valid between two days from now.
+    pub(crate) fn leaf(&self, name: &str, server: bool, from: i64, to: i64) -> Leaf {
+        let mut params = params(name, from..to);
+        let usage = if server {
+            ExtendedKeyUsagePurpose::ServerAuth
+        } else {
+            ExtendedKeyUsagePurpose::ClientAuth
+        };
+        params.extended_key_usages = vec![usage];
+        if server {
+            params
+                .subject_alt_names
+                .push(rcgen::SanType::IpAddress(std::net::Ipv4Addr::LOCALHOST.into()));
+        }
+        let serial: u64 = rand::random::<u64>() >> 1;
+        params.serial_number = Some(SerialNumber::from(serial));
+        params.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate().unwrap();
+        let cert = params.signed_by(&key, &self.issuer).unwrap().pem();
+        Leaf {
+            cert,
+            key: key.serialize_pem(),
+            serial,
+        }
+    }
+
+    /// A list that revokes one certificate.
+    pub(crate) fn revoke(&self, leaf: &Leaf) -> CertificateRevocationList {
+        let revoked = RevokedCertParams {
+            serial_number: SerialNumber::from(leaf.serial),
+            revocation_time: OffsetDateTime::now_utc() - Duration::hours(1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let params = CertificateRevocationListParams {
+            this_update: OffsetDateTime::now_utc() - Duration::hours(1),
+            next_update: OffsetDateTime::now_utc() + Duration::days(1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: vec![revoked],
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        params.signed_by(&self.issuer).unwrap()
+    }
+}

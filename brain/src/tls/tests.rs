@@ -1,0 +1,420 @@
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConnection};
+use tempfile::TempDir;
+
+use super::*;
+use crate::flags::TlsVersion;
+use crate::tls::testing::{Ca, Leaf};
+
+const POLICY: TlsPolicy = TlsPolicy {
+    min: TlsVersion::Tls12,
+    max: TlsVersion::Tls13,
+    cipher_suites: Vec::new(),
+};
+
+/// A directory with `tls.crt`, `tls.key` and `ca.crt`.
+struct Dir(TempDir);
+
+impl Dir {
+    fn new(leaf: &Leaf, ca: &str) -> Dir {
+        let dir = Dir(TempDir::new().unwrap());
+        dir.write(leaf, ca);
+        dir
+    }
+
+    fn write(&self, leaf: &Leaf, ca: &str) {
+        fs::write(self.path().join("tls.crt"), &leaf.cert).unwrap();
+        fs::write(self.path().join("tls.key"), &leaf.key).unwrap();
+        fs::write(self.path().join("ca.crt"), ca).unwrap();
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn server_only(&self) -> TlsOptions {
+        TlsOptions {
+            pair: Some((self.path().join("tls.crt"), self.path().join("tls.key"))),
+            ..TlsOptions::default()
+        }
+    }
+
+    fn mutual(&self) -> TlsOptions {
+        TlsOptions {
+            trusted_ca: Some(self.path().join("ca.crt")),
+            ..self.server_only()
+        }
+    }
+}
+
+/// Shakes hands in memory. Answers the protocol version, or which side refused and why.
+fn shake(
+    server: &ServerTls,
+    auth: ClientAuth,
+    ca: &str,
+    client: Option<&Leaf>,
+) -> Result<rustls::ProtocolVersion, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(ca.as_bytes()) {
+        roots.add(certificate.unwrap()).unwrap();
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap();
+    let builder = builder.with_root_certificates(roots);
+    let config = match client {
+        None => builder.with_no_client_auth(),
+        Some(leaf) => {
+            let chain = CertificateDer::pem_slice_iter(leaf.cert.as_bytes())
+                .map(Result::unwrap)
+                .collect();
+            let key = PrivateKeyDer::from_pem_slice(leaf.key.as_bytes()).unwrap();
+            builder.with_client_auth_cert(chain, key).unwrap()
+        }
+    };
+    let name = ServerName::try_from("brain.example").unwrap();
+    let mut client = ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut server = ServerConnection::new(server.config(auth)).unwrap();
+    while client.is_handshaking() || server.is_handshaking() {
+        let mut wire = Vec::new();
+        while client.wants_write() {
+            client.write_tls(&mut wire).unwrap();
+        }
+        let mut unread = wire.as_slice();
+        while !unread.is_empty() {
+            server.read_tls(&mut unread).unwrap();
+            server
+                .process_new_packets()
+                .map_err(|error| format!("server: {error}"))?;
+        }
+        let mut wire = Vec::new();
+        while server.wants_write() {
+            server.write_tls(&mut wire).unwrap();
+        }
+        let mut unread = wire.as_slice();
+        while !unread.is_empty() {
+            client.read_tls(&mut unread).unwrap();
+            client
+                .process_new_packets()
+                .map_err(|error| format!("client: {error}"))?;
+        }
+    }
+    Ok(server.protocol_version().unwrap())
+}
+
+fn refused(options: &TlsOptions) -> String {
+    let error = ServerTls::load(options, &POLICY).unwrap_err().to_string();
+    assert!(!error.contains('\n'), "{error}");
+    error
+}
+
+#[test]
+fn clients_need_a_certificate_of_the_trusted_ca() {
+    let (ca, other) = (Ca::new("ca"), Ca::new("other"));
+    let dir = Dir::new(&ca.server(), &ca.pem);
+    let mutual = ServerTls::load(&dir.mutual(), &POLICY).unwrap();
+    let one_way = ServerTls::load(&dir.server_only(), &POLICY).unwrap();
+    let (good, wrong, server) = (ca.client("c"), other.client("c"), ca.server());
+    let check = |server: &ServerTls, auth, roots: &Ca, client, refusal: Option<&str>| {
+        let outcome = shake(server, auth, &roots.pem, client);
+        match refusal {
+            None => assert_eq!(outcome, Ok(rustls::ProtocolVersion::TLSv1_3)),
+            Some(refusal) => assert!(
+                outcome.as_ref().is_err_and(|error| error.contains(refusal)),
+                "{outcome:?}"
+            ),
+        }
+    };
+    check(&mutual, ClientAuth::AsConfigured, &ca, Some(&good), None);
+    check(
+        &mutual,
+        ClientAuth::AsConfigured,
+        &ca,
+        None,
+        Some("server: peer sent no certificates"),
+    );
+    check(
+        &mutual,
+        ClientAuth::AsConfigured,
+        &ca,
+        Some(&wrong),
+        Some("server: invalid peer certificate"),
+    );
+    check(
+        &mutual,
+        ClientAuth::AsConfigured,
+        &other,
+        Some(&good),
+        Some("client: invalid peer certificate"),
+    );
+    check(
+        &mutual,
+        ClientAuth::AsConfigured,
+        &ca,
+        Some(&server),
+        Some("server: invalid peer certificate"),
+    );
+    check(&mutual, ClientAuth::Never, &ca, None, None);
+    check(&one_way, ClientAuth::AsConfigured, &ca, None, None);
+}
+
+#[test]
+fn certificates_and_cas_are_replaced_without_a_restart() {
+    let (old, new) = (Ca::new("old"), Ca::new("new"));
+    let dir = Dir::new(&old.server(), &old.pem);
+    let tls = ServerTls::load(&dir.mutual(), &POLICY).unwrap();
+    let auth = ClientAuth::AsConfigured;
+    assert_eq!(tls.reload(), Ok(false));
+    assert!(shake(&tls, auth, &old.pem, Some(&new.client("c"))).is_err());
+
+    let bundle = format!("{}{}", old.pem, new.pem);
+    dir.write(&old.server(), &bundle);
+    assert_eq!(tls.reload(), Ok(true));
+    assert!(shake(&tls, auth, &old.pem, Some(&old.client("c"))).is_ok());
+    assert!(shake(&tls, auth, &old.pem, Some(&new.client("c"))).is_ok());
+
+    dir.write(&new.server(), &bundle);
+    assert_eq!(tls.reload(), Ok(true));
+    assert!(shake(&tls, auth, &new.pem, Some(&old.client("c"))).is_ok());
+    assert!(shake(&tls, auth, &old.pem, Some(&old.client("c"))).is_err());
+
+    dir.write(&new.server(), &new.pem);
+    assert_eq!(tls.reload(), Ok(true));
+    assert!(shake(&tls, auth, &new.pem, Some(&new.client("c"))).is_ok());
+    assert!(shake(&tls, auth, &new.pem, Some(&old.client("c"))).is_err());
+}
+
+#[test]
+fn what_does_not_load_leaves_the_old_in_use() {
+    let ca = Ca::new("ca");
+    let dir = Dir::new(&ca.server(), &ca.pem);
+    let tls = ServerTls::load(&dir.mutual(), &POLICY).unwrap();
+    let still_serves = || shake(&tls, ClientAuth::AsConfigured, &ca.pem, Some(&ca.client("c"))).is_ok();
+    for (file, text) in [
+        ("tls.crt", ca.server().cert),
+        ("tls.key", "garbage".to_owned()),
+        ("ca.crt", String::new()),
+    ] {
+        let path = dir.path().join(file);
+        let before = fs::read(&path).unwrap();
+        fs::write(&path, text).unwrap();
+        assert!(tls.reload().is_err(), "{file}");
+        assert!(still_serves());
+        fs::remove_file(&path).unwrap();
+        assert!(tls.reload().is_err(), "{file}");
+        assert!(still_serves());
+        fs::write(&path, before).unwrap();
+        assert_eq!(tls.reload(), Ok(false), "{file}");
+    }
+    dir.write(&ca.leaf("expired", true, -10, -5), &ca.pem);
+    assert!(tls.reload().is_err_and(|error| error.to_string().contains("expired")));
+    assert!(still_serves());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_follower_takes_what_changed() {
+    let ca = Ca::new("ca");
+    let dir = Dir::new(&ca.server(), &ca.pem);
+    let tls = Arc::new(ServerTls::load(&dir.mutual(), &POLICY).unwrap());
+    let metrics = crate::metrics::Metrics::new(false).tls;
+    let stop = CancellationToken::new();
+    let follower = Arc::clone(&tls).follow(RELOAD_INTERVAL, metrics.clone(), stop.clone());
+    let before = tls.config(ClientAuth::AsConfigured);
+    let watcher = async {
+        fs::write(dir.path().join("tls.key"), "garbage").unwrap();
+        while metrics.reloads.with_label_values(&["failure"]).get() == 0 {
+            tokio::time::sleep(RELOAD_INTERVAL).await;
+        }
+        assert!(Arc::ptr_eq(&before, &tls.config(ClientAuth::AsConfigured)));
+        dir.write(&ca.server(), &ca.pem);
+        while metrics.reloads.with_label_values(&["success"]).get() == 0 {
+            tokio::time::sleep(RELOAD_INTERVAL).await;
+        }
+        assert!(!Arc::ptr_eq(&before, &tls.config(ClientAuth::AsConfigured)));
+        stop.cancel();
+    };
+    let (outcome, ()) = tokio::join!(follower, watcher);
+    outcome.unwrap();
+    assert_eq!(metrics.reloads.with_label_values(&["failure"]).get(), 1);
+    assert_eq!(metrics.expiry.get(), tls.not_after());
+}
+
+#[test]
+fn bad_files_are_named_in_one_line() {
+    let (ca, other) = (Ca::new("ca"), Ca::new("other"));
+    let check = |dir: &Dir, options: &TlsOptions, file: &str, reason: &str| {
+        let error = refused(options);
+        assert!(
+            error.starts_with(&dir.path().join(file).display().to_string()) && error.contains(reason),
+            "{error}"
+        );
+    };
+    let dir = Dir::new(&ca.server(), &ca.pem);
+    let with = |cert: &str, key: &str| TlsOptions {
+        pair: Some((dir.path().join(cert), dir.path().join(key))),
+        ..TlsOptions::default()
+    };
+    check(&dir, &with("none", "tls.key"), "none", "cannot be read");
+    check(&dir, &with("tls.crt", "none"), "none", "cannot be read");
+    check(&dir, &with("tls.key", "tls.key"), "tls.key", "no certificate in PEM");
+    check(&dir, &with("tls.crt", "tls.crt"), "tls.crt", "no private key in PEM");
+    check(
+        &dir,
+        &with("ca.crt", "tls.key"),
+        "tls.key",
+        "does not belong to the certificate",
+    );
+    fs::write(dir.path().join("ca.crt"), "nothing").unwrap();
+    check(&dir, &dir.mutual(), "ca.crt", "no certificate in PEM");
+    let expired = Dir::new(&ca.leaf("s", true, -10, -1), &other.pem);
+    check(&expired, &expired.mutual(), "tls.crt", "the certificate expired at");
+    let early = Dir::new(&ca.leaf("s", true, 1, 10), &other.pem);
+    check(&early, &early.mutual(), "tls.crt", "is not valid before");
+}
+
+#[test]
+fn names_can_be_asked_of_clients() {
+    let ca = Ca::new("ca");
+    let dir = Dir::new(&ca.server(), &ca.pem);
+    let allows = |options: &TlsOptions, client: &Leaf| {
+        let tls = ServerTls::load(options, &POLICY).unwrap();
+        shake(&tls, ClientAuth::AsConfigured, &ca.pem, Some(client)).is_ok()
+    };
+    let hosts = TlsOptions {
+        allowed_hostnames: vec!["x.example".into(), "a.example".into()],
+        ..dir.mutual()
+    };
+    assert!(allows(&hosts, &ca.client("a.example")));
+    assert!(!allows(&hosts, &ca.client("b.example")));
+    let names = TlsOptions {
+        allowed_common_names: vec!["a.example".into()],
+        ..dir.mutual()
+    };
+    assert!(allows(&names, &ca.client("a.example")));
+    assert!(!allows(&names, &ca.client("b.example")));
+}
+
+#[test]
+fn revoked_clients_are_refused() {
+    let ca = Ca::new("ca");
+    let dir = Dir::new(&ca.server(), &ca.pem);
+    let (good, revoked) = (ca.client("good"), ca.client("revoked"));
+    let list = ca.revoke(&revoked);
+    for (name, bytes) in [
+        ("crl.pem", list.pem().unwrap().into_bytes()),
+        ("crl.der", list.der().to_vec()),
+    ] {
+        let path = dir.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        let tls = ServerTls::load(
+            &TlsOptions {
+                crl: Some(path),
+                ..dir.mutual()
+            },
+            &POLICY,
+        )
+        .unwrap();
+        assert!(
+            shake(&tls, ClientAuth::AsConfigured, &ca.pem, Some(&good)).is_ok(),
+            "{name}"
+        );
+        assert!(
+            shake(&tls, ClientAuth::AsConfigured, &ca.pem, Some(&revoked)).is_err(),
+            "{name}"
+        );
+    }
+    let path = dir.path().join("crl.bad");
+    fs::write(&path, "not a list").unwrap();
+    assert!(
+        refused(&TlsOptions {
+            crl: Some(path),
+            ..dir.mutual()
+        })
+        .contains("crl.bad")
+    );
+}
+
+#[test]
+fn versions_and_suites_follow_the_policy() {
+    let ca = Ca::new("ca");
+    let dir = Dir::new(&ca.server(), &ca.pem);
+    let load = |min, max, suites: &[&str]| {
+        let cipher_suites = suites.iter().map(ToString::to_string).collect();
+        ServerTls::load(
+            &dir.server_only(),
+            &TlsPolicy {
+                min,
+                max,
+                cipher_suites,
+            },
+        )
+    };
+    let version = |tls: ServerTls| shake(&tls, ClientAuth::AsConfigured, &ca.pem, None).unwrap();
+    let (t12, t13) = (TlsVersion::Tls12, TlsVersion::Tls13);
+    assert_eq!(version(load(t12, t12, &[]).unwrap()), rustls::ProtocolVersion::TLSv1_2);
+    assert_eq!(version(load(t13, t13, &[]).unwrap()), rustls::ProtocolVersion::TLSv1_3);
+    let chacha = load(
+        t12,
+        t12,
+        &["TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305", "TLS_RSA_WITH_AES_128_CBC_SHA"],
+    )
+    .unwrap();
+    assert_eq!(chacha.skipped_suites(), vec!["TLS_RSA_WITH_AES_128_CBC_SHA"]);
+    assert_eq!(version(chacha), rustls::ProtocolVersion::TLSv1_2);
+    let rsa_only = load(t12, t12, &["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]).unwrap();
+    assert!(shake(&rsa_only, ClientAuth::AsConfigured, &ca.pem, None).is_err());
+    assert!(load(t12, t13, &["NO_SUCH"]).is_err_and(|error| error.to_string().contains("NO_SUCH")));
+    assert!(load(t12, t12, &["TLS_RSA_WITH_AES_128_CBC_SHA"]).is_err());
+}
+
+#[test]
+fn keys_load_in_every_form_that_openssl_writes() {
+    let dir = TempDir::new().unwrap();
+    let openssl = |args: &str| {
+        let output = Command::new("openssl")
+            .current_dir(dir.path())
+            .args(args.split(' '))
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{args}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    };
+    openssl("genrsa -traditional -out rsa1.key 2048");
+    openssl("pkcs8 -topk8 -nocrypt -in rsa1.key -out rsa8.key");
+    openssl("ecparam -name prime256v1 -genkey -out sec1.key");
+    openssl("pkcs8 -topk8 -nocrypt -in sec1.key -out ec8.key");
+    openssl("genpkey -algorithm ed25519 -out ed.key");
+    for (file, label) in [
+        ("rsa1", "RSA PRIVATE"),
+        ("rsa8", "BEGIN PRIVATE"),
+        ("sec1", "EC PRIVATE"),
+        ("ec8", "BEGIN PRIVATE"),
+        ("ed", "BEGIN PRIVATE"),
+    ] {
+        let key = dir.path().join(format!("{file}.key"));
+        assert!(fs::read_to_string(&key).unwrap().contains(label), "{file}");
+        openssl(&format!(
+            "req -x509 -new -key {file}.key -subj /CN=brain.example -addext subjectAltName=DNS:brain.example -days 2 -out {file}.crt"
+        ));
+        let options = TlsOptions {
+            pair: Some((dir.path().join(format!("{file}.crt")), key)),
+            ..TlsOptions::default()
+        };
+        assert!(ServerTls::load(&options, &POLICY).is_ok(), "{file}");
+    }
+    openssl("genrsa -aes128 -passout pass:secret -out locked.key 2048");
+    let locked = TlsOptions {
+        pair: Some((dir.path().join("rsa1.crt"), dir.path().join("locked.key"))),
+        ..TlsOptions::default()
+    };
+    assert!(refused(&locked).contains("not encrypted"));
+}

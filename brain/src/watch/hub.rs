@@ -1,0 +1,203 @@
+//! The hub: what the writer, the dispatcher and the watchers share.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+
+use tokio::sync::{Notify, watch};
+use tracing::warn;
+
+use super::Options;
+use super::index::Index;
+use super::mailbox::{Inbox, Mailbox, locked};
+use super::range::KeyRange;
+use super::ring::{Entry, Ring};
+use super::subscription::{Kinds, Registered, Subscription};
+use crate::mvcc::{Committed, Revision};
+
+/// What the metrics show.
+#[derive(Debug, Default)]
+pub(crate) struct Gauges {
+    pub(crate) watchers: AtomicU64,
+    pub(crate) lagging: AtomicU64,
+    pub(crate) streams: AtomicU64,
+    pub(crate) events: AtomicU64,
+    pub(crate) pending: AtomicU64,
+}
+
+/// Where the writer leaves what it committed and watchers find it. A cheap handle to shared state.
+#[derive(Debug, Clone)]
+pub struct Hub {
+    pub(super) shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) options: Options,
+    pub(super) ring: RwLock<Ring>,
+    pub(super) routing: Mutex<Routing>,
+    /// The newest revision in the ring.
+    revision: AtomicI64,
+    /// The newest revision that is in all mailboxes it belongs to.
+    pub(super) dispatched: watch::Sender<Revision>,
+    pub(super) published: Notify,
+    gauges: Gauges,
+}
+
+/// Who is told of what comes next.
+#[derive(Debug)]
+pub(super) struct Routing {
+    pub(super) index: Index<Arc<Mailbox>>,
+    /// Up to here the watchers in the index were looked up.
+    pub(super) matched: Revision,
+    /// Position of the next event to look up watchers for.
+    pub(super) cursor: u64,
+}
+
+impl Hub {
+    /// The hub of a store whose newest revision is `revision`. [`Hub::run`] must be running for events to arrive.
+    #[must_use]
+    pub fn new(options: Options, revision: Revision) -> Self {
+        let routing = Routing {
+            index: Index::new(),
+            matched: revision,
+            cursor: 0,
+        };
+        let shared = Shared {
+            options,
+            ring: RwLock::new(Ring::new(revision, options.ring_bytes)),
+            routing: Mutex::new(routing),
+            revision: AtomicI64::new(revision),
+            dispatched: watch::Sender::new(revision),
+            published: Notify::new(),
+            gauges: Gauges::default(),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// Hands `revisions`, ascending, to the watchers: to be called once their view is published and before anyone is
+    /// told that they are committed. Costs an append, whoever watches.
+    ///
+    /// What is not newer than [`Hub::revision`] is left out. When revisions are skipped, as when a member begins anew
+    /// from a later state, every watcher fetches them from history.
+    pub fn publish(&self, revisions: impl IntoIterator<Item = Arc<Committed>>) {
+        let mut evicted = Vec::new();
+        for committed in revisions {
+            let revision = committed.revision;
+            let entries = Entry::of(&committed).collect();
+            let mut ring = self.shared.ring.write().unwrap_or_else(PoisonError::into_inner);
+            let newest = ring.through();
+            if revision <= newest {
+                warn!(revision, newest, "a revision was published twice to the watchers");
+                continue;
+            }
+            ring.push(revision, entries, &mut evicted);
+            drop(ring);
+            evicted.clear(); // frees memory, without the lock
+            self.shared.revision.store(revision, Ordering::Release);
+        }
+        self.shared.published.notify_one();
+    }
+
+    /// The newest revision that was published.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.shared.revision.load(Ordering::Acquire)
+    }
+
+    /// The newest revision of which every watcher's inbox knows.
+    #[must_use]
+    pub fn dispatched(&self) -> watch::Receiver<Revision> {
+        self.shared.dispatched.subscribe()
+    }
+
+    /// Watches `range` from revision `start` on, or from the next one when it is `None`. `inbox` will hear `name`
+    /// when there is something to read; when the subscription [is behind](Subscription::is_behind) there is at once.
+    ///
+    /// Answers the revision of the store too: the start, where none was given, is the one after it.
+    #[must_use]
+    pub fn subscribe(
+        &self,
+        inbox: &Arc<Inbox>,
+        name: i64,
+        range: KeyRange,
+        kinds: Kinds,
+        start: Option<Revision>,
+    ) -> (Subscription, Revision) {
+        let mut routing = locked(&self.shared.routing);
+        let revision = self.revision();
+        let next = start.unwrap_or(revision + 1);
+        let live = next > routing.matched;
+        let mailbox = Arc::new(if live {
+            Mailbox::open(name, Arc::clone(inbox))
+        } else {
+            Mailbox::closed(name, Arc::clone(inbox))
+        });
+        let id = routing.index.insert(&range, Arc::clone(&mailbox));
+        drop(routing);
+        let registered = Registered {
+            id,
+            mailbox,
+            next,
+            live,
+        };
+        (Subscription::new(self.clone(), range, kinds, registered), revision)
+    }
+
+    /// Watchers now (`etcd_debugging_mvcc_watcher_total`).
+    #[must_use]
+    pub fn watchers(&self) -> u64 {
+        self.shared.gauges.watchers.load(Ordering::Relaxed)
+    }
+
+    /// Watchers now that read older events (`etcd_debugging_mvcc_slow_watcher_total`).
+    #[must_use]
+    pub fn lagging_watchers(&self) -> u64 {
+        self.shared.gauges.lagging.load(Ordering::Relaxed)
+    }
+
+    /// Streams now (`etcd_debugging_mvcc_watch_stream_total`).
+    #[must_use]
+    pub fn streams(&self) -> u64 {
+        self.shared.gauges.streams.load(Ordering::Relaxed)
+    }
+
+    /// Events sent since the start (`etcd_debugging_mvcc_events_total`).
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.shared.gauges.events.load(Ordering::Relaxed)
+    }
+
+    /// Events now in responses that are not sent yet (`etcd_debugging_mvcc_pending_events_total`).
+    #[must_use]
+    pub fn pending_events(&self) -> u64 {
+        self.shared.gauges.pending.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn gauges(&self) -> &Gauges {
+        &self.shared.gauges
+    }
+
+    /// The bounds that the hub was made with.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.shared.options
+    }
+
+    pub(super) fn ring(&self) -> RwLockReadGuard<'_, Ring> {
+        self.shared.ring.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a mailbox, which gets every event after the revision answered.
+    pub(super) fn join(&self, mailbox: &Mailbox) -> Revision {
+        let routing = locked(&self.shared.routing);
+        mailbox.join();
+        routing.matched
+    }
+
+    pub(super) fn forget(&self, range: &KeyRange, id: u64) {
+        let mailbox = locked(&self.shared.routing).index.remove(range, id);
+        drop(mailbox); // without the lock
+    }
+}

@@ -1,0 +1,251 @@
+//! The engine in this process as a target: the whole store behind its services, without sockets.
+//!
+//! Small bounds, so that flushes, compactions and batches of all kinds happen within a short script.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use brain::api::kv::KvService;
+use brain::api::lease::LeaseService;
+use brain::api::request::Limits;
+use brain::api::store::Store as Api;
+use brain::log::Log;
+use brain::mvcc::Committed;
+use brain::rows::Rows;
+use brain::sequencer::{Options as SequencerOptions, Space};
+use brain::store::{self, Store};
+use brain::tasks::Tasks;
+use brain::watch::{self, History};
+use pb::kv_server::Kv;
+use pb::lease_server::Lease;
+use tokio_util::sync::CancellationToken;
+use tonic::Request as Ask;
+
+use crate::model::{Event, Model};
+use crate::wire::{Answer, Refusal, Request, Response, Target, pb};
+
+/// A store that runs until it is stopped or dropped.
+pub(crate) struct Engine<L, R: Rows> {
+    pub(crate) store: Store<L, R>,
+    kv: KvService<R>,
+    lease: LeaseService<R>,
+    tasks: Tasks,
+    stop: CancellationToken,
+}
+
+struct Endless;
+
+impl Space for Endless {
+    fn exceeded(&mut self, _: u64) -> bool {
+        false
+    }
+}
+
+impl<L: Log, R: Rows> Engine<L, R> {
+    /// Opens the store that `log` and `rows` are.
+    pub(crate) async fn start(log: L, rows: R) -> anyhow::Result<Self> {
+        let options = store::Options {
+            sequencer: SequencerOptions {
+                member: 1,
+                in_flight: 2,
+                batch_requests: 64,
+                batch_bytes: 64 << 10,
+                flush_bytes: 16 << 10,
+                flush_interval: Duration::from_millis(50),
+                recent_bytes: 256 << 10,
+            },
+            watch: watch::Options::default(),
+            lease: Duration::ZERO,
+        };
+        let stop = CancellationToken::new();
+        let mut tasks = Tasks::new(stop.clone());
+        let store = store::start((log, rows), options, Endless, &mut tasks, &stop).await?;
+        let api = Api {
+            state: store.state.clone(),
+            sequencer: store.sequencer.clone(),
+            limits: Limits {
+                txn_ops: 128,
+                request_bytes: 1_572_864,
+                key_bytes: 30_000,
+            },
+            cluster_id: 7,
+            member_id: 1,
+        };
+        let lease = LeaseService {
+            store: api.clone(),
+            min_ttl: 2,
+        };
+        Ok(Self {
+            store,
+            kv: KvService(api),
+            lease,
+            tasks,
+            stop,
+        })
+    }
+
+    /// Ends in order: what was acknowledged is flushed.
+    pub(crate) async fn stop(self) -> anyhow::Result<()> {
+        self.stop.cancel();
+        drop((self.kv, self.lease));
+        self.tasks.join().await
+    }
+
+    /// Ends as a killed process does: nothing is flushed any more.
+    pub(crate) async fn kill(self) {
+        self.tasks.abort().await;
+    }
+
+    /// Puts one key; answers with the revision.
+    pub(crate) async fn put(&mut self, key: &[u8], value: &[u8]) -> Result<i64, Refusal> {
+        let (key, value) = (bytes::Bytes::copy_from_slice(key), bytes::Bytes::copy_from_slice(value));
+        match self
+            .call(Request::Put(pb::PutRequest {
+                key,
+                value,
+                ..Default::default()
+            }))
+            .await?
+        {
+            Response::Put(response) => Ok(response.header.unwrap().revision),
+            other => panic!("a put was answered by {other:?}"),
+        }
+    }
+
+    /// Puts `count` keys; answers with the last revision.
+    pub(crate) async fn puts(&mut self, count: usize) -> i64 {
+        let mut last = 0;
+        for n in 0..count {
+            last = self
+                .put(format!("key-{}", n % 17).as_bytes(), format!("value-{n}").as_bytes())
+                .await
+                .unwrap();
+        }
+        last
+    }
+
+    /// The revision that a key was last put at.
+    pub(crate) async fn mod_revision(&mut self, key: &[u8]) -> Option<i64> {
+        let range = pb::RangeRequest {
+            key: bytes::Bytes::copy_from_slice(key),
+            ..Default::default()
+        };
+        match self.call(Request::Range(range)).await.unwrap() {
+            Response::Range(response) => response.kvs.first().map(|kv| kv.mod_revision),
+            other => panic!("a range was answered by {other:?}"),
+        }
+    }
+
+    /// Compacts everything, and waits until it is gone.
+    pub(crate) async fn compact(&mut self) {
+        let revision = self.store.state.view().revision;
+        self.call(Request::Compact(pb::CompactionRequest {
+            revision,
+            physical: true,
+        }))
+        .await
+        .unwrap();
+    }
+
+    /// What history has from `from` on, up to the published revision.
+    pub(crate) async fn history(&self, from: i64) -> Vec<Arc<Committed>> {
+        let (mut next, mut all) = (from, Vec::new());
+        loop {
+            let chunk = self.store.history.read(next, 4 << 10).await.unwrap();
+            let Some(last) = chunk.last() else { return all };
+            next = last.revision + 1;
+            all.extend(chunk);
+        }
+    }
+
+    /// Everything that can be read must be what the model has: every revision that is not compacted, and history.
+    pub(crate) async fn check(&mut self, model: &Model) {
+        for revision in model.compacted().max(1)..=model.revision() {
+            for (limit, count_only, keys_only) in
+                [(0, false, false), (3, false, false), (0, true, false), (0, false, true)]
+            {
+                let (key, range_end) = (bytes::Bytes::from_static(b"\0"), bytes::Bytes::from_static(b"\0"));
+                let range = pb::RangeRequest {
+                    key,
+                    range_end,
+                    revision,
+                    limit,
+                    count_only,
+                    keys_only,
+                    ..Default::default()
+                };
+                let request = Request::Range(range);
+                let expected = model.clone().answer(&request);
+                let answer = crate::same::canonical(&request, self.call(request.clone()).await);
+                assert!(
+                    answer == expected,
+                    "{request:?}\nanswered {answer:#?}\nexpected {expected:#?}"
+                );
+            }
+        }
+        let from = model.compacted().max(2);
+        let history = self.history(from).await;
+        let events = history.iter().flat_map(|committed| &committed.events);
+        // What the oldest revision superseded may be gone.
+        let before = |revision, prev: Option<i64>| prev.filter(|_| revision > from);
+        let found: Vec<_> = events
+            .map(|brain::mvcc::Event { kv, prev_kv, .. }| {
+                let prev = prev_kv.as_ref().map(|kv| kv.mod_revision);
+                let revision = kv.mod_revision;
+                (kv.key.clone(), kv.value.clone(), revision, before(revision, prev))
+            })
+            .collect();
+        let expected = |Event { kv, prev_kv, .. }: &Event| {
+            let prev = prev_kv.as_ref().map(|kv| kv.mod_revision);
+            let revision = kv.mod_revision;
+            (kv.key.clone(), kv.value.clone(), revision, before(revision, prev))
+        };
+        assert_eq!(found, model.events_from(from).map(expected).collect::<Vec<_>>());
+    }
+}
+
+impl<L: Log, R: Rows> Target for Engine<L, R> {
+    async fn call(&mut self, request: Request) -> Answer {
+        let answer = match request {
+            Request::Range(range) => self
+                .kv
+                .range(Ask::new(range))
+                .await
+                .map(|r| Response::Range(r.into_inner())),
+            Request::Put(put) => self.kv.put(Ask::new(put)).await.map(|r| Response::Put(r.into_inner())),
+            Request::Delete(delete) => self
+                .kv
+                .delete_range(Ask::new(delete))
+                .await
+                .map(|r| Response::Delete(r.into_inner())),
+            Request::Txn(txn) => self.kv.txn(Ask::new(txn)).await.map(|r| Response::Txn(r.into_inner())),
+            Request::Compact(compact) => self
+                .kv
+                .compact(Ask::new(compact))
+                .await
+                .map(|r| Response::Compact(r.into_inner())),
+            Request::Grant(grant) => self
+                .lease
+                .lease_grant(Ask::new(grant))
+                .await
+                .map(|r| Response::Grant(r.into_inner())),
+            Request::Revoke(revoke) => self
+                .lease
+                .lease_revoke(Ask::new(revoke))
+                .await
+                .map(|r| Response::Revoke(r.into_inner())),
+            Request::KeepAlive(ask) => self.lease.keep_alive(ask).await.map(Response::KeepAlive),
+            Request::TimeToLive(ask) => self
+                .lease
+                .lease_time_to_live(Ask::new(ask))
+                .await
+                .map(|r| Response::TimeToLive(r.into_inner())),
+            Request::Leases(ask) => self
+                .lease
+                .lease_leases(Ask::new(ask))
+                .await
+                .map(|r| Response::Leases(r.into_inner())),
+        };
+        answer.map_err(Refusal::from)
+    }
+}

@@ -1,0 +1,21 @@
+//! Features of the brain, tested from outside: each against the dumbest etcd that could be right.
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may stop at once")]
+
+mod engine;
+mod etcd;
+mod grpc;
+mod kubebrain;
+mod model;
+mod process;
+mod program;
+mod same;
+mod script;
+mod store;
+mod text;
+mod watch;
+mod wire;
+
+/// A number from the environment: to run a test longer, or once more with the seed that failed.
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().expect("a number in the environment"))
+}

@@ -1,0 +1,93 @@
+//! The program itself, started on a directory and killed without a word.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStderr, Command};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::grpc::Grpc;
+
+const START: Duration = Duration::from_secs(60);
+
+/// A running `kubebrain`. It is killed when this is dropped.
+pub(crate) struct Kubebrain {
+    child: Child,
+    pub(crate) client: Grpc,
+    /// Reads what it says, so that it does not stop at a full pipe.
+    _said: JoinSet<()>,
+}
+
+impl Kubebrain {
+    /// Starts it on `dir`, and waits until it serves.
+    pub(crate) async fn start(dir: &Path) -> Self {
+        let (client, peer) = (free_port(), free_port());
+        let client_url = format!("http://127.0.0.1:{client}");
+        let peer_url = format!("http://127.0.0.1:{peer}");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_kubebrain"))
+            .arg("--data-dir")
+            .arg(dir)
+            .args([
+                "--listen-client-urls",
+                &client_url,
+                "--advertise-client-urls",
+                &client_url,
+            ])
+            .args([
+                "--listen-peer-urls",
+                &peer_url,
+                "--initial-advertise-peer-urls",
+                &peer_url,
+            ])
+            .arg(format!("--initial-cluster=default={peer_url}"))
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        timeout(START, until_ready(&mut lines))
+            .await
+            .expect("kubebrain did not get ready");
+        let mut said = JoinSet::new();
+        said.spawn(async move {
+            while let Some(line) = lines.next_line().await.unwrap() {
+                // Shown by the test harness when the test fails.
+                eprintln!("{line}");
+            }
+        });
+        Self {
+            child,
+            client: Grpc::connect(client_url).await,
+            _said: said,
+        }
+    }
+
+    /// SIGKILL.
+    pub(crate) async fn kill(mut self) {
+        self.child.kill().await.unwrap();
+    }
+}
+
+async fn until_ready(lines: &mut Lines<BufReader<ChildStderr>>) {
+    let mut said = String::new();
+    while let Some(line) = lines.next_line().await.unwrap() {
+        if line.contains("ready to serve client requests") {
+            return;
+        }
+        said.push_str(&line);
+        said.push('\n');
+    }
+    panic!("kubebrain ended:\n{said}");
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+}

@@ -1,0 +1,147 @@
+//! Runs a script against a target and the model.
+
+use std::collections::BTreeMap;
+
+use super::Script;
+use crate::model::Model;
+use crate::same::canonical;
+use crate::wire::{Request, Response, Target};
+
+/// A script under way. It may go on against another target that has the same state, as a server that was restarted.
+pub(crate) struct Run {
+    seed: u64,
+    script: Script,
+    /// What the target must be like now.
+    pub(crate) model: Model,
+    requests: usize,
+    /// Requests that were answered.
+    pub(crate) answered: usize,
+    /// Requests that were refused, by error text.
+    pub(crate) refused: BTreeMap<String, usize>,
+}
+
+impl Run {
+    /// For a fresh target. The same seed gives the same requests.
+    pub(crate) fn new(seed: u64) -> Self {
+        eprintln!("SEED={seed}");
+        Self {
+            seed,
+            script: Script::new(seed),
+            model: Model::new(),
+            requests: 0,
+            answered: 0,
+            refused: BTreeMap::new(),
+        }
+    }
+
+    /// Asks `target` the next `requests` things, and compares every field of every answer.
+    ///
+    /// # Panics
+    /// At the first difference, with the seed and the number of the request.
+    pub(crate) async fn go(&mut self, target: &mut impl Target, requests: usize) {
+        for _ in 0..requests {
+            let request = self.script.next(&self.model);
+            self.ask(target, request).await;
+            self.requests += 1;
+        }
+    }
+
+    async fn ask(&mut self, target: &mut impl Target, mut request: Request) {
+        let answer = target.call(request.clone()).await;
+        if let Request::Grant(grant) = &mut request
+            && grant.id == 0
+        {
+            // The server chose; if it refused, any id would have been.
+            grant.id = match &answer {
+                Ok(Response::Grant(granted)) => granted.id,
+                _ => i64::MAX,
+            };
+            assert!(grant.id > 0, "the server chose {} as a lease id", grant.id);
+        }
+        let expected = canonical(&request, self.model.answer(&request));
+        let answer = canonical(&request, answer);
+        let (seed, number) = (self.seed, self.requests);
+        assert!(
+            answer == expected,
+            "seed {seed}, request {number}: {request:#?}\nanswered {answer:#?}\nexpected {expected:#?}"
+        );
+        match answer {
+            Ok(_) => self.answered += 1,
+            Err(refusal) => *self.refused.entry(refusal.text).or_default() += 1,
+        }
+    }
+
+    /// A run in which nothing is refused, or everything, proves nothing.
+    ///
+    /// # Panics
+    /// The run was such a one.
+    pub(crate) fn was_worth_it(&self) {
+        eprintln!("{} answered, refused: {:#?}", self.answered, self.refused);
+        assert!(self.answered * 2 > self.requests, "most requests were refused");
+        assert!(self.model.revision() as usize * 4 > self.requests, "little was written");
+        assert!(self.model.compacted() > 0, "nothing was compacted");
+        assert!(self.refused.len() >= 9, "only few kinds of errors occurred");
+    }
+}
+
+/// How a script went.
+#[derive(Debug)]
+pub(crate) struct Report {
+    /// Requests refused, by error text.
+    pub(crate) refused: BTreeMap<String, usize>,
+    pub(crate) last_revision: i64,
+}
+
+/// A whole script on one fresh target; answers also what the target must be like now.
+///
+/// # Panics
+/// At the first difference.
+pub(crate) async fn run(seed: u64, requests: usize, target: &mut impl Target) -> (Report, Model) {
+    let mut run = Run::new(seed);
+    run.go(target, requests).await;
+    let last_revision = run.model.revision();
+    let report = Report {
+        refused: run.refused,
+        last_revision,
+    };
+    (report, run.model)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A right target, except that it is told a lie about one request.
+    struct Liar {
+        model: Model,
+        asked: usize,
+    }
+
+    impl Target for Liar {
+        async fn call(&mut self, mut request: Request) -> crate::wire::Answer {
+            self.asked += 1;
+            if let Request::Grant(grant) = &mut request
+                && grant.id == 0
+            {
+                grant.id = 1_000_000 + self.asked as i64;
+            }
+            if let (Request::Put(put), 1_500..) = (&mut request, self.asked) {
+                put.prev_kv = !put.prev_kv;
+            }
+            self.model.answer(&request)
+        }
+    }
+
+    #[test]
+    fn the_model_agrees_with_itself_and_one_wrong_field_is_found() {
+        let mut run = Run::new(3);
+        let mut liar = Liar {
+            model: Model::new(),
+            asked: 0,
+        };
+        futures::executor::block_on(run.go(&mut liar, 1_499));
+        let wrong = std::panic::AssertUnwindSafe(|| futures::executor::block_on(run.go(&mut liar, 100)));
+        let panic = std::panic::catch_unwind(wrong).unwrap_err();
+        assert!(panic.downcast::<String>().unwrap().starts_with("seed 3, request 15"));
+    }
+}

@@ -1,0 +1,238 @@
+//! The way of a user: install the operator, ask for a brain, put an API server of one's own on it.
+//!
+//! Everything goes through kubectl and public objects. The tests go the same way.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+
+use crate::cluster::Cluster;
+use crate::credentials;
+use crate::images;
+use crate::kubectl::Kubectl;
+use crate::progress::Progress;
+
+/// The namespace of the sample.
+pub const NAMESPACE: &str = "brains";
+/// The name of the sample.
+pub const BRAIN: &str = "dev";
+/// For any single thing to get ready.
+const PATIENCE: &str = "--timeout=120s";
+
+/// A file or directory of the workspace.
+fn workspace(path: &str) -> anyhow::Result<PathBuf> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .context("the crate lies in no workspace")?;
+    Ok(workspace.join(path))
+}
+
+/// Installs the definition of `KubeBrainCluster` and the operator.
+///
+/// # Errors
+///
+/// kubectl's; an operator that does not get ready is described.
+pub fn install_operator(cluster: &Cluster, progress: &Progress) -> anyhow::Result<()> {
+    let kubectl = cluster.kubectl();
+    let manifests = workspace("manifests/yaml")?;
+    progress.during("operator installed: kubectl apply -k manifests/yaml", || {
+        kubectl.run(["apply".as_ref(), "--kustomize".as_ref(), manifests.as_os_str()])?;
+        kubectl.run([
+            "wait",
+            "--for=condition=Established",
+            "crd/kubebrainclusters.kubebrain.io",
+            PATIENCE,
+        ])?;
+        let rollout = [
+            "--namespace",
+            "kubebrain-system",
+            "rollout",
+            "status",
+            "deployment/kubebrain-operator",
+            PATIENCE,
+        ];
+        kubectl
+            .run(rollout)
+            .map(drop)
+            .map_err(|error| explain(kubectl, "kubebrain-system", error))
+    })
+}
+
+/// Asks for a brain and waits until it is Ready.
+///
+/// # Errors
+///
+/// kubectl's; a brain that does not get ready is described.
+pub fn create_brain(cluster: &Cluster, progress: &Progress) -> anyhow::Result<()> {
+    let kubectl = cluster.kubectl();
+    let sample = workspace("manifests/yaml/samples/embedded.yaml")?;
+    progress.during(
+        "KubeBrainCluster Ready: kubectl apply -f manifests/yaml/samples/embedded.yaml",
+        || {
+            kubectl.run(["apply".as_ref(), "--filename".as_ref(), sample.as_os_str()])?;
+            let object = format!("kubebraincluster/{BRAIN}");
+            let wait = [
+                "--namespace",
+                NAMESPACE,
+                "wait",
+                "--for=condition=Ready",
+                &object,
+                PATIENCE,
+            ];
+            kubectl
+                .run(wait)
+                .map(drop)
+                .map_err(|error| explain(kubectl, NAMESPACE, error))
+        },
+    )
+}
+
+/// Starts a second API server, as a pod whose store is the brain, and gives kubectl for it.
+///
+/// # Errors
+///
+/// kubectl's; a server that does not get ready is described.
+pub fn start_tenant(cluster: &Cluster, progress: &Progress) -> anyhow::Result<Kubectl> {
+    let kubectl = cluster.kubectl();
+    progress.during(
+        "tenant's kube-apiserver ready, its store is the brain, over mTLS",
+        || {
+            let pki = credentials::tenant(cluster.home(), cluster.port("tenant")?)?;
+            let mut secret = vec!["--namespace", NAMESPACE, "create", "secret", "generic", "tenant-pki"];
+            let files: Vec<_> = pki
+                .iter()
+                .map(|(key, path)| format!("--from-file={key}={}", path.display()))
+                .collect();
+            secret.extend(files.iter().map(String::as_str));
+            kubectl.run(secret)?;
+            kubectl.apply(include_str!("tenant.yaml"))?;
+            let rollout = [
+                "--namespace",
+                NAMESPACE,
+                "rollout",
+                "status",
+                "deployment/tenant-apiserver",
+                PATIENCE,
+            ];
+            kubectl
+                .run(rollout)
+                .map_err(|error| explain(kubectl, NAMESPACE, error))?;
+            Ok(cluster.tenant())
+        },
+    )
+}
+
+/// Creates objects through the tenant's API server and reads them back.
+///
+/// # Errors
+///
+/// kubectl's, or something is not as it was written.
+pub fn use_tenant(tenant: &Kubectl, progress: &Progress) -> anyhow::Result<()> {
+    progress.during(
+        "objects created through it: a namespace, ConfigMaps, a definition and an object of it",
+        || {
+            tenant.apply(include_str!("tenant-objects.yaml"))?;
+            let kind = "crd/pens.example.org";
+            tenant.run(["wait", "--for=condition=Established", kind, PATIENCE])?;
+            tenant.run([
+                "wait",
+                "--for=jsonpath={.status.acceptedNames.kind}=Pen",
+                kind,
+                PATIENCE,
+            ])?;
+            tenant.apply(
+                "{apiVersion: example.org/v1, kind: Pen, metadata: {name: red, namespace: shop}, spec: {ink: red}}",
+            )?;
+            let ink = tenant.run([
+                "--namespace",
+                "shop",
+                "get",
+                "pen",
+                "red",
+                "--output",
+                "jsonpath={.spec.ink}",
+            ])?;
+            ensure!(ink == "red", "the pen's ink reads {ink:?}");
+            tenant.run([
+                "--namespace",
+                "shop",
+                "patch",
+                "configmap",
+                "prices",
+                "--patch",
+                r#"{"data": {"pen": "3"}}"#,
+            ])?;
+            let price = tenant.run([
+                "--namespace",
+                "shop",
+                "get",
+                "configmap",
+                "prices",
+                "--output",
+                "jsonpath={.data.pen}",
+            ])?;
+            ensure!(price == "3", "the price reads {price:?}");
+            Ok(())
+        },
+    )
+}
+
+/// Says what there is now, and how to go on.
+///
+/// # Errors
+///
+/// kubectl's.
+pub fn summary(cluster: &Cluster, tenant: &Kubectl) -> anyhow::Result<String> {
+    let brains = cluster
+        .kubectl()
+        .run(["get", "kubebraincluster", "--all-namespaces", "--output", "wide"])?;
+    let pods = cluster
+        .kubectl()
+        .run(["get", "pods", "--namespace", NAMESPACE, "--output", "wide"])?;
+    let objects = tenant.run(["get", "configmaps,pens", "--namespace", "shop"])?;
+    let programs = cluster
+        .kubectl()
+        .program()
+        .parent()
+        .context("kubectl lies in no directory")?
+        .display()
+        .to_string();
+    let home = cluster.home();
+    Ok(format!(
+        "\nA Kubernetes whose own store is kubebrain ({store}) runs the operator, which made a brain:\n\n{brains}\n{pods}\n\
+         A second kube-apiserver runs in a pod, on that brain (image {brain}). Through it:\n\n{objects}\n\
+         Look around:\n\n  \
+         export PATH=$PATH:{programs}\n  \
+         kubectl --kubeconfig {outer} get pods --all-namespaces\n  \
+         kubectl --kubeconfig {inner} get namespaces\n\n\
+         Logs: {logs}\nStop:  make demo-down\n",
+        store = cluster.store_url()?,
+        brain = images::BRAIN,
+        outer = home.kubeconfig().display(),
+        inner = home.tenant_kubeconfig().display(),
+        logs = home.logs().display(),
+    ))
+}
+
+/// Adds what the cluster says about a namespace to an error.
+fn explain(kubectl: &Kubectl, namespace: &str, error: anyhow::Error) -> anyhow::Error {
+    let ask = |args: &[&str]| kubectl.run(args).unwrap_or_else(|failed| format!("({failed})\n"));
+    let objects = ask(&[
+        "--namespace",
+        namespace,
+        "get",
+        "kubebraincluster,statefulset,deployment,pods,pvc,secrets",
+    ]);
+    let events = ask(&["--namespace", namespace, "get", "events", "--sort-by=.lastTimestamp"]);
+    let logs = ask(&[
+        "--namespace",
+        namespace,
+        "logs",
+        "--all-containers",
+        "--prefix",
+        "--tail=10",
+        "--selector=!none",
+        "--ignore-errors",
+    ]);
+    anyhow::anyhow!("{error:#}\n--- objects\n{objects}--- events\n{events}--- logs\n{logs}")
+}

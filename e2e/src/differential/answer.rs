@@ -1,0 +1,226 @@
+//! What a server answered, with what may differ left out.
+
+use std::collections::BTreeMap;
+
+use crate::wire::{etcdserverpb as pb, mvccpb};
+use pb::response_op::Response;
+
+mod ties;
+pub use ties::order_ties;
+
+/// An answer. Lease ids in it are names where the server chose them.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(
+    missing_docs,
+    clippy::large_enum_variant,
+    reason = "each is the response to the request of that name"
+)]
+pub enum Answer {
+    Range(pb::RangeResponse),
+    Put(pb::PutResponse),
+    DeleteRange(pb::DeleteRangeResponse),
+    Txn(pb::TxnResponse),
+    Compact(pb::CompactionResponse),
+    Grant(pb::LeaseGrantResponse),
+    Revoke(pb::LeaseRevokeResponse),
+    KeepAlive(Option<pb::LeaseKeepAliveResponse>),
+    TimeToLive(pb::LeaseTimeToLiveResponse),
+    Leases(pb::LeaseLeasesResponse),
+    MemberList(pb::MemberListResponse),
+    MemberAdd(pb::MemberAddResponse),
+    MemberRemove(pb::MemberRemoveResponse),
+    MemberUpdate(pb::MemberUpdateResponse),
+    MemberPromote(pb::MemberPromoteResponse),
+    Status(pb::StatusResponse),
+    Alarm(pb::AlarmResponse),
+    Hash(pb::HashResponse),
+    HashKv(pb::HashKvResponse),
+    Defragment(pb::DefragmentResponse),
+    MoveLeader(pb::MoveLeaderResponse),
+    Downgrade(pb::DowngradeResponse),
+    /// The answer to a create or cancel request; none to a cancel of nothing.
+    Watch(Option<pb::WatchResponse>),
+    /// What each watcher received since the last time.
+    Watched(BTreeMap<i64, Vec<Received>>),
+    /// An error of the protocol.
+    Error {
+        /// The name of the code.
+        code: tonic::Code,
+        /// Its text.
+        message: String,
+    },
+    /// Not an answer that any etcd could give: a broken promise, or silence.
+    Broken(String),
+}
+
+/// One thing that a watcher received.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Received {
+    /// An event.
+    Event(mvccpb::Event),
+    /// Its end, or an answer that nobody expected.
+    Control(pb::WatchResponse),
+}
+
+impl Answer {
+    /// How many events are in it.
+    pub fn events(&self) -> usize {
+        let Self::Watched(watchers) = self else { return 0 };
+        watchers
+            .values()
+            .flatten()
+            .filter(|received| matches!(received, Received::Event(_)))
+            .count()
+    }
+
+    /// The store's revision that it names, if it names one.
+    pub fn revision(&self) -> Option<i64> {
+        let mut found = None;
+        let mut copy = self.clone();
+        copy.visit_headers(&mut |header| found = found.max(Some(header.revision)));
+        found.filter(|revision| *revision > 0)
+    }
+
+    /// Leaves out what may differ.
+    pub fn normalise(&mut self) {
+        self.visit_headers(&mut |header| {
+            header.cluster_id = header.cluster_id.min(1);
+            header.member_id = header.member_id.min(1);
+            header.raft_term = header.raft_term.min(1);
+        });
+        match self {
+            Self::TimeToLive(response) => {
+                response.ttl = response.ttl.signum();
+                response.keys.sort();
+            }
+            Self::Leases(response) => response.leases.sort_by_key(|lease| lease.id),
+            Self::Status(response) => normalise_status(response),
+            Self::MemberList(response) => response.members.iter_mut().for_each(normalise_member),
+            Self::Hash(response) => response.hash = 0,
+            Self::HashKv(response) => response.hash = 0,
+            _ => {}
+        }
+    }
+
+    /// Gives every lease id in it to `rename`.
+    pub fn visit_leases(&mut self, rename: &mut impl FnMut(&mut i64)) {
+        match self {
+            Self::Range(response) => response.kvs.iter_mut().for_each(|kv| rename(&mut kv.lease)),
+            Self::Put(response) => response.prev_kv.iter_mut().for_each(|kv| rename(&mut kv.lease)),
+            Self::DeleteRange(response) => response.prev_kvs.iter_mut().for_each(|kv| rename(&mut kv.lease)),
+            Self::Txn(response) => response.responses.iter_mut().for_each(|op| visit_op(op, rename)),
+            Self::Grant(response) => rename(&mut response.id),
+            Self::KeepAlive(response) => response.iter_mut().for_each(|response| rename(&mut response.id)),
+            Self::TimeToLive(response) => rename(&mut response.id),
+            Self::Leases(response) => response.leases.iter_mut().for_each(|lease| rename(&mut lease.id)),
+            Self::Watched(watchers) => {
+                for received in watchers.values_mut().flatten() {
+                    let Received::Event(event) = received else { continue };
+                    event
+                        .kv
+                        .iter_mut()
+                        .chain(&mut event.prev_kv)
+                        .for_each(|kv| rename(&mut kv.lease));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn visit_headers(&mut self, visit: &mut impl FnMut(&mut pb::ResponseHeader)) {
+        let header = match self {
+            Self::Range(response) => &mut response.header,
+            Self::Put(response) => &mut response.header,
+            Self::DeleteRange(response) => &mut response.header,
+            Self::Txn(response) => {
+                response.responses.iter_mut().for_each(|op| visit_op_headers(op, visit));
+                &mut response.header
+            }
+            Self::Compact(response) => &mut response.header,
+            Self::Grant(response) => &mut response.header,
+            Self::Revoke(response) => &mut response.header,
+            Self::KeepAlive(Some(response)) => &mut response.header,
+            Self::TimeToLive(response) => &mut response.header,
+            Self::Leases(response) => &mut response.header,
+            Self::MemberList(response) => &mut response.header,
+            Self::MemberAdd(response) => &mut response.header,
+            Self::MemberRemove(response) => &mut response.header,
+            Self::MemberUpdate(response) => &mut response.header,
+            Self::MemberPromote(response) => &mut response.header,
+            Self::Status(response) => &mut response.header,
+            Self::Alarm(response) => &mut response.header,
+            Self::Hash(response) => &mut response.header,
+            Self::HashKv(response) => &mut response.header,
+            Self::Defragment(response) => &mut response.header,
+            Self::MoveLeader(response) => &mut response.header,
+            Self::Downgrade(response) => &mut response.header,
+            Self::Watch(Some(response)) => &mut response.header,
+            Self::Watched(watchers) => {
+                for received in watchers.values_mut().flatten() {
+                    let Received::Control(response) = received else {
+                        continue;
+                    };
+                    response.header.iter_mut().for_each(&mut *visit);
+                }
+                return;
+            }
+            Self::KeepAlive(None) | Self::Watch(None) | Self::Error { .. } | Self::Broken(_) => return,
+        };
+        header.iter_mut().for_each(visit);
+    }
+}
+
+fn visit_op(op: &mut pb::ResponseOp, rename: &mut impl FnMut(&mut i64)) {
+    match &mut op.response {
+        Some(Response::ResponseRange(range)) => range.kvs.iter_mut().for_each(|kv| rename(&mut kv.lease)),
+        Some(Response::ResponsePut(put)) => put.prev_kv.iter_mut().for_each(|kv| rename(&mut kv.lease)),
+        Some(Response::ResponseDeleteRange(delete)) => {
+            delete.prev_kvs.iter_mut().for_each(|kv| rename(&mut kv.lease));
+        }
+        Some(Response::ResponseTxn(txn)) => {
+            for op in &mut txn.responses {
+                // a trait object ends the recursion of types
+                visit_op(op, &mut (rename as &mut dyn FnMut(&mut i64)));
+            }
+        }
+        None => {}
+    }
+}
+
+fn visit_op_headers(op: &mut pb::ResponseOp, visit: &mut impl FnMut(&mut pb::ResponseHeader)) {
+    let header = match &mut op.response {
+        Some(Response::ResponseRange(range)) => &mut range.header,
+        Some(Response::ResponsePut(put)) => &mut put.header,
+        Some(Response::ResponseDeleteRange(delete)) => &mut delete.header,
+        Some(Response::ResponseTxn(txn)) => {
+            for op in &mut txn.responses {
+                visit_op_headers(op, &mut (visit as &mut dyn FnMut(&mut pb::ResponseHeader)));
+            }
+            &mut txn.header
+        }
+        None => return,
+    };
+    header.iter_mut().for_each(visit);
+}
+
+fn normalise_status(status: &mut pb::StatusResponse) {
+    status.db_size = status.db_size.min(1);
+    status.db_size_in_use = status.db_size_in_use.min(1);
+    status.leader = status.leader.min(1);
+    status.raft_index = status.raft_index.min(1);
+    status.raft_applied_index = status.raft_applied_index.min(1);
+    status.raft_term = status.raft_term.min(1);
+}
+
+/// Addresses differ by their ports.
+fn normalise_member(member: &mut pb::Member) {
+    member.id = member.id.min(1);
+    for url in member.peer_ur_ls.iter_mut().chain(&mut member.client_ur_ls) {
+        if let Some((scheme_and_host, _port)) = url.rsplit_once(':') {
+            *url = scheme_and_host.to_owned();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,329 @@
+//! Random requests that run into one another: few keys, revisions around the ones that matter, leases that come and go.
+//!
+//! Invariant: what a request leads to depends on the script alone and on no clock. So leases live either for minutes
+//! more than a run lasts or end at once, and before anything that would race with events under way (compaction, the end
+//! of a watcher) the stream is settled.
+
+use std::collections::VecDeque;
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::answer::{Answer, Received};
+use super::request::{NAMED_LEASES, Request};
+use crate::wire::etcdserverpb as pb;
+
+mod keys;
+mod members;
+mod txns;
+mod watches;
+
+use watches::Streams;
+
+/// The generator: its randomness, and what it knows of the store.
+#[derive(Debug)]
+pub struct Script {
+    rng: StdRng,
+    queue: VecDeque<Request>,
+    revision: i64,
+    compacted: i64,
+    leases: Vec<i64>,
+    named: i64,
+    streams: Streams,
+    /// Requests until the alarm that was raised is to be lowered.
+    alarmed: Option<(u32, pb::AlarmRequest)>,
+    finished: bool,
+}
+
+/// A kind of request and how often it comes.
+type Weight = (u32, fn(&mut Script) -> Request);
+
+const WEIGHTS: &[Weight] = &[
+    (340, |script| Request::Range(script.range())),
+    (200, |script| Request::Put(script.put())),
+    (80, |script| Request::DeleteRange(script.delete_range())),
+    (200, |script| Request::Txn(script.txn())),
+    (16, Script::grant),
+    (3, Script::grant_short),
+    (12, |script| Request::Revoke(script.lease())),
+    (10, |script| Request::KeepAlive(script.lease())),
+    (12, |script| Request::TimeToLive(script.time_to_live())),
+    (4, |_| Request::Leases),
+    (6, Script::big_put),
+    (4, |script| {
+        Request::HashKv(pb::HashKvRequest {
+            revision: script.some_revision(),
+        })
+    }),
+    (8, Script::rare),
+];
+
+/// These are left out while an alarm is raised.
+const CALM: &[Weight] = &[
+    (36, Script::watch),
+    (14, Script::cancel),
+    (14, Script::settle),
+    (4, Script::compact),
+];
+
+impl Script {
+    /// The script of this seed.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            rng: StdRng::seed_from_u64(seed),
+            queue: VecDeque::new(),
+            revision: 1,
+            compacted: 0,
+            leases: Vec::new(),
+            named: 0,
+            streams: Streams::default(),
+            alarmed: None,
+            finished: false,
+        }
+    }
+
+    /// The store's revision.
+    pub fn revision(&self) -> i64 {
+        self.revision
+    }
+
+    /// The compacted revision; 0 before the first compaction.
+    pub fn compacted(&self) -> i64 {
+        self.compacted
+    }
+
+    /// The next request. With `last` only what is needed so that everything has been compared, then none.
+    pub fn next(&mut self, last: bool) -> Option<Request> {
+        if let Some(request) = self.queue.pop_front() {
+            return Some(request);
+        }
+        if let Some((left, alarm)) = self.alarmed.take() {
+            if left == 0 || last {
+                return Some(Request::Alarm(pb::AlarmRequest { action: 2, ..alarm }));
+            }
+            self.alarmed = Some((left - 1, alarm));
+        }
+        if last {
+            return self.finish();
+        }
+        let calm = self.alarmed.is_none();
+        let weights = WEIGHTS.iter().chain(CALM.iter().filter(|_| calm));
+        let sum: u32 = weights.clone().map(|(weight, _)| weight).sum();
+        let mut at = self.rng.random_range(0..sum);
+        for (weight, make) in weights {
+            if at < *weight {
+                let request = make(self);
+                // what has to come before it was queued
+                self.queue.push_back(request);
+                return self.queue.pop_front();
+            }
+            at -= weight;
+        }
+        None
+    }
+
+    fn finish(&mut self) -> Option<Request> {
+        if !std::mem::replace(&mut self.finished, true) {
+            self.settle_all();
+            let all = pb::RangeRequest {
+                key: keys::ZERO,
+                range_end: keys::ZERO,
+                ..pb::RangeRequest::default()
+            };
+            self.queue.push_back(Request::Range(all));
+            self.queue.push_back(Request::Leases);
+        }
+        self.queue.pop_front()
+    }
+
+    /// Learns from the reference's answer.
+    pub fn learn(&mut self, request: &Request, answer: &Answer) {
+        if let Some(revision) = answer.revision() {
+            self.revision = self.revision.max(revision);
+        }
+        match (request, answer) {
+            (Request::Compact(compact), Answer::Compact(_)) => self.compacted = compact.revision,
+            (Request::Grant(grant, name), Answer::Grant(_)) => {
+                self.leases.push(if grant.id == 0 { *name } else { grant.id });
+            }
+            (Request::Revoke(id), Answer::Revoke(_)) => self.leases.retain(|lease| lease != id),
+            (Request::Watch { stream, fresh, create }, Answer::Watch(Some(created))) => {
+                self.streams.created(*stream, *fresh, create, created);
+            }
+            (Request::Cancel { stream, id, .. }, Answer::Watch(_)) => self.streams.ended(*stream, *id),
+            (Request::Settle { stream, .. }, Answer::Watched(watchers)) => {
+                for (id, received) in watchers {
+                    if received
+                        .iter()
+                        .any(|one| matches!(one, Received::Control(response) if response.canceled))
+                    {
+                        self.streams.ended(*stream, *id);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn chance(&mut self, percent: u32) -> bool {
+        self.rng.random_ratio(percent, 100)
+    }
+
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        *of.choose(&mut self.rng)
+            .expect("every list to pick from has something in it")
+    }
+
+    /// A revision where something may go wrong, or anything in between.
+    fn some_revision(&mut self) -> i64 {
+        let (now, floor) = (self.revision, self.compacted);
+        match self.rng.random_range(0..20) {
+            0..=6 => now - self.rng.random_range(0..12),
+            7..=9 => self.rng.random_range(floor.min(now)..=now),
+            10..=14 => floor + self.rng.random_range(-1..=2),
+            15..=16 => now + self.rng.random_range(1..=3),
+            17 => self.rng.random_range(-3..=2),
+            18 => self.pick(&[i64::MAX, i64::MIN, i64::MAX - 1, 1 << 40]),
+            _ => now,
+        }
+    }
+
+    fn range(&mut self) -> pb::RangeRequest {
+        let (key, range_end) = self.span();
+        let mut request = pb::RangeRequest {
+            key,
+            range_end,
+            ..pb::RangeRequest::default()
+        };
+        if self.chance(35) {
+            request.limit = self.pick(&[1, 1, 2, 3, 5, 1000, -1, i64::MAX, i64::MIN, i64::from(i32::MAX)]);
+        }
+        if self.chance(35) {
+            request.revision = self.some_revision();
+        }
+        if self.chance(25) {
+            request.sort_order = self.pick(&[0, 1, 2, 1, 2, 1, 2, 3, -1]);
+            request.sort_target = self.pick(&[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, -1]);
+        }
+        request.serializable = self.chance(20);
+        request.keys_only = self.chance(15);
+        request.count_only = self.chance(10);
+        for bound in [
+            &mut request.min_mod_revision,
+            &mut request.max_mod_revision,
+            &mut request.min_create_revision,
+            &mut request.max_create_revision,
+        ] {
+            if self.chance(6) {
+                *bound = self.some_revision();
+            }
+        }
+        request
+    }
+
+    fn put(&mut self) -> pb::PutRequest {
+        let mut request = pb::PutRequest {
+            key: self.key(),
+            value: self.value(),
+            ..pb::PutRequest::default()
+        };
+        if self.chance(25) {
+            request.lease = self.lease();
+        }
+        request.prev_kv = self.chance(30);
+        if self.chance(6) {
+            request.ignore_value = true;
+            if self.chance(80) {
+                request.value.clear();
+            }
+        }
+        if self.chance(6) {
+            request.ignore_lease = true;
+            if self.chance(80) {
+                request.lease = 0;
+            }
+        }
+        request
+    }
+
+    fn delete_range(&mut self) -> pb::DeleteRangeRequest {
+        // most of one key only, or nothing would ever grow
+        let (key, range_end) = if self.chance(80) {
+            (self.key(), keys::NONE)
+        } else {
+            self.span()
+        };
+        pb::DeleteRangeRequest {
+            key,
+            range_end,
+            prev_kv: self.chance(40),
+        }
+    }
+
+    fn lease(&mut self) -> i64 {
+        let known = self.leases.choose(&mut self.rng).copied();
+        match known {
+            Some(lease) if self.chance(85) => lease,
+            _ => self.pick(&[0, 1, 2, 3, -5, 404, NAMED_LEASES, i64::MAX]),
+        }
+    }
+
+    fn grant(&mut self) -> Request {
+        let id = self.pick(&[0, 0, 0, 1, 2, 3, 4, -5, i64::MAX]);
+        let ttl = self.pick(&[3_600, 7_200, 86_400, 100_000, 9_000_000_000, 9_000_000_001, i64::MAX]);
+        self.named += 1;
+        Request::Grant(pb::LeaseGrantRequest { ttl, id }, NAMED_LEASES + self.named)
+    }
+
+    fn grant_short(&mut self) -> Request {
+        let (ttl, id) = (self.pick(&[0, 1, -5, 2, i64::MIN]), self.pick(&[0, 77, 1]));
+        Request::GrantShort(pb::LeaseGrantRequest { ttl, id })
+    }
+
+    fn time_to_live(&mut self) -> pb::LeaseTimeToLiveRequest {
+        pb::LeaseTimeToLiveRequest {
+            id: self.lease(),
+            keys: self.chance(60),
+        }
+    }
+
+    fn big_put(&mut self) -> Request {
+        // near the limits, but not so near that the length of an id decides
+        const LIMIT: usize = 1_572_864;
+        const RECEIVED: usize = LIMIT + 512 * 1024;
+        let size = self.pick(&[
+            300_000,
+            600_000,
+            600_000,
+            900_000,
+            LIMIT - 4_000,
+            LIMIT,
+            LIMIT + 4_000,
+            RECEIVED - 4_000,
+            RECEIVED + 4_000,
+        ]);
+        let value = vec![self.rng.random_range(b'a'..=b'z'); size].into();
+        Request::Put(pb::PutRequest {
+            key: self.key(),
+            value,
+            ..pb::PutRequest::default()
+        })
+    }
+
+    fn compact(&mut self) -> Request {
+        self.settle_all();
+        let (now, floor) = (self.revision, self.compacted);
+        let revision = match self.rng.random_range(0..10) {
+            0..=5 => (now - self.rng.random_range(0..60)).max(floor),
+            6 => now,
+            7 => now + self.rng.random_range(1..3),
+            8 => floor + self.rng.random_range(-1..2),
+            _ => self.pick(&[0, -1, i64::MAX, i64::MIN]),
+        };
+        Request::Compact(pb::CompactionRequest {
+            revision,
+            physical: self.chance(30),
+        })
+    }
+}

@@ -1,0 +1,375 @@
+//! One etcd-like server in a process of its own: a brain, or the etcd that it is compared with.
+//!
+//! Invariant: the process ends with its [`Server`], and by the kernel's hand if this process is killed.
+
+use std::fs;
+use std::io::{BufRead, BufReader, PipeReader};
+use std::net::TcpListener;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::progress::Progress;
+use crate::tools::cache::Cache;
+use crate::tools::{go, own};
+
+mod usage;
+pub use usage::Usage;
+
+/// The environment variable with the path of the brain to test, if it is not the one that was built beside the tests.
+pub const BINARY: &str = "KUBEBRAIN_BIN";
+
+const READY: &str = "ready to serve client requests";
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const KEPT_LINES: usize = 40;
+
+/// A program that takes etcd's flags.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// What it is called in reports.
+    pub name: &'static str,
+    /// Its executable.
+    pub path: PathBuf,
+}
+
+impl Program {
+    /// The brain: `$KUBEBRAIN_BIN`, else the one built beside the running program.
+    ///
+    /// # Errors
+    ///
+    /// It is not built.
+    pub fn kubebrain() -> anyhow::Result<Self> {
+        let path = match std::env::var_os(BINARY).filter(|path| !path.is_empty()) {
+            Some(path) => PathBuf::from(path),
+            None => own::Programs::find()?.get("kubebrain")?,
+        };
+        // absolute, because tests start it from other directories
+        let path = path
+            .canonicalize()
+            .with_context(|| format!("find the brain {} ({BINARY})", path.display()))?;
+        Ok(Self {
+            name: "kubebrain",
+            path,
+        })
+    }
+
+    /// The pinned etcd, built now if it was not before.
+    ///
+    /// # Errors
+    ///
+    /// There is no Go, or the build fails.
+    pub fn etcd(progress: &Progress) -> anyhow::Result<Self> {
+        let path = go::ETCD.build(&Cache::open()?, progress)?.join("etcd");
+        Ok(Self { name: "etcd", path })
+    }
+}
+
+/// A running server. Dropping it kills it.
+#[derive(Debug)]
+pub struct Server {
+    name: &'static str,
+    child: Child,
+    endpoint: String,
+    said: Said,
+    output: Option<JoinHandle<()>>,
+    dir: DataDir,
+}
+
+#[derive(Debug)]
+enum DataDir {
+    Own(TempDir),
+    Given(PathBuf),
+}
+
+impl Server {
+    /// Starts one on a free port with a fresh data directory, and waits until it is ready.
+    ///
+    /// # Errors
+    ///
+    /// It ended, or was not ready in time: then with its last lines.
+    pub fn start(program: &Program, flags: &[&str]) -> anyhow::Result<Self> {
+        let dir = tempfile::Builder::new()
+            .prefix("store-")
+            .tempdir()
+            .context("make a data directory")?;
+        Self::launch(program, flags, DataDir::Own(dir))
+    }
+
+    /// As [`Server::start`] on a data directory that is there, and stays.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::start`].
+    pub fn start_in(program: &Program, dir: &Path, flags: &[&str]) -> anyhow::Result<Self> {
+        Self::launch(program, flags, DataDir::Given(dir.to_owned()))
+    }
+
+    fn launch(program: &Program, flags: &[&str], dir: DataDir) -> anyhow::Result<Self> {
+        let (client, peer) = free_ports()?;
+        let path = match &dir {
+            DataDir::Own(dir) => dir.path(),
+            DataDir::Given(dir) => dir,
+        };
+        let (reader, writer) = std::io::pipe().context("make a pipe")?;
+        let mut command = command(program);
+        command.args(arguments(path, client, peer)).args(flags);
+        command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+        let child = spawn(command).with_context(|| format!("start {}", program.path.display()))?;
+        let said = Said::default();
+        let (ready, is_ready) = sync_channel(1);
+        let output = {
+            let said = said.clone();
+            // `ready` ends with the output, which is how a program that ends before it is ready is noticed
+            std::thread::spawn(move || said.follow(reader, &ready))
+        };
+        let endpoint = format!("http://127.0.0.1:{client}");
+        let mut server = Self {
+            name: program.name,
+            child,
+            endpoint,
+            said,
+            output: Some(output),
+            dir,
+        };
+        server.wait_ready(&is_ready)?;
+        Ok(server)
+    }
+
+    fn wait_ready(&mut self, is_ready: &Receiver<()>) -> anyhow::Result<()> {
+        match is_ready.recv_timeout(START_TIMEOUT) {
+            Ok(()) => Ok(()),
+            Err(RecvTimeoutError::Timeout) => {
+                bail!(
+                    "{} was not ready within {START_TIMEOUT:?}\n{}",
+                    self.name,
+                    self.said.text()
+                )
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let status = self.child.wait()?;
+                bail!(
+                    "{} ended before it was ready: {status}\n{}",
+                    self.name,
+                    self.said.text()
+                )
+            }
+        }
+    }
+
+    /// What it is called in reports.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// `http://127.0.0.1:<port>`.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// Its data directory.
+    pub fn dir(&self) -> &Path {
+        match &self.dir {
+            DataDir::Own(dir) => dir.path(),
+            DataDir::Given(dir) => dir,
+        }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A new connection of its own.
+    ///
+    /// # Errors
+    ///
+    /// Nobody listens there.
+    pub async fn connect(&self) -> anyhow::Result<Channel> {
+        let endpoint = Endpoint::new(self.endpoint.clone())?.connect_timeout(Duration::from_secs(10));
+        endpoint
+            .connect()
+            .await
+            .with_context(|| format!("connect to {} at {}", self.name, self.endpoint))
+    }
+
+    /// Processor time and memory so far.
+    ///
+    /// # Errors
+    ///
+    /// The process is gone.
+    pub fn usage(&self) -> anyhow::Result<Usage> {
+        Usage::of(self.pid()).with_context(|| format!("look at {}\n{}", self.name, self.said.text()))
+    }
+
+    /// Its last lines.
+    pub fn last_lines(&self) -> String {
+        self.said.text()
+    }
+
+    /// Whether it is still running; if not, how it ended.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system call.
+    pub fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// Ends it by SIGTERM and waits for it.
+    ///
+    /// # Errors
+    ///
+    /// It did not end with 0.
+    pub fn stop(mut self) -> anyhow::Result<()> {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::TERM).context("send SIGTERM")?;
+        let status = self.child.wait()?;
+        // etcd passes the signal on to itself when it is done
+        if !status.success() && status.signal() != Some(Signal::TERM.as_raw()) {
+            bail!("{} ended with {status} on SIGTERM\n{}", self.name, self.said.text());
+        }
+        Ok(())
+    }
+
+    /// Ends it by SIGKILL and waits for it.
+    ///
+    /// # Errors
+    ///
+    /// It had ended before.
+    pub fn kill(mut self) -> anyhow::Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("{} had ended by itself: {status}\n{}", self.name, self.said.text());
+        }
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // both fail only if it has ended already
+        drop(self.child.kill());
+        drop(self.child.wait());
+        if let Some(output) = self.output.take() {
+            drop(output.join()); // it only keeps lines
+        }
+    }
+}
+
+/// A command that runs the program and dies with us.
+pub fn command(program: &Program) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(&program.path);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("ETCD_") {
+            command.env_remove(name); // the flags are all there is
+        }
+    }
+    command
+}
+
+/// The kernel sends the death signal when the *thread* ends that started the process, so all are started by one that
+/// ends with the process.
+fn spawn(command: Command) -> anyhow::Result<Child> {
+    type Order = (Command, SyncSender<std::io::Result<Child>>);
+    static STARTER: Mutex<Option<SyncSender<Order>>> = Mutex::new(None);
+    let (reply, answer) = sync_channel(1);
+    let mut starter = STARTER.lock().unwrap_or_else(PoisonError::into_inner);
+    let orders = starter.get_or_insert_with(|| {
+        let (orders, queue) = sync_channel::<Order>(16);
+        std::thread::spawn(move || {
+            for (mut command, reply) in queue {
+                drop(reply.send(command.spawn())); // nobody waits any more
+            }
+        });
+        orders
+    });
+    orders
+        .send((command, reply))
+        .ok()
+        .context("the thread that starts processes is gone")?;
+    Ok(answer.recv().context("the thread that starts processes is gone")??)
+}
+
+/// The flags of one member on these ports.
+pub fn arguments(dir: &Path, client: u16, peer: u16) -> Vec<String> {
+    let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+    vec![
+        "--name=one".to_owned(),
+        format!("--data-dir={}", dir.display()),
+        format!("--listen-client-urls={client}"),
+        format!("--advertise-client-urls={client}"),
+        format!("--listen-peer-urls={peer}"),
+        format!("--initial-advertise-peer-urls={peer}"),
+        format!("--initial-cluster=one={peer}"),
+    ]
+}
+
+/// Two ports that nobody listens on just now.
+///
+/// # Errors
+///
+/// None can be had.
+pub fn free_ports() -> anyhow::Result<(u16, u16)> {
+    let listen = || TcpListener::bind(("127.0.0.1", 0)).context("find a free port");
+    let (one, two) = (listen()?, listen()?);
+    Ok((one.local_addr()?.port(), two.local_addr()?.port()))
+}
+
+/// The last lines that a program wrote.
+#[derive(Clone, Debug, Default)]
+struct Said(Arc<Mutex<Vec<String>>>);
+
+impl Said {
+    fn follow(&self, output: PipeReader, ready: &SyncSender<()>) {
+        let mut ready = Some(ready);
+        for line in BufReader::new(output).split(b'\n') {
+            let Ok(line) = line else { return };
+            let line = String::from_utf8_lossy(&line).into_owned();
+            if line.contains(READY)
+                && let Some(ready) = ready.take()
+            {
+                ready.send(()).ok(); // nobody waits any more
+            }
+            let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if lines.len() == KEPT_LINES {
+                lines.remove(0);
+            }
+            lines.push(line);
+        }
+    }
+
+    fn text(&self) -> String {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        format!("its last lines:\n{}", lines.join("\n"))
+    }
+}
+
+/// Bytes of all files below a directory.
+///
+/// # Errors
+///
+/// It cannot be read.
+pub fn bytes_below(dir: &Path) -> anyhow::Result<u64> {
+    let mut sum = 0;
+    for entry in fs::read_dir(dir).with_context(|| format!("read {}", dir.display()))? {
+        let entry = entry?;
+        let meta = entry.metadata()?;
+        sum += if meta.is_dir() {
+            bytes_below(&entry.path())?
+        } else {
+            meta.len()
+        };
+    }
+    Ok(sum)
+}

@@ -1,0 +1,251 @@
+//! Kubernetes' own tests of its storage layer, unmodified, against a server that we choose.
+//!
+//! `go test -overlay` puts our file in the place of the one that starts an embedded etcd, and nothing else. Go overlays
+//! no file of its module cache, so the module is copied out of there; go.sum vouches for what is copied.
+//!
+//! Invariant: a test that did not run, or skipped itself without being known to, is a failure.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, bail, ensure};
+
+use crate::progress::Progress;
+use crate::server::{self, Program};
+use crate::tools::cache::{Cache, Key};
+
+const MODULE: &str = "k8s.io/apiserver";
+const REPLACED: &str = "pkg/storage/etcd3/testserver/test_server.go";
+
+/// A package of upstream's tests.
+#[derive(Clone, Copy, Debug)]
+pub struct Suite {
+    /// Its directory in k8s.io/apiserver.
+    pub package: &'static str,
+    /// How many top-level tests the pinned version has.
+    pub tests: usize,
+    /// How many tests below them skip themselves, whatever the server.
+    pub skips: usize,
+}
+
+/// The store that kube-apiserver keeps its objects in.
+pub const ETCD3: Suite = Suite {
+    package: "pkg/storage/etcd3",
+    tests: 73,
+    skips: 0,
+};
+/// The watch cache above it.
+pub const CACHER: Suite = Suite {
+    package: "pkg/storage/cacher",
+    tests: 141,
+    skips: 8,
+};
+/// What connects to it: TLS, health and readiness.
+pub const FACTORY: Suite = Suite {
+    package: "pkg/storage/storagebackend/factory",
+    tests: 6,
+    skips: 0,
+};
+
+/// How a run went.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Top-level tests that passed.
+    pub passed: Vec<String>,
+    /// Tests that failed, subtests too.
+    pub failed: Vec<String>,
+    /// Tests that skipped themselves, subtests too.
+    pub skipped: Vec<String>,
+}
+
+impl Suite {
+    /// Builds the tests if they were not before, runs them against the program, and keeps what they wrote in `log`.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be built or started, or any of them did not pass.
+    pub fn run(&self, program: &Program, log: &Path, progress: &Progress) -> anyhow::Result<Outcome> {
+        let built = self.build(progress)?;
+        let output = fs::File::create(log).with_context(|| format!("create {}", log.display()))?;
+        let what = format!("{} with {}", self.package, program.name);
+        let status = progress.during(&what, || {
+            // two processors: more at once only makes the ones that measure time fail
+            let mut command = Command::new(built.join("tests"));
+            command.args(["-test.v", "-test.parallel=4", "-test.timeout=20m"]);
+            command.current_dir(built.join(MODULE).join(self.package));
+            command
+                .env(server::BINARY, &program.path)
+                .env("TMPDIR", std::env::temp_dir());
+            command.stdout(output.try_clone()?).stderr(output);
+            Ok(command.status()?)
+        })?;
+        let text = fs::read(log).with_context(|| format!("read {}", log.display()))?;
+        let outcome = Outcome::read(&String::from_utf8_lossy(&text));
+        let counts = format!(
+            "{} of {} tests passed, {} failed, {} skipped; all output is in {}",
+            outcome.passed.len(),
+            self.tests,
+            outcome.failed.len(),
+            outcome.skipped.len(),
+            log.display()
+        );
+        progress.say(&counts);
+        ensure!(
+            outcome.failed.is_empty(),
+            "{counts}\nfailed: {}",
+            outcome.failed.join("\n        ")
+        );
+        ensure!(status.success(), "the tests ended with {status}: {counts}");
+        ensure!(outcome.passed.len() == self.tests, "not all tests ran: {counts}");
+        ensure!(
+            outcome.skipped.len() == self.skips,
+            "{counts}\nskipped: {}",
+            outcome.skipped.join("\n         ")
+        );
+        Ok(outcome)
+    }
+
+    fn build(&self, progress: &Progress) -> anyhow::Result<PathBuf> {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("storage");
+        let read = |file: &str| fs::read(source.join(file)).with_context(|| format!("read {file} in e2e/storage"));
+        let ours = source.join("testserver/test_server.go");
+        let version = go(Command::new("go").arg("version")).context("Go 1.26 or newer is needed")?;
+        let parts = [read("go.mod")?, read("go.sum")?, read("testserver/test_server.go")?];
+        let key = Key::of(
+            parts
+                .iter()
+                .map(Vec::as_slice)
+                .chain([version.as_bytes(), self.package.as_bytes()]),
+        );
+        let name = format!("upstream-{}", self.package.replace('/', "-"));
+        Cache::open()?.once("go", &name, &key, progress, |dir| {
+            progress.during(
+                format_args!("build {} (about 2 min the first time)", self.package),
+                || {
+                    let module = dir.join(MODULE);
+                    copy(&downloaded(&source)?, &module)?;
+                    self.compile(&module, &ours, dir)
+                },
+            )
+        })
+    }
+
+    fn compile(&self, module: &Path, ours: &Path, dir: &Path) -> anyhow::Result<()> {
+        let replaced = module.join(REPLACED);
+        ensure!(
+            replaced.is_file(),
+            "{MODULE} has no {REPLACED} any more: what starts its etcd now?"
+        );
+        // Go resolves links, so both paths have to be free of them
+        let (replaced, ours) = (fs::canonicalize(replaced)?, fs::canonicalize(ours)?);
+        let overlay = dir.join("overlay.json");
+        fs::write(
+            &overlay,
+            serde_json::json!({ "Replace": { replaced.to_string_lossy(): ours } }).to_string(),
+        )?;
+        let mut test = Command::new("go");
+        test.current_dir(module).args(["test", "-c", "-overlay"]).arg(&overlay);
+        test.arg("-o").arg(dir.join("tests")).arg(format!("./{}", self.package));
+        go(test.env("GOFLAGS", "-mod=readonly"))?;
+        Ok(())
+    }
+}
+
+/// The directory of the module in Go's cache, its sum checked.
+fn downloaded(source: &Path) -> anyhow::Result<PathBuf> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Module {
+        dir: PathBuf,
+    }
+    let said = go(Command::new("go")
+        .current_dir(source)
+        .args(["mod", "download", "-json", MODULE]))?;
+    let module: Module = serde_json::from_str(&said).with_context(|| format!("read what go said: {said}"))?;
+    Ok(module.dir)
+}
+
+/// Copies directories and files, and makes them writable: the cache's are not, and could not be removed again.
+fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("create {}", to.display()))?;
+    for entry in fs::read_dir(from).with_context(|| format!("read {}", from.display()))? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &target)?;
+        } else {
+            let bytes = fs::read(entry.path())?;
+            fs::write(&target, bytes).with_context(|| format!("write {}", target.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Standard output of a command that must succeed.
+fn go(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.output().context("start go")?;
+    if !output.status.success() {
+        bail!(
+            "{command:?}: {}\n{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim_end()
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+impl Outcome {
+    /// From what `-test.v` prints. A test that only said that it runs has failed: the process ended under it.
+    fn read(text: &str) -> Self {
+        let mut outcome = Self::default();
+        let mut open = BTreeMap::new();
+        for line in text.lines() {
+            if let Some(name) = line.strip_prefix("=== RUN   ") {
+                open.insert(name.trim().to_owned(), ());
+            }
+            let Some((result, name, top)) = result(line) else {
+                continue;
+            };
+            open.remove(name);
+            let name = name.to_owned();
+            match result {
+                "PASS" if top => outcome.passed.push(name),
+                "FAIL" => outcome.failed.push(name),
+                "SKIP" => outcome.skipped.push(name),
+                _ => {}
+            }
+        }
+        outcome
+            .failed
+            .extend(open.into_keys().map(|name| format!("{name} (never ended)")));
+        outcome
+    }
+}
+
+/// The result, name and rank in a line such as `    --- PASS: TestA/b (0.01s)`. A log line of the server may stand
+/// before it without a line break.
+fn result(line: &str) -> Option<(&str, &str, bool)> {
+    let at = line.find("--- ")?;
+    let (result, rest) = line[at + 4..].split_once(": ")?;
+    let (name, _) = rest.rsplit_once(" (")?;
+    let known = matches!(result, "PASS" | "FAIL" | "SKIP") && name.starts_with("Test");
+    known.then_some((result, name, !name.contains('/')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_test_counts_once_and_a_silent_one_has_failed() {
+        let text = "=== RUN   TestA\n=== RUN   TestA/x\n=== RUN   TestB\n=== RUN   TestC\n=== RUN   TestD\n\
+                    --- PASS: TestA (0.01s)\n    --- SKIP: TestA/x (0.00s)\nlog line--- FAIL: TestB (1.00s)\n\
+                    --- SKIP: TestD (0.00s)\npanic: oh\n";
+        let outcome = Outcome::read(text);
+        assert_eq!(outcome.passed, ["TestA"]);
+        assert_eq!(outcome.failed, ["TestB", "TestC (never ended)"]);
+        assert_eq!(outcome.skipped, ["TestA/x", "TestD"]);
+    }
+}

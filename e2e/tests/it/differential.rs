@@ -1,0 +1,54 @@
+//! The same requests to a brain and to etcd.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use e2e::differential::{FLAGS, Report, compare};
+use e2e::progress::Progress;
+use e2e::server::{Program, Server};
+
+/// Set these to make a run happen again, or a longer one.
+const SEED: &str = "KUBEBRAIN_SEED";
+const REQUESTS: &str = "KUBEBRAIN_REQUESTS";
+
+fn number(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok()?;
+    Some(value.parse().unwrap_or_else(|error| panic!("{name}={value}: {error}")))
+}
+
+async fn run(subject: &Program, subject_flags: &[&str], requests: usize) -> Report {
+    let progress = Progress::stderr();
+    let now = || u64::from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos());
+    let seed = number(SEED).unwrap_or_else(now);
+    progress.say(format_args!("{SEED}={seed}: {requests} requests to etcd and {}", subject.name));
+    let etcd = Server::start(&Program::etcd(&progress).unwrap(), FLAGS).unwrap();
+    let subject = Server::start(subject, &[FLAGS, subject_flags].concat()).unwrap();
+    let report = compare(&etcd, &subject, seed, requests, &progress).await.unwrap();
+    progress.say(&report);
+    report
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_brain_answers_as_etcd_does() {
+    let requests = usize::try_from(number(REQUESTS).unwrap_or(20_000)).unwrap();
+    let report = run(&Program::kubebrain().unwrap(), &[], requests).await;
+    assert!(report.equal(), "{report}");
+    assert!(report.events > 0 && report.requests >= requests);
+}
+
+/// Else nobody would know whether the comparison itself is right.
+#[tokio::test(flavor = "multi_thread")]
+async fn etcd_answers_as_etcd_does() {
+    let etcd = Program::etcd(&Progress::stderr()).unwrap();
+    let requests = usize::try_from(number(REQUESTS).unwrap_or(2_000)).unwrap();
+    let report = run(&etcd, &[], requests).await;
+    assert!(report.equal(), "{report}");
+}
+
+/// Else nobody would know whether it can see anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_etcd_with_other_limits_is_told_apart() {
+    let etcd = Program::etcd(&Progress::stderr()).unwrap();
+    let report = run(&etcd, &["--max-txn-ops=5"], 2_000).await;
+    assert!(!report.equal());
+    assert!(report.to_string().contains("too many operations in txn request"), "{report}");
+}

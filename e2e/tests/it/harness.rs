@@ -1,0 +1,118 @@
+//! One cluster for all tests of this binary, started when the first of them asks for it.
+//!
+//! It ends when this process does, in whatever way: its host holds the other end of a pipe.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use e2e::cluster::{self, Cluster};
+use e2e::config::{Config, Store};
+use e2e::home::Name;
+use e2e::progress::Progress;
+use e2e::tools::own::Programs;
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+mod witness;
+
+use witness::Witness;
+
+/// Set to `etcd` to see the tests pass on etcd.
+const STORE: &str = "KUBEBRAIN_E2E_STORE";
+
+/// A cluster that other tests may use at the same time.
+pub(crate) struct Shared<'a> {
+    harness: &'static Harness,
+    _calm: RwLockReadGuard<'a, ()>,
+}
+
+/// A cluster that is ours alone for a while.
+pub(crate) struct Exclusive<'a> {
+    harness: &'static Harness,
+    _calm: RwLockWriteGuard<'a, ()>,
+}
+
+pub(crate) struct Harness {
+    pub(crate) cluster: Cluster,
+    pub(crate) progress: Progress,
+    witness: Witness,
+}
+
+static CALM: RwLock<()> = RwLock::const_new(());
+
+/// The cluster, for tests that bear each other's company. For use outside of a runtime.
+pub(crate) fn shared_blocking() -> Shared<'static> {
+    Shared {
+        harness: harness(),
+        _calm: CALM.blocking_read(),
+    }
+}
+
+/// The cluster, for tests that bear each other's company.
+pub(crate) async fn shared() -> Shared<'static> {
+    Shared {
+        harness: harness(),
+        _calm: CALM.read().await,
+    }
+}
+
+/// The cluster, for a test that does harm.
+pub(crate) async fn exclusive() -> Exclusive<'static> {
+    Exclusive {
+        harness: harness(),
+        _calm: CALM.write().await,
+    }
+}
+
+impl std::ops::Deref for Shared<'_> {
+    type Target = Harness;
+    fn deref(&self) -> &Harness {
+        self.harness
+    }
+}
+
+impl std::ops::Deref for Exclusive<'_> {
+    type Target = Harness;
+    fn deref(&self) -> &Harness {
+        self.harness
+    }
+}
+
+impl Harness {
+    /// Every key of every resource type, listed at the store, is what a watch since the beginning has accumulated.
+    pub(crate) fn watch_agrees_with_list(&self) {
+        let compared = self.witness.compare(&self.cluster.store_url().unwrap()).unwrap();
+        self.progress.say(format_args!("  list and watch agree: {compared}"));
+    }
+}
+
+fn harness() -> &'static Harness {
+    static HARNESS: OnceLock<Result<Harness, String>> = OnceLock::new();
+    let harness = HARNESS.get_or_init(|| start().map_err(|error| format!("{error:#}")));
+    harness
+        .as_ref()
+        .unwrap_or_else(|error| panic!("there is no cluster: {error}"))
+}
+
+fn start() -> anyhow::Result<Harness> {
+    let progress = Progress::stderr();
+    let store = match std::env::var(STORE).as_deref() {
+        Ok("etcd") => Store::Etcd,
+        Err(_) | Ok("brain") => Store::Brain,
+        Ok(other) => anyhow::bail!("{STORE}={other}: it is brain or etcd"),
+    };
+    let name = Name::of_tests(Programs::find()?.dir());
+    cluster::down(&name, &progress)?;
+    let config = Config {
+        name,
+        store,
+        product: true,
+        ports: Default::default(),
+    };
+    let cluster = Cluster::start(&config, Path::new(env!("CARGO_BIN_EXE_cluster")), &progress)?;
+    let witness = Witness::start(&cluster.store_url()?)?;
+    Ok(Harness {
+        cluster,
+        progress,
+        witness,
+    })
+}

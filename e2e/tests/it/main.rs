@@ -1,0 +1,11 @@
+//! What real programs do with a brain, over public protocols only.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod crash;
+mod demo;
+mod differential;
+mod harness;
+mod kubectl;
+mod sweep;
+mod upstream;
+mod workloads;

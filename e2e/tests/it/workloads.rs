@@ -1,0 +1,194 @@
+//! What controllers, scheduler and kubelet do with the store.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::{StreamExt as _, TryStreamExt as _, pin_mut};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
+use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::runtime::wait::{await_condition, conditions};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use serde_json::json;
+use tokio::time::{Instant, timeout};
+
+use crate::harness::shared;
+
+/// For the cluster to reach a state.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long leases are looked at.
+const WATCHED: Duration = Duration::from_secs(60);
+const CONFIG_MAPS: usize = 500;
+/// Requests at a time.
+const AT_ONCE: usize = 16;
+
+async fn namespace(client: &kube::Client, name: &str) -> Api<Namespace> {
+    let namespaces = Api::<Namespace>::all(client.clone());
+    let metadata = ObjectMeta {
+        name: Some(name.to_owned()),
+        ..ObjectMeta::default()
+    };
+    let namespace = Namespace {
+        metadata,
+        ..Namespace::default()
+    };
+    namespaces.create(&PostParams::default(), &namespace).await.unwrap();
+    namespaces
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deployment_is_scaled_up_and_down() {
+    let it = shared().await;
+    let client = it.cluster.client().await.unwrap();
+    namespace(&client, "scaled").await;
+    let deployments = Api::<Deployment>::namespaced(client.clone(), "scaled");
+    let pods = Api::<Pod>::namespaced(client, "scaled");
+    let deployment = serde_json::from_value(json!({
+        "metadata": {"name": "web"},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {
+                    "terminationGracePeriodSeconds": 1,
+                    "containers": [{"name": "web", "image": "kubebrain.io/pod:e2e", "args": ["serve"]}],
+                },
+            },
+        },
+    }));
+    deployments
+        .create(&PostParams::default(), &deployment.unwrap())
+        .await
+        .unwrap();
+    for replicas in [20, 0] {
+        let step = it.progress.step(format_args!("Deployment scaled to {replicas}"));
+        let scale = Patch::Merge(json!({"spec": {"replicas": replicas}}));
+        let scaled = deployments
+            .patch_scale("web", &PatchParams::default(), &scale)
+            .await
+            .unwrap();
+        assert_eq!(scaled.spec.unwrap().replicas, Some(replicas));
+        let reached = await_condition(deployments.clone(), "web", |deployment: Option<&Deployment>| {
+            let status = deployment.and_then(|deployment| deployment.status.as_ref());
+            status.is_some_and(|status| {
+                status.available_replicas.unwrap_or(0) == replicas && status.replicas.unwrap_or(0) == replicas
+            })
+        });
+        timeout(PATIENCE, reached).await.expect("the replicas in time").unwrap();
+        step.done();
+    }
+    let gone = async {
+        while !pods.list(&ListParams::default()).await.unwrap().items.is_empty() {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    timeout(PATIENCE, gone).await.expect("no pod is left in time");
+    tokio::task::block_in_place(|| it.watch_agrees_with_list());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_takes_its_objects_with_it() {
+    let it = shared().await;
+    let client = it.cluster.client().await.unwrap();
+    let namespaces = namespace(&client, "crowded").await;
+    let config_maps = Api::<ConfigMap>::namespaced(client, "crowded");
+    let step = it.progress.step(format_args!(
+        "{CONFIG_MAPS} ConfigMaps created, listed in pages, deleted with their namespace"
+    ));
+    let create = |number: usize| {
+        let metadata = ObjectMeta {
+            name: Some(format!("c-{number:03}")),
+            ..ObjectMeta::default()
+        };
+        let data = [("text".to_owned(), "x".repeat(512))].into();
+        let config_map = ConfigMap {
+            metadata,
+            data: Some(data),
+            ..ConfigMap::default()
+        };
+        let config_maps = &config_maps;
+        async move { config_maps.create(&PostParams::default(), &config_map).await }
+    };
+    let created = futures::stream::iter(0..CONFIG_MAPS)
+        .map(create)
+        .buffer_unordered(AT_ONCE);
+    created.try_for_each(|_| async { Ok(()) }).await.unwrap();
+    let (mut names, mut page) = (Vec::new(), ListParams::default().limit(77));
+    loop {
+        let list = config_maps.list(&page).await.unwrap();
+        names.extend(
+            list.items
+                .into_iter()
+                .filter_map(|item| item.metadata.name)
+                .filter(|name| name.starts_with("c-")),
+        );
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => break,
+        }
+    }
+    assert_eq!(
+        names,
+        (0..CONFIG_MAPS)
+            .map(|number| format!("c-{number:03}"))
+            .collect::<Vec<_>>()
+    );
+    let uid = namespaces.get("crowded").await.unwrap().metadata.uid.unwrap();
+    namespaces.delete("crowded", &DeleteParams::default()).await.unwrap();
+    let gone = await_condition(namespaces, "crowded", conditions::is_deleted(&uid));
+    timeout(PATIENCE, gone)
+        .await
+        .expect("the namespace is gone in time")
+        .unwrap();
+    assert!(config_maps.list(&ListParams::default()).await.unwrap().items.is_empty());
+    step.done();
+    tokio::task::block_in_place(|| it.watch_agrees_with_list());
+}
+
+/// By namespace and name: how soon the holder renews it, twice over for a busy machine.
+const LEASES: [(&str, &str, Duration); 3] = [
+    ("kube-node-lease", "node1", Duration::from_secs(30)),
+    ("kube-system", "kube-controller-manager", Duration::from_secs(10)),
+    ("kube-system", "kube-scheduler", Duration::from_secs(10)),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_are_renewed_for_a_minute() {
+    let it = shared().await;
+    let client = it.cluster.client().await.unwrap();
+    let leases = watcher(Api::<Lease>::all(client), watcher::Config::default())
+        .default_backoff()
+        .applied_objects();
+    pin_mut!(leases);
+    let mut renewals = BTreeMap::<(String, String), Vec<(Instant, Lease)>>::new();
+    let end = Instant::now() + WATCHED;
+    while let Ok(lease) = tokio::time::timeout_at(end, leases.next()).await {
+        let lease = lease.expect("a watch does not end").unwrap();
+        let name = (
+            lease.metadata.namespace.clone().unwrap(),
+            lease.metadata.name.clone().unwrap(),
+        );
+        renewals.entry(name).or_default().push((Instant::now(), lease));
+    }
+    for (namespace, name, at_most) in LEASES {
+        let seen = &renewals[&(namespace.to_owned(), name.to_owned())];
+        let gap = seen
+            .windows(2)
+            .map(|pair| pair[1].0 - pair[0].0)
+            .max()
+            .expect("it was renewed");
+        let gap = gap.max(end.saturating_duration_since(seen.last().unwrap().0));
+        assert!(gap <= at_most, "{namespace}/{name} was not renewed for {gap:?}");
+        let specs = || seen.iter().map(|(_, lease)| lease.spec.as_ref().unwrap());
+        assert!(
+            specs().map(|spec| &spec.renew_time).is_sorted(),
+            "{namespace}/{name} was renewed backwards"
+        );
+        let mut holders: Vec<_> = specs().map(|spec| spec.holder_identity.clone()).collect();
+        holders.dedup();
+        assert_eq!(holders.len(), 1, "{namespace}/{name} changed hands: {holders:?}");
+    }
+    tokio::task::block_in_place(|| it.watch_agrees_with_list());
+}
