@@ -161,24 +161,23 @@ where
     Some(ObjectRef::new(name).within(object.metadata.namespace.as_deref()?))
 }
 
-/// `None` if stopped before the definition was there.
+/// `None` if stopped before the definition was there. A warning comes only after a while: both are often installed together.
 async fn wait_for_definition(clusters: &Api<KubeBrainCluster>, stop: &CancellationToken) -> kube::Result<Option<()>> {
-    let mut told = false;
-    loop {
+    for attempt in 1_u32.. {
         match clusters.list(&ListParams::default().limit(1)).await {
             Ok(_) => return Ok(Some(())),
             Err(kube::Error::Api(status)) if status.is_forbidden() => return Err(kube::Error::Api(status)),
-            Err(problem) if !told => {
-                told = true;
-                warn!(error = %problem, "cannot list KubeBrainClusters; is the CustomResourceDefinition installed? trying again");
+            Err(problem) if attempt == 10 => {
+                warn!(error = %problem, "cannot list KubeBrainClusters; is the CustomResourceDefinition installed?");
             }
-            Err(problem) => debug!(error = %problem, "still cannot list KubeBrainClusters"),
+            Err(problem) => info!(error = %problem, attempt, "cannot list KubeBrainClusters yet"),
         }
         tokio::select! {
             () = stop.cancelled() => return Ok(None),
             () = tokio::time::sleep(Duration::from_secs(2)) => {}
         }
     }
+    Ok(None)
 }
 
 /// A pass that can neither hang nor take the process down.
