@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 
 use crds::KubeBrainCluster;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod};
-use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
 use kube::core::DynamicObject;
 use kube::{Api, Client};
 use serde_json::json;
 use tracing::info;
 
-use crate::certificates::{Authority, Inspected, Leaf};
+use crate::certificates::{Authority, Inspected, Leaf, Request};
 use crate::events::{Event, Events};
 use crate::metrics::Metrics;
 use crate::names::{MANAGER, ROLE};
@@ -108,6 +107,7 @@ impl Applier<'_> {
         applied
     }
 
+    /// Carries out one step, and says what is worth telling of it.
     async fn step(
         &self,
         step: &Step,
@@ -118,11 +118,13 @@ impl Applier<'_> {
         match step {
             Step::CreateAuthority => {
                 let made = Authority::create(&self.desired.names.cluster, 1, now)?;
-                self.keep_authority(made, None, authority, applied).await
+                self.keep_authority(made, None, authority, applied).await.map(Some)
             }
             Step::RenewAuthority { uid } => {
                 let renewed = self.stored_authority()?.renew(now)?;
-                self.keep_authority(renewed, Some(uid), authority, applied).await
+                self.keep_authority(renewed, Some(uid), authority, applied)
+                    .await
+                    .map(Some)
             }
             Step::PublishBundle { uid } => {
                 let signer = authority.as_ref().ok_or(Error::NoAuthority)?;
@@ -130,26 +132,19 @@ impl Applier<'_> {
                 self.write(&object, uid.as_deref()).await?;
                 Ok(None)
             }
-            Step::Issue { leaf, uid, why, .. } => {
-                if authority.is_none() {
-                    *authority = Some(self.stored_authority()?);
-                }
-                let signer = authority.as_ref().ok_or(Error::NoAuthority)?;
-                let stored = self.issue(step, signer, now).await?;
-                let name = self.desired.names.leaf(*leaf);
-                let renewed = uid.is_some();
-                applied.leaves.insert(*leaf, stored);
-                let (reason, verb) = if renewed {
-                    ("CertificateRenewed", "renewed")
-                } else {
-                    ("CertificateIssued", "issued")
+            Step::Issue {
+                leaf,
+                request,
+                uid,
+                why,
+            } => {
+                let signer = match authority {
+                    Some(signer) => signer,
+                    none => none.insert(self.stored_authority()?),
                 };
-                let event = Event::normal(
-                    reason,
-                    "IssueCertificate",
-                    format!("{verb} the certificate {name}: {why}"),
-                );
-                Ok(Some(event.about(reference(&Key::new(Kind::Secret, name)))))
+                let stored = self.issue(*leaf, request, uid.as_deref(), signer).await?;
+                applied.leaves.insert(*leaf, stored);
+                Ok(Some(self.issued(*leaf, uid.is_some(), why)))
             }
             Step::Apply { object, uid } => {
                 self.write(object, uid.as_deref()).await?;
@@ -168,6 +163,13 @@ impl Applier<'_> {
                     Event::normal("Deleted", "Delete", format!("deleted {key}")).about(reference(key)),
                 ))
             }
+            Step::ChangeClaim { .. } | Step::Label { .. } | Step::Replace { .. } => self.step_below(step).await,
+        }
+    }
+
+    /// Steps on what the StatefulSet made: claims and pods.
+    async fn step_below(&self, step: &Step) -> Result<Option<Event>, Error> {
+        match step {
             Step::ChangeClaim {
                 claim,
                 size,
@@ -207,16 +209,33 @@ impl Applier<'_> {
                     format!("deleted pod {pod}: {why}"),
                 )))
             }
+            _ => Ok(None),
         }
     }
 
+    fn issued(&self, leaf: Leaf, renewed: bool, why: &str) -> Event {
+        let name = self.desired.names.leaf(leaf);
+        let (reason, verb) = if renewed {
+            ("CertificateRenewed", "renewed")
+        } else {
+            ("CertificateIssued", "issued")
+        };
+        let event = Event::normal(
+            reason,
+            "IssueCertificate",
+            format!("{verb} the certificate {name}: {why}"),
+        );
+        event.about(reference(&Key::new(Kind::Secret, name)))
+    }
+
+    /// Stores a new or prolonged authority, and keeps it at hand for the steps that follow.
     async fn keep_authority(
         &self,
         made: Authority,
         uid: Option<&String>,
         authority: &mut Option<Authority>,
         applied: &mut Applied,
-    ) -> Result<Option<Event>, Error> {
+    ) -> Result<Event, Error> {
         let object = self.renderer().authority_secret(made.pair())?;
         self.write(&object, uid.map(String::as_str)).await?;
         applied.authority = Some(made.inspected().clone());
@@ -227,19 +246,20 @@ impl Applier<'_> {
             ("AuthorityCreated", "created")
         };
         let note = format!("{verb} the certificate authority {}", object.key.name);
-        Ok(Some(
-            Event::normal(reason, "IssueCertificate", note).about(reference(&object.key)),
-        ))
+        Ok(Event::normal(reason, "IssueCertificate", note).about(reference(&object.key)))
     }
 
     /// Signs and stores one certificate.
-    async fn issue(&self, step: &Step, signer: &Authority, now: Timestamp) -> Result<Stored, Error> {
-        let Step::Issue { leaf, request, uid, .. } = step else {
-            return Err(Error::NoAuthority);
-        };
-        let pair = signer.issue(*leaf, request, now)?;
-        let object = self.renderer().leaf_secret(*leaf, &pair, &signer.pair().certificate)?;
-        self.write(&object, uid.as_deref()).await?;
+    async fn issue(
+        &self,
+        leaf: Leaf,
+        request: &Request,
+        uid: Option<&str>,
+        signer: &Authority,
+    ) -> Result<Stored, Error> {
+        let pair = signer.issue(leaf, request, self.observed.now)?;
+        let object = self.renderer().leaf_secret(leaf, &pair, &signer.pair().certificate)?;
+        self.write(&object, uid).await?;
         let certificate = Inspected::read(&pair.certificate)?;
         Ok(Stored {
             renewal: request.renewal(&certificate),

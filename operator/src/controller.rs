@@ -126,15 +126,21 @@ pub(crate) async fn run(
         .graceful_shutdown_on(stop.cancelled_owned())
         .run(guard, after_failure, guarded)
         .for_each(|ended| async move {
-            match ended {
-                // A failed pass was logged where it failed.
-                Ok(_) | Err(controller::Error::ReconcilerFailed(..)) => {}
-                Err(controller::Error::ObjectNotFound(_)) => debug!("a cluster was gone before its pass"),
-                Err(problem) => warn!(error = %problem, "a watch was interrupted"),
+            if let Err(problem) = ended {
+                note(&problem);
             }
         })
         .await;
     Ok(())
+}
+
+/// Logs what the controller itself stumbled over. A failed pass was logged where it failed.
+fn note(problem: &controller::Error<Error, watcher::Error>) {
+    match problem {
+        controller::Error::ReconcilerFailed(..) => {}
+        controller::Error::ObjectNotFound(_) => debug!("a cluster was gone before its pass"),
+        problem => warn!(error = %problem, "a watch was interrupted"),
+    }
 }
 
 fn scoped<K>(client: &Client, namespace: Option<&str>) -> Api<K>
@@ -155,31 +161,30 @@ where
     Some(ObjectRef::new(name).within(object.metadata.namespace.as_deref()?))
 }
 
-/// `None` if stopped before the definition was there.
+/// `None` if stopped before the definition was there. A warning comes only after a while: both are often installed together.
 async fn wait_for_definition(clusters: &Api<KubeBrainCluster>, stop: &CancellationToken) -> kube::Result<Option<()>> {
-    let mut told = false;
-    loop {
+    for attempt in 1_u32.. {
         match clusters.list(&ListParams::default().limit(1)).await {
             Ok(_) => return Ok(Some(())),
             Err(kube::Error::Api(status)) if status.is_forbidden() => return Err(kube::Error::Api(status)),
-            Err(problem) if !told => {
-                told = true;
-                warn!(error = %problem, "cannot list KubeBrainClusters; is the CustomResourceDefinition installed? trying again");
+            Err(problem) if attempt == 10 => {
+                warn!(error = %problem, "cannot list KubeBrainClusters; is the CustomResourceDefinition installed?");
             }
-            Err(problem) => debug!(error = %problem, "still cannot list KubeBrainClusters"),
+            Err(problem) => info!(error = %problem, attempt, "cannot list KubeBrainClusters yet"),
         }
         tokio::select! {
             () = stop.cancelled() => return Ok(None),
             () = tokio::time::sleep(Duration::from_secs(2)) => {}
         }
     }
+    Ok(None)
 }
 
 /// A pass that can neither hang nor take the process down.
 async fn guard(cluster: Arc<KubeBrainCluster>, guarded: Arc<Guarded>) -> Result<Action, Error> {
     let object = ObjectRef::from_obj(&*cluster);
     let began = Instant::now();
-    let ended = contain(reconcile(&guarded.context, &cluster)).await;
+    let ended = contain(Box::pin(reconcile(&guarded.context, &cluster))).await;
     let metrics = &guarded.context.metrics;
     match ended {
         Ok(ended) => {

@@ -17,7 +17,7 @@ use crate::metrics::{Metrics, Outcome};
 use crate::names::STATUS_MANAGER;
 use crate::observe::observe;
 use crate::plan::{Plan, plan};
-use crate::spec::{self, Settings};
+use crate::spec::{self, Desired, Settings};
 use crate::status::{self, Pass};
 
 /// How often a settled cluster is looked at: a watch may miss things, and brains do not tell when their leader changes.
@@ -103,53 +103,63 @@ pub(crate) async fn reconcile(context: &Context, known: &KubeBrainCluster) -> Re
         publish(context, &clusters, &cluster, &first).await?;
         cluster.status = Some(first);
     }
-    let desired = match spec::read(&cluster, &context.settings) {
-        Ok(desired) => desired,
+    match spec::read(&cluster, &context.settings) {
+        Ok(desired) => act(context, &clusters, &cluster, &desired).await.map(Some),
         Err(refusal) => {
             let status = status::refused(&cluster, &refusal, Timestamp::now());
             publish(context, &clusters, &cluster, &status).await?;
-            return Ok(Some(Ended {
+            Ok(Some(Ended {
                 outcome: Outcome::Stalled,
                 again: 5 * RESYNC,
-            }));
+            }))
         }
-    };
-    let observed = observe(&context.client, &cluster, &desired)
+    }
+}
+
+/// Observe, plan, apply, publish.
+async fn act(
+    context: &Context,
+    clusters: &Api<KubeBrainCluster>,
+    cluster: &KubeBrainCluster,
+    desired: &Desired,
+) -> Result<Ended, Error> {
+    let observed = observe(&context.client, cluster, desired)
         .await
         .map_err(api("looking at the objects"))?;
-    let plan = plan(&cluster, &desired, &observed)?;
+    let plan = plan(cluster, desired, &observed)?;
     let applier = Applier {
         client: &context.client,
         events: &context.events,
         metrics: &context.metrics,
-        cluster: &cluster,
-        desired: &desired,
+        cluster,
+        desired,
         observed: &observed,
     };
     let steps = if cluster.spec.paused { &[][..] } else { &plan.steps[..] };
     let applied = applier.run(steps).await;
     let pass = Pass {
-        desired: &desired,
+        desired,
         observed: &observed,
         plan: &plan,
         applied: &applied,
     };
-    let status = status::of(&cluster, &pass);
-    publish(context, &clusters, &cluster, &status).await?;
-    let stalled = is(&status, "Stalled", "True");
-    match applied.failure {
-        Some((what, error)) if !error.is_invalid() => Err(Error::Step {
+    let status = status::of(cluster, &pass);
+    publish(context, clusters, cluster, &status).await?;
+    if let Some((what, error)) = applied.failure.filter(|(_, error)| !error.is_invalid()) {
+        return Err(Error::Step {
             what,
             words: error.words(),
-        }),
-        _ => {
-            let outcome = if stalled { Outcome::Stalled } else { Outcome::Done };
-            Ok(Some(Ended {
-                outcome,
-                again: again(&status, &plan, applied.done, observed.now),
-            }))
-        }
+        });
     }
+    let outcome = if is(&status, "Stalled", "True") {
+        Outcome::Stalled
+    } else {
+        Outcome::Done
+    };
+    Ok(Ended {
+        outcome,
+        again: again(&status, &plan, applied.done, observed.now),
+    })
 }
 
 /// When to look again: soon after a write, until all is well; else at the next resync or renewal, whichever comes first.

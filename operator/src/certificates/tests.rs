@@ -208,119 +208,92 @@ fn an_authority_that_cannot_sign_is_refused() {
     assert_eq!(load(&leaf.certificate, &leaf.key), "the certificate is no authority");
 }
 
-#[test]
-fn a_certificate_is_issued_anew_for_these_reasons_only() {
+/// Why `pair`, issued now for the server and `a.example`, would be issued anew; empty if it would not.
+fn objection(request: &Request, leaf: Leaf, at: Timestamp) -> String {
     let authority = Authority::create("dev", 1, now()).unwrap();
-    let asked = request(Leaf::Server, &["a.example"]);
-    let pair = authority.issue(Leaf::Server, &asked, now()).unwrap();
-    let check =
-        |request: &Request, leaf: Leaf, pair: &Pair, authority: &Authority, at: Timestamp, expected: Option<&str>| {
-            assert_eq!(request.objection(leaf, pair, authority, at).as_deref(), expected);
-        };
+    let pair = authority.issue(Leaf::Server, &server_request(), now()).unwrap();
+    request.objection(leaf, &pair, &authority, at).unwrap_or_default()
+}
+
+fn server_request() -> Request {
+    request(Leaf::Server, &["a.example"])
+}
+
+#[test]
+fn a_certificate_is_issued_anew_when_its_time_has_come() {
     let day = |days: i64| now() + SignedDuration::from_hours(24 * days);
-    check(&asked, Leaf::Server, &pair, &authority, now(), None);
+    let check = |at, expected: &str| assert_eq!(objection(&server_request(), Leaf::Server, at), expected, "{at}");
+    check(now(), "");
+    check(day(60) - SignedDuration::from_secs(1), "");
+    check(day(60), "it is due for renewal");
+    check(day(91), "it is due for renewal");
+    check(day(-1), "it is not valid yet");
+}
+
+#[test]
+fn a_certificate_is_issued_anew_when_something_else_is_asked_for() {
+    let check = |request: Request, leaf, expected: &str| assert_eq!(objection(&request, leaf, now()), expected);
+    let asked = server_request;
     check(
-        &asked,
+        request(Leaf::Server, &[]),
         Leaf::Server,
-        &pair,
-        &authority,
-        day(60) - SignedDuration::from_secs(1),
-        None,
+        "its alternative names changed",
     );
+    check(asked(), Leaf::OperatorClient, "its usages changed");
     check(
-        &asked,
+        Request {
+            validity: 91 * DAY,
+            ..asked()
+        },
         Leaf::Server,
-        &pair,
-        &authority,
-        day(60),
-        Some("it is due for renewal"),
+        "its validity changed",
     );
     check(
-        &asked,
+        Request {
+            common_name: "x".to_owned(),
+            ..asked()
+        },
         Leaf::Server,
-        &pair,
-        &authority,
-        day(-1),
-        Some("it is not valid yet"),
+        "its name changed",
     );
     check(
-        &request(Leaf::Server, &[]),
+        Request {
+            organization: Some("x".to_owned()),
+            ..asked()
+        },
         Leaf::Server,
-        &pair,
-        &authority,
-        now(),
-        Some("its alternative names changed"),
+        "its organization changed",
     );
-    check(
-        &asked,
-        Leaf::OperatorClient,
-        &pair,
-        &authority,
-        now(),
-        Some("its usages changed"),
+}
+
+#[test]
+fn a_certificate_that_does_not_fit_its_key_or_authority_is_issued_anew() {
+    let (authority, other) = (
+        Authority::create("dev", 1, now()).unwrap(),
+        Authority::create("dev", 1, now()).unwrap(),
     );
-    let longer = Request {
-        validity: 91 * DAY,
-        ..asked.clone()
+    let pair = authority.issue(Leaf::Server, &server_request(), now()).unwrap();
+    let check = |pair: &Pair, authority: &Authority, expected: &str| {
+        let objection = server_request().objection(Leaf::Server, pair, authority, now());
+        assert_eq!(objection.unwrap_or_default(), expected);
     };
-    check(
-        &longer,
-        Leaf::Server,
-        &pair,
-        &authority,
-        now(),
-        Some("its validity changed"),
-    );
-    let named = Request {
-        common_name: "x".to_owned(),
-        ..asked.clone()
-    };
-    check(&named, Leaf::Server, &pair, &authority, now(), Some("its name changed"));
-    let organised = Request {
-        organization: Some("x".to_owned()),
-        ..asked.clone()
-    };
-    check(
-        &organised,
-        Leaf::Server,
-        &pair,
-        &authority,
-        now(),
-        Some("its organization changed"),
-    );
-    let other = Authority::create("dev", 1, now()).unwrap();
-    check(
-        &asked,
-        Leaf::Server,
-        &pair,
-        &other,
-        now(),
-        Some("another authority signed it"),
-    );
+    check(&pair, &authority, "");
+    check(&pair, &other, "another authority signed it");
     let torn = Pair {
         certificate: pair.certificate[..200].to_owned(),
         ..pair.clone()
     };
-    check(
-        &asked,
-        Leaf::Server,
-        &torn,
-        &authority,
-        now(),
-        Some("the certificate does not decode"),
-    );
+    check(&torn, &authority, "the certificate does not decode");
     let mixed = Pair {
         key: other.pair().key.clone(),
+        ..pair.clone()
+    };
+    check(&mixed, &authority, "its key does not belong to it");
+    let keyless = Pair {
+        key: String::new(),
         ..pair
     };
-    check(
-        &asked,
-        Leaf::Server,
-        &mixed,
-        &authority,
-        now(),
-        Some("its key does not belong to it"),
-    );
+    check(&keyless, &authority, "its key cannot be used");
 }
 
 #[test]

@@ -289,7 +289,7 @@ fn objects_of_others_are_left_alone_and_named_and_no_pod_is_made_over_them() {
         object.data = json!({"data": {"precious": "eA=="}});
         world.seen.objects.insert(key.clone(), object);
         let plan = world.plan();
-        assert_eq!(plan.foreign, [key.clone()]);
+        assert_eq!(plan.foreign, std::slice::from_ref(&key));
         let touched = plan.steps.iter().any(|step| match step {
             Step::CreateAuthority | Step::RenewAuthority { .. } => key.name == "dev-ca",
             Step::PublishBundle { .. } => key.name == "dev-ca-bundle",
@@ -463,10 +463,10 @@ fn next(leader: usize, ready: [bool; 3], outdated: [bool; 3]) -> (Vec<String>, O
     template.labels_mut().remove(ROLE);
     let current = rollout::revision(&template).unwrap().to_owned();
     world.seen.pods.clear();
-    for ordinal in 0..3 {
+    for (ordinal, outdated) in outdated.into_iter().enumerate() {
         let mut pod = template.clone();
         pod.metadata.name = Some(format!("dev-{ordinal}"));
-        let revision = if outdated[ordinal] {
+        let revision = if outdated {
             "dev-old".to_owned()
         } else {
             current.clone()
@@ -474,13 +474,13 @@ fn next(leader: usize, ready: [bool; 3], outdated: [bool; 3]) -> (Vec<String>, O
         pod.labels_mut().insert("controller-revision-hash".to_owned(), revision);
         world.seen.pods.push(pod);
     }
-    for ordinal in 0..3 {
+    for (ordinal, ready) in ready.into_iter().enumerate() {
         let (name, member) = (format!("dev-{ordinal}"), u64::try_from(ordinal).unwrap() + 1);
         world
             .seen
             .probes
             .insert(name.clone(), Ok(answer(member, u64::try_from(leader).unwrap() + 1)));
-        if !ready[ordinal] {
+        if !ready {
             world.set_ready(&name, false);
         }
     }
