@@ -86,10 +86,7 @@ impl Request {
     /// Whether it may change what is stored or watched.
     pub fn writes(&self) -> bool {
         use Request as R;
-        matches!(
-            self,
-            R::Put(_) | R::DeleteRange(_) | R::Txn(_) | R::Compact(_) | R::Revoke(_) | R::Watch { .. }
-        )
+        matches!(self, R::Put(_) | R::DeleteRange(_) | R::Txn(_) | R::Compact(_) | R::Revoke(_) | R::Watch { .. })
     }
 
     /// The name of the method.
