@@ -99,7 +99,7 @@ fn config_maps_are_applied_watched_and_deleted() {
         .run(["create", "namespace", "config-maps"])
         .unwrap();
     kubectl.run(&["create", "configmap", "a", "--from-literal=n=0"]);
-    kubectl.fails(&["create", "configmap", "a"], "AlreadyExists");
+    kubectl.fails(&["create", "configmap", "a"], "already exists");
     let mut watch = it.cluster.kubectl().command();
     watch.args([
         "--namespace",
@@ -173,6 +173,6 @@ fn custom_resources_are_defined_used_and_forgotten() {
     ]);
     assert_eq!(read, "4 true 2");
     kubectl.run(&["delete", "crd", "cups.e2e.kubebrain.io"]);
-    kubectl.fails(&["get", "cups"], "the server doesn't have a resource type");
+    kubectl.fails(&["get", "crd", "cups.e2e.kubebrain.io"], "NotFound");
     it.watch_agrees_with_list();
 }

@@ -69,7 +69,7 @@ async fn a_deployment_is_scaled_up_and_down() {
             .patch_scale("web", &PatchParams::default(), &scale)
             .await
             .unwrap();
-        assert_eq!(scaled.spec.unwrap().replicas, Some(replicas));
+        assert_eq!(scaled.spec.unwrap().replicas.unwrap_or(0), replicas);
         let reached = await_condition(deployments.clone(), "web", |deployment: Option<&Deployment>| {
             let status = deployment.and_then(|deployment| deployment.status.as_ref());
             status.is_some_and(|status| {
