@@ -1,6 +1,8 @@
 //! Keys, versions and revisions, as etcd means them.
 
 pub mod apply;
+pub mod auto_compact;
+pub mod counts;
 pub mod evaluate;
 pub mod history;
 pub mod materialize;

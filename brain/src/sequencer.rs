@@ -160,10 +160,10 @@ where
         Self {
             log,
             rows,
+            recent: state.view().recent.clone(),
             state,
             committed: writer.next(),
             writer,
-            recent: state.view().recent.clone(),
             applier,
             commands: channels.commands,
             own: VecDeque::new(),
@@ -320,6 +320,7 @@ where
             recent: self.recent.clone(),
             rows,
             rows_revision,
+            counts: old.counts.clone(),
         });
     }
 

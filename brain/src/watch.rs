@@ -1,7 +1,7 @@
 //! Committed events to their watchers: in order, once, without a gap, a revision at a time.
 //!
-//! The writer only appends to the [ring](ring) and goes on. The dispatcher finds the watchers of each event through
-//! the [index](index) and leaves them positions in the ring; a watcher whose mailbox is full, or whose position fell
+//! The writer only appends to the ring and goes on. The dispatcher finds the watchers of each event through
+//! the index and leaves them positions in the ring; a watcher whose mailbox is full, or whose position fell
 //! off the ring, catches up from [history](History) by itself. So no watcher can slow the writer or another watcher,
 //! and none loses an event.
 //!
@@ -17,9 +17,9 @@ mod replay;
 mod ring;
 mod subscription;
 
-#[cfg(test)]
-pub(crate) use self::history::model;
 pub use self::history::{History, HistoryError};
+#[cfg(test)]
+pub(crate) use self::history::{laws, model};
 pub use self::hub::Hub;
 pub use self::mailbox::Inbox;
 pub use self::range::{EmptyRange, KeyRange};

@@ -53,7 +53,12 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, requests, events, differences } = self;
+        let Self {
+            seed,
+            requests,
+            events,
+            differences,
+        } = self;
         write!(f, "seed {seed}: {requests} requests, {events} events, {differences}")
     }
 }
@@ -88,8 +93,16 @@ pub async fn compare(
             break;
         }
         if index.is_multiple_of(SAY_EVERY) {
-            progress.say(format_args!("  {index} requests, {events} events, revision {}", script.revision()));
+            progress.say(format_args!(
+                "  {index} requests, {events} events, revision {}",
+                script.revision()
+            ));
         }
     }
-    Ok(Report { seed, requests: index, events, differences })
+    Ok(Report {
+        seed,
+        requests: index,
+        events,
+        differences,
+    })
 }

@@ -53,8 +53,13 @@ impl Program {
             None => own::Programs::find()?.get("kubebrain")?,
         };
         // absolute, because tests start it from other directories
-        let path = path.canonicalize().with_context(|| format!("find the brain {} ({BINARY})", path.display()))?;
-        Ok(Self { name: "kubebrain", path })
+        let path = path
+            .canonicalize()
+            .with_context(|| format!("find the brain {} ({BINARY})", path.display()))?;
+        Ok(Self {
+            name: "kubebrain",
+            path,
+        })
     }
 
     /// The pinned etcd, built now if it was not before.
@@ -92,7 +97,10 @@ impl Server {
     ///
     /// It ended, or was not ready in time: then with its last lines.
     pub fn start(program: &Program, flags: &[&str]) -> anyhow::Result<Self> {
-        let dir = tempfile::Builder::new().prefix("store-").tempdir().context("make a data directory")?;
+        let dir = tempfile::Builder::new()
+            .prefix("store-")
+            .tempdir()
+            .context("make a data directory")?;
         Self::launch(program, flags, DataDir::Own(dir))
     }
 
@@ -124,7 +132,14 @@ impl Server {
             std::thread::spawn(move || said.follow(reader, &ready))
         };
         let endpoint = format!("http://127.0.0.1:{client}");
-        let mut server = Self { name: program.name, child, endpoint, said, output: Some(output), dir };
+        let mut server = Self {
+            name: program.name,
+            child,
+            endpoint,
+            said,
+            output: Some(output),
+            dir,
+        };
         server.wait_ready(&is_ready)?;
         Ok(server)
     }
@@ -133,11 +148,19 @@ impl Server {
         match is_ready.recv_timeout(START_TIMEOUT) {
             Ok(()) => Ok(()),
             Err(RecvTimeoutError::Timeout) => {
-                bail!("{} was not ready within {START_TIMEOUT:?}\n{}", self.name, self.said.text())
+                bail!(
+                    "{} was not ready within {START_TIMEOUT:?}\n{}",
+                    self.name,
+                    self.said.text()
+                )
             }
             Err(RecvTimeoutError::Disconnected) => {
                 let status = self.child.wait()?;
-                bail!("{} ended before it was ready: {status}\n{}", self.name, self.said.text())
+                bail!(
+                    "{} ended before it was ready: {status}\n{}",
+                    self.name,
+                    self.said.text()
+                )
             }
         }
     }
@@ -172,7 +195,10 @@ impl Server {
     /// Nobody listens there.
     pub async fn connect(&self) -> anyhow::Result<Channel> {
         let endpoint = Endpoint::new(self.endpoint.clone())?.connect_timeout(Duration::from_secs(10));
-        endpoint.connect().await.with_context(|| format!("connect to {} at {}", self.name, self.endpoint))
+        endpoint
+            .connect()
+            .await
+            .with_context(|| format!("connect to {} at {}", self.name, self.endpoint))
     }
 
     /// Processor time and memory so far.
@@ -268,7 +294,10 @@ fn spawn(command: Command) -> anyhow::Result<Child> {
         });
         orders
     });
-    orders.send((command, reply)).ok().context("the thread that starts processes is gone")?;
+    orders
+        .send((command, reply))
+        .ok()
+        .context("the thread that starts processes is gone")?;
     Ok(answer.recv().context("the thread that starts processes is gone")??)
 }
 
@@ -307,7 +336,9 @@ impl Said {
         for line in BufReader::new(output).split(b'\n') {
             let Ok(line) = line else { return };
             let line = String::from_utf8_lossy(&line).into_owned();
-            if line.contains(READY) && let Some(ready) = ready.take() {
+            if line.contains(READY)
+                && let Some(ready) = ready.take()
+            {
                 ready.send(()).ok(); // nobody waits any more
             }
             let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -334,7 +365,11 @@ pub fn bytes_below(dir: &Path) -> anyhow::Result<u64> {
     for entry in fs::read_dir(dir).with_context(|| format!("read {}", dir.display()))? {
         let entry = entry?;
         let meta = entry.metadata()?;
-        sum += if meta.is_dir() { bytes_below(&entry.path())? } else { meta.len() };
+        sum += if meta.is_dir() {
+            bytes_below(&entry.path())?
+        } else {
+            meta.len()
+        };
     }
     Ok(sum)
 }

@@ -31,11 +31,23 @@ pub struct Suite {
 }
 
 /// The store that kube-apiserver keeps its objects in.
-pub const ETCD3: Suite = Suite { package: "pkg/storage/etcd3", tests: 73, skips: 0 };
+pub const ETCD3: Suite = Suite {
+    package: "pkg/storage/etcd3",
+    tests: 73,
+    skips: 0,
+};
 /// The watch cache above it.
-pub const CACHER: Suite = Suite { package: "pkg/storage/cacher", tests: 141, skips: 8 };
+pub const CACHER: Suite = Suite {
+    package: "pkg/storage/cacher",
+    tests: 141,
+    skips: 8,
+};
 /// What connects to it: TLS, health and readiness.
-pub const FACTORY: Suite = Suite { package: "pkg/storage/storagebackend/factory", tests: 6, skips: 0 };
+pub const FACTORY: Suite = Suite {
+    package: "pkg/storage/storagebackend/factory",
+    tests: 6,
+    skips: 0,
+};
 
 /// How a run went.
 #[derive(Debug, Default)]
@@ -63,7 +75,9 @@ impl Suite {
             let mut command = Command::new(built.join("tests"));
             command.args(["-test.v", "-test.parallel=4", "-test.timeout=20m"]);
             command.current_dir(built.join(MODULE).join(self.package));
-            command.env(server::BINARY, &program.path).env("TMPDIR", std::env::temp_dir());
+            command
+                .env(server::BINARY, &program.path)
+                .env("TMPDIR", std::env::temp_dir());
             command.stdout(output.try_clone()?).stderr(output);
             Ok(command.status()?)
         })?;
@@ -78,10 +92,18 @@ impl Suite {
             log.display()
         );
         progress.say(&counts);
-        ensure!(outcome.failed.is_empty(), "{counts}\nfailed: {}", outcome.failed.join("\n        "));
+        ensure!(
+            outcome.failed.is_empty(),
+            "{counts}\nfailed: {}",
+            outcome.failed.join("\n        ")
+        );
         ensure!(status.success(), "the tests ended with {status}: {counts}");
         ensure!(outcome.passed.len() == self.tests, "not all tests ran: {counts}");
-        ensure!(outcome.skipped.len() == self.skips, "{counts}\nskipped: {}", outcome.skipped.join("\n         "));
+        ensure!(
+            outcome.skipped.len() == self.skips,
+            "{counts}\nskipped: {}",
+            outcome.skipped.join("\n         ")
+        );
         Ok(outcome)
     }
 
@@ -91,24 +113,38 @@ impl Suite {
         let ours = source.join("testserver/test_server.go");
         let version = go(Command::new("go").arg("version")).context("Go 1.26 or newer is needed")?;
         let parts = [read("go.mod")?, read("go.sum")?, read("testserver/test_server.go")?];
-        let key = Key::of(parts.iter().map(Vec::as_slice).chain([version.as_bytes(), self.package.as_bytes()]));
+        let key = Key::of(
+            parts
+                .iter()
+                .map(Vec::as_slice)
+                .chain([version.as_bytes(), self.package.as_bytes()]),
+        );
         let name = format!("upstream-{}", self.package.replace('/', "-"));
         Cache::open()?.once("go", &name, &key, progress, |dir| {
-            progress.during(format_args!("build {} (about 2 min the first time)", self.package), || {
-                let module = dir.join(MODULE);
-                copy(&downloaded(&source)?, &module)?;
-                self.compile(&module, &ours, dir)
-            })
+            progress.during(
+                format_args!("build {} (about 2 min the first time)", self.package),
+                || {
+                    let module = dir.join(MODULE);
+                    copy(&downloaded(&source)?, &module)?;
+                    self.compile(&module, &ours, dir)
+                },
+            )
         })
     }
 
     fn compile(&self, module: &Path, ours: &Path, dir: &Path) -> anyhow::Result<()> {
         let replaced = module.join(REPLACED);
-        ensure!(replaced.is_file(), "{MODULE} has no {REPLACED} any more: what starts its etcd now?");
+        ensure!(
+            replaced.is_file(),
+            "{MODULE} has no {REPLACED} any more: what starts its etcd now?"
+        );
         // Go resolves links, so both paths have to be free of them
         let (replaced, ours) = (fs::canonicalize(replaced)?, fs::canonicalize(ours)?);
         let overlay = dir.join("overlay.json");
-        fs::write(&overlay, serde_json::json!({ "Replace": { replaced.to_string_lossy(): ours } }).to_string())?;
+        fs::write(
+            &overlay,
+            serde_json::json!({ "Replace": { replaced.to_string_lossy(): ours } }).to_string(),
+        )?;
         let mut test = Command::new("go");
         test.current_dir(module).args(["test", "-c", "-overlay"]).arg(&overlay);
         test.arg("-o").arg(dir.join("tests")).arg(format!("./{}", self.package));
@@ -124,7 +160,9 @@ fn downloaded(source: &Path) -> anyhow::Result<PathBuf> {
     struct Module {
         dir: PathBuf,
     }
-    let said = go(Command::new("go").current_dir(source).args(["mod", "download", "-json", MODULE]))?;
+    let said = go(Command::new("go")
+        .current_dir(source)
+        .args(["mod", "download", "-json", MODULE]))?;
     let module: Module = serde_json::from_str(&said).with_context(|| format!("read what go said: {said}"))?;
     Ok(module.dir)
 }
@@ -149,7 +187,11 @@ fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
 fn go(command: &mut Command) -> anyhow::Result<String> {
     let output = command.output().context("start go")?;
     if !output.status.success() {
-        bail!("{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr).trim_end());
+        bail!(
+            "{command:?}: {}\n{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim_end()
+        );
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -163,7 +205,9 @@ impl Outcome {
             if let Some(name) = line.strip_prefix("=== RUN   ") {
                 open.insert(name.trim().to_owned(), ());
             }
-            let Some((result, name, top)) = result(line) else { continue };
+            let Some((result, name, top)) = result(line) else {
+                continue;
+            };
             open.remove(name);
             let name = name.to_owned();
             match result {
@@ -173,7 +217,9 @@ impl Outcome {
                 _ => {}
             }
         }
-        outcome.failed.extend(open.into_keys().map(|name| format!("{name} (never ended)")));
+        outcome
+            .failed
+            .extend(open.into_keys().map(|name| format!("{name} (never ended)")));
         outcome
     }
 }

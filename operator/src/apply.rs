@@ -331,7 +331,7 @@ fn reference(key: &Key) -> ObjectReference {
 }
 
 /// What a step does, in words for an error.
-fn describe(step: &Step, desired: &Desired) -> String {
+pub(crate) fn describe(step: &Step, desired: &Desired) -> String {
     let names = &desired.names;
     match step {
         Step::CreateAuthority => format!("create the certificate authority {}", names.authority()),

@@ -12,11 +12,15 @@ use crate::quantity;
 /// Annotation with the hash of the object as it was rendered.
 pub(crate) const HASH: &str = "kubebrain.io/applied-hash";
 
-/// Puts the hash of `body` into its annotations. Data is left out: the comparison sees it, and keys shall not be hashed.
+/// Puts the hash of `body` into its annotations. Left out are data, which the comparison sees and whose keys shall not be hashed,
+/// and claim templates, which never change however the spec writes them.
 pub(crate) fn stamp(body: &mut Value) {
     let mut hashed = body.clone();
     if let Some(object) = hashed.as_object_mut() {
         object.remove("data");
+    }
+    if let Some(spec) = hashed.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.remove("volumeClaimTemplates");
     }
     // Maps of serde_json are ordered by key, so equal objects have equal texts.
     let digest = Sha256::digest(hashed.to_string().as_bytes());

@@ -34,6 +34,8 @@ mod reconcile;
 mod spec;
 mod status;
 mod tasks;
+#[cfg(test)]
+mod world;
 
 use flags::{Flags, LogFormat};
 use leadership::Leadership;

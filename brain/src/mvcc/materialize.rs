@@ -7,6 +7,7 @@
 //! before the watermark moves, and the watermark moves before slots are destroyed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
@@ -18,13 +19,16 @@ use super::row::{Fence, Meta, encode_index, encode_object};
 use crate::log::reader::{Item, Reader};
 use crate::log::{Log, Slot};
 use crate::recent::{Found, Generation, Version};
-use crate::rows::{Change, Rows, keys};
+use crate::rows::{Change, Rows, RowsError, keys};
 use crate::sequencer::{Flushed, Frozen};
 use crate::state::State;
 
 /// Rows and bytes that are applied in one step at most.
 const STEP_ROWS: usize = 1_000;
 const STEP_BYTES: usize = 1 << 20;
+
+/// How long to wait before rows are written again that found no space.
+const NO_SPACE_RETRY: Duration = Duration::from_secs(1);
 
 /// The task that writes the rows.
 pub struct Materializer<L, R: Rows> {
@@ -211,9 +215,21 @@ impl<L: Log, R: Rows> Materializer<L, R> {
     async fn apply(&mut self, step: Step) -> anyhow::Result<()> {
         self.fence.number += 1;
         let fence = Bytes::from(self.fence.encode_to_vec());
-        self.rows
-            .apply(Some(self.stored.clone()), fence.clone(), step.changes)
-            .await?;
+        loop {
+            match self
+                .rows
+                .apply(Some(self.stored.clone()), fence.clone(), step.changes.clone())
+                .await
+            {
+                Ok(()) => break,
+                // What is acknowledged is in the log. Writers wait when too much of it is in memory.
+                Err(RowsError::Full(error)) => {
+                    tracing::warn!(error = &*error as &dyn std::error::Error, "no space for rows: waiting");
+                    tokio::time::sleep(NO_SPACE_RETRY).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
         self.stored = fence;
         tokio::task::yield_now().await;
         Ok(())

@@ -133,6 +133,7 @@ async fn try_open<L: Log, R: Rows>(log: &L, rows: &R, member: u64, lease: Durati
         recent,
         rows: rows.snapshot().await?,
         rows_revision: fence.revision,
+        counts: Arc::default(),
     };
     let state = State::new(view, leases, alarms);
     noted

@@ -4,9 +4,11 @@
 //! its active generation are not looked at.
 
 use std::ops::Bound;
+use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use super::counts::Counts;
 use super::op::{RangeOp, RangeResult, Span};
 use super::row::{Meta, decode_index, decode_object};
 use super::{Error, KeyValue, Revision};
@@ -30,6 +32,8 @@ pub struct View<S> {
     pub rows: S,
     /// The newest revision that is in `rows`.
     pub rows_revision: Revision,
+    /// Lists that are read page by page.
+    pub counts: Arc<Counts>,
 }
 
 /// Why a view cannot answer.
@@ -123,11 +127,33 @@ impl<S: Snapshot> View<S> {
             };
             kvs.extend(page);
         }
-        let mut count = kvs.len();
-        if let Some(rest) = cursor.rest() {
-            count += usize::try_from(self.count(&rest, at).await?).unwrap_or(0);
+        let read = i64::try_from(kvs.len()).unwrap_or(i64::MAX);
+        let count = match cursor.rest() {
+            None => read,
+            Some(rest) => match self.counts.take(&op.span, at) {
+                Some(count) => count,
+                None => read + self.count(&rest, at).await?,
+            },
+        };
+        let result = op.select(kvs, count);
+        if result.more && !op.needs_all() {
+            let next = result
+                .kvs
+                .iter()
+                .map(|kv| &kv.key)
+                .max()
+                .map(successor)
+                .unwrap_or_default();
+            self.counts.note(
+                Span {
+                    key: next,
+                    end: op.span.end.clone(),
+                },
+                at,
+                count - op.limit,
+            );
         }
-        Ok(op.select(kvs, i64::try_from(count).unwrap_or(i64::MAX)))
+        Ok(result)
     }
 
     /// How many keys a span holds at a revision that [`View::resolve`] gave.
@@ -235,6 +261,8 @@ impl<S: Snapshot> Cursor<'_, S> {
         if self.done {
             return Ok(None);
         }
+        // Pages are short enough for the thread, but a list of all of them is not.
+        tokio::task::yield_now().await;
         let page_rows = PAGE_ROWS.min(most.max(1));
         let (rows, reached) = if self.at >= self.view.rows_revision {
             self.index_page(page_rows).await?
@@ -352,7 +380,10 @@ impl<S: Snapshot> Cursor<'_, S> {
             Bound::Excluded(key) => successor(key),
             Bound::Unbounded => Bytes::new(),
         };
-        let span = recent::Span { from, to: up_to.map(successor).or_else(|| self.to.clone()) };
+        let span = recent::Span {
+            from,
+            to: up_to.map(successor).or_else(|| self.to.clone()),
+        };
         let mut merged = Vec::with_capacity(rows.len());
         let mut rows = rows.into_iter().peekable();
         for found in self.view.recent.range(&span, self.at, Order::Ascending) {

@@ -61,6 +61,8 @@ impl Caller {
     }
 }
 
+type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
 /// The service of one connection.
 #[derive(Clone)]
 pub(super) struct PerConnection {
@@ -76,7 +78,7 @@ where
 {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+    type Future = Answer;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(())) // routers always are
@@ -85,42 +87,42 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         self.signs.asked.store(true, Ordering::Relaxed);
         self.caller.describe(request.extensions_mut());
-        match (is_grpc(&request), &mut self.edge) {
-            (
-                true,
-                Edge {
-                    grpc: Some(grpc),
-                    metrics,
-                    ..
-                },
-            ) => {
-                let in_flight = metrics.start(request.uri().path());
+        let edge = &mut self.edge;
+        match (is_grpc(&request), &mut edge.grpc, &mut edge.http) {
+            (true, Some(grpc), _) => {
+                let in_flight = edge.metrics.start(request.uri().path());
                 let uri = request.uri().clone();
                 Box::pin(rpc::answer(grpc.call(request), uri, in_flight))
             }
-            (
-                false,
-                Edge {
-                    http: Some(http),
-                    gate: Some(gate),
-                    ..
-                },
-            ) => {
-                if let Some(refusal) = gate.refuse(&request) {
-                    return Box::pin(async { Ok(refusal) });
-                }
-                let (gate, origin) = (gate.clone(), gate.origin(&request));
-                let answer = http.call(request);
-                Box::pin(async move {
-                    let mut response = answer.await?;
-                    gate.mark(origin, &mut response);
-                    Ok(response)
-                })
+            (true, None, _) => {
+                let refusal = rpc::unknown(request.uri().path());
+                Box::pin(async move { Ok(refusal.into_http()) })
             }
-            (_, Edge { http: Some(http), .. }) => Box::pin(http.call(request)),
-            _ => Box::pin(async { Ok(nothing_here()) }),
+            (false, _, Some(http)) => match edge.gate.clone() {
+                Some(gate) => gated(gate, http, request),
+                None => Box::pin(http.call(request)),
+            },
+            (false, _, None) => Box::pin(async { Ok(nothing_here()) }),
         }
     }
+}
+
+/// Lets a request through the gate, and marks the answer.
+fn gated<B>(gate: Gate, http: &mut Router, request: Request<B>) -> Answer
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    if let Some(refusal) = gate.refuse(&request) {
+        return Box::pin(async { Ok(refusal) });
+    }
+    let origin = gate.origin(&request);
+    let answer = http.call(request);
+    Box::pin(async move {
+        let mut response = answer.await?;
+        gate.mark(origin, &mut response);
+        Ok(response)
+    })
 }
 
 /// gRPC says so, and needs HTTP/2.

@@ -81,7 +81,7 @@ fn mend(headers: &mut HeaderMap, uri: &Uri) -> Option<Code> {
 fn reword(status: &Status, uri: &Uri) -> Option<Status> {
     match status.code() {
         Code::OutOfRange => too_large(status.message()),
-        Code::Unimplemented if status.message().is_empty() => Some(Status::unimplemented(unknown(uri.path()))),
+        Code::Unimplemented if status.message().is_empty() => Some(unknown(uri.path())),
         _ => None,
     }
 }
@@ -96,12 +96,13 @@ fn too_large(text: &str) -> Option<Status> {
     )))
 }
 
-fn unknown(path: &str) -> String {
-    match path.strip_prefix('/').and_then(|path| path.rsplit_once('/')) {
+/// The answer to calls of what is not served here.
+pub(super) fn unknown(path: &str) -> Status {
+    Status::unimplemented(match path.strip_prefix('/').and_then(|path| path.rsplit_once('/')) {
         Some((service, method)) if is_service(service) => format!("unknown method {method} for service {service}"),
         Some((service, _)) => format!("unknown service {service}"),
         None => format!("malformed method name: {path:?}"),
-    }
+    })
 }
 
 #[cfg(test)]
@@ -152,7 +153,7 @@ mod tests {
             ("/no.Such/Get", "unknown service no.Such"),
             ("/x", "malformed method name: \"/x\""),
         ] {
-            assert_eq!(unknown(path), text);
+            assert_eq!(unknown(path).message(), text);
         }
     }
 }

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use crate::mvcc::{Committed, Revision};
 
 #[cfg(test)]
+pub(crate) mod laws;
+#[cfg(test)]
 pub(crate) mod model;
 
 /// The committed revisions of a store, as far back as compaction left them.
 ///
-/// Laws:
+/// Laws, checked for every implementation by `history::laws`:
 /// 1. `read` shows only what is published, and every published revision that is not compacted.
 /// 2. The compacted revision itself can still be read, a deletion in it included.
 /// 3. `published` and `compacted` never go back, and answer without waiting.

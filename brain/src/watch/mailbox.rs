@@ -28,14 +28,18 @@ impl Inbox {
         ready.into_iter().for_each(each);
     }
 
-    /// Waits until a watcher was named since the last wait ended.
+    /// Waits until a watcher was named since the inbox was emptied; to be followed by [`Inbox::drain`].
     pub async fn filled(&self) {
         self.wake.notified().await;
     }
 
     fn add(&self, name: i64) {
-        locked(&self.ready).push_back(name);
-        self.wake.notify_one();
+        let mut ready = locked(&self.ready);
+        ready.push_back(name);
+        if ready.len() == 1 {
+            drop(ready);
+            self.wake.notify_one(); // once until the inbox is emptied
+        }
     }
 }
 

@@ -5,6 +5,7 @@ mod engine;
 mod etcd;
 mod grpc;
 mod model;
+mod process;
 mod same;
 mod script;
 mod store;

@@ -10,7 +10,11 @@ pub use ties::order_ties;
 
 /// An answer. Lease ids in it are names where the server chose them.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, clippy::large_enum_variant, reason = "each is the response to the request of that name")]
+#[allow(
+    missing_docs,
+    clippy::large_enum_variant,
+    reason = "each is the response to the request of that name"
+)]
 pub enum Answer {
     Range(pb::RangeResponse),
     Put(pb::PutResponse),
@@ -62,7 +66,11 @@ impl Answer {
     /// How many events are in it.
     pub fn events(&self) -> usize {
         let Self::Watched(watchers) = self else { return 0 };
-        watchers.values().flatten().filter(|received| matches!(received, Received::Event(_))).count()
+        watchers
+            .values()
+            .flatten()
+            .filter(|received| matches!(received, Received::Event(_)))
+            .count()
     }
 
     /// The store's revision that it names, if it names one.
@@ -108,7 +116,11 @@ impl Answer {
             Self::Watched(watchers) => {
                 for received in watchers.values_mut().flatten() {
                     let Received::Event(event) = received else { continue };
-                    event.kv.iter_mut().chain(&mut event.prev_kv).for_each(|kv| rename(&mut kv.lease));
+                    event
+                        .kv
+                        .iter_mut()
+                        .chain(&mut event.prev_kv)
+                        .for_each(|kv| rename(&mut kv.lease));
                 }
             }
             _ => {}
@@ -145,7 +157,9 @@ impl Answer {
             Self::Watch(Some(response)) => &mut response.header,
             Self::Watched(watchers) => {
                 for received in watchers.values_mut().flatten() {
-                    let Received::Control(response) = received else { continue };
+                    let Received::Control(response) = received else {
+                        continue;
+                    };
                     response.header.iter_mut().for_each(&mut *visit);
                 }
                 return;

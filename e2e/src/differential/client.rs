@@ -94,7 +94,10 @@ impl<'a> Client<'a> {
             R::Alarm(alarm) => of(maintenance.alarm(alarm).await, Answer::Alarm),
             R::Hash => of(maintenance.hash(pb::HashRequest {}).await, Answer::Hash),
             R::HashKv(hash) => of(maintenance.hash_kv(hash).await, Answer::HashKv),
-            R::Defragment => of(maintenance.defragment(pb::DefragmentRequest {}).await, Answer::Defragment),
+            R::Defragment => of(
+                maintenance.defragment(pb::DefragmentRequest {}).await,
+                Answer::Defragment,
+            ),
             R::MoveLeader(to) => of(maintenance.move_leader(to).await, Answer::MoveLeader),
             R::Downgrade(downgrade) => of(maintenance.downgrade(downgrade).await, Answer::Downgrade),
             R::Watch { stream, fresh, create } => self.watch(stream, fresh, create).await?,
@@ -116,7 +119,12 @@ impl<'a> Client<'a> {
             Request::GrantShort(grant) => {
                 let response = self.lease.lease_grant(grant).await;
                 if let Ok(response) = &response {
-                    let revoked = self.lease.lease_revoke(pb::LeaseRevokeRequest { id: response.get_ref().id }).await;
+                    let revoked = self
+                        .lease
+                        .lease_revoke(pb::LeaseRevokeRequest {
+                            id: response.get_ref().id,
+                        })
+                        .await;
                     if let Err(status) = revoked
                         && status.code() != tonic::Code::NotFound
                     {
@@ -124,13 +132,20 @@ impl<'a> Client<'a> {
                     }
                 }
                 of(response, |mut response| {
-                    response.id = if grant.id == 0 { response.id.signum() } else { response.id };
+                    response.id = if grant.id == 0 {
+                        response.id.signum()
+                    } else {
+                        response.id
+                    };
                     Answer::Grant(response)
                 })
             }
             Request::Revoke(id) => {
                 let id = self.id(id);
-                of(self.lease.lease_revoke(pb::LeaseRevokeRequest { id }).await, Answer::Revoke)
+                of(
+                    self.lease.lease_revoke(pb::LeaseRevokeRequest { id }).await,
+                    Answer::Revoke,
+                )
             }
             Request::KeepAlive(id) => self.keep_alive(id).await,
             Request::TimeToLive(mut request) => {
@@ -163,7 +178,9 @@ impl<'a> Client<'a> {
     }
 
     fn stream(&mut self, at: usize) -> anyhow::Result<&mut Stream> {
-        self.streams.get_mut(&at).with_context(|| format!("watch stream {at} could not be opened"))
+        self.streams
+            .get_mut(&at)
+            .with_context(|| format!("watch stream {at} could not be opened"))
     }
 
     /// The server's id of a lease. A name that it never gave out becomes an id that it does not have.
@@ -200,5 +217,8 @@ fn of<T>(response: Result<Response<T>, Status>, wrap: impl FnOnce(T) -> Answer) 
 }
 
 fn error(status: &Status) -> Answer {
-    Answer::Error { code: status.code(), message: status.message().to_owned() }
+    Answer::Error {
+        code: status.code(),
+        message: status.message().to_owned(),
+    }
 }

@@ -31,7 +31,14 @@ impl Differences {
 
     /// Compares two answers to one request. True if the servers are no longer in the same state, so that comparing on
     /// makes no sense.
-    pub fn compare(&mut self, index: usize, request: &Request, mut expected: Answer, mut got: Answer, floor: i64) -> bool {
+    pub fn compare(
+        &mut self,
+        index: usize,
+        request: &Request,
+        mut expected: Answer,
+        mut got: Answer,
+        floor: i64,
+    ) -> bool {
         for answer in [&mut expected, &mut got] {
             forget_compacted(answer, floor);
         }
@@ -48,7 +55,11 @@ impl Differences {
                     kind.examples.push(shown);
                 }
             }
-            None => self.0.push(Kind { signature, count: 1, examples: vec![shown] }),
+            None => self.0.push(Kind {
+                signature,
+                count: 1,
+                examples: vec![shown],
+            }),
         }
         apart || self.0.len() >= KEPT
     }
@@ -60,7 +71,12 @@ impl fmt::Display for Differences {
             return f.write_str("all equal");
         }
         write!(f, "{} kinds of differences (- reference, + subject)", self.0.len())?;
-        for Kind { signature, count, examples } in &self.0 {
+        for Kind {
+            signature,
+            count,
+            examples,
+        } in &self.0
+        {
             write!(f, "\n\n{count} × {signature}")?;
             for example in examples {
                 write!(f, "\n{example}")?;
@@ -85,7 +101,9 @@ fn are_apart(request: &Request, expected: &Answer, got: &Answer) -> bool {
 fn forget_compacted(answer: &mut Answer, floor: i64) {
     let Answer::Watched(watchers) = answer else { return };
     for received in watchers.values_mut().flatten() {
-        if let Received::Event(Event { kv: Some(kv), prev_kv, .. }) = received
+        if let Received::Event(Event {
+            kv: Some(kv), prev_kv, ..
+        }) = received
             && kv.mod_revision <= floor
         {
             *prev_kv = None;
@@ -98,7 +116,12 @@ fn diff(request: &Request, expected: &Answer, got: &Answer) -> (String, String) 
     let (expected, got) = (format!("{expected:#?}"), format!("{got:#?}"));
     let (expected, got): (Vec<_>, Vec<_>) = (expected.lines().collect(), got.lines().collect());
     let same = expected.iter().zip(&got).take_while(|(a, b)| a == b).count();
-    let tail = expected[same..].iter().rev().zip(got[same..].iter().rev()).take_while(|(a, b)| a == b).count();
+    let tail = expected[same..]
+        .iter()
+        .rev()
+        .zip(got[same..].iter().rev())
+        .take_while(|(a, b)| a == b)
+        .count();
     let mut lines = String::new();
     for (mark, side) in [('-', &expected), ('+', &got)] {
         let differing = &side[same.saturating_sub(3)..side.len() - tail];
@@ -111,7 +134,10 @@ fn diff(request: &Request, expected: &Answer, got: &Answer) -> (String, String) 
     }
     let at = |side: &[&str]| side.get(same).map_or("end", |line| name(line)).to_owned();
     let path = field(&expected, same);
-    (lines, format!("{}: {path}{} / {}", request.method(), at(&expected), at(&got)))
+    (
+        lines,
+        format!("{}: {path}{} / {}", request.method(), at(&expected), at(&got)),
+    )
 }
 
 /// The line without its value: `code: OutOfRange,` is told apart from others, `revision: 7,` is not.
@@ -170,7 +196,10 @@ mod tests {
     use crate::wire::etcdserverpb as pb;
 
     fn put(revision: i64) -> Answer {
-        let header = Some(pb::ResponseHeader { revision, ..pb::ResponseHeader::default() });
+        let header = Some(pb::ResponseHeader {
+            revision,
+            ..pb::ResponseHeader::default()
+        });
         Answer::Put(pb::PutResponse { header, prev_kv: None })
     }
 
@@ -180,13 +209,22 @@ mod tests {
         let request = Request::Put(pb::PutRequest::default());
         assert!(!differences.compare(0, &request, put(4), put(4), 0));
         assert!(differences.is_empty());
-        let refused = |message: &str| Answer::Error { code: tonic::Code::NotFound, message: message.to_owned() };
+        let refused = |message: &str| Answer::Error {
+            code: tonic::Code::NotFound,
+            message: message.to_owned(),
+        };
         assert!(!differences.compare(1, &request, refused("a"), refused("b"), 0));
         assert!(!differences.compare(2, &request, refused("a"), refused("b"), 0));
         assert!(differences.compare(3, &request, put(4), put(5), 0), "states are apart");
         let said = differences.to_string();
         assert!(said.starts_with("2 kinds of differences"), "{said}");
-        assert!(said.contains("2 × Put: Error.message: \"a\", / message: \"b\","), "{said}");
-        assert!(said.contains("1 × Put: Put.PutResponse.header: Some.ResponseHeader.revision / revision"), "{said}");
+        assert!(
+            said.contains("2 × Put: Error.message: \"a\", / message: \"b\","),
+            "{said}"
+        );
+        assert!(
+            said.contains("1 × Put: Put.PutResponse.header: Some.ResponseHeader.revision / revision"),
+            "{said}"
+        );
     }
 }

@@ -51,12 +51,21 @@ const WEIGHTS: &[Weight] = &[
     (12, |script| Request::TimeToLive(script.time_to_live())),
     (4, |_| Request::Leases),
     (6, Script::big_put),
-    (4, |script| Request::HashKv(pb::HashKvRequest { revision: script.some_revision() })),
+    (4, |script| {
+        Request::HashKv(pb::HashKvRequest {
+            revision: script.some_revision(),
+        })
+    }),
     (8, Script::rare),
 ];
 
 /// These are left out while an alarm is raised.
-const CALM: &[Weight] = &[(36, Script::watch), (14, Script::cancel), (14, Script::settle), (4, Script::compact)];
+const CALM: &[Weight] = &[
+    (36, Script::watch),
+    (14, Script::cancel),
+    (14, Script::settle),
+    (4, Script::compact),
+];
 
 impl Script {
     /// The script of this seed.
@@ -117,7 +126,11 @@ impl Script {
     fn finish(&mut self) -> Option<Request> {
         if !std::mem::replace(&mut self.finished, true) {
             self.settle_all();
-            let all = pb::RangeRequest { key: keys::ZERO, range_end: keys::ZERO, ..pb::RangeRequest::default() };
+            let all = pb::RangeRequest {
+                key: keys::ZERO,
+                range_end: keys::ZERO,
+                ..pb::RangeRequest::default()
+            };
             self.queue.push_back(Request::Range(all));
             self.queue.push_back(Request::Leases);
         }
@@ -141,7 +154,10 @@ impl Script {
             (Request::Cancel { stream, id, .. }, Answer::Watch(_)) => self.streams.ended(*stream, *id),
             (Request::Settle { stream, .. }, Answer::Watched(watchers)) => {
                 for (id, received) in watchers {
-                    if received.iter().any(|one| matches!(one, Received::Control(response) if response.canceled)) {
+                    if received
+                        .iter()
+                        .any(|one| matches!(one, Received::Control(response) if response.canceled))
+                    {
                         self.streams.ended(*stream, *id);
                     }
                 }
@@ -155,7 +171,8 @@ impl Script {
     }
 
     fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        *of.choose(&mut self.rng).expect("every list to pick from has something in it")
+        *of.choose(&mut self.rng)
+            .expect("every list to pick from has something in it")
     }
 
     /// A revision where something may go wrong, or anything in between.
@@ -174,7 +191,11 @@ impl Script {
 
     fn range(&mut self) -> pb::RangeRequest {
         let (key, range_end) = self.span();
-        let mut request = pb::RangeRequest { key, range_end, ..pb::RangeRequest::default() };
+        let mut request = pb::RangeRequest {
+            key,
+            range_end,
+            ..pb::RangeRequest::default()
+        };
         if self.chance(35) {
             request.limit = self.pick(&[1, 1, 2, 3, 5, 1000, -1, i64::MAX, i64::MIN, i64::from(i32::MAX)]);
         }
@@ -202,7 +223,11 @@ impl Script {
     }
 
     fn put(&mut self) -> pb::PutRequest {
-        let mut request = pb::PutRequest { key: self.key(), value: self.value(), ..pb::PutRequest::default() };
+        let mut request = pb::PutRequest {
+            key: self.key(),
+            value: self.value(),
+            ..pb::PutRequest::default()
+        };
         if self.chance(25) {
             request.lease = self.lease();
         }
@@ -224,8 +249,16 @@ impl Script {
 
     fn delete_range(&mut self) -> pb::DeleteRangeRequest {
         // most of one key only, or nothing would ever grow
-        let (key, range_end) = if self.chance(80) { (self.key(), keys::NONE) } else { self.span() };
-        pb::DeleteRangeRequest { key, range_end, prev_kv: self.chance(40) }
+        let (key, range_end) = if self.chance(80) {
+            (self.key(), keys::NONE)
+        } else {
+            self.span()
+        };
+        pb::DeleteRangeRequest {
+            key,
+            range_end,
+            prev_kv: self.chance(40),
+        }
     }
 
     fn lease(&mut self) -> i64 {
@@ -249,7 +282,10 @@ impl Script {
     }
 
     fn time_to_live(&mut self) -> pb::LeaseTimeToLiveRequest {
-        pb::LeaseTimeToLiveRequest { id: self.lease(), keys: self.chance(60) }
+        pb::LeaseTimeToLiveRequest {
+            id: self.lease(),
+            keys: self.chance(60),
+        }
     }
 
     fn big_put(&mut self) -> Request {
@@ -257,10 +293,22 @@ impl Script {
         const LIMIT: usize = 1_572_864;
         const RECEIVED: usize = LIMIT + 512 * 1024;
         let size = self.pick(&[
-            300_000, 600_000, 600_000, 900_000, LIMIT - 4_000, LIMIT, LIMIT + 4_000, RECEIVED - 4_000, RECEIVED + 4_000,
+            300_000,
+            600_000,
+            600_000,
+            900_000,
+            LIMIT - 4_000,
+            LIMIT,
+            LIMIT + 4_000,
+            RECEIVED - 4_000,
+            RECEIVED + 4_000,
         ]);
         let value = vec![self.rng.random_range(b'a'..=b'z'); size].into();
-        Request::Put(pb::PutRequest { key: self.key(), value, ..pb::PutRequest::default() })
+        Request::Put(pb::PutRequest {
+            key: self.key(),
+            value,
+            ..pb::PutRequest::default()
+        })
     }
 
     fn compact(&mut self) -> Request {
@@ -273,6 +321,9 @@ impl Script {
             8 => floor + self.rng.random_range(-1..2),
             _ => self.pick(&[0, -1, i64::MAX, i64::MIN]),
         };
-        Request::Compact(pb::CompactionRequest { revision, physical: self.chance(30) })
+        Request::Compact(pb::CompactionRequest {
+            revision,
+            physical: self.chance(30),
+        })
     }
 }

@@ -70,7 +70,7 @@ impl Host {
         credentials::create(&self.site, port)?;
 
         let whole = progress.step("node Ready, counted from the start of the first program");
-        let step = progress.step(format_args!("{} and kube-apiserver ready", self.config.store));
+        let step = progress.step(format_args!("{} healthy", self.config.store));
         self.supervisor.start(containerd::program(&self.site)?);
         self.supervisor.start(store::program(&self.site, self.config.store)?);
         self.supervisor
@@ -78,6 +78,8 @@ impl Host {
                 store::healthy(&self.site).await
             })
             .await?;
+        step.done();
+        let step = progress.step(format_args!("kube-apiserver ready on {}", self.config.store));
         self.supervisor.start(apiserver::program(&self.site));
         let client = apiserver::client(&self.site.home.kubeconfig()).await?;
         self.supervisor

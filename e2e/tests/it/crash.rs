@@ -17,6 +17,8 @@ use tokio::time::{Instant, timeout};
 use crate::harness::exclusive;
 
 const KILLS: usize = 10;
+/// Set to another number of kills for a longer run.
+const KILLS_VARIABLE: &str = "KUBEBRAIN_KILLS";
 const WRITERS: usize = 8;
 /// Acknowledged writes between two kills.
 const LOAD: usize = 100;
@@ -152,6 +154,7 @@ impl Writer {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_killed_loses_nothing_that_was_acknowledged() {
+    let kills = std::env::var(KILLS_VARIABLE).map_or(KILLS, |kills| kills.parse().unwrap());
     let it = exclusive().await;
     let client = it.cluster.client().await.unwrap();
     let namespace = Namespace {
@@ -177,9 +180,9 @@ async fn a_store_that_is_killed_loses_nothing_that_was_acknowledged() {
                 .run(acknowledged, stopped.clone()),
         );
     }
-    let step = it.progress.step(format_args!("store killed {KILLS} times under load"));
+    let step = it.progress.step(format_args!("store killed {kills} times under load"));
     let mut slowest = Duration::ZERO;
-    for _ in 0..KILLS {
+    for _ in 0..kills {
         acknowledge(acknowledged, LOAD).await;
         let killed = it.cluster.state().unwrap().programs[store::NAME];
         let before = acknowledged.newest.load(Ordering::SeqCst);

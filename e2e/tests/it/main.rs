@@ -6,5 +6,6 @@ mod demo;
 mod differential;
 mod harness;
 mod kubectl;
+mod sweep;
 mod upstream;
 mod workloads;

@@ -1,1 +1,135 @@
+use serde_json::{Value, json};
 
+use super::*;
+use crate::world::{cluster, settings};
+
+/// Reason and message of the refusal; empty if the spec can be acted on.
+fn judged(spec: Value) -> String {
+    let refusal = read(&cluster(spec), &settings()).err();
+    refusal
+        .map(|refusal| format!("{}: {}", refusal.reason, refusal.message))
+        .unwrap_or_default()
+}
+
+#[track_caller]
+fn refused(spec: Value, expected: &str) {
+    let said = judged(spec.clone());
+    assert!(said.starts_with(expected), "{spec}: {said:?}");
+}
+
+#[test]
+fn what_is_not_supported_is_refused_with_a_reason_of_its_own() {
+    let tikv =
+        json!({"storage": {"type": "TiKV", "embedded": null, "tikv": {"pdEndpoints": ["pd"], "keyPrefix": "/a"}}});
+    refused(tikv, "StorageTypeNotSupported: storage.type TiKV");
+    let manager = json!({"tls": {"mode": "CertManager", "issuerRef": {"name": "x"}}});
+    refused(manager, "TlsModeNotSupported: tls.mode CertManager");
+    refused(
+        json!({"tls": {"mode": "Secret"}}),
+        "TlsModeNotSupported: tls.mode Secret",
+    );
+    refused(json!({"tls": {"caGeneration": 2}}), "CaReplacementNotSupported: ");
+}
+
+#[test]
+fn contradictions_that_the_api_server_did_not_see_are_refused() {
+    refused(json!({"replicas": 2}), "InvalidSpec: Embedded storage is single-member");
+    refused(
+        json!({"storage": {"embedded": {"size": "ten"}}}),
+        "InvalidSpec: storage.embedded.size \"ten\"",
+    );
+    refused(
+        json!({"storage": {"embedded": {"size": "0"}}}),
+        "InvalidSpec: storage.embedded.size \"0\"",
+    );
+    refused(
+        json!({"leaderElection": {"retryPeriod": "1d"}}),
+        "InvalidSpec: leaderElection: \"1d\" is no duration",
+    );
+    refused(
+        json!({"tls": {"validity": "90d"}}),
+        "InvalidSpec: tls.validity: \"90d\"",
+    );
+    refused(
+        json!({"tls": {"renewBefore": "2160h"}}),
+        "InvalidSpec: tls.renewBefore must be shorter",
+    );
+    refused(
+        json!({"tls": {"validity": "30s", "renewBefore": "1s"}}),
+        "InvalidSpec: tls.validity must be between",
+    );
+}
+
+#[test]
+fn alternative_names_are_dns_names_or_addresses() {
+    for good in ["a", "etcd.example.org", "*.example.org", "10.0.0.9", "fd00::1", "A-b.c"] {
+        assert_eq!(judged(json!({"tls": {"extraSans": [good]}})), "", "{good}");
+    }
+    for bad in [
+        "",
+        "a..b",
+        "-a",
+        "a-",
+        "a_b",
+        "https://a",
+        "a b",
+        "*.",
+        "a.*.b",
+        "10.0.0.9:80",
+        "ä",
+    ] {
+        refused(
+            json!({"tls": {"extraSans": [bad]}}),
+            &format!("InvalidSpec: tls.extraSans: {bad:?}"),
+        );
+    }
+}
+
+#[test]
+fn flags_that_the_operator_sets_cannot_be_set() {
+    assert_eq!(
+        judged(json!({"config": {"log-level": "debug", "quota-backend-bytes": "1"}})),
+        ""
+    );
+    for flag in OWN_FLAGS {
+        refused(
+            json!({"config": {flag: "x"}}),
+            &format!("InvalidSpec: config: the operator itself sets {flag:?}"),
+        );
+    }
+    for flag in ["", "--log-level", "Log", "a b", "a=b", "1a"] {
+        refused(
+            json!({"config": {flag: "x"}}),
+            &format!("InvalidSpec: config: {flag:?} is no flag"),
+        );
+    }
+    refused(
+        json!({"config": {"a": "x\ny"}}),
+        "InvalidSpec: config: the value of \"a\"",
+    );
+}
+
+#[test]
+fn overrides_are_a_partial_pod_template_and_nothing_else() {
+    assert_eq!(judged(json!({"podOverrides": {}})), "");
+    assert_eq!(
+        judged(json!({"podOverrides": {"spec": {"hostNetwork": null, "tolerations": []}}})),
+        ""
+    );
+    assert_eq!(
+        judged(json!({"podOverrides": {"metadata": {"labels": {"team": "a"}}}})),
+        ""
+    );
+    refused(
+        json!({"podOverrides": {"spec": {"contianers": []}, "x": 1}}),
+        "InvalidSpec: podOverrides.x is no field",
+    );
+    let nested = json!({"podOverrides": {"spec": {"containers": [{"name": "brain", "evn": [1]}]}}});
+    refused(nested, "InvalidSpec: podOverrides.spec.containers[0].evn is no field");
+    refused(
+        json!({"podOverrides": {"spec": {"containers": 1}}}),
+        "InvalidSpec: podOverrides is no partial",
+    );
+    let label = json!({"podOverrides": {"metadata": {"labels": {"kubebrain.io/role": "leader"}}}});
+    refused(label, "InvalidSpec: podOverrides must not set labels of kubebrain.io");
+}

@@ -1,1 +1,563 @@
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde_json::{Value, json};
 
+use super::facts::{Obstacle, Trust, Volumes};
+use super::*;
+use crate::objects::{Key, Kind};
+use crate::probe::Answer;
+use crate::world::{World, answer, cluster};
+
+/// A settled cluster of one.
+fn good() -> Facts {
+    Facts {
+        replicas: 1,
+        ready: 1,
+        pods: 1,
+        leader: Some("dev-0".to_owned()),
+        trouble: None,
+        alarm: None,
+        change: Change::None,
+        overdue: false,
+        paused: false,
+        pending: false,
+        trust: Trust::Good,
+        volumes: Volumes::Bound,
+        obstacle: None,
+        failure: None,
+        unready_for: std::time::Duration::ZERO,
+    }
+}
+
+/// A member that is gone for a while, and nothing in flight.
+fn down(seconds: u64) -> Facts {
+    Facts {
+        ready: 0,
+        leader: None,
+        unready_for: std::time::Duration::from_secs(seconds),
+        ..good()
+    }
+}
+
+fn why() -> String {
+    "why".to_owned()
+}
+
+/// Ready, Available, Progressing, Degraded, CertificatesReady, StorageReady, Stalled: `Status/Reason` each.
+#[track_caller]
+fn check(facts: Facts, expected: [&str; 7]) {
+    let judgements = conditions::judge(&facts);
+    let types = [
+        "Ready",
+        "Available",
+        "Progressing",
+        "Degraded",
+        "CertificatesReady",
+        "StorageReady",
+        "Stalled",
+    ];
+    let said = types.map(|type_| {
+        let found = judgements.iter().find(|judgement| judgement.type_ == type_);
+        found.map_or("absent".to_owned(), |found| {
+            format!("{}/{}", found.verdict.as_str(), found.reason)
+        })
+    });
+    assert_eq!(said, expected, "{facts:?}");
+    assert!(
+        judgements.iter().all(|judgement| !judgement.message.is_empty()),
+        "{judgements:?}"
+    );
+}
+
+const OK: [&str; 7] = [
+    "True/AsExpected",
+    "True/LeaderElected",
+    "False/Reconciled",
+    "False/AsExpected",
+    "True/Issued",
+    "True/Bound",
+    "absent",
+];
+
+fn but(changes: &[(usize, &'static str)]) -> [&'static str; 7] {
+    let mut expected = OK;
+    for (index, value) in changes {
+        expected[*index] = value;
+    }
+    expected
+}
+
+#[test]
+fn conditions_follow_from_the_facts() {
+    check(good(), OK);
+    let creating = Facts {
+        change: Change::Creating,
+        volumes: Volumes::None,
+        ..down(0)
+    };
+    let expected = but(&[
+        (0, "False/Creating"),
+        (1, "False/NoLeader"),
+        (2, "True/Creating"),
+        (5, "Unknown/Creating"),
+    ]);
+    check(creating, expected);
+    let rolling = Facts {
+        change: Change::Rolling(None),
+        ..good()
+    };
+    check(
+        rolling.clone(),
+        but(&[(0, "False/RollingUpdate"), (2, "True/RollingUpdate")]),
+    );
+    let overdue = Facts {
+        overdue: true,
+        ..rolling
+    };
+    let late = "False/DeadlineExceeded";
+    check(
+        overdue,
+        but(&[
+            (0, "False/RollingUpdate"),
+            (2, late),
+            (3, "True/DeadlineExceeded"),
+            (6, "True/DeadlineExceeded"),
+        ]),
+    );
+    let by_hand = Facts {
+        change: Change::ByHand(why()),
+        ..good()
+    };
+    check(by_hand, but(&[(0, "False/RollingUpdate"), (2, "False/RollingUpdate")]));
+    let scaling = Facts {
+        change: Change::Scaling,
+        ..down(0)
+    };
+    check(
+        scaling,
+        but(&[(0, "False/Scaling"), (1, "False/NoLeader"), (2, "True/Scaling")]),
+    );
+    let growing = Facts {
+        change: Change::Resizing(why()),
+        ..good()
+    };
+    check(growing, but(&[(2, "True/ResizingStorage")]));
+    let suspended = Facts {
+        replicas: 0,
+        pods: 0,
+        ..down(100)
+    };
+    check(suspended, but(&[(0, "False/Suspended"), (1, "False/Suspended")]));
+}
+
+#[test]
+fn a_missing_member_is_degraded_after_a_while() {
+    let expected = [(0, "False/NoLeader"), (1, "False/NoLeader")];
+    check(down(30), but(&expected));
+    check(down(31), but(&[expected[0], expected[1], (3, "True/MembersUnhealthy")]));
+    // One that still leads is not ready for clients.
+    let unready = Facts {
+        leader: Some("dev-0".to_owned()),
+        ..down(0)
+    };
+    check(unready, but(&[(0, "False/MembersUnhealthy")]));
+}
+
+#[test]
+fn what_keeps_the_brains_from_writing_is_told() {
+    let full = Facts {
+        alarm: Some("NOSPACE".to_owned()),
+        ..good()
+    };
+    check(
+        full,
+        but(&[(0, "False/NoSpace"), (1, "False/NoSpace"), (3, "True/NoSpace")]),
+    );
+    let pending = Facts {
+        volumes: Volumes::Pending(why()),
+        ..down(0)
+    };
+    let unreachable = "False/StorageUnreachable";
+    check(
+        pending,
+        but(&[(0, unreachable), (1, unreachable), (5, "False/VolumePending")]),
+    );
+    let lost = Facts {
+        volumes: Volumes::Lost(why()),
+        ..down(0)
+    };
+    check(
+        lost,
+        but(&[(0, unreachable), (1, unreachable), (5, "False/VolumeLost")]),
+    );
+}
+
+#[test]
+fn certificates_have_a_condition_of_their_own() {
+    check(
+        Facts {
+            trust: Trust::Disabled,
+            ..good()
+        },
+        but(&[(4, "True/Disabled")]),
+    );
+    check(
+        Facts {
+            trust: Trust::Due(why()),
+            ..good()
+        },
+        but(&[(2, "True/RotatingCertificates"), (4, "False/Renewing")]),
+    );
+    let error = (0, "False/CertificateError");
+    check(
+        Facts {
+            trust: Trust::Missing(why()),
+            ..good()
+        },
+        but(&[error, (2, "True/RotatingCertificates"), (4, "False/SecretMissing")]),
+    );
+    check(
+        Facts {
+            trust: Trust::Expired(why()),
+            ..good()
+        },
+        but(&[error, (3, "True/CertificateError"), (4, "False/Expired")]),
+    );
+    check(
+        Facts {
+            trust: Trust::NoIssuer(why()),
+            ..good()
+        },
+        but(&[error, (3, "True/CertificateError"), (4, "False/IssuerNotReady")]),
+    );
+}
+
+#[test]
+fn obstacles_stall_and_failures_degrade() {
+    let obstacle = Facts {
+        obstacle: Some(Obstacle {
+            reason: "OwnershipConflict",
+            message: why(),
+        }),
+        ..good()
+    };
+    let no = "False/OwnershipConflict";
+    let yes = "True/OwnershipConflict";
+    check(obstacle, but(&[(0, no), (2, no), (3, yes), (6, yes)]));
+    check(
+        Facts {
+            failure: Some(why()),
+            ..good()
+        },
+        but(&[(3, "True/ReconcileError")]),
+    );
+    check(Facts { paused: true, ..good() }, but(&[(2, "False/Paused")]));
+    check(
+        Facts {
+            paused: true,
+            pending: true,
+            ..good()
+        },
+        but(&[(0, "False/Paused"), (2, "False/Paused")]),
+    );
+}
+
+#[test]
+fn the_first_status_knows_nothing_and_says_so() {
+    let status = first(&cluster(json!({})), crate::world::BEGIN.parse().unwrap());
+    let conditions = status.conditions.unwrap();
+    assert_eq!(conditions.len(), 6);
+    assert!(
+        conditions
+            .iter()
+            .all(|condition| condition.status == "Unknown" && !condition.reason.is_empty())
+    );
+    assert_eq!(
+        (status.observed_generation, status.operator_version.is_some()),
+        (Some(1), true)
+    );
+}
+
+#[test]
+fn a_refused_spec_stalls_and_keeps_what_was_known_of_the_members() {
+    let mut world = World::settled(json!({}));
+    world.edit(json!({"config": {"data-dir": "x"}}));
+    let refusal = crate::spec::read(&world.cluster, &crate::world::settings()).unwrap_err();
+    world.cluster.status = Some(refused(&world.cluster, &refusal, world.seen.now));
+    for (type_, expected) in [
+        ("Ready", "False/InvalidSpec"),
+        ("Stalled", "True/InvalidSpec"),
+        ("Degraded", "True/InvalidSpec"),
+        ("Progressing", "False/InvalidSpec"),
+        ("Available", "True/LeaderElected"),
+        ("StorageReady", "True/Bound"),
+    ] {
+        assert_eq!(world.condition(type_), expected, "{type_}");
+    }
+    let status = world.cluster.status.clone().unwrap();
+    assert_eq!((status.observed_generation, status.leader.is_some()), (Some(2), true));
+    // The next good spec takes it away again.
+    world.cluster.spec.config.clear();
+    world.edit(json!({}));
+    world.pass();
+    assert_eq!(
+        (world.condition("Stalled"), world.condition("Ready")),
+        ("absent".to_owned(), "True/AsExpected".to_owned())
+    );
+}
+
+fn condition(type_: &str, status: &str, since: &str) -> Condition {
+    serde_json::from_value(json!({
+        "type": type_, "status": status, "reason": "Old", "message": "old", "lastTransitionTime": since, "observedGeneration": 1,
+    }))
+    .unwrap()
+}
+
+#[test]
+fn transition_times_move_only_when_the_status_flips() {
+    let old = "2026-11-20T00:00:00Z";
+    let previous = [
+        condition("Ready", "True", old),
+        condition("Degraded", "False", old),
+        condition("Stalled", "True", old),
+    ];
+    let judgements = [
+        Judgement::new("Ready", Verdict::True, "New", "new"),
+        Judgement::new("Degraded", Verdict::True, "New", "new"),
+    ];
+    let now: Timestamp = "2026-11-21T00:00:00.5Z".parse().unwrap();
+    let merged = merge(&previous, &judgements, Some(2), now);
+    let shown: Vec<Value> = merged
+        .iter()
+        .map(|condition| serde_json::to_value(condition).unwrap())
+        .collect();
+    assert_eq!(shown.len(), 2, "what is not judged any more is gone");
+    assert_eq!(
+        (&shown[0]["lastTransitionTime"], &shown[0]["reason"]),
+        (&json!(old), &json!("New"))
+    );
+    assert_eq!(shown[1]["lastTransitionTime"], "2026-11-21T00:00:00Z");
+    assert_eq!(shown[0]["observedGeneration"], 2);
+}
+
+#[test]
+fn failures_show_and_leave_the_rest_alone() {
+    let mut world = World::settled(json!({}));
+    world.edit(json!({"restartedAt": "1"}));
+    let before = world.cluster.status.clone().unwrap();
+    world.cluster.status = Some(failing(&world.cluster, "no answer", world.seen.now));
+    let after = world.cluster.status.clone().unwrap();
+    assert_eq!(world.condition("Degraded"), "True/ReconcileError");
+    assert_eq!(world.condition("Ready"), "True/AsExpected");
+    assert_eq!(
+        after.observed_generation, before.observed_generation,
+        "the new spec was not looked at"
+    );
+    assert_eq!(after.conditions.unwrap().len(), before.conditions.unwrap().len());
+}
+
+#[test]
+fn a_cluster_is_created_serves_rolls_and_is_suspended() {
+    let mut world = World::new(json!({}));
+    let mut seen = Vec::new();
+    let mut look = |world: &mut World| {
+        world.pass();
+        seen.push(format!(
+            "{} {}",
+            world.condition("Ready"),
+            world.condition("Progressing")
+        ));
+    };
+    look(&mut world);
+    look(&mut world);
+    world.kubelet();
+    look(&mut world);
+    world.edit(json!({"version": "0.2.0"}));
+    look(&mut world);
+    assert_eq!(
+        world.cluster.status.as_ref().unwrap().version.as_deref(),
+        Some("0.1.0"),
+        "not rolled out yet"
+    );
+    look(&mut world);
+    world.kubelet();
+    look(&mut world);
+    assert_eq!(world.cluster.status.as_ref().unwrap().version.as_deref(), Some("0.2.0"));
+    world.edit(json!({"replicas": 0}));
+    look(&mut world);
+    look(&mut world);
+    world.edit(json!({"replicas": 1}));
+    look(&mut world);
+    look(&mut world);
+    world.kubelet();
+    look(&mut world);
+    let expected = [
+        "False/Creating True/Creating",
+        "False/Creating True/Creating",
+        "True/AsExpected False/Reconciled",
+        "False/RollingUpdate True/RollingUpdate",
+        "False/RollingUpdate True/RollingUpdate",
+        "True/AsExpected False/Reconciled",
+        "False/Suspended True/Scaling",
+        "False/Suspended False/Reconciled",
+        "False/Scaling True/Scaling",
+        "False/Scaling True/Scaling",
+        "True/AsExpected False/Reconciled",
+    ];
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn a_change_that_takes_too_long_is_told_until_the_spec_changes() {
+    let mut world = World::settled(json!({"update": {"progressDeadlineSeconds": 100}}));
+    world.edit(json!({"restartedAt": "1"}));
+    world.pass();
+    world.pass();
+    assert_eq!(world.condition("Progressing"), "True/RollingUpdate");
+    world.wait(100);
+    world.pass();
+    assert_eq!(world.condition("Progressing"), "True/RollingUpdate");
+    world.wait(1);
+    world.pass();
+    world.wait(500);
+    world.pass();
+    assert_eq!(world.condition("Progressing"), "False/DeadlineExceeded");
+    assert_eq!(world.condition("Stalled"), "True/DeadlineExceeded");
+    world.edit(json!({"restartedAt": "2"}));
+    world.pass();
+    assert_eq!(world.condition("Progressing"), "True/RollingUpdate");
+    assert_eq!(world.condition("Stalled"), "absent");
+    world.settle();
+    assert_eq!(world.condition("Ready"), "True/AsExpected");
+}
+
+#[test]
+fn a_killed_member_is_no_change_in_flight() {
+    let mut world = World::settled(json!({}));
+    world.set_ready("dev-0", false);
+    world.pass();
+    assert_eq!(world.condition("Progressing"), "False/Reconciled");
+    assert_eq!(world.condition("Available"), "False/NoLeader");
+    assert_eq!(world.condition("Degraded"), "False/AsExpected");
+    assert!(world.cluster.status.as_ref().unwrap().leader.is_none());
+    world.wait(31);
+    world.pass();
+    assert_eq!(world.condition("Degraded"), "True/MembersUnhealthy");
+    world.kubelet();
+    world.pass();
+    assert_eq!(world.condition("Degraded"), "False/AsExpected");
+    assert_eq!(world.condition("Ready"), "True/AsExpected");
+}
+
+#[test]
+fn the_leader_keeps_its_time_until_it_or_its_epoch_changes() {
+    let mut world = World::settled(json!({}));
+    let since = |world: &World| {
+        world
+            .cluster
+            .status
+            .as_ref()
+            .unwrap()
+            .leader
+            .as_ref()
+            .unwrap()
+            .since
+            .clone()
+            .unwrap()
+    };
+    let begin = since(&world);
+    world.wait(60);
+    world.pass();
+    assert_eq!(since(&world), begin);
+    world.seen.probes.insert(
+        "dev-0".to_owned(),
+        Ok(Answer {
+            epoch: 3,
+            ..answer(1, 1)
+        }),
+    );
+    world.pass();
+    assert_eq!(since(&world).0, world.seen.now);
+    assert_eq!(
+        world.cluster.status.as_ref().unwrap().leader.as_ref().unwrap().epoch,
+        Some(3)
+    );
+}
+
+#[test]
+fn the_status_names_members_certificates_and_addresses() {
+    let world = World::settled(json!({}));
+    let status = world.cluster.status.clone().unwrap();
+    let member = &status.members.as_ref().unwrap()[0];
+    assert_eq!(
+        (member.name.as_str(), member.role, member.ready),
+        ("dev-0", MemberRole::Leader, true)
+    );
+    assert_eq!(
+        (member.member_id.as_deref(), member.version.as_deref()),
+        (Some("1"), Some("0.1.0"))
+    );
+    let endpoints = status.endpoints.unwrap();
+    assert_eq!(endpoints.client.as_deref(), Some("https://dev-client.brains.svc:2379"));
+    assert_eq!(endpoints.leader.as_deref(), Some("https://dev-leader.brains.svc:2379"));
+    assert_eq!(
+        endpoints.members.unwrap(),
+        ["https://dev-0.dev-headless.brains.svc:2379"]
+    );
+    assert_eq!(status.image.as_deref(), Some("kubebrain.io/kubebrain:0.1.0"));
+    assert_eq!(
+        status.selector.as_deref(),
+        Some("app.kubernetes.io/component=brain,kubebrain.io/cluster=dev")
+    );
+    assert_eq!(
+        (status.replicas, status.ready_replicas, status.updated_replicas),
+        (Some(1), Some(1), Some(1))
+    );
+    assert_eq!(status.current_revision, status.update_revision);
+    let certificates: Vec<String> = status
+        .certificates
+        .unwrap()
+        .into_iter()
+        .map(|each| each.secret_name)
+        .collect();
+    assert_eq!(
+        certificates,
+        [
+            "dev-server-tls",
+            "dev-peer-tls",
+            "dev-apiserver-client-tls",
+            "dev-operator-client-tls"
+        ]
+    );
+}
+
+#[test]
+fn obstacles_name_what_is_in_the_way() {
+    let mut world = World::settled(json!({}));
+    world.object(Kind::Service, "dev-client").metadata.owner_references = None;
+    world.pass();
+    assert_eq!(world.condition("Stalled"), "True/OwnershipConflict");
+    let status = world.cluster.status.as_ref().unwrap();
+    let stalled = status
+        .conditions
+        .iter()
+        .flatten()
+        .find(|condition| condition.type_ == "Stalled")
+        .unwrap();
+    assert!(stalled.message.contains("Service dev-client"), "{}", stalled.message);
+    assert_eq!(
+        world.condition("Available"),
+        "True/LeaderElected",
+        "the members still serve"
+    );
+
+    let mut world = World::settled(json!({}));
+    world
+        .seen
+        .objects
+        .get_mut(&Key::new(Kind::Secret, "dev-ca"))
+        .unwrap()
+        .data = json!({});
+    world.pass();
+    assert_eq!(world.condition("Stalled"), "True/CertificateError");
+    assert_eq!(world.condition("CertificatesReady"), "False/IssuerNotReady");
+}

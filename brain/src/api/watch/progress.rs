@@ -47,6 +47,11 @@ impl Progress {
         }
     }
 
+    /// Whether nobody asks.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Idle)
+    }
+
     /// Forgets what was asked.
     pub(super) fn forget(&mut self) {
         *self = Self::default();
@@ -114,3 +119,6 @@ impl Progress {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

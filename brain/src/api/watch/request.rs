@@ -1,5 +1,7 @@
 //! What a client asks of a watcher.
 
+use bytes::Bytes;
+
 use crate::mvcc::Revision;
 use crate::pb::etcdserverpb::WatchCreateRequest;
 use crate::pb::etcdserverpb::watch_create_request::FilterType;
@@ -24,6 +26,11 @@ pub(super) struct Form {
     pub(super) prev_kv: PrevKv,
     /// Whether a long response may be cut into fragments.
     pub(super) fragment: bool,
+}
+
+/// A copy: what was decoded is a slice of the buffer that it was received in, and a watcher lives long.
+fn own(bytes: &Bytes) -> Bytes {
+    Bytes::copy_from_slice(bytes)
 }
 
 /// Why a watcher cannot be. The texts are etcd's `cancel_reason`.
@@ -61,7 +68,7 @@ impl TryFrom<WatchCreateRequest> for Create {
                 fragment: request.fragment,
             },
             progress_notify: request.progress_notify,
-            range: KeyRange::from_request(request.key, request.range_end)?,
+            range: KeyRange::from_request(own(&request.key), own(&request.range_end))?,
         })
     }
 }

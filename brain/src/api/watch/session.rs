@@ -203,7 +203,9 @@ impl<H: History> Session<H> {
 
     /// Freezes or thaws the stream, as the request for progress needs it.
     fn regulate(&mut self) {
-        self.progress.regulate(self.watchers.any_behind(), self.published());
+        if !self.progress.is_idle() {
+            self.progress.regulate(self.watchers.any_behind(), self.published());
+        }
         if self.progress.frozen().is_none() {
             self.watchers.release();
         }

@@ -184,9 +184,11 @@ impl<H: History> Watchers<H> {
         };
         watcher.queued = false;
         let subscription = &mut watcher.subscription;
-        let compacted = self.shared.replay.history().compacted();
-        if subscription.is_behind() && subscription.next() < compacted {
-            return Some(self.end(id, compacted));
+        if subscription.is_behind() {
+            let compacted = self.shared.replay.history().compacted();
+            if subscription.next() < compacted {
+                return Some(self.end(id, compacted));
+            }
         }
         let step = match subscription.step(through) {
             Step::Missing(next) => match self.shared.replay.cached(next) {
@@ -343,3 +345,6 @@ impl Turn {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

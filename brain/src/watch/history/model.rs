@@ -106,3 +106,72 @@ impl History for ModelHistory {
         locked(&self.0).compacted
     }
 }
+
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::mvcc::{Event, KeyValue};
+    use crate::watch::laws::{self, Subject};
+
+    struct Store {
+        history: ModelHistory,
+        keys: BTreeMap<&'static str, KeyValue>,
+    }
+
+    impl Store {
+        fn commit(&self, kind: EventKind, kv: KeyValue, prev_kv: Option<KeyValue>) {
+            let committed = Committed {
+                revision: kv.mod_revision,
+                events: vec![Event { kind, kv, prev_kv }],
+            };
+            self.history.append(&Arc::new(committed));
+        }
+    }
+
+    impl Subject for Store {
+        type History = ModelHistory;
+
+        fn history(&self) -> &ModelHistory {
+            &self.history
+        }
+
+        async fn put(&mut self, key: &'static str, value: Bytes) {
+            let revision = self.history.published() + 1;
+            let prev = self.keys.remove(key);
+            let kv = KeyValue {
+                key: Bytes::from_static(key.as_bytes()),
+                value,
+                create_revision: prev.as_ref().map_or(revision, |prev| prev.create_revision),
+                mod_revision: revision,
+                version: prev.as_ref().map_or(1, |prev| prev.version + 1),
+                ..KeyValue::default()
+            };
+            self.keys.insert(key, kv.clone());
+            self.commit(EventKind::Put, kv, prev);
+        }
+
+        async fn delete(&mut self, key: &'static str) {
+            let prev = self.keys.remove(key);
+            let kv = KeyValue {
+                key: Bytes::from_static(key.as_bytes()),
+                mod_revision: self.history.published() + 1,
+                ..KeyValue::default()
+            };
+            self.commit(EventKind::Delete, kv, prev);
+        }
+
+        async fn compact(&mut self, revision: Revision) {
+            self.history.compact(revision);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_model_obeys_the_laws() {
+        let fresh = async || Store {
+            history: ModelHistory::new(),
+            keys: BTreeMap::new(),
+        };
+        laws::check(fresh).await;
+    }
+}

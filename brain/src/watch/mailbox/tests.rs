@@ -80,6 +80,7 @@ async fn a_name_wakes_who_waits_for_the_inbox() {
     let (mailbox, inbox) = mailbox();
     mailbox.deliver(&[run(0, 1, 2)], 9);
     inbox.filled().await; // also when it was named before the wait
+    assert_eq!(named(&inbox), 1);
     let waiting = inbox.filled();
     mailbox.take();
     mailbox.overrun(3);

@@ -3,15 +3,29 @@ use crate::differential::request::Request;
 use crate::wire::mvccpb::KeyValue;
 
 fn kv(key: &'static str, version: i64) -> KeyValue {
-    KeyValue { key: key.into(), version, ..KeyValue::default() }
+    KeyValue {
+        key: key.into(),
+        version,
+        ..KeyValue::default()
+    }
 }
 
 fn sorted(order: i32, more: bool, kvs: &[KeyValue]) -> Vec<KeyValue> {
-    let request = pb::RangeRequest { sort_order: order, sort_target: 1, ..pb::RangeRequest::default() };
-    let response = pb::RangeResponse { kvs: kvs.to_vec(), more, ..pb::RangeResponse::default() };
+    let request = pb::RangeRequest {
+        sort_order: order,
+        sort_target: 1,
+        ..pb::RangeRequest::default()
+    };
+    let response = pb::RangeResponse {
+        kvs: kvs.to_vec(),
+        more,
+        ..pb::RangeResponse::default()
+    };
     let mut answer = Answer::Range(response);
     order_ties(&Request::Range(request), &mut answer);
-    let Answer::Range(response) = answer else { panic!("{answer:?}") };
+    let Answer::Range(response) = answer else {
+        panic!("{answer:?}")
+    };
     response.kvs
 }
 
@@ -32,7 +46,12 @@ fn a_tie_that_a_limit_cut_keeps_only_what_it_was_sorted_by() {
 #[test]
 fn ids_are_left_out_and_their_absence_is_not() {
     let header = |cluster_id, revision| {
-        Some(pb::ResponseHeader { cluster_id, member_id: cluster_id, revision, raft_term: 2 })
+        Some(pb::ResponseHeader {
+            cluster_id,
+            member_id: cluster_id,
+            revision,
+            raft_term: 2,
+        })
     };
     let seen = |header| {
         let mut answer = Answer::Compact(pb::CompactionResponse { header });

@@ -22,7 +22,11 @@ pub fn order_ties(request: &Request, answer: &mut Answer) {
 }
 
 fn in_txn(request: &pb::TxnRequest, response: &mut pb::TxnResponse) {
-    let ops = if response.succeeded { &request.success } else { &request.failure };
+    let ops = if response.succeeded {
+        &request.success
+    } else {
+        &request.failure
+    };
     for (op, response) in ops.iter().zip(&mut response.responses) {
         match (&op.request, &mut response.response) {
             (Some(Op::RequestRange(request)), Some(Response::ResponseRange(response))) => in_range(request, response),
@@ -39,7 +43,9 @@ fn in_range(request: &pb::RangeRequest, response: &mut pb::RangeResponse) {
     }
     let mut groups: Vec<&mut [KeyValue]> = response.kvs.chunk_by_mut(|a, b| rank(target, a, b).is_eq()).collect();
     // without an order the limit came before the sort, so there all are known
-    let cut = (response.more && order != SortOrder::None).then(|| groups.pop()).flatten();
+    let cut = (response.more && order != SortOrder::None)
+        .then(|| groups.pop())
+        .flatten();
     for tie in groups {
         tie.sort_by(|a, b| a.key.cmp(&b.key));
     }
@@ -58,10 +64,25 @@ fn rank(target: SortTarget, a: &KeyValue, b: &KeyValue) -> Ordering {
 
 fn only(target: SortTarget, kv: &KeyValue) -> KeyValue {
     match target {
-        SortTarget::Key => KeyValue { key: kv.key.clone(), ..KeyValue::default() },
-        SortTarget::Version => KeyValue { version: kv.version, ..KeyValue::default() },
-        SortTarget::Create => KeyValue { create_revision: kv.create_revision, ..KeyValue::default() },
-        SortTarget::Mod => KeyValue { mod_revision: kv.mod_revision, ..KeyValue::default() },
-        SortTarget::Value => KeyValue { value: kv.value.clone(), ..KeyValue::default() },
+        SortTarget::Key => KeyValue {
+            key: kv.key.clone(),
+            ..KeyValue::default()
+        },
+        SortTarget::Version => KeyValue {
+            version: kv.version,
+            ..KeyValue::default()
+        },
+        SortTarget::Create => KeyValue {
+            create_revision: kv.create_revision,
+            ..KeyValue::default()
+        },
+        SortTarget::Mod => KeyValue {
+            mod_revision: kv.mod_revision,
+            ..KeyValue::default()
+        },
+        SortTarget::Value => KeyValue {
+            value: kv.value.clone(),
+            ..KeyValue::default()
+        },
     }
 }

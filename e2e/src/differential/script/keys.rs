@@ -9,9 +9,33 @@ pub(super) const NONE: Bytes = Bytes::new();
 pub(super) const ZERO: Bytes = Bytes::from_static(b"\0");
 
 const KEYS: &[&[u8]] = &[
-    b"\0", b"\0\0", b"\0\x01", b"\0\xff", b"\x01", b"a", b"a\0", b"a\0\0", b"a\0\xff", b"a\x01", b"aa", b"aaa", b"aab",
-    b"ab", b"a\xff", b"a\xff\0", b"a\xff\xff", b"b", b"ba", b"/registry/pods/x", b"/registry/pods/y", b"/registry/pods",
-    b"\xfe", b"\xff", b"\xff\0", b"\xff\xff", b"\xff\xff\xff",
+    b"\0",
+    b"\0\0",
+    b"\0\x01",
+    b"\0\xff",
+    b"\x01",
+    b"a",
+    b"a\0",
+    b"a\0\0",
+    b"a\0\xff",
+    b"a\x01",
+    b"aa",
+    b"aaa",
+    b"aab",
+    b"ab",
+    b"a\xff",
+    b"a\xff\0",
+    b"a\xff\xff",
+    b"b",
+    b"ba",
+    b"/registry/pods/x",
+    b"/registry/pods/y",
+    b"/registry/pods",
+    b"\xfe",
+    b"\xff",
+    b"\xff\0",
+    b"\xff\xff",
+    b"\xff\xff\xff",
 ];
 const VALUES: &[&[u8]] = &[b"", b"", b"x", b"x", b"y", b"\0", b"\xff", b"x\0", b"a longer value"];
 
@@ -33,7 +57,11 @@ impl Script {
             5..=6 => successor(&key),
             _ => self.key(),
         };
-        let key = if range_end == ZERO && self.chance(50) { ZERO } else { key };
+        let key = if range_end == ZERO && self.chance(50) {
+            ZERO
+        } else {
+            key
+        };
         (key, range_end)
     }
 
@@ -48,7 +76,9 @@ impl Script {
 
 /// The end of the range of all keys with this prefix.
 fn successor(prefix: &[u8]) -> Bytes {
-    let Some(last) = prefix.iter().rposition(|byte| *byte < 0xff) else { return ZERO };
+    let Some(last) = prefix.iter().rposition(|byte| *byte < 0xff) else {
+        return ZERO;
+    };
     let mut end = prefix[..=last].to_vec();
     end[last] += 1;
     end.into()
@@ -60,7 +90,12 @@ mod tests {
 
     #[test]
     fn prefixes_end_before_what_follows_them() {
-        for (prefix, end) in [(&b"a"[..], &b"b"[..]), (b"a\xff", b"b"), (b"\xff\xff", b"\0"), (b"", b"\0")] {
+        for (prefix, end) in [
+            (&b"a"[..], &b"b"[..]),
+            (b"a\xff", b"b"),
+            (b"\xff\xff", b"\0"),
+            (b"", b"\0"),
+        ] {
             assert_eq!(successor(prefix), end, "{prefix:?}");
         }
     }

@@ -13,24 +13,38 @@ impl Script {
     pub(super) fn rare(&mut self) -> Request {
         match self.rng.random_range(0..40) {
             0..=5 => Request::Status,
-            6..=9 => Request::MemberList(pb::MemberListRequest { linearizable: self.chance(50) }),
-            10..=13 => Request::Alarm(pb::AlarmRequest { alarm: self.pick(&[0, 1, 2]), ..pb::AlarmRequest::default() }),
+            6..=9 => Request::MemberList(pb::MemberListRequest {
+                linearizable: self.chance(50),
+            }),
+            10..=13 => Request::Alarm(pb::AlarmRequest {
+                alarm: self.pick(&[0, 1, 2]),
+                ..pb::AlarmRequest::default()
+            }),
             14..=16 => Request::Hash,
             17 => Request::Defragment,
-            18 => Request::MoveLeader(pb::MoveLeaderRequest { target_id: self.pick(&[0, NOBODY]) }),
-            19 => Request::MemberRemove(pb::MemberRemoveRequest { id: self.pick(&[0, NOBODY]) }),
+            18 => Request::MoveLeader(pb::MoveLeaderRequest {
+                target_id: self.pick(&[0, NOBODY]),
+            }),
+            19 => Request::MemberRemove(pb::MemberRemoveRequest {
+                id: self.pick(&[0, NOBODY]),
+            }),
             20 => {
                 let peer_ur_ls = vec!["http://127.0.0.1:1".to_owned()];
                 Request::MemberUpdate(pb::MemberUpdateRequest { id: NOBODY, peer_ur_ls })
             }
-            21 => Request::MemberPromote(pb::MemberPromoteRequest { id: self.pick(&[0, NOBODY]) }),
+            21 => Request::MemberPromote(pb::MemberPromoteRequest {
+                id: self.pick(&[0, NOBODY]),
+            }),
             22 => {
                 let peer_ur_ls = match self.rng.random_range(0..3) {
                     0 => vec![],
                     1 => vec!["nonsense".to_owned()],
                     _ => vec!["http://no-port".to_owned()],
                 };
-                Request::MemberAdd(pb::MemberAddRequest { peer_ur_ls, is_learner: self.chance(50) })
+                Request::MemberAdd(pb::MemberAddRequest {
+                    peer_ur_ls,
+                    is_learner: self.chance(50),
+                })
             }
             23..=25 => {
                 let version = self.pick(&["", "nonsense", "3.4", "3.6.0", "4.0.0"]).to_owned();
@@ -38,8 +52,15 @@ impl Script {
                 Request::Downgrade(pb::DowngradeRequest { action, version })
             }
             26..=28 if self.alarmed.is_none() => self.raise(),
-            29 => Request::Alarm(pb::AlarmRequest { action: 2, member_id: NOBODY, alarm: self.pick(&[1, 2]) }),
-            30 => Request::Alarm(pb::AlarmRequest { action: self.pick(&[3, -1]), ..pb::AlarmRequest::default() }),
+            29 => Request::Alarm(pb::AlarmRequest {
+                action: 2,
+                member_id: NOBODY,
+                alarm: self.pick(&[1, 2]),
+            }),
+            30 => Request::Alarm(pb::AlarmRequest {
+                action: self.pick(&[3, -1]),
+                ..pb::AlarmRequest::default()
+            }),
             _ => Request::Status,
         }
     }
@@ -47,7 +68,11 @@ impl Script {
     /// Raises an alarm for a while.
     fn raise(&mut self) -> Request {
         self.settle_all();
-        let alarm = pb::AlarmRequest { action: 1, member_id: 7, alarm: self.pick(&[1, 1, 2]) };
+        let alarm = pb::AlarmRequest {
+            action: 1,
+            member_id: 7,
+            alarm: self.pick(&[1, 1, 2]),
+        };
         self.alarmed = Some((CALM_BEFORE_ALARM_ENDS, alarm));
         Request::Alarm(alarm)
     }

@@ -25,15 +25,36 @@ impl Script {
         let key = self.key();
         let mod_revision = if self.chance(40) { 0 } else { self.some_revision() };
         let target_union = Some(TargetUnion::ModRevision(mod_revision));
-        let compare = pb::Compare { result: 0, target: 2, key: key.clone(), target_union, range_end: keys::NONE };
+        let compare = pb::Compare {
+            result: 0,
+            target: 2,
+            key: key.clone(),
+            target_union,
+            range_end: keys::NONE,
+        };
         let write = if self.chance(70) {
             let lease = if self.chance(20) { self.lease() } else { 0 };
-            Op::RequestPut(pb::PutRequest { key: key.clone(), value: self.value(), lease, ..pb::PutRequest::default() })
+            Op::RequestPut(pb::PutRequest {
+                key: key.clone(),
+                value: self.value(),
+                lease,
+                ..pb::PutRequest::default()
+            })
         } else {
-            Op::RequestDeleteRange(pb::DeleteRangeRequest { key: key.clone(), ..pb::DeleteRangeRequest::default() })
+            Op::RequestDeleteRange(pb::DeleteRangeRequest {
+                key: key.clone(),
+                ..pb::DeleteRangeRequest::default()
+            })
         };
-        let read = Op::RequestRange(pb::RangeRequest { key, ..pb::RangeRequest::default() });
-        pb::TxnRequest { compare: vec![compare], success: vec![op(write)], failure: vec![op(read)] }
+        let read = Op::RequestRange(pb::RangeRequest {
+            key,
+            ..pb::RangeRequest::default()
+        });
+        pb::TxnRequest {
+            compare: vec![compare],
+            success: vec![op(write)],
+            failure: vec![op(read)],
+        }
     }
 
     fn any_txn(&mut self, depth: u32) -> pb::TxnRequest {
@@ -75,10 +96,18 @@ impl Script {
     }
 
     fn compare(&mut self) -> pb::Compare {
-        let (key, range_end) = if self.chance(75) { (self.key(), keys::NONE) } else { self.span() };
+        let (key, range_end) = if self.chance(75) {
+            (self.key(), keys::NONE)
+        } else {
+            self.span()
+        };
         let target = self.pick(&[0, 1, 2, 3, 4]);
         // sometimes what is given is not what is asked for
-        let given = if self.chance(95) { target } else { self.pick(&[0, 1, 2, 3, 4]) };
+        let given = if self.chance(95) {
+            target
+        } else {
+            self.pick(&[0, 1, 2, 3, 4])
+        };
         let target_union = match given {
             0 => TargetUnion::Version(self.pick(&[0, 0, 1, 2, 3, -1])),
             1 => TargetUnion::CreateRevision(self.compared_revision()),
@@ -92,7 +121,13 @@ impl Script {
             1 => (0, self.pick(&[5, -1])),
             _ => (self.pick(&[0, 0, 1, 2, 3]), target),
         };
-        pb::Compare { result, target, key, target_union, range_end }
+        pb::Compare {
+            result,
+            target,
+            key,
+            target_union,
+            range_end,
+        }
     }
 
     fn compared_revision(&mut self) -> i64 {
@@ -102,21 +137,43 @@ impl Script {
     fn too_many(&mut self) -> pb::TxnRequest {
         let count = self.pick(&[MANY - 2, MANY - 1, MANY]);
         let key = |n: usize| Bytes::from(format!("many/{n}"));
-        let get = |n| op(Op::RequestRange(pb::RangeRequest { key: key(n), ..pb::RangeRequest::default() }));
+        let get = |n| {
+            op(Op::RequestRange(pb::RangeRequest {
+                key: key(n),
+                ..pb::RangeRequest::default()
+            }))
+        };
         let ops: Vec<_> = (0..count).map(get).collect();
         let half = MANY / 2;
         match self.rng.random_range(0..4) {
-            0 => pb::TxnRequest { success: ops, ..pb::TxnRequest::default() },
-            1 => pb::TxnRequest { failure: ops, ..pb::TxnRequest::default() },
+            0 => pb::TxnRequest {
+                success: ops,
+                ..pb::TxnRequest::default()
+            },
+            1 => pb::TxnRequest {
+                failure: ops,
+                ..pb::TxnRequest::default()
+            },
             2 => pb::TxnRequest {
-                compare: (0..count).map(|n| pb::Compare { key: key(n), ..pb::Compare::default() }).collect(),
+                compare: (0..count)
+                    .map(|n| pb::Compare {
+                        key: key(n),
+                        ..pb::Compare::default()
+                    })
+                    .collect(),
                 ..pb::TxnRequest::default()
             },
             _ => {
-                let inner = pb::TxnRequest { success: ops[..half].to_vec(), ..pb::TxnRequest::default() };
+                let inner = pb::TxnRequest {
+                    success: ops[..half].to_vec(),
+                    ..pb::TxnRequest::default()
+                };
                 let mut outer = ops[..half - self.rng.random_range(0..4_usize)].to_vec();
                 outer.push(op(Op::RequestTxn(inner)));
-                pb::TxnRequest { success: outer, ..pb::TxnRequest::default() }
+                pb::TxnRequest {
+                    success: outer,
+                    ..pb::TxnRequest::default()
+                }
             }
         }
     }

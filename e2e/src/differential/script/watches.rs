@@ -53,7 +53,11 @@ impl Streams {
 impl Script {
     pub(super) fn watch(&mut self) -> Request {
         let stream = self.rng.random_range(0..STREAMS);
-        let full = self.streams.0.get(&stream).is_some_and(|stream| stream.watchers.len() >= MOST);
+        let full = self
+            .streams
+            .0
+            .get(&stream)
+            .is_some_and(|stream| stream.watchers.len() >= MOST);
         let fresh = full || !self.streams.0.contains_key(&stream) || self.chance(5);
         if fresh {
             self.settle_one(stream);
@@ -71,7 +75,9 @@ impl Script {
             range_end,
             start_revision,
             progress_notify: self.chance(30),
-            filters: self.pick::<&[i32]>(&[&[], &[], &[], &[], &[0], &[1], &[0, 1], &[5]]).to_vec(),
+            filters: self
+                .pick::<&[i32]>(&[&[], &[], &[], &[], &[0], &[1], &[0, 1], &[5]])
+                .to_vec(),
             prev_kv: self.chance(50),
             watch_id: self.pick(&[0, 0, 0, 0, 1, 2, 3, 7, 100, -7, i64::MAX]),
             fragment: self.chance(30),
@@ -86,18 +92,30 @@ impl Script {
     }
 
     pub(super) fn cancel(&mut self) -> Request {
-        let Some((stream, known)) = self.any_stream() else { return self.watch() };
+        let Some((stream, known)) = self.any_stream() else {
+            return self.watch();
+        };
         match known {
             Some(id) if self.chance(85) => {
                 self.settle_one(stream);
-                Request::Cancel { stream, id, known: true }
+                Request::Cancel {
+                    stream,
+                    id,
+                    known: true,
+                }
             }
-            _ => Request::Cancel { stream, id: 4_711, known: false },
+            _ => Request::Cancel {
+                stream,
+                id: 4_711,
+                known: false,
+            },
         }
     }
 
     pub(super) fn settle(&mut self) -> Request {
-        let Some((stream, _)) = self.any_stream() else { return self.watch() };
+        let Some((stream, _)) = self.any_stream() else {
+            return self.watch();
+        };
         self.reach(stream);
         self.settle_of(stream)
     }
@@ -129,7 +147,11 @@ impl Script {
     /// Puts until the store is where every watcher of the stream has begun.
     fn reach(&mut self, stream: usize) {
         let until = self.streams.0.get(&stream).map_or(0, |stream| stream.silent_until);
-        let queued = self.queue.iter().filter(|request| matches!(request, Request::Put(_))).count();
+        let queued = self
+            .queue
+            .iter()
+            .filter(|request| matches!(request, Request::Put(_)))
+            .count();
         let reached = self.revision + i64::try_from(queued).unwrap_or(i64::MAX);
         for n in reached..until {
             let put = pb::PutRequest {
@@ -143,7 +165,14 @@ impl Script {
 
     /// The revision is the one that the queued puts lead to.
     fn settle_of(&self, stream: usize) -> Request {
-        let queued = self.queue.iter().filter(|request| matches!(request, Request::Put(_))).count();
-        Request::Settle { stream, revision: self.revision + i64::try_from(queued).unwrap_or(0) }
+        let queued = self
+            .queue
+            .iter()
+            .filter(|request| matches!(request, Request::Put(_)))
+            .count();
+        Request::Settle {
+            stream,
+            revision: self.revision + i64::try_from(queued).unwrap_or(0),
+        }
     }
 }

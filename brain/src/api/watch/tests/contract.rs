@@ -128,6 +128,19 @@ async fn a_watch_from_the_future_is_silent_until_then_and_so_is_progress() {
 }
 
 #[tokio::test]
+async fn a_watcher_of_the_future_that_is_canceled_forbids_no_progress() {
+    let member = Member::bounded().await;
+    let mut stream = member.stream().await;
+    stream.create(one("a")).await;
+    stream.create(from(1000, one("a"))).await;
+    stream.cancel(1).await;
+    assert!(stream.response().await.canceled);
+    stream.ask_progress().await;
+    let progress = stream.response().await;
+    assert!(is_progress(&progress) && revision(&progress) == 1, "{progress:?}");
+}
+
+#[tokio::test]
 async fn a_negative_start_is_refused_as_compacted() {
     let member = Member::bounded().await;
     let mut stream = member.stream().await;

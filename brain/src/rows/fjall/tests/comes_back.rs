@@ -154,6 +154,7 @@ async fn a_start_that_was_cut_short_is_begun_again() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("rows");
     std::fs::create_dir_all(root.path().join("rows.new/keyspaces")).unwrap();
+    std::fs::write(root.path().join("rows.new/0.jnl"), "half").unwrap();
     std::fs::create_dir(&dir).unwrap();
     let rows = FjallRows::open(&dir, small()).unwrap();
     assert_eq!(rows.fence().await.unwrap(), None);

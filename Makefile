@@ -1,0 +1,54 @@
+# Thin: what there is to know is in the programs that are called.
+
+TARGET := $(shell rustc -vV | sed -n 's/^host: //p')
+# One profile for what is tested, put into images and measured. Linked statically, because images hold nothing else.
+export RUSTFLAGS := -C target-feature=+crt-static
+CARGO_FLAGS := --release --locked --target $(TARGET)
+CLUSTER := target/$(TARGET)/release/cluster
+
+.DEFAULT_GOAL := help
+.PHONY: help build check fmt clippy docs test test-long e2e manifests demo demo-down bench tools
+
+help: ## List the targets
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '%-12s %s\n' "$$name" "$$what"; done
+
+build: ## Build all programs
+	cargo build $(CARGO_FLAGS) --workspace
+
+check: fmt clippy docs ## Formatting, lints, documentation
+
+fmt:
+	cargo fmt --all --check
+
+clippy:
+	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
+
+docs:
+	RUSTDOCFLAGS='-D warnings' cargo doc $(CARGO_FLAGS) --workspace --no-deps
+
+tools: build ## Install and build everything that clusters and tests need
+	$(CLUSTER) tools
+
+test: tools ## All tests, from unit to end-to-end
+	cargo test $(CARGO_FLAGS) --no-fail-fast --workspace; status=$$?; $(CLUSTER) down --tests; exit $$status
+
+test-long: export KUBEBRAIN_REQUESTS := 500000
+test-long: export KUBEBRAIN_KILLS := 100
+test-long: export PROPTEST_CASES := 10000
+test-long: test ## The same with long parameters
+
+e2e: tools ## Only the end-to-end tests
+	cargo test $(CARGO_FLAGS) --no-fail-fast --package e2e; status=$$?; $(CLUSTER) down --tests; exit $$status
+
+manifests: ## Render the install YAML
+	cargo run $(CARGO_FLAGS) --package manifests
+
+demo: build ## From nothing to an API server on a brain that the operator made
+	$(CLUSTER) demo
+
+demo-down: ## End the demo
+	@test -x $(CLUSTER) || $(MAKE) build
+	$(CLUSTER) down
+
+bench: tools ## Brain and etcd side by side
+	cargo run $(CARGO_FLAGS) --package e2e --bin bench

@@ -1,0 +1,113 @@
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::api::watch::Options;
+use crate::mvcc::{Committed, Event, EventKind, KeyValue};
+use crate::watch::model::ModelHistory;
+use crate::watch::{Hub, Replay};
+
+fn watchers() -> Watchers<ModelHistory> {
+    let hub = Hub::new(crate::watch::Options::default(), 1);
+    let options = Options {
+        max_request_bytes: 1 << 20,
+        progress_notify_interval: Duration::from_secs(600),
+        cluster_id: 1,
+        member_id: 1,
+        raft_term: Arc::new(AtomicU64::new(1)),
+        has_leader: watch::Sender::new(true).subscribe(),
+        stop: CancellationToken::new(),
+    };
+    let shared = Shared {
+        replay: Replay::new(ModelHistory::new(), *hub.options()),
+        hub,
+        options,
+    };
+    Watchers::new(Arc::new(shared), Arc::default())
+}
+
+/// Publishes a put of `a`, and leaves the dispatcher the time for it.
+async fn put(watchers: &Watchers<ModelHistory>, revision: Revision) {
+    let kv = KeyValue {
+        key: Bytes::from_static(b"a"),
+        mod_revision: revision,
+        ..KeyValue::default()
+    };
+    let event = Event {
+        kind: EventKind::Put,
+        kv,
+        prev_kv: None,
+    };
+    let committed = Committed {
+        revision,
+        events: vec![event],
+    };
+    let hub = watchers.shared.hub.clone();
+    let mut dispatched = hub.dispatched();
+    hub.publish([Arc::new(committed)]);
+    tokio::select! {
+        stopped = hub.run(CancellationToken::new()) => panic!("{stopped:?}"),
+        reached = dispatched.wait_for(|reached| *reached >= revision) => drop(reached.unwrap()),
+    }
+}
+
+fn create(key: &'static [u8], progress_notify: bool) -> WatchCreateRequest {
+    WatchCreateRequest {
+        key: Bytes::from_static(key),
+        progress_notify,
+        ..WatchCreateRequest::default()
+    }
+}
+
+#[tokio::test]
+async fn a_tick_skips_who_had_an_event_since_the_last_or_has_one_to_come() {
+    let mut watchers = watchers();
+    watchers.create(create(b"a", true));
+    watchers.create(create(b"b", false));
+    assert_eq!(watchers.notified(), [0]);
+    let told = |ticked: Option<WatchResponse>| ticked.map(|response| response.header.unwrap().revision);
+    assert_eq!(told(watchers.tick(0, 1)), Some(1));
+    put(&watchers, 2).await;
+    assert_eq!(told(watchers.tick(0, 2)), None, "the event is still to come");
+    watchers.collect();
+    assert_eq!(watchers.turn(Revision::MAX).unwrap().responses.len(), 1);
+    assert_eq!(told(watchers.tick(0, 2)), None, "the event said it");
+    assert_eq!(told(watchers.tick(0, 1)), None, "it would go back");
+    assert_eq!(told(watchers.tick(0, 2)), Some(2));
+    assert_eq!(told(watchers.tick(9, 2)), None, "there is no such watcher");
+}
+
+#[tokio::test]
+async fn who_has_more_goes_behind_who_waits() {
+    let mut watchers = watchers();
+    for _ in 0..3 {
+        watchers.create(create(b"a", false));
+    }
+    put(&watchers, 2).await;
+    watchers.collect();
+    let order: Vec<_> = std::iter::from_fn(|| watchers.turn(Revision::MAX))
+        .map(|turn| turn.id)
+        .collect();
+    assert_eq!(
+        order,
+        [0, 1, 2, 0, 1, 2],
+        "one batch for each, then a look that finds nothing"
+    );
+}
+
+#[tokio::test]
+async fn who_is_held_waits_for_its_release() {
+    let mut watchers = watchers();
+    watchers.create(create(b"a", false));
+    put(&watchers, 2).await;
+    assert_eq!(watchers.owing(2).len(), 1);
+    assert!(watchers.owing(1).is_empty());
+    assert!(watchers.turn(1).unwrap().responses.is_empty());
+    assert!(!watchers.has_turn());
+    watchers.release();
+    assert_eq!(watchers.turn(2).unwrap().responses.len(), 1);
+}

@@ -1,0 +1,369 @@
+//! For tests: a world in memory in which plans are carried out, as the API server, the StatefulSet controller and a kubelet would.
+//!
+//! It is the dumbest one that could be right: everything happens at once, and nothing fails.
+
+use std::collections::BTreeMap;
+
+use crds::KubeBrainCluster;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use crate::apply::{Applied, describe};
+use crate::certificates::{Authority, Inspected};
+use crate::names::ROLE;
+use crate::objects::{Key, Kind, Object, Renderer};
+use crate::observe::{Observed, is_ready};
+use crate::plan::{self, Plan, Step, Stored};
+use crate::probe::Answer;
+use crate::spec::{self, Desired, Settings};
+use crate::status::{self, Pass};
+
+/// When the world begins.
+pub(crate) const BEGIN: &str = "2026-11-21T00:00:00Z";
+
+/// One cluster and all that belongs to it.
+pub(crate) struct World {
+    pub(crate) cluster: KubeBrainCluster,
+    pub(crate) seen: Observed,
+    uids: u64,
+}
+
+/// A cluster named `dev` with an embedded store; `spec` is merged over a minimal spec.
+pub(crate) fn cluster(spec: Value) -> KubeBrainCluster {
+    let mut value = json!({
+        "apiVersion": "kubebrain.io/v1alpha1",
+        "kind": "KubeBrainCluster",
+        "metadata": {"name": "dev", "namespace": "brains", "uid": "cluster-uid", "generation": 1},
+        "spec": {
+            "replicas": 1,
+            "version": "0.1.0",
+            "storage": {"type": "Embedded", "embedded": {"size": "10Gi"}},
+        },
+    });
+    overlay(&mut value["spec"], spec);
+    serde_json::from_value(value).unwrap()
+}
+
+fn overlay(base: &mut Value, more: Value) {
+    match (base, more) {
+        (Value::Object(base), Value::Object(more)) => {
+            for (key, value) in more {
+                overlay(base.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (base, more) => *base = more,
+    }
+}
+
+pub(crate) fn settings() -> Settings {
+    Settings {
+        default_image: "kubebrain.io/kubebrain".to_owned(),
+        cluster_domain: "cluster.local".to_owned(),
+    }
+}
+
+impl World {
+    /// Nothing but the cluster's resource.
+    pub(crate) fn new(spec: Value) -> Self {
+        let seen = Observed {
+            now: BEGIN.parse().unwrap(),
+            ..Observed::default()
+        };
+        Self {
+            cluster: cluster(spec),
+            seen,
+            uids: 0,
+        }
+    }
+
+    /// A cluster whose brain serves and that needs nothing.
+    pub(crate) fn settled(spec: Value) -> Self {
+        let mut world = Self::new(spec);
+        world.settle();
+        world
+    }
+
+    /// Passes, with a kubelet in between, until there is nothing to do.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..10 {
+            let steps = self.pass();
+            self.kubelet();
+            if steps.is_empty() {
+                self.pass();
+                return;
+            }
+        }
+        panic!("still steps after ten passes: {:?}", self.steps());
+    }
+
+    /// Changes the spec, as a user would.
+    pub(crate) fn edit(&mut self, spec: Value) {
+        let mut value = serde_json::to_value(&self.cluster).unwrap();
+        overlay(&mut value["spec"], spec);
+        self.cluster = serde_json::from_value(value).unwrap();
+        *self.cluster.metadata.generation.as_mut().unwrap() += 1;
+    }
+
+    pub(crate) fn wait(&mut self, seconds: i64) {
+        self.seen.now += SignedDuration::from_secs(seconds);
+    }
+
+    pub(crate) fn at(&mut self, now: Timestamp) {
+        self.seen.now = now;
+    }
+
+    pub(crate) fn desired(&self) -> Desired {
+        spec::read(&self.cluster, &settings()).unwrap()
+    }
+
+    pub(crate) fn plan(&self) -> Plan {
+        plan::plan(&self.cluster, &self.desired(), &self.seen).unwrap()
+    }
+
+    /// What would be done now, in words.
+    pub(crate) fn steps(&self) -> Vec<String> {
+        let desired = self.desired();
+        self.plan().steps.iter().map(|step| describe(step, &desired)).collect()
+    }
+
+    /// One pass: what was done, in words. The status is published.
+    pub(crate) fn pass(&mut self) -> Vec<String> {
+        let (desired, plan) = (self.desired(), self.plan());
+        let mut applied = Applied::default();
+        let mut said = Vec::new();
+        let mut observed = Observed {
+            now: self.seen.now,
+            ..Observed::default()
+        };
+        std::mem::swap(&mut observed, &mut self.seen);
+        self.seen = copy(&observed);
+        if !self.cluster.spec.paused {
+            let mut authority = None;
+            for step in &plan.steps {
+                self.carry_out(step, &desired, &mut authority, &mut applied);
+                said.push(describe(step, &desired));
+            }
+        }
+        let pass = Pass {
+            desired: &desired,
+            observed: &observed,
+            plan: &plan,
+            applied: &applied,
+        };
+        self.cluster.status = Some(status::of(&self.cluster, &pass));
+        self.controllers();
+        said
+    }
+
+    fn carry_out(&mut self, step: &Step, desired: &Desired, authority: &mut Option<Authority>, applied: &mut Applied) {
+        let (now, cluster) = (self.seen.now, self.cluster.clone());
+        let renderer = Renderer::new(&cluster, desired);
+        match step {
+            Step::CreateAuthority | Step::RenewAuthority { .. } => {
+                let made = match step {
+                    Step::CreateAuthority => Authority::create("dev", 1, now).unwrap(),
+                    _ => self.authority().renew(now).unwrap(),
+                };
+                self.write(&renderer.authority_secret(made.pair()).unwrap());
+                applied.authority = Some(made.inspected().clone());
+                *authority = Some(made);
+            }
+            Step::PublishBundle { .. } => {
+                let pair = authority.as_ref().unwrap().pair();
+                self.write(&renderer.bundle(&pair.certificate).unwrap());
+            }
+            Step::Issue { leaf, request, .. } => {
+                let signer = authority.take().unwrap_or_else(|| self.authority());
+                let pair = signer.issue(*leaf, request, now).unwrap();
+                self.write(&renderer.leaf_secret(*leaf, &pair, &signer.pair().certificate).unwrap());
+                let certificate = Inspected::read(&pair.certificate).unwrap();
+                applied.leaves.insert(
+                    *leaf,
+                    Stored {
+                        renewal: request.renewal(&certificate),
+                        certificate,
+                    },
+                );
+                *authority = Some(signer);
+            }
+            Step::Apply { object, .. } => self.write(object),
+            Step::Delete { key, .. } => drop(self.seen.objects.remove(key)),
+            Step::ChangeClaim { claim, size, .. } => {
+                let claim = self
+                    .seen
+                    .claims
+                    .iter_mut()
+                    .find(|each| each.name_any() == *claim)
+                    .unwrap();
+                let mut value = serde_json::to_value(&*claim).unwrap();
+                value["spec"]["resources"]["requests"]["storage"] = json!(size);
+                *claim = serde_json::from_value(value).unwrap();
+            }
+            Step::Label { pod, role, .. } => {
+                let labels = self.pod(pod).labels_mut();
+                match role {
+                    Some(role) => drop(labels.insert(ROLE.to_owned(), (*role).to_owned())),
+                    None => drop(labels.remove(ROLE)),
+                }
+            }
+            Step::Replace { pod, .. } => self.seen.pods.retain(|each| each.name_any() != *pod),
+        }
+    }
+
+    fn authority(&self) -> Authority {
+        let key = Key::new(Kind::Secret, "dev-ca");
+        Authority::load(plan::stored_pair(&self.seen.objects[&key], "ca.crt", "ca.key").unwrap()).unwrap()
+    }
+
+    fn write(&mut self, object: &Object) {
+        let former = self.seen.objects.get(&object.key);
+        let uid = former.and_then(|former| former.metadata.uid.clone());
+        let generation = former.and_then(|former| former.metadata.generation).unwrap_or_default() + 1;
+        let status = former.map(|former| former.data["status"].clone());
+        let mut body = object.body.clone();
+        self.uids += 1;
+        body["metadata"]["uid"] = json!(uid.unwrap_or(format!("uid-{}", self.uids)));
+        body["metadata"]["generation"] = json!(generation);
+        if let Some(status) = status {
+            body["status"] = status;
+        }
+        self.seen
+            .objects
+            .insert(object.key.clone(), serde_json::from_value(body).unwrap());
+    }
+
+    /// The StatefulSet controller: adopts the newest template, makes missing pods and claims, removes surplus ones.
+    fn controllers(&mut self) {
+        let Some(set) = self.seen.objects.get_mut(&Key::new(Kind::StatefulSet, "dev")) else {
+            return;
+        };
+        let revision = revision_of(set);
+        set.data["status"] =
+            json!({"observedGeneration": set.metadata.generation, "updateRevision": revision, "replicas": 1});
+        let replicas = usize::try_from(set.data["spec"]["replicas"].as_u64().unwrap()).unwrap();
+        let (template, claim) = (
+            set.data["spec"]["template"].clone(),
+            set.data["spec"]["volumeClaimTemplates"][0].clone(),
+        );
+        self.seen.pods.truncate(replicas);
+        for ordinal in self.seen.pods.len()..replicas {
+            self.uids += 1;
+            let mut pod = template.clone();
+            let metadata = &mut pod["metadata"];
+            metadata["name"] = json!(format!("dev-{ordinal}"));
+            metadata["uid"] = json!(format!("uid-{}", self.uids));
+            metadata["resourceVersion"] = json!(self.uids.to_string());
+            metadata["creationTimestamp"] = json!(status::whole_seconds(self.seen.now));
+            metadata["labels"]["controller-revision-hash"] = json!(revision);
+            self.seen.pods.push(serde_json::from_value::<Pod>(pod).unwrap());
+            self.seen.probes.remove(&format!("dev-{ordinal}"));
+            let name = format!("data-dev-{ordinal}");
+            if self.seen.claims.iter().all(|each| each.name_any() != name) {
+                let mut claim = claim.clone();
+                claim["metadata"]["name"] = json!(name);
+                self.seen
+                    .claims
+                    .push(serde_json::from_value::<PersistentVolumeClaim>(claim).unwrap());
+            }
+        }
+    }
+
+    /// A kubelet: binds claims, starts pods, and their brains answer; the first one leads.
+    pub(crate) fn kubelet(&mut self) {
+        for claim in &mut self.seen.claims {
+            let mut value = serde_json::to_value(&*claim).unwrap();
+            let size = value["spec"]["resources"]["requests"]["storage"].clone();
+            value["status"] = json!({"phase": "Bound", "capacity": {"storage": size}});
+            *claim = serde_json::from_value(value).unwrap();
+        }
+        let names: Vec<String> = self
+            .seen
+            .pods
+            .iter()
+            .filter(|pod| !is_ready(pod))
+            .map(ResourceExt::name_any)
+            .collect();
+        for name in names {
+            self.set_ready(&name, true);
+        }
+        for (member, pod) in (1..).zip(&self.seen.pods) {
+            self.seen.probes.insert(pod.name_any(), Ok(answer(member, 1)));
+        }
+    }
+
+    /// Makes a pod ready since now, or not ready.
+    pub(crate) fn set_ready(&mut self, name: &str, ready: bool) {
+        let now = status::whole_seconds(self.seen.now);
+        let pod = self.pod(name);
+        let mut value = serde_json::to_value(&*pod).unwrap();
+        let word = if ready { "True" } else { "False" };
+        value["status"] = json!({
+            "phase": "Running",
+            "podIP": "10.0.0.1",
+            "conditions": [{"type": "Ready", "status": word, "lastTransitionTime": now}],
+        });
+        *pod = serde_json::from_value(value).unwrap();
+        if !ready {
+            self.seen.probes.remove(name);
+        }
+    }
+
+    pub(crate) fn pod(&mut self, name: &str) -> &mut Pod {
+        self.seen.pods.iter_mut().find(|pod| pod.name_any() == name).unwrap()
+    }
+
+    pub(crate) fn object(&mut self, kind: Kind, name: &str) -> &mut DynamicObject {
+        self.seen.objects.get_mut(&Key::new(kind, name)).unwrap()
+    }
+
+    /// `Status/Reason` of a condition, by the last pass.
+    pub(crate) fn condition(&self, type_: &str) -> String {
+        let conditions = self.cluster.status.as_ref().unwrap().conditions.as_ref().unwrap();
+        let found = conditions.iter().find(|condition| condition.type_ == type_);
+        found.map_or("absent".to_owned(), |condition| {
+            format!("{}/{}", condition.status, condition.reason)
+        })
+    }
+}
+
+/// What a brain answers.
+pub(crate) fn answer(member: u64, leader: u64) -> Answer {
+    Answer {
+        member,
+        leader,
+        epoch: 2,
+        errors: Vec::new(),
+        members: Vec::new(),
+    }
+}
+
+fn copy(seen: &Observed) -> Observed {
+    Observed {
+        now: seen.now,
+        objects: seen.objects.clone(),
+        pods: seen.pods.clone(),
+        claims: seen.claims.clone(),
+        probes: seen.probes.clone(),
+        pod_monitors: seen.pod_monitors,
+    }
+}
+
+fn revision_of(set: &DynamicObject) -> String {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    set.data["spec"]["template"].to_string().hash(&mut hasher);
+    format!("dev-{:x}", hasher.finish())
+}
+
+/// Objects by their key, for tests that look at what was written.
+pub(crate) fn written(world: &World) -> BTreeMap<String, Value> {
+    world
+        .seen
+        .objects
+        .iter()
+        .map(|(key, object)| (key.to_string(), serde_json::to_value(object).unwrap()))
+        .collect()
+}
