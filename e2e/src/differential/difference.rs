@@ -9,7 +9,8 @@ use crate::wire::mvccpb::Event;
 const KEPT: usize = 40;
 const EXAMPLES: usize = 2;
 const SHOWN_LINE: usize = 160;
-const SHOWN_LINES: usize = 24;
+const SHOWN_LINES: usize = 30;
+const CONTEXT: usize = 14;
 
 /// Kinds of differences, each with its first examples.
 #[derive(Debug, Default)]
@@ -96,18 +97,26 @@ fn are_apart(request: &Request, expected: &Answer, got: &Answer) -> bool {
     }
 }
 
+/// What depends on when etcd did what it does beside answering.
+///
 /// The state before an event is read when the event is sent, and is gone if it was compacted: whether an event at the
-/// compacted revision has it depends on when the watcher came.
+/// compacted revision has it depends on when the watcher came. And at that revision the answer to HashKV is what was
+/// noted while compacting, if that is done, with the floor before.
 fn forget_compacted(answer: &mut Answer, floor: i64) {
-    let Answer::Watched(watchers) = answer else { return };
-    for received in watchers.values_mut().flatten() {
-        if let Received::Event(Event {
-            kv: Some(kv), prev_kv, ..
-        }) = received
-            && kv.mod_revision <= floor
-        {
-            *prev_kv = None;
+    match answer {
+        Answer::Watched(watchers) => {
+            for received in watchers.values_mut().flatten() {
+                if let Received::Event(Event {
+                    kv: Some(kv), prev_kv, ..
+                }) = received
+                    && kv.mod_revision <= floor
+                {
+                    *prev_kv = None;
+                }
+            }
         }
+        Answer::HashKv(response) if response.hash_revision == floor => response.compact_revision = 0,
+        _ => {}
     }
 }
 
@@ -124,7 +133,7 @@ fn diff(request: &Request, expected: &Answer, got: &Answer) -> (String, String) 
         .count();
     let mut lines = String::new();
     for (mark, side) in [('-', &expected), ('+', &got)] {
-        let differing = &side[same.saturating_sub(3)..side.len() - tail];
+        let differing = &side[same.saturating_sub(CONTEXT)..side.len() - tail];
         for line in differing.iter().take(SHOWN_LINES) {
             lines.push_str(&format!("  {mark} {}\n", shorten(line, SHOWN_LINE)));
         }

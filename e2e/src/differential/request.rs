@@ -86,7 +86,10 @@ impl Request {
     /// Whether it may change what is stored or watched.
     pub fn writes(&self) -> bool {
         use Request as R;
-        matches!(self, R::Put(_) | R::DeleteRange(_) | R::Txn(_) | R::Compact(_) | R::Revoke(_) | R::Watch { .. })
+        matches!(
+            self,
+            R::Put(_) | R::DeleteRange(_) | R::Txn(_) | R::Compact(_) | R::Revoke(_) | R::Watch { .. }
+        )
     }
 
     /// The name of the method.

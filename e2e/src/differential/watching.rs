@@ -63,15 +63,19 @@ impl Stream {
     /// # Errors
     ///
     /// The server refuses, or answers something else.
-    pub async fn open(
-        channel: Channel,
-        create: pb::WatchCreateRequest,
-    ) -> anyhow::Result<(Self, pb::WatchResponse)> {
+    pub async fn open(channel: Channel, create: pb::WatchCreateRequest) -> anyhow::Result<(Self, pb::WatchResponse)> {
         let (requests, queue) = self::channel(64);
         let fragment = create.fragment;
-        requests.send(request(RequestUnion::CreateRequest(create))).await.context("queue the first request")?;
+        requests
+            .send(request(RequestUnion::CreateRequest(create)))
+            .await
+            .context("queue the first request")?;
         let mut client = WatchClient::new(channel).max_decoding_message_size(usize::MAX);
-        let responses = client.watch(ReceiverStream::new(queue)).await.context("open a watch stream")?.into_inner();
+        let responses = client
+            .watch(ReceiverStream::new(queue))
+            .await
+            .context("open a watch stream")?
+            .into_inner();
         let mut stream = Self {
             requests,
             responses,
@@ -101,7 +105,8 @@ impl Stream {
     ///
     /// The stream ended or broke a promise.
     pub async fn cancel(&mut self, id: i64, known: bool) -> anyhow::Result<Option<pb::WatchResponse>> {
-        self.ask(RequestUnion::CancelRequest(pb::WatchCancelRequest { watch_id: id })).await?;
+        self.ask(RequestUnion::CancelRequest(pb::WatchCancelRequest { watch_id: id }))
+            .await?;
         while known {
             match self.next().await? {
                 Message::Canceled(response) if response.watch_id == id => return Ok(Some(response)),
@@ -124,7 +129,8 @@ impl Stream {
             if self.watchers.is_empty() {
                 break;
             }
-            self.ask(RequestUnion::ProgressRequest(pb::WatchProgressRequest {})).await?;
+            self.ask(RequestUnion::ProgressRequest(pb::WatchProgressRequest {}))
+                .await?;
             if self.wait_progress(revision, deadline).await? {
                 break;
             }
@@ -138,7 +144,10 @@ impl Stream {
             let quiet = Instant::now() + ASK_AGAIN;
             let watchers = &self.watchers;
             let Ok(message) = timeout_at(quiet.min(deadline), self.responses.message()).await else {
-                ensure!(Instant::now() < deadline, "no progress at revision {revision} within {SETTLE:?}: {watchers:?}");
+                ensure!(
+                    Instant::now() < deadline,
+                    "no progress at revision {revision} within {SETTLE:?}: {watchers:?}"
+                );
                 return Ok(false);
             };
             match self.take(message?.context("the watch stream ended")?)? {
@@ -171,7 +180,10 @@ impl Stream {
             match self.next().await? {
                 Message::Created(response) => {
                     if !response.canceled {
-                        let watcher = Watcher { fragment, ..Watcher::default() };
+                        let watcher = Watcher {
+                            fragment,
+                            ..Watcher::default()
+                        };
                         self.watchers.insert(response.watch_id, watcher);
                     }
                     return Ok(response);
@@ -186,30 +198,48 @@ impl Stream {
         if response.compact_revision != 0 {
             self.compacted.push(response.watch_id);
         }
-        self.received.entry(response.watch_id).or_default().push(Received::Control(response));
+        self.received
+            .entry(response.watch_id)
+            .or_default()
+            .push(Received::Control(response));
     }
 
     async fn ask(&self, union: RequestUnion) -> anyhow::Result<()> {
-        self.requests.send(request(union)).await.ok().context("the watch stream ended")
+        self.requests
+            .send(request(union))
+            .await
+            .ok()
+            .context("the watch stream ended")
     }
 
     async fn next(&mut self) -> anyhow::Result<Message> {
-        let message = timeout(SETTLE, self.responses.message()).await.context("silence on the watch stream")?;
+        let message = timeout(SETTLE, self.responses.message())
+            .await
+            .context("silence on the watch stream")?;
         self.take(message.context("watch stream")?.context("the watch stream ended")?)
     }
 
     fn take(&mut self, response: pb::WatchResponse) -> anyhow::Result<Message> {
         let id = response.watch_id;
         if let Some(other) = self.fragmented {
-            ensure!(other == id, "a message of watcher {id} inside the fragments of watcher {other}");
+            ensure!(
+                other == id,
+                "a message of watcher {id} inside the fragments of watcher {other}"
+            );
         }
         self.fragmented = response.fragment.then_some(id);
         if response.created {
-            ensure!(response.events.is_empty(), "events in the message that says that watcher {id} is created");
+            ensure!(
+                response.events.is_empty(),
+                "events in the message that says that watcher {id} is created"
+            );
             return Ok(Message::Created(response));
         }
         if response.canceled {
-            ensure!(self.watchers.remove(&id).is_some() || response.compact_revision == 0, "watcher {id} ends twice");
+            ensure!(
+                self.watchers.remove(&id).is_some() || response.compact_revision == 0,
+                "watcher {id} ends twice"
+            );
             return Ok(Message::Canceled(response));
         }
         if response.events.is_empty() {
@@ -228,19 +258,37 @@ impl Stream {
             }
         }
         let asked = response.watch_id == NOBODY;
-        Ok(if asked { Message::Progress(revision) } else { Message::Events })
+        Ok(if asked {
+            Message::Progress(revision)
+        } else {
+            Message::Events
+        })
     }
 
     fn events(&mut self, response: pb::WatchResponse) -> anyhow::Result<()> {
         let id = response.watch_id;
-        let watcher = self.watchers.get_mut(&id).with_context(|| format!("events of watcher {id}, which is none"))?;
+        let watcher = self
+            .watchers
+            .get_mut(&id)
+            .with_context(|| format!("events of watcher {id}, which is none"))?;
         let head = response.header.as_ref().map_or(0, |header| header.revision);
         let mut first = true;
         for event in response.events {
             let revision = revision(&event)?;
-            ensure!(revision > watcher.complete, "an event of {revision} after progress at {}", watcher.complete);
-            ensure!(revision >= watcher.last, "an event of {revision} after one of {}", watcher.last);
-            ensure!(revision <= head, "an event of {revision} in a message of revision {head}");
+            ensure!(
+                revision > watcher.complete,
+                "an event of {revision} after progress at {}",
+                watcher.complete
+            );
+            ensure!(
+                revision >= watcher.last,
+                "an event of {revision} after one of {}",
+                watcher.last
+            );
+            ensure!(
+                revision <= head,
+                "an event of {revision} in a message of revision {head}"
+            );
             let torn = first && revision == watcher.last && !watcher.fragment;
             ensure!(!torn, "events of revision {revision} in two messages of watcher {id}");
             (watcher.last, first) = (revision, false);
@@ -251,9 +299,15 @@ impl Stream {
 }
 
 fn revision(event: &Event) -> anyhow::Result<i64> {
-    event.kv.as_ref().map(|kv| kv.mod_revision).context("an event without a key")
+    event
+        .kv
+        .as_ref()
+        .map(|kv| kv.mod_revision)
+        .context("an event without a key")
 }
 
 fn request(union: RequestUnion) -> pb::WatchRequest {
-    pb::WatchRequest { request_union: Some(union) }
+    pb::WatchRequest {
+        request_union: Some(union),
+    }
 }

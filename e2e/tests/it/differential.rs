@@ -19,7 +19,10 @@ async fn run(subject: &Program, subject_flags: &[&str], requests: usize) -> Repo
     let progress = Progress::stderr();
     let now = || u64::from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos());
     let seed = number(SEED).unwrap_or_else(now);
-    progress.say(format_args!("{SEED}={seed}: {requests} requests to etcd and {}", subject.name));
+    progress.say(format_args!(
+        "{SEED}={seed}: {requests} requests to etcd and {}",
+        subject.name
+    ));
     let etcd = Server::start(&Program::etcd(&progress).unwrap(), FLAGS).unwrap();
     let subject = Server::start(subject, &[FLAGS, subject_flags].concat()).unwrap();
     let report = compare(&etcd, &subject, seed, requests, &progress).await.unwrap();
@@ -50,5 +53,8 @@ async fn an_etcd_with_other_limits_is_told_apart() {
     let etcd = Program::etcd(&Progress::stderr()).unwrap();
     let report = run(&etcd, &["--max-txn-ops=5"], 2_000).await;
     assert!(!report.equal());
-    assert!(report.to_string().contains("too many operations in txn request"), "{report}");
+    assert!(
+        report.to_string().contains("too many operations in txn request"),
+        "{report}"
+    );
 }

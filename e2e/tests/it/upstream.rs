@@ -8,7 +8,9 @@ use e2e::upstream::{CACHER, ETCD3, FACTORY, Suite};
 
 fn passes(suite: Suite) {
     let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(suite.package.replace('/', "-") + ".log");
-    suite.run(&Program::kubebrain().unwrap(), &log, &Progress::stderr()).unwrap();
+    suite
+        .run(&Program::kubebrain().unwrap(), &log, &Progress::stderr())
+        .unwrap();
 }
 
 #[test]
