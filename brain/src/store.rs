@@ -64,7 +64,7 @@ pub async fn start<L: Log, R: Rows>(
     let hub = Hub::new(options.watch, state.view().revision);
     let publish = {
         let hub = hub.clone();
-        move |committed| hub.publish(Vec::<Arc<_>>::from(committed))
+        move |committed| hub.publish(committed)
     };
     let background = Materializer::new(
         (log.clone(), rows.clone()),

@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::grpc::Grpc;
+use crate::wire::{Answer, Request, Target};
 
 const START: Duration = Duration::from_secs(60);
 
@@ -62,6 +63,22 @@ impl Kubebrain {
             child,
             client: Grpc::connect(client_url).await,
             _said: said,
+        }
+    }
+
+    /// SIGKILL at once or some time `after` a request was handed to the connection. Answers the request's answer, if it arrived.
+    pub(crate) async fn kill_during(mut self, request: Request, after: Option<Duration>) -> Option<Answer> {
+        let kill = async {
+            if let Some(after) = after {
+                tokio::time::sleep(after).await;
+            }
+            self.child.start_kill().unwrap();
+        };
+        let (answer, ()) = tokio::join!(self.client.call(request), kill);
+        self.child.wait().await.unwrap();
+        match answer {
+            Err(refusal) if !refusal.text.starts_with("etcdserver: ") => None, // the connection broke
+            answer => Some(answer),
         }
     }
 

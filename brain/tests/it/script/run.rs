@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Script;
 use crate::model::Model;
 use crate::same::canonical;
-use crate::wire::{Request, Response, Target};
+use crate::wire::{Answer, Request, Response, Target, pb};
 
 /// A script under way. It may go on against another target that has the same state, as a server that was restarted.
 pub(crate) struct Run {
@@ -71,6 +71,52 @@ impl Run {
         }
     }
 
+    /// The next request of the script that changes keys, whatever else it would ask before.
+    pub(crate) fn next_write(&mut self) -> Request {
+        loop {
+            let request = self.script.next(&self.model);
+            let mut after = self.model.clone();
+            let is_write = matches!(request, Request::Put(_) | Request::Delete(_) | Request::Txn(_));
+            if is_write && after.answer(&request).is_ok() && after.revision() > self.model.revision() {
+                return request;
+            }
+        }
+    }
+
+    /// Takes note of a request whose answer did not arrive (`None`): `target` shows whether all of it was done, or nothing.
+    /// Answers which.
+    ///
+    /// # Panics
+    /// It was done in part; or not at all, although it was acknowledged.
+    pub(crate) async fn settle(&mut self, target: &mut impl Target, request: Request, answer: Option<Answer>) -> bool {
+        let mut after = self.model.clone();
+        let expected = canonical(&request, after.answer(&request));
+        let acknowledged = answer.is_some();
+        if let Some(answer) = answer {
+            assert_eq!(canonical(&request, answer), expected, "seed {}", self.seed);
+        }
+        let everything = pb::RangeRequest {
+            key: bytes::Bytes::from_static(b"\0"),
+            range_end: bytes::Bytes::from_static(b"\0"),
+            ..pb::RangeRequest::default()
+        };
+        let everything = Request::Range(everything);
+        let found = canonical(&everything, target.call(everything.clone()).await);
+        let done = found == after.answer(&everything);
+        if done {
+            self.model = after;
+        } else {
+            let seed = self.seed;
+            assert!(!acknowledged, "seed {seed}: lost what was acknowledged: {request:#?}");
+            assert_eq!(
+                found,
+                self.model.answer(&everything),
+                "seed {seed}: done in part: {request:#?}"
+            );
+        }
+        done
+    }
+
     /// A run in which nothing is refused, or everything, proves nothing.
     ///
     /// # Panics
@@ -118,7 +164,7 @@ mod tests {
     }
 
     impl Target for Liar {
-        async fn call(&mut self, mut request: Request) -> crate::wire::Answer {
+        async fn call(&mut self, mut request: Request) -> Answer {
             self.asked += 1;
             if let Request::Grant(grant) = &mut request
                 && grant.id == 0
