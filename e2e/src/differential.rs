@@ -22,6 +22,7 @@ pub mod request;
 pub mod script;
 pub mod watching;
 
+use answer::Answer;
 use client::Client;
 use difference::Differences;
 use script::Script;
