@@ -456,7 +456,7 @@ fn a_pause_holds_back_every_step_and_shows_what_is_held_back() {
 }
 
 /// Three members, as other storages will have them: who is replaced next.
-fn next(leader: usize, ready: [bool; 3], outdated: [bool; 3]) -> (Vec<String>, Option<String>) {
+fn next(leader: usize, ready: [bool; 3], outdated: [bool; 3], leaving: [bool; 3]) -> (Vec<String>, Option<String>) {
     let mut world = World::settled(json!({}));
     world.wait(3600);
     let mut template = world.seen.pods[0].clone();
@@ -484,6 +484,10 @@ fn next(leader: usize, ready: [bool; 3], outdated: [bool; 3]) -> (Vec<String>, O
             world.set_ready(&name, false);
         }
     }
+    let now = Time(world.seen.now);
+    for (pod, leaving) in world.seen.pods.iter_mut().zip(leaving) {
+        pod.metadata.deletion_timestamp = leaving.then(|| now.clone());
+    }
     let mut desired = world.desired();
     desired.replicas = 3;
     let mut plan = Plan::default();
@@ -500,7 +504,7 @@ fn next(leader: usize, ready: [bool; 3], outdated: [bool; 3]) -> (Vec<String>, O
 fn members_are_replaced_one_by_one_the_leader_last() {
     let (all, none) = ([true; 3], [false; 3]);
     let check = |leader, ready, outdated, expected: &str| {
-        let (steps, waiting) = next(leader, ready, outdated);
+        let (steps, waiting) = next(leader, ready, outdated, none);
         assert_eq!(
             steps.first().cloned().or(waiting).unwrap_or_default(),
             expected,
@@ -520,4 +524,18 @@ fn members_are_replaced_one_by_one_the_leader_last() {
         [true, true, false],
         "dev-2 is not ready for 10 s yet",
     );
+}
+
+#[test]
+fn nobody_is_replaced_while_a_member_is_on_its_way_out() {
+    for ready in [true, false] {
+        let (steps, waiting) = next(0, [true, ready, true], [false, true, true], [false, false, true]);
+        assert_eq!((steps, waiting.as_deref()), (vec![], Some("a pod is being deleted")));
+    }
+}
+
+#[test]
+fn nobody_is_replaced_before_the_newest_template_is_written() {
+    let (steps, _) = rolling(|world| world.edit(json!({"restartedAt": "2"})));
+    assert_eq!(steps, ["apply StatefulSet dev"]);
 }
