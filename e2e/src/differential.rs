@@ -89,7 +89,7 @@ pub async fn compare(
             !is_gone(&expected),
             "seed {seed}, request {index}, {request:?}: the reference is gone: {expected:?}"
         );
-        let got = got.unwrap_or_else(|error| answer::Answer::Broken(format!("{error:#}")));
+        let got = got.unwrap_or_else(|error| Answer::Broken(format!("{error:#}")));
         events += expected.events();
         script.learn(&request, &expected);
         let apart = differences.compare(index, &request, expected, got, script.compacted());

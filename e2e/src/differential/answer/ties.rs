@@ -42,10 +42,15 @@ fn in_range(request: &pb::RangeRequest, response: &mut pb::RangeResponse) {
         return;
     }
     let mut groups: Vec<&mut [KeyValue]> = response.kvs.chunk_by_mut(|a, b| rank(target, a, b).is_eq()).collect();
-    // without an order the limit came before the sort, so there all are known
-    let cut = (response.more && order != SortOrder::None)
-        .then(|| groups.pop())
-        .flatten();
+    // with neither an order nor bounds the limit came before the sort, so there all are known
+    let bounds = [
+        request.min_mod_revision,
+        request.max_mod_revision,
+        request.min_create_revision,
+        request.max_create_revision,
+    ];
+    let sorted_first = order != SortOrder::None || bounds.iter().any(|bound| *bound != 0);
+    let cut = (response.more && sorted_first).then(|| groups.pop()).flatten();
     for tie in groups {
         tie.sort_by(|a, b| a.key.cmp(&b.key));
     }
