@@ -4,7 +4,8 @@ TARGET := $(shell rustc -vV | sed -n 's/^host: //p')
 # One profile for what is tested, put into images and measured. Linked statically, because images hold nothing else.
 export RUSTFLAGS := -C target-feature=+crt-static
 CARGO_FLAGS := --release --locked --target $(TARGET)
-PROGRAMS := target/$(TARGET)/release
+export CARGO_TARGET_DIR ?= $(CURDIR)/target
+PROGRAMS := $(CARGO_TARGET_DIR)/$(TARGET)/release
 CLUSTER := $(PROGRAMS)/cluster
 
 .DEFAULT_GOAL := help
