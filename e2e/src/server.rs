@@ -278,9 +278,15 @@ pub fn command(program: &Program) -> Command {
     command
 }
 
+/// Starts a process of [`command`].
+///
 /// The kernel sends the death signal when the *thread* ends that started the process, so all are started by one that
 /// ends with the process.
-fn spawn(command: Command) -> anyhow::Result<Child> {
+///
+/// # Errors
+///
+/// It cannot be started.
+pub fn spawn(command: Command) -> anyhow::Result<Child> {
     type Order = (Command, SyncSender<std::io::Result<Child>>);
     static STARTER: Mutex<Option<SyncSender<Order>>> = Mutex::new(None);
     let (reply, answer) = sync_channel(1);

@@ -1,0 +1,87 @@
+//! The requests that are sent, and what they do when they are right.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use e2e::wire::etcdserverpb as pb;
+use pb::compare::{CompareResult, CompareTarget, TargetUnion};
+use pb::request_op::Request as Op;
+use prost::Message;
+
+/// The key that all updates meet at.
+pub(crate) const HOT: &[u8] = b"/registry/bench/hot";
+/// The prefix of the listed keys, and where it ends.
+pub(crate) const LISTED: (&[u8], &[u8]) = (b"/registry/listed/", b"/registry/listed0");
+const VALUE: usize = 512;
+
+/// As kube-apiserver updates: compare the mod revision, then put, else get. The same bytes are sent again and again, so
+/// the revision is compared with what holds each time: that it is greater than 0, of a key that is there.
+pub(crate) fn update() -> pb::TxnRequest {
+    let key = Bytes::from_static(HOT);
+    let compare = pb::Compare {
+        result: CompareResult::Greater.into(),
+        target: CompareTarget::Mod.into(),
+        key: key.clone(),
+        target_union: Some(TargetUnion::ModRevision(0)),
+        range_end: Bytes::new(),
+    };
+    let get = pb::RangeRequest {
+        key,
+        ..pb::RangeRequest::default()
+    };
+    pb::TxnRequest {
+        compare: vec![compare],
+        success: vec![pb::RequestOp {
+            request: Some(Op::RequestPut(put())),
+        }],
+        failure: vec![pb::RequestOp {
+            request: Some(Op::RequestRange(get)),
+        }],
+    }
+}
+
+/// 512 bytes under the hot key.
+pub(crate) fn put() -> pb::PutRequest {
+    pb::PutRequest {
+        key: Bytes::from_static(HOT),
+        value: vec![b'v'; VALUE].into(),
+        ..pb::PutRequest::default()
+    }
+}
+
+/// The hot key.
+pub(crate) fn get() -> pb::RangeRequest {
+    pb::RangeRequest {
+        key: Bytes::from_static(HOT),
+        ..pb::RangeRequest::default()
+    }
+}
+
+/// All listed keys.
+pub(crate) fn list() -> pb::RangeRequest {
+    let (key, range_end) = (Bytes::from_static(LISTED.0), Bytes::from_static(LISTED.1));
+    pb::RangeRequest {
+        key,
+        range_end,
+        ..pb::RangeRequest::default()
+    }
+}
+
+/// Writes a message as the body of a call: not compressed, its length, itself.
+pub(crate) fn write(message: &impl Message, path: &Path) -> anyhow::Result<()> {
+    let bytes = message.encode_to_vec();
+    let mut body = vec![0];
+    body.extend(
+        u32::try_from(bytes.len())
+            .context("a body of that length")?
+            .to_be_bytes(),
+    );
+    body.extend(bytes);
+    std::fs::write(path, body).with_context(|| format!("write {}", path.display()))
+}
+
+/// Bytes of a response as the body of an answer.
+pub(crate) fn framed(message: &impl Message) -> u64 {
+    message.encoded_len() as u64 + 5
+}
