@@ -1,6 +1,7 @@
 //! What real programs do with a brain, over public protocols only.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod bad_input;
 mod crash;
 mod demo;
 mod differential;

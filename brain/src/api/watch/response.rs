@@ -5,7 +5,7 @@ use prost::Message;
 use prost::encoding::encoded_len_varint;
 
 use super::request::{Form, Refused};
-use crate::mvcc::{Event, EventKind, KeyValue};
+use crate::mvcc::{Event, EventKind, KeyValue, Revision};
 use crate::pb::etcdserverpb::{ResponseHeader, WatchResponse};
 use crate::pb::mvccpb;
 use crate::watch::{Entry, PrevKv};
@@ -64,17 +64,27 @@ pub(super) fn progress(header: ResponseHeader, watch_id: i64) -> WatchResponse {
     }
 }
 
-/// One response with all events; several, of which all but the last say so, if it is too long and may be cut.
+/// One response with all events; several, of which all but the last say so, if it is too long and may be cut. The version
+/// before an event at or before `floor` is compacted: clients that need it are to find out, and not to depend on how
+/// much of it is still in memory.
 pub(super) fn events(
     header: ResponseHeader,
     watch_id: i64,
     entries: &[Arc<Entry>],
     form: Form,
+    floor: Revision,
     max_fragment_bytes: usize,
 ) -> Vec<WatchResponse> {
+    let form_of = |entry: &Entry| {
+        if entry.revision() <= floor {
+            PrevKv::Omitted
+        } else {
+            form.prev_kv
+        }
+    };
     let events: Vec<Bytes> = entries
         .iter()
-        .map(|entry| entry.encoded(form.prev_kv, encode))
+        .map(|entry| entry.encoded(form_of(entry), encode))
         .collect();
     let whole = WatchResponse {
         events,

@@ -21,6 +21,8 @@ struct Watcher {
     form: Form,
     notify: Notify,
     start: Option<Revision>,
+    /// The compacted revision when the watcher came: of what was there before that, nothing is told.
+    floor: Revision,
     queued: bool,
 }
 
@@ -110,6 +112,7 @@ impl<H: History> Watchers<H> {
                 Notify::Never
             },
             start: create.start,
+            floor: self.shared.replay.history().compacted(),
             queued: false,
         };
         self.by_id.insert(id, watcher);
@@ -272,7 +275,7 @@ impl<H: History> Watchers<H> {
         }
         let header = self.shared.header(batch.revision);
         let limit = self.shared.max_fragment_bytes();
-        response::events(header, id, &batch.entries, watcher.form, limit)
+        response::events(header, id, &batch.entries, watcher.form, watcher.floor, limit)
     }
 
     /// Ends a watcher that needs what is compacted.

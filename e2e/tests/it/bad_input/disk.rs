@@ -1,0 +1,153 @@
+//! A full disk: no more writes, but reads and deletions, and nothing lost.
+
+use super::*;
+use std::process::Command;
+
+/// A small file system in memory, unmounted at the end.
+struct Small(TempDir);
+
+impl Small {
+    fn mount(mib: usize) -> Self {
+        assert!(rustix::process::geteuid().is_root(), "mounting needs root");
+        let dir = TempDir::new().unwrap();
+        let options = format!("size={mib}m,mode=0700");
+        run(Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &options, "tmpfs"])
+            .arg(dir.path()));
+        Self(dir)
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        // lazily, because a server may not be quite gone
+        run(Command::new("umount").arg("--lazy").arg(self.0.path()));
+    }
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+const NO_SPACE: &str = "etcdserver: mvcc: database space exceeded";
+
+/// Writes until it is refused; the number of what was acknowledged.
+async fn fill(server: &Server) -> usize {
+    let mut kv = kv(server).await;
+    for n in 0..2_000 {
+        if let Err(status) = kv.put(put(format!("full/{n:04}"), vec![b'v'; 100_000])).await {
+            let said = (status.code(), status.message());
+            assert_eq!(
+                said,
+                (Code::ResourceExhausted, NO_SPACE),
+                "write {n}: {}",
+                server.last_lines()
+            );
+            return n;
+        }
+    }
+    panic!("200 MB fit");
+}
+
+async fn check(kv: &mut KvClient<Channel>, acknowledged: usize) {
+    let all = pb::RangeRequest {
+        key: b"full/".to_vec().into(),
+        range_end: b"full0".to_vec().into(),
+        keys_only: true,
+        ..pb::RangeRequest::default()
+    };
+    let found = kv.range(all).await.unwrap().into_inner();
+    // what was refused may be there or not: it was never said that it is not
+    assert!(
+        found.kvs.len() == acknowledged || found.kvs.len() == acknowledged + 1,
+        "{} found",
+        found.kvs.len()
+    );
+    for (n, kv) in found.kvs.iter().take(acknowledged).enumerate() {
+        assert_eq!(kv.key, format!("full/{n:04}"));
+    }
+}
+
+async fn works_when_full(server: &Server, acknowledged: usize) {
+    let mut kv = kv(server).await;
+    refused(kv.put(put("one", "more")).await, Code::ResourceExhausted, NO_SPACE);
+    check(&mut kv, acknowledged).await;
+    let delete = pb::DeleteRangeRequest {
+        key: b"full/0000".to_vec().into(),
+        ..pb::DeleteRangeRequest::default()
+    };
+    assert_eq!(kv.delete_range(delete).await.unwrap().into_inner().deleted, 1);
+    let restore = kv.range(get("full/0000")).await.unwrap().into_inner();
+    assert_eq!(restore.count, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_stops_writes_and_nothing_else() {
+    let small = Small::mount(160);
+    let program = Program::kubebrain().unwrap();
+    let data = small.0.path().join("data");
+    let server = Server::start_in(&program, &data, &[]).unwrap();
+    let acknowledged = fill(&server).await;
+    assert!(acknowledged > 100, "only {acknowledged} values fit");
+    works_when_full(&server, acknowledged).await;
+    server.kill().unwrap();
+    let server = Server::start_in(&program, &data, &[]).unwrap();
+    let mut kv = kv(&server).await;
+    let last = kv
+        .range(get(&format!("full/{:04}", acknowledged - 1)))
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(last.count, 1, "an acknowledged write is lost");
+    server.stop().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_stops_writes_until_there_is_room_and_the_alarm_is_lowered() {
+    use pb::maintenance_client::MaintenanceClient;
+    let server = brain(&["--quota-backend-bytes=20000000"]);
+    let mut kv = kv(&server).await;
+    let acknowledged = fill(&server).await;
+    works_when_full(&server, acknowledged).await;
+    let all = pb::DeleteRangeRequest {
+        key: b"full/".to_vec().into(),
+        range_end: b"full0".to_vec().into(),
+        ..pb::DeleteRangeRequest::default()
+    };
+    let revision = kv
+        .delete_range(all)
+        .await
+        .unwrap()
+        .into_inner()
+        .header
+        .unwrap()
+        .revision;
+    kv.compact(pb::CompactionRequest {
+        revision,
+        physical: true,
+    })
+    .await
+    .unwrap();
+    let mut maintenance = MaintenanceClient::new(server.connect().await.unwrap());
+    maintenance.defragment(pb::DefragmentRequest {}).await.unwrap();
+    let raised = maintenance
+        .alarm(pb::AlarmRequest::default())
+        .await
+        .unwrap()
+        .into_inner()
+        .alarms;
+    assert_eq!(raised.len(), 1);
+    let lower = pb::AlarmRequest {
+        action: 2,
+        member_id: raised[0].member_id,
+        alarm: raised[0].alarm,
+    };
+    maintenance.alarm(lower).await.unwrap();
+    kv.put(put("one", "more")).await.unwrap();
+    server.stop().unwrap();
+}
