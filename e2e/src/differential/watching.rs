@@ -107,14 +107,16 @@ impl Stream {
     pub async fn cancel(&mut self, id: i64, known: bool) -> anyhow::Result<Option<pb::WatchResponse>> {
         self.ask(RequestUnion::CancelRequest(pb::WatchCancelRequest { watch_id: id }))
             .await?;
-        while known {
+        if !known {
+            return Ok(None);
+        }
+        loop {
             match self.next().await? {
                 Message::Canceled(response) if response.watch_id == id => return Ok(Some(response)),
                 Message::Created(response) | Message::Canceled(response) => self.note(response),
                 Message::Progress(_) | Message::Events => {}
             }
         }
-        Ok(None)
     }
 
     /// Waits until all events up to `revision` have come, and gives what came since the last time.

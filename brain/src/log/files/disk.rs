@@ -123,13 +123,12 @@ impl Disk {
         file.write_all_at(bytes, at)
     }
 
-    /// Answers when the bytes of `file` are on disk.
     /// A disk whose syncs are told to somebody.
+    #[allow(clippy::field_reassign_with_default, reason = "a test build has more fields")]
     pub(super) fn observed(on_sync: SyncObserver) -> Self {
-        Self {
-            on_sync: Some(on_sync),
-            ..Self::default()
-        }
+        let mut disk = Self::default();
+        disk.on_sync = Some(on_sync);
+        disk
     }
 
     /// Syncs the data of a batch.
@@ -142,6 +141,7 @@ impl Disk {
         synced
     }
 
+    /// Answers when the bytes of `file` are on disk.
     pub(super) fn sync(&self, file: &File) -> io::Result<()> {
         #[cfg(test)]
         self.faults.syncs.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
