@@ -67,9 +67,9 @@ impl Report {
             let ratio = brain.zip(etcd).map(|(brain, etcd)| brain / etcd);
             let (name, unit) = (&row.name, row.unit.name());
             // writing to a String cannot fail
-            write!(
+            writeln!(
                 table,
-                "{name:<42} {:>12} {:>12} {:>8}  {unit}\n",
+                "{name:<42} {:>12} {:>12} {:>8}  {unit}",
                 number(brain),
                 number(etcd),
                 number(ratio)
