@@ -15,6 +15,7 @@ pub mod sequencer;
 pub mod watch;
 
 pub mod api;
+pub mod member;
 pub mod store;
 
 pub mod data_dir;

@@ -9,7 +9,7 @@ use std::fmt;
 use bytes::Bytes;
 
 pub use self::faulty::{Fault, Faulty};
-pub use self::files::{FileLog, OpenError, Options};
+pub use self::files::{FileLog, OpenError, Options, SyncObserver};
 pub use self::mem::MemLog;
 
 mod faulty;

@@ -5,31 +5,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use brain::api::cluster::ClusterService;
-use brain::api::health::StoreHealth;
-use brain::api::kv::KvService;
-use brain::api::lease::LeaseService;
-use brain::api::maintenance::MaintenanceService;
 use brain::api::request::Limits;
 use brain::api::store::Store;
-use brain::api::watch::{Options as WatchServiceOptions, WatchService};
 use brain::data_dir::{DataDir, Identity};
-use brain::flags::url::Url;
-use brain::flags::{Config, Quota};
-use brain::log::{FileLog, Log};
+use brain::flags::{AutoCompaction, Config, Quota};
+use brain::log::{FileLog, Log, SyncObserver};
+use brain::member::{self, Member};
 use brain::metrics::Metrics;
-use brain::pb::etcdserverpb as pb;
+use brain::mvcc::auto_compact::{self, Retention};
 use brain::process;
 use brain::rows::Rows;
 use brain::rows::fjall::FjallRows;
 use brain::sequencer::Options as SequencerOptions;
-use brain::serve::{Server, Services};
-use brain::state::State;
+use brain::serve::Server;
 use brain::store::{self, DiskSpace};
 use brain::tasks::Tasks;
-use brain::watch::{self, History, Hub};
+use brain::watch;
 use tokio_util::sync::CancellationToken;
-use tonic::service::Routes;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -48,7 +40,14 @@ async fn run(config: Config) -> anyhow::Result<()> {
         cluster_id: rand::random(),
         member_id: rand::random(),
     })?;
-    let log = FileLog::open(&dir.path().join("log"), brain::log::Options::default()).context("open the log")?;
+    let metrics = Arc::new(Metrics::new(config.extensive_metrics));
+    let fsync = metrics.disk.wal_fsync.clone();
+    let log_options = brain::log::Options {
+        unsafe_no_fsync: config.unsafe_no_fsync,
+        ..Default::default()
+    };
+    let on_sync = SyncObserver::new(move |took| fsync.observe(took.as_secs_f64()));
+    let log = FileLog::open_observed(&dir.path().join("log"), log_options, on_sync).context("open the log")?;
     let rows =
         FjallRows::open(&dir.path().join("rows"), brain::rows::fjall::Options::default()).context("open the rows")?;
     let stop = CancellationToken::new();
@@ -71,7 +70,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         lease: Duration::ZERO,
     };
     let space = DiskSpace::new(dir.path(), quota)?;
-    let running = store::start((log.clone(), rows.clone()), options.clone(), space, &mut tasks, &stop).await?;
+    let running = store::start((log.clone(), rows.clone()), options, &metrics, space, &mut tasks, &stop).await?;
     let api = Store {
         state: running.state.clone(),
         sequencer: running.sequencer.clone(),
@@ -83,12 +82,24 @@ async fn run(config: Config) -> anyhow::Result<()> {
         cluster_id: dir.identity().cluster_id,
         member_id: dir.identity().member_id,
     };
-    let size: Size = Arc::new(move || log.size() + rows.size());
-    let watches = (running.hub.clone(), running.history);
     let (_leader, has_leader) = tokio::sync::watch::channel(true);
     // Clients leave first, the store ends when they are gone; if it ends before, they leave too.
     let leave = stop.child_token();
-    let services = services(&config, &api, watches, has_leader, &size, &leave);
+    if let Some(retention) = retention(config.auto_compaction) {
+        let (state, stop) = (api.state.clone(), stop.clone());
+        let compaction = auto_compact::run(retention, api.sequencer.clone(), move || state.view().revision, stop);
+        tasks.spawn("automatic compaction", compaction);
+    }
+    let member = Member {
+        store: api,
+        hub: running.hub,
+        history: running.history,
+        has_leader,
+        size: Arc::new(move || log.size() + rows.size()),
+        metrics,
+        leave: leave.clone(),
+    };
+    let services = member::services(&config, member);
     let urls = server.bound()?;
     process::follow_signals(&leave, &stop, &mut tasks)?;
     server.start(services, &leave, &stop, GRACE, &mut tasks);
@@ -96,88 +107,11 @@ async fn run(config: Config) -> anyhow::Result<()> {
     tasks.join().await
 }
 
-/// Bytes that the store occupies.
-type Size = Arc<dyn Fn() -> u64 + Send + Sync>;
-
-/// What is served over the store.
-fn services<H: History, R: Rows>(
-    config: &Config,
-    api: &Store<R>,
-    (hub, history): (Hub, H),
-    has_leader: tokio::sync::watch::Receiver<bool>,
-    size: &Size,
-    leave: &CancellationToken,
-) -> Services {
-    let watches = WatchService::new(
-        hub,
-        history,
-        WatchServiceOptions {
-            max_request_bytes: config.limits.max_request_bytes,
-            progress_notify_interval: config.watch_progress_notify_interval,
-            cluster_id: api.cluster_id,
-            member_id: api.member_id,
-            raft_term: api.state.epoch_cell(),
-            has_leader,
-            stop: leave.clone(),
-        },
-    );
-    let texts = |urls: &[Url]| urls.iter().map(ToString::to_string).collect();
-    let member = pb::Member {
-        id: api.member_id,
-        name: config.name.clone(),
-        peer_ur_ls: texts(&config.initial_advertise_peer_urls),
-        client_ur_ls: texts(&config.advertise_client_urls),
-        is_learner: false,
-    };
-    let quota = match config.limits.quota {
-        Quota::Off => 0,
-        Quota::Bytes(bytes) => bytes,
-    };
-    let maintenance = MaintenanceService {
-        store: api.clone(),
-        size: Arc::clone(size),
-        quota,
-    };
-    let leases = LeaseService {
-        store: api.clone(),
-        min_ttl: config.min_lease_ttl(),
-    };
-    let cluster = ClusterService {
-        member,
-        cluster_id: api.cluster_id,
-        epoch: api.state.epoch_cell(),
-    };
-    let metrics = Arc::new(Metrics::new(config.extensive_metrics));
-    metrics.server.set_identity(api.member_id);
-    metrics.server.quota.set(i64::try_from(quota).unwrap_or(i64::MAX));
-    metrics.before_render(observe(api.state.clone(), Arc::clone(size)));
-    let (_reporter, probes) = tonic_health::server::health_reporter();
-    let max = config.limits.max_receive_bytes();
-    let mut routes = Routes::builder();
-    routes
-        .add_service(pb::kv_server::KvServer::new(KvService(api.clone())).max_decoding_message_size(max))
-        .add_service(pb::lease_server::LeaseServer::new(leases).max_decoding_message_size(max))
-        .add_service(pb::maintenance_server::MaintenanceServer::new(maintenance).max_decoding_message_size(max))
-        .add_service(pb::cluster_server::ClusterServer::new(cluster).max_decoding_message_size(max))
-        .add_service(watches.into_server())
-        .add_service(probes);
-    Services {
-        routes: routes.routes(),
-        health: Arc::new(StoreHealth(api.clone())),
-        metrics,
-    }
-}
-
-/// Brings gauges up to date before they are shown.
-fn observe<R: Rows>(state: Arc<State<R>>, size: Size) -> impl Fn(&Metrics) + Send + Sync {
-    move |metrics| {
-        let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        metrics.server.has_leader.set(1);
-        metrics.server.is_leader.set(1);
-        metrics.server.proposals_committed.set(gauge(state.committed().0));
-        metrics.server.proposals_applied.set(gauge(state.committed().0));
-        metrics.mvcc.current_revision.set(state.view().revision);
-        metrics.mvcc.db_total_size.set(gauge(size()));
-        metrics.mvcc.db_in_use.set(gauge(size()));
+/// What `--auto-compaction-mode` and `--auto-compaction-retention` ask for.
+fn retention(flags: AutoCompaction) -> Option<Retention> {
+    match flags {
+        AutoCompaction::Off => None,
+        AutoCompaction::Periodic(age) => Some(Retention::Age(age)),
+        AutoCompaction::Revision(kept) => Some(Retention::Revisions(kept)),
     }
 }

@@ -22,8 +22,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::log::writer::{WriteError, Writer, append_until_known};
 use crate::log::{Log, Slot};
+use crate::metrics::Metrics;
 use crate::mvcc::apply::Applier;
 use crate::mvcc::overlay::{Delta, Head};
+use crate::mvcc::record::{Change, Record};
 use crate::mvcc::view::View;
 use crate::mvcc::{Committed, LeaseId, Revision};
 use crate::recent::{Generation, Recent};
@@ -115,6 +117,7 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
     flushed: mpsc::Receiver<Flushed<R::Snapshot>>,
     publish: E,
     space: Q,
+    metrics: Arc<Metrics>,
     options: Options,
     recent: Recent,
     under_way: FuturesOrdered<BoxFuture<'static, Result<UnderWay, WriteError>>>,
@@ -148,7 +151,7 @@ where
         channels: Channels<R::Snapshot>,
         publish: E,
         space: Q,
-        options: Options,
+        (options, metrics): (Options, Arc<Metrics>),
     ) -> Self {
         let crate::mvcc::open::Opened {
             state, writer, applier, ..
@@ -171,6 +174,7 @@ where
             flushed: channels.flushed,
             publish,
             space,
+            metrics,
             options,
             under_way: FuturesOrdered::new(),
             deltas: VecDeque::new(),
@@ -283,6 +287,7 @@ where
         let base = batch.record.base;
         if !batch.record.entries.is_empty() {
             let compacted = self.applier.compacted;
+            count(&batch.record, &self.metrics);
             let (events, alarms) = {
                 let mut leases = self.state.leases();
                 self.applier
@@ -376,6 +381,7 @@ where
                 leases.due_checkpoints(now, CHECKPOINT_LIMIT),
             )
         };
+        self.metrics.lease.expired.inc_by(expired.len() as u64);
         let expired = expired.into_iter().map(|id| Request::Revoke { id, expired: true });
         let checkpoints = checkpoints
             .into_iter()
@@ -399,5 +405,25 @@ where
             self.freeze().await?;
         }
         Ok(())
+    }
+}
+
+/// Counts what a record does.
+fn count(record: &Record, metrics: &Metrics) {
+    for entry in &record.entries {
+        match &entry.change {
+            Some(Change::Keys(keys)) => {
+                let deletes = keys.changes.iter().filter(|change| change.is_delete()).count();
+                metrics.mvcc.txns.inc();
+                metrics.mvcc.deletes.inc_by(deletes as u64);
+                metrics.mvcc.puts.inc_by((keys.changes.len() - deletes) as u64);
+            }
+            Some(Change::Grant(grant)) => {
+                metrics.lease.granted.inc();
+                metrics.lease.ttl.observe(grant.ttl as f64);
+            }
+            Some(Change::Revoke(_)) => metrics.lease.revoked.inc(),
+            Some(Change::Compact(_) | Change::Checkpoint(_) | Change::Alarm(_)) | None => {}
+        }
     }
 }

@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::log::Log;
+use crate::metrics::Metrics;
 use crate::mvcc::history::LogHistory;
 use crate::mvcc::materialize::Materializer;
 use crate::mvcc::open;
@@ -52,6 +53,7 @@ pub struct Store<L, R: Rows> {
 pub async fn start<L: Log, R: Rows>(
     (log, rows): (L, R),
     options: Options,
+    metrics: &Arc<Metrics>,
     space: impl Space,
     tasks: &mut Tasks,
     stop: &CancellationToken,
@@ -72,13 +74,21 @@ pub async fn start<L: Log, R: Rows>(
         opened.fence.clone(),
         to_flush,
         flushed,
+        metrics.clone(),
     );
     let channels = Channels {
         commands,
         frozen,
         flushed: from_flush,
     };
-    let writer = Sequencer::new((log.clone(), rows), opened, channels, publish, space, options.sequencer);
+    let writer = Sequencer::new(
+        (log.clone(), rows),
+        opened,
+        channels,
+        publish,
+        space,
+        (options.sequencer, metrics.clone()),
+    );
     tasks.spawn("sequencer", writer.run(stop.clone()));
     tasks.spawn("rows", background.run());
     tasks.spawn("watch hub", {

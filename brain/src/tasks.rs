@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 /// The long-lived tasks of the process.
 ///
-/// A task that fails, panics or ends before [`Tasks::stop`] was cancelled stops all others: a half-dead server must not serve.
+/// A task that fails, panics or ends before the stop stops all others: a half-dead server must not serve.
 #[derive(Debug)]
 pub struct Tasks {
     set: JoinSet<(&'static str, anyhow::Result<()>)>,

@@ -18,9 +18,9 @@ pub const COREDNS: &str = "kubebrain.io/coredns:e2e";
 /// The tenant's API server.
 pub const APISERVER: &str = "kubebrain.io/kube-apiserver:e2e";
 /// The brain, as the rendered manifests name it.
-pub const BRAIN: &str = concat!("localhost/kubebrain:", env!("CARGO_PKG_VERSION"));
+pub const BRAIN: &str = concat!("kubebrain.io/kubebrain:", env!("CARGO_PKG_VERSION"));
 /// The operator, as the rendered manifests name it.
-pub const OPERATOR: &str = concat!("localhost/kubebrain-operator:", env!("CARGO_PKG_VERSION"));
+pub const OPERATOR: &str = concat!("kubebrain.io/kubebrain-operator:", env!("CARGO_PKG_VERSION"));
 
 /// An image to be built.
 #[derive(Clone, Debug)]
@@ -166,6 +166,17 @@ fn is_dynamic(file: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_manifests_name_the_images_that_are_built() {
+        let operator = include_str!("../../manifests/yaml/operator.yaml");
+        assert!(operator.contains(&format!("image: {OPERATOR}\n")), "{operator}");
+        let (repository, _) = BRAIN.rsplit_once(':').unwrap(); // the tag is the version that a cluster asks for
+        assert!(
+            operator.contains(&format!("--default-image={repository}\n")),
+            "{operator}"
+        );
+    }
 
     #[test]
     fn a_program_that_needs_shared_libraries_is_told() {

@@ -1,6 +1,7 @@
 //! Runs whole Kubernetes clusters on this machine, each in a network of its own.
 
 use std::io::Write as _;
+use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser;
@@ -55,22 +56,32 @@ struct Up {
     bare: bool,
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
     let progress = Progress::stderr();
-    match Command::parse() {
-        Command::Tools => Tools::prepare(&progress).map(drop),
-        Command::Up(up) => self::up(&up, &progress),
-        Command::Demo(up) => show(&up, &progress),
+    match run(Command::parse(), &progress) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            progress.say(format_args!("cluster: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command, progress: &Progress) -> anyhow::Result<()> {
+    match command {
+        Command::Tools => Tools::prepare(progress).map(drop),
+        Command::Up(up) => self::up(&up, progress),
+        Command::Demo(up) => show(&up, progress),
         Command::Down { name, tests } => {
             let name = if tests {
                 Name::of_tests(Programs::find()?.dir())
             } else {
                 name
             };
-            if !cluster::down(&name, &progress)? {
+            if !cluster::down(&name, progress)? {
                 progress.say(format_args!("there is no cluster {name}"));
             }
-            sweep::abandoned(&progress)
+            sweep::abandoned(progress)
         }
         Command::Host { config } => host(&config),
     }

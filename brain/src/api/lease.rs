@@ -1,14 +1,17 @@
 //! The service `etcdserverpb.Lease`.
 
 use std::pin::Pin;
+use std::sync::Arc;
 
 use async_stream::try_stream;
 use futures::Stream;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::status::Error;
 use super::store::Store;
 use crate::lease::MAX_TTL;
+use crate::metrics::Metrics;
 use crate::mvcc::LeaseId;
 use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
@@ -21,6 +24,10 @@ pub struct LeaseService<R: Rows> {
     pub store: Store<R>,
     /// The shortest time to live that is granted, in seconds: etcd raises shorter ones to 1.5 election timeouts.
     pub min_ttl: i64,
+    /// Ends streams of keep-alives.
+    pub stop: CancellationToken,
+    /// Counts renewals.
+    pub metrics: Arc<Metrics>,
 }
 
 #[tonic::async_trait]
@@ -63,10 +70,19 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         request: Request<Streaming<pb::LeaseKeepAliveRequest>>,
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
         let mut requests = request.into_inner();
-        let store = self.store.clone();
+        let (store, metrics, stop) = (self.store.clone(), self.metrics.clone(), self.stop.clone());
         let answers = try_stream! {
-            while let Some(request) = requests.message().await? {
-                yield keep_alive(&store, request.id).await?;
+            loop {
+                let request = tokio::select! {
+                    request = requests.message() => request,
+                    () = stop.cancelled() => Err(Error::Stopped.into()),
+                }?;
+                let Some(request) = request else { break };
+                let answer = keep_alive(&store, request.id).await?;
+                if answer.ttl > 0 {
+                    metrics.lease.renewed.inc();
+                }
+                yield answer;
             }
         };
         Ok(Response::new(Box::pin(answers)))

@@ -26,6 +26,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::control::State;
 use self::disk::Disk;
+pub use self::disk::SyncObserver;
 pub use self::error::OpenError;
 use self::shared::Shared;
 use self::writer::{Request, Writer};
@@ -57,6 +58,8 @@ pub struct Options {
     pub first_segment_bytes: u32,
     /// Bytes that segments grow to. One that has to hold a longer record is as long as that takes.
     pub segment_bytes: u32,
+    /// Do not wait for the disk: what was acknowledged may be lost when the machine, not just the process, dies.
+    pub unsafe_no_fsync: bool,
 }
 
 impl Default for Options {
@@ -64,6 +67,7 @@ impl Default for Options {
         Self {
             first_segment_bytes: 4 << 20,
             segment_bytes: 64 << 20,
+            unsafe_no_fsync: false,
         }
     }
 }
@@ -103,6 +107,14 @@ impl FileLog {
     /// Whatever is not as it was left: see [`OpenError`]. Nothing was changed then.
     pub fn open(dir: &Path, options: Options) -> Result<FileLog, OpenError> {
         Self::open_on(dir, options, Disk::default())
+    }
+
+    /// The same, with somebody who is told how long each sync of a batch took.
+    ///
+    /// # Errors
+    /// As [`FileLog::open`].
+    pub fn open_observed(dir: &Path, options: Options, on_sync: SyncObserver) -> Result<FileLog, OpenError> {
+        Self::open_on(dir, options, Disk::observed(on_sync))
     }
 
     fn open_on(dir: &Path, options: Options, disk: Disk) -> Result<FileLog, OpenError> {
@@ -147,6 +159,7 @@ impl Options {
         Self {
             first_segment_bytes: whole(self.first_segment_bytes),
             segment_bytes: whole(self.segment_bytes),
+            ..self
         }
     }
 }

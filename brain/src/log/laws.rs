@@ -248,6 +248,7 @@ mod tests {
             let options = Options {
                 first_segment_bytes: 8 << 10,
                 segment_bytes: 8 << 10,
+                unsafe_no_fsync: false,
             };
             FileLog::open(self.0.path(), options).unwrap()
         }

@@ -18,6 +18,7 @@ use super::record::{self, Record};
 use super::row::{Fence, Meta, encode_index, encode_object};
 use crate::log::reader::{Item, Reader};
 use crate::log::{Log, Slot};
+use crate::metrics::Metrics;
 use crate::recent::{Found, Generation, Version};
 use crate::rows::{Change, Rows, RowsError, keys};
 use crate::sequencer::{Flushed, Frozen};
@@ -40,6 +41,7 @@ pub struct Materializer<L, R: Rows> {
     stored: Bytes,
     frozen: mpsc::Receiver<Frozen>,
     flushed: mpsc::Sender<Flushed<R::Snapshot>>,
+    metrics: Arc<Metrics>,
 }
 
 impl<L: Log, R: Rows> Materializer<L, R> {
@@ -50,6 +52,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         fence: Fence,
         frozen: mpsc::Receiver<Frozen>,
         flushed: mpsc::Sender<Flushed<R::Snapshot>>,
+        metrics: Arc<Metrics>,
     ) -> Self {
         let stored = fence.encode_to_vec().into();
         Self {
@@ -60,6 +63,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             stored,
             frozen,
             flushed,
+            metrics,
         }
     }
 
@@ -188,6 +192,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
                     self.apply(std::mem::take(step)).await?;
                 }
             }
+            self.metrics.mvcc.compaction_keys.inc_by(keys.changes.len() as u64);
             self.fence.deleted_up_to = keys.revision;
             self.fence.deleted_slot = slot.0;
         }
@@ -213,6 +218,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
     }
 
     async fn apply(&mut self, step: Step) -> anyhow::Result<()> {
+        let _timer = self.metrics.disk.backend_commit.start_timer();
         self.fence.number += 1;
         let fence = Bytes::from(self.fence.encode_to_vec());
         loop {

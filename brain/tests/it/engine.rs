@@ -10,6 +10,7 @@ use brain::api::lease::LeaseService;
 use brain::api::request::Limits;
 use brain::api::store::Store as Api;
 use brain::log::Log;
+use brain::metrics::Metrics;
 use brain::mvcc::Committed;
 use brain::rows::Rows;
 use brain::sequencer::{Options as SequencerOptions, Space};
@@ -59,7 +60,8 @@ impl<L: Log, R: Rows> Engine<L, R> {
         };
         let stop = CancellationToken::new();
         let mut tasks = Tasks::new(stop.clone());
-        let store = store::start((log, rows), options, Endless, &mut tasks, &stop).await?;
+        let metrics = Arc::new(Metrics::new(false));
+        let store = store::start((log, rows), options, &metrics, Endless, &mut tasks, &stop).await?;
         let api = Api {
             state: store.state.clone(),
             sequencer: store.sequencer.clone(),
@@ -74,6 +76,8 @@ impl<L: Log, R: Rows> Engine<L, R> {
         let lease = LeaseService {
             store: api.clone(),
             min_ttl: 2,
+            stop: stop.clone(),
+            metrics,
         };
         Ok(Self {
             store,

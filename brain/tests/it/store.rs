@@ -5,6 +5,7 @@ use brain::log::{Fault, Faulty, FileLog, Log, MemLog, Options as LogOptions};
 use brain::rows::Rows;
 use brain::rows::fjall::{FjallRows, Options as RowsOptions};
 use brain::rows::mem::MemRows;
+use tokio::task::JoinSet;
 
 use crate::engine::Engine;
 use crate::script::run;
@@ -94,7 +95,8 @@ async fn a_deposed_writer_commits_and_acknowledges_nothing() {
     let revision = old.puts(20).await;
     // Its next append is held back until a successor has written, flushed, compacted and destroyed.
     (0..ATTEMPTS).for_each(|_| log.fail_next(Fault::Late));
-    let late = tokio::spawn(async move {
+    let mut late = JoinSet::new();
+    late.spawn(async move {
         let outcome = old.put(b"late", b"").await;
         (old, outcome)
     });
@@ -108,7 +110,7 @@ async fn a_deposed_writer_commits_and_acknowledges_nothing() {
     for (slot, answer) in log.land_late(true).await {
         assert!(answer.is_err(), "a late append took slot {slot}");
     }
-    let (old, outcome) = late.await.unwrap();
+    let (old, outcome) = late.join_next().await.unwrap().unwrap();
     assert!(outcome.is_err(), "a deposed writer acknowledged {outcome:?}");
     assert_eq!(
         old.store.state.view().revision,

@@ -109,7 +109,7 @@ impl Writer {
                 }
                 _ => self.read_back(acknowledged).await,
             }
-            if self.value % 10 == 0 {
+            if self.value.is_multiple_of(10) {
                 self.create(acknowledged).await;
             }
         }

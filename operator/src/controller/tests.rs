@@ -227,6 +227,27 @@ async fn a_cluster_that_is_gone_or_on_its_way_out_is_let_go() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_paused_cluster_gets_its_status_and_nothing_else() {
+    let (context, record) = scripted(|asked| {
+        let (code, mut found) = obliging(asked)?;
+        if asked.path == format!("{CLUSTERS}/dev") {
+            found["spec"]["paused"] = json!(true);
+        }
+        Some((code, found))
+    });
+    reconcile(&context, &cluster(json!({}))).await.unwrap();
+    let writes = writes(&record);
+    assert!(
+        writes.iter().all(|write| write.path.ends_with("/dev/status")),
+        "{writes:?}"
+    );
+    assert_eq!(
+        condition(&writes.last().unwrap().body["status"], "Progressing")["reason"],
+        "Paused"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_api_server_that_never_answers_costs_one_pass_and_more_patience_each_time() {
     let (context, _) = scripted(|_| None);
     let guarded = Arc::new(Guarded {

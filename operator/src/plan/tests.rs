@@ -140,9 +140,12 @@ fn what_others_changed_is_put_right_and_what_they_added_is_left() {
         &["apply Service dev-client"],
     );
     // On its way out: it has to be gone before it can be made anew.
-    let now = Time(crate::world::BEGIN.parse().unwrap());
     changed(
-        |w| w.object(Kind::Service, "dev-client").metadata.deletion_timestamp = Some(now),
+        |w| {
+            let service = w.object(Kind::Service, "dev-client");
+            service.data["spec"]["ports"][0]["port"] = json!(1);
+            service.metadata.deletion_timestamp = Some(Time(crate::world::BEGIN.parse().unwrap()));
+        },
         &[],
     );
 }

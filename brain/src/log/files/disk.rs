@@ -3,19 +3,41 @@
 //! A failed sync is never a matter of space: what was written before it is in doubt. So its error never looks like one
 //! of those that [`is_full`] knows.
 
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
+use tokio::time::Instant;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// Who is told how long syncs take.
+#[derive(Clone)]
+pub struct SyncObserver(Arc<dyn Fn(Duration) + Send + Sync>);
+
+impl SyncObserver {
+    /// Calls `observe` after each sync, on the thread that writes: it must not block.
+    pub fn new(observe: impl Fn(Duration) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(observe))
+    }
+}
+
+impl fmt::Debug for SyncObserver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SyncObserver")
+    }
+}
 
 /// Access to the disk.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Disk {
+    on_sync: Option<SyncObserver>,
     #[cfg(test)]
     pub(super) faults: std::sync::Arc<Faults>,
 }
@@ -99,6 +121,24 @@ impl Disk {
             return Ok(());
         }
         file.write_all_at(bytes, at)
+    }
+
+    /// A disk whose syncs are told to somebody.
+    #[allow(clippy::field_reassign_with_default, reason = "a test build has more fields")]
+    pub(super) fn observed(on_sync: SyncObserver) -> Self {
+        let mut disk = Self::default();
+        disk.on_sync = Some(on_sync);
+        disk
+    }
+
+    /// Syncs the data of a batch.
+    pub(super) fn sync_batch(&self, file: &File) -> io::Result<()> {
+        let began = Instant::now();
+        let synced = self.sync(file);
+        if let Some(SyncObserver(observe)) = &self.on_sync {
+            observe(began.elapsed());
+        }
+        synced
     }
 
     /// Answers when the bytes of `file` are on disk.

@@ -18,6 +18,7 @@ mod space;
 const SMALL: Options = Options {
     first_segment_bytes: 8 << 10,
     segment_bytes: 8 << 10,
+    unsafe_no_fsync: false,
 };
 
 /// A directory in memory where there is one: these tests sync thousands of times.

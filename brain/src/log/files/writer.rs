@@ -245,9 +245,12 @@ impl Writer {
                 ));
             }
         }
+        if self.shared.options.unsafe_no_fsync {
+            return Ok(());
+        }
         self.shared
             .disk
-            .sync(&segment.file)
+            .sync_batch(&segment.file)
             .map_err(|error| Refusal::Failed(self.shared.fail(format!("{path}: {error}"))))
     }
 

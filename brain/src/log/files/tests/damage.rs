@@ -174,6 +174,7 @@ async fn a_torn_first_batch_of_a_segment_is_cut() {
     let options = Options {
         first_segment_bytes: 16 << 10,
         segment_bytes: 16 << 10,
+        unsafe_no_fsync: false,
     };
     let dir = scratch();
     // Fills the first segment but for a rest that the batch of four after it does not fit into.

@@ -168,6 +168,7 @@ async fn a_real_full_disk_stops_appends_and_nothing_else() {
     let options = Options {
         first_segment_bytes: 64 << 10,
         segment_bytes: 64 << 10,
+        unsafe_no_fsync: false,
     };
     let dir = disk.0.path().join("log");
     let log = FileLog::open(&dir, options).unwrap();

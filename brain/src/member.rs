@@ -1,0 +1,136 @@
+//! A member: what is served over a store, whatever engine it runs on.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+
+use crate::api::cluster::ClusterService;
+use crate::api::health::StoreHealth;
+use crate::api::kv::KvService;
+use crate::api::lease::LeaseService;
+use crate::api::maintenance::MaintenanceService;
+use crate::api::store::Store;
+use crate::api::watch::{Options as WatchServiceOptions, WatchService};
+use crate::flags::url::Url;
+use crate::flags::{Config, Quota};
+use crate::metrics::Metrics;
+use crate::pb::etcdserverpb as pb;
+use crate::rows::Rows;
+use crate::serve::Services;
+use crate::state::State;
+use crate::watch::{History, Hub};
+
+/// Bytes that the store occupies.
+pub type Size = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// What a member's services stand on.
+pub struct Member<H, R: Rows> {
+    /// The store.
+    pub store: Store<R>,
+    /// Where watchers hear of what is committed.
+    pub hub: Hub,
+    /// Where they read what came before.
+    pub history: H,
+    /// Whether there is a leader.
+    pub has_leader: tokio::sync::watch::Receiver<bool>,
+    /// Bytes that the store occupies.
+    pub size: Size,
+    /// What is measured.
+    pub metrics: Arc<Metrics>,
+    /// Ends streams, so that clients leave.
+    pub leave: CancellationToken,
+}
+
+/// What is served over the store.
+pub fn services<H: History, R: Rows>(config: &Config, member: Member<H, R>) -> Services {
+    let Member {
+        store: api,
+        hub,
+        history,
+        has_leader,
+        size,
+        metrics,
+        leave,
+    } = member;
+    let watched = hub.clone();
+    let watches = WatchService::new(
+        hub,
+        history,
+        WatchServiceOptions {
+            max_request_bytes: config.limits.max_request_bytes,
+            progress_notify_interval: config.watch_progress_notify_interval,
+            cluster_id: api.cluster_id,
+            member_id: api.member_id,
+            raft_term: api.state.epoch_cell(),
+            has_leader,
+            stop: leave.clone(),
+        },
+    );
+    let texts = |urls: &[Url]| urls.iter().map(ToString::to_string).collect();
+    let member = pb::Member {
+        id: api.member_id,
+        name: config.name.clone(),
+        peer_ur_ls: texts(&config.initial_advertise_peer_urls),
+        client_ur_ls: texts(&config.advertise_client_urls),
+        is_learner: false,
+    };
+    let quota = match config.limits.quota {
+        Quota::Off => 0,
+        Quota::Bytes(bytes) => bytes,
+    };
+    let maintenance = MaintenanceService {
+        store: api.clone(),
+        size: Arc::clone(&size),
+        quota,
+    };
+    let leases = LeaseService {
+        store: api.clone(),
+        min_ttl: config.min_lease_ttl(),
+        stop: leave,
+        metrics: metrics.clone(),
+    };
+    let cluster = ClusterService {
+        member,
+        cluster_id: api.cluster_id,
+        epoch: api.state.epoch_cell(),
+    };
+    metrics.server.set_identity(api.member_id);
+    metrics.server.quota.set(i64::try_from(quota).unwrap_or(i64::MAX));
+    metrics.before_render(observe(api.state.clone(), watched, size));
+    let (_reporter, probes) = tonic_health::server::health_reporter();
+    let max = config.limits.max_receive_bytes();
+    let mut routes = Routes::builder();
+    routes
+        .add_service(pb::kv_server::KvServer::new(KvService(api.clone())).max_decoding_message_size(max))
+        .add_service(pb::lease_server::LeaseServer::new(leases).max_decoding_message_size(max))
+        .add_service(pb::maintenance_server::MaintenanceServer::new(maintenance).max_decoding_message_size(max))
+        .add_service(pb::cluster_server::ClusterServer::new(cluster).max_decoding_message_size(max))
+        .add_service(watches.into_server())
+        .add_service(probes);
+    Services {
+        routes: routes.routes(),
+        health: Arc::new(StoreHealth(api.clone())),
+        metrics,
+    }
+}
+
+/// Brings gauges up to date before they are shown.
+fn observe<R: Rows>(state: Arc<State<R>>, hub: Hub, size: Size) -> impl Fn(&Metrics) + Send + Sync {
+    move |metrics| {
+        let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        metrics.server.has_leader.set(1);
+        metrics.server.is_leader.set(1);
+        metrics.server.proposals_committed.set(gauge(state.committed().0));
+        metrics.server.proposals_applied.set(gauge(state.committed().0));
+        let view = state.view();
+        metrics.mvcc.current_revision.set(view.revision);
+        metrics.mvcc.compact_revision.set(view.compacted.max(0));
+        metrics.mvcc.watchers.set(gauge(hub.watchers()));
+        metrics.mvcc.slow_watchers.set(gauge(hub.lagging_watchers()));
+        metrics.mvcc.watch_streams.set(gauge(hub.streams()));
+        metrics.mvcc.pending_events.set(gauge(hub.pending_events()));
+        metrics.mvcc.db_total_size.set(gauge(size()));
+        metrics.mvcc.db_in_use.set(gauge(size()));
+    }
+}
