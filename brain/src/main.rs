@@ -43,6 +43,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::new(config.extensive_metrics));
     let fsync = metrics.disk.wal_fsync.clone();
     let log_options = brain::log::Options {
+        segment_bytes: store::segment_bytes(dir.path())?,
         unsafe_no_fsync: config.unsafe_no_fsync,
         ..Default::default()
     };

@@ -112,8 +112,9 @@ pub struct DiskSpace {
     reserve: u64,
 }
 
-/// Free bytes of the medium that only deletions and compaction may use: at most, and as a share of its size.
-const RESERVE: (u64, u64) = (256 << 20, 20);
+/// Free bytes of the medium that only deletions and compaction may use: at least, at most, and as a share of its size.
+/// More than what log and rows keep free for themselves.
+const RESERVE: (u64, u64, u64) = (64 << 20, 256 << 20, 20);
 
 impl DiskSpace {
     /// The space of the file system that holds `path`, and at most `quota` bytes of it.
@@ -123,13 +124,23 @@ impl DiskSpace {
     pub fn new(path: &Path, quota: Option<u64>) -> anyhow::Result<Self> {
         let stat =
             rustix::fs::statvfs(path).with_context(|| format!("ask for the free space of {}", path.display()))?;
-        let reserve = (stat.f_blocks * stat.f_frsize / RESERVE.1).min(RESERVE.0);
+        let reserve = (stat.f_blocks * stat.f_frsize / RESERVE.2).clamp(RESERVE.0, RESERVE.1);
         Ok(Self {
             path: path.to_owned(),
             quota,
             reserve,
         })
     }
+}
+
+/// Sizes of a log that fit the medium: a segment is made whole, and a small medium must have room for several.
+///
+/// # Errors
+/// When the file system cannot be asked.
+pub fn segment_bytes(path: &Path) -> anyhow::Result<u32> {
+    let stat = rustix::fs::statvfs(path).with_context(|| format!("ask for the size of {}", path.display()))?;
+    let share = (stat.f_blocks * stat.f_frsize / 32).clamp(4 << 20, 64 << 20);
+    Ok(u32::try_from(share).unwrap_or(4 << 20))
 }
 
 impl Space for DiskSpace {

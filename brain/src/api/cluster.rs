@@ -3,6 +3,7 @@
 use tonic::{Request, Response, Status};
 
 use super::status::Error;
+use crate::flags::url::Url;
 use crate::pb::etcdserverpb as pb;
 
 /// The service of the only member.
@@ -18,7 +19,14 @@ pub struct ClusterService {
 
 #[tonic::async_trait]
 impl pb::cluster_server::Cluster for ClusterService {
-    async fn member_add(&self, _: Request<pb::MemberAddRequest>) -> Result<Response<pb::MemberAddResponse>, Status> {
+    async fn member_add(
+        &self,
+        request: Request<pb::MemberAddRequest>,
+    ) -> Result<Response<pb::MemberAddResponse>, Status> {
+        let urls = &request.get_ref().peer_ur_ls;
+        if urls.is_empty() || urls.iter().any(|url| Url::parse(url).is_err()) {
+            return Err(Error::MemberBadUrls.into());
+        }
         Err(Status::unimplemented(
             "etcdserver: an embedded store has one member: it cannot be joined by another",
         ))

@@ -106,15 +106,15 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
 
     async fn hash_kv(&self, request: Request<pb::HashKvRequest>) -> Result<Response<pb::HashKvResponse>, Status> {
         let view = self.store.view()?;
-        let at = view
-            .resolve(request.get_ref().revision)
-            .map_err(super::store::refused)?;
+        let asked = request.get_ref().revision;
+        let at = view.resolve(asked).map_err(super::store::refused)?;
         let hash = hash(&view, at).await.map_err(|error| self.store.rows_failed(&error))?;
         Ok(Response::new(pb::HashKvResponse {
             header: Some(self.store.header(view.revision)),
             hash,
             compact_revision: view.compacted,
-            hash_revision: at,
+            // Etcd echoes what was asked for.
+            hash_revision: if asked == 0 { at } else { asked },
         }))
     }
 
@@ -138,12 +138,24 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
         &self,
         request: Request<pb::DowngradeRequest>,
     ) -> Result<Response<pb::DowngradeResponse>, Status> {
+        let request = request.get_ref();
         // 0 VALIDATE, 1 ENABLE, 2 CANCEL: there is no older version whose data this one could write.
-        Err(match request.get_ref().action {
-            2 => Error::NoInflightDowngrade.into(),
-            _ => Error::InvalidDowngradeTargetVersion.into(),
-        })
+        match request.action {
+            0 | 1 if !is_version(&request.version) => Err(Error::WrongDowngradeVersionFormat.into()),
+            0 | 1 => Err(Error::InvalidDowngradeTargetVersion.into()),
+            2 => Ok(Response::new(pb::DowngradeResponse {
+                header: Some(self.store.header(self.store.state.view().revision)),
+                version: crate::version::CLUSTER.trim_end_matches(".0").to_owned(),
+            })),
+            _ => Err(Status::unknown("etcdserver: unknown method")),
+        }
     }
+}
+
+/// Numbers with dots between them, two or three.
+fn is_version(text: &str) -> bool {
+    let parts: Vec<_> = text.split('.').collect();
+    (2..=3).contains(&parts.len()) && parts.iter().all(|part| part.parse::<u32>().is_ok())
 }
 
 /// A hash of all pairs at a revision: equal on all members that have the same.

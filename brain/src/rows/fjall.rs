@@ -75,7 +75,7 @@ impl Default for Options {
             memtable_bytes: 8 << 20,
             journal_bytes: 128 << 20,
             open_files: NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN),
-            reserve_bytes: 64 << 20,
+            reserve_bytes: 16 << 20,
         }
     }
 }
@@ -186,7 +186,13 @@ impl Shared {
 
     fn commit(&self, mut writer: OwnedMutexGuard<Writer>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
         let bytes: usize = changes.iter().map(Change::len).sum();
-        inspect::require_space(&self.dir, self.options.reserve_bytes + 2 * bytes as u64)?;
+        // Moving the fence must be possible on a disk that is all but full, or a restart would not be.
+        let reserve = if changes.is_empty() {
+            self.options.reserve_bytes / 8
+        } else {
+            self.options.reserve_bytes
+        };
+        inspect::require_space(&self.dir, reserve + 2 * bytes as u64)?;
         let batch = writer.batch + 1;
         self.health.write(|| {
             let mut rows = ::fjall::OwnedWriteBatch::with_capacity(self.database.clone(), changes.len() + 1);

@@ -14,7 +14,7 @@ use crate::mvcc::record::{Alarm, Change, Checkpoint, Compact, Entry, Grant, Keys
 use crate::mvcc::view::{View, ViewError};
 use crate::mvcc::{Error, KeyValue, LeaseId, Revision};
 use crate::rows::{Rows, RowsError, Snapshot};
-use crate::state::{NOSPACE, State};
+use crate::state::{CORRUPT, NOSPACE, State};
 
 /// Who waits, and what for.
 pub(super) type Reply = (oneshot::Sender<Result<Answer, Error>>, Result<Answer, Error>);
@@ -46,6 +46,8 @@ pub(super) struct Builder<'a, R: Rows> {
     replies: Vec<Reply>,
     /// Puts and grants are refused.
     no_space: bool,
+    /// Everything but alarms is refused.
+    corrupt: bool,
 }
 
 impl<'a, R: Rows> Builder<'a, R> {
@@ -64,6 +66,7 @@ impl<'a, R: Rows> Builder<'a, R> {
             superseded: Vec::new(),
             replies: Vec::new(),
             no_space,
+            corrupt: state.has_alarm(CORRUPT),
         }
     }
 
@@ -134,6 +137,9 @@ impl<'a, R: Rows> Builder<'a, R> {
     }
 
     async fn evaluate(&mut self, request: Request) -> Result<Answer, ViewError> {
+        if self.corrupt && !matches!(request, Request::Alarm(..) | Request::Checkpoint(..)) {
+            return Err(Error::Corrupt.into());
+        }
         let result = match request {
             Request::Write(op) => return self.write(&op).await,
             Request::Compact(revision) => self.compact(revision),
@@ -145,8 +151,10 @@ impl<'a, R: Rows> Builder<'a, R> {
             }
             Request::Alarm(member, kind, raised) => {
                 self.push(Change::Alarm(Alarm { member, kind, raised }));
-                if kind == NOSPACE {
-                    self.no_space = raised;
+                match kind {
+                    NOSPACE => self.no_space = raised,
+                    CORRUPT => self.corrupt = raised,
+                    _ => {}
                 }
                 Ok(())
             }
