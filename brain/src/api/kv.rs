@@ -27,7 +27,7 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
 
     async fn range(&self, request: Request<pb::RangeRequest>) -> Result<Response<pb::RangeResponse>, Status> {
         let op = request::range(request.get_ref())?;
-        let view = self.0.trusted_view()?;
+        let view = self.0.view()?;
         let result = view.range(&op).await.map_err(|error| self.0.failed(error))?;
         Ok(Response::new(response::range(self.0.header(view.revision), result)))
     }
@@ -111,7 +111,7 @@ impl<R: Rows> KvService<R> {
 
     /// A txn that changes nothing needs no writer.
     async fn read_only(&self, op: TxnOp) -> Result<Response<pb::TxnResponse>, Status> {
-        let view = self.0.trusted_view()?;
+        let view = self.0.view()?;
         let mut evaluator = Evaluator {
             view: &view,
             leases: self.0.state.leases_mutex(),

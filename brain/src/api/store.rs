@@ -11,7 +11,7 @@ use crate::mvcc::{self, Revision};
 use crate::pb::etcdserverpb::ResponseHeader;
 use crate::rows::{Rows, RowsError};
 use crate::sequencer::command::{Answer, Handle, Request};
-use crate::state::{CORRUPT, State};
+use crate::state::State;
 
 /// The store as handlers see it. Cheap to clone.
 pub struct Store<R: Rows> {
@@ -58,17 +58,6 @@ impl<R: Rows> Store<R> {
             return Err(Error::Corrupt.into());
         }
         Ok(self.state.view())
-    }
-
-    /// The newest state for a range: none is answered while the CORRUPT alarm stands.
-    ///
-    /// # Errors
-    /// `corrupt cluster`.
-    pub fn trusted_view(&self) -> Result<Arc<View<R::Snapshot>>, Status> {
-        if self.state.has_alarm(CORRUPT) {
-            return Err(Error::Corrupt.into());
-        }
-        self.view()
     }
 
     /// Has the sequencer do something; `size` is its length on the wire.

@@ -24,7 +24,7 @@ pub(super) fn open<R: Rows>(
     store: Store<R>,
     op: RangeOp,
 ) -> Result<impl Stream<Item = Result<pb::RangeStreamResponse, Status>>, Status> {
-    let view = store.trusted_view()?;
+    let view = store.view()?;
     let at = view.resolve(op.revision).map_err(crate::api::store::refused)?;
     Ok(try_stream! {
         let header = Some(store.header(view.revision));

@@ -119,6 +119,8 @@ impl Script {
         let (result, target) = match self.rng.random_range(0..50) {
             0 => (self.pick(&[4, -1]), target),
             1 => (0, self.pick(&[5, -1])),
+            // which of two leases has the greater id depends on the ids that the servers chose
+            _ if target == 4 => (self.pick(&[0, 3]), target),
             _ => (self.pick(&[0, 0, 1, 2, 3]), target),
         };
         pb::Compare {
