@@ -84,6 +84,7 @@ impl Script {
         };
         if start_revision > 0 && start_revision < self.compacted {
             // when the server ends it is not determined: nothing may happen on this stream before
+            self.reach(stream);
             let watch = Request::Watch { stream, fresh, create };
             self.queue.push_back(watch);
             return self.settle_of(stream);
