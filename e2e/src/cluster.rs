@@ -41,6 +41,8 @@ impl Cluster {
         let mut command = Command::new("setsid");
         command.arg(program).arg("host").arg(serde_json::to_string(config)?);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // and none of our own output: whoever reads that to its end would wait for the end of a released cluster
+        command.stderr(home.open_log("host")?);
         let mut host = command
             .spawn()
             .with_context(|| format!("start {}", program.display()))?;

@@ -3,7 +3,7 @@
 //! Everything a cluster makes is found again by its name alone, so that a later run can sweep what a killed one left.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -98,6 +98,21 @@ impl Home {
         self.logs().join(format!("{program}.log"))
     }
 
+    /// Opens the log of one program, to add to it.
+    ///
+    /// # Errors
+    ///
+    /// Most often, this is not run by root.
+    pub fn open_log(&self, program: &str) -> anyhow::Result<File> {
+        let (dir, log) = (self.logs(), self.log(program));
+        fs::create_dir_all(&dir).with_context(|| format!("create {}: a cluster needs root", dir.display()))?;
+        File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .with_context(|| format!("open {}", log.display()))
+    }
+
     /// Locked while the cluster is up.
     pub fn lock(&self) -> PathBuf {
         Path::new(HOMES).join(format!("{}.lock", self.0))
@@ -156,14 +171,14 @@ impl Home {
         self.clear_logs()
     }
 
-    /// Removes the logs of an earlier run; the host's own has begun already.
+    /// Removes the logs of an earlier run. The host's own is open already, by those who only add to it: it is emptied.
     fn clear_logs(&self) -> anyhow::Result<()> {
         let logs = self.logs();
         fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
         for entry in fs::read_dir(&logs).with_context(|| format!("list {}", logs.display()))? {
             let path = entry?.path();
             let removed = match path {
-                _ if path == self.log("host") => Ok(()),
+                _ if path == self.log("host") => File::options().write(true).open(&path).and_then(|log| log.set_len(0)),
                 _ if path.is_dir() => fs::remove_dir_all(&path),
                 _ => fs::remove_file(&path),
             };

@@ -137,10 +137,7 @@ fn walk(cluster: &Cluster, progress: &Progress) -> anyhow::Result<String> {
 
 fn host(config: &str) -> anyhow::Result<()> {
     let config: Config = serde_json::from_str(config).context("read the configuration")?;
-    let log = Home::of(&config.name).log("host");
-    let logs = log.parent().context("a log in no directory")?;
-    std::fs::create_dir_all(logs).with_context(|| format!("create {}: run as root", logs.display()))?;
-    let file = std::fs::File::create(&log).with_context(|| format!("open {}", log.display()))?;
+    let file = Home::of(&config.name).open_log("host")?;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,kube_client=off"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -214,12 +214,7 @@ impl Keeper {
 
     fn spawn(&self) -> anyhow::Result<(Child, ProcessId)> {
         let Program { name, path, args } = &self.program;
-        let log = self.home.log(name);
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(&log)
-            .with_context(|| format!("open {}", log.display()))?;
+        let log = self.home.open_log(name)?;
         let mut command = Command::new(path);
         command.args(args).process_group(0).current_dir(self.home.dir());
         command
