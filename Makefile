@@ -36,11 +36,13 @@ tools: all-targets ## Install and build everything that clusters and tests need
 	$(CLUSTER) tools
 
 test: tools ## All tests, from unit to end-to-end
-	cargo test $(CARGO_FLAGS) --no-fail-fast --workspace; status=$$?; $(CLUSTER) down --tests; exit $$status
+	cargo test $(CARGO_FLAGS) --no-fail-fast --workspace $(TEST_ARGS); status=$$?; $(CLUSTER) down --tests; exit $$status
 
 test-long: export KUBEBRAIN_REQUESTS := 500000
 test-long: export KUBEBRAIN_KILLS := 100
 test-long: export PROPTEST_CASES := 10000
+# What needs a server of its own is named where it stands.
+test-long: export TEST_ARGS := -- --include-ignored --skip real_etcd_answers_like_the_model
 test-long: test ## The same with long parameters
 
 e2e: tools ## Only the end-to-end tests

@@ -180,14 +180,10 @@ fn remove_results(dir: &str, network: &str, containers: &[Container]) -> anyhow:
         .flatten()
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect();
+    // Another network's name may begin with this one's: what follows must be a sandbox's id.
     let sandbox = |file: &str| {
-        Some(
-            file.strip_prefix(network)?
-                .strip_prefix('-')?
-                .split('-')
-                .next()?
-                .to_owned(),
-        )
+        let id = file.strip_prefix(network)?.strip_prefix('-')?.split('-').next()?;
+        (id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())).then(|| id.to_owned())
     };
     let mut sandboxes: BTreeSet<_> = files.iter().filter_map(|file| sandbox(file)).collect();
     sandboxes.extend(containers.iter().map(|container| container.id.clone()));

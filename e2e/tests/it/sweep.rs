@@ -40,7 +40,7 @@ fn traces(home: &Home) -> Vec<String> {
     };
     search("/var/lib/kubebrain", &home.name().to_string());
     search("/run/netns", &home.netns());
-    search("/var/lib/cni/results", &home.netns());
+    search("/var/lib/cni/results", &format!("{}-", home.netns()));
     for hierarchy in fs::read_dir("/sys/fs/cgroup").unwrap().flatten() {
         search(
             &format!("{}/kubebrain", hierarchy.path().display()),
