@@ -161,3 +161,69 @@ pub async fn append_until_known<L: Log>(log: &L, slot: Slot, record: Bytes) -> R
         backoff = (backoff * 2).min(BACKOFF.1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::MemLog;
+    use crate::log::frame::is_barrier;
+
+    async fn open(log: &MemLog) -> (Writer, Vec<Item>) {
+        let mut items = Vec::new();
+        let mut reader = Reader::new(log.clone(), Slot::FIRST);
+        let replay = |item| {
+            items.push(item);
+            Ok::<(), OpenError>(())
+        };
+        let opened = Writer::open(log, &mut reader, (Slot::FIRST, 0), 1, Duration::ZERO, replay).await;
+        (opened.unwrap().0, items)
+    }
+
+    fn batch(writer: &mut Writer, len: usize, byte: u8) -> Vec<(Slot, Bytes)> {
+        let mut bytes = writer.buffer(len);
+        bytes.resize(bytes.len() + len, byte);
+        writer.take_slots(bytes)
+    }
+
+    fn payloads(items: &[Item]) -> Vec<(usize, u8)> {
+        let payload = |item: &Item| match item {
+            Item::Batch { payload, .. } => Some((payload.len(), payload[0])),
+            Item::Barrier(..) => None,
+        };
+        items.iter().filter_map(payload).collect()
+    }
+
+    #[tokio::test]
+    async fn a_batch_that_is_too_long_for_a_slot_spans_several_and_is_read_as_one() {
+        let log = MemLog::keeping(is_barrier);
+        let len = 2 * log.max_record_len() + 5;
+        let (mut writer, _) = open(&log).await;
+        let slots = batch(&mut writer, len, 7);
+        assert_eq!(slots.len(), 3);
+        for (slot, bytes) in slots.into_iter().chain(batch(&mut writer, 10, 8)) {
+            append_until_known(&log, slot, bytes).await.unwrap();
+        }
+        let (_, items) = open(&log).await;
+        assert_eq!(payloads(&items), [(len, 7), (10, 8)]);
+    }
+
+    #[tokio::test]
+    async fn a_batch_whose_last_part_is_missing_at_the_next_barrier_is_void() {
+        let log = MemLog::keeping(is_barrier);
+        let (mut writer, _) = open(&log).await;
+        let mut slots = batch(&mut writer, 2 * log.max_record_len(), 7);
+        let last = slots.pop().unwrap();
+        for (slot, bytes) in slots {
+            append_until_known(&log, slot, bytes).await.unwrap();
+        }
+        let (mut next, _) = open(&log).await;
+        // The barrier took its place: the older writer is deposed, however late it comes.
+        let late = append_until_known(&log, last.0, last.1).await;
+        assert!(matches!(late, Err(WriteError::Deposed(_))), "{late:?}");
+        for (slot, bytes) in batch(&mut next, 10, 8) {
+            append_until_known(&log, slot, bytes).await.unwrap();
+        }
+        let (_, items) = open(&log).await;
+        assert_eq!(payloads(&items), [(10, 8)]);
+    }
+}
