@@ -47,6 +47,9 @@ const EXPIRE_LIMIT: usize = 500;
 /// Lease checkpoints in one tick at most (etcd: 1,000 a second).
 const CHECKPOINT_LIMIT: usize = 500;
 
+/// Bytes of requests after which space is looked at again; a tick does, too.
+const CHECK_SPACE_EVERY: usize = 1 << 20;
+
 /// Bounds of the write path.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -125,6 +128,8 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
     head: Head,
     committed: Slot,
     last_freeze: Instant,
+    /// Bytes of requests since space was looked at.
+    unchecked: usize,
 }
 
 /// The channels of a sequencer.
@@ -180,6 +185,7 @@ where
             deltas: VecDeque::new(),
             head,
             last_freeze: Instant::now(),
+            unchecked: 0,
         }
     }
 
@@ -234,7 +240,9 @@ where
             bytes += command.size;
             commands.push_back(command);
         }
-        let no_space = self.state.has_alarm(NOSPACE);
+        self.unchecked += bytes;
+        let full = self.unchecked >= CHECK_SPACE_EVERY && self.check_space();
+        let no_space = full || self.state.has_alarm(NOSPACE);
         let mut builder = Builder::new(&self.state, self.deltas.iter().cloned().collect(), self.head, no_space);
         builder.prefetch(commands.iter()).await?;
         while let Some(command) = commands.pop_front() {
@@ -371,6 +379,22 @@ where
         self.publish_view(Some((flushed.snapshot, revision)));
     }
 
+    /// Whether space ran out; raises the alarm if it did.
+    fn check_space(&mut self) -> bool {
+        self.unchecked = 0;
+        let full = self.space.exceeded(self.log.size() + self.rows.size());
+        if full && !self.state.has_alarm(NOSPACE) {
+            tracing::error!("no space left: puts are refused until space is made and the NOSPACE alarm is disarmed");
+            let request = Request::Alarm(self.options.member, NOSPACE, true);
+            self.own.push_back(Command {
+                request,
+                size: 64,
+                reply: None,
+            });
+        }
+        full
+    }
+
     /// Leases that ran out, checkpoints that are due, space, and what has been unflushed for long.
     async fn tick(&mut self) -> anyhow::Result<()> {
         let now = since_boot();
@@ -392,15 +416,7 @@ where
             size: 64,
             reply: None,
         }));
-        if self.space.exceeded(self.log.size() + self.rows.size()) && !self.state.has_alarm(NOSPACE) {
-            tracing::error!("no space left: puts are refused until space is made and the NOSPACE alarm is disarmed");
-            let request = Request::Alarm(self.options.member, NOSPACE, true);
-            self.own.push_back(Command {
-                request,
-                size: 64,
-                reply: None,
-            });
-        }
+        self.check_space();
         if self.applier.dirty && self.last_freeze.elapsed() >= self.options.flush_interval {
             self.freeze().await?;
         }
