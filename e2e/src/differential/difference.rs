@@ -100,23 +100,17 @@ fn are_apart(request: &Request, expected: &Answer, got: &Answer) -> bool {
 /// What depends on when etcd did what it does beside answering.
 ///
 /// The state before an event is read when the event is sent, and is gone if it was compacted: whether an event at the
-/// compacted revision has it depends on when the watcher came. And at that revision the answer to HashKV is what was
-/// noted while compacting, if that is done, with the floor before.
+/// compacted revision has it depends on when the watcher came.
 fn forget_compacted(answer: &mut Answer, floor: i64) {
-    match answer {
-        Answer::Watched(watchers) => {
-            for received in watchers.values_mut().flatten() {
-                if let Received::Event(Event {
-                    kv: Some(kv), prev_kv, ..
-                }) = received
-                    && kv.mod_revision <= floor
-                {
-                    *prev_kv = None;
-                }
-            }
+    let Answer::Watched(watchers) = answer else { return };
+    for received in watchers.values_mut().flatten() {
+        if let Received::Event(Event {
+            kv: Some(kv), prev_kv, ..
+        }) = received
+            && kv.mod_revision <= floor
+        {
+            *prev_kv = None;
         }
-        Answer::HashKv(response) if response.hash_revision == floor => response.compact_revision = 0,
-        _ => {}
     }
 }
 
