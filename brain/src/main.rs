@@ -42,10 +42,15 @@ async fn run(config: Config) -> anyhow::Result<()> {
     })?;
     let metrics = Arc::new(Metrics::new(config.extensive_metrics));
     let fsync = metrics.disk.wal_fsync.clone();
+    let quota = match config.limits.quota {
+        Quota::Off => None,
+        Quota::Bytes(bytes) => Some(bytes),
+    };
+    let segment_bytes = store::segment_bytes(dir.path(), quota)?;
     let log_options = brain::log::Options {
-        segment_bytes: store::segment_bytes(dir.path())?,
+        first_segment_bytes: segment_bytes.min(4 << 20),
+        segment_bytes,
         unsafe_no_fsync: config.unsafe_no_fsync,
-        ..Default::default()
     };
     let on_sync = SyncObserver::new(move |took| fsync.observe(took.as_secs_f64()));
     let log = FileLog::open_observed(&dir.path().join("log"), log_options, on_sync).context("open the log")?;
@@ -53,10 +58,6 @@ async fn run(config: Config) -> anyhow::Result<()> {
         FjallRows::open(&dir.path().join("rows"), brain::rows::fjall::Options::default()).context("open the rows")?;
     let stop = CancellationToken::new();
     let mut tasks = Tasks::new(stop.clone());
-    let quota = match config.limits.quota {
-        Quota::Off => None,
-        Quota::Bytes(bytes) => Some(bytes),
-    };
     let options = store::Options {
         sequencer: SequencerOptions {
             member: dir.identity().member_id,

@@ -16,7 +16,7 @@ use crate::mvcc::LeaseId;
 use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
 use crate::sequencer::command::Request as Command;
-use crate::state::{NOSPACE, since_boot};
+use crate::state::{CORRUPT, NOSPACE, since_boot};
 
 /// The service over a store.
 pub struct LeaseService<R: Rows> {
@@ -39,6 +39,9 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         request: Request<pb::LeaseGrantRequest>,
     ) -> Result<Response<pb::LeaseGrantResponse>, Status> {
         let request = request.into_inner();
+        if self.store.state.has_alarm(CORRUPT) {
+            return Err(Error::Corrupt.into());
+        }
         if self.store.state.has_alarm(NOSPACE) {
             return Err(Error::NoSpace.into());
         }
