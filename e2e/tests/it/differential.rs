@@ -1,7 +1,5 @@
 //! The same requests to a brain and to etcd.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use e2e::differential::{FLAGS, Report, compare};
 use e2e::progress::Progress;
 use e2e::server::{Program, Server};
@@ -17,7 +15,6 @@ fn number(name: &str) -> Option<u64> {
 
 async fn run(subject: &Program, subject_flags: &[&str], requests: usize) -> Report {
     let progress = Progress::stderr();
-    let now = || u64::from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos());
     let seed = number(SEED).unwrap_or(862_469_932);
     progress.say(format_args!(
         "{SEED}={seed}: {requests} requests to etcd and {}",
