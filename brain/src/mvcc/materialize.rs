@@ -6,6 +6,7 @@
 //! Order: a version is deleted only behind the marker, oldest first, a tombstone never before what it covers. Rows are synced
 //! before the watermark moves, and the watermark moves before slots are destroyed.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +21,8 @@ use crate::log::reader::{Item, Reader};
 use crate::log::{Log, Slot};
 use crate::metrics::Metrics;
 use crate::recent::{Found, Generation, Version};
+use crate::replica::{Flushed, Frozen};
 use crate::rows::{Change, Rows, RowsError, keys};
-use crate::sequencer::{Flushed, Frozen};
 use crate::state::State;
 
 /// Rows and bytes that are applied in one step at most.
@@ -39,21 +40,28 @@ pub struct Materializer<L, R: Rows> {
     fence: Fence,
     /// The fence as its bytes are stored.
     stored: Bytes,
-    frozen: mpsc::Receiver<Frozen>,
+    /// Sealed before this epoch.
+    backlog: VecDeque<Arc<Frozen>>,
+    frozen: mpsc::Receiver<Arc<Frozen>>,
     flushed: mpsc::Sender<Flushed<R::Snapshot>>,
     metrics: Arc<Metrics>,
 }
 
 impl<L: Log, R: Rows> Materializer<L, R> {
-    /// `fence` is the stored one.
-    pub fn new(
+    /// `fence` is the stored one; `sealed` generations become rows first, where they are not yet.
+    pub fn new<'a>(
         (log, rows): (L, R),
         state: Arc<State<R>>,
         fence: Fence,
-        frozen: mpsc::Receiver<Frozen>,
+        sealed: impl Iterator<Item = &'a Arc<Frozen>>,
+        frozen: mpsc::Receiver<Arc<Frozen>>,
         flushed: mpsc::Sender<Flushed<R::Snapshot>>,
         metrics: Arc<Metrics>,
     ) -> Self {
+        let backlog = sealed
+            .filter(|frozen| frozen.marker.0 > fence.marker)
+            .cloned()
+            .collect();
         let stored = fence.encode_to_vec().into();
         Self {
             log,
@@ -61,6 +69,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             state,
             fence,
             stored,
+            backlog,
             frozen,
             flushed,
             metrics,
@@ -75,10 +84,10 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         let mut more = self.delete_step().await?;
         loop {
             // Between two steps of a compaction a flush goes first.
-            let frozen = if more {
-                self.frozen.try_recv().ok()
-            } else {
-                self.frozen.recv().await
+            let frozen = match self.backlog.pop_front() {
+                Some(frozen) => Some(frozen),
+                None if more => self.frozen.try_recv().ok(),
+                None => self.frozen.recv().await,
             };
             match frozen {
                 Some(frozen) => self.flush(frozen).await?,
@@ -91,14 +100,16 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         Ok(())
     }
 
-    async fn flush(&mut self, frozen: Frozen) -> anyhow::Result<()> {
+    async fn flush(&mut self, frozen: Arc<Frozen>) -> anyhow::Result<()> {
         let mut step = Step::default();
+        self.fence.reaching = frozen.revision;
         // The generation's iterator must not be held over an await: it is asked again behind the last version.
         let mut last = None;
-        while !fill(&frozen.generation, frozen.compacted, &mut last, &mut step) {
+        let deleted = self.fence.deleted_up_to;
+        while !fill(&frozen.generation, frozen.compacted, deleted, &mut last, &mut step) {
             self.apply(std::mem::take(&mut step)).await?;
         }
-        for (row, value) in frozen.lease_rows {
+        for (row, value) in frozen.lease_rows.iter().cloned() {
             step.push(match value {
                 Some(value) => Change::Put(row, value),
                 None => Change::Delete(row),
@@ -109,17 +120,17 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         self.fence.compacted = frozen.compacted;
         self.fence.alarms = frozen
             .alarms
-            .into_iter()
+            .iter()
             .map(|(kind, member)| record::Alarm {
-                member,
-                kind,
+                member: *member,
+                kind: *kind,
                 raised: true,
             })
             .collect();
         self.apply(step).await?;
         let snapshot = self.rows.snapshot().await?;
         let flushed = Flushed {
-            generation: Some((frozen.generation, frozen.revision)),
+            through: Some((frozen.marker, frozen.revision)),
             snapshot,
         };
         // Nobody is there to take it only when the process stops.
@@ -209,7 +220,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         self.log.destroy_below_watermark().await?;
         self.state.set_deleted_up_to(deleted_up_to);
         let flushed = Flushed {
-            generation: None,
+            through: None,
             snapshot: self.rows.snapshot().await?,
         };
         drop(self.flushed.send(flushed).await);
@@ -243,10 +254,12 @@ impl<L: Log, R: Rows> Materializer<L, R> {
 }
 
 /// Adds rows of a generation to a step, behind the version `last`; `true` when nothing is left.
-/// `last` also tells whether the versions that are older than it are compacted: they need no rows.
+/// `last` also tells whether the versions that are older than it are compacted: they need no rows. Nor do tombstones up to
+/// `deleted`, where compaction has been already: the generation of one who followed until now may begin before the marker.
 fn fill(
     generation: &Generation,
     compacted: Revision,
+    deleted: Revision,
     last: &mut Option<(Bytes, Revision, bool)>,
     step: &mut Step,
 ) -> bool {
@@ -262,7 +275,7 @@ fn fill(
                 false
             }
         };
-        if !covered {
+        if !covered && (version.value.is_some() || revision > deleted) {
             let row = keys::object_key(&key, revision);
             let value = version.value.as_ref().map(|value| (meta_of(revision, &version), value));
             step.push(Change::Put(
