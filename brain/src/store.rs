@@ -74,7 +74,7 @@ pub async fn start<L: Log, R: Rows>(
         opened.fence.clone(),
         to_flush,
         flushed,
-        metrics.clone(),
+        (metrics.clone(), stop.clone()),
     );
     let channels = Channels {
         commands,
