@@ -17,6 +17,8 @@ use tokio::time::Instant;
 use tonic::Code;
 use tonic::transport::Channel;
 
+use crate::harness::deadline;
+
 mod clients;
 mod disk;
 mod requests;
@@ -128,6 +130,7 @@ fn refused<T: std::fmt::Debug>(answer: Result<T, tonic::Status>, code: Code, mes
 
 #[test]
 fn flags_that_make_no_sense_are_named() {
+    let _deadline = deadline();
     let attempt = Attempt::new();
     attempt.refused(&["--no-such-flag"], &["no-such-flag"]);
     attempt.refused(&["--quota-backend-bytes=many"], &["quota-backend-bytes", "many"]);
@@ -142,6 +145,7 @@ fn flags_that_make_no_sense_are_named() {
 
 #[test]
 fn missing_and_mismatched_certificates_are_named() {
+    let _deadline = deadline();
     let attempt = Attempt::new();
     let file = |name: &str, text: &str| {
         let path = attempt.home.path().join(name);
@@ -193,6 +197,7 @@ fn pair(name: &str) -> (String, String) {
 
 #[test]
 fn a_directory_in_use_is_refused_and_its_user_goes_on() {
+    let _deadline = deadline();
     let mut user = brain(&[]);
     let attempt = Attempt::new();
     let flag = format!("--data-dir={}", user.dir().display());
@@ -203,6 +208,7 @@ fn a_directory_in_use_is_refused_and_its_user_goes_on() {
 
 #[test]
 fn what_is_no_brains_directory_is_left_alone() {
+    let _deadline = deadline();
     let attempt = Attempt::new();
     fs::create_dir(attempt.data()).unwrap();
     fs::write(attempt.data().join("diary"), "dear diary").unwrap();
@@ -216,6 +222,7 @@ fn what_is_no_brains_directory_is_left_alone() {
 
 #[test]
 fn every_damaged_file_of_a_stopped_brain_is_noticed_and_none_is_touched() {
+    let _deadline = deadline();
     let attempt = Attempt::new();
     let program = Program::kubebrain().unwrap();
     let server = Server::start_in(&program, &attempt.data(), &[]).unwrap();
