@@ -97,7 +97,7 @@ impl<L: Log, R: Rows, Q: Space + Clone> Leader<L, R, Q> {
             sealed,
             to_flush,
             flushed,
-            self.metrics.clone(),
+            (self.metrics.clone(), stop.clone()),
         );
         let publish = {
             let hub = self.hub.clone();

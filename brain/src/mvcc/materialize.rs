@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::Revision;
 use super::record::{self, Record};
@@ -45,10 +46,17 @@ pub struct Materializer<L, R: Rows> {
     frozen: mpsc::Receiver<Arc<Frozen>>,
     flushed: mpsc::Sender<Flushed<R::Snapshot>>,
     metrics: Arc<Metrics>,
+    stop: CancellationToken,
 }
 
+/// The process stops while there is no space for rows.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped while there is no space for rows")]
+struct NoRoom;
+
 impl<L: Log, R: Rows> Materializer<L, R> {
-    /// `fence` is the stored one; `sealed` generations become rows first, where they are not yet.
+    /// `fence` is the stored one; `sealed` generations become rows first, where they are not yet. After `stop` nobody waits
+    /// for space any more.
     pub fn new<'a>(
         (log, rows): (L, R),
         state: Arc<State<R>>,
@@ -56,7 +64,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         sealed: impl Iterator<Item = &'a Arc<Frozen>>,
         frozen: mpsc::Receiver<Arc<Frozen>>,
         flushed: mpsc::Sender<Flushed<R::Snapshot>>,
-        metrics: Arc<Metrics>,
+        (metrics, stop): (Arc<Metrics>, CancellationToken),
     ) -> Self {
         let backlog = sealed
             .filter(|frozen| frozen.marker.0 > fence.marker)
@@ -73,31 +81,45 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             frozen,
             flushed,
             metrics,
+            stop,
         }
     }
 
-    /// Runs until the sequencer ends and everything it handed over is flushed and synced.
+    /// Runs until the sequencer ends and everything it handed over is flushed and synced. A compaction that is under way
+    /// goes on after the next start.
     ///
     /// # Errors
     /// When another writer took the rows over, or rows or log fail.
     pub async fn run(mut self) -> anyhow::Result<()> {
+        match self.flush_and_delete().await {
+            Err(error) if error.is::<NoRoom>() => {
+                tracing::warn!("no space for rows: what they lack is taken from the log at the next start");
+                // The sequencer can only end when somebody takes what it hands over.
+                while self.frozen.recv().await.is_some() {}
+            }
+            ended => ended?,
+        }
+        self.rows.sync().await?;
+        Ok(())
+    }
+
+    async fn flush_and_delete(&mut self) -> anyhow::Result<()> {
         let mut more = self.delete_step().await?;
         loop {
             // Between two steps of a compaction a flush goes first.
+            let goes_on = more && !self.stop.is_cancelled();
             let frozen = match self.backlog.pop_front() {
                 Some(frozen) => Some(frozen),
-                None if more => self.frozen.try_recv().ok(),
+                None if goes_on => self.frozen.try_recv().ok(),
                 None => self.frozen.recv().await,
             };
             match frozen {
                 Some(frozen) => self.flush(frozen).await?,
-                None if more => {}
-                None => break,
+                None if goes_on => {}
+                None => return Ok(()),
             }
             more = self.delete_step().await?;
         }
-        self.rows.sync().await?;
-        Ok(())
     }
 
     async fn flush(&mut self, frozen: Arc<Frozen>) -> anyhow::Result<()> {
@@ -156,7 +178,8 @@ impl<L: Log, R: Rows> Materializer<L, R> {
                 break;
             }
             self.delete_superseded(first, record, target, &mut step).await?;
-            if step.changes.len() >= STEP_ROWS / 2 {
+            // The last revision must not leave another step: that one would find nothing to do, and not finish.
+            if step.changes.len() >= STEP_ROWS / 2 && self.fence.deleted_up_to < target {
                 more = true;
                 break;
             }
@@ -242,12 +265,16 @@ impl<L: Log, R: Rows> Materializer<L, R> {
                 // What is acknowledged is in the log. Writers wait when too much of it is in memory.
                 Err(RowsError::Full(error)) => {
                     tracing::warn!(error = &*error as &dyn std::error::Error, "no space for rows: waiting");
-                    tokio::time::sleep(NO_SPACE_RETRY).await;
+                    tokio::select! {
+                        () = self.stop.cancelled() => return Err(NoRoom.into()),
+                        () = tokio::time::sleep(NO_SPACE_RETRY) => {}
+                    }
                 }
                 Err(error) => return Err(error.into()),
             }
         }
         self.stored = fence;
+        self.state.note_step();
         tokio::task::yield_now().await;
         Ok(())
     }

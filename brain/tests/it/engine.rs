@@ -95,7 +95,10 @@ impl<L: Log, R: Rows> Engine<L, R> {
         };
         Ok(Self {
             store,
-            kv: KvService(api),
+            kv: KvService {
+                store: api,
+                stop: stop.clone(),
+            },
             lease,
             tasks,
             stop,
