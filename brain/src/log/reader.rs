@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::frame::{Frame, is_barrier};
 pub use super::walk::Item;
 use super::walk::Walk;
-use super::window::Window;
+use super::window::{LookBack, Window};
 use super::{Log, LogError, Slot};
 
 /// How much a reader takes from the log at once, in bytes.
@@ -36,15 +36,15 @@ impl<L: Log> Reader<L> {
     /// # Errors
     /// As [`Log::read`] and [`Log::watermark`].
     pub async fn seek(log: L, from: Slot) -> Result<Self, LogError> {
-        let window = Window::FORMAT;
-        let (mut back, mut barriers) = (window.look_back(from), Vec::new());
-        while back < from {
-            let chunk = log.read(back, CHUNK).await?;
-            back = chunk.last().map_or(from, |(slot, _)| slot.next());
-            barriers.extend(chunk.iter().filter(|(_, bytes)| is_barrier(bytes)).map(|(slot, _)| *slot));
+        let mut look = LookBack::new(Window::FORMAT, from);
+        loop {
+            let (first, end) = look.near();
+            if !look.found(&barriers(&log, first, end).await?) {
+                break;
+            }
         }
         let watermark = log.watermark().await?; // after the slots, so that it covers what was destroyed of them
-        let mut reader = Self::new(log, window.first_alive(from, watermark, barriers));
+        let mut reader = Self::new(log, look.first_alive(watermark));
         // In the middle of a batch: go on behind it.
         while let Some((slot, bytes)) = reader.peek().await? {
             match Frame::decode(slot, bytes)? {
@@ -113,4 +113,16 @@ impl<L: Log> Reader<L> {
             }
         }
     }
+}
+
+/// The barriers from `first` up to `end`.
+async fn barriers<L: Log>(log: &L, first: Slot, end: Slot) -> Result<Vec<Slot>, LogError> {
+    let (mut next, mut found) = (first, Vec::new());
+    while next < end {
+        let chunk = log.read(next, CHUNK).await?;
+        next = chunk.last().map_or(end, |(slot, _)| slot.next());
+        let chunk = chunk.iter().filter(|(slot, bytes)| *slot < end && is_barrier(bytes));
+        found.extend(chunk.map(|(slot, _)| *slot));
+    }
+    Ok(found)
 }

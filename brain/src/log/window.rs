@@ -1,4 +1,4 @@
-//! What follows from the bound on open slots: dead slots, where to begin to read, when a read counts.
+//! What follows from the bound on open slots: dead slots, where to begin to read, what a read is worth.
 //!
 //! Pure rules, for readers and writers, and for the model that walks all states of a small log with a smaller window.
 
@@ -25,26 +25,56 @@ impl Window {
     pub fn behind_barrier(self, barrier: Slot) -> Slot {
         Slot(barrier.0 + self.0)
     }
+}
 
-    /// The first slot whose barrier would make `from` a dead slot.
+/// Finds where to begin to read in the middle of the log: whether a slot is dead, the barriers before it tell.
+///
+/// A barrier may itself stand in a dead slot, where an opener put it that was misled by what it found in destroyed slots. So
+/// one looks back from each barrier that is found, until none is near.
+#[derive(Debug, Clone)]
+pub struct LookBack {
+    window: Window,
+    from: Slot,
+    /// Descending.
+    barriers: Vec<Slot>,
+}
+
+impl LookBack {
+    /// Looks back from a slot at or behind the watermark.
     #[must_use]
-    pub fn look_back(self, from: Slot) -> Slot {
-        Slot((from.0 + 1).saturating_sub(self.0).max(Slot::FIRST.0))
+    pub fn new(window: Window, from: Slot) -> Self {
+        Self {
+            window,
+            from,
+            barriers: Vec::new(),
+        }
     }
 
-    /// The first slot at or behind `from` that is not dead. `barriers` are those found from [`Window::look_back`] on, and
-    /// `watermark` was read after them.
-    ///
-    /// A barrier below the watermark does not count. If it is a true one its dead slots are below the watermark as well,
-    /// which never stands inside them. It may be a stray one, put into a destroyed slot by an opener that took it for a
-    /// free one: what stands behind that is alive.
+    /// The slots to look for barriers in: from the first up to the second, which is not one of them.
     #[must_use]
-    pub fn first_alive(self, from: Slot, watermark: Slot, barriers: impl IntoIterator<Item = Slot>) -> Slot {
-        barriers
-            .into_iter()
-            .filter(|barrier| *barrier >= watermark && *barrier < from)
-            .map(|barrier| self.behind_barrier(barrier))
-            .fold(from, Slot::max)
+    pub fn near(&self) -> (Slot, Slot) {
+        let end = self.barriers.last().copied().unwrap_or(self.from);
+        (Slot((end.0 + 1).saturating_sub(self.window.0)), end)
+    }
+
+    /// Takes the barriers found in [`LookBack::near`], in ascending order; `true` when it has to be looked once more.
+    pub fn found(&mut self, barriers: &[Slot]) -> bool {
+        self.barriers.extend(barriers.iter().rev());
+        !barriers.is_empty()
+    }
+
+    /// The first slot at or behind the one looked back from that is not dead. `watermark` was read after the barriers.
+    ///
+    /// Barriers below the watermark do not count: the dead slots of a true one are below it as well, for it never stands
+    /// inside them, and a stray one, put into a destroyed slot, kills nothing.
+    #[must_use]
+    pub fn first_alive(&self, watermark: Slot) -> Slot {
+        let counting = self.barriers.iter().rev().filter(|barrier| **barrier >= watermark);
+        let alive = counting.fold(Slot(0), |alive, barrier| match *barrier >= alive {
+            true => self.window.behind_barrier(*barrier),
+            false => alive, // it stands in a dead slot
+        });
+        alive.max(self.from)
     }
 }
 
@@ -69,28 +99,43 @@ mod tests {
         assert_eq!(W.behind_barrier(Slot(20)), Slot(28));
     }
 
-    #[test]
-    fn reading_begins_behind_the_dead_slots() {
-        assert_eq!(W.look_back(Slot(27)), Slot(20));
-        assert_eq!(W.look_back(Slot(3)), Slot(1));
-        for (from, barriers, first) in [
-            (27, vec![20], 28),
-            (28, vec![], 28),
-            (27, vec![], 27),
-            (27, vec![20, 24], 32),
-            // Of two that stand closely, as when an opener was overtaken in the dead slots.
-            (27, vec![27], 27),
-        ] {
-            let barriers = barriers.into_iter().map(Slot);
-            assert_eq!(W.first_alive(Slot(from), Slot(1), barriers), Slot(first));
+    /// Where a read from `from` on begins in a log with these barriers.
+    fn begin(from: u64, watermark: u64, barriers: &[u64]) -> u64 {
+        let mut look = LookBack::new(W, Slot(from));
+        loop {
+            let (first, end) = look.near();
+            let near = barriers.iter().map(|barrier| Slot(*barrier));
+            let near: Vec<Slot> = near.filter(|barrier| (first..end).contains(barrier)).collect();
+            if !look.found(&near) {
+                return look.first_alive(Slot(watermark)).0;
+            }
         }
     }
 
     #[test]
+    fn reading_begins_behind_the_dead_slots() {
+        assert_eq!(begin(20, 1, &[20]), 20);
+        assert_eq!(begin(21, 1, &[20]), 28);
+        assert_eq!(begin(27, 1, &[20]), 28);
+        assert_eq!(begin(28, 1, &[20]), 28);
+        assert_eq!(begin(30, 1, &[20, 28]), 36);
+        assert_eq!(begin(3, 1, &[1]), 9);
+        assert_eq!(begin(1, 1, &[]), 1);
+    }
+
+    #[test]
+    fn a_barrier_in_a_dead_slot_kills_nothing() {
+        assert_eq!(begin(30, 1, &[20, 27]), 30);
+        assert_eq!(begin(30, 1, &[15, 20, 27]), 35, "of three, the last one is alive");
+        assert_eq!(begin(25, 1, &[20, 24]), 28);
+    }
+
+    #[test]
     fn a_barrier_in_a_destroyed_slot_kills_nothing() {
-        assert_eq!(W.first_alive(Slot(30), Slot(30), [Slot(29)]), Slot(30));
-        assert_eq!(W.first_alive(Slot(32), Slot(30), [Slot(29)]), Slot(32));
-        assert_eq!(W.first_alive(Slot(32), Slot(30), [Slot(29), Slot(30)]), Slot(38));
+        assert_eq!(begin(30, 30, &[29]), 30);
+        assert_eq!(begin(32, 30, &[29]), 32);
+        assert_eq!(begin(32, 30, &[29, 30]), 38);
+        assert_eq!(begin(32, 30, &[22, 29, 31]), 39);
     }
 
     #[test]

@@ -16,8 +16,6 @@ pub(crate) enum Variant {
     DestroyBarriers,
     /// An epoch begins right behind its barrier.
     NoDeadSlots,
-    /// One slot behind a barrier less is dead.
-    OneDeadSlotLess,
     /// A writer has one slot more open.
     WindowTooLarge,
     /// A batch is acknowledged when it is durable, not when all before it are.
@@ -38,6 +36,8 @@ pub(crate) enum Variant {
     DamageUnchecked,
     /// A reader that begins in the middle does not look back for a barrier.
     NoLookBack,
+    /// It does not look back from the barriers that it finds.
+    LookBackOnce,
     /// It lets a barrier below the watermark count.
     StrayBarriersCount,
 }
@@ -94,10 +94,9 @@ impl Protocol {
 
     /// The window by which the dead slots are counted.
     pub(crate) fn reading(&self) -> Window {
-        match self.variant {
-            Some(Variant::NoDeadSlots) => Window(1),
-            Some(Variant::OneDeadSlotLess) => Window(self.window.0 - 1),
-            _ => self.window,
+        match self.is(Variant::NoDeadSlots) {
+            true => Window(1),
+            false => self.window,
         }
     }
 

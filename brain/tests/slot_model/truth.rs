@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use brain::log::Slot;
 use brain::log::frame::Frame;
 use brain::log::walk::Walk;
+use brain::log::window::LookBack;
 use stateright::{Model, Property};
 
 use crate::protocol::{Action, Protocol, Variant};
@@ -143,14 +144,21 @@ fn seekers_agree(protocol: &Protocol, state: &State) -> bool {
 
 fn sought(protocol: &Protocol, state: &State, from: u8) -> Result<Vec<Placed>, impl Debug> {
     let (window, from) = (protocol.reading(), Slot(u64::from(from)));
-    let near = |placed: &Placed| u64::from(placed.slot) >= window.look_back(from).0 && placed.record.is_barrier();
-    let barriers = state.log.iter().filter(near).map(|placed| Slot(u64::from(placed.slot)));
-    let watermark = match protocol.variant {
+    let mut look = LookBack::new(window, from);
+    loop {
+        let (first, end) = look.near();
+        let barriers = state.log.iter().filter(|placed| placed.record.is_barrier());
+        let barriers = barriers.map(|placed| Slot(u64::from(placed.slot)));
+        let near: Vec<Slot> = barriers.filter(|slot| (first..end).contains(slot)).collect();
+        if !look.found(&near) || protocol.is(Variant::LookBackOnce) {
+            break;
+        }
+    }
+    let mut next = look.first_alive(match protocol.variant {
         Some(Variant::StrayBarriersCount) => Slot(0),
         Some(Variant::NoLookBack) => Slot(u64::MAX),
         _ => Slot(u64::from(state.watermark)),
-    };
-    let mut next = window.first_alive(from, watermark, barriers);
+    });
     let at = |slot: Slot| state.log.iter().find(|placed| u64::from(placed.slot) == slot.0);
     while at(next).is_some_and(|placed| !placed.record.is_barrier() && placed.record.index() > 0) {
         next = next.next(); // in the middle of a batch
