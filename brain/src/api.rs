@@ -1,6 +1,7 @@
 //! gRPC in and out: etcd's services over the modules below. Protobuf types stop here.
 
 pub mod cluster;
+pub mod elsewhere;
 pub mod health;
 pub mod kv;
 pub mod lease;

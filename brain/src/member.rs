@@ -21,8 +21,11 @@ use crate::serve::Services;
 use crate::state::State;
 use crate::watch::{History, Hub};
 
+pub mod follow;
 pub mod leadership;
 pub mod lock;
+pub mod peer;
+pub mod peers;
 
 /// Bytes that the store occupies.
 pub type Size = Arc<dyn Fn() -> u64 + Send + Sync>;

@@ -34,7 +34,10 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
 
     async fn range(&self, request: Request<pb::RangeRequest>) -> Result<Response<pb::RangeResponse>, Status> {
         let op = request::range(request.get_ref())?;
-        let view = self.store.view()?;
+        let view = match request.get_ref().serializable {
+            true => self.store.view()?,
+            false => self.store.linearizable().await?,
+        };
         let result = view.range(&op).await.map_err(|error| self.store.failed(error))?;
         Ok(Response::new(response::range(self.store.header(view.revision), result)))
     }
@@ -49,7 +52,11 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
                 "etcdserver: a range stream has no order and no bounds of revisions",
             ));
         }
-        stream::open(self.store.clone(), op).map(|stream| Response::new(Box::pin(stream) as Self::RangeStreamStream))
+        let view = match request.get_ref().serializable {
+            true => self.store.view()?,
+            false => self.store.linearizable().await?,
+        };
+        stream::open(self.store.clone(), view, op).map(|stream| Response::new(Box::pin(stream) as Self::RangeStreamStream))
     }
 
     async fn put(&self, request: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
