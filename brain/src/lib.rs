@@ -43,6 +43,18 @@ pub mod pb {
     pub mod mvccpb {
         tonic::include_proto!("mvccpb");
     }
+    /// Permissions and options of users.
+    pub mod authpb {
+        tonic::include_proto!("authpb");
+    }
+    /// Locks.
+    pub mod v3lockpb {
+        tonic::include_proto!("v3lockpb");
+    }
+    /// Elections.
+    pub mod v3electionpb {
+        tonic::include_proto!("v3electionpb");
+    }
     /// Services, requests and responses.
     pub mod etcdserverpb {
         tonic::include_proto!("etcdserverpb");

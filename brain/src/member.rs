@@ -5,10 +5,14 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
+use crate::api::auth::AuthService;
 use crate::api::cluster::ClusterService;
+use crate::api::contest::Contests;
+use crate::api::election::ElectionService;
 use crate::api::health::StoreHealth;
 use crate::api::kv::KvService;
 use crate::api::lease::LeaseService;
+use crate::api::lock::LockService;
 use crate::api::maintenance::MaintenanceService;
 use crate::api::store::Store;
 use crate::api::watch::{Options as WatchServiceOptions, WatchService};
@@ -16,6 +20,8 @@ use crate::flags::url::Url;
 use crate::flags::{Config, Quota};
 use crate::metrics::Metrics;
 use crate::pb::etcdserverpb as pb;
+use crate::pb::v3electionpb::election_server::ElectionServer;
+use crate::pb::v3lockpb::lock_server::LockServer;
 use crate::rows::Rows;
 use crate::serve::Services;
 use crate::state::State;
@@ -84,16 +90,23 @@ pub fn services<H: History, R: Rows>(config: &Config, member: Member<H, R>) -> S
         size: Arc::clone(&size),
         quota,
     };
-    let leases = LeaseService {
+    let leases = Arc::new(LeaseService {
         store: api.clone(),
         min_ttl: config.min_lease_ttl(),
         stop: leave.clone(),
         metrics: metrics.clone(),
-    };
-    let kv = KvService {
+    });
+    let kv = Arc::new(KvService {
         store: api.clone(),
+        stop: leave.clone(),
+    });
+    let contests = Arc::new(Contests {
+        kv: kv.clone(),
+        leases: leases.clone(),
+        hub: watched.clone(),
+        replay: watches.replay(),
         stop: leave,
-    };
+    });
     let cluster = ClusterService {
         member,
         cluster_id: api.cluster_id,
@@ -106,11 +119,14 @@ pub fn services<H: History, R: Rows>(config: &Config, member: Member<H, R>) -> S
     let max = config.limits.max_receive_bytes();
     let mut routes = Routes::builder();
     routes
-        .add_service(pb::kv_server::KvServer::new(kv).max_decoding_message_size(max))
-        .add_service(pb::lease_server::LeaseServer::new(leases).max_decoding_message_size(max))
+        .add_service(pb::kv_server::KvServer::from_arc(kv).max_decoding_message_size(max))
+        .add_service(pb::lease_server::LeaseServer::from_arc(leases).max_decoding_message_size(max))
         .add_service(pb::maintenance_server::MaintenanceServer::new(maintenance).max_decoding_message_size(max))
         .add_service(pb::cluster_server::ClusterServer::new(cluster).max_decoding_message_size(max))
         .add_service(watches.into_server())
+        .add_service(pb::auth_server::AuthServer::new(AuthService(api.clone())).max_decoding_message_size(max))
+        .add_service(LockServer::new(LockService(contests.clone())).max_decoding_message_size(max))
+        .add_service(ElectionServer::new(ElectionService(contests)).max_decoding_message_size(max))
         .add_service(probes);
     Services {
         routes: routes.routes(),

@@ -69,6 +69,18 @@ impl Handle {
         (Self { inbox }, commands)
     }
 
+    /// Has a request done for somebody who has gone. When the queue is full it is not.
+    pub fn leave(&self, request: Request, size: usize) {
+        let left = self.inbox.try_send(Command {
+            request,
+            size,
+            reply: None,
+        });
+        if let Err(error) = left {
+            tracing::debug!(%error, "nobody is left to clean up");
+        }
+    }
+
     /// Has a request done. What was sent is done even if the caller goes away.
     ///
     /// # Errors
