@@ -3,11 +3,13 @@
 //! Modules in reading order: the two seams below which bytes are durable, the versions between them,
 //! the one writer, and what clients see. Arrows point downwards only: see ARCHITECTURE.md.
 
+pub mod cell;
 pub mod log;
 pub mod rows;
 
 pub mod mvcc;
 pub mod recent;
+pub mod replica;
 pub mod state;
 
 pub mod lease;
@@ -15,6 +17,7 @@ pub mod sequencer;
 pub mod watch;
 
 pub mod api;
+pub mod leader;
 pub mod member;
 pub mod store;
 

@@ -19,6 +19,8 @@ pub mod frame;
 pub(crate) mod laws;
 mod mem;
 pub mod reader;
+pub mod walk;
+pub mod window;
 pub mod writer;
 
 /// Position of a record in the log. The first slot of a fresh log is 1.

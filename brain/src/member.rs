@@ -27,6 +27,9 @@ use crate::serve::Services;
 use crate::state::State;
 use crate::watch::{History, Hub};
 
+pub mod leadership;
+pub mod lock;
+
 /// Bytes that the store occupies.
 pub type Size = Arc<dyn Fn() -> u64 + Send + Sync>;
 

@@ -1,9 +1,10 @@
-//! The only way to start a task: one that ends early ends the process.
+//! The only ways to start a task: one of the process, which ends it when it ends early, or one that its owner waits for.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
+use anyhow::Context;
 use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -85,6 +86,36 @@ impl Tasks {
                 *first = outcome;
             }
         }
+    }
+}
+
+/// A task that its owner waits for, as a future. It ends where it stands when this is dropped.
+#[derive(Debug)]
+pub struct Owned<T>(JoinSet<T>);
+
+impl<T: Send + 'static> Owned<T> {
+    /// Starts it.
+    pub fn start(task: impl Future<Output = T> + Send + 'static) -> Self {
+        let mut set = JoinSet::new();
+        set.spawn(task);
+        Self(set)
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// It panicked.
+    ///
+    /// # Panics
+    /// When its end was answered before.
+    pub async fn end(&mut self) -> anyhow::Result<T> {
+        let ended = self.0.join_next().await.expect("asked once for its end");
+        ended.context("a task panicked")
+    }
+
+    /// Ends it where it stands, and waits until it is gone.
+    pub async fn abort(mut self) {
+        self.0.shutdown().await;
     }
 }
 

@@ -6,6 +6,7 @@
 //! Order: a version is deleted only behind the marker, oldest first, a tombstone never before what it covers. Rows are synced
 //! before the watermark moves, and the watermark moves before slots are destroyed.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,8 +22,8 @@ use crate::log::reader::{Item, Reader};
 use crate::log::{Log, Slot};
 use crate::metrics::Metrics;
 use crate::recent::{Found, Generation, Version};
+use crate::replica::{Flushed, Frozen};
 use crate::rows::{Change, Rows, RowsError, keys};
-use crate::sequencer::{Flushed, Frozen};
 use crate::state::State;
 
 /// Rows and bytes that are applied in one step at most.
@@ -40,7 +41,9 @@ pub struct Materializer<L, R: Rows> {
     fence: Fence,
     /// The fence as its bytes are stored.
     stored: Bytes,
-    frozen: mpsc::Receiver<Frozen>,
+    /// Sealed before this epoch.
+    backlog: VecDeque<Arc<Frozen>>,
+    frozen: mpsc::Receiver<Arc<Frozen>>,
     flushed: mpsc::Sender<Flushed<R::Snapshot>>,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
@@ -52,15 +55,21 @@ pub struct Materializer<L, R: Rows> {
 struct NoRoom;
 
 impl<L: Log, R: Rows> Materializer<L, R> {
-    /// `fence` is the stored one. After `stop` nobody waits for space any more.
-    pub fn new(
+    /// `fence` is the stored one; `sealed` generations become rows first, where they are not yet. After `stop` nobody waits
+    /// for space any more.
+    pub fn new<'a>(
         (log, rows): (L, R),
         state: Arc<State<R>>,
         fence: Fence,
-        frozen: mpsc::Receiver<Frozen>,
+        sealed: impl Iterator<Item = &'a Arc<Frozen>>,
+        frozen: mpsc::Receiver<Arc<Frozen>>,
         flushed: mpsc::Sender<Flushed<R::Snapshot>>,
         (metrics, stop): (Arc<Metrics>, CancellationToken),
     ) -> Self {
+        let backlog = sealed
+            .filter(|frozen| frozen.marker.0 > fence.marker)
+            .cloned()
+            .collect();
         let stored = fence.encode_to_vec().into();
         Self {
             log,
@@ -68,6 +77,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             state,
             fence,
             stored,
+            backlog,
             frozen,
             flushed,
             metrics,
@@ -98,10 +108,10 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         loop {
             // Between two steps of a compaction a flush goes first.
             let goes_on = more && !self.stop.is_cancelled();
-            let frozen = if goes_on {
-                self.frozen.try_recv().ok()
-            } else {
-                self.frozen.recv().await
+            let frozen = match self.backlog.pop_front() {
+                Some(frozen) => Some(frozen),
+                None if goes_on => self.frozen.try_recv().ok(),
+                None => self.frozen.recv().await,
             };
             match frozen {
                 Some(frozen) => self.flush(frozen).await?,
@@ -112,14 +122,16 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         }
     }
 
-    async fn flush(&mut self, frozen: Frozen) -> anyhow::Result<()> {
+    async fn flush(&mut self, frozen: Arc<Frozen>) -> anyhow::Result<()> {
         let mut step = Step::default();
+        self.fence.reaching = frozen.revision;
         // The generation's iterator must not be held over an await: it is asked again behind the last version.
         let mut last = None;
-        while !fill(&frozen.generation, frozen.compacted, &mut last, &mut step) {
+        let deleted = self.fence.deleted_up_to;
+        while !fill(&frozen.generation, frozen.compacted, deleted, &mut last, &mut step) {
             self.apply(std::mem::take(&mut step)).await?;
         }
-        for (row, value) in frozen.lease_rows {
+        for (row, value) in frozen.lease_rows.iter().cloned() {
             step.push(match value {
                 Some(value) => Change::Put(row, value),
                 None => Change::Delete(row),
@@ -130,17 +142,17 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         self.fence.compacted = frozen.compacted;
         self.fence.alarms = frozen
             .alarms
-            .into_iter()
+            .iter()
             .map(|(kind, member)| record::Alarm {
-                member,
-                kind,
+                member: *member,
+                kind: *kind,
                 raised: true,
             })
             .collect();
         self.apply(step).await?;
         let snapshot = self.rows.snapshot().await?;
         let flushed = Flushed {
-            generation: Some((frozen.generation, frozen.revision)),
+            through: Some((frozen.marker, frozen.revision)),
             snapshot,
         };
         // Nobody is there to take it only when the process stops.
@@ -231,7 +243,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         self.log.destroy_below_watermark().await?;
         self.state.set_deleted_up_to(deleted_up_to);
         let flushed = Flushed {
-            generation: None,
+            through: None,
             snapshot: self.rows.snapshot().await?,
         };
         drop(self.flushed.send(flushed).await);
@@ -269,10 +281,12 @@ impl<L: Log, R: Rows> Materializer<L, R> {
 }
 
 /// Adds rows of a generation to a step, behind the version `last`; `true` when nothing is left.
-/// `last` also tells whether the versions that are older than it are compacted: they need no rows.
+/// `last` also tells whether the versions that are older than it are compacted: they need no rows. Nor do tombstones up to
+/// `deleted`, where compaction has been already: the generation of one who followed until now may begin before the marker.
 fn fill(
     generation: &Generation,
     compacted: Revision,
+    deleted: Revision,
     last: &mut Option<(Bytes, Revision, bool)>,
     step: &mut Step,
 ) -> bool {
@@ -288,7 +302,7 @@ fn fill(
                 false
             }
         };
-        if !covered {
+        if !covered && (version.value.is_some() || revision > deleted) {
             let row = keys::object_key(&key, revision);
             let value = version.value.as_ref().map(|value| (meta_of(revision, &version), value));
             step.push(Change::Put(

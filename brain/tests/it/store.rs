@@ -13,6 +13,7 @@ use bytes::Bytes;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::cut::CutRows;
 use crate::engine::Engine;
 use crate::script::run;
 use crate::wire::{Request, Target, pb};
@@ -208,4 +209,22 @@ async fn a_deposed_writer_commits_and_acknowledges_nothing() {
     new.stop().await.unwrap();
     let mut again = Engine::start(log.inner().clone(), rows).await.unwrap();
     assert_eq!(again.mod_revision(b"late").await, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn old_revisions_are_read_right_after_a_flush_that_was_cut_short() {
+    let (log, rows) = (MemLog::new(), MemRows::new());
+    let mut first = Engine::start(log.clone(), rows.clone()).await.unwrap();
+    let old = first.put(b"a", b"small").await.unwrap();
+    first.stop().await.unwrap();
+
+    // The fence of the new epoch and the first step of the flush, which the large value fills.
+    let cut = CutRows::after(2, rows.clone());
+    let mut second = Engine::start(log.clone(), cut).await.unwrap();
+    let new = second.put(b"a", &vec![7; 1 << 20]).await.unwrap();
+    second.stop().await.unwrap_err();
+
+    let mut third = Engine::start(log, rows).await.unwrap();
+    assert_eq!(third.mod_revision_at(b"a", old).await, Some(old));
+    assert_eq!(third.mod_revision(b"a").await, Some(new));
 }
