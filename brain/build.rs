@@ -6,7 +6,7 @@ const TYPE_BYTES: i32 = 12;
 fn main() -> anyhow::Result<()> {
     println!("cargo:rerun-if-changed=proto");
     let mut files = protox::compile(
-        ["proto/rpc.proto", "proto/lock.proto", "proto/election.proto"],
+        ["rpc", "auth", "lock", "election"].map(|name| format!("proto/{name}.proto")),
         ["proto"],
     )?;
     // An event goes to many watchers and is encoded once: `WatchResponse.events` takes events that are encoded

@@ -4,7 +4,7 @@ fn main() -> anyhow::Result<()> {
     const PROTO: &str = "../brain/proto";
     println!("cargo:rerun-if-changed={PROTO}");
     let files = protox::compile(
-        ["rpc", "lock", "election"].map(|name| format!("{PROTO}/{name}.proto")),
+        ["rpc", "auth", "lock", "election"].map(|name| format!("{PROTO}/{name}.proto")),
         [PROTO],
     )?;
     tonic_prost_build::configure()

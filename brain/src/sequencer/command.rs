@@ -123,15 +123,19 @@ impl Handle {
         }
     }
 
-    /// Has a request done for somebody who has gone. When the queue is full it is not.
+    /// Has a request done for somebody who has gone. It is not when nobody writes just now, or the queue is full.
     pub fn leave(&self, request: Request, size: usize) {
-        let left = self.inbox.try_send(Command {
+        let command = Command {
             request,
             size,
             reply: None,
-        });
-        if let Err(error) = left {
-            tracing::debug!(%error, "nobody is left to clean up");
+        };
+        let left = match &*self.writer.borrow() {
+            Writer::Sequencer(inbox) => inbox.try_send(command).is_ok(),
+            Writer::Nobody | Writer::Stopped => false,
+        };
+        if !left {
+            tracing::debug!("nobody cleans up");
         }
     }
 
