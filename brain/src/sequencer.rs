@@ -98,6 +98,8 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
     head: Head,
     /// Bytes of requests since space was looked at.
     unchecked: usize,
+    /// The NOSPACE alarm is on its way: it counts already.
+    is_raising: bool,
 }
 
 /// The channels of a sequencer.
@@ -148,6 +150,7 @@ where
             deltas: VecDeque::new(),
             head,
             unchecked: 0,
+            is_raising: false,
         }
     }
 
@@ -214,7 +217,9 @@ where
         }
         self.unchecked += bytes;
         let full = self.unchecked >= CHECK_SPACE_EVERY && self.check_space();
-        let no_space = full || self.state.has_alarm(NOSPACE);
+        let is_raised = self.state.has_alarm(NOSPACE);
+        self.is_raising &= !is_raised;
+        let no_space = full || self.is_raising || is_raised;
         let mut builder = Builder::new(&self.state, self.deltas.iter().cloned().collect(), self.head, no_space);
         builder.prefetch(commands.iter()).await?;
         while let Some(command) = commands.pop_front() {
@@ -302,7 +307,8 @@ where
     fn check_space(&mut self) -> bool {
         self.unchecked = 0;
         let full = self.space.exceeded(self.log.size() + self.rows.size());
-        if full && !self.state.has_alarm(NOSPACE) {
+        if full && !self.is_raising && !self.state.has_alarm(NOSPACE) {
+            self.is_raising = true;
             tracing::error!("no space left: puts are refused until space is made and the NOSPACE alarm is disarmed");
             let request = Request::Alarm(self.options.member, NOSPACE, true);
             self.own.push_back(Command {
