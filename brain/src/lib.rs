@@ -12,8 +12,8 @@ pub mod recent;
 pub mod replica;
 pub mod state;
 
-pub mod lease;
 pub mod feed;
+pub mod lease;
 pub mod sequencer;
 pub mod watch;
 
@@ -50,6 +50,18 @@ pub mod pb {
     /// What members say to each other.
     pub mod peerpb {
         tonic::include_proto!("peerpb");
+    }
+    /// Permissions and options of users.
+    pub mod authpb {
+        tonic::include_proto!("authpb");
+    }
+    /// Locks.
+    pub mod v3lockpb {
+        tonic::include_proto!("v3lockpb");
+    }
+    /// Elections.
+    pub mod v3electionpb {
+        tonic::include_proto!("v3electionpb");
     }
     /// Services, requests and responses.
     pub mod etcdserverpb {

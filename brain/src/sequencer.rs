@@ -20,14 +20,14 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use crate::feed::{News, Shown};
 use crate::log::frame::PART_HEADER;
 use crate::log::writer::{WriteError, Writer, append_until_known};
 use crate::log::{Log, Slot};
 use crate::metrics::Metrics;
+use crate::mvcc::LeaseId;
 use crate::mvcc::overlay::{Delta, Head};
 use crate::mvcc::record::{Change, Record};
-use crate::feed::{News, Shown};
-use crate::mvcc::LeaseId;
 use crate::replica::{Flushed, Frozen, Replica};
 use crate::rows::Rows;
 use crate::state::{NOSPACE, State, since_boot};
@@ -103,6 +103,8 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
     head: Head,
     /// Bytes of requests since space was looked at.
     unchecked: usize,
+    /// The NOSPACE alarm is on its way: it counts already.
+    is_raising: bool,
 }
 
 /// The channels of a sequencer.
@@ -153,6 +155,7 @@ where
             deltas: VecDeque::new(),
             head,
             unchecked: 0,
+            is_raising: false,
         }
     }
 
@@ -219,7 +222,9 @@ where
         }
         self.unchecked += bytes;
         let full = self.unchecked >= CHECK_SPACE_EVERY && self.check_space();
-        let no_space = full || self.state.has_alarm(NOSPACE);
+        let is_raised = self.state.has_alarm(NOSPACE);
+        self.is_raising &= !is_raised;
+        let no_space = full || self.is_raising || is_raised;
         let mut builder = Builder::new(&self.state, self.deltas.iter().cloned().collect(), self.head, no_space);
         builder.prefetch(commands.iter()).await?;
         while let Some(command) = commands.pop_front() {
@@ -333,7 +338,8 @@ where
     fn check_space(&mut self) -> bool {
         self.unchecked = 0;
         let full = self.space.exceeded(self.log.size() + self.rows.size());
-        if full && !self.state.has_alarm(NOSPACE) {
+        if full && !self.is_raising && !self.state.has_alarm(NOSPACE) {
+            self.is_raising = true;
             tracing::error!("no space left: puts are refused until space is made and the NOSPACE alarm is disarmed");
             let request = Request::Alarm(self.options.member, NOSPACE, true);
             self.own.push_back(Command {

@@ -84,7 +84,9 @@ async fn load<L: Log, R: Rows>(log: &L, rows: &R) -> Result<Replica<R>, OpenErro
     loop {
         let attempt = async {
             let mut replica = Replica::load(log, rows).await?;
-            Tail::new(log.clone(), &replica).catch_up(&mut replica, Slot::FIRST).await?;
+            Tail::new(log.clone(), &replica)
+                .catch_up(&mut replica, Slot::FIRST)
+                .await?;
             Ok(replica)
         };
         match attempt.await {

@@ -1,7 +1,7 @@
 //! Requests that another member has to answer: the leader, where this one follows.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -68,6 +68,10 @@ impl Right {
         self.0.fetch_max(millis, Ordering::AcqRel);
     }
 
+    fn is_for_ever(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == u64::MAX
+    }
+
     /// Whether it holds at a moment since boot.
     #[must_use]
     pub fn holds(&self, now: Duration) -> bool {
@@ -105,6 +109,17 @@ impl Elsewhere {
         Self::new(watch::channel(Role::Leading(Right::for_ever())).1)
     }
 
+    /// Whether nobody else can lead.
+    fn is_lone(&self) -> bool {
+        matches!(&*self.role.borrow(), Role::Leading(right) if right.is_for_ever())
+    }
+
+    /// Whether this member leads, and may say so.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        matches!(&*self.role.borrow(), Role::Leading(right) if right.holds(crate::state::since_boot()))
+    }
+
     /// Follows who answers.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Role> {
@@ -134,38 +149,45 @@ impl Elsewhere {
         }
     }
 
-    /// Has the leader answer, if it is another member: `None` says that this member is to answer. `call` is repeated only
-    /// while it is sure that nothing was done. `own` puts this member into the answer's header.
+    /// Has the leader answer: `here` if it is this member, else `there`, over a channel to it. They are asked again only
+    /// while it is sure that nothing was done.
     ///
     /// # Errors
     /// The leader's; `request timed out` when it went away, and the outcome is unknown.
-    pub async fn forward<Q: Clone, A, F>(
+    pub async fn answer<Q: Clone, A, H, T>(
         &self,
-        request: &Request<Q>,
-        mut call: impl FnMut(Channel, Request<Q>) -> F,
-        own: impl FnOnce(&mut A),
-    ) -> Result<Option<Response<A>>, Status>
+        request: Request<Q>,
+        mut here: impl FnMut(Request<Q>) -> H,
+        mut there: impl FnMut(Channel, Request<Q>) -> T,
+    ) -> Result<Response<A>, Status>
     where
-        F: Future<Output = Result<Response<A>, Status>>,
+        H: Future<Output = Result<Response<A>, Status>>,
+        T: Future<Output = Result<Response<A>, Status>>,
     {
+        if self.is_lone() {
+            return here(request).await;
+        }
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let Some(leader) = self.leader().await? else {
-                return Ok(None);
-            };
             let mut copy = Request::new(request.get_ref().clone());
             *copy.metadata_mut() = request.metadata().clone();
-            let asked = tokio::time::timeout_at(deadline, call(leader.channel.clone(), copy)).await;
-            match asked.unwrap_or_else(|_| Err(Error::Timeout.into())) {
-                Ok(mut answer) => {
-                    own(answer.get_mut());
-                    return Ok(Some(answer));
+            let (member, outcome) = match self.leader().await? {
+                None => (None, here(copy).await),
+                Some(leader) => {
+                    let asked = tokio::time::timeout_at(deadline, there(leader.channel, copy)).await;
+                    (
+                        Some(leader.member),
+                        asked.unwrap_or_else(|_| Err(Error::Timeout.into())),
+                    )
                 }
+            };
+            match outcome {
+                Ok(answer) => return Ok(answer),
                 // It does not lead any more, and did nothing.
-                Err(status) if status.message() == Error::NotLeader.to_string() && Instant::now() < deadline => {
-                    self.changed_from(leader.member, deadline).await?;
+                Err(status) if self.forwards && is_not_leader(&status) && Instant::now() < deadline => {
+                    self.changed_from(member, deadline).await?;
                 }
-                Err(status) if is_transport(&status) => return Err(Error::Timeout.into()),
+                Err(status) if member.is_some() && is_transport(&status) => return Err(Error::Timeout.into()),
                 Err(status) => return Err(status),
             }
         }
@@ -179,6 +201,13 @@ impl Elsewhere {
     pub async fn read_index(&self) -> Result<Option<Slot>, Status> {
         let deadline = Instant::now() + PATIENCE;
         loop {
+            if !self.forwards {
+                return if self.holds() {
+                    Ok(None)
+                } else {
+                    Err(Error::NotLeader.into())
+                };
+            }
             let holds = |role: &Role| match role {
                 Role::Leading(right) => right.holds(crate::state::since_boot()),
                 _ => true,
@@ -189,7 +218,7 @@ impl Elsewhere {
             match tokio::time::timeout_at(deadline, leader.reads.ask()).await {
                 Ok(Some(slot)) => return Ok(Some(slot)),
                 // The question was lost with its leader.
-                Ok(None) => self.changed_from(leader.member, deadline).await?,
+                Ok(None) => self.changed_from(Some(leader.member), deadline).await?,
                 Err(_) => return Err(Error::Timeout.into()),
             }
         }
@@ -223,13 +252,19 @@ impl Elsewhere {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| Err(Error::Timeout.into()))
+        tokio::time::timeout(PATIENCE, waiting)
+            .await
+            .unwrap_or_else(|_| Err(Error::Timeout.into()))
     }
 
-    /// Waits until somebody else leads than `member` by this connection, or a moment has passed.
-    async fn changed_from(&self, member: u64, deadline: Instant) -> Result<(), Status> {
+    /// Waits until somebody else leads than `member` (`None`: this one), or a moment has passed.
+    async fn changed_from(&self, member: Option<u64>, deadline: Instant) -> Result<(), Status> {
         let mut roles = self.role.clone();
-        let other = roles.wait_for(|role| !matches!(role, Role::Following(leader) if leader.member == member));
+        let other = roles.wait_for(|role| match role {
+            Role::Following(leader) => member != Some(leader.member),
+            Role::Leading(_) => member.is_some(),
+            Role::Nobody | Role::Leaving | Role::Stopped => false,
+        });
         let until = deadline.min(Instant::now() + RETRY);
         match tokio::time::timeout_at(until, other).await {
             Ok(Ok(_)) => Ok(()),
@@ -245,6 +280,10 @@ const RIGHT_POLL: Duration = Duration::from_millis(50);
 
 /// How long to wait before a leader that says it is none is asked again.
 const RETRY: Duration = Duration::from_millis(100);
+
+fn is_not_leader(status: &Status) -> bool {
+    status.message() == Error::NotLeader.to_string()
+}
 
 /// The connection broke, rather than that the leader answered so.
 fn is_transport(status: &Status) -> bool {

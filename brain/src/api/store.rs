@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tonic::Status;
 
-use super::elsewhere::{Elsewhere, PATIENCE};
+use super::elsewhere::{Elsewhere, PATIENCE, Role};
 use super::request::Limits;
 use super::status::Error;
 use crate::mvcc::view::{View, ViewError};
@@ -62,6 +62,23 @@ impl<R: Rows> Store<R> {
             return Err(Error::Corrupt.into());
         }
         Ok(self.state.view())
+    }
+
+    /// The id of the leader; 0 when none is known.
+    #[must_use]
+    pub fn leader(&self) -> u64 {
+        match self.elsewhere.role() {
+            Role::Leading(_) | Role::Leaving => self.member_id,
+            Role::Following(leader) => leader.member,
+            Role::Nobody | Role::Stopped => 0,
+        }
+    }
+
+    /// Puts this member into the header of what another one answered.
+    pub fn own(&self, header: &mut Option<ResponseHeader>) {
+        if let Some(header) = header {
+            header.member_id = self.member_id;
+        }
     }
 
     /// A state in which is everything that any member acknowledged before this question.

@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use prost::Message;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tonic::transport::Channel;
 
-use super::peer::{Members, superseded_of};
+use super::peer::superseded_of;
+use crate::api::cluster::Members;
 use crate::api::elsewhere::{Leader as Way, Reads, Role};
 use crate::leader::Leader;
 use crate::log::{Log, Slot};
@@ -139,9 +139,12 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
         if first < self.replica.next() {
             return Ok(()); // read from the log before
         }
-        anyhow::ensure!(first == self.replica.next(), "the leader's slot {first} is not in the log");
+        anyhow::ensure!(
+            first == self.replica.next(),
+            "the leader's slot {first} is not in the log"
+        );
         let superseded = superseded_of(&mut batch);
-        let record = Record::decode(Bytes::from(batch.payload))?;
+        let record = Record::decode(batch.payload)?;
         anyhow::ensure!(
             record.base == self.replica.revision(),
             "a batch behind revision {} where {} is the newest",
@@ -195,10 +198,14 @@ pub(super) fn is_damage(error: &anyhow::Error) -> bool {
     use crate::log::LogError;
     use crate::log::writer::OpenError as LogOpenError;
     use crate::rows::RowsError;
-    match error.downcast_ref::<OpenError>() {
-        Some(OpenError::Newer { .. } | OpenError::RowsBehind { .. } | OpenError::Record { .. }) => true,
-        Some(OpenError::Rows(RowsError::Corrupt(_))) => true,
-        Some(OpenError::Log(LogOpenError::Log(LogError::Corrupt(_)))) => true,
-        _ => false,
-    }
+    matches!(
+        error.downcast_ref::<OpenError>(),
+        Some(
+            OpenError::Newer { .. }
+                | OpenError::RowsBehind { .. }
+                | OpenError::Record { .. }
+                | OpenError::Rows(RowsError::Corrupt(_))
+                | OpenError::Log(LogOpenError::Log(LogError::Corrupt(_)))
+        )
+    )
 }

@@ -99,7 +99,8 @@ impl Office {
                         "another process writes to this store, although its lock is held here"
                     );
                     warn!("a later leader writes, although the lock is held here: do all members use the same lock?");
-                    self.wait(&mut leader, &now, &mut standing, Some(self.renew_deadline), stop).await?;
+                    self.wait(&mut leader, &now, &mut standing, Some(self.renew_deadline), stop)
+                        .await?;
                 }
             } else {
                 self.wait(&mut leader, &now, &mut standing, None, stop).await?;
@@ -193,7 +194,7 @@ impl Office {
             let target = moving.as_ref().map(|asked| asked.target);
             let outcome = self.hand_over(target).await;
             if let Some(asked) = moving.take() {
-                drop(asked.reply.send(outcome));
+                let _gone = asked.reply.send(outcome);
             }
             how = Ended::Stopped;
         }
@@ -217,7 +218,10 @@ impl Office {
             Ok(()) => Ok(()),
             Err(HandOverError::BadTarget(_)) => Err(Error::BadLeaderTransferee),
             Err(error) => {
-                warn!(error = format!("{:#}", anyhow::Error::from(error)), "the lead was not handed over");
+                warn!(
+                    error = format!("{:#}", anyhow::Error::from(error)),
+                    "the lead was not handed over"
+                );
                 Err(Error::TimeoutDueToLeaderFail)
             }
         }
@@ -283,7 +287,13 @@ async fn guard<L: Log, R: Rows>(
             continue;
         }
         match log.read(state.committed(), AHEAD).await {
-            Ok(slots) if slots.iter().any(|(slot, bytes)| is_later(*slot, bytes.clone(), state.epoch())) => return,
+            Ok(slots)
+                if slots
+                    .iter()
+                    .any(|(slot, bytes)| is_later(*slot, bytes.clone(), state.epoch())) =>
+            {
+                return;
+            }
             Ok(_) => {
                 last = renewed;
                 if let Some(renewed) = renewed {
@@ -291,7 +301,10 @@ async fn guard<L: Log, R: Rows>(
                 }
             }
             // Until it can be read the right runs out by itself.
-            Err(error) => debug!(error = &error as &dyn std::error::Error, "cannot look for a later barrier"),
+            Err(error) => debug!(
+                error = &error as &dyn std::error::Error,
+                "cannot look for a later barrier"
+            ),
         }
     }
 }
@@ -302,7 +315,7 @@ fn is_later(slot: Slot, bytes: Bytes, epoch: u64) -> bool {
 
 fn refuse(asked: Move, error: Error) {
     // Whoever has gone away does not need to know.
-    drop(asked.reply.send(Err(error)));
+    let _gone = asked.reply.send(Err(error));
 }
 
 /// Waits until term `number` is over.

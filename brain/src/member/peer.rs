@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_stream::try_stream;
 use futures::Stream;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
+use crate::api::cluster::Members;
 use crate::api::elsewhere::{Elsewhere, Role};
 use crate::api::response;
 use crate::api::status::Error;
@@ -19,37 +19,6 @@ use crate::pb::etcdserverpb::Member;
 use crate::pb::peerpb as pb;
 use crate::rows::Rows;
 use crate::state::{State, since_boot};
-
-/// The members of the cluster, as far as they are known.
-#[derive(Debug, Clone)]
-pub struct Members(Arc<watch::Sender<BTreeMap<u64, Member>>>);
-
-impl Members {
-    /// These.
-    #[must_use]
-    pub fn new(members: impl IntoIterator<Item = Member>) -> Self {
-        let members = members.into_iter().map(|member| (member.id, member)).collect();
-        Self(Arc::new(watch::Sender::new(members)))
-    }
-
-    /// All of them, by id.
-    #[must_use]
-    pub fn list(&self) -> Vec<Member> {
-        self.0.borrow().values().cloned().collect()
-    }
-
-    /// Notes what a member says of itself, or of others.
-    pub fn learn(&self, members: impl IntoIterator<Item = Member>) {
-        self.0.send_if_modified(|known| {
-            let mut changed = false;
-            for member in members {
-                changed |= known.get(&member.id) != Some(&member);
-                known.insert(member.id, member);
-            }
-            changed
-        });
-    }
-}
 
 /// The service of a member.
 pub struct PeerService<R: Rows> {
@@ -76,7 +45,10 @@ impl Followers {
     #[must_use]
     pub fn list(&self) -> Vec<(u64, String)> {
         let followers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        followers.iter().map(|(id, (identity, _))| (*id, identity.clone())).collect()
+        followers
+            .iter()
+            .map(|(id, (identity, _))| (*id, identity.clone()))
+            .collect()
     }
 
     fn enter(&self, id: u64, identity: String) -> Entered {
@@ -114,7 +86,7 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
         self.members.learn([member]);
         // Subscribed before the slot is asked for: nothing is between them.
         let mut news = self.feed.follow();
-        let mut members = self.members.0.subscribe();
+        let mut members = self.members.watch();
         members.mark_changed();
         let (state, elsewhere, stop) = (self.state.clone(), self.elsewhere.clone(), self.stop.clone());
         let mut roles = elsewhere.watch();
@@ -153,10 +125,7 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
         Ok(Response::new(Box::pin(stream)))
     }
 
-    async fn read_index(
-        &self,
-        _: Request<pb::ReadIndexRequest>,
-    ) -> Result<Response<pb::ReadIndexResponse>, Status> {
+    async fn read_index(&self, _: Request<pb::ReadIndexRequest>) -> Result<Response<pb::ReadIndexResponse>, Status> {
         self.leading()?;
         let (committed, epoch) = (self.state.committed().0, self.state.epoch());
         Ok(Response::new(pb::ReadIndexResponse { committed, epoch }))

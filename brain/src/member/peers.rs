@@ -88,12 +88,16 @@ impl Peers {
         let mut tls = ClientTlsConfig::new();
         if let Some((cert, key)) = self.tls.dial_pair.as_ref().or(self.tls.pair.as_ref()) {
             let read = |path: std::path::PathBuf| async move {
-                tokio::fs::read(&path).await.with_context(|| format!("read {}", path.display()))
+                tokio::fs::read(&path)
+                    .await
+                    .with_context(|| format!("read {}", path.display()))
             };
             tls = tls.identity(Identity::from_pem(read(cert.clone()).await?, read(key.clone()).await?));
         }
         if let Some(ca) = &self.tls.trusted_ca {
-            let pem = tokio::fs::read(ca).await.with_context(|| format!("read {}", ca.display()))?;
+            let pem = tokio::fs::read(ca)
+                .await
+                .with_context(|| format!("read {}", ca.display()))?;
             tls = tls.ca_certificate(Certificate::from_pem(pem));
         }
         Ok(tls)

@@ -110,6 +110,22 @@ impl Handle {
         (Self { writer }, Seat(seat))
     }
 
+    /// Has a request done for somebody who has gone. It is not when nobody writes just now, or the queue is full.
+    pub fn leave(&self, request: Request, size: usize) {
+        let command = Command {
+            request,
+            size,
+            reply: None,
+        };
+        let left = match &*self.writer.borrow() {
+            Writer::Sequencer(inbox) => inbox.try_send(command).is_ok(),
+            Writer::Nobody | Writer::Stopped => false,
+        };
+        if !left {
+            tracing::debug!("nobody cleans up");
+        }
+    }
+
     /// Has a request done. What was sent is done even if the caller goes away.
     ///
     /// # Errors

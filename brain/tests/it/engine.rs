@@ -80,6 +80,7 @@ impl<L: Log, R: Rows> Engine<L, R> {
         let api = Api {
             state: store.state.clone(),
             sequencer: store.sequencer.clone(),
+            elsewhere: brain::api::elsewhere::Elsewhere::never(),
             limits: Limits {
                 txn_ops: 128,
                 request_bytes: 1_572_864,
