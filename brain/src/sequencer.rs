@@ -208,7 +208,8 @@ where
             tokio::select! {
                 biased;
                 Some(committed) = self.under_way.next() => self.publish_batch(committed?).await?,
-                Some(flushed) = self.flushed.recv() => self.swap_rows(flushed),
+                // It ends before this task only when it fails. Who waits for it to make room would wait for ever.
+                flushed = self.flushed.recv() => self.swap_rows(flushed.context("the flush ended")?),
                 _ = tick.tick() => self.tick().await?,
                 () = stop.cancelled(), if !stopping => {
                     self.commands.close();
