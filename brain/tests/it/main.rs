@@ -1,8 +1,10 @@
 //! Features of the brain, tested from outside: each against the dumbest etcd that could be right.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may stop at once")]
 
+mod deposed;
 mod engine;
 mod etcd;
+mod gate;
 mod grpc;
 mod kubebrain;
 mod model;

@@ -39,7 +39,10 @@ fn holds(protocol: &Protocol, worth: Worth) {
     let began = Instant::now();
     let checker = protocol.clone().checker().spawn_dfs().join();
     let (states, depth) = (checker.unique_state_count(), checker.max_depth());
-    eprintln!("{protocol:?}: {states} states, {depth} steps deep, {:?}", began.elapsed());
+    eprintln!(
+        "{protocol:?}: {states} states, {depth} steps deep, {:?}",
+        began.elapsed()
+    );
     for property in protocol.properties() {
         match property.expectation {
             Expectation::Sometimes if worth == Worth::Nothing => {}
@@ -66,7 +69,10 @@ fn fails(variant: Variant) {
         .filter(|property| checker.discovery(property.name).is_some())
         .map(|property| property.name)
         .collect();
-    eprintln!("{variant:?}: not {broken:?}, found among {} states", checker.unique_state_count());
+    eprintln!(
+        "{variant:?}: not {broken:?}, found among {} states",
+        checker.unique_state_count()
+    );
     assert!(!broken.is_empty(), "{variant:?} is as good as the protocol");
 }
 

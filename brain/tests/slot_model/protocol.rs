@@ -172,10 +172,18 @@ impl Protocol {
         }
         writer.attempts += 1;
         writer.phase = Phase::Placing;
-        writer.own = small(writer.walk(self.reading(), self.parts).next_epoch(u64::from(writer.floor)));
+        writer.own = small(
+            writer
+                .walk(self.reading(), self.parts)
+                .next_epoch(u64::from(writer.floor)),
+        );
         if !self.is(Variant::EqualBarriers) {
             let alike = |placed: &Placed| placed.slot == writer.next && placed.record.is_barrier();
-            let alike = state.sent.iter().filter(alike).filter(|placed| placed.record.epoch() == writer.own);
+            let alike = state
+                .sent
+                .iter()
+                .filter(alike)
+                .filter(|placed| placed.record.epoch() == writer.own);
             writer.nonce = small(alike.count() as u64);
         }
         let (slot, record) = (writer.next, writer.barrier());
@@ -210,7 +218,9 @@ impl Protocol {
         let writer = &mut state.writers.as_mut_slice()[at];
         let committed = small(writer.acknowledged().count() as u64) * self.parts + writer.joined;
         let slot = writer.next + (writer.sent - committed);
-        let open = self.writing().is_open(Slot(u64::from(writer.next)), Slot(u64::from(slot)));
+        let open = self
+            .writing()
+            .is_open(Slot(u64::from(writer.next)), Slot(u64::from(slot)));
         if writer.sent == self.batches * self.parts || slot > self.last || !open {
             return None;
         }

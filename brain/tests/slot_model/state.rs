@@ -24,7 +24,10 @@ impl Record {
     }
 
     pub(crate) fn part(epoch: u8, number: u8, index: u8) -> Self {
-        assert!(epoch < 32 && number < 64 && index < 16, "the model's numbers are too small");
+        assert!(
+            epoch < 32 && number < 64 && index < 16,
+            "the model's numbers are too small"
+        );
         Self(PART | u16::from(epoch) << 10 | u16::from(number) << 4 | u16::from(index))
     }
 
@@ -272,7 +275,10 @@ impl State {
 
     /// The record in a slot.
     pub(crate) fn at(&self, slot: u8) -> Option<Record> {
-        self.log.iter().find(|placed| placed.slot == slot).map(|placed| placed.record)
+        self.log
+            .iter()
+            .find(|placed| placed.slot == slot)
+            .map(|placed| placed.record)
     }
 
     /// Forgets answers that nobody waits for, and who is who.

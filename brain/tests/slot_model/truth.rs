@@ -29,7 +29,9 @@ impl Model for Protocol {
 
     fn properties(&self) -> Vec<Property<Self>> {
         let mut properties = vec![
-            Property::always("histories are prefixes of each other", |_, state| histories_agree(state)),
+            Property::always("histories are prefixes of each other", |_, state| {
+                histories_agree(state)
+            }),
             Property::always("a batch stands right behind what it was evaluated on", |_, state| {
                 histories(state).all(|history| in_sequence(&history))
             }),
@@ -37,9 +39,10 @@ impl Model for Protocol {
             Property::always("what was acknowledged is known to every later leader", |_, state| {
                 nothing_is_lost(state)
             }),
-            Property::always("an opener that sees damage gets there by destroyed slots", |_, state| {
-                !in_phase(state, Phase::Damaged)
-            }),
+            Property::always(
+                "an opener that sees damage gets there by destroyed slots",
+                |_, state| !in_phase(state, Phase::Damaged),
+            ),
             Property::always("rows hold what the log has given up", |_, state: &State| {
                 state.watermark <= state.rows.marker
             }),
@@ -56,7 +59,10 @@ impl Model for Protocol {
             }),
         ];
         if self.seek {
-            properties.push(Property::always("who begins anywhere reads what happened", seekers_agree));
+            properties.push(Property::always(
+                "who begins anywhere reads what happened",
+                seekers_agree,
+            ));
         }
         properties
     }
