@@ -246,4 +246,22 @@ mod tests {
         let (_, items) = open(&log).await;
         assert_eq!(payloads(&items), [(10, 8)]);
     }
+
+    #[tokio::test]
+    async fn what_contradicts_itself_is_damage_only_where_nothing_was_destroyed() {
+        let log = MemLog::keeping(is_barrier);
+        let (mut writer, _) = open(&log).await;
+        let (mut other, _) = open(&log).await;
+        let (first, second) = (batch(&mut writer, 1, 1).remove(0), batch(&mut other, 1, 2).remove(0));
+        // As late messages may leave it in destroyed slots.
+        log.append(Slot(30), first.1).await.unwrap();
+        log.append(Slot(31), second.1).await.unwrap();
+        let opened = async || {
+            let (mut reader, began) = (Reader::new(log.clone(), Slot(30)), (Slot(30), 2));
+            Writer::open(&log, &mut reader, began, 1, Duration::ZERO, |_| Ok::<(), OpenError>(())).await
+        };
+        assert!(matches!(opened().await, Err(OpenError::Log(LogError::Corrupt(_)))));
+        log.raise_watermark(Slot(40)).await.unwrap();
+        assert!(matches!(opened().await, Err(OpenError::Destroyed(Slot(30)))));
+    }
 }

@@ -61,6 +61,9 @@ pub enum OpenError {
         /// What is wrong.
         reason: String,
     },
+    /// An older leader wrote rows after they were read here.
+    #[error("the rows changed while they were opened")]
+    Overtaken,
     /// The log fails.
     #[error("open the log")]
     Log(#[from] writer::OpenError),
@@ -83,23 +86,22 @@ impl From<LogError> for OpenError {
 pub async fn open<L: Log, R: Rows>(log: &L, rows: &R, member: u64, lease: Duration) -> Result<Opened<R>, OpenError> {
     loop {
         match try_open(log, rows, member, lease).await {
-            Err(OpenError::Log(writer::OpenError::Destroyed(_))) => {} // begin again from rows, which are newer now
+            // Begin again from rows, which are newer now.
+            Err(OpenError::Log(writer::OpenError::Destroyed(_)) | OpenError::Overtaken) => {}
             outcome => return outcome,
         }
     }
 }
 
 async fn try_open<L: Log, R: Rows>(log: &L, rows: &R, member: u64, lease: Duration) -> Result<Opened<R>, OpenError> {
+    // The watermark before the marker that it must not pass: both move on while another member leads.
+    let watermark = log.watermark().await?;
     let stored = rows.fence().await?;
-    let mut fence = match &stored {
-        Some(bytes) => Fence::decode(bytes.clone())
-            .map_err(|error| RowsError::Corrupt(format!("the fence does not decode: {error}")))?,
-        None => Fence::fresh(),
-    };
+    let mut fence = decode_fence(stored.as_ref())?;
     if fence.format > FORMAT {
         return Err(OpenError::Newer { found: fence.format });
     }
-    let (marker, watermark) = (Slot(fence.marker), log.watermark().await?);
+    let marker = Slot(fence.marker);
     if watermark > marker {
         return Err(OpenError::RowsBehind { marker, watermark });
     }
@@ -126,7 +128,12 @@ async fn try_open<L: Log, R: Rows>(log: &L, rows: &R, member: u64, lease: Durati
     .await?;
     fence.epoch = barrier.epoch;
     fence.number += 1;
-    rows.apply(stored, fence.encode_to_vec().into(), Vec::new()).await?;
+    match rows.apply(stored, fence.encode_to_vec().into(), Vec::new()).await {
+        Err(RowsError::Fenced(now)) if decode_fence(now.as_ref())?.epoch < barrier.epoch => {
+            return Err(OpenError::Overtaken);
+        }
+        outcome => outcome?,
+    }
     let view = View {
         revision: applier.revision,
         compacted: applier.compacted,
@@ -148,6 +155,17 @@ async fn try_open<L: Log, R: Rows>(log: &L, rows: &R, member: u64, lease: Durati
         applier,
         fence,
     })
+}
+
+/// The fence as stored, or that of an empty store.
+fn decode_fence(stored: Option<&Bytes>) -> Result<Fence, RowsError> {
+    stored.map_or_else(
+        || Ok(Fence::fresh()),
+        |bytes| {
+            Fence::decode(bytes.clone())
+                .map_err(|error| RowsError::Corrupt(format!("the fence does not decode: {error}")))
+        },
+    )
 }
 
 /// Applies one batch of the tail; answers with its base revision.

@@ -137,7 +137,7 @@ impl World {
     }
 
     /// The old leader, awake again, can do nothing; nothing that is stored changed, and the next leader finds everything.
-    async fn old_is_powerless(&self, mut old: Old, stored: Stored, shown_before: Shown) {
+    async fn old_is_powerless(&self, (mut old, gates): (Old, Gated<MemRows>), stored: Stored, shown_before: Shown) {
         let refused = old.put(b"later", b"").await.unwrap_err();
         assert!(
             ["etcdserver: request timed out", "etcdserver: server stopped"].contains(&&*refused.text),
@@ -148,6 +148,7 @@ impl World {
             landed.iter().filter(|(_, answer)| answer.is_ok()).count() > PUTS / 2,
             "few copies landed in destroyed slots: {landed:?}"
         );
+        gates.change.release();
         let error = format!("{:#}", old.stop().await.unwrap_err());
         assert!(
             error.contains("a later leader took slot") || error.contains("the rows belong to another writer"),
@@ -197,7 +198,7 @@ fn ask(old: &Old, key: &'static [u8], len: usize) -> Asked {
     Asked(asked)
 }
 
-async fn shown(engine: &mut New) -> Shown {
+async fn shown<L: Log, R: Rows>(engine: &mut Engine<L, R>) -> Shown {
     let mut ranges = Vec::new();
     for keys_only in [false, true] {
         let everything = pb::RangeRequest {
@@ -226,29 +227,32 @@ fn revision_of(shown: &Shown, key: &[u8]) -> Option<Revision> {
 #[tokio::test(start_paused = true)]
 async fn before_the_append() {
     let world = World::new();
-    let (old, _) = world.leader().await;
+    let (old, gates) = world.leader().await;
+    gates.change.hold(); // the log alone must stop it
     let shown = world.successor().await;
     let stored = world.stored().await;
-    world.old_is_powerless(old, stored, shown).await;
+    world.old_is_powerless((old, gates), stored, shown).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn with_an_append_that_does_not_arrive_until_its_slot_is_a_barriers() {
     let world = World::new();
-    let (old, _) = world.leader().await;
+    let (old, gates) = world.leader().await;
+    gates.change.hold(); // the log alone must stop it
     world.fail(&[Some(Fault::Lost)]);
     let asked = world.put(&old, b"late").await;
     let shown = world.successor().await;
     let stored = world.stored().await;
     assert_eq!(asked.outcome().await, Err(Error::Timeout));
     assert_eq!(revision_of(&shown, b"late"), None);
-    world.old_is_powerless(old, stored, shown).await;
+    world.old_is_powerless((old, gates), stored, shown).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn with_an_append_in_flight() {
     let world = World::new();
-    let (old, _) = world.leader().await;
+    let (old, gates) = world.leader().await;
+    gates.change.hold(); // the log alone must stop it
     let before = old.store.state.view().revision;
     world.fail(&[Some(Fault::Late)]);
     let asked = world.put(&old, b"late").await;
@@ -263,13 +267,14 @@ async fn with_an_append_in_flight() {
         "a deposed leader showed something"
     );
     assert_eq!(revision_of(&shown, b"late"), None);
-    world.old_is_powerless(old, stored, shown).await;
+    world.old_is_powerless((old, gates), stored, shown).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn with_a_durable_append_behind_one_that_is_lost() {
     let world = World::new();
-    let (old, _) = world.leader().await;
+    let (old, gates) = world.leader().await;
+    gates.change.hold(); // the log alone must stop it
     let before = old.store.state.view().revision;
     world.fail(&[Some(Fault::Lost), None]);
     let first = world.put(&old, b"first").await;
@@ -289,13 +294,14 @@ async fn with_a_durable_append_behind_one_that_is_lost() {
         (revision_of(&shown, b"first"), revision_of(&shown, b"second")),
         (None, None)
     );
-    world.old_is_powerless(old, stored, shown).await;
+    world.old_is_powerless((old, gates), stored, shown).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn committed_but_not_published() {
     let world = World::new();
-    let (old, _) = world.leader().await;
+    let (old, gates) = world.leader().await;
+    gates.change.hold(); // the log alone must stop it
     let revision = old.store.state.view().revision + 1;
     world.fail(&[Some(Fault::Unanswered)]);
     let asked = world.put(&old, b"late").await;
@@ -304,7 +310,7 @@ async fn committed_but_not_published() {
     assert_eq!(revision_of(&shown, b"late"), Some(revision), "it was committed");
     // It repeats the append, into a destroyed slot by now: it may learn that it is committed, for it is.
     assert!([Ok(revision), Err(Error::Timeout)].contains(&asked.outcome().await));
-    world.old_is_powerless(old, stored, shown).await;
+    world.old_is_powerless((old, gates), stored, shown).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -335,7 +341,7 @@ async fn published_but_not_answered() {
     );
     gates.change.release();
     assert!([Ok(revision), Err(Error::Timeout)].contains(&asked.outcome().await));
-    world.old_is_powerless(old, stored, shown).await;
+    world.old_is_powerless((old, gates), stored, shown).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -348,7 +354,7 @@ async fn before_a_flush() {
     let shown = world.successor().await;
     let stored = world.stored().await;
     gates.change.release();
-    world.old_is_powerless(old, stored, shown).await;
+    world.old_is_powerless((old, gates), stored, shown).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -364,7 +370,7 @@ async fn in_the_middle_of_a_flush() {
     let stored = world.stored().await;
     gates.change.release();
     assert!(revision_of(&shown, b"large").is_some());
-    world.old_is_powerless(old, stored, shown).await;
+    world.old_is_powerless((old, gates), stored, shown).await;
 }
 
 /// Compacts, and stops at the change that follows `steps` others.
@@ -390,7 +396,7 @@ async fn before_a_compaction_deletes() {
     let shown = world.successor().await;
     let stored = world.stored().await;
     gates.change.release();
-    world.old_is_powerless(old, stored, shown).await;
+    world.old_is_powerless((old, gates), stored, shown).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -404,7 +410,7 @@ async fn in_the_middle_of_a_compaction() {
     let shown = world.successor().await;
     let stored = world.stored().await;
     gates.change.release();
-    world.old_is_powerless(old, stored, shown).await;
+    world.old_is_powerless((old, gates), stored, shown).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -423,9 +429,54 @@ async fn before_it_moves_the_watermark_and_destroys() {
     let watermark = world.log.inner().watermark().await.unwrap();
     let stored = world.stored().await;
     gates.sync.release();
-    world.old_is_powerless(old, stored, shown).await;
+    world.old_is_powerless((old, gates), stored, shown).await;
     assert!(
         world.log.inner().watermark().await.unwrap() >= watermark,
         "the watermark moved back"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_opener_that_was_overtaken_after_it_read_the_fence_begins_again() {
+    let world = World::new();
+    let (old, gates) = world.leader().await;
+    drop(gates);
+    old.stop().await.unwrap();
+    let slow = Gated::new(world.rows.clone());
+    let before = slow.fence.hold();
+    let mut opening = JoinSet::new();
+    opening.spawn(Engine::start(world.log.inner().clone(), slow.clone()));
+    slow.fence.reached(before).await;
+    let before = world.successor().await;
+    slow.fence.release();
+    let mut opened = opening.join_next().await.unwrap().unwrap().unwrap();
+    assert!(
+        shown(&mut opened).await == before,
+        "an opener that was overtaken shows something else"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_opener_whose_predecessor_flushes_meanwhile_begins_again() {
+    let world = World::new();
+    let (old, gates) = world.leader().await;
+    let flush = gates.change.hold();
+    gates.change.reached(flush).await;
+    let slow = Gated::new(world.rows.clone());
+    let before = slow.change.hold();
+    let mut opening = JoinSet::new();
+    opening.spawn(Engine::start(world.log.inner().clone(), slow.clone()));
+    slow.change.reached(before).await;
+    // Its barrier stands; what the older leader flushes now it has not read.
+    let stored = world.rows.fence().await.unwrap();
+    gates.change.release();
+    while world.rows.fence().await.unwrap() == stored {
+        tokio::task::yield_now().await;
+    }
+    slow.change.release();
+    let mut opened = opening.join_next().await.unwrap().unwrap().unwrap();
+    let revision = opened.puts(1).await;
+    assert_eq!(revision, 1 + PUTS as Revision + 1);
+    opened.stop().await.unwrap();
+    old.kill().await;
 }

@@ -1,4 +1,4 @@
-//! Rows whose writer can be stopped, before a change or before a sync, and sent on later.
+//! Rows whose writer can be stopped, before a change, before a sync or after a look at the fence, and sent on later.
 
 use std::sync::Arc;
 
@@ -54,18 +54,24 @@ impl Gate {
     }
 }
 
-/// Rows behind two gates. Clones share them.
+/// Rows behind gates. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Gated<R> {
     rows: R,
     pub(crate) change: Gate,
+    /// Behind a read of the fence.
+    pub(crate) fence: Gate,
     pub(crate) sync: Gate,
 }
 
 impl<R> Gated<R> {
     pub(crate) fn new(rows: R) -> Self {
-        let (change, sync) = (Gate::open(), Gate::open());
-        Self { rows, change, sync }
+        Self {
+            rows,
+            change: Gate::open(),
+            fence: Gate::open(),
+            sync: Gate::open(),
+        }
     }
 }
 
@@ -77,7 +83,9 @@ impl<R: Rows> Rows for Gated<R> {
     }
 
     async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
-        self.rows.fence().await
+        let fence = self.rows.fence().await;
+        self.fence.pass().await;
+        fence
     }
 
     async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
