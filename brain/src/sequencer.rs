@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use crate::log::writer::{WriteError, Writer, append_until_known};
+use crate::log::writer::{WriteError, Writer};
 use crate::log::{Log, Slot};
 use crate::metrics::Metrics;
 use crate::mvcc::apply::Applier;
@@ -280,12 +280,9 @@ where
             self.writer.take_slots(bytes)
         };
         let next = self.writer.next();
-        let log = self.log.clone();
+        let append = self.writer.append(&self.log, slots);
         self.under_way.push_back(Box::pin(async move {
-            let appends = slots
-                .into_iter()
-                .map(|(slot, bytes)| append_until_known(&log, slot, bytes));
-            futures::future::try_join_all(appends).await?;
+            append.await?;
             Ok(UnderWay { batch, first, next })
         }));
     }
