@@ -40,6 +40,7 @@ test: tools ## All tests, from unit to end-to-end
 
 test-long: export KUBEBRAIN_REQUESTS := 500000
 test-long: export KUBEBRAIN_KILLS := 100
+test-long: export KUBEBRAIN_LONG := 1
 test-long: export PROPTEST_CASES := 10000
 # What needs a server of its own is named where it stands.
 test-long: export TEST_ARGS := -- --include-ignored --skip real_etcd_answers_like_the_model

@@ -18,7 +18,7 @@ use crate::mvcc::materialize::Materializer;
 use crate::replica::{Leadership, OpenError, Replica};
 use crate::rows::{Rows, RowsError};
 use crate::sequencer::command::Seat;
-use crate::sequencer::{Channels, Options, Sequencer, Space};
+use crate::sequencer::{Channels, FlushEnded, Options, Sequencer, Space};
 use crate::tasks::Owned;
 use crate::watch::{History as _, HistoryError, Hub};
 
@@ -144,15 +144,22 @@ impl<L: Log, R: Rows, Q: Space + Clone> Leader<L, R, Q> {
         let flushed = match failed {
             Some(ended) => ended,
             None if in_order && self.lease.is_zero() => background.end().await.context("the flush")?,
+            None if ended.as_ref().is_err_and(|error| error.is::<FlushEnded>()) => {
+                background.end().await.context("the flush")?
+            }
             None => {
                 background.abort().await;
                 Ok(())
             }
         };
-        match ended.context("the sequencer").and(flushed.context("the flush")) {
+        // The flush first: the sequencer ends when it does.
+        match flushed.context("the flush").and(ended.context("the sequencer")) {
             Ok(()) if in_order => Ok((self, Ended::Stopped)),
             Ok(()) => Ok((self, Ended::Lost)),
-            Err(error) if is_deposed(&error) => Ok((self, Ended::Deposed)),
+            Err(error) if is_deposed(&error) => {
+                tracing::info!(reason = format!("{error:#}"), "deposed");
+                Ok((self, Ended::Deposed))
+            }
             Err(error) => Err(error),
         }
     }
@@ -160,7 +167,13 @@ impl<L: Log, R: Rows, Q: Space + Clone> Leader<L, R, Q> {
     /// Becomes the only writer, and tells watchers what was committed meanwhile.
     async fn begin(&mut self, seen: bool) -> anyhow::Result<Leadership> {
         let (log, rows) = &self.engine;
-        let leadership = self.replica.lead(log, rows, (self.options.member, self.lease)).await?;
+        let leadership = loop {
+            match self.replica.lead(log, rows, (self.options.member, self.lease)).await {
+                // What is missing in the log is in rows by now.
+                Err(OpenError::Destroyed) => self.replica.rebase(log, rows).await?,
+                outcome => break outcome?,
+            }
+        };
         if let Some(before) = leadership.before.filter(|_| !seen) {
             // It may be reading yet, and nobody saw its lock run out.
             tokio::time::sleep(before.lease).await;

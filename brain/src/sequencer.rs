@@ -10,7 +10,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -22,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::feed::{News, Shown};
 use crate::log::frame::PART_HEADER;
-use crate::log::writer::{WriteError, Writer, append_until_known};
+use crate::log::writer::{WriteError, Writer};
 use crate::log::{Log, Slot};
 use crate::metrics::Metrics;
 use crate::mvcc::LeaseId;
@@ -68,6 +67,11 @@ pub struct Options {
     /// Bytes of recent versions at which writers wait for the flush.
     pub recent_bytes: usize,
 }
+
+/// Rows are not written any more. The flush knows why.
+#[derive(Debug, thiserror::Error)]
+#[error("the flush ended")]
+pub struct FlushEnded;
 
 /// Whether there is space for more.
 pub trait Space: Send + 'static {
@@ -188,7 +192,8 @@ where
             tokio::select! {
                 biased;
                 Some(committed) = self.under_way.next() => self.publish_batch(committed?).await?,
-                Some(flushed) = self.flushed.recv() => self.swap_rows(flushed),
+                // It ends before this task only when it fails. Who waits for it to make room would wait for ever.
+                flushed = self.flushed.recv() => self.swap_rows(flushed.ok_or(FlushEnded)?),
                 _ = tick.tick() => self.tick().await?,
                 () = stop.cancelled(), if !stopping => {
                     self.commands.close();
@@ -265,12 +270,9 @@ where
             _ => None,
         };
         let next = self.writer.next();
-        let log = self.log.clone();
+        let append = self.writer.append(&self.log, slots);
         self.under_way.push_back(Box::pin(async move {
-            let appends = slots
-                .into_iter()
-                .map(|(slot, bytes)| append_until_known(&log, slot, bytes));
-            futures::future::try_join_all(appends).await?;
+            append.await?;
             Ok(UnderWay {
                 batch,
                 first,
@@ -321,7 +323,7 @@ where
         loop {
             tokio::select! {
                 permit = sender.reserve() => {
-                    permit.context("the flush ended")?.send(frozen);
+                    permit.map_err(|_| FlushEnded)?.send(frozen);
                     return Ok(());
                 }
                 Some(flushed) = self.flushed.recv() => self.swap_rows(flushed),

@@ -126,3 +126,100 @@ async fn barriers<L: Log>(log: &L, first: Slot, end: Slot) -> Result<Vec<Slot>, 
     }
     Ok(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::{BufMut, BytesMut};
+
+    use super::*;
+    use crate::log::MemLog;
+    use crate::log::frame::{Barrier, put_part_header};
+
+    async fn barrier(log: &MemLog, slot: u64, epoch: u64) {
+        let barrier = Barrier {
+            epoch,
+            nonce: 0,
+            writer: 1,
+            lease: Duration::ZERO,
+        };
+        log.append(Slot(slot), barrier.encode()).await.unwrap();
+    }
+
+    async fn part(log: &MemLog, slot: u64, epoch: u64, index: u32, last: bool, len: usize) {
+        let mut bytes = BytesMut::new();
+        put_part_header(&mut bytes, epoch, slot, index, last);
+        bytes.put_bytes(7, len);
+        log.append(Slot(slot), bytes.freeze()).await.unwrap();
+    }
+
+    /// Slots of the items that are read from `from` on.
+    async fn items(log: &MemLog, from: u64) -> Vec<u64> {
+        let mut reader = Reader::seek(log.clone(), Slot(from)).await.unwrap();
+        let mut found = Vec::new();
+        while let Some(item) = reader.next().await.unwrap() {
+            found.push(match item {
+                Item::Barrier(slot, _) => slot.0,
+                Item::Batch { first, .. } => first.0,
+            });
+        }
+        found
+    }
+
+    #[tokio::test]
+    async fn who_begins_in_the_middle_of_a_batch_or_of_dead_slots_begins_behind_them() {
+        let log = MemLog::keeping(is_barrier);
+        barrier(&log, 1, 1).await;
+        part(&log, 4, 0, 0, true, 1).await; // of an older writer
+        part(&log, 9, 1, 0, true, 1).await;
+        part(&log, 10, 1, 0, false, 1).await;
+        log.append(Slot(11), {
+            let mut bytes = BytesMut::new();
+            put_part_header(&mut bytes, 1, 10, 1, true);
+            bytes.freeze()
+        })
+        .await
+        .unwrap();
+        part(&log, 12, 1, 0, true, 1).await;
+        for (from, expected) in [
+            (1, vec![1, 9, 10, 12]),
+            (4, vec![9, 10, 12]),
+            (10, vec![10, 12]),
+            (11, vec![12]),
+            (13, vec![]),
+        ] {
+            assert_eq!(items(&log, from).await, expected, "from {from}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_barrier_is_found_behind_large_records() {
+        let log = MemLog::keeping(is_barrier);
+        for slot in 1..=6 {
+            part(&log, slot, 1, 0, true, CHUNK).await;
+        }
+        barrier(&log, 7, 2).await;
+        part(&log, 8, 1, 0, true, 1).await; // in flight when the barrier came
+        part(&log, 15, 2, 0, true, 1).await;
+        assert_eq!(items(&log, 8).await, [15]);
+    }
+
+    #[tokio::test]
+    async fn a_stray_barrier_hides_nothing() {
+        let log = MemLog::keeping(is_barrier);
+        for slot in 1..=30 {
+            part(&log, slot, 1, 0, true, 1).await;
+        }
+        log.raise_watermark(Slot(20)).await.unwrap();
+        log.destroy_below_watermark().await.unwrap();
+        barrier(&log, 19, 2).await; // an opener took it for a free slot
+        assert_eq!(items(&log, 20).await, (20..=30).collect::<Vec<_>>());
+        // Another one was misled by that, and put its barrier into a dead slot.
+        barrier(&log, 31, 2).await;
+        barrier(&log, 36, 3).await;
+        part(&log, 39, 2, 0, true, 1).await;
+        assert_eq!(items(&log, 37).await, [39]);
+        assert_eq!(items(&log, 39).await, [39]);
+    }
+}

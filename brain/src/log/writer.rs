@@ -1,12 +1,15 @@
 //! Appends batches as the only writer of an epoch, its barrier placed first.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use tokio::sync::watch;
 
 use super::frame::{Barrier, PART_HEADER, put_part_header};
 use super::reader::{Item, Reader};
-use super::window::may_be_cut;
+use super::window::{Window, may_be_cut};
 use super::{AppendError, Log, LogError, Slot};
 
 /// How long to wait before an append of unknown outcome is repeated, at first and at most.
@@ -21,6 +24,19 @@ pub struct Writer {
     number: u64,
     next: Slot,
     max_record_len: usize,
+    open: Open,
+}
+
+/// The slots under way. An append waits until its slot is within the window of the first uncommitted one.
+#[derive(Debug, Clone)]
+struct Open(Arc<watch::Sender<UnderWay>>);
+
+#[derive(Debug)]
+struct UnderWay {
+    /// The first uncommitted slot.
+    first: Slot,
+    /// Committed slots behind it.
+    committed: BTreeSet<Slot>,
 }
 
 /// Why nothing more can be appended.
@@ -90,6 +106,7 @@ impl Writer {
                             number: 0,
                             next,
                             max_record_len,
+                            open: Open::at(next),
                         },
                         barrier,
                     ));
@@ -97,6 +114,23 @@ impl Writer {
                 Err(WriteError::Deposed(_)) => {} // somebody was faster: read it, go on
                 Err(error) => return Err(OpenError::Write(error).into()),
             }
+        }
+    }
+
+    /// Appends the slots of a batch, those first that may be open, the others as these are committed.
+    ///
+    /// # Errors
+    /// [`WriteError`], the first that is met.
+    pub fn append<L: Log>(
+        &self,
+        log: &L,
+        slots: Vec<(Slot, Bytes)>,
+    ) -> impl Future<Output = Result<(), WriteError>> + Send + 'static {
+        let (log, open) = (log.clone(), self.open.clone());
+        async move {
+            let appends = slots.into_iter().map(|(slot, record)| open.append(&log, slot, record));
+            futures::future::try_join_all(appends).await?;
+            Ok(())
         }
     }
 
@@ -143,6 +177,28 @@ impl Writer {
     }
 }
 
+impl Open {
+    /// Nothing is under way; the first append goes to `first`.
+    fn at(first: Slot) -> Self {
+        let committed = BTreeSet::new();
+        Self(Arc::new(watch::Sender::new(UnderWay { first, committed })))
+    }
+
+    async fn append<L: Log>(&self, log: &L, slot: Slot, record: Bytes) -> Result<(), WriteError> {
+        let may_open = |under_way: &UnderWay| Window::FORMAT.is_open(under_way.first, slot);
+        // The sender is here, so it is not gone. Only the guard must not be held while the append is under way.
+        drop(self.0.subscribe().wait_for(may_open).await);
+        append_until_known(log, slot, record).await?;
+        self.0.send_modify(|under_way| {
+            under_way.committed.insert(slot);
+            while under_way.committed.remove(&under_way.first) {
+                under_way.first = under_way.first.next();
+            }
+        });
+        Ok(())
+    }
+}
+
 /// Hands everything that can be read to `replay`.
 async fn replay_all<L: Log, E: From<OpenError>>(
     reader: &mut Reader<L>,
@@ -185,8 +241,8 @@ pub async fn append_until_known<L: Log>(log: &L, slot: Slot, record: Bytes) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::MemLog;
     use crate::log::frame::is_barrier;
+    use crate::log::{Fault, Faulty, MemLog};
 
     async fn open(log: &MemLog) -> (Writer, Vec<Item>) {
         let mut items = Vec::new();
@@ -245,5 +301,50 @@ mod tests {
         }
         let (_, items) = open(&log).await;
         assert_eq!(payloads(&items), [(10, 8)]);
+    }
+
+    #[tokio::test]
+    async fn what_contradicts_itself_is_damage_only_where_nothing_was_destroyed() {
+        let log = MemLog::keeping(is_barrier);
+        let (mut writer, _) = open(&log).await;
+        let (mut other, _) = open(&log).await;
+        let (first, second) = (batch(&mut writer, 1, 1).remove(0), batch(&mut other, 1, 2).remove(0));
+        // As late messages may leave it in destroyed slots.
+        log.append(Slot(30), first.1).await.unwrap();
+        log.append(Slot(31), second.1).await.unwrap();
+        let opened = async || {
+            let (mut reader, began) = (Reader::new(log.clone(), Slot(30)), (Slot(30), 2));
+            Writer::open(&log, &mut reader, began, 1, Duration::ZERO, |_| Ok::<(), OpenError>(())).await
+        };
+        assert!(matches!(opened().await, Err(OpenError::Log(LogError::Corrupt(_)))));
+        log.raise_watermark(Slot(40)).await.unwrap();
+        assert!(matches!(opened().await, Err(OpenError::Destroyed(Slot(30)))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_slot_is_opened_outside_the_window_of_the_first_uncommitted_one() {
+        let log = Faulty::new(MemLog::keeping(is_barrier));
+        let mut reader = Reader::new(log.clone(), Slot::FIRST);
+        let began = (Slot::FIRST, 0);
+        let opened = Writer::open(&log, &mut reader, began, 1, Duration::ZERO, |_| Ok::<(), OpenError>(())).await;
+        let mut writer = opened.unwrap().0;
+        let first = writer.next();
+        let slots = (0..20).flat_map(|byte| batch(&mut writer, 10, byte)).collect();
+        // The first one is not there until everything else that may be is.
+        (0..3).for_each(|_| log.fail_next(Fault::Lost));
+        let mut append = Box::pin(writer.append(&log, slots));
+        assert!(futures::poll!(&mut append).is_pending());
+        assert_eq!(log.appends(), 1 + 8, "a barrier and a window of slots");
+        let there: Vec<u64> = log
+            .inner()
+            .read(first, usize::MAX)
+            .await
+            .unwrap()
+            .iter()
+            .map(|(slot, _)| slot.0)
+            .collect();
+        assert_eq!(there, (first.0 + 3..first.0 + 8).collect::<Vec<_>>());
+        append.await.unwrap();
+        assert_eq!(log.inner().read(first, usize::MAX).await.unwrap().len(), 20);
     }
 }

@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may stop at once")]
 
 mod cut;
+mod deposed;
 mod engine;
 mod etcd;
+mod gate;
 mod grpc;
 mod kubebrain;
 mod model;

@@ -1,0 +1,108 @@
+//! Rows whose writer can be stopped, before a change, before a sync or after a look at the fence, and sent on later.
+
+use std::sync::Arc;
+
+use brain::rows::{Change, Rows, RowsError};
+use bytes::Bytes;
+use tokio::sync::{Semaphore, watch};
+
+/// More than ever pass.
+const FREE: usize = 1 << 20;
+
+/// A place that all who come by have to pass.
+#[derive(Clone, Debug)]
+pub(crate) struct Gate {
+    permits: Arc<Semaphore>,
+    arrived: watch::Sender<usize>,
+}
+
+impl Gate {
+    fn open() -> Self {
+        Self {
+            permits: Arc::new(Semaphore::new(FREE)),
+            arrived: watch::Sender::new(0),
+        }
+    }
+
+    /// Stops whoever comes from now on; answers with how many came before.
+    pub(crate) fn hold(&self) -> usize {
+        self.permits.forget_permits(usize::MAX >> 4);
+        *self.arrived.borrow()
+    }
+
+    /// Waits until one more than `before` came.
+    pub(crate) async fn reached(&self, before: usize) {
+        let mut arrived = self.arrived.subscribe();
+        arrived.wait_for(|now| *now > before).await.expect("the gate is there");
+    }
+
+    /// Lets one pass and waits until the next one stands there.
+    pub(crate) async fn step(&self) {
+        let before = *self.arrived.borrow();
+        self.permits.add_permits(1);
+        self.reached(before).await;
+    }
+
+    /// Nobody is stopped any more.
+    pub(crate) fn release(&self) {
+        self.permits.add_permits(FREE);
+    }
+
+    async fn pass(&self) {
+        self.arrived.send_modify(|arrived| *arrived += 1);
+        self.permits.acquire().await.expect("never closed").forget();
+    }
+}
+
+/// Rows behind gates. Clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct Gated<R> {
+    rows: R,
+    pub(crate) change: Gate,
+    /// Behind a read of the fence.
+    pub(crate) fence: Gate,
+    pub(crate) sync: Gate,
+}
+
+impl<R> Gated<R> {
+    pub(crate) fn new(rows: R) -> Self {
+        Self {
+            rows,
+            change: Gate::open(),
+            fence: Gate::open(),
+            sync: Gate::open(),
+        }
+    }
+}
+
+impl<R: Rows> Rows for Gated<R> {
+    type Snapshot = R::Snapshot;
+
+    async fn snapshot(&self) -> Result<R::Snapshot, RowsError> {
+        self.rows.snapshot().await
+    }
+
+    async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
+        let fence = self.rows.fence().await;
+        self.fence.pass().await;
+        fence
+    }
+
+    async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
+        self.change.pass().await;
+        self.rows.apply(expected, fence, changes).await
+    }
+
+    async fn sync(&self) -> Result<(), RowsError> {
+        self.sync.pass().await;
+        self.rows.sync().await
+    }
+
+    fn max_key_len(&self) -> usize {
+        self.rows.max_key_len()
+    }
+
+    fn size(&self) -> u64 {
+        self.rows.size()
+    }
+}
