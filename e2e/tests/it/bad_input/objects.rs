@@ -98,7 +98,7 @@ fn clusters_that_cannot_work_are_refused_or_stall() {
         &embedded(json!({"config": {"data-dir": "/"}})),
         "InvalidSpec",
     );
-    let misspelt = json!({"spec": {"nodeSelektor": {}}});
+    let misspelt = json!({"spec": {"nodeSelektor": {"disk": "fast"}}});
     stalls(
         kubectl,
         "pod",
@@ -115,6 +115,7 @@ fn clusters_that_cannot_work_are_refused_or_stall() {
         operators.split_whitespace().all(|count| count == "0"),
         "restarts: {operators}"
     );
-    kubectl.run(["delete", "namespace", NAMESPACE]).unwrap();
+    let delete = ["--namespace", NAMESPACE, "delete", "kubebrainclusters", "--all"];
+    kubectl.run(delete).unwrap();
     it.watch_agrees_with_list();
 }
