@@ -4,6 +4,7 @@ pub mod auth;
 pub mod cluster;
 pub mod contest;
 pub mod election;
+pub mod elsewhere;
 pub mod health;
 pub mod kv;
 pub mod lease;

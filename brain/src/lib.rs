@@ -12,6 +12,7 @@ pub mod recent;
 pub mod replica;
 pub mod state;
 
+pub mod feed;
 pub mod lease;
 pub mod sequencer;
 pub mod watch;
@@ -45,6 +46,10 @@ pub mod pb {
     /// Keys, values and events.
     pub mod mvccpb {
         tonic::include_proto!("mvccpb");
+    }
+    /// What members say to each other.
+    pub mod peerpb {
+        tonic::include_proto!("peerpb");
     }
     /// Permissions and options of users.
     pub mod authpb {
