@@ -120,8 +120,8 @@ fn nothing_is_lost(state: &State) -> bool {
     led(state).all(|leader| {
         let knows = |record| leader.history.iter().any(|placed| placed.record == record);
         let earlier = led(state).filter(|other| other.own < leader.own);
-        let early = state.early.iter().filter(|record| record.epoch() < leader.own);
-        earlier.flat_map(Writer::acknowledged).all(knows) && early.map(|part| part).all(knows)
+        let mut early = state.early.iter().filter(|record| record.epoch() < leader.own);
+        earlier.flat_map(Writer::acknowledged).all(knows) && early.all(knows)
     })
 }
 
