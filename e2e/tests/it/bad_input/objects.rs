@@ -1,6 +1,5 @@
 //! `KubeBrainCluster`s that cannot work: refused by the API server or stalled with a reason, never a crash loop.
 
-use e2e::demo;
 use e2e::kubectl::Kubectl;
 use serde_json::{Value, json};
 
@@ -53,7 +52,7 @@ fn stalls(kubectl: &Kubectl, name: &str, spec: &Value, reason: &str) {
 fn clusters_that_cannot_work_are_refused_or_stall() {
     let it = shared_blocking();
     let kubectl = it.cluster.kubectl();
-    demo::install_operator(&it.cluster, &it.progress).unwrap();
+    it.operator();
     kubectl.run(["create", "namespace", NAMESPACE]).unwrap();
 
     let good = embedded(json!({"replicas": 0}));
