@@ -61,7 +61,7 @@ fn container() -> Value {
         "env": [field("POD_NAME", "metadata.name"), field("POD_NAMESPACE", "metadata.namespace")],
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "livenessProbe": probe("/healthz", 20, 3),
-        "readinessProbe": probe("/readyz", 10, 3),
+        "readinessProbe": probe("/readyz", 2, 3),
         "startupProbe": probe("/healthz", 1, 60),
         "resources": {"requests": {"cpu": "10m", "memory": "40Mi"}, "limits": {"memory": "128Mi"}},
         "securityContext": {

@@ -38,6 +38,7 @@ pub enum Answer {
     Defragment(pb::DefragmentResponse),
     MoveLeader(pb::MoveLeaderResponse),
     Downgrade(pb::DowngradeResponse),
+    AuthStatus(pb::AuthStatusResponse),
     /// The answer to a create or cancel request; none to a cancel of nothing.
     Watch(Option<pb::WatchResponse>),
     /// What each watcher received since the last time.
@@ -157,6 +158,7 @@ impl Answer {
             Self::Defragment(response) => &mut response.header,
             Self::MoveLeader(response) => &mut response.header,
             Self::Downgrade(response) => &mut response.header,
+            Self::AuthStatus(response) => &mut response.header,
             Self::Watch(Some(response)) => &mut response.header,
             Self::Watched(watchers) => {
                 for received in watchers.values_mut().flatten() {

@@ -13,6 +13,7 @@ use super::request::{NAMED_LEASES, Request};
 use super::watching::Stream;
 use crate::server::Server;
 use crate::wire::etcdserverpb as pb;
+use pb::auth_client::AuthClient;
 use pb::cluster_client::ClusterClient;
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
@@ -27,6 +28,7 @@ pub struct Client<'a> {
     server: &'a Server,
     kv: KvClient<Channel>,
     lease: LeaseClient<Channel>,
+    auth: AuthClient<Channel>,
     cluster: ClusterClient<Channel>,
     maintenance: MaintenanceClient<Channel>,
     streams: BTreeMap<usize, Stream>,
@@ -45,6 +47,7 @@ impl<'a> Client<'a> {
             server,
             kv: KvClient::new(channel.clone()).max_decoding_message_size(usize::MAX),
             lease: LeaseClient::new(channel.clone()),
+            auth: AuthClient::new(channel.clone()),
             cluster: ClusterClient::new(channel.clone()),
             maintenance: MaintenanceClient::new(channel),
             streams: BTreeMap::new(),
@@ -100,6 +103,10 @@ impl<'a> Client<'a> {
             ),
             R::MoveLeader(to) => of(maintenance.move_leader(to).await, Answer::MoveLeader),
             R::Downgrade(downgrade) => of(maintenance.downgrade(downgrade).await, Answer::Downgrade),
+            R::AuthStatus => of(
+                self.auth.auth_status(pb::AuthStatusRequest {}).await,
+                Answer::AuthStatus,
+            ),
             R::Watch { stream, fresh, create } => self.watch(stream, fresh, create).await?,
             R::Cancel { stream, id, known } => Answer::Watch(self.stream(stream)?.cancel(id, known).await?),
             R::Settle { stream, revision } => Answer::Watched(self.stream(stream)?.settle(revision).await?),

@@ -55,6 +55,8 @@ pub enum Request {
     MoveLeader(pb::MoveLeaderRequest),
     /// Maintenance.Downgrade.
     Downgrade(pb::DowngradeRequest),
+    /// Auth.AuthStatus.
+    AuthStatus,
     /// A watch create request on stream `stream`, as the first of a new stream if `fresh`.
     Watch {
         /// Which of the streams.
@@ -117,6 +119,7 @@ impl Request {
             Self::Defragment => "Defragment",
             Self::MoveLeader(_) => "MoveLeader",
             Self::Downgrade(_) => "Downgrade",
+            Self::AuthStatus => "AuthStatus",
             Self::Watch { .. } => "Watch create",
             Self::Cancel { .. } => "Watch cancel",
             Self::Settle { .. } => "Watch events",

@@ -4,7 +4,7 @@
 //! more than a run lasts or end at once, and before anything that would race with events under way (compaction, the end
 //! of a watcher) the stream is settled.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
@@ -28,6 +28,8 @@ pub struct Script {
     queue: VecDeque<Request>,
     revision: i64,
     compacted: i64,
+    /// Compacted revisions before that one.
+    compacted_before: BTreeSet<i64>,
     leases: Vec<i64>,
     named: i64,
     streams: Streams,
@@ -51,11 +53,7 @@ const WEIGHTS: &[Weight] = &[
     (12, |script| Request::TimeToLive(script.time_to_live())),
     (4, |_| Request::Leases),
     (6, Script::big_put),
-    (4, |script| {
-        Request::HashKv(pb::HashKvRequest {
-            revision: script.some_revision(),
-        })
-    }),
+    (4, Script::hash_kv),
     (8, Script::rare),
 ];
 
@@ -75,6 +73,7 @@ impl Script {
             queue: VecDeque::new(),
             revision: 1,
             compacted: 0,
+            compacted_before: BTreeSet::new(),
             leases: Vec::new(),
             named: 0,
             streams: Streams::default(),
@@ -143,7 +142,10 @@ impl Script {
             self.revision = self.revision.max(revision);
         }
         match (request, answer) {
-            (Request::Compact(compact), Answer::Compact(_)) => self.compacted = compact.revision,
+            (Request::Compact(compact), Answer::Compact(_)) => {
+                self.compacted_before.insert(self.compacted);
+                self.compacted = compact.revision;
+            }
             (Request::Grant(grant, name), Answer::Grant(_)) => {
                 self.leases.push(if grant.id == 0 { *name } else { grant.id });
             }
@@ -173,6 +175,16 @@ impl Script {
     fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         *of.choose(&mut self.rng)
             .expect("every list to pick from has something in it")
+    }
+
+    /// Etcd keeps the hashes that it took at the last compactions, and answers with them although these revisions are
+    /// gone: they are not asked for.
+    fn hash_kv(&mut self) -> Request {
+        let revision = self.some_revision();
+        let is_kept = self.compacted_before.contains(&revision);
+        Request::HashKv(pb::HashKvRequest {
+            revision: if is_kept { 0 } else { revision },
+        })
     }
 
     /// A revision where something may go wrong, or anything in between.

@@ -7,7 +7,7 @@ use crate::harness::shared_blocking;
 #[test]
 fn an_api_server_runs_on_a_brain_that_the_operator_made() {
     let it = shared_blocking();
-    demo::install_operator(&it.cluster, &it.progress).unwrap();
+    it.operator();
     demo::create_brain(&it.cluster, &it.progress).unwrap();
     let tenant = demo::start_tenant(&it.cluster, &it.progress).unwrap();
     demo::use_tenant(&tenant, &it.progress).unwrap();

@@ -9,6 +9,7 @@ use std::time::Duration;
 use e2e::cluster::{self, Cluster};
 use e2e::config::{Config, Store};
 use e2e::deadline::Deadline;
+use e2e::demo;
 use e2e::home::Name;
 use e2e::progress::Progress;
 use e2e::tools::own::Programs;
@@ -48,6 +49,7 @@ pub(crate) struct Harness {
     pub(crate) cluster: Cluster,
     pub(crate) progress: Progress,
     witness: Witness,
+    operator: OnceLock<Result<(), String>>,
 }
 
 static CALM: RwLock<()> = RwLock::const_new(());
@@ -113,6 +115,13 @@ impl Harness {
         }
     }
 
+    /// Has the operator installed, once for all who need it.
+    pub(crate) fn operator(&self) {
+        let install = || demo::install_operator(&self.cluster, &self.progress).map_err(|error| format!("{error:#}"));
+        let installed = self.operator.get_or_init(install);
+        installed.as_ref().unwrap_or_else(|error| panic!("{error}"));
+    }
+
     /// Every key of every resource type, listed at the store, is what a watch since the beginning has accumulated.
     pub(crate) fn watch_agrees_with_list(&self) {
         let compared = self.witness.compare(&self.cluster.store_url().unwrap()).unwrap();
@@ -149,5 +158,6 @@ fn start() -> anyhow::Result<Harness> {
         cluster,
         progress,
         witness,
+        operator: OnceLock::new(),
     })
 }

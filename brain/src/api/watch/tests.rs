@@ -3,6 +3,7 @@
 mod contract;
 mod crowd;
 mod random;
+mod streams;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

@@ -58,6 +58,7 @@ impl Script {
                 member_id: NOBODY,
                 alarm: self.pick(&[1, 2]),
             }),
+            30..=32 => Request::AuthStatus,
             _ => Request::Status,
         }
     }

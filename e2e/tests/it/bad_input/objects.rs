@@ -1,6 +1,5 @@
 //! `KubeBrainCluster`s that cannot work: refused by the API server or stalled with a reason, never a crash loop.
 
-use e2e::demo;
 use e2e::kubectl::Kubectl;
 use serde_json::{Value, json};
 
@@ -53,7 +52,7 @@ fn stalls(kubectl: &Kubectl, name: &str, spec: &Value, reason: &str) {
 fn clusters_that_cannot_work_are_refused_or_stall() {
     let it = shared_blocking();
     let kubectl = it.cluster.kubectl();
-    demo::install_operator(&it.cluster, &it.progress).unwrap();
+    it.operator();
     kubectl.run(["create", "namespace", NAMESPACE]).unwrap();
 
     let good = embedded(json!({"replicas": 0}));
@@ -98,7 +97,7 @@ fn clusters_that_cannot_work_are_refused_or_stall() {
         &embedded(json!({"config": {"data-dir": "/"}})),
         "InvalidSpec",
     );
-    let misspelt = json!({"spec": {"nodeSelektor": {}}});
+    let misspelt = json!({"spec": {"nodeSelektor": {"disk": "fast"}}});
     stalls(
         kubectl,
         "pod",
@@ -115,6 +114,7 @@ fn clusters_that_cannot_work_are_refused_or_stall() {
         operators.split_whitespace().all(|count| count == "0"),
         "restarts: {operators}"
     );
-    kubectl.run(["delete", "namespace", NAMESPACE]).unwrap();
+    let delete = ["--namespace", NAMESPACE, "delete", "kubebrainclusters", "--all"];
+    kubectl.run(delete).unwrap();
     it.watch_agrees_with_list();
 }

@@ -1,0 +1,233 @@
+//! A walk over the keys of a span at one revision, page by page.
+//!
+//! Rows and recent versions are each in key order; a page puts the recent ones over the rows as far as both are complete.
+
+use std::ops::Bound;
+
+use bytes::Bytes;
+
+use super::{PAGE_BYTES, View, expect_object, from_meta, from_version, successor};
+use crate::mvcc::op::Span;
+use crate::mvcc::row::{Meta, decode_index, decode_object};
+use crate::mvcc::{KeyValue, Revision};
+use crate::recent;
+use crate::rows::{Order, RowsError, Scan, Snapshot, keys};
+
+/// Rows that one step takes at most.
+const PAGE_ROWS: usize = 512;
+
+/// How far the pairs of a page are complete.
+#[derive(Debug)]
+enum Reached {
+    /// To the end of the span.
+    End,
+    /// Up to this key.
+    Key(Bytes),
+    /// Not even for one key.
+    Nothing,
+}
+
+/// Walks the keys of a span at one revision, page by page.
+#[derive(Debug)]
+pub struct Cursor<'a, S> {
+    view: &'a View<S>,
+    at: Revision,
+    values: bool,
+    /// Keys not yet answered.
+    from: Bound<Bytes>,
+    to: Option<Bytes>,
+    /// Rows not yet read. Never behind `from`.
+    row_from: Bytes,
+    row_to: Option<Bytes>,
+    done: bool,
+}
+
+impl<'a, S: Snapshot> Cursor<'a, S> {
+    /// At the beginning of a span.
+    pub(super) fn new(view: &'a View<S>, span: &Span, at: Revision, values: bool) -> Self {
+        let rows = if at >= view.rows_revision {
+            keys::index_range(&span.key, &span.end)
+        } else {
+            keys::object_range(&span.key, &span.end)
+        };
+        Self {
+            view,
+            at,
+            values,
+            from: Bound::Included(span.key.clone()),
+            to: span.limit(),
+            row_from: rows.from,
+            row_to: Some(rows.to),
+            done: span.is_empty(),
+        }
+    }
+
+    /// The next pairs in key order, at most `most`; `None` at the end. A page may be empty.
+    ///
+    /// # Errors
+    /// When the rows fail.
+    pub async fn next(&mut self, most: usize) -> Result<Option<Vec<KeyValue>>, RowsError> {
+        if self.done {
+            return Ok(None);
+        }
+        // Pages are short enough for the thread, but a list of all of them is not.
+        tokio::task::yield_now().await;
+        let page_rows = PAGE_ROWS.min(most.max(1));
+        let (rows, reached) = if self.at >= self.view.rows_revision {
+            self.index_page(page_rows).await?
+        } else {
+            self.object_page().await?
+        };
+        let mut page = match &reached {
+            Reached::Nothing => return Ok(Some(Vec::new())),
+            Reached::Key(key) => self.merge(rows, Some(key)),
+            Reached::End => self.merge(rows, None),
+        };
+        if page.len() > most {
+            page.truncate(most);
+            self.skip_behind(page.last().map(|kv| kv.key.clone()).unwrap_or_default());
+        } else {
+            match reached {
+                Reached::Key(key) => self.from = Bound::Excluded(key),
+                Reached::Nothing | Reached::End => self.done = true,
+            }
+        }
+        if self.values {
+            self.load(page).await.map(Some)
+        } else {
+            Ok(Some(page))
+        }
+    }
+
+    /// What was not walked yet.
+    pub fn rest(&self) -> Option<Span> {
+        if self.done {
+            return None;
+        }
+        let key = match &self.from {
+            Bound::Included(key) => key.clone(),
+            Bound::Excluded(key) => successor(key),
+            Bound::Unbounded => Bytes::new(),
+        };
+        Some(Span {
+            key,
+            end: self.to.clone().unwrap_or(Bytes::from_static(&[0])),
+        })
+    }
+
+    /// Goes on behind a key that may lie before rows already read.
+    fn skip_behind(&mut self, key: Bytes) {
+        let row = if self.at >= self.view.rows_revision {
+            keys::index_key(&key)
+        } else {
+            keys::object_key(&key, 0)
+        };
+        self.row_from = successor(&row);
+        self.from = Bound::Excluded(key);
+    }
+
+    /// Pairs without values from index rows.
+    async fn index_page(&mut self, max_rows: usize) -> Result<(Vec<KeyValue>, Reached), RowsError> {
+        let page = self.view.rows.scan(self.scan(max_rows)).await?;
+        let mut rows = Vec::with_capacity(page.rows.len());
+        for (row, value) in &page.rows {
+            rows.push(from_meta(keys::parse_index(row)?, decode_index(value)?, Bytes::new()));
+        }
+        if let Some((row, _)) = page.rows.last() {
+            self.row_from = successor(row);
+        }
+        let reached = match rows.last() {
+            Some(kv) if !page.done => Reached::Key(kv.key.clone()),
+            _ => Reached::End,
+        };
+        Ok((rows, reached))
+    }
+
+    /// Pairs with values from object rows at an old revision.
+    async fn object_page(&mut self) -> Result<(Vec<KeyValue>, Reached), RowsError> {
+        let page = self.view.rows.scan(self.scan(PAGE_ROWS)).await?;
+        let mut rows: Vec<KeyValue> = Vec::new();
+        let mut decided: Option<Bytes> = None;
+        let mut last: Option<(Bytes, Revision)> = None;
+        for (row, value) in &page.rows {
+            let (key, revision) = keys::parse_object(row)?;
+            if revision <= self.at && decided.as_ref() != Some(&key) {
+                if let Some((meta, value)) = decode_object(value)? {
+                    rows.push(from_meta(key.clone(), meta, value));
+                }
+                decided = Some(key.clone());
+            }
+            last = Some((key, revision));
+        }
+        let Some((key, _)) = last.filter(|_| !page.done) else {
+            return Ok((rows, Reached::End));
+        };
+        // Skip what is left of the last key's versions, or go to the one that counts.
+        self.row_from = if decided.as_ref() == Some(&key) {
+            successor(&keys::object_key(&key, 0))
+        } else {
+            keys::object_key(&key, self.at)
+        };
+        Ok((rows, decided.map_or(Reached::Nothing, Reached::Key)))
+    }
+
+    fn scan(&self, max_rows: usize) -> Scan {
+        Scan {
+            from: self.row_from.clone(),
+            to: self.row_to.clone(),
+            order: Order::Ascending,
+            keys_only: false,
+            max_rows,
+            max_bytes: PAGE_BYTES,
+        }
+    }
+
+    /// Puts recent versions over pairs from rows, up to a key.
+    fn merge(&self, rows: Vec<KeyValue>, up_to: Option<&Bytes>) -> Vec<KeyValue> {
+        let from = match &self.from {
+            Bound::Included(key) => key.clone(),
+            Bound::Excluded(key) => successor(key),
+            Bound::Unbounded => Bytes::new(),
+        };
+        let span = recent::Span {
+            from,
+            to: up_to.map(successor).or_else(|| self.to.clone()),
+        };
+        let mut merged = Vec::with_capacity(rows.len());
+        let mut rows = rows.into_iter().peekable();
+        for found in self.view.recent.range(&span, self.at, Order::Ascending) {
+            while let Some(row) = rows.next_if(|row| row.key < found.key) {
+                merged.push(row);
+            }
+            rows.next_if(|row| row.key == found.key);
+            merged.extend(from_version(found.key, found.revision, found.version));
+        }
+        merged.extend(rows);
+        merged
+    }
+
+    /// Reads the values of pairs that came from index rows.
+    async fn load(&self, mut page: Vec<KeyValue>) -> Result<Vec<KeyValue>, RowsError> {
+        if self.at < self.view.rows_revision {
+            return Ok(page); // object rows have them
+        }
+        // A version above the rows' revision came from memory, with its value.
+        let missing = |kv: &KeyValue| kv.mod_revision <= self.view.rows_revision && kv.value.is_empty();
+        let wanted: Vec<Bytes> = page
+            .iter()
+            .filter(|kv| missing(kv))
+            .map(|kv| keys::object_key(&kv.key, kv.mod_revision))
+            .collect();
+        let mut found = self.view.rows.multi_get(&wanted).await?.into_iter();
+        for kv in page.iter_mut().filter(|kv| missing(kv)) {
+            let meta = Meta {
+                create_revision: kv.create_revision,
+                mod_revision: kv.mod_revision,
+                version: kv.version,
+                lease: kv.lease,
+            };
+            *kv = expect_object(kv.key.clone(), meta, found.next().flatten())?;
+        }
+        Ok(page)
+    }
+}

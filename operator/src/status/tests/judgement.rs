@@ -1,0 +1,247 @@
+//! From facts to conditions.
+
+use super::*;
+
+/// A settled cluster of one.
+fn good() -> Facts {
+    Facts {
+        replicas: 1,
+        ready: 1,
+        pods: 1,
+        leader: Some("dev-0".to_owned()),
+        trouble: None,
+        alarm: None,
+        change: Change::None,
+        overdue: false,
+        paused: false,
+        pending: false,
+        trust: Trust::Good,
+        volumes: Volumes::Bound,
+        obstacle: None,
+        failure: None,
+        unready_for: std::time::Duration::ZERO,
+    }
+}
+
+/// A member that is gone for a while, and nothing in flight.
+fn down(seconds: u64) -> Facts {
+    Facts {
+        ready: 0,
+        leader: None,
+        unready_for: std::time::Duration::from_secs(seconds),
+        ..good()
+    }
+}
+
+fn why() -> String {
+    "why".to_owned()
+}
+
+/// Ready, Available, Progressing, Degraded, CertificatesReady, StorageReady, Stalled: `Status/Reason` each.
+#[track_caller]
+fn check(facts: Facts, expected: [&str; 7]) {
+    let judgements = conditions::judge(&facts);
+    let types = [
+        "Ready",
+        "Available",
+        "Progressing",
+        "Degraded",
+        "CertificatesReady",
+        "StorageReady",
+        "Stalled",
+    ];
+    let said = types.map(|type_| {
+        let found = judgements.iter().find(|judgement| judgement.type_ == type_);
+        found.map_or("absent".to_owned(), |found| {
+            format!("{}/{}", found.verdict.as_str(), found.reason)
+        })
+    });
+    assert_eq!(said, expected, "{facts:?}");
+    assert!(
+        judgements.iter().all(|judgement| !judgement.message.is_empty()),
+        "{judgements:?}"
+    );
+}
+
+fn but(changes: &[(usize, &'static str)]) -> [&'static str; 7] {
+    let mut expected = OK;
+    for (index, value) in changes {
+        expected[*index] = value;
+    }
+    expected
+}
+
+#[test]
+fn conditions_follow_from_the_facts() {
+    check(good(), OK);
+    let creating = Facts {
+        change: Change::Creating,
+        volumes: Volumes::None,
+        ..down(0)
+    };
+    let expected = but(&[
+        (0, "False/Creating"),
+        (1, "False/NoLeader"),
+        (2, "True/Creating"),
+        (5, "Unknown/Creating"),
+    ]);
+    check(creating, expected);
+    let rolling = Facts {
+        change: Change::Rolling(None),
+        ..good()
+    };
+    check(
+        rolling.clone(),
+        but(&[(0, "False/RollingUpdate"), (2, "True/RollingUpdate")]),
+    );
+    let overdue = Facts {
+        overdue: true,
+        ..rolling
+    };
+    let late = "False/DeadlineExceeded";
+    check(
+        overdue,
+        but(&[
+            (0, "False/RollingUpdate"),
+            (2, late),
+            (3, "True/DeadlineExceeded"),
+            (6, "True/DeadlineExceeded"),
+        ]),
+    );
+    let by_hand = Facts {
+        change: Change::ByHand(why()),
+        ..good()
+    };
+    check(by_hand, but(&[(0, "False/RollingUpdate"), (2, "False/RollingUpdate")]));
+    let scaling = Facts {
+        change: Change::Scaling,
+        ..down(0)
+    };
+    check(
+        scaling,
+        but(&[(0, "False/Scaling"), (1, "False/NoLeader"), (2, "True/Scaling")]),
+    );
+    let growing = Facts {
+        change: Change::Resizing(why()),
+        ..good()
+    };
+    check(growing, but(&[(2, "True/ResizingStorage")]));
+    let suspended = Facts {
+        replicas: 0,
+        pods: 0,
+        ..down(100)
+    };
+    check(suspended, but(&[(0, "False/Suspended"), (1, "False/Suspended")]));
+}
+
+#[test]
+fn a_missing_member_is_degraded_after_a_while() {
+    let expected = [(0, "False/NoLeader"), (1, "False/NoLeader")];
+    check(down(30), but(&expected));
+    check(down(31), but(&[expected[0], expected[1], (3, "True/MembersUnhealthy")]));
+    // One that still leads is not ready for clients.
+    let unready = Facts {
+        leader: Some("dev-0".to_owned()),
+        ..down(0)
+    };
+    check(unready, but(&[(0, "False/MembersUnhealthy")]));
+}
+
+#[test]
+fn what_keeps_the_brains_from_writing_is_told() {
+    let full = Facts {
+        alarm: Some("NOSPACE".to_owned()),
+        ..good()
+    };
+    check(
+        full,
+        but(&[(0, "False/NoSpace"), (1, "False/NoSpace"), (3, "True/NoSpace")]),
+    );
+    let pending = Facts {
+        volumes: Volumes::Pending(why()),
+        ..down(0)
+    };
+    let unreachable = "False/StorageUnreachable";
+    check(
+        pending,
+        but(&[(0, unreachable), (1, unreachable), (5, "False/VolumePending")]),
+    );
+    let lost = Facts {
+        volumes: Volumes::Lost(why()),
+        ..down(0)
+    };
+    check(
+        lost,
+        but(&[(0, unreachable), (1, unreachable), (5, "False/VolumeLost")]),
+    );
+}
+
+#[test]
+fn certificates_have_a_condition_of_their_own() {
+    check(
+        Facts {
+            trust: Trust::Disabled,
+            ..good()
+        },
+        but(&[(4, "True/Disabled")]),
+    );
+    check(
+        Facts {
+            trust: Trust::Due(why()),
+            ..good()
+        },
+        but(&[(2, "True/RotatingCertificates"), (4, "False/Renewing")]),
+    );
+    let error = (0, "False/CertificateError");
+    check(
+        Facts {
+            trust: Trust::Missing(why()),
+            ..good()
+        },
+        but(&[error, (2, "True/RotatingCertificates"), (4, "False/SecretMissing")]),
+    );
+    check(
+        Facts {
+            trust: Trust::Expired(why()),
+            ..good()
+        },
+        but(&[error, (3, "True/CertificateError"), (4, "False/Expired")]),
+    );
+    check(
+        Facts {
+            trust: Trust::NoIssuer(why()),
+            ..good()
+        },
+        but(&[error, (3, "True/CertificateError"), (4, "False/IssuerNotReady")]),
+    );
+}
+
+#[test]
+fn obstacles_stall_and_failures_degrade() {
+    let obstacle = Facts {
+        obstacle: Some(Obstacle {
+            reason: "OwnershipConflict",
+            message: why(),
+        }),
+        ..good()
+    };
+    let no = "False/OwnershipConflict";
+    let yes = "True/OwnershipConflict";
+    check(obstacle, but(&[(0, no), (2, no), (3, yes), (6, yes)]));
+    check(
+        Facts {
+            failure: Some(why()),
+            ..good()
+        },
+        but(&[(3, "True/ReconcileError")]),
+    );
+    check(Facts { paused: true, ..good() }, but(&[(2, "False/Paused")]));
+    check(
+        Facts {
+            paused: true,
+            pending: true,
+            ..good()
+        },
+        but(&[(0, "False/Paused"), (2, "False/Paused")]),
+    );
+}
