@@ -3,6 +3,9 @@
 //! Modules in reading order: the two seams below which bytes are durable, the versions between them,
 //! the one writer, and what clients see. Arrows point downwards only: see ARCHITECTURE.md.
 
+pub mod cell;
+pub mod tikv;
+
 pub mod log;
 pub mod rows;
 
