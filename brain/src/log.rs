@@ -103,9 +103,12 @@ pub enum LogError {
     /// Stored bytes are not what was written: stop serving, repair nothing.
     #[error("the log is damaged: {0}")]
     Corrupt(String),
-    /// The medium cannot be reached or failed.
+    /// The medium cannot be reached: the same may succeed later.
     #[error("the log cannot be reached")]
     Unavailable(#[source] anyhow::Error),
+    /// The medium failed: end the process.
+    #[error("the log failed")]
+    Failed(#[source] anyhow::Error),
 }
 
 /// Refuses a record that no slot takes. Only a defect of the caller leads here, and repeating it would not help.

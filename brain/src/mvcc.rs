@@ -9,6 +9,7 @@ pub mod materialize;
 pub mod op;
 pub mod open;
 pub mod overlay;
+mod patience;
 pub mod record;
 pub mod row;
 pub mod view;

@@ -1,6 +1,9 @@
 //! Rows: an ordered map of bytes with snapshots, the log materialised. It knows nothing of etcd.
 
+use std::time::Duration;
+
 use bytes::Bytes;
+
 
 pub mod fjall;
 pub mod keys;
@@ -18,6 +21,10 @@ pub mod mem;
 /// 2. After a crash the rows are what some prefix of the applied changes made them, and at least all that `sync` covered.
 /// 3. A snapshot never changes, and shows everything applied before it was taken.
 /// 4. Row order is the order of keys as unsigned bytes, for all byte strings.
+/// 5. `apply` with the fence that is stored already answers `Ok` and changes nothing, unless that fence is also the expected
+///    one: so an `apply` whose outcome is unknown is repeated until it is known.
+/// 6. Nothing that was begun before `take_over` answers is still under way, and no `apply` that expects an older fence than
+///    the stored one will ever show.
 pub trait Rows: Clone + Send + Sync + 'static {
     /// A consistent view of all rows.
     type Snapshot: Snapshot;
@@ -36,8 +43,14 @@ pub trait Rows: Clone + Send + Sync + 'static {
         changes: Vec<Change>,
     ) -> impl Future<Output = Result<(), RowsError>> + Send;
 
+    /// Ends whatever an older writer left unfinished. A new writer does this before it writes its first fence.
+    fn take_over(&self) -> impl Future<Output = Result<(), RowsError>> + Send;
+
     /// Answers when everything applied so far is durable.
     fn sync(&self) -> impl Future<Output = Result<(), RowsError>> + Send;
+
+    /// How old a snapshot should get before it is replaced; `None` where it serves for ever.
+    fn renew_after(&self) -> Option<Duration>;
 
     /// The longest row key that `apply` takes, in bytes.
     fn max_key_len(&self) -> usize;
@@ -125,9 +138,15 @@ pub enum RowsError {
     /// No space on the medium; nothing was written.
     #[error("no space left for rows")]
     Full(#[source] anyhow::Error),
-    /// The medium cannot be reached or failed.
+    /// Lost contact before a change was known to be there: repeat it with the same fence.
+    #[error("lost contact with the rows before a change was confirmed")]
+    Unknown(#[source] anyhow::Error),
+    /// The medium cannot be reached: the same may succeed later.
     #[error("the rows cannot be reached")]
     Unavailable(#[source] anyhow::Error),
+    /// The medium failed: end the process.
+    #[error("the rows failed")]
+    Failed(#[source] anyhow::Error),
     /// The change breaks the rules of rows, and nothing was written: do not try it again.
     #[error("the rows do not take this change: {0}")]
     Refused(String),

@@ -12,8 +12,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::Revision;
+use super::patience::reached;
 use super::record::{self, Record};
 use super::row::{Fence, Meta, encode_index, encode_object};
 use crate::log::reader::{Item, Reader};
@@ -41,6 +43,8 @@ pub struct Materializer<L, R: Rows> {
     stored: Bytes,
     frozen: mpsc::Receiver<Frozen>,
     flushed: mpsc::Sender<Flushed<R::Snapshot>>,
+    /// When views were last given a snapshot.
+    shown: Instant,
     metrics: Arc<Metrics>,
 }
 
@@ -63,6 +67,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             stored,
             frozen,
             flushed,
+            shown: Instant::now(),
             metrics,
         }
     }
@@ -78,7 +83,14 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             let frozen = if more {
                 self.frozen.try_recv().ok()
             } else {
-                self.frozen.recv().await
+                let renew = self.rows.renew_after().map(|age| self.shown + age);
+                tokio::select! {
+                    frozen = self.frozen.recv() => frozen,
+                    () = passes(renew) => {
+                        self.show(None).await?;
+                        continue;
+                    }
+                }
             };
             match frozen {
                 Some(frozen) => self.flush(frozen).await?,
@@ -87,7 +99,20 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             }
             more = self.delete_step().await?;
         }
-        self.rows.sync().await?;
+        reached!(self.rows.sync())?;
+        Ok(())
+    }
+
+    /// Lets views read the rows as they are now; `flushed` is what is in them since, and the revision behind it.
+    async fn show(&mut self, flushed: Option<(Arc<Generation>, Revision)>) -> anyhow::Result<()> {
+        let snapshot = reached!(self.rows.snapshot())?;
+        self.shown = Instant::now();
+        let flushed = Flushed {
+            generation: flushed,
+            snapshot,
+        };
+        // Nobody is there to take it only when the process stops.
+        drop(self.flushed.send(flushed).await);
         Ok(())
     }
 
@@ -117,14 +142,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             })
             .collect();
         self.apply(step).await?;
-        let snapshot = self.rows.snapshot().await?;
-        let flushed = Flushed {
-            generation: Some((frozen.generation, frozen.revision)),
-            snapshot,
-        };
-        // Nobody is there to take it only when the process stops.
-        drop(self.flushed.send(flushed).await);
-        Ok(())
+        self.show(Some((frozen.generation, frozen.revision))).await
     }
 
     /// Deletes some of what compaction made superfluous; `true` if there is more.
@@ -133,10 +151,11 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         if target <= self.fence.deleted_up_to {
             return Ok(false);
         }
-        let mut reader = Reader::seek(self.log.clone(), Slot(self.fence.deleted_slot)).await?;
+        let from = Slot(self.fence.deleted_slot);
+        let mut reader = reached!(Reader::seek(self.log.clone(), from))?;
         let mut step = Step::default();
         let mut more = false;
-        while let Some(item) = reader.next().await? {
+        while let Some(item) = reached!(reader.next())? {
             let Item::Batch { first, payload, .. } = item else {
                 continue;
             };
@@ -156,6 +175,8 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         self.apply(step).await?;
         if !more {
             self.destroy(target).await?;
+        } else if self.rows.renew_after().is_some_and(|age| self.shown.elapsed() >= age) {
+            self.show(None).await?;
         }
         Ok(more)
     }
@@ -201,18 +222,14 @@ impl<L: Log, R: Rows> Materializer<L, R> {
 
     /// Gives up slots that neither rows nor history need any more.
     async fn destroy(&mut self, deleted_up_to: Revision) -> anyhow::Result<()> {
-        self.rows.sync().await?;
+        reached!(self.rows.sync())?;
         // The slot that holds the compacted revision stays: a watch may begin at it.
         let watermark = Slot(self.fence.deleted_slot.min(self.fence.marker));
-        self.log.raise_watermark(watermark).await?;
+        reached!(self.log.raise_watermark(watermark))?;
         self.state.forget_below(watermark);
-        self.log.destroy_below_watermark().await?;
+        reached!(self.log.destroy_below_watermark())?;
         self.state.set_deleted_up_to(deleted_up_to);
-        let flushed = Flushed {
-            generation: None,
-            snapshot: self.rows.snapshot().await?,
-        };
-        drop(self.flushed.send(flushed).await);
+        self.show(None).await?;
         tracing::info!(revision = deleted_up_to, slot = watermark.0, "compacted");
         Ok(())
     }
@@ -222,11 +239,11 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         self.fence.number += 1;
         let fence = Bytes::from(self.fence.encode_to_vec());
         loop {
-            match self
-                .rows
-                .apply(Some(self.stored.clone()), fence.clone(), step.changes.clone())
-                .await
-            {
+            let apply = || {
+                let (expected, changes) = (self.stored.clone(), step.changes.clone());
+                self.rows.apply(Some(expected), fence.clone(), changes)
+            };
+            match reached!(apply()) {
                 Ok(()) => break,
                 // What is acknowledged is in the log. Writers wait when too much of it is in memory.
                 Err(RowsError::Full(error)) => {
@@ -239,6 +256,14 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         self.stored = fence;
         tokio::task::yield_now().await;
         Ok(())
+    }
+}
+
+/// Answers when a moment has come; never without one.
+async fn passes(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -90,48 +90,45 @@ pub async fn open<L: Log, R: Rows>(log: &L, rows: &R, member: u64, lease: Durati
 }
 
 async fn try_open<L: Log, R: Rows>(log: &L, rows: &R, member: u64, lease: Duration) -> Result<Opened<R>, OpenError> {
-    let stored = rows.fence().await?;
-    let mut fence = match &stored {
-        Some(bytes) => Fence::decode(bytes.clone())
-            .map_err(|error| RowsError::Corrupt(format!("the fence does not decode: {error}")))?,
-        None => Fence::fresh(),
-    };
-    if fence.format > FORMAT {
-        return Err(OpenError::Newer { found: fence.format });
-    }
-    let (marker, watermark) = (Slot(fence.marker), log.watermark().await?);
+    // In this order: an older writer that is not stopped yet may move both, the marker first.
+    let watermark = log.watermark().await?;
+    let (_, fence) = read_fence(rows).await?;
+    let marker = Slot(fence.marker);
     if watermark > marker {
         return Err(OpenError::RowsBehind { marker, watermark });
     }
-    let snapshot = rows.snapshot().await?;
-    let mut leases = load_leases(&snapshot).await?;
-    let mut alarms: BTreeSet<(i32, u64)> = fence.alarms.iter().map(|alarm| (alarm.kind, alarm.member)).collect();
-    let recent = Recent::new();
-    let mut applier = Applier::new(fence.revision, fence.compacted, recent.active().clone());
-    let mut noted = Vec::new();
+    let mut tail = Vec::new();
     let mut reader = Reader::new(log.clone(), marker);
     let (writer, barrier) = Writer::open(log, &mut reader, (marker, fence.epoch), member, lease, |item| {
         if let Item::Batch {
             first, next, payload, ..
         } = item
         {
-            noted.push((
-                replay(first, payload, &mut applier, &mut leases, &mut alarms)?,
-                first,
-                next,
-            ));
+            tail.push((first, next, payload));
         }
         Ok::<(), OpenError>(())
     })
     .await?;
-    fence.epoch = barrier.epoch;
-    fence.number += 1;
-    rows.apply(stored, fence.encode_to_vec().into(), Vec::new()).await?;
+    rows.take_over().await?;
+    let fence = take_fence(rows, barrier.epoch).await?;
+    let snapshot = rows.snapshot().await?;
+    let mut leases = load_leases(&snapshot).await?;
+    let mut alarms: BTreeSet<(i32, u64)> = fence.alarms.iter().map(|alarm| (alarm.kind, alarm.member)).collect();
+    let recent = Recent::new();
+    let mut applier = Applier::new(fence.revision, fence.compacted, recent.active().clone());
+    let mut noted = Vec::with_capacity(tail.len());
+    for (first, next, payload) in tail {
+        // The older writer may have moved the marker since it was read.
+        if first.0 >= fence.marker {
+            let base = replay(first, payload, &mut applier, &mut leases, &mut alarms)?;
+            noted.push((base, first, next));
+        }
+    }
     let view = View {
         revision: applier.revision,
         compacted: applier.compacted,
         recent,
-        rows: rows.snapshot().await?,
+        rows: snapshot,
         rows_revision: fence.revision,
         counts: Arc::default(),
     };
@@ -148,6 +145,37 @@ async fn try_open<L: Log, R: Rows>(log: &L, rows: &R, member: u64, lease: Durati
         applier,
         fence,
     })
+}
+
+/// The fence as it is stored, and what it says.
+async fn read_fence<R: Rows>(rows: &R) -> Result<(Option<Bytes>, Fence), OpenError> {
+    let stored = rows.fence().await?;
+    let fence = match &stored {
+        Some(bytes) => Fence::decode(bytes.clone())
+            .map_err(|error| RowsError::Corrupt(format!("the fence does not decode: {error}")))?,
+        None => Fence::fresh(),
+    };
+    if fence.format > FORMAT {
+        return Err(OpenError::Newer { found: fence.format });
+    }
+    Ok((stored, fence))
+}
+
+/// Writes an epoch into the fence: from then on, no older writer changes the rows.
+async fn take_fence<R: Rows>(rows: &R, epoch: u64) -> Result<Fence, OpenError> {
+    loop {
+        let (stored, mut fence) = read_fence(rows).await?;
+        if fence.epoch >= epoch {
+            return Err(RowsError::Fenced(stored).into()); // there is a later writer already
+        }
+        fence.epoch = epoch;
+        fence.number += 1;
+        match rows.apply(stored, fence.encode_to_vec().into(), Vec::new()).await {
+            Ok(()) => return Ok(fence),
+            Err(RowsError::Fenced(_)) => {} // by the older writer, a last time or once more
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Applies one batch of the tail; answers with its base revision.

@@ -22,7 +22,7 @@ async fn the_laws_of_rows_hold_on_disk() {
     for options in [small(), Options::default()] {
         let root = tempfile::tempdir().unwrap();
         let mut number = 0;
-        laws::hold(|| {
+        laws::hold(async || {
             number += 1;
             FjallRows::open(&root.path().join(number.to_string()), options.clone()).unwrap()
         })
