@@ -11,6 +11,7 @@ use bytes::Bytes;
 pub use self::faulty::{Fault, Faulty};
 pub use self::files::{FileLog, OpenError, Options, SyncObserver};
 pub use self::mem::MemLog;
+pub use self::tikv::TikvLog;
 
 mod faulty;
 mod files;
@@ -19,6 +20,7 @@ pub mod frame;
 pub(crate) mod laws;
 mod mem;
 pub mod reader;
+mod tikv;
 pub mod writer;
 
 /// Position of a record in the log. The first slot of a fresh log is 1.

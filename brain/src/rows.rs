@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+pub use self::tikv::{TikvRows, TikvSnapshot};
 
 pub mod fjall;
 pub mod keys;
 #[cfg(test)]
 mod laws;
 pub mod mem;
+mod tikv;
 
 /// An ordered map from bytes to bytes that trails the log.
 ///
