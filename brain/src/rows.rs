@@ -54,6 +54,9 @@ pub trait Rows: Clone + Send + Sync + 'static {
     /// How old a snapshot should get before it is replaced; `None` where it serves for ever.
     fn renew_after(&self) -> Option<Duration>;
 
+    /// How much one `apply` should carry at most. It takes more, but no faster.
+    fn step(&self) -> Step;
+
     /// The longest row key that `apply` takes, in bytes.
     fn max_key_len(&self) -> usize;
 
@@ -128,6 +131,15 @@ pub struct Page {
     pub done: bool,
 }
 
+/// An amount of changes that is applied well in one step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// Rows.
+    pub rows: usize,
+    /// Bytes of keys and values.
+    pub bytes: usize,
+}
+
 /// Why rows could not be read or written, one variant for each reaction.
 #[derive(Debug, thiserror::Error)]
 pub enum RowsError {
@@ -154,9 +166,17 @@ pub enum RowsError {
     Refused(String),
 }
 
+impl Step {
+    /// What suits an engine that writes to local files.
+    const LOCAL: Step = Step {
+        rows: 1_000,
+        bytes: 1 << 20,
+    };
+}
+
 impl Change {
     /// Bytes of key and value.
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Change::Put(key, value) => key.len() + value.len(),
             Change::Delete(key) => key.len(),

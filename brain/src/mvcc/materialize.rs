@@ -22,13 +22,9 @@ use crate::log::reader::{Item, Reader};
 use crate::log::{Log, Slot};
 use crate::metrics::Metrics;
 use crate::recent::{Found, Generation, Version};
-use crate::rows::{Change, Rows, RowsError, keys};
+use crate::rows::{self, Change, Rows, RowsError, keys};
 use crate::sequencer::{Flushed, Frozen};
 use crate::state::State;
-
-/// Rows and bytes that are applied in one step at most.
-const STEP_ROWS: usize = 1_000;
-const STEP_BYTES: usize = 1 << 20;
 
 /// How long to wait before rows are written again that found no space.
 const NO_SPACE_RETRY: Duration = Duration::from_secs(1);
@@ -116,12 +112,21 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         Ok(())
     }
 
+    fn step(&self) -> Step {
+        Step {
+            changes: Vec::new(),
+            bytes: 0,
+            most: self.rows.step(),
+        }
+    }
+
     async fn flush(&mut self, frozen: Frozen) -> anyhow::Result<()> {
-        let mut step = Step::default();
+        let mut step = self.step();
         // The generation's iterator must not be held over an await: it is asked again behind the last version.
         let mut last = None;
         while !fill(&frozen.generation, frozen.compacted, &mut last, &mut step) {
-            self.apply(std::mem::take(&mut step)).await?;
+            let full = std::mem::replace(&mut step, self.step());
+            self.apply(full).await?;
         }
         for (row, value) in frozen.lease_rows {
             step.push(match value {
@@ -153,7 +158,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         }
         let from = Slot(self.fence.deleted_slot);
         let mut reader = reached!(Reader::seek(self.log.clone(), from))?;
-        let mut step = Step::default();
+        let mut step = self.step();
         let mut more = false;
         while let Some(item) = reached!(reader.next())? {
             let Item::Batch { first, payload, .. } = item else {
@@ -164,7 +169,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
                 break;
             }
             self.delete_superseded(first, record, target, &mut step).await?;
-            if step.changes.len() >= STEP_ROWS / 2 {
+            if step.changes.len() >= step.most.rows / 2 {
                 more = true;
                 break;
             }
@@ -210,7 +215,8 @@ impl<L: Log, R: Rows> Materializer<L, R> {
                     step.push(Change::Delete(keys::object_key(&change.key, keys.revision)));
                 }
                 if step.is_full() {
-                    self.apply(std::mem::take(step)).await?;
+                    let full = std::mem::replace(step, self.step());
+                    self.apply(full).await?;
                 }
             }
             self.metrics.mvcc.compaction_keys.inc_by(keys.changes.len() as u64);
@@ -321,22 +327,20 @@ fn meta_of(revision: Revision, version: &Version) -> Meta {
 }
 
 /// Changes that are applied together.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Step {
     changes: Vec<Change>,
     bytes: usize,
+    most: rows::Step,
 }
 
 impl Step {
     fn push(&mut self, change: Change) {
-        self.bytes += match &change {
-            Change::Put(key, value) => key.len() + value.len(),
-            Change::Delete(key) => key.len(),
-        };
+        self.bytes += change.len();
         self.changes.push(change);
     }
 
     fn is_full(&self) -> bool {
-        self.changes.len() >= STEP_ROWS || self.bytes >= STEP_BYTES
+        self.changes.len() >= self.most.rows || self.bytes >= self.most.bytes
     }
 }

@@ -34,7 +34,7 @@ use self::guard::Health;
 use self::layout::{FENCE_ROW, stored};
 pub use self::open::OpenError;
 pub use self::snapshot::FjallSnapshot;
-use super::{Change, Rows, RowsError, check_keys};
+use super::{Change, Rows, RowsError, Step, check_keys};
 
 mod guard;
 mod inspect;
@@ -165,6 +165,10 @@ impl Rows for FjallRows {
 
     fn renew_after(&self) -> Option<Duration> {
         None
+    }
+
+    fn step(&self) -> Step {
+        Step::LOCAL
     }
 
     fn max_key_len(&self) -> usize {

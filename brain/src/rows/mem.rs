@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Change, Order, Page, Rows, RowsError, Scan, Snapshot, check_keys};
+use super::{Change, Order, Page, Rows, RowsError, Scan, Snapshot, Step, check_keys};
 
 /// Rows in memory. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -85,6 +85,10 @@ impl Rows for MemRows {
         None
     }
 
+    fn step(&self) -> Step {
+        Step::LOCAL
+    }
+
     fn max_key_len(&self) -> usize {
         super::fjall::MAX_KEY_LEN
     }
@@ -160,6 +164,6 @@ mod tests {
 
     #[tokio::test]
     async fn the_laws_of_rows_hold_in_memory() {
-        crate::rows::laws::hold(async || MemRows::new()).await;
+        crate::rows::laws::hold(async || MemRows::new(), 32_000).await;
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 pub use self::snapshot::TikvSnapshot;
-use super::{Change, Rows, RowsError, check_keys};
+use super::{Change, Rows, RowsError, Step, check_keys};
 use crate::tikv::{Error, Limits, Mutation, Tikv, Written};
 
 mod snapshot;
@@ -120,6 +120,14 @@ impl Rows for TikvRows {
 
     fn renew_after(&self) -> Option<Duration> {
         Some((self.shared.tikv.snapshot_age() / 5).min(Duration::from_secs(60)))
+    }
+
+    fn step(&self) -> Step {
+        // The client sends all keys of a transaction along with each piece of 16 KiB.
+        Step {
+            rows: 512,
+            bytes: 512 << 10,
+        }
     }
 
     fn max_key_len(&self) -> usize {

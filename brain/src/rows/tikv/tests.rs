@@ -5,11 +5,11 @@ use crate::tikv::testing;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_laws_of_rows_hold_in_tikv() {
     let mut stores = Vec::new();
-    laws::hold(async || {
+    let fresh = async || {
         let store = testing::fresh().await;
         let rows = TikvRows::new(store.tikv.clone());
         stores.push(store);
         rows
-    })
-    .await;
+    };
+    laws::hold(fresh, 2_000).await;
 }
