@@ -36,7 +36,7 @@ tools: all-targets ## Install and build everything that clusters and tests need
 	$(CLUSTER) tools
 
 test: tools ## All tests, from unit to end-to-end
-	cargo test $(CARGO_FLAGS) --no-fail-fast --workspace $(TEST_ARGS); status=$$?; $(CLUSTER) down --tests; exit $$status
+	cargo test $(CARGO_FLAGS) --no-fail-fast --workspace $(TEST_ARGS); status=$$?; $(CLUSTER) down --tests || status=1; exit $$status
 
 test-long: export KUBEBRAIN_REQUESTS := 500000
 test-long: export KUBEBRAIN_KILLS := 100
@@ -46,7 +46,7 @@ test-long: export TEST_ARGS := -- --include-ignored --skip real_etcd_answers_lik
 test-long: test ## The same with long parameters
 
 e2e: tools ## Only the end-to-end tests
-	cargo test $(CARGO_FLAGS) --no-fail-fast --workspace --test e2e; status=$$?; $(CLUSTER) down --tests; exit $$status
+	cargo test $(CARGO_FLAGS) --no-fail-fast --workspace --test e2e; status=$$?; $(CLUSTER) down --tests || status=1; exit $$status
 
 manifests: build ## Render the install YAML
 	$(PROGRAMS)/manifests

@@ -35,3 +35,4 @@ pub enum Swap {
 
 #[cfg(test)]
 pub(crate) mod laws;
+pub mod mem;

@@ -11,6 +11,7 @@ pub mod rows;
 
 pub mod mvcc;
 pub mod recent;
+pub mod replica;
 pub mod state;
 
 pub mod lease;
@@ -18,6 +19,7 @@ pub mod sequencer;
 pub mod watch;
 
 pub mod api;
+pub mod leader;
 pub mod member;
 pub mod store;
 

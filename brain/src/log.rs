@@ -21,6 +21,8 @@ pub(crate) mod laws;
 mod mem;
 pub mod reader;
 mod tikv;
+pub mod walk;
+pub mod window;
 pub mod writer;
 
 /// Position of a record in the log. The first slot of a fresh log is 1.

@@ -7,10 +7,12 @@ use std::time::Duration;
 use anyhow::Context;
 use brain::api::request::Limits;
 use brain::api::store::Store;
+use brain::cell::mem::MemCell;
 use brain::data_dir::{DataDir, Identity};
 use brain::flags::{AutoCompaction, Config, Quota};
 use brain::log::{FileLog, Log, SyncObserver};
-use brain::member::{self, Member};
+use brain::member::lock::StorageLock;
+use brain::member::{self, Member, leadership};
 use brain::metrics::Metrics;
 use brain::mvcc::auto_compact::{self, Retention};
 use brain::process;
@@ -21,6 +23,7 @@ use brain::serve::Server;
 use brain::store::{self, DiskSpace};
 use brain::tasks::Tasks;
 use brain::watch;
+use election::{Config as ElectionConfig, Elector};
 use tokio_util::sync::CancellationToken;
 
 #[global_allocator]
@@ -72,7 +75,20 @@ async fn run(config: Config) -> anyhow::Result<()> {
         lease: Duration::ZERO,
     };
     let space = DiskSpace::new(dir.path(), quota)?;
-    let running = store::start((log.clone(), rows.clone()), options, &metrics, space, &mut tasks, &stop).await?;
+    let (running, leader) = store::open((log.clone(), rows.clone()), options, &metrics, space).await?;
+    // The directory's lock shuts out everybody else: the record need not outlive the process, nor be seen by another.
+    let lock = StorageLock::new(MemCell::new(), "data directory");
+    let (elector, election) = Elector::new(lock, ElectionConfig::lease(ElectionConfig::unique(&config.name)))?;
+    let led = CancellationToken::new();
+    tasks.spawn("election", {
+        let led = led.clone();
+        async move { Ok(elector.run(led).await?) }
+    });
+    tasks.spawn("leadership", leadership::run(leader, election, stop.clone(), led));
+    tasks.spawn("watch hub", running.hub.clone().run(stop.clone()));
+    if running.sequencer.ready().await.is_err() {
+        return tasks.join().await;
+    }
     let api = Store {
         state: running.state.clone(),
         sequencer: running.sequencer.clone(),

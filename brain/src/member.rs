@@ -21,6 +21,9 @@ use crate::serve::Services;
 use crate::state::State;
 use crate::watch::{History, Hub};
 
+pub mod leadership;
+pub mod lock;
+
 /// Bytes that the store occupies.
 pub type Size = Arc<dyn Fn() -> u64 + Send + Sync>;
 
@@ -87,8 +90,12 @@ pub fn services<H: History, R: Rows>(config: &Config, member: Member<H, R>) -> S
     let leases = LeaseService {
         store: api.clone(),
         min_ttl: config.min_lease_ttl(),
-        stop: leave,
+        stop: leave.clone(),
         metrics: metrics.clone(),
+    };
+    let kv = KvService {
+        store: api.clone(),
+        stop: leave,
     };
     let cluster = ClusterService {
         member,
@@ -102,7 +109,7 @@ pub fn services<H: History, R: Rows>(config: &Config, member: Member<H, R>) -> S
     let max = config.limits.max_receive_bytes();
     let mut routes = Routes::builder();
     routes
-        .add_service(pb::kv_server::KvServer::new(KvService(api.clone())).max_decoding_message_size(max))
+        .add_service(pb::kv_server::KvServer::new(kv).max_decoding_message_size(max))
         .add_service(pb::lease_server::LeaseServer::new(leases).max_decoding_message_size(max))
         .add_service(pb::maintenance_server::MaintenanceServer::new(maintenance).max_decoding_message_size(max))
         .add_service(pb::cluster_server::ClusterServer::new(cluster).max_decoding_message_size(max))

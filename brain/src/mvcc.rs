@@ -7,7 +7,6 @@ pub mod evaluate;
 pub mod history;
 pub mod materialize;
 pub mod op;
-pub mod open;
 pub mod overlay;
 mod patience;
 pub mod record;

@@ -75,6 +75,9 @@ pub enum Change {
 
 /// A consistent view of rows. Cheap to clone; the last clone dropped releases it.
 pub trait Snapshot: Clone + Send + Sync + 'static {
+    /// The fence as it was; `None` in a fresh map.
+    fn fence(&self) -> impl Future<Output = Result<Option<Bytes>, RowsError>> + Send;
+
     /// The value of one row.
     fn get(&self, key: &[u8]) -> impl Future<Output = Result<Option<Bytes>, RowsError>> + Send;
 

@@ -11,24 +11,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesOrdered;
 use prost::Message;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::log::writer::{WriteError, Writer, append_until_known};
 use crate::log::{Log, Slot};
 use crate::metrics::Metrics;
-use crate::mvcc::apply::Applier;
 use crate::mvcc::overlay::{Delta, Head};
 use crate::mvcc::record::{Change, Record};
-use crate::mvcc::view::View;
-use crate::mvcc::{Committed, LeaseId, Revision};
-use crate::recent::{Generation, Recent};
+use crate::mvcc::{Committed, LeaseId};
+use crate::replica::{Flushed, Frozen, Replica};
 use crate::rows::Rows;
 use crate::state::{NOSPACE, State, since_boot};
 use batch::{Batch, Builder};
@@ -69,32 +66,6 @@ pub struct Options {
     pub recent_bytes: usize,
 }
 
-/// A generation that nobody writes any more: what is to be flushed.
-#[derive(Debug)]
-pub struct Frozen {
-    /// Its versions.
-    pub generation: Arc<Generation>,
-    /// The slot behind its last record.
-    pub marker: Slot,
-    /// The revision behind its last record.
-    pub revision: Revision,
-    /// The compacted revision behind its last record.
-    pub compacted: Revision,
-    /// Lease rows that changed; `None` is gone.
-    pub lease_rows: Vec<(Bytes, Option<Bytes>)>,
-    /// Alarms behind its last record: kind and member.
-    pub alarms: Vec<(i32, u64)>,
-}
-
-/// Rows that changed in the background.
-#[derive(Debug)]
-pub struct Flushed<S> {
-    /// The generation that is in them now, if one was flushed, and the revision behind it.
-    pub generation: Option<(Arc<Generation>, Revision)>,
-    /// The rows.
-    pub snapshot: S,
-}
-
 /// Whether there is space for more.
 pub trait Space: Send + 'static {
     /// The quota is used up or the disk is nearly full. `size` is what log and rows occupy, in bytes.
@@ -112,22 +83,19 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
     log: L,
     rows: R,
     state: Arc<State<R>>,
+    replica: Replica<R>,
     writer: Writer,
-    applier: Applier,
     commands: mpsc::Receiver<Command>,
     own: VecDeque<Command>,
-    frozen: mpsc::Sender<Frozen>,
+    frozen: mpsc::Sender<Arc<Frozen>>,
     flushed: mpsc::Receiver<Flushed<R::Snapshot>>,
     publish: E,
     space: Q,
     metrics: Arc<Metrics>,
     options: Options,
-    recent: Recent,
     under_way: FuturesOrdered<BoxFuture<'static, Result<UnderWay, WriteError>>>,
     deltas: VecDeque<Arc<Delta>>,
     head: Head,
-    committed: Slot,
-    last_freeze: Instant,
     /// Bytes of requests since space was looked at.
     unchecked: usize,
 }
@@ -137,7 +105,7 @@ pub struct Channels<S> {
     /// Requests.
     pub commands: mpsc::Receiver<Command>,
     /// Where generations to flush go.
-    pub frozen: mpsc::Sender<Frozen>,
+    pub frozen: mpsc::Sender<Arc<Frozen>>,
     /// Where flushed ones come back.
     pub flushed: mpsc::Receiver<Flushed<S>>,
 }
@@ -149,30 +117,25 @@ where
     E: FnMut(Vec<Arc<Committed>>) + Send + 'static,
     Q: Space,
 {
-    /// The writer of an opened store. `publish` is given every committed revision once, in order.
+    /// The writer of an epoch. `publish` is given every committed revision once, in order.
     pub fn new(
         (log, rows): (L, R),
-        opened: crate::mvcc::open::Opened<R>,
+        (replica, writer): (Replica<R>, Writer),
         channels: Channels<R::Snapshot>,
         publish: E,
         space: Q,
         (options, metrics): (Options, Arc<Metrics>),
     ) -> Self {
-        let crate::mvcc::open::Opened {
-            state, writer, applier, ..
-        } = opened;
         let head = Head {
-            revision: applier.revision,
-            compacted: applier.compacted,
+            revision: replica.revision(),
+            compacted: replica.compacted(),
         };
         Self {
             log,
             rows,
-            recent: state.view().recent.clone(),
-            state,
-            committed: writer.next(),
+            state: replica.state().clone(),
+            replica,
             writer,
-            applier,
             commands: channels.commands,
             own: VecDeque::new(),
             frozen: channels.frozen,
@@ -184,16 +147,25 @@ where
             under_way: FuturesOrdered::new(),
             deltas: VecDeque::new(),
             head,
-            last_freeze: Instant::now(),
             unchecked: 0,
         }
     }
 
-    /// Runs until `stop`, then finishes what is queued and hands the last generation to the flush.
+    /// Runs until `stop`, then finishes what is queued and hands the last generation to the flush. When `lost` is
+    /// cancelled it stops where it is: nothing that is not published yet will be, nor is it answered.
     ///
-    /// # Errors
-    /// When another writer took over, or log or rows fail: nothing can be written any more.
-    pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
+    /// Answers with what the member has in memory, whatever became of the epoch, and why it could not be finished:
+    /// another writer took over, or log or rows failed.
+    pub async fn run(mut self, stop: CancellationToken, lost: CancellationToken) -> (Replica<R>, anyhow::Result<()>) {
+        let ended = tokio::select! {
+            biased;
+            () = lost.cancelled() => Ok(()),
+            ended = self.work(stop) => ended,
+        };
+        (self.replica, ended)
+    }
+
+    async fn work(&mut self, stop: CancellationToken) -> anyhow::Result<()> {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stopping = false;
@@ -208,7 +180,7 @@ where
             tokio::select! {
                 biased;
                 Some(committed) = self.under_way.next() => self.publish_batch(committed?).await?,
-                Some(flushed) = self.flushed.recv() => self.swap_rows(flushed),
+                Some(flushed) = self.flushed.recv() => self.replica.swap_rows(flushed),
                 _ = tick.tick() => self.tick().await?,
                 () = stop.cancelled(), if !stopping => {
                     self.commands.close();
@@ -225,7 +197,7 @@ where
     /// Another batch may be evaluated.
     fn may_take(&self) -> bool {
         self.under_way.len() < self.options.in_flight
-            && (self.recent.oldest_sealed().is_none() || self.recent.bytes() < self.options.recent_bytes)
+            && (self.replica.sealed().next().is_none() || self.replica.recent_bytes() < self.options.recent_bytes)
     }
 
     /// Evaluates what is queued and sends it on its way.
@@ -292,28 +264,12 @@ where
     /// Shows a committed batch to the world.
     async fn publish_batch(&mut self, UnderWay { batch, first, next }: UnderWay) -> anyhow::Result<()> {
         self.deltas.pop_front();
-        let base = batch.record.base;
         if !batch.record.entries.is_empty() {
-            let compacted = self.applier.compacted;
+            let compacted = self.replica.compacted();
             count(&batch.record, &self.metrics);
-            let (events, alarms) = {
-                let mut leases = self.state.leases();
-                self.applier
-                    .apply(batch.record, batch.superseded, &mut leases, since_boot())
-            };
-            for alarm in alarms {
-                let mut raised = self.state.alarms();
-                if alarm.raised {
-                    raised.insert((alarm.kind, alarm.member));
-                } else {
-                    raised.remove(&(alarm.kind, alarm.member));
-                }
-            }
-            self.committed = next;
-            self.state.commit(base, first, next);
-            self.publish_view(None);
+            let events = self.replica.apply(batch.record, batch.superseded, (first, next));
             (self.publish)(events.into_iter().map(Arc::new).collect());
-            if self.applier.generation.bytes() >= self.options.flush_bytes || self.applier.compacted > compacted {
+            if self.replica.active_bytes() >= self.options.flush_bytes || self.replica.compacted() > compacted {
                 self.freeze().await?;
             }
         }
@@ -324,35 +280,10 @@ where
         Ok(())
     }
 
-    fn publish_view(&self, rows: Option<(R::Snapshot, Revision)>) {
-        let old = self.state.view();
-        let (rows, rows_revision) = rows.unwrap_or_else(|| (old.rows.clone(), old.rows_revision));
-        self.state.publish(View {
-            revision: self.applier.revision,
-            compacted: self.applier.compacted,
-            recent: self.recent.clone(),
-            rows,
-            rows_revision,
-            counts: old.counts.clone(),
-        });
-    }
-
     /// Hands the active generation to the flush and begins a new one.
     async fn freeze(&mut self) -> anyhow::Result<()> {
-        self.last_freeze = Instant::now();
-        if !std::mem::take(&mut self.applier.dirty) {
+        let Some(frozen) = self.replica.seal() else {
             return Ok(());
-        }
-        self.recent = self.recent.rotated();
-        let generation = std::mem::replace(&mut self.applier.generation, self.recent.active().clone());
-        self.publish_view(None);
-        let frozen = Frozen {
-            generation,
-            marker: self.committed,
-            revision: self.applier.revision,
-            compacted: self.applier.compacted,
-            lease_rows: std::mem::take(&mut self.applier.lease_rows).into_iter().collect(),
-            alarms: self.state.alarms().iter().copied().collect(),
         };
         // Wait for room, but take back what is flushed meanwhile: the flush may be waiting for that.
         let sender = self.frozen.clone();
@@ -362,21 +293,9 @@ where
                     permit.context("the flush ended")?.send(frozen);
                     return Ok(());
                 }
-                Some(flushed) = self.flushed.recv() => self.swap_rows(flushed),
+                Some(flushed) = self.flushed.recv() => self.replica.swap_rows(flushed),
             }
         }
-    }
-
-    /// Lets views read newer rows, without the generation that is in them now.
-    fn swap_rows(&mut self, flushed: Flushed<R::Snapshot>) {
-        let revision = match flushed.generation {
-            Some((generation, revision)) => {
-                self.recent = self.recent.without(&generation);
-                revision
-            }
-            None => self.state.view().rows_revision,
-        };
-        self.publish_view(Some((flushed.snapshot, revision)));
     }
 
     /// Whether space ran out; raises the alarm if it did.
@@ -417,7 +336,7 @@ where
             reply: None,
         }));
         self.check_space();
-        if self.applier.dirty && self.last_freeze.elapsed() >= self.options.flush_interval {
+        if self.replica.is_dirty() && self.replica.last_seal().elapsed() >= self.options.flush_interval {
             self.freeze().await?;
         }
         Ok(())

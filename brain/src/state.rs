@@ -22,6 +22,15 @@ pub const CORRUPT: i32 = 2;
 /// Slots between two entries of the index from revisions to slots.
 const INDEX_STEP: u64 = 32;
 
+/// How far compaction has come in the rows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Deletion {
+    /// Everything that compaction up to this revision made superfluous is gone.
+    pub up_to: Revision,
+    /// Steps in which rows were written or deleted, for those who wait: it goes forward.
+    pub steps: u64,
+}
+
 /// The published state of the store.
 pub struct State<R: Rows> {
     view: ArcSwap<View<R::Snapshot>>,
@@ -31,8 +40,7 @@ pub struct State<R: Rows> {
     index: Mutex<Vec<(Revision, Slot)>>,
     /// The next slot: all before it are committed.
     committed: AtomicU64,
-    /// Everything that compaction up to here made superfluous is gone.
-    deleted_up_to: watch::Sender<Revision>,
+    deletion: watch::Sender<Deletion>,
     /// Something stored is damaged: reads and writes are refused.
     corrupt: AtomicBool,
     epoch: Arc<AtomicU64>,
@@ -47,7 +55,7 @@ impl<R: Rows> State<R> {
             alarms: Mutex::new(alarms),
             index: Mutex::default(),
             committed: AtomicU64::new(Slot::FIRST.0),
-            deleted_up_to: watch::Sender::new(0),
+            deletion: watch::Sender::default(),
             corrupt: AtomicBool::new(false),
             epoch: Arc::default(),
         }
@@ -120,14 +128,19 @@ impl<R: Rows> State<R> {
         index.drain(..gone);
     }
 
-    /// Up to which revision superseded versions are gone; changes as compaction goes on.
-    pub fn deleted_up_to(&self) -> watch::Receiver<Revision> {
-        self.deleted_up_to.subscribe()
+    /// How far compaction has come; changes with every step.
+    pub fn deletion(&self) -> watch::Receiver<Deletion> {
+        self.deletion.subscribe()
     }
 
     /// Notes that versions superseded up to `revision` are gone.
     pub fn set_deleted_up_to(&self, revision: Revision) {
-        self.deleted_up_to.send_replace(revision);
+        self.deletion.send_modify(|deletion| deletion.up_to = revision);
+    }
+
+    /// Notes a step in which rows were written or deleted.
+    pub fn note_step(&self) {
+        self.deletion.send_modify(|deletion| deletion.steps += 1);
     }
 
     /// Something stored is damaged.

@@ -1,27 +1,21 @@
-//! A running store over any log and rows: its tasks, and what services need of it.
+//! A store over any log and rows: what services need of it, and who may lead it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
+use crate::leader::Leader;
 use crate::log::Log;
 use crate::metrics::Metrics;
 use crate::mvcc::history::LogHistory;
-use crate::mvcc::materialize::Materializer;
-use crate::mvcc::open;
+use crate::replica::{OpenError, Replica, Tail};
 use crate::rows::Rows;
 use crate::sequencer::command::Handle;
-use crate::sequencer::{Channels, Options as SequencerOptions, Sequencer, Space};
+use crate::sequencer::{Options as SequencerOptions, Space};
 use crate::state::State;
-use crate::tasks::Tasks;
 use crate::watch::{self, Hub};
-
-/// Generations on their way to the flush and back. Few: their bytes are what is bounded.
-const GENERATIONS: usize = 4;
 
 /// How a store is run.
 #[derive(Debug, Clone)]
@@ -34,7 +28,7 @@ pub struct Options {
     pub lease: Duration,
 }
 
-/// A store whose tasks run.
+/// A store as its services see it.
 pub struct Store<L, R: Rows> {
     /// What is published.
     pub state: Arc<State<R>>,
@@ -46,66 +40,56 @@ pub struct Store<L, R: Rows> {
     pub history: LogHistory<L, R>,
 }
 
-/// Opens a store and starts its tasks. They end after `stop`, when everything acknowledged is flushed.
+/// Opens a store: what rows and log have of it is in memory then. Nothing is written before the leader's first term.
 ///
 /// # Errors
 /// When log or rows cannot be opened.
-pub async fn start<L: Log, R: Rows>(
+pub async fn open<L: Log, R: Rows, Q: Space + Clone>(
     (log, rows): (L, R),
     options: Options,
     metrics: &Arc<Metrics>,
-    space: impl Space,
-    tasks: &mut Tasks,
-    stop: &CancellationToken,
-) -> anyhow::Result<Store<L, R>> {
-    let opened = open::open(&log, &rows, options.sequencer.member, options.lease).await?;
-    let state = opened.state.clone();
-    let (sequencer, commands) = Handle::new();
-    let (frozen, to_flush) = mpsc::channel(GENERATIONS);
-    let (flushed, from_flush) = mpsc::channel(GENERATIONS);
-    let hub = Hub::new(options.watch, state.view().revision);
-    let publish = {
-        let hub = hub.clone();
-        move |committed| hub.publish(committed)
-    };
-    let background = Materializer::new(
-        (log.clone(), rows.clone()),
-        state.clone(),
-        opened.fence.clone(),
-        to_flush,
-        flushed,
-        metrics.clone(),
-    );
-    let channels = Channels {
-        commands,
-        frozen,
-        flushed: from_flush,
-    };
-    let writer = Sequencer::new(
-        (log.clone(), rows),
-        opened,
-        channels,
-        publish,
-        space,
-        (options.sequencer, metrics.clone()),
-    );
-    tasks.spawn("sequencer", writer.run(stop.clone()));
-    tasks.spawn("rows", background.run());
-    tasks.spawn("watch hub", {
-        let (hub, stop) = (hub.clone(), stop.clone());
-        async move { hub.run(stop).await }
-    });
-    let history = LogHistory::new(log, state.clone());
-    Ok(Store {
-        state,
+    space: Q,
+) -> anyhow::Result<(Store<L, R>, Leader<L, R, Q>)> {
+    let replica = load(&log, &rows).await?;
+    let state = replica.state().clone();
+    let (sequencer, seat) = Handle::new();
+    let hub = Hub::new(options.watch, replica.revision());
+    let store = Store {
+        state: state.clone(),
         sequencer,
+        hub: hub.clone(),
+        history: LogHistory::new(log.clone(), state),
+    };
+    let leader = Leader {
+        engine: (log, rows),
+        replica,
+        seat,
         hub,
-        history,
-    })
+        space,
+        options: options.sequencer,
+        lease: options.lease,
+        metrics: metrics.clone(),
+    };
+    Ok((store, leader))
+}
+
+/// Rows, and the log's tail as far as it is surely committed.
+async fn load<L: Log, R: Rows>(log: &L, rows: &R) -> Result<Replica<R>, OpenError> {
+    loop {
+        let attempt = async {
+            let mut replica = Replica::load(log, rows).await?;
+            Tail::new(log.clone(), &replica).catch_up(&mut replica).await?;
+            Ok(replica)
+        };
+        match attempt.await {
+            Err(OpenError::Destroyed) => {} // rows are newer now
+            outcome => return outcome,
+        }
+    }
 }
 
 /// The space that a directory has.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct DiskSpace {
     path: PathBuf,
     quota: Option<u64>,

@@ -1,16 +1,23 @@
-//! The only way to start a task: one that ends early ends the process.
+//! The only ways to start a task: one of the process, which ends it when it ends early, or one that its owner waits for.
 
+use std::collections::BTreeMap;
 use std::future::Future;
+use std::time::Duration;
 
-use tokio::task::JoinSet;
+use anyhow::Context;
+use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
+
+/// How long tasks may take to end after the stop. Whatever starts the process kills it sooner or later, without a word.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// The long-lived tasks of the process.
 ///
 /// A task that fails, panics or ends before the stop stops all others: a half-dead server must not serve.
 #[derive(Debug)]
 pub struct Tasks {
-    set: JoinSet<(&'static str, anyhow::Result<()>)>,
+    set: JoinSet<anyhow::Result<()>>,
+    names: BTreeMap<Id, &'static str>,
     stop: CancellationToken,
 }
 
@@ -20,13 +27,15 @@ impl Tasks {
     pub fn new(stop: CancellationToken) -> Self {
         Self {
             set: JoinSet::new(),
+            names: BTreeMap::new(),
             stop,
         }
     }
 
     /// Starts `task` under a name that errors will carry.
     pub fn spawn(&mut self, name: &'static str, task: impl Future<Output = anyhow::Result<()>> + Send + 'static) {
-        self.set.spawn(async move { (name, task.await) });
+        let task = self.set.spawn(task);
+        self.names.insert(task.id(), name);
     }
 
     /// Ends all tasks where they stand, as a killed process would.
@@ -35,23 +44,111 @@ impl Tasks {
     }
 
     /// Waits for all tasks. The first that fails, panics or ends before the stop stops the others, and is the error.
+    /// None is waited for without end after the stop.
     ///
     /// # Errors
     /// The first failure, under the name of its task.
     pub async fn join(mut self) -> anyhow::Result<()> {
+        let stop = self.stop.clone();
+        let too_late = async move {
+            stop.cancelled().await;
+            tokio::time::sleep(LIMIT).await;
+        };
         let mut first = Ok(());
-        while let Some(ended) = self.set.join_next().await {
-            let outcome = match ended {
-                Ok((name, Err(error))) => Err(error.context(format!("task {name:?} failed"))),
-                Ok((name, Ok(()))) if !self.stop.is_cancelled() => Err(anyhow::anyhow!("task {name:?} ended early")),
-                Ok(_) => Ok(()),
-                Err(panic) => Err(anyhow::Error::new(panic).context("a task panicked")),
+        tokio::select! {
+            () = self.join_all(&mut first) => {}
+            () = too_late => {
+                let left: Vec<_> = self.names.values().copied().collect();
+                first = first.and(Err(anyhow::anyhow!("tasks {left:?} did not end within {LIMIT:?} of the stop")));
+                self.set.shutdown().await;
+            }
+        }
+        first
+    }
+
+    async fn join_all(&mut self, first: &mut anyhow::Result<()>) {
+        while let Some(ended) = self.set.join_next_with_id().await {
+            let (id, outcome) = match ended {
+                Ok((id, outcome)) => (id, Ok(outcome)),
+                Err(panic) => (panic.id(), Err(panic)),
+            };
+            let name = self.names.remove(&id).unwrap_or_default();
+            let outcome = match outcome {
+                Ok(Err(error)) => Err(error.context(format!("task {name:?} failed"))),
+                Ok(Ok(())) if !self.stop.is_cancelled() => Err(anyhow::anyhow!("task {name:?} ended early")),
+                Ok(Ok(())) => Ok(()),
+                Err(panic) => Err(anyhow::Error::new(panic).context(format!("task {name:?} panicked"))),
             };
             if outcome.is_err() {
                 self.stop.cancel();
             }
-            first = first.and(outcome);
+            if first.is_ok() {
+                *first = outcome;
+            }
         }
-        first
+    }
+}
+
+/// A task that its owner waits for, as a future. It ends where it stands when this is dropped.
+#[derive(Debug)]
+pub struct Owned<T>(JoinSet<T>);
+
+impl<T: Send + 'static> Owned<T> {
+    /// Starts it.
+    pub fn start(task: impl Future<Output = T> + Send + 'static) -> Self {
+        let mut set = JoinSet::new();
+        set.spawn(task);
+        Self(set)
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// It panicked.
+    ///
+    /// # Panics
+    /// When its end was answered before.
+    pub async fn end(&mut self) -> anyhow::Result<T> {
+        let ended = self.0.join_next().await.expect("asked once for its end");
+        ended.context("a task panicked")
+    }
+
+    /// Ends it where it stands, and waits until it is gone.
+    pub async fn abort(mut self) {
+        self.0.shutdown().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_does_not_end_is_named() {
+        let stop = CancellationToken::new();
+        let mut tasks = Tasks::new(stop.clone());
+        let stopped = stop.clone();
+        tasks.spawn("good", async move {
+            stopped.cancelled().await;
+            Ok(())
+        });
+        tasks.spawn("stuck", std::future::pending());
+        stop.cancel();
+        let error = tasks.join().await.unwrap_err().to_string();
+        assert!(error.contains("stuck") && !error.contains("good"), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_failure_stops_the_others_and_is_the_error() {
+        let stop = CancellationToken::new();
+        let mut tasks = Tasks::new(stop.clone());
+        let stopped = stop.clone();
+        tasks.spawn("waiting", async move {
+            stopped.cancelled().await;
+            Err(anyhow::anyhow!("later"))
+        });
+        tasks.spawn("failing", async { Err(anyhow::anyhow!("the reason")) });
+        let error = format!("{:#}", tasks.join().await.unwrap_err());
+        assert!(error.contains("failing") && error.contains("the reason"), "{error}");
     }
 }

@@ -3,12 +3,15 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, anyhow, bail};
 use rustix::process::Signal;
 
 use crate::apiserver;
+use crate::complaints::ClusterLogs;
 use crate::config::Config;
+use crate::deadline::Running;
 use crate::home::{Home, Name};
 use crate::host::{RELEASE, Report};
 use crate::kubectl::Kubectl;
@@ -26,6 +29,8 @@ pub struct Cluster {
     kubectl: Kubectl,
     host: Child,
     leash: Option<ChildStdin>,
+    logs: Mutex<ClusterLogs>,
+    _running: Running,
 }
 
 impl Cluster {
@@ -55,7 +60,10 @@ impl Cluster {
                 Report::Up => {
                     let kubernetes = go::KUBERNETES.build(&Cache::open()?, progress)?;
                     let kubectl = Kubectl::new(&kubernetes, home.kubeconfig());
+                    let described = format!("cluster {}; its logs: {}", home.name(), logs.display());
                     return Ok(Self {
+                        logs: Mutex::new(ClusterLogs::of(&home)),
+                        _running: Running::describe(move || described.clone()),
                         home,
                         kubectl,
                         host,
@@ -140,11 +148,29 @@ impl Cluster {
         writeln!(leash, "{RELEASE}").context("release the cluster: it has ended")
     }
 
+    /// Lets lines with this text pass in the logs of our programs.
+    ///
+    /// # Errors
+    ///
+    /// That cannot be written down.
+    pub fn provoke(&self, text: &str) -> anyhow::Result<()> {
+        self.logs.lock().unwrap_or_else(PoisonError::into_inner).provoke(text)
+    }
+
+    /// Looks for warnings and errors of our programs since the last look.
+    ///
+    /// # Errors
+    ///
+    /// There are some that nobody provoked.
+    pub fn check_logs(&self) -> anyhow::Result<()> {
+        self.logs.lock().unwrap_or_else(PoisonError::into_inner).check()
+    }
+
     /// Ends it and waits for it.
     ///
     /// # Errors
     ///
-    /// Something is left behind.
+    /// Something is left behind, or a program of ours had complained.
     pub fn stop(mut self) -> anyhow::Result<()> {
         drop(self.leash.take());
         let status = self.host.wait().context("wait for the cluster's end")?;
@@ -154,7 +180,7 @@ impl Cluster {
                 self.home.log("host").display()
             );
         }
-        Ok(())
+        self.check_logs()
     }
 }
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Parser;
 use e2e::cluster::{self, Cluster};
+use e2e::complaints::ClusterLogs;
 use e2e::config::{Config, Store};
 use e2e::home::{Home, Name};
 use e2e::progress::Progress;
@@ -81,7 +82,13 @@ fn run(command: Command, progress: &Progress) -> anyhow::Result<()> {
             if !cluster::down(&name, progress)? {
                 progress.say(format_args!("there is no cluster {name}"));
             }
-            sweep::abandoned(progress)
+            sweep::abandoned(progress)?;
+            // what was said after the last test had looked
+            if tests {
+                ClusterLogs::of(&Home::of(&name)).check()
+            } else {
+                Ok(())
+            }
         }
         Command::Host { config } => host(&config),
     }

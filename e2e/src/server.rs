@@ -3,34 +3,41 @@
 //! Invariant: the process ends with its [`Server`], and by the kernel's hand if this process is killed.
 
 use std::fs;
-use std::io::{BufRead, BufReader, PipeReader};
 use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::complaints::Provoked;
+use crate::deadline::Running;
 use crate::progress::Progress;
 use crate::tools::cache::Cache;
 use crate::tools::{go, own};
 
+mod said;
 mod usage;
+use said::Said;
 pub use usage::Usage;
 
 /// The environment variable with the path of the brain to test, if it is not the one that was built beside the tests.
 pub const BINARY: &str = "KUBEBRAIN_BIN";
 
-const READY: &str = "ready to serve client requests";
+const POLL: Duration = Duration::from_millis(5);
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-const KEPT_LINES: usize = 40;
+/// Longer than the patience that a server has with its clients and its tasks.
+const STOP_TIMEOUT: Duration = Duration::from_secs(90);
+/// The name of ours.
+const KUBEBRAIN: &str = "kubebrain";
 
 /// A program that takes etcd's flags.
 #[derive(Clone, Debug)]
@@ -56,10 +63,7 @@ impl Program {
         let path = path
             .canonicalize()
             .with_context(|| format!("find the brain {} ({BINARY})", path.display()))?;
-        Ok(Self {
-            name: "kubebrain",
-            path,
-        })
+        Ok(Self { name: KUBEBRAIN, path })
     }
 
     /// The pinned etcd, built now if it was not before.
@@ -82,6 +86,8 @@ pub struct Server {
     said: Said,
     output: Option<JoinHandle<()>>,
     dir: DataDir,
+    provoked: Provoked,
+    _running: Running,
 }
 
 #[derive(Debug)]
@@ -132,6 +138,13 @@ impl Server {
             std::thread::spawn(move || said.follow(reader, &ready))
         };
         let endpoint = format!("http://127.0.0.1:{client}");
+        let running = {
+            let (said, at) = (
+                said.clone(),
+                format!("{} at {endpoint} in {}", program.name, path.display()),
+            );
+            Running::describe(move || format!("{at}, {}", said.text()))
+        };
         let mut server = Self {
             name: program.name,
             child,
@@ -139,6 +152,8 @@ impl Server {
             said,
             output: Some(output),
             dir,
+            provoked: Provoked::default(),
+            _running: running,
         };
         server.wait_ready(&is_ready)?;
         Ok(server)
@@ -224,33 +239,64 @@ impl Server {
         Ok(self.child.try_wait()?)
     }
 
+    /// Expects a warning or an error with this text in it.
+    #[must_use]
+    pub fn provoked(mut self, text: &str) -> Self {
+        self.provoked.add(text);
+        self
+    }
+
     /// Ends it by SIGTERM and waits for it.
     ///
     /// # Errors
     ///
-    /// It did not end with 0.
+    /// It did not end with 0, or not in time, or it had complained.
     pub fn stop(mut self) -> anyhow::Result<()> {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM).context("send SIGTERM")?;
-        let status = self.child.wait()?;
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        let status = loop {
+            match self.child.try_wait()? {
+                Some(status) => break status,
+                None if Instant::now() > deadline => {
+                    bail!(
+                        "{} runs {STOP_TIMEOUT:?} after SIGTERM\n{}",
+                        self.name,
+                        self.said.text()
+                    )
+                }
+                None => std::thread::sleep(POLL),
+            }
+        };
         // etcd passes the signal on to itself when it is done
         if !status.success() && status.signal() != Some(Signal::TERM.as_raw()) {
             bail!("{} ended with {status} on SIGTERM\n{}", self.name, self.said.text());
         }
-        Ok(())
+        self.check_complaints()
     }
 
     /// Ends it by SIGKILL and waits for it.
     ///
     /// # Errors
     ///
-    /// It had ended before.
+    /// It had ended before, or had complained.
     pub fn kill(mut self) -> anyhow::Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("{} had ended by itself: {status}\n{}", self.name, self.said.text());
         }
         self.child.kill()?;
         self.child.wait()?;
+        self.check_complaints()
+    }
+
+    /// Fails if a brain that has ended said what nobody provoked.
+    fn check_complaints(&mut self) -> anyhow::Result<()> {
+        if let Some(output) = self.output.take() {
+            output.join().ok().context("the thread that reads a log panicked")?;
+        }
+        if self.name == KUBEBRAIN {
+            self.provoked.check(self.name, &self.said.complaints())?;
+        }
         Ok(())
     }
 }
@@ -330,35 +376,6 @@ pub fn free_ports() -> anyhow::Result<(u16, u16)> {
     let listen = || TcpListener::bind(("127.0.0.1", 0)).context("find a free port");
     let (one, two) = (listen()?, listen()?);
     Ok((one.local_addr()?.port(), two.local_addr()?.port()))
-}
-
-/// The last lines that a program wrote.
-#[derive(Clone, Debug, Default)]
-struct Said(Arc<Mutex<Vec<String>>>);
-
-impl Said {
-    fn follow(&self, output: PipeReader, ready: &SyncSender<()>) {
-        let mut ready = Some(ready);
-        for line in BufReader::new(output).split(b'\n') {
-            let Ok(line) = line else { return };
-            let line = String::from_utf8_lossy(&line).into_owned();
-            if line.contains(READY)
-                && let Some(ready) = ready.take()
-            {
-                ready.send(()).ok(); // nobody waits any more
-            }
-            let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if lines.len() == KEPT_LINES {
-                lines.remove(0);
-            }
-            lines.push(line);
-        }
-    }
-
-    fn text(&self) -> String {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        format!("its last lines:\n{}", lines.join("\n"))
-    }
 }
 
 /// Bytes of all files below a directory.

@@ -1,5 +1,6 @@
 //! What health checks learn from a store.
 
+use tokio_util::sync::CancellationToken;
 use tonic::Request;
 
 use super::kv::KvService;
@@ -23,7 +24,11 @@ impl<R: Rows> StoreHealth<R> {
             serializable,
             ..RangeRequest::default()
         };
-        let outcome = KvService(self.0.clone()).range(Request::new(request)).await;
+        let kv = KvService {
+            store: self.0.clone(),
+            stop: CancellationToken::new(),
+        };
+        let outcome = kv.range(Request::new(request)).await;
         outcome.map(|_| ()).map_err(|status| status.message().to_owned())
     }
 }

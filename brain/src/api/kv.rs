@@ -5,6 +5,7 @@ use std::pin::Pin;
 
 use futures::Stream;
 use prost::Message;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::store::Store;
@@ -16,10 +17,16 @@ use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
 use crate::sequencer::command::{Answer, Request as Command};
 
+mod physical;
 mod stream;
 
 /// The service over a store.
-pub struct KvService<R: Rows>(pub Store<R>);
+pub struct KvService<R: Rows> {
+    /// The store.
+    pub store: Store<R>,
+    /// Ends what waits, so that clients leave.
+    pub stop: CancellationToken,
+}
 
 #[tonic::async_trait]
 impl<R: Rows> pb::kv_server::Kv for KvService<R> {
@@ -27,9 +34,9 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
 
     async fn range(&self, request: Request<pb::RangeRequest>) -> Result<Response<pb::RangeResponse>, Status> {
         let op = request::range(request.get_ref())?;
-        let view = self.0.view()?;
-        let result = view.range(&op).await.map_err(|error| self.0.failed(error))?;
-        Ok(Response::new(response::range(self.0.header(view.revision), result)))
+        let view = self.store.view()?;
+        let result = view.range(&op).await.map_err(|error| self.store.failed(error))?;
+        Ok(Response::new(response::range(self.store.header(view.revision), result)))
     }
 
     async fn range_stream(
@@ -42,15 +49,15 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
                 "etcdserver: a range stream has no order and no bounds of revisions",
             ));
         }
-        stream::open(self.0.clone(), op).map(|stream| Response::new(Box::pin(stream) as Self::RangeStreamStream))
+        stream::open(self.store.clone(), op).map(|stream| Response::new(Box::pin(stream) as Self::RangeStreamStream))
     }
 
     async fn put(&self, request: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
         let request = request.into_inner();
-        let op = request::put(&request, &self.0.limits)?;
-        let size = self.0.limits.check_size(request.encoded_len())?;
+        let op = request::put(&request, &self.store.limits)?;
+        let size = self.store.limits.check_size(request.encoded_len())?;
         match self.write(Op::Put(op), size).await? {
-            (revision, OpResult::Put(prev)) => Ok(Response::new(response::put(self.0.header(revision), prev))),
+            (revision, OpResult::Put(prev)) => Ok(Response::new(response::put(self.store.header(revision), prev))),
             _ => Err(unexpected()),
         }
     }
@@ -61,24 +68,26 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
     ) -> Result<Response<pb::DeleteRangeResponse>, Status> {
         let request = request.into_inner();
         let op = request::delete(&request)?;
-        let size = self.0.limits.check_size(request.encoded_len())?;
+        let size = self.store.limits.check_size(request.encoded_len())?;
         match self.write(Op::Delete(op), size).await? {
-            (revision, OpResult::Delete(deleted, kvs)) => {
-                Ok(Response::new(response::delete(self.0.header(revision), deleted, kvs)))
-            }
+            (revision, OpResult::Delete(deleted, kvs)) => Ok(Response::new(response::delete(
+                self.store.header(revision),
+                deleted,
+                kvs,
+            ))),
             _ => Err(unexpected()),
         }
     }
 
     async fn txn(&self, request: Request<pb::TxnRequest>) -> Result<Response<pb::TxnResponse>, Status> {
         let request = request.into_inner();
-        let op = request::txn(&request, &self.0.limits)?;
+        let op = request::txn(&request, &self.store.limits)?;
         if op.is_readonly() {
             return self.read_only(op).await;
         }
-        let size = self.0.limits.check_size(request.encoded_len())?;
+        let size = self.store.limits.check_size(request.encoded_len())?;
         match self.write(Op::Txn(op), size).await? {
-            (revision, OpResult::Txn(result)) => Ok(Response::new(response::txn(self.0.header(revision), result))),
+            (revision, OpResult::Txn(result)) => Ok(Response::new(response::txn(self.store.header(revision), result))),
             _ => Err(unexpected()),
         }
     }
@@ -88,33 +97,32 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
         request: Request<pb::CompactionRequest>,
     ) -> Result<Response<pb::CompactionResponse>, Status> {
         let request = request.into_inner();
-        let mut deleted = self.0.state.deleted_up_to();
+        let deletion = self.store.state.deletion();
         let answer = self
-            .0
+            .store
             .ask(Command::Compact(request.revision), request.encoded_len())
             .await?;
         if request.physical {
-            let done = deleted.wait_for(|deleted| *deleted >= request.revision).await;
-            done.map_err(|_| super::status::Error::Stopped)?;
+            physical::wait(deletion, request.revision, &self.stop).await?;
         }
         Ok(Response::new(pb::CompactionResponse {
-            header: Some(self.0.header(answer.revision)),
+            header: Some(self.store.header(answer.revision)),
         }))
     }
 }
 
 impl<R: Rows> KvService<R> {
     async fn write(&self, op: Op, size: usize) -> Result<(i64, OpResult), Status> {
-        let Answer { revision, result } = self.0.ask(Command::Write(op), size).await?;
+        let Answer { revision, result } = self.store.ask(Command::Write(op), size).await?;
         result.map(|result| (revision, result)).ok_or_else(unexpected)
     }
 
     /// A txn that changes nothing needs no writer.
     async fn read_only(&self, op: TxnOp) -> Result<Response<pb::TxnResponse>, Status> {
-        let view = self.0.view()?;
+        let view = self.store.view()?;
         let mut evaluator = Evaluator {
             view: &view,
-            leases: self.0.state.leases_mutex(),
+            leases: self.store.state.leases_mutex(),
             overlay: &mut Overlay::default(),
             prefetched: &HashMap::new(),
             head: Head {
@@ -126,9 +134,9 @@ impl<R: Rows> KvService<R> {
         match evaluator
             .run(&Op::Txn(op))
             .await
-            .map_err(|error| self.0.failed(error))?
+            .map_err(|error| self.store.failed(error))?
         {
-            OpResult::Txn(result) => Ok(Response::new(response::txn(self.0.header(view.revision), result))),
+            OpResult::Txn(result) => Ok(Response::new(response::txn(self.store.header(view.revision), result))),
             _ => Err(unexpected()),
         }
     }

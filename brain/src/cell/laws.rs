@@ -1,11 +1,11 @@
-//! The laws of [`Cell`], as one suite for every implementation.
+//! The laws of [`Cell`], run on every implementation.
 
 use bytes::Bytes;
 
 use super::{Cell, Swap};
 
-/// Runs every law, each on a fresh cell.
-pub(crate) async fn all<C: Cell>(mut fresh: impl AsyncFnMut() -> C) {
+/// Runs every law on cells that `fresh` makes, each on a new one without a value.
+pub(crate) async fn hold<C: Cell>(mut fresh: impl AsyncFnMut() -> C) {
     a_cell_begins_empty_and_can_be_emptied(fresh().await).await;
     only_the_expected_value_is_replaced(fresh().await).await;
     of_many_that_swap_at_once_one_wins(fresh().await).await;

@@ -2,43 +2,22 @@
 
 use std::collections::VecDeque;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
-use super::frame::{Barrier, Frame, Part, WINDOW};
+use super::frame::{Frame, is_barrier};
+pub use super::walk::Item;
+use super::walk::Walk;
+use super::window::{LookBack, Window};
 use super::{Log, LogError, Slot};
 
 /// How much a reader takes from the log at once, in bytes.
 const CHUNK: usize = 1 << 20;
 
-/// One step of the log's history.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Item {
-    /// An epoch began in this slot.
-    Barrier(Slot, Barrier),
-    /// A whole batch, its first slot and the slot behind its last one.
-    Batch {
-        /// Slot of its first part.
-        first: Slot,
-        /// Where the next item stands.
-        next: Slot,
-        /// Number within its epoch.
-        number: u64,
-        /// The epoch.
-        epoch: u64,
-        /// What the writer appended.
-        payload: Bytes,
-    },
-}
-
 /// Walks the log from a slot that begins an item.
-///
-/// Invariant: `next` is never inside the dead slots behind a barrier, and all parts in `parts` stand right before it.
 #[derive(Debug)]
 pub struct Reader<L> {
     log: L,
-    next: Slot,
-    epoch: u64,
-    parts: Vec<(Slot, Part)>,
+    walk: Walk,
     ahead: VecDeque<(Slot, Bytes)>,
 }
 
@@ -47,58 +26,51 @@ impl<L: Log> Reader<L> {
     pub fn new(log: L, from: Slot) -> Self {
         Self {
             log,
-            next: from,
-            epoch: 0,
-            parts: Vec::new(),
+            walk: Walk::new(Window::FORMAT, from),
             ahead: VecDeque::new(),
         }
     }
 
-    /// A reader that begins at the first item at or behind `from`, which may be anywhere.
+    /// A reader that begins at the first item at or behind `from`, which may be anywhere from the watermark on.
     ///
     /// # Errors
-    /// As [`Log::read`].
+    /// As [`Log::read`] and [`Log::watermark`].
     pub async fn seek(log: L, from: Slot) -> Result<Self, LogError> {
-        let mut start = from;
-        // A barrier within the last WINDOW - 1 slots would make `from` a dead slot.
-        let back = Slot(from.0.saturating_sub(WINDOW - 1).max(Slot::FIRST.0));
-        for (slot, bytes) in log.read(back, CHUNK).await? {
-            if slot >= from {
+        let mut look = LookBack::new(Window::FORMAT, from);
+        loop {
+            let (first, end) = look.near();
+            if !look.found(&barriers(&log, first, end).await?) {
                 break;
             }
-            if let Ok(Frame::Barrier(_)) = Frame::decode(slot, bytes) {
-                start = start.max(Slot(slot.0 + WINDOW));
-            }
         }
-        let mut reader = Self::new(log, start);
+        let watermark = log.watermark().await?; // after the slots, so that it covers what was destroyed of them
+        let mut reader = Self::new(log, look.first_alive(watermark));
         // In the middle of a batch: go on behind it.
-        loop {
-            match reader.peek().await? {
-                Some((slot, bytes)) => match Frame::decode(slot, bytes)? {
-                    Frame::Part(part) if part.index > 0 => {
-                        reader.ahead.pop_front();
-                        reader.next = slot.next();
-                    }
-                    _ => return Ok(reader),
-                },
-                None => return Ok(reader),
+        while let Some((slot, bytes)) = reader.peek().await? {
+            match Frame::decode(slot, bytes)? {
+                Frame::Part(part) if part.index > 0 => {
+                    reader.ahead.pop_front();
+                    reader.walk.skip();
+                }
+                _ => break,
             }
         }
+        Ok(reader)
     }
 
     /// Where the next item will stand.
     pub fn position(&self) -> Slot {
-        self.parts.first().map_or(self.next, |(slot, _)| *slot)
+        self.walk.position()
     }
 
     /// The first slot that was not read: where a writer would append.
     pub fn frontier(&self) -> Slot {
-        self.next
+        self.walk.frontier()
     }
 
-    /// The epoch of what was read last; 0 before anything was.
-    pub fn epoch(&self) -> u64 {
-        self.epoch
+    /// The epoch that a barrier at the frontier begins, above everything read and above `floor`.
+    pub fn next_epoch(&self, floor: u64) -> u64 {
+        self.walk.next_epoch(floor)
     }
 
     /// The next item, or `None` where the next slot is still free.
@@ -120,77 +92,20 @@ impl<L: Log> Reader<L> {
     /// # Errors
     /// [`LogError::Corrupt`] when it cannot stand there.
     pub fn accept(&mut self, slot: Slot, bytes: Bytes) -> Result<Option<Item>, LogError> {
-        debug_assert_eq!(slot, self.next);
-        match Frame::decode(slot, bytes)? {
-            Frame::Barrier(barrier) => {
-                if barrier.epoch <= self.epoch {
-                    let found = barrier.epoch;
-                    return Err(LogError::Corrupt(format!(
-                        "slot {slot}: epoch {found} follows {}",
-                        self.epoch
-                    )));
-                }
-                self.parts.clear();
-                self.epoch = barrier.epoch;
-                self.next = Slot(slot.0 + WINDOW);
-                Ok(Some(Item::Barrier(slot, barrier)))
-            }
-            Frame::Part(part) => self.accept_part(slot, part),
-        }
-    }
-
-    fn accept_part(&mut self, slot: Slot, part: Part) -> Result<Option<Item>, LogError> {
-        let expected = self
-            .parts
-            .last()
-            .map(|(_, last)| (last.epoch, last.number, last.index + 1));
-        let fits = match expected {
-            Some(expected) => expected == (part.epoch, part.number, part.index),
-            None => part.index == 0 && (self.epoch == 0 || part.epoch == self.epoch),
-        };
-        if !fits {
-            return Err(LogError::Corrupt(format!(
-                "slot {slot}: a part that does not follow what stands before it"
-            )));
-        }
-        self.epoch = part.epoch;
-        self.next = slot.next();
-        let (last, number, epoch) = (part.last, part.number, part.epoch);
-        self.parts.push((slot, part));
-        if !last {
-            return Ok(None);
-        }
-        let parts = std::mem::take(&mut self.parts);
-        let first = parts[0].0;
-        let payload = match <[_; 1]>::try_from(parts) {
-            Ok([(_, only)]) => only.payload,
-            Err(parts) => {
-                let mut whole = BytesMut::with_capacity(parts.iter().map(|(_, part)| part.payload.len()).sum());
-                parts
-                    .iter()
-                    .for_each(|(_, part)| whole.extend_from_slice(&part.payload));
-                whole.freeze()
-            }
-        };
-        Ok(Some(Item::Batch {
-            first,
-            next: self.next,
-            number,
-            epoch,
-            payload,
-        }))
+        self.walk.accept(slot, Frame::decode(slot, bytes)?)
     }
 
     /// The record of the next slot, if it is taken.
     async fn peek(&mut self) -> Result<Option<(Slot, Bytes)>, LogError> {
-        while self.ahead.front().is_some_and(|(slot, _)| *slot < self.next) {
+        let next = self.walk.frontier();
+        while self.ahead.front().is_some_and(|(slot, _)| *slot < next) {
             self.ahead.pop_front(); // a dead slot
         }
         if self.ahead.is_empty() {
-            self.ahead = self.log.read(self.next, CHUNK).await?.into();
+            self.ahead = self.log.read(next, CHUNK).await?.into();
         }
         match self.ahead.front() {
-            Some((slot, bytes)) if *slot == self.next => Ok(Some((*slot, bytes.clone()))),
+            Some((slot, bytes)) if *slot == next => Ok(Some((*slot, bytes.clone()))),
             // A gap: what stands behind it is not committed yet. It must be looked at again.
             _ => {
                 self.ahead.clear();
@@ -198,4 +113,16 @@ impl<L: Log> Reader<L> {
             }
         }
     }
+}
+
+/// The barriers from `first` up to `end`.
+async fn barriers<L: Log>(log: &L, first: Slot, end: Slot) -> Result<Vec<Slot>, LogError> {
+    let (mut next, mut found) = (first, Vec::new());
+    while next < end {
+        let chunk = log.read(next, CHUNK).await?;
+        next = chunk.last().map_or(end, |(slot, _)| slot.next());
+        let chunk = chunk.iter().filter(|(slot, bytes)| *slot < end && is_barrier(bytes));
+        found.extend(chunk.map(|(slot, _)| *slot));
+    }
+    Ok(found)
 }

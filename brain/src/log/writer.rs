@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use super::frame::{Barrier, PART_HEADER, WINDOW, put_part_header};
+use super::frame::{Barrier, PART_HEADER, put_part_header};
 use super::reader::{Item, Reader};
+use super::window::may_be_cut;
 use super::{AppendError, Log, LogError, Slot};
 
 /// How long to wait before an append of unknown outcome is repeated, at first and at most.
@@ -49,8 +50,8 @@ pub enum OpenError {
 
 impl Writer {
     /// Reads everything behind `reader`'s position, hands it to `replay`, and places a barrier of the next epoch in the
-    /// first free slot, above the epoch `floor`. `began` is where the reader began: if the watermark is beyond it afterwards, what was read may have
-    /// been destroyed slots that look free.
+    /// first free slot, above the epoch `floor`. `began` is where the reader began: if the watermark is beyond it
+    /// afterwards, what was read may have been destroyed slots that look free, or what late messages put there.
     ///
     /// # Errors
     /// [`OpenError`], or what `replay` answers.
@@ -63,25 +64,25 @@ impl Writer {
         mut replay: impl FnMut(Item) -> Result<(), E>,
     ) -> Result<(Writer, Barrier), E> {
         loop {
-            while let Some(item) = reader.next().await.map_err(OpenError::Log)? {
-                replay(item)?;
+            if let Err(damage) = replay_all(reader, &mut replay).await {
+                // Where slots were destroyed, late messages may stand that contradict everything.
+                check_cut(log, began).await?;
+                return Err(damage);
             }
             let slot = reader.frontier();
             let barrier = Barrier {
-                epoch: reader.epoch().max(floor) + 1,
+                epoch: reader.next_epoch(floor),
                 nonce: rand::random(),
                 writer,
                 lease,
             };
             match append_until_known(log, slot, barrier.encode()).await {
                 Ok(()) => {
-                    if log.watermark().await.map_err(OpenError::Log)? > began {
-                        return Err(OpenError::Destroyed(began).into());
-                    }
+                    check_cut(log, began).await?;
                     if let Some(item) = reader.accept(slot, barrier.encode()).map_err(OpenError::Log)? {
                         replay(item)?;
                     }
-                    let next = Slot(slot.0 + WINDOW);
+                    let next = reader.frontier();
                     let max_record_len = log.max_record_len();
                     return Ok((
                         Writer {
@@ -140,6 +141,25 @@ impl Writer {
         self.number += 1;
         slots
     }
+}
+
+/// Hands everything that can be read to `replay`.
+async fn replay_all<L: Log, E: From<OpenError>>(
+    reader: &mut Reader<L>,
+    replay: &mut impl FnMut(Item) -> Result<(), E>,
+) -> Result<(), E> {
+    while let Some(item) = reader.next().await.map_err(OpenError::Log)? {
+        replay(item)?;
+    }
+    Ok(())
+}
+
+/// What was read from `began` on must count.
+async fn check_cut<L: Log>(log: &L, began: Slot) -> Result<(), OpenError> {
+    if may_be_cut(began, log.watermark().await?) {
+        return Err(OpenError::Destroyed(began));
+    }
+    Ok(())
 }
 
 /// Appends, and repeats the same bytes while the outcome is unknown or there is no space.

@@ -6,28 +6,26 @@
 //! Order: a version is deleted only behind the marker, oldest first, a tombstone never before what it covers. Rows are synced
 //! before the watermark moves, and the watermark moves before slots are destroyed.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::Revision;
-use super::patience::reached;
+use super::patience::{Interrupted, reached};
 use super::record::{self, Record};
 use super::row::{Fence, Meta, encode_index, encode_object};
 use crate::log::reader::{Item, Reader};
 use crate::log::{Log, Slot};
 use crate::metrics::Metrics;
 use crate::recent::{Found, Generation, Version};
-use crate::rows::{self, Change, Rows, RowsError, keys};
-use crate::sequencer::{Flushed, Frozen};
+use crate::replica::{Flushed, Frozen};
+use crate::rows::{self, Change, Rows, keys};
 use crate::state::State;
-
-/// How long to wait before rows are written again that found no space.
-const NO_SPACE_RETRY: Duration = Duration::from_secs(1);
 
 /// The task that writes the rows.
 pub struct Materializer<L, R: Rows> {
@@ -37,23 +35,32 @@ pub struct Materializer<L, R: Rows> {
     fence: Fence,
     /// The fence as its bytes are stored.
     stored: Bytes,
-    frozen: mpsc::Receiver<Frozen>,
+    /// Sealed before this epoch.
+    backlog: VecDeque<Arc<Frozen>>,
+    frozen: mpsc::Receiver<Arc<Frozen>>,
     flushed: mpsc::Sender<Flushed<R::Snapshot>>,
     /// When views were last given a snapshot.
     shown: Instant,
     metrics: Arc<Metrics>,
+    stop: CancellationToken,
 }
 
 impl<L: Log, R: Rows> Materializer<L, R> {
-    /// `fence` is the stored one.
-    pub fn new(
+    /// `fence` is the stored one; `sealed` generations become rows first, where they are not yet. After `stop` nobody waits
+    /// for storage any more.
+    pub fn new<'a>(
         (log, rows): (L, R),
         state: Arc<State<R>>,
         fence: Fence,
-        frozen: mpsc::Receiver<Frozen>,
+        sealed: impl Iterator<Item = &'a Arc<Frozen>>,
+        frozen: mpsc::Receiver<Arc<Frozen>>,
         flushed: mpsc::Sender<Flushed<R::Snapshot>>,
-        metrics: Arc<Metrics>,
+        (metrics, stop): (Arc<Metrics>, CancellationToken),
     ) -> Self {
+        let backlog = sealed
+            .filter(|frozen| frozen.marker.0 > fence.marker)
+            .cloned()
+            .collect();
         let stored = fence.encode_to_vec().into();
         Self {
             log,
@@ -61,54 +68,67 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             state,
             fence,
             stored,
+            backlog,
             frozen,
             flushed,
             shown: Instant::now(),
             metrics,
+            stop,
         }
     }
 
-    /// Runs until the sequencer ends and everything it handed over is flushed and synced.
+    /// Runs until the sequencer ends and everything it handed over is flushed and synced. A compaction that is under way
+    /// goes on after the next start.
     ///
     /// # Errors
     /// When another writer took the rows over, or rows or log fail.
     pub async fn run(mut self) -> anyhow::Result<()> {
+        match self.flush_and_delete().await {
+            Err(error) if error.is::<Interrupted>() => {
+                tracing::warn!("rows are not complete: what they lack is taken from the log at the next start");
+                // The sequencer can only end when somebody takes what it hands over.
+                while self.frozen.recv().await.is_some() {}
+                Ok(())
+            }
+            Err(error) => Err(error),
+            Ok(()) => Ok(self.rows.sync().await?),
+        }
+    }
+
+    async fn flush_and_delete(&mut self) -> anyhow::Result<()> {
         let mut more = self.delete_step().await?;
         loop {
             // Between two steps of a compaction a flush goes first.
-            let frozen = if more {
-                self.frozen.try_recv().ok()
-            } else {
-                let renew = self.rows.renew_after().map(|age| self.shown + age);
-                tokio::select! {
-                    frozen = self.frozen.recv() => frozen,
-                    () = passes(renew) => {
-                        self.show(None).await?;
-                        continue;
+            let goes_on = more && !self.stop.is_cancelled();
+            let frozen = match self.backlog.pop_front() {
+                Some(frozen) => Some(frozen),
+                None if goes_on => self.frozen.try_recv().ok(),
+                None => {
+                    let renew = self.rows.renew_after().map(|age| self.shown + age);
+                    tokio::select! {
+                        frozen = self.frozen.recv() => frozen,
+                        () = passes(renew) => {
+                            self.show(None).await?;
+                            continue;
+                        }
                     }
                 }
             };
             match frozen {
                 Some(frozen) => self.flush(frozen).await?,
-                None if more => {}
-                None => break,
+                None if goes_on => {}
+                None => return Ok(()),
             }
             more = self.delete_step().await?;
         }
-        reached!(self.rows.sync())?;
-        Ok(())
     }
 
-    /// Lets views read the rows as they are now; `flushed` is what is in them since, and the revision behind it.
-    async fn show(&mut self, flushed: Option<(Arc<Generation>, Revision)>) -> anyhow::Result<()> {
-        let snapshot = reached!(self.rows.snapshot())?;
+    /// Lets views read the rows as they are now; `through` is how far they reach, if that moved.
+    async fn show(&mut self, through: Option<(Slot, Revision)>) -> anyhow::Result<()> {
+        let snapshot = reached!(&self.stop, self.rows.snapshot())?;
         self.shown = Instant::now();
-        let flushed = Flushed {
-            generation: flushed,
-            snapshot,
-        };
         // Nobody is there to take it only when the process stops.
-        drop(self.flushed.send(flushed).await);
+        drop(self.flushed.send(Flushed { through, snapshot }).await);
         Ok(())
     }
 
@@ -120,15 +140,17 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         }
     }
 
-    async fn flush(&mut self, frozen: Frozen) -> anyhow::Result<()> {
+    async fn flush(&mut self, frozen: Arc<Frozen>) -> anyhow::Result<()> {
         let mut step = self.step();
+        self.fence.reaching = frozen.revision;
         // The generation's iterator must not be held over an await: it is asked again behind the last version.
         let mut last = None;
-        while !fill(&frozen.generation, frozen.compacted, &mut last, &mut step) {
+        let deleted = self.fence.deleted_up_to;
+        while !fill(&frozen.generation, frozen.compacted, deleted, &mut last, &mut step) {
             let full = std::mem::replace(&mut step, self.step());
             self.apply(full).await?;
         }
-        for (row, value) in frozen.lease_rows {
+        for (row, value) in frozen.lease_rows.iter().cloned() {
             step.push(match value {
                 Some(value) => Change::Put(row, value),
                 None => Change::Delete(row),
@@ -139,15 +161,15 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         self.fence.compacted = frozen.compacted;
         self.fence.alarms = frozen
             .alarms
-            .into_iter()
+            .iter()
             .map(|(kind, member)| record::Alarm {
-                member,
-                kind,
+                member: *member,
+                kind: *kind,
                 raised: true,
             })
             .collect();
         self.apply(step).await?;
-        self.show(Some((frozen.generation, frozen.revision))).await
+        self.show(Some((frozen.marker, frozen.revision))).await
     }
 
     /// Deletes some of what compaction made superfluous; `true` if there is more.
@@ -157,10 +179,10 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             return Ok(false);
         }
         let from = Slot(self.fence.deleted_slot);
-        let mut reader = reached!(Reader::seek(self.log.clone(), from))?;
+        let mut reader = reached!(&self.stop, Reader::seek(self.log.clone(), from))?;
         let mut step = self.step();
         let mut more = false;
-        while let Some(item) = reached!(reader.next())? {
+        while let Some(item) = reached!(&self.stop, reader.next())? {
             let Item::Batch { first, payload, .. } = item else {
                 continue;
             };
@@ -169,7 +191,8 @@ impl<L: Log, R: Rows> Materializer<L, R> {
                 break;
             }
             self.delete_superseded(first, record, target, &mut step).await?;
-            if step.changes.len() >= step.most.rows / 2 {
+            // The last revision must not leave another step: that one would find nothing to do, and not finish.
+            if step.changes.len() >= step.most.rows / 2 && self.fence.deleted_up_to < target {
                 more = true;
                 break;
             }
@@ -228,12 +251,12 @@ impl<L: Log, R: Rows> Materializer<L, R> {
 
     /// Gives up slots that neither rows nor history need any more.
     async fn destroy(&mut self, deleted_up_to: Revision) -> anyhow::Result<()> {
-        reached!(self.rows.sync())?;
+        reached!(&self.stop, self.rows.sync())?;
         // The slot that holds the compacted revision stays: a watch may begin at it.
         let watermark = Slot(self.fence.deleted_slot.min(self.fence.marker));
-        reached!(self.log.raise_watermark(watermark))?;
+        reached!(&self.stop, self.log.raise_watermark(watermark))?;
         self.state.forget_below(watermark);
-        reached!(self.log.destroy_below_watermark())?;
+        reached!(&self.stop, self.log.destroy_below_watermark())?;
         self.state.set_deleted_up_to(deleted_up_to);
         self.show(None).await?;
         tracing::info!(revision = deleted_up_to, slot = watermark.0, "compacted");
@@ -244,22 +267,14 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         let _timer = self.metrics.disk.backend_commit.start_timer();
         self.fence.number += 1;
         let fence = Bytes::from(self.fence.encode_to_vec());
-        loop {
-            let apply = || {
-                let (expected, changes) = (self.stored.clone(), step.changes.clone());
-                self.rows.apply(Some(expected), fence.clone(), changes)
-            };
-            match reached!(apply()) {
-                Ok(()) => break,
-                // What is acknowledged is in the log. Writers wait when too much of it is in memory.
-                Err(RowsError::Full(error)) => {
-                    tracing::warn!(error = &*error as &dyn std::error::Error, "no space for rows: waiting");
-                    tokio::time::sleep(NO_SPACE_RETRY).await;
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
+        let apply = || {
+            let (expected, changes) = (self.stored.clone(), step.changes.clone());
+            self.rows.apply(Some(expected), fence.clone(), changes)
+        };
+        // What is acknowledged is in the log. Writers wait when too much of it is in memory.
+        reached!(&self.stop, apply())?;
         self.stored = fence;
+        self.state.note_step();
         tokio::task::yield_now().await;
         Ok(())
     }
@@ -274,10 +289,12 @@ async fn passes(moment: Option<Instant>) {
 }
 
 /// Adds rows of a generation to a step, behind the version `last`; `true` when nothing is left.
-/// `last` also tells whether the versions that are older than it are compacted: they need no rows.
+/// `last` also tells whether the versions that are older than it are compacted: they need no rows. Nor do tombstones up to
+/// `deleted`, where compaction has been already: the generation of one who followed until now may begin before the marker.
 fn fill(
     generation: &Generation,
     compacted: Revision,
+    deleted: Revision,
     last: &mut Option<(Bytes, Revision, bool)>,
     step: &mut Step,
 ) -> bool {
@@ -293,7 +310,7 @@ fn fill(
                 false
             }
         };
-        if !covered {
+        if !covered && (version.value.is_some() || revision > deleted) {
             let row = keys::object_key(&key, revision);
             let value = version.value.as_ref().map(|value| (meta_of(revision, &version), value));
             step.push(Change::Put(

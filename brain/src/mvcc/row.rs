@@ -131,12 +131,21 @@ pub struct Fence {
     /// Makes every fence differ from the one before it.
     #[prost(uint64, tag = "9")]
     pub number: u64,
+    /// While a flush is under way: the revision that it will reach, up to which rows may be newer than the marker says.
+    #[prost(int64, tag = "10")]
+    pub reaching: Revision,
 }
 
 /// The version of everything that this brain stores.
 pub const FORMAT: u32 = 1;
 
 impl Fence {
+    /// The newest revision that may be in the rows.
+    #[must_use]
+    pub fn reached(&self) -> Revision {
+        self.revision.max(self.reaching)
+    }
+
     /// The fence of an empty store.
     #[must_use]
     pub fn fresh() -> Self {
@@ -150,6 +159,7 @@ impl Fence {
             deleted_slot: crate::log::Slot::FIRST.0,
             alarms: Vec::new(),
             number: 0,
+            reaching: 0,
         }
     }
 }

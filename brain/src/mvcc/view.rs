@@ -28,9 +28,9 @@ pub struct View<S> {
     pub compacted: Revision,
     /// Versions that are not in `rows`.
     pub recent: Recent,
-    /// Everything up to `rows_revision`.
+    /// Everything that is not in `recent`.
     pub rows: S,
-    /// The newest revision that is in `rows`.
+    /// The newest revision that may be in `rows`.
     pub rows_revision: Revision,
     /// Lists that are read page by page.
     pub counts: Arc<Counts>,

@@ -54,12 +54,8 @@ pub(super) async fn content(rows: &impl Rows) -> Vec<(Bytes, Bytes)> {
 
 async fn apply(rows: &impl Rows, changes: Vec<Change>) {
     let fence = rows.fence().await.unwrap();
-    let next = fence
-        .iter()
-        .flatten()
-        .map(|&byte| u64::from(byte))
-        .sum::<u64>()
-        .to_be_bytes();
+    let last = fence.as_deref().and_then(|fence| fence.try_into().ok());
+    let next = (last.map_or(0, u64::from_be_bytes) + 1).to_be_bytes();
     rows.apply(fence, Bytes::copy_from_slice(&next), changes).await.unwrap();
 }
 
@@ -74,6 +70,7 @@ async fn an_apply_is_seen_whole_by_later_snapshots_only<R: Rows>(rows: R) {
     let first = rows.snapshot().await.unwrap();
     apply(&rows, vec![delete("a"), put("b", "3"), put("c", "")]).await;
     let second = rows.snapshot().await.unwrap();
+    let fence = rows.fence().await.unwrap();
     rows.sync().await.unwrap();
     for _ in 0..2 {
         assert_eq!(empty.scan(everything()).await.unwrap().rows, []);
@@ -87,6 +84,9 @@ async fn an_apply_is_seen_whole_by_later_snapshots_only<R: Rows>(rows: R) {
         );
         assert_eq!(first.get(b"a").await.unwrap(), Some(Bytes::from("1")));
         assert_eq!(second.get(b"a").await.unwrap(), None);
+        assert_eq!(empty.fence().await.unwrap(), None);
+        assert_eq!(second.fence().await.unwrap(), fence);
+        assert_ne!(first.fence().await.unwrap(), fence);
         apply(&rows, vec![put("d", "4"), delete("b"), put("b", "5"), delete("b")]).await;
     }
     let keys = ["a", "zz", "c", "", "b"].map(Bytes::from);

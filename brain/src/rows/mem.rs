@@ -24,6 +24,7 @@ struct State {
 /// The rows of a [`MemRows`] as they were.
 #[derive(Debug, Clone)]
 pub struct MemSnapshot {
+    fence: Option<Bytes>,
     rows: Arc<BTreeMap<Bytes, Bytes>>,
 }
 
@@ -44,6 +45,7 @@ impl Rows for MemRows {
 
     async fn snapshot(&self) -> Result<MemSnapshot, RowsError> {
         Ok(self.with(|state| MemSnapshot {
+            fence: state.fence.clone(),
             rows: state.rows.clone(),
         }))
     }
@@ -115,6 +117,10 @@ impl MemSnapshot {
 }
 
 impl Snapshot for MemSnapshot {
+    async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
+        Ok(self.fence.clone())
+    }
+
     async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, RowsError> {
         Ok(self.rows.get(key).cloned())
     }

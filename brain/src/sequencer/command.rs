@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::mvcc::op::{Op, OpResult};
 use crate::mvcc::{Error, LeaseId, Revision};
@@ -55,18 +55,72 @@ pub struct Command {
     pub reply: Option<oneshot::Sender<Result<Answer, Error>>>,
 }
 
-/// Asks the sequencer. When its queue is full requests are refused at once.
+/// Whom requests reach.
+#[derive(Debug, Clone)]
+enum Writer {
+    /// Nobody yet, or nobody any more: requests wait.
+    Nobody,
+    /// The sequencer of an epoch.
+    Sequencer(mpsc::Sender<Command>),
+    /// The member has stopped.
+    Stopped,
+}
+
+/// Where a sequencer takes its place when its epoch begins. Dropped, the member has stopped.
+#[derive(Debug)]
+pub struct Seat(watch::Sender<Writer>);
+
+impl Seat {
+    /// From now on requests arrive at the receiver. When it is dropped they wait for the next one.
+    #[must_use]
+    pub fn take(&self) -> mpsc::Receiver<Command> {
+        let (inbox, commands) = mpsc::channel(QUEUE);
+        self.0.send_replace(Writer::Sequencer(inbox));
+        commands
+    }
+
+    /// Nobody writes: requests wait.
+    pub fn leave(&self) {
+        self.0.send_replace(Writer::Nobody);
+    }
+
+    /// Nobody will write any more: requests are refused.
+    pub fn close(&self) {
+        self.0.send_replace(Writer::Stopped);
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Asks the sequencer. While there is none requests wait; when its queue is full they are refused at once.
 #[derive(Debug, Clone)]
 pub struct Handle {
-    inbox: mpsc::Sender<Command>,
+    writer: watch::Receiver<Writer>,
 }
 
 impl Handle {
-    /// A handle, and where its requests arrive.
+    /// A handle, and the seat of whom its requests reach.
     #[must_use]
-    pub fn new() -> (Self, mpsc::Receiver<Command>) {
-        let (inbox, commands) = mpsc::channel(QUEUE);
-        (Self { inbox }, commands)
+    pub fn new() -> (Self, Seat) {
+        let (seat, writer) = watch::channel(Writer::Nobody);
+        (Self { writer }, Seat(seat))
+    }
+
+    /// Waits until somebody writes.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] when nobody will.
+    pub async fn ready(&self) -> Result<(), Error> {
+        let mut writer = self.writer.clone();
+        let there = writer.wait_for(|writer| !matches!(writer, Writer::Nobody)).await;
+        match there.as_deref() {
+            Ok(Writer::Sequencer(_)) => Ok(()),
+            Ok(Writer::Nobody | Writer::Stopped) | Err(_) => Err(Error::Stopped),
+        }
     }
 
     /// Has a request done. What was sent is done even if the caller goes away.
@@ -74,20 +128,32 @@ impl Handle {
     /// # Errors
     /// What the client is told. After [`Error::Timeout`] it is wholly done or wholly not.
     pub async fn ask(&self, request: Request, size: usize) -> Result<Answer, Error> {
+        let asked = tokio::time::timeout(TIMEOUT, self.ask_and_wait(request, size));
+        asked.await.unwrap_or(Err(Error::Timeout))
+    }
+
+    async fn ask_and_wait(&self, request: Request, size: usize) -> Result<Answer, Error> {
         let (reply, outcome) = oneshot::channel();
-        self.inbox
-            .try_send(Command {
-                request,
-                size,
-                reply: Some(reply),
-            })
-            .map_err(|error| match error {
-                mpsc::error::TrySendError::Full(_) => Error::TooManyRequests,
-                mpsc::error::TrySendError::Closed(_) => Error::Stopped,
-            })?;
-        match tokio::time::timeout(TIMEOUT, outcome).await {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) | Err(_) => Err(Error::Timeout),
+        let mut command = Command {
+            request,
+            size,
+            reply: Some(reply),
+        };
+        let mut writer = self.writer.clone();
+        loop {
+            let current = writer.borrow_and_update().clone();
+            match current {
+                Writer::Sequencer(inbox) => match inbox.try_send(command) {
+                    Ok(()) => break,
+                    Err(mpsc::error::TrySendError::Full(_)) => return Err(Error::TooManyRequests),
+                    // Its sequencer has ended: another one, or the end, follows.
+                    Err(mpsc::error::TrySendError::Closed(refused)) => command = refused,
+                },
+                Writer::Nobody => {}
+                Writer::Stopped => return Err(Error::Stopped),
+            }
+            writer.changed().await.map_err(|_| Error::Stopped)?;
         }
+        outcome.await.unwrap_or(Err(Error::Timeout))
     }
 }

@@ -100,6 +100,21 @@ impl Hub {
         self.shared.published.notify_one();
     }
 
+    /// Goes on behind `revision`: what lies between is committed, and every watcher fetches it from history.
+    pub fn skip_to(&self, revision: Revision) {
+        let mut evicted = Vec::new();
+        {
+            let mut ring = self.shared.ring.write().unwrap_or_else(PoisonError::into_inner);
+            if revision <= ring.through() {
+                return;
+            }
+            ring.skip_to(revision, &mut evicted);
+        }
+        drop(evicted);
+        self.shared.revision.store(revision, Ordering::Release);
+        self.shared.published.notify_one();
+    }
+
     /// The newest revision that was published.
     #[must_use]
     pub fn revision(&self) -> Revision {

@@ -155,11 +155,7 @@ impl Ring {
     /// A revision that does not follow the newest one empties the ring: what lies between is not known.
     pub(super) fn push(&mut self, revision: Revision, entries: Vec<Arc<Entry>>, evicted: &mut Vec<Arc<Entry>>) {
         if revision != self.through + 1 {
-            // The skipped position makes the loss visible to whoever had read up to the end.
-            self.first = self.end() + 1;
-            evicted.extend(self.entries.drain(..));
-            self.bytes = 0;
-            self.covers_from = revision;
+            self.skip_to(revision - 1, evicted);
         }
         self.through = revision;
         self.bytes += entries.iter().map(|entry| entry.weight()).sum::<usize>();
@@ -174,6 +170,16 @@ impl Ring {
             evicted.extend(self.entries.drain(..end));
             self.covers_from = oldest + 1;
         }
+    }
+
+    /// Empties the ring: what lies between its newest revision and `revision` is not known.
+    pub(super) fn skip_to(&mut self, revision: Revision, evicted: &mut Vec<Arc<Entry>>) {
+        // The skipped position makes the loss visible to whoever had read up to the end.
+        self.first = self.end() + 1;
+        evicted.extend(self.entries.drain(..));
+        self.bytes = 0;
+        self.covers_from = revision + 1;
+        self.through = revision;
     }
 
     /// Events from a position on, up to the end of the revision that reaches `limit`.

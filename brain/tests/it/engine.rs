@@ -9,6 +9,7 @@ use brain::api::kv::KvService;
 use brain::api::lease::LeaseService;
 use brain::api::request::Limits;
 use brain::api::store::Store as Api;
+use brain::leader::Ended;
 use brain::log::Log;
 use brain::metrics::Metrics;
 use brain::mvcc::Committed;
@@ -34,6 +35,7 @@ pub(crate) struct Engine<L, R: Rows> {
     stop: CancellationToken,
 }
 
+#[derive(Clone)]
 struct Endless;
 
 impl Space for Endless {
@@ -61,7 +63,19 @@ impl<L: Log, R: Rows> Engine<L, R> {
         let stop = CancellationToken::new();
         let mut tasks = Tasks::new(stop.clone());
         let metrics = Arc::new(Metrics::new(false));
-        let store = store::start((log, rows), options, &metrics, Endless, &mut tasks, &stop).await?;
+        let (store, leader) = store::open((log, rows), options, &metrics, Endless).await?;
+        let ending = stop.clone();
+        tasks.spawn("leader", async move {
+            match leader.term(true, &ending, &CancellationToken::new()).await? {
+                (_, Ended::Stopped) => Ok(()),
+                (_, ended) => anyhow::bail!("the term ended: {ended:?}"),
+            }
+        });
+        tasks.spawn("watch hub", store.hub.clone().run(stop.clone()));
+        if store.sequencer.ready().await.is_err() {
+            tasks.join().await?;
+            anyhow::bail!("ended before it led");
+        }
         let api = Api {
             state: store.state.clone(),
             sequencer: store.sequencer.clone(),
@@ -81,7 +95,10 @@ impl<L: Log, R: Rows> Engine<L, R> {
         };
         Ok(Self {
             store,
-            kv: KvService(api),
+            kv: KvService {
+                store: api,
+                stop: stop.clone(),
+            },
             lease,
             tasks,
             stop,
@@ -130,8 +147,14 @@ impl<L: Log, R: Rows> Engine<L, R> {
 
     /// The revision that a key was last put at.
     pub(crate) async fn mod_revision(&mut self, key: &[u8]) -> Option<i64> {
+        self.mod_revision_at(key, 0).await
+    }
+
+    /// The same as of a revision.
+    pub(crate) async fn mod_revision_at(&mut self, key: &[u8], revision: i64) -> Option<i64> {
         let range = pb::RangeRequest {
             key: bytes::Bytes::copy_from_slice(key),
+            revision,
             ..Default::default()
         };
         match self.call(Request::Range(range)).await.unwrap() {

@@ -1,14 +1,22 @@
 //! The engine over every pair of log and rows, against the model: through flushes, compactions, restarts and faults.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use brain::log::frame::is_barrier;
 use brain::log::{Fault, Faulty, FileLog, Log, MemLog, Options as LogOptions};
-use brain::rows::Rows;
 use brain::rows::fjall::{FjallRows, Options as RowsOptions};
 use brain::rows::mem::MemRows;
+use brain::rows::{Change, Rows, RowsError, Step};
+use bytes::Bytes;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
+use crate::cut::CutRows;
 use crate::engine::Engine;
 use crate::script::run;
+use crate::wire::{Request, Target, pb};
 
 /// A seed that a failure names. `SEED` chooses another one.
 fn seed() -> u64 {
@@ -85,6 +93,98 @@ async fn a_killed_engine_comes_back_with_everything_it_acknowledged() {
     }
 }
 
+/// Puts this many keys, deletes them in one revision, and waits until they are gone.
+async fn everything_is_deleted_at_once(engine: &mut Engine<MemLog, MemRows>, keys: usize) {
+    for n in 0..keys {
+        engine.put(format!("all/{n}").as_bytes(), b"value").await.unwrap();
+    }
+    let delete = pb::DeleteRangeRequest {
+        key: "all/".into(),
+        range_end: "all0".into(),
+        ..Default::default()
+    };
+    engine.call(Request::Delete(delete)).await.unwrap();
+    engine.compact().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_compaction_behind_a_deletion_of_any_size_ends() {
+    let mut engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
+    // around the size of the steps in which rows are deleted
+    for keys in [249, 250, 251, 499, 500, 501, 1_000] {
+        everything_is_deleted_at_once(&mut engine, keys).await;
+    }
+    engine.stop().await.unwrap();
+}
+
+/// Rows whose medium is full whenever a test says so.
+#[derive(Clone)]
+struct Crowded(MemRows, Arc<AtomicBool>);
+
+impl Rows for Crowded {
+    type Snapshot = <MemRows as Rows>::Snapshot;
+
+    async fn snapshot(&self) -> Result<Self::Snapshot, RowsError> {
+        self.0.snapshot().await
+    }
+
+    async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
+        self.0.fence().await
+    }
+
+    async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
+        if self.1.load(Ordering::SeqCst) {
+            return Err(RowsError::Full(anyhow::anyhow!("on command")));
+        }
+        self.0.apply(expected, fence, changes).await
+    }
+
+    async fn take_over(&self) -> Result<(), RowsError> {
+        self.0.take_over().await
+    }
+
+    async fn sync(&self) -> Result<(), RowsError> {
+        self.0.sync().await
+    }
+
+    fn renew_after(&self) -> Option<Duration> {
+        self.0.renew_after()
+    }
+
+    fn step(&self) -> Step {
+        self.0.step()
+    }
+
+    fn max_key_len(&self) -> usize {
+        self.0.max_key_len()
+    }
+
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_without_space_for_rows_stops_and_loses_nothing() {
+    let (log, rows) = (MemLog::new(), Crowded(MemRows::new(), Arc::default()));
+    let mut engine = Engine::start(log.clone(), rows.clone()).await.unwrap();
+    engine.puts(20).await;
+    rows.1.store(true, Ordering::SeqCst);
+    let mut acknowledged = 0;
+    // Until nobody can hand over any more what is to be flushed.
+    while let Ok(revision) = engine.put(b"a", b"value").await {
+        acknowledged = revision;
+    }
+    assert!(acknowledged > 200, "only {acknowledged} writes");
+    timeout(Duration::from_secs(5), engine.stop()).await.unwrap().unwrap();
+    rows.1.store(false, Ordering::SeqCst);
+    let mut again = Engine::start(log, rows).await.unwrap();
+    // What was not acknowledged may be there, too.
+    let found = again.mod_revision(b"a").await;
+    assert!(found >= Some(acknowledged), "{found:?} instead of {acknowledged}");
+    again.stop().await.unwrap();
+}
+
 /// Late attempts of an append: more than a writer makes until its successor is there.
 const ATTEMPTS: usize = 12;
 
@@ -121,4 +221,22 @@ async fn a_deposed_writer_commits_and_acknowledges_nothing() {
     new.stop().await.unwrap();
     let mut again = Engine::start(log.inner().clone(), rows).await.unwrap();
     assert_eq!(again.mod_revision(b"late").await, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn old_revisions_are_read_right_after_a_flush_that_was_cut_short() {
+    let (log, rows) = (MemLog::new(), MemRows::new());
+    let mut first = Engine::start(log.clone(), rows.clone()).await.unwrap();
+    let old = first.put(b"a", b"small").await.unwrap();
+    first.stop().await.unwrap();
+
+    // The fence of the new epoch and the first step of the flush, which the large value fills.
+    let cut = CutRows::after(2, rows.clone());
+    let mut second = Engine::start(log.clone(), cut).await.unwrap();
+    let new = second.put(b"a", &vec![7; 1 << 20]).await.unwrap();
+    second.stop().await.unwrap_err();
+
+    let mut third = Engine::start(log, rows).await.unwrap();
+    assert_eq!(third.mod_revision_at(b"a", old).await, Some(old));
+    assert_eq!(third.mod_revision(b"a").await, Some(new));
 }

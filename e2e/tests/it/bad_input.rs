@@ -17,8 +17,12 @@ use tokio::time::Instant;
 use tonic::Code;
 use tonic::transport::Channel;
 
+use crate::harness::deadline;
+
 mod clients;
+mod directory;
 mod disk;
+mod objects;
 mod requests;
 
 const ENDS_WITHIN: Duration = Duration::from_secs(20);
@@ -79,7 +83,8 @@ impl Attempt {
     }
 }
 
-/// Every file and directory below, with its length and a number for what is in it. The lock names its last owner.
+/// Every file and directory below, with its length and a number for what is in it. The lock names its last owner, and the
+/// log counts how often it was opened.
 fn contents(dir: &Path) -> BTreeMap<PathBuf, (usize, u64)> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -87,7 +92,10 @@ fn contents(dir: &Path) -> BTreeMap<PathBuf, (usize, u64)> {
         if path.is_dir() {
             all.extend(contents(&path));
             all.insert(path, (0, 0));
-        } else if path.file_name().unwrap() != "LOCK" {
+        } else if !["LOCK", "control"]
+            .iter()
+            .any(|name| path.file_name().unwrap() == *name)
+        {
             let bytes = fs::read(&path).unwrap();
             let mut hasher = DefaultHasher::new();
             bytes.hash(&mut hasher);
@@ -128,6 +136,7 @@ fn refused<T: std::fmt::Debug>(answer: Result<T, tonic::Status>, code: Code, mes
 
 #[test]
 fn flags_that_make_no_sense_are_named() {
+    let _deadline = deadline();
     let attempt = Attempt::new();
     attempt.refused(&["--no-such-flag"], &["no-such-flag"]);
     attempt.refused(&["--quota-backend-bytes=many"], &["quota-backend-bytes", "many"]);
@@ -142,6 +151,7 @@ fn flags_that_make_no_sense_are_named() {
 
 #[test]
 fn missing_and_mismatched_certificates_are_named() {
+    let _deadline = deadline();
     let attempt = Attempt::new();
     let file = |name: &str, text: &str| {
         let path = attempt.home.path().join(name);
@@ -189,66 +199,4 @@ fn pair(name: &str) -> (String, String) {
         .self_signed(&key)
         .unwrap();
     (cert.pem(), key.serialize_pem())
-}
-
-#[test]
-fn a_directory_in_use_is_refused_and_its_user_goes_on() {
-    let mut user = brain(&[]);
-    let attempt = Attempt::new();
-    let flag = format!("--data-dir={}", user.dir().display());
-    attempt.refused(&[&flag], &["in use", user.dir().to_str().unwrap()]);
-    assert_eq!(user.ended().unwrap(), None);
-    user.stop().unwrap();
-}
-
-#[test]
-fn what_is_no_brains_directory_is_left_alone() {
-    let attempt = Attempt::new();
-    fs::create_dir(attempt.data()).unwrap();
-    fs::write(attempt.data().join("diary"), "dear diary").unwrap();
-    attempt.refused(&[], &[attempt.data().to_str().unwrap()]);
-    let file = attempt.home.path().join("file");
-    fs::write(&file, "a file").unwrap();
-    attempt.refused(&[&format!("--data-dir={}", file.display())], &[file.to_str().unwrap()]);
-    // where nothing can be made: not even root makes directories in /proc
-    attempt.refused(&["--data-dir=/proc/brain"], &["/proc/brain"]);
-}
-
-#[test]
-fn every_damaged_file_of_a_stopped_brain_is_noticed_and_none_is_touched() {
-    let attempt = Attempt::new();
-    let program = Program::kubebrain().unwrap();
-    let server = Server::start_in(&program, &attempt.data(), &[]).unwrap();
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(async {
-        let mut kv = kv(&server).await;
-        for n in 0..200 {
-            kv.put(put(format!("key{n}"), vec![b'v'; 1_000])).await.unwrap();
-        }
-    });
-    server.stop().unwrap();
-    let written = |path: &PathBuf| fs::read(path).unwrap().iter().filter(|byte| **byte != 0).count();
-    let segments = fs::read_dir(attempt.data().join("log"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path());
-    let path = segments.max_by_key(written).expect("a segment of the log");
-    let bytes = fs::read(&path).unwrap();
-    // in the middle of what was written, with more behind it
-    let written = bytes.iter().rposition(|byte| *byte != 0).unwrap();
-    let mut damaged = bytes.clone();
-    damaged[written / 2] ^= 1;
-    fs::write(&path, &damaged).unwrap();
-    attempt.refused(&[], &[path.file_name().unwrap().to_str().unwrap()]);
-    fs::write(&path, bytes).unwrap();
-    let server = Server::start_in(&program, &attempt.data(), &[]).unwrap();
-    let count = runtime.block_on(async {
-        let all = pb::RangeRequest {
-            key: b"key".to_vec().into(),
-            range_end: b"kez".to_vec().into(),
-            ..get("")
-        };
-        kv(&server).await.range(all).await.unwrap().into_inner().count
-    });
-    assert_eq!(count, 200);
-    server.stop().unwrap();
 }

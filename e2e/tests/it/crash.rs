@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use e2e::deadline::Deadline;
 use e2e::{kubelet, store};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
@@ -156,6 +157,16 @@ impl Writer {
 async fn a_store_that_is_killed_loses_nothing_that_was_acknowledged() {
     let kills = std::env::var(KILLS_VARIABLE).map_or(KILLS, |kills| kills.parse().unwrap());
     let it = exclusive().await;
+    let _deadline = Deadline::within(PATIENCE * u32::try_from(kills + 5).unwrap());
+    // what stood in a batch that nobody was told of, and the operator, if there is one, without its API server
+    for text in [
+        "cut a torn batch",
+        "a watch was interrupted",
+        "no answer from the lock",
+        "could not renew the lease",
+    ] {
+        it.cluster.provoke(text).unwrap();
+    }
     let client = it.cluster.client().await.unwrap();
     let namespace = Namespace {
         metadata: ObjectMeta {

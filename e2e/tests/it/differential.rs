@@ -1,5 +1,8 @@
 //! The same requests to a brain and to etcd.
 
+use std::time::Duration;
+
+use e2e::deadline::Deadline;
 use e2e::differential::{FLAGS, Report, compare};
 use e2e::progress::Progress;
 use e2e::server::{Program, Server};
@@ -8,12 +11,18 @@ use e2e::server::{Program, Server};
 const SEED: &str = "KUBEBRAIN_SEED";
 const REQUESTS: &str = "KUBEBRAIN_REQUESTS";
 
+/// Beside what the requests may take: building etcd.
+const PATIENCE: Duration = Duration::from_secs(15 * 60);
+/// For a request to both, on a busy machine.
+const EACH: Duration = Duration::from_millis(20);
+
 fn number(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
     Some(value.parse().unwrap_or_else(|error| panic!("{name}={value}: {error}")))
 }
 
 async fn run(subject: &Program, subject_flags: &[&str], requests: usize) -> Report {
+    let _deadline = Deadline::within(PATIENCE + EACH * u32::try_from(requests).unwrap());
     let progress = Progress::stderr();
     let seed = number(SEED).unwrap_or(862_469_932);
     progress.say(format_args!(
@@ -24,6 +33,8 @@ async fn run(subject: &Program, subject_flags: &[&str], requests: usize) -> Repo
     let subject = Server::start(subject, &[FLAGS, subject_flags].concat()).unwrap();
     let report = compare(&etcd, &subject, seed, requests, &progress).await.unwrap();
     progress.say(&report);
+    etcd.stop().unwrap();
+    subject.stop().unwrap();
     report
 }
 

@@ -4,9 +4,11 @@
 
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use e2e::cluster::{self, Cluster};
 use e2e::config::{Config, Store};
+use e2e::deadline::Deadline;
 use e2e::home::Name;
 use e2e::progress::Progress;
 use e2e::tools::own::Programs;
@@ -19,16 +21,27 @@ use witness::Witness;
 /// Set to `etcd` to see the tests pass on etcd.
 const STORE: &str = "KUBEBRAIN_E2E_STORE";
 
+/// For a test that uses a cluster, once that is up; the longest ones take a few minutes.
+const PATIENCE: Duration = Duration::from_secs(20 * 60);
+/// For a test that does not.
+const PATIENCE_WITHOUT: Duration = Duration::from_secs(10 * 60);
+
 /// A cluster that other tests may use at the same time.
 pub(crate) struct Shared<'a> {
     harness: &'static Harness,
     _calm: RwLockReadGuard<'a, ()>,
+    _deadline: Deadline,
 }
 
 /// A cluster that is ours alone for a while.
 pub(crate) struct Exclusive<'a> {
     harness: &'static Harness,
     _calm: RwLockWriteGuard<'a, ()>,
+}
+
+/// Ends the process if the test hangs that holds this.
+pub(crate) fn deadline() -> Deadline {
+    Deadline::within(PATIENCE_WITHOUT)
 }
 
 pub(crate) struct Harness {
@@ -44,6 +57,7 @@ pub(crate) fn shared_blocking() -> Shared<'static> {
     Shared {
         harness: harness(),
         _calm: CALM.blocking_read(),
+        _deadline: Deadline::within(PATIENCE),
     }
 }
 
@@ -52,6 +66,7 @@ pub(crate) async fn shared() -> Shared<'static> {
     Shared {
         harness: harness(),
         _calm: CALM.read().await,
+        _deadline: Deadline::within(PATIENCE),
     }
 }
 
@@ -77,7 +92,27 @@ impl std::ops::Deref for Exclusive<'_> {
     }
 }
 
+impl Drop for Shared<'_> {
+    fn drop(&mut self) {
+        self.harness.check_logs();
+    }
+}
+
+impl Drop for Exclusive<'_> {
+    fn drop(&mut self) {
+        self.harness.check_logs();
+    }
+}
+
 impl Harness {
+    /// Our programs said nothing that no test provoked, neither in this test nor in one beside it.
+    fn check_logs(&self) {
+        let checked = self.cluster.check_logs();
+        if !std::thread::panicking() {
+            checked.unwrap();
+        }
+    }
+
     /// Every key of every resource type, listed at the store, is what a watch since the beginning has accumulated.
     pub(crate) fn watch_agrees_with_list(&self) {
         let compared = self.witness.compare(&self.cluster.store_url().unwrap()).unwrap();

@@ -11,6 +11,8 @@ use e2e::progress::Progress;
 use e2e::tools::own::Programs;
 use rustix::process::Signal;
 
+use crate::harness::deadline;
+
 fn config(suffix: &str) -> Config {
     let tests = Name::of_tests(Programs::find().unwrap().dir());
     Config {
@@ -69,6 +71,7 @@ fn traces(home: &Home) -> Vec<String> {
 
 #[test]
 fn a_cluster_whose_owner_is_gone_ends_and_leaves_nothing() {
+    let _deadline = deadline();
     let (config, progress) = (config("a"), Progress::stderr());
     let home = Home::of(&config.name);
     let cluster = start(&config, &progress);
@@ -90,6 +93,7 @@ fn a_cluster_whose_owner_is_gone_ends_and_leaves_nothing() {
 
 #[test]
 fn what_a_killed_run_left_is_swept() {
+    let _deadline = deadline();
     let (config, progress) = (config("k"), Progress::stderr());
     let home = Home::of(&config.name);
     let cluster = start(&config, &progress);

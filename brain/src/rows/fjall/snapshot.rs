@@ -6,7 +6,7 @@ use ::fjall::{AbstractTree, Database, Guard, Keyspace, Readable, Slice};
 use bytes::Bytes;
 
 use super::guard::{self, caught, within};
-use super::layout::{self, loaded, stored};
+use super::layout::{self, FENCE_ROW, loaded, parse_fence, stored};
 use super::{MAX_KEY_LEN, RowsError};
 use crate::rows::{Order, Page, Scan, Snapshot};
 
@@ -53,6 +53,10 @@ impl FjallSnapshot {
 }
 
 impl Snapshot for FjallSnapshot {
+    async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
+        self.view.fence()
+    }
+
     async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, RowsError> {
         self.view.get(key)
     }
@@ -78,6 +82,15 @@ impl Snapshot for FjallSnapshot {
 impl View {
     fn caught<T>(&self, read: impl FnOnce() -> ::fjall::Result<T>) -> Result<T, RowsError> {
         caught(read).map_err(|error| within(self.keyspace.path(), error))
+    }
+
+    fn fence(&self) -> Result<Option<Bytes>, RowsError> {
+        let Some(value) = self.caught(|| self.snapshot.get(&self.keyspace, FENCE_ROW))? else {
+            return Ok(None);
+        };
+        let (_, fence) =
+            parse_fence(&value).ok_or_else(|| RowsError::Corrupt("the fence row is too short".to_owned()))?;
+        Ok(Some(fence))
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, RowsError> {

@@ -147,6 +147,13 @@ struct Part {
 }
 
 impl Snapshot for TikvSnapshot {
+    async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
+        let tikv = &self.shared.tikv;
+        let value = tikv.get(self.at, &tikv.keys().fence()).await.map_err(failed)?;
+        self.check_age()?;
+        Ok(value)
+    }
+
     async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, RowsError> {
         let tikv = &self.shared.tikv;
         if key.len() > tikv.keys().max_row_len() {

@@ -47,6 +47,7 @@ fn create(key: &str) -> pb::WatchRequest {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_vanishes_leaves_nothing_half_done() {
+    let _deadline = deadline();
     let server = brain(&[]);
     let mut kv = kv(&server).await;
     for n in 0..200_u32 {
@@ -81,6 +82,7 @@ async fn a_client_that_vanishes_leaves_nothing_half_done() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watcher_that_does_not_read_slows_nobody_and_loses_nothing() {
+    let _deadline = deadline();
     const WRITES: usize = 300;
     let server = brain(&[]);
     let mut kv = kv(&server).await;
@@ -111,6 +113,7 @@ async fn a_watcher_that_does_not_read_slows_nobody_and_loses_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_watchers_cost_only_those_whom_it_concerns() {
+    let _deadline = deadline();
     const STREAMS: usize = 10;
     const EACH: usize = 1_000;
     let server = brain(&[]);

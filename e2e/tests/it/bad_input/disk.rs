@@ -36,6 +36,11 @@ fn run(command: &mut Command) {
 
 const NO_SPACE: &str = "etcdserver: mvcc: database space exceeded";
 
+/// Will say so.
+fn full(server: Server) -> Server {
+    server.provoked("no space left")
+}
+
 /// Writes until it is refused; the number of what was acknowledged.
 async fn fill(server: &Server) -> usize {
     let mut kv = kv(server).await;
@@ -88,15 +93,16 @@ async fn works_when_full(server: &Server, acknowledged: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_stops_writes_and_nothing_else() {
+    let _deadline = deadline();
     let small = Small::mount(160);
     let program = Program::kubebrain().unwrap();
     let data = small.0.path().join("data");
-    let server = Server::start_in(&program, &data, &[]).unwrap();
+    let server = full(Server::start_in(&program, &data, &[]).unwrap());
     let acknowledged = fill(&server).await;
     assert!(acknowledged > 100, "only {acknowledged} values fit");
     works_when_full(&server, acknowledged).await;
     server.kill().unwrap();
-    let server = Server::start_in(&program, &data, &[]).unwrap();
+    let server = full(Server::start_in(&program, &data, &[]).unwrap());
     let mut kv = kv(&server).await;
     let last = kv
         .range(get(&format!("full/{:04}", acknowledged - 1)))
@@ -109,8 +115,9 @@ async fn a_full_disk_stops_writes_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quota_stops_writes_until_there_is_room_and_the_alarm_is_lowered() {
+    let _deadline = deadline();
     use pb::maintenance_client::MaintenanceClient;
-    let server = brain(&["--quota-backend-bytes=20000000"]);
+    let server = full(brain(&["--quota-backend-bytes=20000000"]));
     let mut kv = kv(&server).await;
     let acknowledged = fill(&server).await;
     works_when_full(&server, acknowledged).await;

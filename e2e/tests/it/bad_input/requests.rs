@@ -17,6 +17,7 @@ fn success(ops: Vec<pb::RequestOp>) -> pb::TxnRequest {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_cannot_be_served_get_etcds_words() {
+    let _deadline = deadline();
     const INVALID: Code = Code::InvalidArgument;
     let server = brain(&[]);
     let mut kv = kv(&server).await;

@@ -1,0 +1,76 @@
+//! Waiting for a compaction's deletions, as long as they go forward.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::status::Error;
+use crate::mvcc::Revision;
+use crate::state::Deletion;
+
+/// How long nothing may happen to the rows: while a disk is full there is no end to it.
+const STANDSTILL: Duration = Duration::from_secs(60);
+
+/// Waits until everything is gone that compaction up to `revision` made superfluous.
+///
+/// # Errors
+/// [`Error::Stopped`] when the server stops, [`Error::Timeout`] when nothing goes forward: the compaction itself is done.
+pub(super) async fn wait(
+    mut deletion: watch::Receiver<Deletion>,
+    revision: Revision,
+    stop: &CancellationToken,
+) -> Result<(), Error> {
+    while deletion.borrow_and_update().up_to < revision {
+        tokio::select! {
+            changed = tokio::time::timeout(STANDSTILL, deletion.changed()) => match changed {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Err(Error::Stopped),
+                Err(_) => return Err(Error::Timeout),
+            },
+            () = stop.cancelled() => return Err(Error::Stopped),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::Instant;
+
+    fn after(steps: u64, up_to: Revision) -> Deletion {
+        Deletion { up_to, steps }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deletions_are_waited_for_as_long_as_they_go_forward() {
+        let (progress, seen) = watch::channel(after(0, 3));
+        let began = Instant::now();
+        let stop = CancellationToken::new();
+        let work = async {
+            for step in 1..10 {
+                tokio::time::sleep(STANDSTILL / 2).await;
+                progress.send_replace(after(step, 3));
+            }
+            progress.send_replace(after(10, 7));
+        };
+        let (waited, ()) = tokio::join!(wait(seen, 7, &stop), work);
+        assert!(waited.is_ok(), "{waited:?}");
+        assert!(began.elapsed() > 4 * STANDSTILL);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_deletions_without_end() {
+        let (_progress, seen) = watch::channel(after(0, 3));
+        let stop = CancellationToken::new();
+        let stuck = wait(seen.clone(), 7, &stop).await;
+        assert!(matches!(stuck, Err(Error::Timeout)), "{stuck:?}");
+        let began = Instant::now();
+        stop.cancel();
+        let stopped = wait(seen.clone(), 7, &stop).await;
+        assert!(matches!(stopped, Err(Error::Stopped)), "{stopped:?}");
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        assert!(wait(seen, 3, &stop).await.is_ok(), "nothing was left to wait for");
+    }
+}

@@ -1,0 +1,183 @@
+//! A leader's term: the tasks that write, from the barrier to the end of the epoch.
+//!
+//! Invariant: at most one term is under way, and its tasks are gone before the next one begins.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::log::Log;
+use crate::log::writer::{OpenError as LogOpenError, WriteError};
+use crate::metrics::Metrics;
+use crate::mvcc::history::LogHistory;
+use crate::mvcc::materialize::Materializer;
+use crate::replica::{Leadership, OpenError, Replica};
+use crate::rows::{Rows, RowsError};
+use crate::sequencer::command::Seat;
+use crate::sequencer::{Channels, Options, Sequencer, Space};
+use crate::tasks::Owned;
+use crate::watch::{History as _, HistoryError, Hub};
+
+/// Generations on their way to the flush and back. Few: their bytes are what is bounded.
+const GENERATIONS: usize = 4;
+
+/// What is read back for all watchers when a term begins, in bytes. Of more, each reads back what concerns it.
+const CHUNK: usize = 1 << 20;
+
+/// How a term ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// As asked: everything acknowledged is flushed.
+    Stopped,
+    /// The lock was lost.
+    Lost,
+    /// Another writer began a later epoch.
+    Deposed,
+}
+
+/// What a member needs to lead.
+pub struct Leader<L, R: Rows, Q> {
+    /// The engine.
+    pub engine: (L, R),
+    /// What is in memory.
+    pub replica: Replica<R>,
+    /// Where the sequencer takes its place.
+    pub seat: Seat,
+    /// Where watchers hear of what is committed.
+    pub hub: Hub,
+    /// What bounds the store.
+    pub space: Q,
+    /// Bounds of the write path.
+    pub options: Options,
+    /// How long this member may answer reads after its lock was last renewed; zero where no other can lead.
+    pub lease: Duration,
+    /// What is measured.
+    pub metrics: Arc<Metrics>,
+}
+
+impl<L: Log, R: Rows, Q: Space + Clone> Leader<L, R, Q> {
+    /// Leads until `stop`, then finishes what is queued and flushes; or until `lost`, and then stops where it stands.
+    /// `seen` says that this member itself knows that no older leader answers reads any more.
+    ///
+    /// # Errors
+    /// When log or rows fail, or are damaged. The member cannot go on then.
+    pub async fn term(
+        mut self,
+        seen: bool,
+        stop: &CancellationToken,
+        lost: &CancellationToken,
+    ) -> anyhow::Result<(Self, Ended)> {
+        let begun = tokio::select! {
+            biased;
+            () = lost.cancelled() => return Ok((self, Ended::Lost)),
+            () = stop.cancelled() => return Ok((self, Ended::Stopped)),
+            begun = self.begin(seen) => begun,
+        };
+        let Leadership { writer, fence, .. } = match begun {
+            Ok(leadership) => leadership,
+            Err(error) if is_deposed(&error) => return Ok((self, Ended::Deposed)),
+            Err(error) => return Err(error),
+        };
+        let (frozen, to_flush) = mpsc::channel(GENERATIONS);
+        let (flushed, from_flush) = mpsc::channel(GENERATIONS);
+        let channels = Channels {
+            commands: self.seat.take(),
+            frozen,
+            flushed: from_flush,
+        };
+        let state = self.replica.state().clone();
+        let sealed = self.replica.sealed();
+        let background = Materializer::new(
+            self.engine.clone(),
+            state,
+            fence,
+            sealed,
+            to_flush,
+            flushed,
+            (self.metrics.clone(), stop.clone()),
+        );
+        let publish = {
+            let hub = self.hub.clone();
+            move |committed| hub.publish(committed)
+        };
+        let sequencer = Sequencer::new(
+            self.engine.clone(),
+            (self.replica, writer),
+            channels,
+            publish,
+            self.space.clone(),
+            (self.options.clone(), self.metrics.clone()),
+        );
+        // Whatever ends the background ends the sequencer, too.
+        let over = lost.child_token();
+        let mut sequencer = Owned::start(sequencer.run(stop.clone(), over.clone()));
+        let mut background = Owned::start(background.run());
+        let mut failed = None;
+        let (replica, ended) = loop {
+            tokio::select! {
+                biased;
+                ended = sequencer.end() => break ended.context("the sequencer")?,
+                ended = background.end(), if failed.is_none() => {
+                    failed = Some(ended.context("the flush")?);
+                    over.cancel();
+                }
+            }
+        };
+        self.replica = replica;
+        self.seat.leave();
+        // Stopped in order: what is acknowledged is flushed. Otherwise whoever leads next does that.
+        let in_order = ended.is_ok() && failed.is_none() && !lost.is_cancelled();
+        let flushed = match failed {
+            Some(ended) => ended,
+            None if in_order => background.end().await.context("the flush")?,
+            None => {
+                background.abort().await;
+                Ok(())
+            }
+        };
+        match ended.context("the sequencer").and(flushed.context("the flush")) {
+            Ok(()) if in_order => Ok((self, Ended::Stopped)),
+            Ok(()) => Ok((self, Ended::Lost)),
+            Err(error) if is_deposed(&error) => Ok((self, Ended::Deposed)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Becomes the only writer, and tells watchers what was committed meanwhile.
+    async fn begin(&mut self, seen: bool) -> anyhow::Result<Leadership> {
+        let (log, rows) = &self.engine;
+        let leadership = self.replica.lead(log, rows, (self.options.member, self.lease)).await?;
+        if let Some(before) = leadership.before.filter(|_| !seen) {
+            // It may be reading yet, and nobody saw its lock run out.
+            tokio::time::sleep(before.lease).await;
+        }
+        let history = LogHistory::new(log.clone(), self.replica.state().clone());
+        match history.read(self.hub.revision() + 1, CHUNK).await {
+            Ok(missed)
+                if missed
+                    .last()
+                    .is_none_or(|last| last.revision == self.replica.revision()) =>
+            {
+                self.hub.publish(missed);
+            }
+            Ok(_) | Err(HistoryError::Compacted(_)) => self.hub.skip_to(self.replica.revision()),
+            Err(error @ HistoryError::Unavailable(_)) => return Err(error.into()),
+        }
+        Ok(leadership)
+    }
+}
+
+/// Whether an error says that another writer began a later epoch.
+fn is_deposed(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        matches!(cause.downcast_ref(), Some(WriteError::Deposed(_)))
+            || matches!(cause.downcast_ref(), Some(RowsError::Fenced(_)))
+            || matches!(
+                cause.downcast_ref(),
+                Some(OpenError::Log(LogOpenError::Write(WriteError::Deposed(_))))
+            )
+    })
+}

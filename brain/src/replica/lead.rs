@@ -1,0 +1,140 @@
+//! Begins to lead: the rest of the log, a barrier at its end, the fence.
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::load::read_fence;
+use super::{Flushed, Replica};
+use crate::log::frame::Barrier;
+use crate::log::reader::{Item, Reader};
+use crate::log::writer::{self, Writer};
+use crate::log::{Log, LogError, Slot};
+use crate::mvcc::row::{FORMAT, Fence};
+use crate::rows::{Rows, RowsError, Snapshot};
+
+/// The right to write, within one epoch.
+#[derive(Debug)]
+pub struct Leadership {
+    /// The right to append.
+    pub writer: Writer,
+    /// The fence as it is stored, this epoch in it.
+    pub fence: Fence,
+    /// The barrier of the epoch before, if it was seen: who led then, and how long it may go on answering reads.
+    pub before: Option<Barrier>,
+}
+
+/// Why a store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Stored by a newer brain.
+    #[error("the data is of format {found}, this version reads formats up to {FORMAT}: start a newer version")]
+    Newer {
+        /// The format found.
+        found: u32,
+    },
+    /// The rows lack what the log has given up already.
+    #[error(
+        "the rows reach slot {marker} of the log but the log begins at slot {watermark}: rows were lost or rolled back; restore the data directory from a backup"
+    )]
+    RowsBehind {
+        /// The next slot that is not in the rows.
+        marker: Slot,
+        /// The slot below which the log is gone.
+        watermark: Slot,
+    },
+    /// Slots were destroyed while they were read: begin again from rows.
+    #[error("the log was cut while it was read")]
+    Destroyed,
+    /// A record does not decode, or contradicts what stands before it.
+    #[error("the log is damaged: slot {slot}: {reason}")]
+    Record {
+        /// The slot.
+        slot: Slot,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The log fails.
+    #[error("open the log")]
+    Log(#[source] writer::OpenError),
+    /// The rows fail.
+    #[error("open the rows")]
+    Rows(#[from] RowsError),
+}
+
+impl From<writer::OpenError> for OpenError {
+    fn from(error: writer::OpenError) -> Self {
+        match error {
+            writer::OpenError::Destroyed(_) => OpenError::Destroyed,
+            error => OpenError::Log(error),
+        }
+    }
+}
+
+impl From<LogError> for OpenError {
+    fn from(error: LogError) -> Self {
+        OpenError::Log(error.into())
+    }
+}
+
+impl<R: Rows> Replica<R> {
+    /// Becomes the only writer: reads and shows what is left of the log, places `member`'s barrier behind it, and writes
+    /// the epoch into the fence. Watchers are not told: they have history.
+    ///
+    /// May be dropped and begun again. `lease` is how long this member may answer reads after its lock was last renewed.
+    ///
+    /// # Errors
+    /// [`OpenError`]. After [`OpenError::Destroyed`] the replica has to begin anew from rows.
+    pub async fn lead<L: Log>(
+        &mut self,
+        log: &L,
+        rows: &R,
+        (member, lease): (u64, std::time::Duration),
+    ) -> Result<Leadership, OpenError> {
+        let began = self.next();
+        let floor = read_fence(rows.fence().await?)?.epoch;
+        let mut items = Vec::new();
+        let mut reader = Reader::new(log.clone(), began);
+        let (writer, own) = Writer::open(log, &mut reader, (began, floor), member, lease, |item| {
+            items.push(item);
+            Ok::<(), OpenError>(())
+        })
+        .await?;
+        let mut before = None;
+        for item in items {
+            if let Item::Barrier(_, barrier) = &item
+                && *barrier != own
+            {
+                before = Some(*barrier);
+            }
+            self.replay(item)?;
+        }
+        rows.take_over().await?;
+        let fence = take_fence(rows, own.epoch).await?;
+        let snapshot = rows.snapshot().await?;
+        let through = read_fence(snapshot.fence().await?)?;
+        self.swap_rows(Flushed {
+            through: Some((Slot(through.marker), through.reached())),
+            snapshot,
+        });
+        self.state.set_deleted_up_to(fence.deleted_up_to);
+        Ok(Leadership { writer, fence, before })
+    }
+}
+
+/// Writes a later epoch into the fence: whatever an older leader still has in hand fails from now on.
+async fn take_fence<R: Rows>(rows: &R, epoch: u64) -> Result<Fence, OpenError> {
+    loop {
+        let stored: Option<Bytes> = rows.fence().await?;
+        let mut fence = read_fence(stored.clone())?;
+        if fence.epoch > epoch {
+            return Err(writer::OpenError::Write(writer::WriteError::Deposed(Slot(fence.marker))).into());
+        }
+        fence.epoch = epoch;
+        fence.number += 1;
+        match rows.apply(stored, fence.encode_to_vec().into(), Vec::new()).await {
+            Ok(()) => return Ok(fence),
+            Err(RowsError::Fenced(_)) => {} // an older leader was faster, once more
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

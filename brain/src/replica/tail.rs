@@ -1,0 +1,107 @@
+//! Follows the log by itself: applies what others appended, once something later proves that it is committed.
+//!
+//! A record that can be read may not be known to be committed by the one who appended it, and nobody may look newer than
+//! the leader. Proof is a slot a whole window further on, which its writer takes only behind committed ones, or a barrier.
+
+use std::collections::VecDeque;
+
+use prost::Message;
+
+use super::{OpenError, Replica};
+use crate::log::frame::WINDOW;
+use crate::log::reader::{Item, Reader};
+use crate::log::{Log, Slot};
+use crate::mvcc::record::Record;
+use crate::rows::Rows;
+
+/// Where a replica reads on in the log.
+#[derive(Debug)]
+pub struct Tail<L> {
+    log: L,
+    reader: Reader<L>,
+    began: Slot,
+    /// Read, but perhaps not committed.
+    unproven: VecDeque<Item>,
+}
+
+impl<L: Log> Tail<L> {
+    /// Begins where the replica is.
+    pub fn new<R: Rows>(log: L, replica: &Replica<R>) -> Self {
+        Self {
+            reader: Reader::new(log.clone(), replica.next()),
+            log,
+            began: replica.next(),
+            unproven: VecDeque::new(),
+        }
+    }
+
+    /// Applies what is committed now, as far as that can be proved. Watchers are not told: they have history.
+    ///
+    /// # Errors
+    /// [`OpenError::Destroyed`] when the replica has to begin anew from rows.
+    pub async fn catch_up<R: Rows>(&mut self, replica: &mut Replica<R>) -> Result<(), OpenError> {
+        while let Some(item) = self.reader.next().await? {
+            let proven_below = match &item {
+                Item::Barrier(slot, _) => *slot,
+                Item::Batch { next, .. } => Slot(next.0.saturating_sub(WINDOW)),
+            };
+            self.unproven.push_back(item);
+            let proven = self.unproven.partition_point(|item| end_of(item) <= proven_below);
+            // A barrier proves itself: who reads it first makes it so for all.
+            let proven = match self.unproven.back() {
+                Some(Item::Barrier(..)) => self.unproven.len(),
+                _ => proven,
+            };
+            if proven == 0 {
+                continue;
+            }
+            // What is free may have been destroyed, and what stands there may have come late.
+            let watermark = self.log.watermark().await?;
+            if watermark > self.began {
+                return Err(OpenError::Destroyed);
+            }
+            for item in self.unproven.drain(..proven) {
+                replica.replay(item)?;
+            }
+            self.began = replica.next();
+        }
+        Ok(())
+    }
+}
+
+/// The slot behind the last one of an item that was appended.
+fn end_of(item: &Item) -> Slot {
+    match item {
+        Item::Barrier(slot, _) => slot.next(),
+        Item::Batch { next, .. } => *next,
+    }
+}
+
+impl<R: Rows> Replica<R> {
+    /// Applies an item of the log that is known to be committed.
+    ///
+    /// # Errors
+    /// That it contradicts what stands before it.
+    pub(super) fn replay(&mut self, item: Item) -> Result<(), OpenError> {
+        let (first, next, payload) = match item {
+            Item::Barrier(slot, barrier) => {
+                self.state.set_epoch(barrier.epoch);
+                self.pass(Slot(slot.0 + WINDOW));
+                return Ok(());
+            }
+            Item::Batch {
+                first, next, payload, ..
+            } => (first, next, payload),
+        };
+        let damaged = |reason: String| OpenError::Record { slot: first, reason };
+        let record = Record::decode(payload).map_err(|error| damaged(error.to_string()))?;
+        if record.base != self.revision() {
+            let (base, newest) = (record.base, self.revision());
+            return Err(damaged(format!(
+                "a batch behind revision {base} where {newest} is the newest"
+            )));
+        }
+        self.apply(record, Vec::new(), (first, next));
+        Ok(())
+    }
+}

@@ -1,0 +1,190 @@
+//! All states of a small log: the protocol of slots, barriers and dead slots holds in each, and each wrong variant of it fails in
+//! one. `KUBEBRAIN_LONG` walks larger worlds as well.
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may stop at once")]
+
+mod list;
+mod protocol;
+mod state;
+mod truth;
+
+use brain::log::window::Window;
+use stateright::{Checker, Expectation, HasDiscoveries, Model};
+use tokio::time::Instant;
+
+use crate::protocol::{Protocol, Variant};
+
+/// Three writers that begin once and write two batches each, in a log of the smallest window that has dead slots.
+const SMALL: Protocol = Protocol {
+    window: Window(2),
+    writers: 3,
+    attempts: 1,
+    batches: 2,
+    parts: 1,
+    last: 9,
+    seek: true,
+    variant: None,
+};
+
+/// What a walk has to show, besides that nothing is wrong.
+#[derive(Debug, PartialEq)]
+enum Worth {
+    /// Everything that the model calls possible.
+    All,
+    /// Nothing: the world is too small for some of it.
+    Nothing,
+}
+
+/// Walks every state.
+fn holds(protocol: &Protocol, worth: Worth) {
+    let began = Instant::now();
+    let checker = protocol.clone().checker().spawn_dfs().join();
+    let (states, depth) = (checker.unique_state_count(), checker.max_depth());
+    eprintln!(
+        "{protocol:?}: {states} states, {depth} steps deep, {:?}",
+        began.elapsed()
+    );
+    for property in protocol.properties() {
+        match property.expectation {
+            Expectation::Sometimes if worth == Worth::Nothing => {}
+            Expectation::Sometimes => drop(checker.assert_any_discovery(property.name)),
+            Expectation::Always | Expectation::Eventually => checker.assert_no_discovery(property.name),
+        }
+    }
+}
+
+/// Some state of a wrong variant breaks a rule.
+fn fails(variant: Variant) {
+    let protocol = Protocol {
+        attempts: 2,
+        batches: 3,
+        variant: Some(variant),
+        ..SMALL
+    };
+    let any = HasDiscoveries::AnyFailures;
+    let checker = protocol.clone().checker().finish_when(any).spawn_dfs().join();
+    let broken: Vec<_> = protocol
+        .properties()
+        .into_iter()
+        .filter(|property| property.expectation == Expectation::Always)
+        .filter(|property| checker.discovery(property.name).is_some())
+        .map(|property| property.name)
+        .collect();
+    eprintln!(
+        "{variant:?}: not {broken:?}, found among {} states",
+        checker.unique_state_count()
+    );
+    assert!(!broken.is_empty(), "{variant:?} is as good as the protocol");
+}
+
+/// The walks of `make test-long` only.
+fn long() -> bool {
+    std::env::var_os("KUBEBRAIN_LONG").is_some()
+}
+
+#[test]
+fn the_protocol_holds_in_every_state_of_a_small_log() {
+    holds(&SMALL, Worth::All);
+}
+
+#[test]
+fn it_holds_with_the_window_of_the_format() {
+    let world = Protocol {
+        window: Window::FORMAT,
+        last: 27,
+        seek: long(),
+        ..SMALL
+    };
+    holds(&world, Worth::All);
+}
+
+#[test]
+fn it_holds_with_batches_that_span_slots() {
+    let world = Protocol {
+        parts: 2,
+        batches: 1,
+        last: if long() { 12 } else { 9 },
+        ..SMALL
+    };
+    holds(&world, Worth::Nothing);
+}
+
+#[test]
+fn it_holds_with_writers_that_begin_again() {
+    let world = Protocol {
+        attempts: 2,
+        batches: 1,
+        last: if long() { 9 } else { 6 },
+        ..SMALL
+    };
+    holds(&world, Worth::Nothing);
+}
+
+#[test]
+fn barriers_must_outlive_destruction() {
+    fails(Variant::DestroyBarriers);
+}
+
+#[test]
+fn slots_behind_a_barrier_must_be_dead() {
+    fails(Variant::NoDeadSlots);
+}
+
+#[test]
+fn one_slot_more_than_the_window_must_not_be_open() {
+    fails(Variant::WindowTooLarge);
+}
+
+#[test]
+fn acknowledgements_must_be_in_order() {
+    fails(Variant::AckOutOfOrder);
+}
+
+#[test]
+fn an_opener_must_look_at_the_watermark() {
+    fails(Variant::NoWatermarkCheck);
+}
+
+#[test]
+fn the_watermark_must_not_have_passed_where_the_opener_began_not_where_its_barrier_is() {
+    fails(Variant::CheckWhereTheBarrierIs);
+}
+
+#[test]
+fn barriers_must_differ_in_bytes() {
+    fails(Variant::EqualBarriers);
+}
+
+#[test]
+fn the_watermark_must_not_move_back() {
+    fails(Variant::WatermarkMovesBack);
+}
+
+#[test]
+fn the_watermark_must_move_before_slots_are_destroyed() {
+    fails(Variant::DestroyFirst);
+}
+
+#[test]
+fn a_flush_must_expect_the_fence() {
+    fails(Variant::NoFence);
+}
+
+#[test]
+fn contradicting_records_in_destroyed_slots_must_not_pass_for_damage() {
+    fails(Variant::DamageUnchecked);
+}
+
+#[test]
+fn who_begins_in_the_middle_must_look_back_for_a_barrier() {
+    fails(Variant::NoLookBack);
+}
+
+#[test]
+fn a_stray_barrier_in_a_dead_slot_must_not_count() {
+    fails(Variant::LookBackOnce);
+}
+
+#[test]
+fn a_stray_barrier_below_the_watermark_must_not_count() {
+    fails(Variant::StrayBarriersCount);
+}

@@ -1,0 +1,56 @@
+//! What a program wrote: its last lines, and its complaints.
+
+use std::io::{BufRead as _, BufReader, PipeReader};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::complaints::is_complaint;
+
+const READY: &str = "ready to serve client requests";
+const KEPT_LINES: usize = 40;
+const KEPT_COMPLAINTS: usize = 1_000;
+
+/// Cheap to clone; all clones show the same.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Said(Arc<Mutex<Lines>>);
+
+#[derive(Debug, Default)]
+struct Lines {
+    last: Vec<String>,
+    complaints: Vec<String>,
+}
+
+impl Said {
+    /// Reads until the program has ended; tells `ready` when it is.
+    pub(super) fn follow(&self, output: PipeReader, ready: &SyncSender<()>) {
+        let mut ready = Some(ready);
+        for line in BufReader::new(output).split(b'\n') {
+            let Ok(line) = line else { return };
+            let line = String::from_utf8_lossy(&line).into_owned();
+            if line.contains(READY)
+                && let Some(ready) = ready.take()
+            {
+                ready.send(()).ok(); // nobody waits any more
+            }
+            let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if lines.complaints.len() < KEPT_COMPLAINTS && is_complaint(&line) {
+                lines.complaints.push(line.clone());
+            }
+            if lines.last.len() == KEPT_LINES {
+                lines.last.remove(0);
+            }
+            lines.last.push(line);
+        }
+    }
+
+    /// Its last lines, under a heading.
+    pub(super) fn text(&self) -> String {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        format!("its last lines:\n{}", lines.last.join("\n"))
+    }
+
+    /// Warnings, errors and panics so far.
+    pub(super) fn complaints(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).complaints.clone()
+    }
+}

@@ -1,0 +1,139 @@
+//! Data directories that a brain must not work in.
+
+use super::*;
+use std::process::Command;
+
+#[test]
+fn a_directory_in_use_is_refused_and_its_user_goes_on() {
+    let _deadline = deadline();
+    let mut user = brain(&[]);
+    let attempt = Attempt::new();
+    let flag = format!("--data-dir={}", user.dir().display());
+    attempt.refused(&[&flag], &["in use", user.dir().to_str().unwrap()]);
+    assert_eq!(user.ended().unwrap(), None);
+    user.stop().unwrap();
+}
+
+#[test]
+fn what_is_no_brains_directory_is_left_alone() {
+    let _deadline = deadline();
+    let attempt = Attempt::new();
+    fs::create_dir(attempt.data()).unwrap();
+    fs::write(attempt.data().join("diary"), "dear diary").unwrap();
+    attempt.refused(&[], &[attempt.data().to_str().unwrap()]);
+    let file = attempt.home.path().join("file");
+    fs::write(&file, "a file").unwrap();
+    attempt.refused(&[&format!("--data-dir={}", file.display())], &[file.to_str().unwrap()]);
+    // where nothing can be made: not even root makes directories in /proc
+    attempt.refused(&["--data-dir=/proc/brain"], &["/proc/brain"]);
+}
+
+/// A directory that a brain has worked in and left.
+fn used(attempt: &Attempt) {
+    let server = Server::start_in(&Program::kubebrain().unwrap(), &attempt.data(), &[]).unwrap();
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let mut kv = kv(&server).await;
+        for n in 0..200 {
+            kv.put(put(format!("key{n}"), vec![b'v'; 1_000])).await.unwrap();
+        }
+    });
+    server.stop().unwrap();
+}
+
+/// The directory still works, and everything is there.
+fn is_whole(attempt: &Attempt) {
+    let server = Server::start_in(&Program::kubebrain().unwrap(), &attempt.data(), &[]).unwrap();
+    let count = tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let all = pb::RangeRequest {
+            key: b"key".to_vec().into(),
+            range_end: b"kez".to_vec().into(),
+            ..get("")
+        };
+        kv(&server).await.range(all).await.unwrap().into_inner().count
+    });
+    assert_eq!(count, 200);
+    server.stop().unwrap();
+}
+
+/// Starts the brain while a file is other than it was left: it must be named.
+fn refused_with(attempt: &Attempt, path: &Path, change: impl FnOnce(&mut Vec<u8>), words: &[&str]) {
+    let bytes = fs::read(path).unwrap();
+    let mut changed = bytes.clone();
+    change(&mut changed);
+    assert_ne!(bytes, changed);
+    fs::write(path, changed).unwrap();
+    attempt.refused(&[], words);
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_directory_of_a_newer_version_is_left_alone() {
+    let _deadline = deadline();
+    let attempt = Attempt::new();
+    used(&attempt);
+    let newer = |bytes: &mut Vec<u8>| {
+        let text = String::from_utf8(bytes.clone()).unwrap();
+        *bytes = text.replacen("format 1\n", "format 2\n", 1).into_bytes();
+    };
+    let data = attempt.data();
+    let words = ["format 2", "newer", data.to_str().unwrap()];
+    refused_with(&attempt, &data.join("IDENTITY"), newer, &words);
+    is_whole(&attempt);
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_left_alone() {
+    let _deadline = deadline();
+    let attempt = Attempt::new();
+    used(&attempt);
+    let data = attempt.data();
+    let mount = |args: &[&str]| {
+        let output = Command::new(args[0]).args(&args[1..]).arg(&data).output().unwrap();
+        assert!(
+            output.status.success(),
+            "{args:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    };
+    let text = data.to_str().unwrap();
+    mount(&["mount", "--bind", text]);
+    mount(&["mount", "-o", "remount,bind,ro"]);
+    attempt.refused(&[], &["not writable", text]);
+    mount(&["umount"]);
+    is_whole(&attempt);
+}
+
+#[test]
+fn damage_in_every_part_of_a_directory_is_named_and_left_alone() {
+    let _deadline = deadline();
+    let attempt = Attempt::new();
+    used(&attempt);
+    let data = attempt.data();
+    let flip = |bytes: &mut Vec<u8>| {
+        // in the middle of what was written, with more behind it
+        let written = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+        bytes[written / 2] ^= 1;
+    };
+    let segment = largest(&data.join("log"), "segment");
+    let manifest = largest(&data.join("rows/keyspaces/1"), "v");
+    for path in [data.join("IDENTITY"), segment, manifest] {
+        refused_with(&attempt, &path, flip, &[path.file_name().unwrap().to_str().unwrap()]);
+    }
+    // a file is gone
+    let (version, aside) = (data.join("rows/version"), attempt.home.path().join("aside"));
+    fs::rename(&version, &aside).unwrap();
+    attempt.refused(&[], &["version"]);
+    fs::rename(&aside, &version).unwrap();
+    is_whole(&attempt);
+}
+
+/// The file with most written in it, of those whose name begins or ends with this.
+fn largest(dir: &Path, part: &str) -> PathBuf {
+    let written = |path: &PathBuf| fs::read(path).unwrap().iter().filter(|byte| **byte != 0).count();
+    let named = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        path.is_file() && (name.starts_with(part) || name.ends_with(part))
+    };
+    let paths = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    paths.filter(named).max_by_key(written).expect("such a file")
+}
