@@ -1,6 +1,8 @@
+use tikv_stand_in::{Action, Fault, Rpc};
+
 use super::*;
 use crate::log::laws::{self, Subject};
-use crate::tikv::testing::{self, Connected};
+use crate::tikv::testing::{self, Connected, on_stand_in};
 
 /// A log behind a prefix of its own; it is opened anew with nothing known.
 struct Store(Connected);
@@ -87,4 +89,60 @@ fn marks_that_were_not_written_here_are_damage() {
     for bytes in [&b""[..], b"short", &[0; 17], &inverted.encode()] {
         assert!(matches!(Marks::decode(bytes), Err(LogError::Corrupt(_))));
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn appends_whose_replies_are_lost_are_found_and_late_ones_are_refused() {
+    let here = on_stand_in(|_| {}).await;
+    let log = TikvLog::keeping(here.tikv.clone(), |_| false);
+    let faults = here.stand_in().faults();
+    faults
+        .add(Fault::new(Rpc::Prewrite, Action::LoseReply { silent: false }).with_probability(0.3))
+        .unwrap();
+    faults
+        .add(Fault::new(Rpc::Prewrite, Action::Duplicate { after: None }).with_probability(0.3))
+        .unwrap();
+    let mut written = Vec::new();
+    for slot in 1..=30 {
+        let record = laws::record(slot, 0, 100);
+        laws::settle(&log, slot, &record).await.unwrap();
+        written.push((slot, record));
+    }
+    faults.clear();
+    assert_eq!(laws::read_all(&log, 0).await, written);
+    log.raise_watermark(Slot(20)).await.unwrap();
+    log.destroy_below_watermark().await.unwrap();
+    // Garbage may land below the watermark, and nothing above it changes.
+    assert!(faults.held() > 0);
+    faults.deliver().await;
+    assert_eq!(laws::read_all(&log, 20).await, written[19..]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_laws_of_logs_hold_in_a_tikv_that_loses_replies() {
+    laws::all(async || {
+        let here = on_stand_in(|_| {}).await;
+        let lost = Fault::new(Rpc::Prewrite, Action::LoseReply { silent: false });
+        here.stand_in().faults().add(lost.with_probability(0.1)).unwrap();
+        Store(here)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_append_is_one_request_and_no_space_is_told() {
+    let here = on_stand_in(|_| {}).await;
+    let log = TikvLog::keeping(here.tikv.clone(), |_| false);
+    log.append(Slot(1), laws::record(1, 0, 1 << 20)).await.unwrap();
+    here.stand_in().reset_requests();
+    log.append(Slot(2), laws::record(2, 0, 4 << 20)).await.unwrap();
+    let requests = here.stand_in().requests();
+    assert_eq!(requests.get(&Rpc::Prewrite), Some(&1), "{requests:?}");
+    assert_eq!(requests.get(&Rpc::Commit), None, "{requests:?}");
+    assert_eq!(here.stand_in().sizes().locks, 0);
+    let error = tikv_stand_in::RegionFault::DiskFull;
+    let faults = here.stand_in().faults();
+    faults.add(Fault::new(Rpc::Prewrite, Action::Region { error })).unwrap();
+    let answer = log.append(Slot(3), laws::record(3, 0, 100)).await;
+    assert!(matches!(answer, Err(AppendError::Full(_))), "{answer:?}");
 }
