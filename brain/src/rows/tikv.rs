@@ -17,6 +17,23 @@ pub use self::snapshot::TikvSnapshot;
 use super::{Change, Rows, RowsError, Step, check_keys};
 use crate::tikv::{Error, Limits, Mutation, Tikv, Written};
 
+/// Reads at a timestamp. A lock that stays is a dead writer's, or of one that is deposed: whoever writes the rows takes no
+/// timestamp while a change is under way. Such a transaction is ended, and if it was alive after all, its writer repeats it.
+macro_rules! settled {
+    ($tikv:expr, $at:expr, $read:expr) => {
+        match $read.await {
+            Err($crate::tikv::Error::Locked(_)) => {
+                let (from, to) = $tikv.keys().whole();
+                match $tikv.end_transactions($at, &from, &to).await {
+                    Ok(()) => $read.await,
+                    Err(error) => Err(error),
+                }
+            }
+            outcome => outcome,
+        }
+    };
+}
+
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -79,7 +96,8 @@ impl Rows for TikvRows {
     async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
         let tikv = &self.shared.tikv;
         let now = tikv.timestamp().await.map_err(failed)?;
-        tikv.get(now, &tikv.keys().fence()).await.map_err(failed)
+        let fence = tikv.keys().fence();
+        settled!(tikv, now, tikv.get(now, &fence)).map_err(failed)
     }
 
     async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {

@@ -20,7 +20,7 @@ pub(crate) enum Error {
     /// The request or the reply is larger than what may be sent.
     #[error("too large for one message")]
     TooLarge(#[source] anyhow::Error),
-    /// A lock stands in the way.
+    /// A lock stands in the way, longer than a writer takes.
     #[error("locked by another transaction")]
     Locked(#[source] anyhow::Error),
     /// The same may succeed later. Whether it had an effect is not known.
@@ -42,7 +42,7 @@ pub(super) enum Health {
 impl Error {
     /// The same call may succeed a little later.
     pub(super) fn may_pass(&self) -> bool {
-        matches!(self, Error::Locked(_) | Error::Unreachable(_))
+        matches!(self, Error::Unreachable(_))
     }
 
     pub(super) fn unreachable(reason: &'static str) -> Error {
@@ -139,7 +139,8 @@ impl Verdict {
 fn of_key(error: &ProtoKeyError) -> Kind {
     if error.conflict.is_some() || error.already_exist.is_some() {
         Kind::Conflict
-    } else if error.locked.is_some() {
+    } else if error.locked.is_some() || error.txn_not_found.is_some() {
+        // The second: a lock whose transaction has left no trace where it should be. Time decides it, or we do.
         Kind::Locked
     } else if error.abort.contains("ommitted") {
         Kind::Committed

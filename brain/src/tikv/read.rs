@@ -38,14 +38,14 @@ pub(crate) struct Range {
     pub(crate) backward: bool,
 }
 
-/// What every transaction has in common: nothing runs on behind it, and readers outwait a lock for some seconds.
+/// What every transaction has in common: nothing runs on behind it, and a lock in its way is outwaited for about a second.
 pub(super) fn options() -> TransactionOptions {
     TransactionOptions::new_optimistic()
         .drop_check(CheckLevel::None)
         .heartbeat_option(HeartbeatOption::NoHeartbeat)
         .retry_options(RetryOptions {
             region_backoff: Backoff::no_jitter_backoff(2, 500, 10),
-            lock_backoff: Backoff::no_jitter_backoff(2, 200, 40),
+            lock_backoff: Backoff::no_jitter_backoff(2, 200, 12),
         })
 }
 

@@ -15,6 +15,11 @@ pub(crate) struct Connected {
 }
 
 impl Connected {
+    /// The prefix of the store.
+    pub(crate) fn prefix(&self) -> Vec<u8> {
+        self.tikv.shared.options.key_prefix.clone()
+    }
+
     /// What this runs on, for tests that want something to go wrong.
     pub(crate) fn stand_in(&self) -> &StandIn {
         self.stand_in

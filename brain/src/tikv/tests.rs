@@ -84,14 +84,14 @@ async fn a_pd_that_hangs_fails_calls_in_time_and_is_forgotten_when_it_returns() 
     .await;
     let cell = here.tikv.cell("test");
     assert!(won(&cell, None, "before").await);
-    here.stand_in().pause(StandIn::PD).unwrap();
+    here.stand_in().pause(StandIn::PD, true).unwrap();
     for _ in 0..8 {
         let begun = Instant::now();
         assert!(cell.get().await.is_err());
         assert!(here.tikv.timestamp().await.is_err());
         assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     }
-    here.stand_in().resume(StandIn::PD).unwrap();
+    here.stand_in().pause(StandIn::PD, false).unwrap();
     comes_back(&cell).await;
 }
 

@@ -102,8 +102,11 @@ impl Tikv {
             // all keys could tear it, if the fence was committed.
             let begun = Ts(begun.into_inner());
             if begun.0 > 0 {
-                let end = Bytes::from([fence.as_ref(), &[0]].concat());
-                if let Err(error) = self.end_transactions(begun, fence, &end).await {
+                let (from, to) = match error {
+                    Error::Locked(_) => self.keys().whole(),
+                    _ => (fence.clone(), Bytes::from([fence.as_ref(), &[0]].concat())),
+                };
+                if let Err(error) = self.end_transactions(begun, &from, &to).await {
                     tracing::debug!(error = &error as &dyn std::error::Error, "cannot end a failed write");
                 }
             }

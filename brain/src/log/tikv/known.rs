@@ -56,6 +56,9 @@ impl Known {
             Some((_, run)) => from.max(run.end),
             None => from,
         };
+        if next >= to {
+            return gaps;
+        }
         for (&start, run) in self.runs.range(next..to) {
             if start > next {
                 gaps.push((next, start));
@@ -72,7 +75,7 @@ impl Known {
     pub(super) fn between_kept(&self, from: u64, to: u64) -> Vec<(u64, u64)> {
         let mut ranges = Vec::new();
         let mut next = from;
-        for &kept in self.kept.range(from..to) {
+        for &kept in self.kept.range(from..to.max(from)) {
             if next < kept {
                 ranges.push((next, kept));
             }
@@ -118,6 +121,8 @@ mod tests {
         let known = known(&[5, 3, 4, 9, 4, 8, 1, 3]);
         assert_eq!(known.gaps(0, 12), [(0, 1), (2, 3), (6, 8), (10, 12)]);
         assert_eq!(known.gaps(4, 6), []);
+        assert_eq!(known.gaps(3, 4), []);
+        assert_eq!(known.gaps(7, 7), []);
         assert_eq!(known.gaps(5, 9), [(6, 8)]);
         assert_eq!(known.gaps(6, 7), [(6, 7)]);
         assert_eq!(known.bytes(), 60);

@@ -87,7 +87,7 @@ impl TikvSnapshot {
 
     async fn get_some(&self, keys: &[Bytes]) -> Result<Vec<(Bytes, Bytes)>, RowsError> {
         let tikv = &self.shared.tikv;
-        match tikv.get_many(self.at, keys).await {
+        match settled!(tikv, self.at, tikv.get_many(self.at, keys)) {
             Ok(found) => Ok(found),
             Err(Error::TooLarge(_)) if keys.len() > 1 => {
                 let (left, right) = keys.split_at(keys.len() / 2);
@@ -117,7 +117,7 @@ impl TikvSnapshot {
             backward,
         };
         let found = loop {
-            match tikv.scan(self.at, &range).await {
+            match settled!(tikv, self.at, tikv.scan(self.at, &range)) {
                 Ok(found) => break found,
                 Err(Error::TooLarge(_)) if range.limit > 1 => range.limit = (range.limit / 4).max(1),
                 Err(error) => return Err(failed(error)),
@@ -149,7 +149,8 @@ struct Part {
 impl Snapshot for TikvSnapshot {
     async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
         let tikv = &self.shared.tikv;
-        let value = tikv.get(self.at, &tikv.keys().fence()).await.map_err(failed)?;
+        let fence = tikv.keys().fence();
+        let value = settled!(tikv, self.at, tikv.get(self.at, &fence)).map_err(failed)?;
         self.check_age()?;
         Ok(value)
     }
@@ -159,7 +160,8 @@ impl Snapshot for TikvSnapshot {
         if key.len() > tikv.keys().max_row_len() {
             return Ok(None);
         }
-        let value = tikv.get(self.at, &tikv.keys().row(key)).await.map_err(failed)?;
+        let row = tikv.keys().row(key);
+        let value = settled!(tikv, self.at, tikv.get(self.at, &row)).map_err(failed)?;
         self.check_age()?;
         Ok(value)
     }

@@ -1,10 +1,10 @@
 use std::time::Instant as Wall;
 
 use tikv_stand_in::{Action, Fault, Rpc};
-use tokio::task::JoinSet;
 
 use super::*;
 use crate::rows::{Snapshot, laws};
+use crate::tikv::Options;
 use crate::tikv::testing::{self, Connected, on_stand_in};
 
 const LOST: Action = Action::LoseReply { silent: false };
@@ -94,14 +94,19 @@ async fn a_writer_that_vanished_in_the_middle_leaves_nothing_in_the_way() {
         // Of the pieces some have arrived.
         let skip = if rpc == Rpc::Prewrite { 2 } else { 0 };
         let id = faults.add(hang.after(skip)).unwrap();
-        let mut writer = JoinSet::new();
-        let killed = rows.clone();
-        writer.spawn(async move { killed.apply(Some(fence(0)), fence(1), many("killed")).await });
+        // In a runtime of its own, which ends with all that it has under way, as a process does.
+        let killed = tokio::runtime::Runtime::new().unwrap();
+        let options = Options::new(vec![here.stand_in().pd()], here.prefix());
+        killed.spawn(async move {
+            let (tikv, _keeper) = Tikv::connect(options).await.unwrap();
+            TikvRows::new(tikv)
+                .apply(Some(fence(0)), fence(1), many("killed"))
+                .await
+        });
         while faults.happened(id) == Some(0) || here.stand_in().sizes().locks == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        writer.abort_all();
-        while writer.join_next().await.is_some() {}
+        killed.shutdown_background();
         faults.clear();
         let begun = Wall::now();
         let successor = TikvRows::new(here.tikv.clone());
@@ -137,7 +142,7 @@ async fn what_a_deposed_writer_sent_brings_nothing_back_however_late_it_comes() 
 async fn stores_whose_prefixes_begin_alike_leave_each_other_alone() {
     let outer = on_stand_in(|options| options.key_prefix = b"p".to_vec()).await;
     let pd = outer.stand_in().pd();
-    let (inner, _keeper) = Tikv::connect(crate::tikv::Options::new(vec![pd], "pr")).await.unwrap();
+    let (inner, _keeper) = Tikv::connect(Options::new(vec![pd], "pr")).await.unwrap();
     let (a, b) = (TikvRows::new(outer.tikv.clone()), TikvRows::new(inner.clone()));
     a.apply(None, fence(1), vec![laws::put("ra", "a"), laws::put("r", "a")])
         .await
@@ -190,4 +195,25 @@ async fn no_space_and_values_too_long_are_told() {
     faults.clear();
     rows.apply(Some(fence(1)), fence(2), many("2")).await.unwrap();
     assert_eq!(rows.fence().await.unwrap(), Some(fence(2)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_a_dead_writer_leaves_late_does_not_stop_readers() {
+    let here = on_stand_in(|_| {}).await;
+    let rows = TikvRows::new(here.tikv.clone());
+    let faults = here.stand_in().faults();
+    rows.apply(None, fence(0), many("0")).await.unwrap();
+    // The piece with the fence is lost, the others arrive when the writer is gone and its successor has taken over.
+    let held = Fault::new(Rpc::Prewrite, Action::Late { after: None });
+    faults.add(held).unwrap();
+    let late = rows.apply(Some(fence(0)), fence(1), many("late"));
+    assert!(tokio::time::timeout(Duration::from_millis(300), late).await.is_err());
+    faults.clear();
+    let successor = TikvRows::new(here.tikv.clone());
+    successor.take_over().await.unwrap();
+    successor.apply(Some(fence(0)), fence(2), many("new")).await.unwrap();
+    faults.deliver().await;
+    check(&successor, "new").await;
+    successor.apply(Some(fence(2)), fence(3), many("newer")).await.unwrap();
+    check(&successor, "newer").await;
 }
