@@ -229,14 +229,23 @@ impl StandIn {
         Ok(self.shared.engine.change_regions(next).await??)
     }
 
-    /// Stops a process in its tracks, or lets it go on: SIGSTOP and SIGCONT.
-    pub fn pause(&self, process: u64, paused: bool) -> Result<(), CommandError> {
+    /// Stops a process in its tracks: SIGSTOP.
+    pub fn pause(&self, process: u64) -> Result<(), CommandError> {
+        self.set_open(process, false)
+    }
+
+    /// Lets a paused process go on: SIGCONT.
+    pub fn resume(&self, process: u64) -> Result<(), CommandError> {
+        self.set_open(process, true)
+    }
+
+    fn set_open(&self, process: u64, open: bool) -> Result<(), CommandError> {
         let gate = self
             .shared
             .gates
             .get(&process)
             .ok_or(CommandError::NoProcess(process))?;
-        gate.set_open(!paused);
+        gate.set_open(open);
         Ok(())
     }
 
@@ -253,6 +262,10 @@ impl StandIn {
 
     /// Brings a killed process back at its port.
     pub async fn revive(&self, process: u64) -> Result<(), CommandError> {
+        self.shared
+            .gates
+            .get(&process)
+            .ok_or(CommandError::NoProcess(process))?;
         Ok(self.start_listening(process).await?)
     }
 

@@ -33,8 +33,11 @@ pub(crate) enum Fate {
     Unknown,
 }
 
+/// What a map's `range` takes.
+type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
 /// The bounds of a span for a map's `range`, none when it is empty.
-pub(crate) fn bounds<'a>(start: &'a [u8], end: &'a [u8]) -> Option<(Bound<&'a [u8]>, Bound<&'a [u8]>)> {
+pub(crate) fn bounds<'a>(start: &'a [u8], end: &'a [u8]) -> Option<Range<'a>> {
     if end.is_empty() {
         return Some((Bound::Included(start), Bound::Unbounded));
     }

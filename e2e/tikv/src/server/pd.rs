@@ -89,7 +89,7 @@ macro_rules! pd_command {
                 None
             }
 
-            fn refused(_: errorpb::Error) -> Option<$reply> {
+            fn refused(_: Box<errorpb::Error>) -> Option<$reply> {
                 None
             }
 
