@@ -76,7 +76,7 @@ fn describe(failure: Failure) -> String {
     }
 }
 
-/// A running stand-in. Dropped, it ends, as kill -9 ends it.
+/// A running stand-in. Dropped, it ends soon; [`StandIn::stop`] waits for it.
 ///
 /// Processes are named by number: PD is [`StandIn::PD`], stores count from 1.
 #[derive(Debug)]
@@ -291,6 +291,14 @@ impl StandIn {
             self.start_listening(id).await?;
         }
         Ok(())
+    }
+
+    /// Ends, in order: all that was answered is in the data file, and both the file and the ports are free.
+    pub async fn stop(self) -> Result<(), CommandError> {
+        for endpoint in self.endpoints.lock().await.values_mut() {
+            endpoint.stop().await;
+        }
+        Ok(self.shared.engine.stop().await?)
     }
 
     async fn start_listening(&self, process: u64) -> Result<(), EndpointError> {

@@ -35,6 +35,9 @@ fn the_tail_after_the_last_sync_can_be_dropped() {
     journal.drop_tail(|batch| batches.push(batch)).unwrap();
     assert_eq!(batches, [batch(0), batch(1)]);
     journal.write(&[batch(3)]).unwrap();
+    let in_use = read(&directory.path().join("data")).unwrap_err();
+    assert!(matches!(in_use, JournalError::InUse(_)), "{in_use}");
+    drop(journal);
     assert_eq!(
         read(&directory.path().join("data")).unwrap(),
         [batch(0), batch(1), batch(3)]

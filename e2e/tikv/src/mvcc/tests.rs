@@ -566,6 +566,15 @@ fn collection_keeps_what_reads_above_the_safe_point_need_and_no_more() {
 }
 
 #[test]
+fn keys_are_counted_off_for_collection() {
+    let mut store = Store::new();
+    store.write(10, 20, vec![put("a", ""), put("b", ""), put("c", ""), put("d", "")]);
+    assert_eq!(store.tables.nth_key_after(b"", 2), Some(Bytes::from("c")));
+    assert_eq!(store.tables.nth_key_after(b"b", 1), Some(Bytes::from("c")));
+    assert_eq!(store.tables.nth_key_after(b"b", 3), None);
+}
+
+#[test]
 fn erasing_takes_everything_in_the_span() {
     let mut store = Store::new();
     store.write(10, 20, vec![put("a", "1"), put("b", "1"), put("c", "1")]);

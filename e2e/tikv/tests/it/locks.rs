@@ -44,8 +44,9 @@ async fn readers_roll_back_a_transaction_whose_time_is_over() {
     put(&client, &[("a", "before")]).await.unwrap();
     let txn = orphan(&stand_in, &client, 0).await;
     let started = txn.start_timestamp().version();
-    // Its time to live is three seconds: until then a reader waits, and gives up with the lock in its error.
-    let mut snapshot = crate::client::snapshot(&client).await;
+    // Its time to live is three seconds: until then a reader that does not wait has the lock in its error.
+    let now = client.current_timestamp().await.unwrap();
+    let mut snapshot = client.snapshot(now, once(two_phase()));
     let waited = snapshot.get("a".to_owned()).await.unwrap_err();
     assert!(matches!(waited, Error::ResolveLockError(_)), "{waited:?}");
     while client.current_timestamp().await.unwrap().version() >> 18 <= (started >> 18) + 3000 {
