@@ -60,6 +60,7 @@ async fn writes_find_their_way_after_a_split_and_a_move() {
     // By election, and then to a store that did not hold it.
     for store in [2, 4] {
         stand_in.move_region(b"n", store).await.unwrap();
+        assert_eq!(stand_in.regions()[1].leader, store);
         insert(&client, &format!("n{store}"), "1").await.unwrap();
     }
     put(&client, &[("b2", "1"), ("n5", "1")]).await.unwrap();

@@ -97,7 +97,7 @@ async fn a_data_file_carries_everything_to_the_next_run() {
 
 #[tokio::test]
 async fn every_write_takes_the_commit_latency_and_many_take_it_together() {
-    let latency = Duration::from_millis(50);
+    let latency = Duration::from_millis(100);
     let (_stand_in, client) = start_with(Options {
         commit_latency: latency,
         ..Options::default()
@@ -115,7 +115,7 @@ async fn every_write_takes_the_commit_latency_and_many_take_it_together() {
     let began = tokio::time::Instant::now();
     futures::future::try_join_all(txns).await.unwrap();
     let took = began.elapsed();
-    assert!(took >= latency && took < 16 * latency, "{took:?}");
+    assert!(took >= latency && took < 32 * latency, "{took:?}");
 }
 
 #[tokio::test]
