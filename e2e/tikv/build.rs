@@ -17,7 +17,17 @@ fn main() -> anyhow::Result<()> {
     println!("cargo:rerun-if-changed=build.rs");
     let files = protox::compile(["pdpb.proto", "keyspacepb.proto", "tikvpb.proto"], [&proto, &include])
         .with_context(|| format!("compile the messages in {}", proto.display()))?;
-    tonic_prost_build::configure()
+    let mut builder = tonic_prost_build::configure();
+    for field in [
+        "region_error",
+        "KvPair.error",
+        "GetResponse.error",
+        "ScanResponse.error",
+    ] {
+        // Errors are large and rare: inline, every pair of a scan would carry room for one.
+        builder = builder.boxed(field);
+    }
+    builder
         .build_client(false)
         .generate_default_stubs(true)
         .bytes(".")

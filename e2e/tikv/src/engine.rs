@@ -10,13 +10,16 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::change::{Batch, What};
+use crate::change::{Batch, Span, What};
 use crate::journal::JournalError;
 use crate::latches::Latches;
 use crate::mvcc::{Decision, Tables};
 use crate::proto::errorpb;
 use crate::regions::{Regions, RegionsError, refusal};
 use crate::replication::{Proposal, ProposeError, Replication, Tail};
+
+/// Keys from which versions are collected at a time.
+const COLLECT_BATCH: usize = 4096;
 
 /// Why a command did not come to an answer of its own.
 #[derive(Debug)]
@@ -92,7 +95,7 @@ impl Engine {
         decide: impl FnOnce(&Tables, u64) -> Decision<R>,
     ) -> Result<R, Failure> {
         let latches = self.latches.acquire(keys).await;
-        let (decision, pending) = {
+        let (decision, pending, generation) = {
             let mut tables = self.tables_mut();
             let mut decision = decide(&tables, self.max_ts.load(Ordering::SeqCst));
             let infos = std::mem::take(&mut decision.pending);
@@ -100,7 +103,7 @@ impl Engine {
             tables
                 .pending
                 .extend(infos.into_iter().map(|info| (info.key.clone(), info)));
-            (decision, pending)
+            (decision, pending, tables.generation)
         };
         if decision.changes.is_empty() {
             // What is still under way on other keys needs no waiting for: nothing of it was seen.
@@ -110,6 +113,7 @@ impl Engine {
         let batch = Batch::new(decision.changes);
         let proposal = Proposal {
             batch,
+            generation,
             pending,
             latches: Some(latches),
             applied,
@@ -132,8 +136,10 @@ impl Engine {
     pub(crate) async fn change(&self, changes: Vec<What>) -> Result<(), Failure> {
         let (applied, done) = oneshot::channel();
         let batch = Batch::new(changes);
+        let generation = self.read().generation;
         self.propose(Proposal {
             batch,
+            generation,
             pending: Vec::new(),
             latches: None,
             applied,
@@ -152,6 +158,29 @@ impl Engine {
             Ok(regions) => self.change(vec![What::Regions(regions)]).await.map(Ok),
             Err(error) => Ok(Err(error)),
         }
+    }
+
+    /// Raises the safe point and collects what lies below it, a part of the keys at a time: others get their turns.
+    pub(crate) async fn collect(&self, safe_point: u64) -> Result<(), Failure> {
+        self.change(vec![What::SafePoint(safe_point)]).await?;
+        let mut start = Bytes::new();
+        loop {
+            let end = self.read().nth_key_after(&start, COLLECT_BATCH).unwrap_or_default();
+            self.change(vec![What::Collect(Span {
+                start,
+                end: end.clone(),
+            })])
+            .await?;
+            if end.is_empty() {
+                return Ok(());
+            }
+            start = end;
+        }
+    }
+
+    /// Ends; what was proposed before is still applied. The data file is free afterwards.
+    pub(crate) async fn stop(&self) -> Result<(), Failure> {
+        Ok(self.replication.stop().await?)
     }
 
     pub(crate) async fn hold_sync(&self, hold: bool) -> Result<(), Failure> {

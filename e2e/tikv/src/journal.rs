@@ -3,7 +3,7 @@
 //! Only ever appended to. A record that is cut off at the end of the file was never answered and is dropped; a damaged
 //! one with anything behind it is an error.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -23,6 +23,8 @@ pub enum JournalError {
     Foreign(PathBuf),
     #[error("{path} is damaged at offset {offset}", path = path.display())]
     Damaged { path: PathBuf, offset: u64 },
+    #[error("{path} is in use by another stand-in", path = .0.display())]
+    InUse(PathBuf),
     #[error("cannot use {path}", path = path.display())]
     Io { path: PathBuf, source: io::Error },
 }
@@ -45,7 +47,7 @@ enum Record {
 }
 
 impl Journal {
-    /// Opens or creates the file and hands every batch in it to `replay`, in order. What was read is synced first.
+    /// Opens or creates the file, for this one alone, and hands every batch in it to `replay`, in order. What was read is synced first.
     pub(crate) fn open(path: &Path, replay: impl FnMut(Batch)) -> Result<Self, JournalError> {
         let io = |source| JournalError::Io {
             path: path.to_owned(),
@@ -59,6 +61,11 @@ impl Journal {
             .truncate(false)
             .open(path)
             .map_err(io)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(JournalError::InUse(path.to_owned())),
+            Err(TryLockError::Error(error)) => return Err(io(error)),
+        }
         let mut journal = Self {
             path: path.to_owned(),
             file,

@@ -9,6 +9,7 @@
 
 mod change;
 mod codec;
+pub mod control;
 mod engine;
 mod faults;
 mod gate;

@@ -60,20 +60,18 @@ impl Region {
     }
 
     /// The region error that names a key which lies elsewhere.
-    pub(crate) fn check_key(&self, key: &[u8]) -> Result<(), errorpb::Error> {
+    pub(crate) fn check_key(&self, key: &[u8]) -> Result<(), Box<errorpb::Error>> {
         if self.contains(key) {
             return Ok(());
         }
-        Err(errorpb::Error {
-            message: "key not in region".to_owned(),
-            key_not_in_region: Some(errorpb::KeyNotInRegion {
+        Err(refusal("key not in region", |error| {
+            error.key_not_in_region = Some(errorpb::KeyNotInRegion {
                 key: Bytes::copy_from_slice(key),
                 region_id: self.id,
                 start_key: encode_bound(&self.start).into(),
                 end_key: encode_bound(&self.end).into(),
-            }),
-            ..Default::default()
-        })
+            });
+        }))
     }
 }
 

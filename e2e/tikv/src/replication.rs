@@ -40,6 +40,8 @@ pub enum Tail {
 #[derive(Debug)]
 pub(crate) struct Proposal {
     pub(crate) batch: Batch,
+    /// Of the tables over which it was decided; it is dropped when they were read anew since.
+    pub(crate) generation: u64,
     /// Keys whose pending locks end with it.
     pub(crate) pending: Vec<Bytes>,
     pub(crate) latches: Option<Latched>,
@@ -52,6 +54,7 @@ enum Message {
     Proposal(Proposal),
     HoldSync(bool, oneshot::Sender<()>),
     Restart(Tail, oneshot::Sender<()>),
+    Stop(oneshot::Sender<()>),
 }
 
 /// Why a proposal was not taken.
@@ -90,6 +93,7 @@ impl Replication {
             blank,
             journal,
             latency,
+            generation: 0,
             holding: false,
             image: None,
         };
@@ -122,6 +126,11 @@ impl Replication {
     /// Reads the tables anew, after all that was proposed before.
     pub(crate) async fn restart(&self, tail: Tail) -> Result<(), ProposeError> {
         self.command(|done| Message::Restart(tail, done)).await
+    }
+
+    /// Ends the thread after all that was proposed before, and lets go of the data file.
+    pub(crate) async fn stop(&self) -> Result<(), ProposeError> {
+        self.command(Message::Stop).await
     }
 
     async fn command(&self, message: impl FnOnce(oneshot::Sender<()>) -> Message) -> Result<(), ProposeError> {
@@ -168,6 +177,7 @@ struct Replica {
     blank: Tables,
     journal: Option<Journal>,
     latency: Duration,
+    generation: u64,
     /// Answers do not wait for a sync.
     holding: bool,
     /// Without a file: the tables at the last sync.
@@ -179,15 +189,24 @@ impl Replica {
         while let Ok(first) = self.inbox.recv() {
             let mut messages = vec![first];
             messages.extend(self.inbox.try_iter().take(GROUP - 1));
-            if let Err(error) = self.handle(messages) {
-                // Whoever waits for an answer is told that the stand-in has stopped.
-                error!(error = &error as &dyn std::error::Error, "the data file cannot be used");
-                return;
+            // When this ends, whoever waits for an answer is told that the stand-in has stopped.
+            match self.handle(messages) {
+                Ok(None) => {}
+                Ok(Some(stopped)) => {
+                    drop(self);
+                    answer(stopped);
+                    return;
+                }
+                Err(error) => {
+                    error!(error = &error as &dyn std::error::Error, "the data file cannot be used");
+                    return;
+                }
             }
         }
     }
 
-    fn handle(&mut self, messages: Vec<Message>) -> Result<(), JournalError> {
+    /// Answers whom to tell that the thread has ended, if it shall.
+    fn handle(&mut self, messages: Vec<Message>) -> Result<Option<oneshot::Sender<()>>, JournalError> {
         let mut proposals = Vec::with_capacity(messages.len());
         for message in messages {
             match message {
@@ -202,13 +221,19 @@ impl Replica {
                     self.reload(tail)?;
                     answer(done);
                 }
+                Message::Stop(done) => {
+                    self.commit(proposals)?;
+                    return Ok(Some(done));
+                }
             }
         }
-        self.commit(proposals)
+        self.commit(proposals)?;
+        Ok(None)
     }
 
     /// Makes the proposals durable, then applies each when its latency is over.
-    fn commit(&mut self, proposals: Vec<Proposal>) -> Result<(), JournalError> {
+    fn commit(&mut self, mut proposals: Vec<Proposal>) -> Result<(), JournalError> {
+        proposals.retain(|proposal| proposal.generation == self.generation);
         if let Some(journal) = self.journal.as_mut().filter(|_| !proposals.is_empty()) {
             journal.write(proposals.iter().map(|proposal| &proposal.batch))?;
             if !self.holding {
@@ -262,6 +287,8 @@ impl Replica {
             (None, Tail::Keep) => read(&self.tables).clone(),
             (None, Tail::Drop) => self.image.clone().unwrap_or_else(|| read(&self.tables).clone()),
         };
+        self.generation += 1;
+        tables.generation = self.generation;
         tables.pending.clear();
         *write(&self.tables) = tables;
         Ok(())

@@ -76,7 +76,7 @@ fn describe(failure: Failure) -> String {
     }
 }
 
-/// A running stand-in. Dropped, it ends, as kill -9 ends it.
+/// A running stand-in. Dropped, it ends soon; [`StandIn::stop`] waits for it.
 ///
 /// Processes are named by number: PD is [`StandIn::PD`], stores count from 1.
 #[derive(Debug)]
@@ -229,14 +229,23 @@ impl StandIn {
         Ok(self.shared.engine.change_regions(next).await??)
     }
 
-    /// Stops a process in its tracks, or lets it go on: SIGSTOP and SIGCONT.
-    pub fn pause(&self, process: u64, paused: bool) -> Result<(), CommandError> {
+    /// Stops a process in its tracks: SIGSTOP.
+    pub fn pause(&self, process: u64) -> Result<(), CommandError> {
+        self.set_open(process, false)
+    }
+
+    /// Lets a paused process go on: SIGCONT.
+    pub fn resume(&self, process: u64) -> Result<(), CommandError> {
+        self.set_open(process, true)
+    }
+
+    fn set_open(&self, process: u64, open: bool) -> Result<(), CommandError> {
         let gate = self
             .shared
             .gates
             .get(&process)
             .ok_or(CommandError::NoProcess(process))?;
-        gate.set_open(!paused);
+        gate.set_open(open);
         Ok(())
     }
 
@@ -253,6 +262,10 @@ impl StandIn {
 
     /// Brings a killed process back at its port.
     pub async fn revive(&self, process: u64) -> Result<(), CommandError> {
+        self.shared
+            .gates
+            .get(&process)
+            .ok_or(CommandError::NoProcess(process))?;
         Ok(self.start_listening(process).await?)
     }
 
@@ -278,6 +291,14 @@ impl StandIn {
             self.start_listening(id).await?;
         }
         Ok(())
+    }
+
+    /// Ends, in order: all that was answered is in the data file, and both the file and the ports are free.
+    pub async fn stop(self) -> Result<(), CommandError> {
+        for endpoint in self.endpoints.lock().await.values_mut() {
+            endpoint.stop().await;
+        }
+        Ok(self.shared.engine.stop().await?)
     }
 
     async fn start_listening(&self, process: u64) -> Result<(), EndpointError> {

@@ -35,6 +35,9 @@ fn the_tail_after_the_last_sync_can_be_dropped() {
     journal.drop_tail(|batch| batches.push(batch)).unwrap();
     assert_eq!(batches, [batch(0), batch(1)]);
     journal.write(&[batch(3)]).unwrap();
+    let in_use = read(&directory.path().join("data")).unwrap_err();
+    assert!(matches!(in_use, JournalError::InUse(_)), "{in_use}");
+    drop(journal);
     assert_eq!(
         read(&directory.path().join("data")).unwrap(),
         [batch(0), batch(1), batch(3)]
@@ -52,7 +55,8 @@ fn a_torn_last_record_is_dropped_and_damage_before_it_refused() {
         assert_eq!(read(&path).unwrap(), [batch(0), batch(1)], "{cut} bytes cut off");
     }
     let mut damaged = whole.clone();
-    damaged[MAGIC.len() + HEADER] ^= 1;
+    // The last byte of the first of three equal lengths: still a batch, but another one.
+    damaged[MAGIC.len() + (whole.len() - MAGIC.len()) / 3 - 1] ^= 1;
     std::fs::write(&path, damaged).unwrap();
     let error = read(&path).unwrap_err();
     assert!(error.to_string().ends_with("is damaged at offset 8"), "{error}");

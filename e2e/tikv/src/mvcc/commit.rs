@@ -27,10 +27,10 @@ pub(crate) fn commit(tables: &Tables, request: &CommitRequest) -> Decision<Commi
                 key: key.clone(),
                 min_commit_ts,
             };
-            return refused(KeyError {
+            return refused(Box::new(KeyError {
                 commit_ts_expired: Some(expired),
                 ..Default::default()
-            });
+            }));
         }
         changes.push(What::Unlock(lock.info.key.clone()));
         changes.push(tables.committed(lock, commit_ts));
@@ -44,9 +44,9 @@ pub(crate) fn commit(tables: &Tables, request: &CommitRequest) -> Decision<Commi
     )
 }
 
-fn refused(error: KeyError) -> Decision<CommitResponse> {
+fn refused(error: Box<KeyError>) -> Decision<CommitResponse> {
     Decision::unchanged(CommitResponse {
-        error: Some(error),
+        error: Some(*error),
         ..Default::default()
     })
 }
@@ -61,7 +61,7 @@ pub(crate) fn batch_rollback(tables: &Tables, request: &BatchRollbackRequest) ->
                 "Txn(Mvcc(Committed {{ start_ts: {start_ts}, commit_ts: {commit_ts} }}))"
             ));
             return Decision::unchanged(BatchRollbackResponse {
-                error: Some(error),
+                error: Some(*error),
                 ..Default::default()
             });
         }

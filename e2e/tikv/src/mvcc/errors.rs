@@ -2,36 +2,30 @@
 
 use bytes::Bytes;
 
-use crate::proto::kvrpcpb::{self, KeyError, LockInfo, write_conflict};
+use crate::proto::kvrpcpb::{AlreadyExist, KeyError, LockInfo, WriteConflict, write_conflict};
 
-pub(super) fn locked(info: &LockInfo) -> KeyError {
-    KeyError {
-        locked: Some(info.clone()),
-        ..Default::default()
-    }
+fn key_error(fill: impl FnOnce(&mut KeyError)) -> Box<KeyError> {
+    let mut error = Box::new(KeyError::default());
+    fill(&mut error);
+    error
 }
 
-pub(super) fn already_exists(key: &Bytes) -> KeyError {
-    KeyError {
-        already_exist: Some(kvrpcpb::AlreadyExist { key: key.clone() }),
-        ..Default::default()
-    }
+pub(super) fn locked(info: &LockInfo) -> Box<KeyError> {
+    key_error(|error| error.locked = Some(info.clone()))
+}
+
+pub(super) fn already_exists(key: &Bytes) -> Box<KeyError> {
+    key_error(|error| error.already_exist = Some(AlreadyExist { key: key.clone() }))
 }
 
 /// The transaction must not go on.
-pub(super) fn abort(message: String) -> KeyError {
-    KeyError {
-        abort: message,
-        ..Default::default()
-    }
+pub(super) fn abort(message: String) -> Box<KeyError> {
+    key_error(|error| error.abort = message)
 }
 
 /// The transaction may begin again.
-pub(super) fn retryable(message: String) -> KeyError {
-    KeyError {
-        retryable: message,
-        ..Default::default()
-    }
+pub(super) fn retryable(message: String) -> Box<KeyError> {
+    key_error(|error| error.retryable = message)
 }
 
 /// What stands in the way of a transaction on a key.
@@ -39,13 +33,13 @@ pub(super) struct Conflict<'a> {
     pub(super) start_ts: u64,
     pub(super) key: &'a Bytes,
     pub(super) primary: &'a Bytes,
-    /// Of the other transaction.
+    /// Start and commit timestamp of the other transaction.
     pub(super) other: (u64, u64),
     pub(super) reason: write_conflict::Reason,
 }
 
-pub(super) fn conflict(of: &Conflict<'_>) -> KeyError {
-    let conflict = kvrpcpb::WriteConflict {
+pub(super) fn conflict(of: &Conflict<'_>) -> Box<KeyError> {
+    let conflict = WriteConflict {
         start_ts: of.start_ts,
         conflict_ts: of.other.0,
         conflict_commit_ts: of.other.1,
@@ -54,9 +48,8 @@ pub(super) fn conflict(of: &Conflict<'_>) -> KeyError {
         reason: of.reason.into(),
     };
     // Older clients read the text, newer ones the message: TiKV sends both.
-    KeyError {
-        retryable: format!("write conflict: {conflict:?}"),
-        conflict: Some(conflict),
-        ..Default::default()
-    }
+    key_error(|error| {
+        error.retryable = format!("write conflict: {conflict:?}");
+        error.conflict = Some(conflict);
+    })
 }

@@ -24,7 +24,7 @@ pub(crate) fn pessimistic_lock(tables: &Tables, request: &PessimisticLockRequest
             Ok(lock) => changes.extend(lock.map(What::Lock)),
             Err(error) => {
                 return Decision::unchanged(PessimisticLockResponse {
-                    errors: vec![error],
+                    errors: vec![*error],
                     ..Default::default()
                 });
             }
@@ -43,7 +43,11 @@ pub(crate) fn pessimistic_lock(tables: &Tables, request: &PessimisticLockRequest
     Decision::new(reply, changes)
 }
 
-fn lock_key(tables: &Tables, request: &PessimisticLockRequest, mutation: &Mutation) -> Result<Option<Lock>, KeyError> {
+fn lock_key(
+    tables: &Tables,
+    request: &PessimisticLockRequest,
+    mutation: &Mutation,
+) -> Result<Option<Lock>, Box<KeyError>> {
     let start_ts = request.start_version;
     match tables.locks.get(&mutation.key) {
         Some(lock) if lock.info.lock_version != start_ts => return Err(errors::locked(&lock.info)),

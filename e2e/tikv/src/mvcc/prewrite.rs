@@ -25,9 +25,9 @@ enum Step {
 /// Why a mutation cannot be done.
 enum Refusal {
     /// Another transaction's lock: all of them are reported at once.
-    Locked(KeyError),
+    Locked(Box<KeyError>),
     /// Anything else: reported alone.
-    Fatal(KeyError),
+    Fatal(Box<KeyError>),
 }
 
 /// Checks all mutations, then locks all keys, or commits them at once for a one-phase commit. `max_ts` is the highest
@@ -42,10 +42,10 @@ pub(crate) fn prewrite(tables: &Tables, request: &PrewriteRequest, max_ts: u64) 
             Ok(Step::Locked(ts)) => min_commit_ts = min_commit_ts.max(ts),
             Ok(Step::Checked) => {}
             Ok(Step::Committed(ts)) => return Decision::unchanged(committed(request, ts)),
-            Err(Refusal::Locked(error)) => reply.errors.push(error),
+            Err(Refusal::Locked(error)) => reply.errors.push(*error),
             Err(Refusal::Fatal(error)) => {
                 return Decision::unchanged(PrewriteResponse {
-                    errors: vec![error],
+                    errors: vec![*error],
                     ..Default::default()
                 });
             }

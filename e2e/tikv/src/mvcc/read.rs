@@ -37,7 +37,7 @@ impl<'a> Reader<'a> {
         data && older && !self.resolved.contains(&info.lock_version)
     }
 
-    fn check(&self, key: &[u8]) -> Result<(), KeyError> {
+    fn check(&self, key: &[u8]) -> Result<(), Box<KeyError>> {
         let lock = self.tables.locks.get(key).map(|lock| &lock.info);
         match lock
             .into_iter()
@@ -54,7 +54,7 @@ impl<'a> Reader<'a> {
         (newest.kind() == Kind::Put).then_some(&newest.value)
     }
 
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KeyError> {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Box<KeyError>> {
         self.check(key)?;
         Ok(self.value(self.tables.versions(key)).cloned())
     }

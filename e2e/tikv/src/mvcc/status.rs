@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 
-use super::errors;
 use super::tables::Fate;
 use super::{Decision, Tables};
 use crate::change::{Lock, What};
@@ -120,6 +119,6 @@ pub(super) fn not_found(start_ts: u64, primary_key: &Bytes) -> KeyError {
     };
     KeyError {
         txn_not_found: Some(not_found),
-        ..errors::abort(String::new())
+        ..Default::default()
     }
 }

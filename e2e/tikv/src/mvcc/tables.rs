@@ -23,6 +23,8 @@ pub(crate) struct Tables {
     /// Milliseconds since 1970.
     pub(crate) timestamp_window: u64,
     pub(crate) cluster: Option<u64>,
+    /// How often the tables were read anew; not kept.
+    pub(crate) generation: u64,
 }
 
 /// What became of a transaction on one key.
@@ -33,8 +35,11 @@ pub(crate) enum Fate {
     Unknown,
 }
 
+/// What a map's `range` takes.
+type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
 /// The bounds of a span for a map's `range`, none when it is empty.
-pub(crate) fn bounds<'a>(start: &'a [u8], end: &'a [u8]) -> Option<(Bound<&'a [u8]>, Bound<&'a [u8]>)> {
+pub(crate) fn bounds<'a>(start: &'a [u8], end: &'a [u8]) -> Option<Range<'a>> {
     if end.is_empty() {
         return Some((Bound::Included(start), Bound::Unbounded));
     }
@@ -51,6 +56,7 @@ impl Tables {
             safe_point: 0,
             timestamp_window: 0,
             cluster: None,
+            generation: 0,
         }
     }
 
@@ -147,6 +153,12 @@ impl Tables {
         let locks = self.locks.range::<[u8], _>(range);
         let theirs = locks.filter(|(_, lock)| transactions.contains_key(&lock.info.lock_version));
         theirs.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// The key that has `n` others between itself and `start`, which it does not count.
+    pub(crate) fn nth_key_after(&self, start: &[u8], n: usize) -> Option<Bytes> {
+        let range = (Bound::Included(start), Bound::Unbounded);
+        self.writes.range::<[u8], _>(range).map(|(key, _)| key.clone()).nth(n)
     }
 
     pub(crate) fn apply(&mut self, change: What) {

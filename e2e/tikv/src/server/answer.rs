@@ -26,7 +26,7 @@ pub(super) trait Command: Clone + Send + Sync + 'static {
     fn context(&self) -> Option<&Context>;
 
     /// The answer that is nothing but a region error, for those that go to a region.
-    fn refused(error: errorpb::Error) -> Option<Self::Reply>;
+    fn refused(error: Box<errorpb::Error>) -> Option<Self::Reply>;
 
     /// Does it.
     fn run(self, at: Process) -> impl Future<Output = Result<Self::Reply, Status>> + Send;
@@ -80,7 +80,7 @@ async fn suffer<C: Command>(at: &Process, command: C, action: Action) -> Result<
         }
         Action::Region { error } => {
             let error = region_error(at, command.context(), error);
-            C::refused(*error).ok_or_else(|| Status::internal("no region error for this kind of request"))
+            C::refused(error).ok_or_else(|| Status::internal("no region error for this kind of request"))
         }
     }
 }

@@ -35,7 +35,7 @@ pub(super) trait Regional: Clone + Send + Sync + 'static {
         0
     }
 
-    fn refused(error: errorpb::Error) -> Self::Reply;
+    fn refused(error: Box<errorpb::Error>) -> Self::Reply;
 
     fn execute(self, engine: &Engine, region: Region) -> impl Future<Output = Result<Self::Reply, Failure>> + Send;
 }
@@ -52,7 +52,7 @@ impl<R: Regional> Command for R {
         Regional::context(self)
     }
 
-    fn refused(error: errorpb::Error) -> Option<Self::Reply> {
+    fn refused(error: Box<errorpb::Error>) -> Option<Self::Reply> {
         Some(<R as Regional>::refused(error))
     }
 
@@ -63,7 +63,7 @@ impl<R: Regional> Command for R {
             Err(error) => Err(Failure::Region(error)),
         };
         outcome.or_else(|failure| match failure {
-            Failure::Region(error) => Ok(<R as Regional>::refused(*error)),
+            Failure::Region(error) => Ok(<R as Regional>::refused(error)),
             Failure::Call(status) => Err(status),
         })
     }
@@ -139,7 +139,7 @@ macro_rules! regional {
                 size(self)
             }
 
-            fn refused(error: errorpb::Error) -> $reply {
+            fn refused(error: Box<errorpb::Error>) -> $reply {
                 let mut reply = <$reply>::default();
                 reply.region_error = Some(error);
                 reply
@@ -227,7 +227,7 @@ impl Command for kv::UnsafeDestroyRangeRequest {
         self.context.as_ref()
     }
 
-    fn refused(_: errorpb::Error) -> Option<Self::Reply> {
+    fn refused(_: Box<errorpb::Error>) -> Option<Self::Reply> {
         None
     }
 

@@ -1,11 +1,12 @@
 //! The gRPC services of PD, as far as clients call them: members, timestamps, regions, stores, safe point, keyspaces.
 
+use std::sync::Arc;
+
 use futures::stream::{BoxStream, StreamExt, try_unfold};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::answer::{Command, answer};
 use super::shared::{PD, Process};
-use crate::change::{Span, What};
 use crate::engine::Failure;
 use crate::faults::Action;
 use crate::proto::keyspacepb::keyspace_server::Keyspace;
@@ -89,7 +90,7 @@ macro_rules! pd_command {
                 None
             }
 
-            fn refused(_: errorpb::Error) -> Option<$reply> {
+            fn refused(_: Box<errorpb::Error>) -> Option<$reply> {
                 None
             }
 
@@ -144,16 +145,18 @@ pd_command!(GetAllStores, pdpb::GetAllStoresRequest => pdpb::GetAllStoresRespons
 
 pd_command!(UpdateGcSafePoint, pdpb::UpdateGcSafePointRequest => pdpb::UpdateGcSafePointResponse, |request, at| {
     check_cluster(at, request.header.as_ref())?;
-    let engine = &at.shared.engine;
-    // Stores collect in their own time; here at once, so that whoever reads below the safe point meets the holes.
-    let changes = vec![What::SafePoint(request.safe_point), What::Collect(Span::default())];
-    if request.safe_point > engine.read().safe_point {
-        engine.change(changes).await.map_err(|failure| match failure {
+    if request.safe_point > at.shared.engine.read().safe_point {
+        // Stores collect in their own time; here before the answer, so that whoever reads below the safe point meets
+        // the holes. It is carried to its end also when the caller leaves.
+        let shared = Arc::clone(&at.shared);
+        let collected = at.shared.late.spawn(async move { shared.engine.collect(request.safe_point).await });
+        let collected = collected.await.map_err(|error| Status::internal(error.to_string()))?;
+        collected.map_err(|failure| match failure {
             Failure::Region(error) => Status::unavailable(error.message),
             Failure::Call(status) => status,
         })?;
     }
-    let new_safe_point = engine.read().safe_point;
+    let new_safe_point = at.shared.engine.read().safe_point;
     Ok(pdpb::UpdateGcSafePointResponse { header: header(at), new_safe_point })
 });
 

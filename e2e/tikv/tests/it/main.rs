@@ -3,4 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod client;
+mod faults;
+mod locks;
+mod program;
+mod regions;
+mod restarts;
+mod space;
+mod tls;
 mod transactions;
