@@ -5,7 +5,10 @@ const TYPE_BYTES: i32 = 12;
 
 fn main() -> anyhow::Result<()> {
     println!("cargo:rerun-if-changed=proto");
-    let mut files = protox::compile(["proto/rpc.proto"], ["proto"])?;
+    let mut files = protox::compile(
+        ["rpc", "auth", "lock", "election", "peer"].map(|name| format!("proto/{name}.proto")),
+        ["proto"],
+    )?;
     // An event goes to many watchers and is encoded once: `WatchResponse.events` takes events that are encoded
     // already. On the wire a message field and a `bytes` field are the same, so the .proto file stays as it is.
     let events = files
@@ -18,7 +21,7 @@ fn main() -> anyhow::Result<()> {
         .ok_or_else(|| anyhow::anyhow!("proto/rpc.proto has no field WatchResponse.events"))?;
     events.r#type = Some(TYPE_BYTES);
     events.type_name = None;
-    // The client is for tests: nothing in the product dials another member by this API.
+    // Members dial each other by this API, too.
     tonic_prost_build::configure()
         .build_client(true)
         .bytes(".")

@@ -3,7 +3,10 @@
 fn main() -> anyhow::Result<()> {
     const PROTO: &str = "../brain/proto";
     println!("cargo:rerun-if-changed={PROTO}");
-    let files = protox::compile([format!("{PROTO}/rpc.proto")], [PROTO])?;
+    let files = protox::compile(
+        ["rpc", "auth", "lock", "election"].map(|name| format!("{PROTO}/{name}.proto")),
+        [PROTO],
+    )?;
     tonic_prost_build::configure()
         .build_server(false)
         .bytes(".")

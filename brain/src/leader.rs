@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use crate::feed::{Feed, News};
 use crate::log::Log;
 use crate::log::writer::{OpenError as LogOpenError, WriteError};
 use crate::metrics::Metrics;
@@ -48,6 +49,8 @@ pub struct Leader<L, R: Rows, Q> {
     pub seat: Seat,
     /// Where watchers hear of what is committed.
     pub hub: Hub,
+    /// Where followers do.
+    pub feed: Feed,
     /// What bounds the store.
     pub space: Q,
     /// Bounds of the write path.
@@ -59,8 +62,8 @@ pub struct Leader<L, R: Rows, Q> {
 }
 
 impl<L: Log, R: Rows, Q: Space + Clone> Leader<L, R, Q> {
-    /// Leads until `stop`, then finishes what is queued and flushes; or until `lost`, and then stops where it stands.
-    /// `seen` says that this member itself knows that no older leader answers reads any more.
+    /// Leads until `stop`, then finishes what is queued and, where nobody else can, flushes; or until `lost`, and then stops where it stands.
+    /// `begun` is told when requests are taken. `seen` says that this member itself knows that no older leader answers reads any more.
     ///
     /// # Errors
     /// When log or rows fail, or are damaged. The member cannot go on then.
@@ -69,14 +72,15 @@ impl<L: Log, R: Rows, Q: Space + Clone> Leader<L, R, Q> {
         seen: bool,
         stop: &CancellationToken,
         lost: &CancellationToken,
+        begun: oneshot::Sender<()>,
     ) -> anyhow::Result<(Self, Ended)> {
-        let begun = tokio::select! {
+        let opened = tokio::select! {
             biased;
             () = lost.cancelled() => return Ok((self, Ended::Lost)),
             () = stop.cancelled() => return Ok((self, Ended::Stopped)),
-            begun = self.begin(seen) => begun,
+            opened = self.begin(seen) => opened,
         };
-        let Leadership { writer, fence, .. } = match begun {
+        let Leadership { writer, fence, .. } = match opened {
             Ok(leadership) => leadership,
             Err(error) if is_deposed(&error) => return Ok((self, Ended::Deposed)),
             Err(error) => return Err(error),
@@ -88,6 +92,8 @@ impl<L: Log, R: Rows, Q: Space + Clone> Leader<L, R, Q> {
             frozen,
             flushed: from_flush,
         };
+        // Whoever waits for it may be gone.
+        let _gone = begun.send(());
         let state = self.replica.state().clone();
         let sealed = self.replica.sealed();
         let background = Materializer::new(
@@ -100,8 +106,13 @@ impl<L: Log, R: Rows, Q: Space + Clone> Leader<L, R, Q> {
             (self.metrics.clone(), stop.clone()),
         );
         let publish = {
-            let hub = self.hub.clone();
-            move |committed| hub.publish(committed)
+            let (hub, feed) = (self.hub.clone(), self.feed.clone());
+            move |news| {
+                if let News::Batch(shown) = &news {
+                    hub.publish(shown.events.iter().cloned());
+                }
+                feed.tell(news);
+            }
         };
         let sequencer = Sequencer::new(
             self.engine.clone(),
@@ -128,11 +139,11 @@ impl<L: Log, R: Rows, Q: Space + Clone> Leader<L, R, Q> {
         };
         self.replica = replica;
         self.seat.leave();
-        // Stopped in order: what is acknowledged is flushed. Otherwise whoever leads next does that.
+        // Stopped in order: what is acknowledged is flushed, if nobody else can. Otherwise whoever leads next does that.
         let in_order = ended.is_ok() && failed.is_none() && !lost.is_cancelled();
         let flushed = match failed {
             Some(ended) => ended,
-            None if in_order => background.end().await.context("the flush")?,
+            None if in_order && self.lease.is_zero() => background.end().await.context("the flush")?,
             None => {
                 background.abort().await;
                 Ok(())
@@ -154,19 +165,25 @@ impl<L: Log, R: Rows, Q: Space + Clone> Leader<L, R, Q> {
             // It may be reading yet, and nobody saw its lock run out.
             tokio::time::sleep(before.lease).await;
         }
-        let history = LogHistory::new(log.clone(), self.replica.state().clone());
+        self.show_missed().await?;
+        Ok(leadership)
+    }
+}
+
+impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
+    /// Tells watchers what was read from the log.
+    pub(crate) async fn show_missed(&self) -> anyhow::Result<()> {
+        let newest = self.replica.revision();
+        if self.hub.revision() >= newest {
+            return Ok(());
+        }
+        let history = LogHistory::new(self.engine.0.clone(), self.replica.state().clone());
         match history.read(self.hub.revision() + 1, CHUNK).await {
-            Ok(missed)
-                if missed
-                    .last()
-                    .is_none_or(|last| last.revision == self.replica.revision()) =>
-            {
-                self.hub.publish(missed);
-            }
-            Ok(_) | Err(HistoryError::Compacted(_)) => self.hub.skip_to(self.replica.revision()),
+            Ok(missed) if missed.last().is_some_and(|last| last.revision == newest) => self.hub.publish(missed),
+            Ok(_) | Err(HistoryError::Compacted(_)) => self.hub.skip_to(newest),
             Err(error @ HistoryError::Unavailable(_)) => return Err(error.into()),
         }
-        Ok(leadership)
+        Ok(())
     }
 }
 

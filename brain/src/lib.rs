@@ -14,6 +14,7 @@ pub mod recent;
 pub mod replica;
 pub mod state;
 
+pub mod feed;
 pub mod lease;
 pub mod sequencer;
 pub mod watch;
@@ -47,6 +48,22 @@ pub mod pb {
     /// Keys, values and events.
     pub mod mvccpb {
         tonic::include_proto!("mvccpb");
+    }
+    /// What members say to each other.
+    pub mod peerpb {
+        tonic::include_proto!("peerpb");
+    }
+    /// Permissions and options of users.
+    pub mod authpb {
+        tonic::include_proto!("authpb");
+    }
+    /// Locks.
+    pub mod v3lockpb {
+        tonic::include_proto!("v3lockpb");
+    }
+    /// Elections.
+    pub mod v3electionpb {
+        tonic::include_proto!("v3electionpb");
     }
     /// Services, requests and responses.
     pub mod etcdserverpb {

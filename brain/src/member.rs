@@ -2,27 +2,42 @@
 
 use std::sync::Arc;
 
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
-use crate::api::cluster::ClusterService;
+use crate::api::auth::AuthService;
+use crate::api::cluster::{ClusterService, Members};
+use crate::api::contest::Contests;
+use crate::api::election::ElectionService;
 use crate::api::health::StoreHealth;
 use crate::api::kv::KvService;
 use crate::api::lease::LeaseService;
-use crate::api::maintenance::MaintenanceService;
+use crate::api::lock::LockService;
+use crate::api::maintenance::{MaintenanceService, MoveLeader};
+use crate::api::status::Error;
 use crate::api::store::Store;
 use crate::api::watch::{Options as WatchServiceOptions, WatchService};
+use crate::feed::Feed;
 use crate::flags::url::Url;
 use crate::flags::{Config, Quota};
 use crate::metrics::Metrics;
 use crate::pb::etcdserverpb as pb;
+use crate::pb::peerpb::peer_server::PeerServer;
+use crate::pb::v3electionpb::election_server::ElectionServer;
+use crate::pb::v3lockpb::lock_server::LockServer;
 use crate::rows::Rows;
 use crate::serve::Services;
 use crate::state::State;
 use crate::watch::{History, Hub};
+use leadership::Move;
+use peer::{Followers, PeerService};
 
+pub mod follow;
 pub mod leadership;
 pub mod lock;
+pub mod peer;
+pub mod peers;
 
 /// Bytes that the store occupies.
 pub type Size = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -39,6 +54,10 @@ pub struct Member<H, R: Rows> {
     pub has_leader: tokio::sync::watch::Receiver<bool>,
     /// Bytes that the store occupies.
     pub size: Size,
+    /// Who there is.
+    pub members: Members,
+    /// Where to ask that another member leads.
+    pub moves: mpsc::Sender<Move>,
     /// What is measured.
     pub metrics: Arc<Metrics>,
     /// Ends streams, so that clients leave.
@@ -53,6 +72,8 @@ pub fn services<H: History, R: Rows>(config: &Config, member: Member<H, R>) -> S
         history,
         has_leader,
         size,
+        members,
+        moves,
         metrics,
         leave,
     } = member;
@@ -70,14 +91,6 @@ pub fn services<H: History, R: Rows>(config: &Config, member: Member<H, R>) -> S
             stop: leave.clone(),
         },
     );
-    let texts = |urls: &[Url]| urls.iter().map(ToString::to_string).collect();
-    let member = pb::Member {
-        id: api.member_id,
-        name: config.name.clone(),
-        peer_ur_ls: texts(&config.initial_advertise_peer_urls),
-        client_ur_ls: texts(&config.advertise_client_urls),
-        is_learner: false,
-    };
     let quota = match config.limits.quota {
         Quota::Off => 0,
         Quota::Bytes(bytes) => bytes,
@@ -86,34 +99,46 @@ pub fn services<H: History, R: Rows>(config: &Config, member: Member<H, R>) -> S
         store: api.clone(),
         size: Arc::clone(&size),
         quota,
+        move_leader: move_leader(moves),
     };
-    let leases = LeaseService {
+    let leases = Arc::new(LeaseService {
         store: api.clone(),
         min_ttl: config.min_lease_ttl(),
         stop: leave.clone(),
         metrics: metrics.clone(),
-    };
-    let kv = KvService {
+    });
+    let kv = Arc::new(KvService {
         store: api.clone(),
+        stop: leave.clone(),
+    });
+    let contests = Arc::new(Contests {
+        kv: kv.clone(),
+        leases: leases.clone(),
+        hub: watched.clone(),
+        replay: watches.replay(),
         stop: leave,
-    };
+    });
     let cluster = ClusterService {
-        member,
+        id: api.member_id,
+        members,
         cluster_id: api.cluster_id,
         epoch: api.state.epoch_cell(),
     };
     metrics.server.set_identity(api.member_id);
     metrics.server.quota.set(i64::try_from(quota).unwrap_or(i64::MAX));
-    metrics.before_render(observe(api.state.clone(), watched, size));
+    metrics.before_render(observe(api.clone(), watched, size));
     let (_reporter, probes) = tonic_health::server::health_reporter();
     let max = config.limits.max_receive_bytes();
     let mut routes = Routes::builder();
     routes
-        .add_service(pb::kv_server::KvServer::new(kv).max_decoding_message_size(max))
-        .add_service(pb::lease_server::LeaseServer::new(leases).max_decoding_message_size(max))
+        .add_service(pb::kv_server::KvServer::from_arc(kv).max_decoding_message_size(max))
+        .add_service(pb::lease_server::LeaseServer::from_arc(leases).max_decoding_message_size(max))
         .add_service(pb::maintenance_server::MaintenanceServer::new(maintenance).max_decoding_message_size(max))
         .add_service(pb::cluster_server::ClusterServer::new(cluster).max_decoding_message_size(max))
         .add_service(watches.into_server())
+        .add_service(pb::auth_server::AuthServer::new(AuthService(api.clone())).max_decoding_message_size(max))
+        .add_service(LockServer::new(LockService(contests.clone())).max_decoding_message_size(max))
+        .add_service(ElectionServer::new(ElectionService(contests)).max_decoding_message_size(max))
         .add_service(probes);
     Services {
         routes: routes.routes(),
@@ -122,12 +147,82 @@ pub fn services<H: History, R: Rows>(config: &Config, member: Member<H, R>) -> S
     }
 }
 
+/// What is served to other members: their questions, and requests that they forward. Those go no further.
+pub fn peer_services<R: Rows>(
+    config: &Config,
+    store: Store<R>,
+    (feed, members, followers): (Feed, Members, Followers),
+    (metrics, stop): (Arc<Metrics>, CancellationToken),
+) -> Routes {
+    let here = Store {
+        elsewhere: store.elsewhere.clone().last(),
+        ..store
+    };
+    let peers = PeerService {
+        state: here.state.clone(),
+        feed,
+        elsewhere: here.elsewhere.clone(),
+        members,
+        followers,
+        stop: stop.clone(),
+    };
+    let leases = LeaseService {
+        store: here.clone(),
+        min_ttl: config.min_lease_ttl(),
+        stop: stop.clone(),
+        metrics,
+    };
+    let maintenance = MaintenanceService {
+        store: here.clone(),
+        size: Arc::new(|| 0),
+        quota: 0,
+        move_leader: move_leader(mpsc::channel(1).0),
+    };
+    let kv = KvService { store: here, stop };
+    let mut routes = Routes::builder();
+    routes
+        .add_service(PeerServer::new(peers).max_encoding_message_size(usize::MAX))
+        .add_service(pb::kv_server::KvServer::new(kv).max_decoding_message_size(usize::MAX))
+        .add_service(pb::lease_server::LeaseServer::new(leases))
+        .add_service(pb::maintenance_server::MaintenanceServer::new(maintenance));
+    routes.routes()
+}
+
+/// What this member says of itself.
+#[must_use]
+pub fn describe(config: &Config, id: u64) -> pb::Member {
+    let texts = |urls: &[Url]| urls.iter().map(ToString::to_string).collect();
+    pb::Member {
+        id,
+        name: config.name.clone(),
+        peer_ur_ls: texts(&config.initial_advertise_peer_urls),
+        client_ur_ls: texts(&config.advertise_client_urls),
+        is_learner: false,
+    }
+}
+
+/// Asks whoever leads here.
+fn move_leader(moves: mpsc::Sender<Move>) -> MoveLeader {
+    Arc::new(move |target| {
+        let moves = moves.clone();
+        Box::pin(async move {
+            let (reply, outcome) = oneshot::channel();
+            moves.send(Move { target, reply }).await.map_err(|_| Error::Stopped)?;
+            outcome.await.unwrap_or(Err(Error::Stopped))
+        })
+    })
+}
+
 /// Brings gauges up to date before they are shown.
-fn observe<R: Rows>(state: Arc<State<R>>, hub: Hub, size: Size) -> impl Fn(&Metrics) + Send + Sync {
+fn observe<R: Rows>(store: Store<R>, hub: Hub, size: Size) -> impl Fn(&Metrics) + Send + Sync {
     move |metrics| {
+        let state: &State<R> = &store.state;
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        metrics.server.has_leader.set(1);
-        metrics.server.is_leader.set(1);
+        metrics.server.has_leader.set(i64::from(store.leader() != 0));
+        metrics
+            .server
+            .is_leader
+            .set(i64::from(store.leader() == store.member_id));
         metrics.server.proposals_committed.set(gauge(state.committed().0));
         metrics.server.proposals_applied.set(gauge(state.committed().0));
         let view = state.view();

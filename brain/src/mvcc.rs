@@ -100,6 +100,9 @@ pub enum Error {
     /// The outcome is unknown: wholly there or wholly not.
     #[error("request timed out")]
     Timeout,
+    /// This member does not lead; nothing was done.
+    #[error("not leader")]
+    NotLeader,
     /// The server is stopping; nothing was done.
     #[error("server stopped")]
     Stopped,

@@ -12,13 +12,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::log::Slot;
+use crate::log::{Log, Slot};
 use crate::mvcc::apply::Applier;
 use crate::mvcc::record::Record;
 use crate::mvcc::view::View;
 use crate::mvcc::{Committed, KeyValue, Revision};
 use crate::recent::{Generation, Recent};
-use crate::rows::Rows;
+use crate::rows::{Rows, Snapshot};
 use crate::state::{State, since_boot};
 
 pub use lead::{Leadership, OpenError};
@@ -143,6 +143,7 @@ impl<R: Rows> Replica<R> {
         self.next = next;
         self.state.commit(base, first, next);
         self.publish(None);
+        self.state.show(next);
         events
     }
 
@@ -150,6 +151,7 @@ impl<R: Rows> Replica<R> {
     pub fn pass(&mut self, next: Slot) {
         self.next = next;
         self.state.commit(self.applier.revision, next, next);
+        self.state.show(next);
     }
 
     /// Ends the active generation and begins a new one. Answers with it, if there is something in it.
@@ -187,6 +189,36 @@ impl<R: Rows> Replica<R> {
             None => self.state.view().rows_revision,
         };
         self.publish(Some((flushed.snapshot, revision)));
+    }
+
+    /// Lets views read the rows as they are now, if they hold no more than what is applied.
+    ///
+    /// # Errors
+    /// When the rows fail.
+    pub async fn refresh(&mut self, rows: &R) -> Result<(), OpenError> {
+        let snapshot = rows.snapshot().await?;
+        let fence = load::read_fence(snapshot.fence().await?)?;
+        let marker = Slot(fence.marker);
+        if marker <= self.next && fence.reached() <= self.revision() {
+            self.state.set_deleted_up_to(fence.deleted_up_to);
+            let through = Some((marker, fence.reached()));
+            self.swap_rows(Flushed { through, snapshot });
+        }
+        Ok(())
+    }
+
+    /// Begins anew from rows, which are ahead: what lies between is not in the log any more. What is published goes on
+    /// from there.
+    ///
+    /// # Errors
+    /// As [`Replica::load`].
+    pub async fn rebase<L: Log>(&mut self, log: &L, rows: &R) -> Result<(), OpenError> {
+        let state = self.state.clone();
+        let mut fresh = Self::load(log, rows).await?;
+        state.replace(&fresh.state);
+        fresh.state = state;
+        *self = fresh;
+        Ok(())
     }
 
     fn publish(&self, rows: Option<(R::Snapshot, Revision)>) {

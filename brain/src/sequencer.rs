@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesOrdered;
@@ -19,12 +20,14 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use crate::feed::{News, Shown};
+use crate::log::frame::PART_HEADER;
 use crate::log::writer::{WriteError, Writer, append_until_known};
 use crate::log::{Log, Slot};
 use crate::metrics::Metrics;
+use crate::mvcc::LeaseId;
 use crate::mvcc::overlay::{Delta, Head};
 use crate::mvcc::record::{Change, Record};
-use crate::mvcc::{Committed, LeaseId};
 use crate::replica::{Flushed, Frozen, Replica};
 use crate::rows::Rows;
 use crate::state::{NOSPACE, State, since_boot};
@@ -76,6 +79,8 @@ struct UnderWay {
     batch: Batch,
     first: Slot,
     next: Slot,
+    /// The record, if it is in one slot.
+    payload: Option<Bytes>,
 }
 
 /// The task that owns the write path.
@@ -98,6 +103,8 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
     head: Head,
     /// Bytes of requests since space was looked at.
     unchecked: usize,
+    /// The NOSPACE alarm is on its way: it counts already.
+    is_raising: bool,
 }
 
 /// The channels of a sequencer.
@@ -114,10 +121,10 @@ impl<L, R, E, Q> Sequencer<L, R, E, Q>
 where
     L: Log,
     R: Rows,
-    E: FnMut(Vec<Arc<Committed>>) + Send + 'static,
+    E: FnMut(News) + Send + 'static,
     Q: Space,
 {
-    /// The writer of an epoch. `publish` is given every committed revision once, in order.
+    /// The writer of an epoch. `publish` is given every committed batch once, in order.
     pub fn new(
         (log, rows): (L, R),
         (replica, writer): (Replica<R>, Writer),
@@ -148,6 +155,7 @@ where
             deltas: VecDeque::new(),
             head,
             unchecked: 0,
+            is_raising: false,
         }
     }
 
@@ -180,7 +188,7 @@ where
             tokio::select! {
                 biased;
                 Some(committed) = self.under_way.next() => self.publish_batch(committed?).await?,
-                Some(flushed) = self.flushed.recv() => self.replica.swap_rows(flushed),
+                Some(flushed) = self.flushed.recv() => self.swap_rows(flushed),
                 _ = tick.tick() => self.tick().await?,
                 () = stop.cancelled(), if !stopping => {
                     self.commands.close();
@@ -214,7 +222,9 @@ where
         }
         self.unchecked += bytes;
         let full = self.unchecked >= CHECK_SPACE_EVERY && self.check_space();
-        let no_space = full || self.state.has_alarm(NOSPACE);
+        let is_raised = self.state.has_alarm(NOSPACE);
+        self.is_raising &= !is_raised;
+        let no_space = full || self.is_raising || is_raised;
         let mut builder = Builder::new(&self.state, self.deltas.iter().cloned().collect(), self.head, no_space);
         builder.prefetch(commands.iter()).await?;
         while let Some(command) = commands.pop_front() {
@@ -250,6 +260,10 @@ where
             batch.record.encode_raw(&mut bytes);
             self.writer.take_slots(bytes)
         };
+        let payload = match slots.as_slice() {
+            [(_, bytes)] => Some(bytes.slice(PART_HEADER..)),
+            _ => None,
+        };
         let next = self.writer.next();
         let log = self.log.clone();
         self.under_way.push_back(Box::pin(async move {
@@ -257,18 +271,35 @@ where
                 .into_iter()
                 .map(|(slot, bytes)| append_until_known(&log, slot, bytes));
             futures::future::try_join_all(appends).await?;
-            Ok(UnderWay { batch, first, next })
+            Ok(UnderWay {
+                batch,
+                first,
+                next,
+                payload,
+            })
         }));
     }
 
     /// Shows a committed batch to the world.
-    async fn publish_batch(&mut self, UnderWay { batch, first, next }: UnderWay) -> anyhow::Result<()> {
+    async fn publish_batch(&mut self, under_way: UnderWay) -> anyhow::Result<()> {
+        let UnderWay {
+            batch,
+            first,
+            next,
+            payload,
+        } = under_way;
         self.deltas.pop_front();
         if !batch.record.entries.is_empty() {
             let compacted = self.replica.compacted();
             count(&batch.record, &self.metrics);
             let events = self.replica.apply(batch.record, batch.superseded, (first, next));
-            (self.publish)(events.into_iter().map(Arc::new).collect());
+            let events = events.into_iter().map(Arc::new).collect();
+            (self.publish)(News::Batch(Shown {
+                first,
+                next,
+                payload,
+                events,
+            }));
             if self.replica.active_bytes() >= self.options.flush_bytes || self.replica.compacted() > compacted {
                 self.freeze().await?;
             }
@@ -293,16 +324,22 @@ where
                     permit.context("the flush ended")?.send(frozen);
                     return Ok(());
                 }
-                Some(flushed) = self.flushed.recv() => self.replica.swap_rows(flushed),
+                Some(flushed) = self.flushed.recv() => self.swap_rows(flushed),
             }
         }
+    }
+
+    fn swap_rows(&mut self, flushed: Flushed<R::Snapshot>) {
+        self.replica.swap_rows(flushed);
+        (self.publish)(News::Rows);
     }
 
     /// Whether space ran out; raises the alarm if it did.
     fn check_space(&mut self) -> bool {
         self.unchecked = 0;
         let full = self.space.exceeded(self.log.size() + self.rows.size());
-        if full && !self.state.has_alarm(NOSPACE) {
+        if full && !self.is_raising && !self.state.has_alarm(NOSPACE) {
+            self.is_raising = true;
             tracing::error!("no space left: puts are refused until space is made and the NOSPACE alarm is disarmed");
             let request = Request::Alarm(self.options.member, NOSPACE, true);
             self.own.push_back(Command {

@@ -40,6 +40,8 @@ pub struct State<R: Rows> {
     index: Mutex<Vec<(Revision, Slot)>>,
     /// The next slot: all before it are committed.
     committed: AtomicU64,
+    /// The next slot: all before it are in the view.
+    shown: watch::Sender<Slot>,
     deletion: watch::Sender<Deletion>,
     /// Something stored is damaged: reads and writes are refused.
     corrupt: AtomicBool,
@@ -55,10 +57,24 @@ impl<R: Rows> State<R> {
             alarms: Mutex::new(alarms),
             index: Mutex::default(),
             committed: AtomicU64::new(Slot::FIRST.0),
+            shown: watch::Sender::new(Slot::FIRST),
             deletion: watch::Sender::default(),
             corrupt: AtomicBool::new(false),
             epoch: Arc::default(),
         }
+    }
+
+    /// Shows what `other` shows, which nobody else sees.
+    pub fn replace(&self, other: &Self) {
+        self.view.store(other.view());
+        *self.leases() = std::mem::take(&mut *other.leases());
+        *self.alarms() = std::mem::take(&mut *other.alarms());
+        let index = std::mem::take(&mut *other.index.lock().unwrap_or_else(PoisonError::into_inner));
+        *self.index.lock().unwrap_or_else(PoisonError::into_inner) = index;
+        self.committed.store(other.committed().0, Ordering::Release);
+        self.show(other.committed());
+        self.set_deleted_up_to(other.deletion().borrow().up_to);
+        self.set_epoch(other.epoch());
     }
 
     /// The newest view.
@@ -103,6 +119,18 @@ impl<R: Rows> State<R> {
     /// The first slot that is not committed.
     pub fn committed(&self) -> Slot {
         Slot(self.committed.load(Ordering::Acquire))
+    }
+
+    /// Notes that all slots before `next` are in the view.
+    pub fn show(&self, next: Slot) {
+        self.shown.send_replace(next);
+    }
+
+    /// Waits until all slots before `slot` are in the view.
+    pub async fn shown(&self, slot: Slot) {
+        let mut shown = self.shown.subscribe();
+        // The sender is this state.
+        drop(shown.wait_for(|shown| *shown >= slot).await);
     }
 
     /// A slot at or before the batch that made `revision`; `None` when it is older than what was noted.

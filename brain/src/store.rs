@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 
+use crate::feed::Feed;
 use crate::leader::Leader;
-use crate::log::Log;
+use crate::log::{Log, Slot};
 use crate::metrics::Metrics;
 use crate::mvcc::history::LogHistory;
 use crate::replica::{OpenError, Replica, Tail};
@@ -36,6 +37,8 @@ pub struct Store<L, R: Rows> {
     pub sequencer: Handle,
     /// Where watchers hear of what is committed.
     pub hub: Hub,
+    /// Where followers do.
+    pub feed: Feed,
     /// Where they read what came before.
     pub history: LogHistory<L, R>,
 }
@@ -54,10 +57,12 @@ pub async fn open<L: Log, R: Rows, Q: Space + Clone>(
     let state = replica.state().clone();
     let (sequencer, seat) = Handle::new();
     let hub = Hub::new(options.watch, replica.revision());
+    let feed = Feed::new();
     let store = Store {
         state: state.clone(),
         sequencer,
         hub: hub.clone(),
+        feed: feed.clone(),
         history: LogHistory::new(log.clone(), state),
     };
     let leader = Leader {
@@ -65,6 +70,7 @@ pub async fn open<L: Log, R: Rows, Q: Space + Clone>(
         replica,
         seat,
         hub,
+        feed,
         space,
         options: options.sequencer,
         lease: options.lease,
@@ -78,7 +84,9 @@ async fn load<L: Log, R: Rows>(log: &L, rows: &R) -> Result<Replica<R>, OpenErro
     loop {
         let attempt = async {
             let mut replica = Replica::load(log, rows).await?;
-            Tail::new(log.clone(), &replica).catch_up(&mut replica).await?;
+            Tail::new(log.clone(), &replica)
+                .catch_up(&mut replica, Slot::FIRST)
+                .await?;
             Ok(replica)
         };
         match attempt.await {

@@ -11,3 +11,21 @@ pub mod mvccpb {
 pub mod etcdserverpb {
     tonic::include_proto!("etcdserverpb");
 }
+
+/// Permissions and options of users.
+#[allow(missing_docs, clippy::all, reason = "generated")]
+pub mod authpb {
+    tonic::include_proto!("authpb");
+}
+
+/// Locks.
+#[allow(missing_docs, clippy::all, reason = "generated")]
+pub mod v3lockpb {
+    tonic::include_proto!("v3lockpb");
+}
+
+/// Elections.
+#[allow(missing_docs, clippy::all, reason = "generated")]
+pub mod v3electionpb {
+    tonic::include_proto!("v3electionpb");
+}

@@ -1,16 +1,59 @@
-//! The service `etcdserverpb.Cluster` of a cluster of one.
+//! The service `etcdserverpb.Cluster`: who is a member is said by the configuration, not by requests.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use super::status::Error;
 use crate::flags::url::Url;
 use crate::pb::etcdserverpb as pb;
 
-/// The service of the only member.
+/// The members of the cluster, as far as they are known.
+#[derive(Debug, Clone)]
+pub struct Members(Arc<watch::Sender<BTreeMap<u64, pb::Member>>>);
+
+impl Members {
+    /// These.
+    #[must_use]
+    pub fn new(members: impl IntoIterator<Item = pb::Member>) -> Self {
+        let members = members.into_iter().map(|member| (member.id, member)).collect();
+        Self(Arc::new(watch::Sender::new(members)))
+    }
+
+    /// All of them, by id.
+    #[must_use]
+    pub fn list(&self) -> Vec<pb::Member> {
+        self.0.borrow().values().cloned().collect()
+    }
+
+    /// Follows who is known.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<BTreeMap<u64, pb::Member>> {
+        self.0.subscribe()
+    }
+
+    /// Notes what a member says of itself, or of others.
+    pub fn learn(&self, members: impl IntoIterator<Item = pb::Member>) {
+        self.0.send_if_modified(|known| {
+            let mut changed = false;
+            for member in members {
+                changed |= known.get(&member.id) != Some(&member);
+                known.insert(member.id, member);
+            }
+            changed
+        });
+    }
+}
+
+/// The service over what is known of the members.
 #[derive(Debug, Clone)]
 pub struct ClusterService {
-    /// The member. Its id is the one in headers.
-    pub member: pb::Member,
+    /// This member's id.
+    pub id: u64,
+    /// All members.
+    pub members: Members,
     /// The cluster's id.
     pub cluster_id: u64,
     /// The epoch, which takes the place of etcd's raft term.
@@ -28,7 +71,7 @@ impl pb::cluster_server::Cluster for ClusterService {
             return Err(Error::MemberBadUrls.into());
         }
         Err(Status::unimplemented(
-            "etcdserver: an embedded store has one member: it cannot be joined by another",
+            "etcdserver: members are those of --initial-cluster: start another one there",
         ))
     }
 
@@ -37,7 +80,9 @@ impl pb::cluster_server::Cluster for ClusterService {
         request: Request<pb::MemberRemoveRequest>,
     ) -> Result<Response<pb::MemberRemoveResponse>, Status> {
         self.known(request.get_ref().id)?;
-        Err(Status::unimplemented("etcdserver: the only member cannot be removed"))
+        Err(Status::unimplemented(
+            "etcdserver: members are those of --initial-cluster: stop this one and take it out there",
+        ))
     }
 
     async fn member_update(
@@ -54,13 +99,13 @@ impl pb::cluster_server::Cluster for ClusterService {
         // Like etcd's, this header has no revision.
         let header = pb::ResponseHeader {
             cluster_id: self.cluster_id,
-            member_id: self.member.id,
+            member_id: self.id,
             revision: 0,
             raft_term: self.epoch.load(std::sync::atomic::Ordering::Relaxed),
         };
         Ok(Response::new(pb::MemberListResponse {
             header: Some(header),
-            members: vec![self.member.clone()],
+            members: self.members.list(),
         }))
     }
 
@@ -75,7 +120,7 @@ impl pb::cluster_server::Cluster for ClusterService {
 
 impl ClusterService {
     fn known(&self, id: u64) -> Result<(), Error> {
-        if id == self.member.id {
+        if self.members.list().iter().any(|member| member.id == id) {
             Ok(())
         } else {
             Err(Error::MemberNotFound)

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use futures::Stream;
 use prost::Message;
 use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use super::store::Store;
@@ -34,7 +35,10 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
 
     async fn range(&self, request: Request<pb::RangeRequest>) -> Result<Response<pb::RangeResponse>, Status> {
         let op = request::range(request.get_ref())?;
-        let view = self.store.view()?;
+        let view = match request.get_ref().serializable {
+            true => self.store.view()?,
+            false => self.store.linearizable().await?,
+        };
         let result = view.range(&op).await.map_err(|error| self.store.failed(error))?;
         Ok(Response::new(response::range(self.store.header(view.revision), result)))
     }
@@ -49,10 +53,74 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
                 "etcdserver: a range stream has no order and no bounds of revisions",
             ));
         }
-        stream::open(self.store.clone(), op).map(|stream| Response::new(Box::pin(stream) as Self::RangeStreamStream))
+        let view = match request.get_ref().serializable {
+            true => self.store.view()?,
+            false => self.store.linearizable().await?,
+        };
+        stream::open(self.store.clone(), view, op)
+            .map(|stream| Response::new(Box::pin(stream) as Self::RangeStreamStream))
     }
 
     async fn put(&self, request: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
+        let there = |leader, request| async move {
+            let mut answer = client(leader).put(request).await?;
+            self.store.own(&mut answer.get_mut().header);
+            Ok(answer)
+        };
+        self.store
+            .elsewhere
+            .answer(request, |request| self.put_here(request), there)
+            .await
+    }
+
+    async fn delete_range(
+        &self,
+        request: Request<pb::DeleteRangeRequest>,
+    ) -> Result<Response<pb::DeleteRangeResponse>, Status> {
+        let there = |leader, request| async move {
+            let mut answer = client(leader).delete_range(request).await?;
+            self.store.own(&mut answer.get_mut().header);
+            Ok(answer)
+        };
+        self.store
+            .elsewhere
+            .answer(request, |request| self.delete_here(request), there)
+            .await
+    }
+
+    async fn txn(&self, request: Request<pb::TxnRequest>) -> Result<Response<pb::TxnResponse>, Status> {
+        if is_readonly(request.get_ref()) {
+            return self.txn_here(request).await;
+        }
+        let there = |leader, request| async move {
+            let mut answer = client(leader).txn(request).await?;
+            self.store.own(&mut answer.get_mut().header);
+            Ok(answer)
+        };
+        self.store
+            .elsewhere
+            .answer(request, |request| self.txn_here(request), there)
+            .await
+    }
+
+    async fn compact(
+        &self,
+        request: Request<pb::CompactionRequest>,
+    ) -> Result<Response<pb::CompactionResponse>, Status> {
+        let there = |leader, request| async move {
+            let mut answer = client(leader).compact(request).await?;
+            self.store.own(&mut answer.get_mut().header);
+            Ok(answer)
+        };
+        self.store
+            .elsewhere
+            .answer(request, |request| self.compact_here(request), there)
+            .await
+    }
+}
+
+impl<R: Rows> KvService<R> {
+    async fn put_here(&self, request: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
         let request = request.into_inner();
         let op = request::put(&request, &self.store.limits)?;
         let size = self.store.limits.check_size(request.encoded_len())?;
@@ -62,7 +130,7 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
         }
     }
 
-    async fn delete_range(
+    async fn delete_here(
         &self,
         request: Request<pb::DeleteRangeRequest>,
     ) -> Result<Response<pb::DeleteRangeResponse>, Status> {
@@ -79,7 +147,7 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
         }
     }
 
-    async fn txn(&self, request: Request<pb::TxnRequest>) -> Result<Response<pb::TxnResponse>, Status> {
+    async fn txn_here(&self, request: Request<pb::TxnRequest>) -> Result<Response<pb::TxnResponse>, Status> {
         let request = request.into_inner();
         let op = request::txn(&request, &self.store.limits)?;
         if op.is_readonly() {
@@ -92,7 +160,7 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
         }
     }
 
-    async fn compact(
+    async fn compact_here(
         &self,
         request: Request<pb::CompactionRequest>,
     ) -> Result<Response<pb::CompactionResponse>, Status> {
@@ -109,9 +177,7 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
             header: Some(self.store.header(answer.revision)),
         }))
     }
-}
 
-impl<R: Rows> KvService<R> {
     async fn write(&self, op: Op, size: usize) -> Result<(i64, OpResult), Status> {
         let Answer { revision, result } = self.store.ask(Command::Write(op), size).await?;
         result.map(|result| (revision, result)).ok_or_else(unexpected)
@@ -119,7 +185,7 @@ impl<R: Rows> KvService<R> {
 
     /// A txn that changes nothing needs no writer.
     async fn read_only(&self, op: TxnOp) -> Result<Response<pb::TxnResponse>, Status> {
-        let view = self.store.view()?;
+        let view = self.store.linearizable().await?;
         let mut evaluator = Evaluator {
             view: &view,
             leases: self.store.state.leases_mutex(),
@@ -140,6 +206,24 @@ impl<R: Rows> KvService<R> {
             _ => Err(unexpected()),
         }
     }
+}
+
+/// The same service of the leader. It has checked sizes as this one would.
+fn client(leader: Channel) -> pb::kv_client::KvClient<Channel> {
+    pb::kv_client::KvClient::new(leader)
+        .max_decoding_message_size(usize::MAX)
+        .max_encoding_message_size(usize::MAX)
+}
+
+/// Whether a txn changes nothing, whatever its compares say.
+fn is_readonly(txn: &pb::TxnRequest) -> bool {
+    use pb::request_op::Request;
+    let mut ops = txn.success.iter().chain(&txn.failure);
+    ops.all(|op| match &op.request {
+        Some(Request::RequestRange(_)) | None => true,
+        Some(Request::RequestTxn(txn)) => is_readonly(txn),
+        Some(Request::RequestPut(_) | Request::RequestDeleteRange(_)) => false,
+    })
 }
 
 /// An operation is always answered by a result of its kind.

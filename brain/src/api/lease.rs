@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_stream::try_stream;
 use futures::Stream;
 use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::status::Error;
@@ -38,6 +39,91 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         &self,
         request: Request<pb::LeaseGrantRequest>,
     ) -> Result<Response<pb::LeaseGrantResponse>, Status> {
+        let there = |leader, request| async move {
+            let mut answer = client(leader).lease_grant(request).await?;
+            self.store.own(&mut answer.get_mut().header);
+            Ok(answer)
+        };
+        self.store
+            .elsewhere
+            .answer(request, |request| self.grant_here(request), there)
+            .await
+    }
+
+    async fn lease_revoke(
+        &self,
+        request: Request<pb::LeaseRevokeRequest>,
+    ) -> Result<Response<pb::LeaseRevokeResponse>, Status> {
+        let there = |leader, request| async move {
+            let mut answer = client(leader).lease_revoke(request).await?;
+            self.store.own(&mut answer.get_mut().header);
+            Ok(answer)
+        };
+        self.store
+            .elsewhere
+            .answer(request, |request| self.revoke_here(request), there)
+            .await
+    }
+
+    async fn lease_keep_alive(
+        &self,
+        request: Request<Streaming<pb::LeaseKeepAliveRequest>>,
+    ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
+        let mut requests = request.into_inner();
+        let (store, metrics, stop) = (self.store.clone(), self.metrics.clone(), self.stop.clone());
+        let answers = try_stream! {
+            loop {
+                let request = tokio::select! {
+                    request = requests.message() => request,
+                    () = stop.cancelled() => Err(Error::Stopped.into()),
+                }?;
+                let Some(request) = request else { break };
+                let answer = keep_alive(&store, request).await?;
+                if answer.ttl > 0 {
+                    metrics.lease.renewed.inc();
+                }
+                yield answer;
+            }
+        };
+        Ok(Response::new(Box::pin(answers)))
+    }
+
+    async fn lease_time_to_live(
+        &self,
+        request: Request<pb::LeaseTimeToLiveRequest>,
+    ) -> Result<Response<pb::LeaseTimeToLiveResponse>, Status> {
+        let there = |leader, request| async move {
+            let mut answer = client(leader).lease_time_to_live(request).await?;
+            self.store.own(&mut answer.get_mut().header);
+            Ok(answer)
+        };
+        self.store
+            .elsewhere
+            .answer(request, |request| self.time_to_live_here(request), there)
+            .await
+    }
+
+    async fn lease_leases(
+        &self,
+        request: Request<pb::LeaseLeasesRequest>,
+    ) -> Result<Response<pb::LeaseLeasesResponse>, Status> {
+        let there = |leader, request| async move {
+            let mut answer = client(leader).lease_leases(request).await?;
+            self.store.own(&mut answer.get_mut().header);
+            Ok(answer)
+        };
+        self.store
+            .elsewhere
+            .answer(request, |request| self.leases_here(request), there)
+            .await
+    }
+}
+
+impl<R: Rows> LeaseService<R> {
+    async fn grant_here(
+        &self,
+        request: Request<pb::LeaseGrantRequest>,
+    ) -> Result<Response<pb::LeaseGrantResponse>, Status> {
         let request = request.into_inner();
         if self.store.state.has_alarm(CORRUPT) {
             return Err(Error::Corrupt.into());
@@ -60,7 +146,7 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         }))
     }
 
-    async fn lease_revoke(
+    async fn revoke_here(
         &self,
         request: Request<pb::LeaseRevokeRequest>,
     ) -> Result<Response<pb::LeaseRevokeResponse>, Status> {
@@ -71,35 +157,12 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         }))
     }
 
-    async fn lease_keep_alive(
-        &self,
-        request: Request<Streaming<pb::LeaseKeepAliveRequest>>,
-    ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
-        let mut requests = request.into_inner();
-        let (store, metrics, stop) = (self.store.clone(), self.metrics.clone(), self.stop.clone());
-        let answers = try_stream! {
-            loop {
-                let request = tokio::select! {
-                    request = requests.message() => request,
-                    () = stop.cancelled() => Err(Error::Stopped.into()),
-                }?;
-                let Some(request) = request else { break };
-                let answer = keep_alive(&store, request.id).await?;
-                if answer.ttl > 0 {
-                    metrics.lease.renewed.inc();
-                }
-                yield answer;
-            }
-        };
-        Ok(Response::new(Box::pin(answers)))
-    }
-
-    async fn lease_time_to_live(
+    async fn time_to_live_here(
         &self,
         request: Request<pb::LeaseTimeToLiveRequest>,
     ) -> Result<Response<pb::LeaseTimeToLiveResponse>, Status> {
         let request = request.into_inner();
-        let header = Some(self.store.header(self.store.view()?.revision));
+        let header = Some(self.store.header(self.store.linearizable().await?.revision));
         let info = self.store.state.leases().info(LeaseId(request.id), since_boot());
         let answer = match info {
             None => pb::LeaseTimeToLiveResponse {
@@ -119,11 +182,11 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         Ok(Response::new(answer))
     }
 
-    async fn lease_leases(
+    async fn leases_here(
         &self,
         _: Request<pb::LeaseLeasesRequest>,
     ) -> Result<Response<pb::LeaseLeasesResponse>, Status> {
-        let header = Some(self.store.header(self.store.view()?.revision));
+        let header = Some(self.store.header(self.store.linearizable().await?.revision));
         let leases = self
             .store
             .state
@@ -133,15 +196,13 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
             .collect();
         Ok(Response::new(pb::LeaseLeasesResponse { header, leases }))
     }
-}
 
-impl<R: Rows> LeaseService<R> {
     /// Answers one keep-alive of a stream.
     ///
     /// # Errors
     /// With etcd's status.
     pub async fn keep_alive(&self, request: pb::LeaseKeepAliveRequest) -> Result<pb::LeaseKeepAliveResponse, Status> {
-        keep_alive(&self.store, request.id).await
+        keep_alive(&self.store, request).await
     }
 
     /// A positive id that no lease has.
@@ -156,12 +217,40 @@ impl<R: Rows> LeaseService<R> {
     }
 }
 
+/// Has the leader answer one keep-alive.
+async fn keep_alive<R: Rows>(
+    store: &Store<R>,
+    request: pb::LeaseKeepAliveRequest,
+) -> Result<pb::LeaseKeepAliveResponse, Status> {
+    let here = |request: Request<pb::LeaseKeepAliveRequest>| async move {
+        keep_alive_here(store, request.get_ref().id).await.map(Response::new)
+    };
+    let there = |leader, request: Request<pb::LeaseKeepAliveRequest>| async move {
+        let asked = futures::stream::iter([request.into_inner()]);
+        let mut answers = client(leader).lease_keep_alive(asked).await?.into_inner();
+        let mut answer = answers.message().await?.ok_or(Error::TimeoutDueToLeaderFail)?;
+        store.own(&mut answer.header);
+        Ok(Response::new(answer))
+    };
+    let answer = store.elsewhere.answer(Request::new(request), here, there).await?;
+    Ok(answer.into_inner())
+}
+
 /// Answers one keep-alive: a lease that is gone has no time to live.
-async fn keep_alive<R: Rows>(store: &Store<R>, id: i64) -> Result<pb::LeaseKeepAliveResponse, Status> {
+async fn keep_alive_here<R: Rows>(store: &Store<R>, id: i64) -> Result<pb::LeaseKeepAliveResponse, Status> {
     // Like etcd's, the header is older than the renewal.
     let header = Some(store.header(store.view()?.revision));
     let ttl = renew(store, LeaseId(id)).await?;
+    // Whoever leads next counts from what it knows: only a leader may promise that time.
+    if !store.elsewhere.holds() {
+        return Err(Error::NotLeader.into());
+    }
     Ok(pb::LeaseKeepAliveResponse { header, id, ttl })
+}
+
+/// The same service of the leader.
+fn client(leader: Channel) -> pb::lease_client::LeaseClient<Channel> {
+    pb::lease_client::LeaseClient::new(leader).max_decoding_message_size(usize::MAX)
 }
 
 /// Renews a lease; answers with its time to live, or 0 if there is none.

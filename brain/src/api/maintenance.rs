@@ -4,8 +4,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures::Stream;
+use futures::future::BoxFuture;
+use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
+use super::elsewhere::Role;
 use super::status::Error;
 use super::store::Store;
 use crate::mvcc::op::Span;
@@ -15,6 +18,9 @@ use crate::rows::{Rows, RowsError, Snapshot};
 use crate::sequencer::command::Request as Command;
 use crate::state::{CORRUPT, NOSPACE};
 
+/// Hands the lead over to the member of an id, and waits until it has it.
+pub type MoveLeader = Arc<dyn Fn(u64) -> BoxFuture<'static, Result<(), Error>> + Send + Sync>;
+
 /// The service over a store.
 pub struct MaintenanceService<R: Rows> {
     /// The store.
@@ -23,6 +29,8 @@ pub struct MaintenanceService<R: Rows> {
     pub size: Arc<dyn Fn() -> u64 + Send + Sync>,
     /// `--quota-backend-bytes`; 0 is none.
     pub quota: u64,
+    /// Hands the lead over to the member of an id.
+    pub move_leader: MoveLeader,
 }
 
 #[tonic::async_trait]
@@ -30,33 +38,17 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
     type SnapshotStream = Pin<Box<dyn Stream<Item = Result<pb::SnapshotResponse, Status>> + Send>>;
 
     async fn alarm(&self, request: Request<pb::AlarmRequest>) -> Result<Response<pb::AlarmResponse>, Status> {
-        let request = request.into_inner();
-        let (member, kind) = (request.member_id, request.alarm);
-        let raised = self.store.state.alarms().contains(&(kind, member));
-        let alarms = match request.action {
-            // GET: of one kind, or all.
-            0 => {
-                let raised = self.store.state.alarms();
-                let asked = raised.iter().filter(|(raised, _)| kind == 0 || *raised == kind);
-                asked
-                    .map(|(alarm, member_id)| pb::AlarmMember {
-                        member_id: *member_id,
-                        alarm: *alarm,
-                    })
-                    .collect()
-            }
-            // ACTIVATE and DEACTIVATE answer with what is raised or was cleared.
-            action @ (1 | 2) if kind != 0 && (action == 1 || raised) => {
-                self.store.ask(Command::Alarm(member, kind, action == 1), 64).await?;
-                vec![pb::AlarmMember {
-                    member_id: member,
-                    alarm: kind,
-                }]
-            }
-            _ => Vec::new(),
+        let there = |leader, request| async move {
+            let mut answer = pb::maintenance_client::MaintenanceClient::<Channel>::new(leader)
+                .alarm(request)
+                .await?;
+            self.store.own(&mut answer.get_mut().header);
+            Ok(answer)
         };
-        let header = Some(self.store.header(self.store.state.view().revision));
-        Ok(Response::new(pb::AlarmResponse { header, alarms }))
+        self.store
+            .elsewhere
+            .answer(request, |request| self.alarm_here(request), there)
+            .await
     }
 
     async fn status(&self, _: Request<pb::StatusRequest>) -> Result<Response<pb::StatusResponse>, Status> {
@@ -75,7 +67,7 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
             header: Some(self.store.header(self.store.state.view().revision)),
             version: crate::version::ETCD.to_owned(),
             db_size: size,
-            leader: self.store.member_id,
+            leader: self.store.leader(),
             raft_index: committed,
             raft_term: self.store.state.epoch(),
             raft_applied_index: committed,
@@ -128,8 +120,12 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
         &self,
         request: Request<pb::MoveLeaderRequest>,
     ) -> Result<Response<pb::MoveLeaderResponse>, Status> {
-        if request.get_ref().target_id != self.store.member_id {
-            return Err(Error::BadLeaderTransferee.into());
+        let target = request.get_ref().target_id;
+        if !matches!(self.store.elsewhere.role(), Role::Leading(_)) {
+            return Err(Error::NotLeader.into());
+        }
+        if target != self.store.member_id {
+            (self.move_leader)(target).await?;
         }
         Ok(Response::new(pb::MoveLeaderResponse { header: None }))
     }
@@ -149,6 +145,38 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
             })),
             _ => Err(Status::unknown("etcdserver: unknown method")),
         }
+    }
+}
+
+impl<R: Rows> MaintenanceService<R> {
+    async fn alarm_here(&self, request: Request<pb::AlarmRequest>) -> Result<Response<pb::AlarmResponse>, Status> {
+        let request = request.into_inner();
+        let (member, kind) = (request.member_id, request.alarm);
+        let raised = self.store.state.alarms().contains(&(kind, member));
+        let alarms = match request.action {
+            // GET: of one kind, or all.
+            0 => {
+                let raised = self.store.state.alarms();
+                let asked = raised.iter().filter(|(raised, _)| kind == 0 || *raised == kind);
+                asked
+                    .map(|(alarm, member_id)| pb::AlarmMember {
+                        member_id: *member_id,
+                        alarm: *alarm,
+                    })
+                    .collect()
+            }
+            // ACTIVATE and DEACTIVATE answer with what is raised or was cleared.
+            action @ (1 | 2) if kind != 0 && (action == 1 || raised) => {
+                self.store.ask(Command::Alarm(member, kind, action == 1), 64).await?;
+                vec![pb::AlarmMember {
+                    member_id: member,
+                    alarm: kind,
+                }]
+            }
+            _ => Vec::new(),
+        };
+        let header = Some(self.store.header(self.store.state.view().revision));
+        Ok(Response::new(pb::AlarmResponse { header, alarms }))
     }
 }
 

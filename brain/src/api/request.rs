@@ -254,6 +254,6 @@ fn span(key: &Bytes, end: &Bytes) -> Span {
 }
 
 /// A copy of its own: a slice would keep the whole receive buffer of the connection in memory.
-fn own(bytes: &Bytes) -> Bytes {
+pub(super) fn own(bytes: &Bytes) -> Bytes {
     Bytes::copy_from_slice(bytes)
 }

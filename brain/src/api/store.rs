@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tonic::Status;
 
+use super::elsewhere::{Elsewhere, PATIENCE, Role};
 use super::request::Limits;
 use super::status::Error;
 use crate::mvcc::view::{View, ViewError};
@@ -19,6 +20,8 @@ pub struct Store<R: Rows> {
     pub state: Arc<State<R>>,
     /// Who changes it.
     pub sequencer: Handle,
+    /// Who leads.
+    pub elsewhere: Elsewhere,
     /// What requests may be.
     pub limits: Limits,
     /// Sent in every header.
@@ -32,6 +35,7 @@ impl<R: Rows> Clone for Store<R> {
         Self {
             state: self.state.clone(),
             sequencer: self.sequencer.clone(),
+            elsewhere: self.elsewhere.clone(),
             ..*self
         }
     }
@@ -58,6 +62,35 @@ impl<R: Rows> Store<R> {
             return Err(Error::Corrupt.into());
         }
         Ok(self.state.view())
+    }
+
+    /// The id of the leader; 0 when none is known.
+    #[must_use]
+    pub fn leader(&self) -> u64 {
+        match self.elsewhere.role() {
+            Role::Leading(_) | Role::Leaving => self.member_id,
+            Role::Following(leader) => leader.member,
+            Role::Nobody | Role::Stopped => 0,
+        }
+    }
+
+    /// Puts this member into the header of what another one answered.
+    pub fn own(&self, header: &mut Option<ResponseHeader>) {
+        if let Some(header) = header {
+            header.member_id = self.member_id;
+        }
+    }
+
+    /// A state in which is everything that any member acknowledged before this question.
+    ///
+    /// # Errors
+    /// `corrupt cluster` when stored data was found damaged; `request timed out` when nobody leads.
+    pub async fn linearizable(&self) -> Result<Arc<View<R::Snapshot>>, Status> {
+        if let Some(slot) = self.elsewhere.read_index().await? {
+            let shown = tokio::time::timeout(PATIENCE, self.state.shown(slot)).await;
+            shown.map_err(|_| Error::Timeout)?;
+        }
+        self.view()
     }
 
     /// Has the sequencer do something; `size` is its length on the wire.
@@ -104,6 +137,7 @@ pub fn refused(error: mvcc::Error) -> Status {
         mvcc::Error::NoSpace => Error::NoSpace,
         mvcc::Error::TooManyRequests => Error::TooManyRequests,
         mvcc::Error::Timeout => Error::Timeout,
+        mvcc::Error::NotLeader => Error::NotLeader,
         mvcc::Error::Stopped => Error::Stopped,
         mvcc::Error::Corrupt => Error::Corrupt,
     };

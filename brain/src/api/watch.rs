@@ -60,7 +60,7 @@ pub struct WatchService<H> {
 /// What all streams share.
 struct Shared<H> {
     hub: Hub,
-    replay: Replay<H>,
+    replay: Arc<Replay<H>>,
     options: Options,
 }
 
@@ -88,13 +88,19 @@ impl<H: History> WatchService<H> {
             options.progress_notify_interval = SHORTEST_NOTIFY_INTERVAL;
         }
         let shared = Shared {
-            replay: Replay::new(history, *hub.options()),
+            replay: Arc::new(Replay::new(history, *hub.options())),
             hub,
             options,
         };
         Self {
             shared: Arc::new(shared),
         }
+    }
+
+    /// What it reads history with, for others who watch.
+    #[must_use]
+    pub fn replay(&self) -> Arc<Replay<H>> {
+        Arc::clone(&self.shared.replay)
     }
 
     /// The service as tonic's router takes it, with etcd's limit for requests.

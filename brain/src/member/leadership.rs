@@ -1,62 +1,321 @@
-//! Leads while the elector says so.
+//! Leads while the elector says so, and follows otherwise.
 
-use election::{Handle as Election, Standing, Term};
-use tokio::sync::watch;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use election::{HandOverError, Handle as Election, Moment, Standing, Term};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
 
+use super::follow::{Follower, is_damage};
+use super::peer::Followers;
+use super::peers::{Peers, name_of};
+use crate::api::elsewhere::{Right, Role};
+use crate::api::status::Error;
 use crate::leader::{Ended, Leader};
-use crate::log::Log;
+use crate::log::frame::Frame;
+use crate::log::{Log, Slot};
 use crate::rows::Rows;
 use crate::sequencer::Space;
+use crate::state::State;
 
-/// Runs a leader's terms, one after another, until `stop`. `ended` is cancelled when the last one is over: the lock is needed
-/// until then.
+/// How long to read the log before a leader that could not be followed is dialled again.
+const REDIAL: Duration = Duration::from_millis(100);
+
+/// How often a leader looks whether its lock was renewed.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How much of the log is looked at for a later barrier.
+const AHEAD: usize = 64 << 10;
+
+/// Somebody asks that another member leads.
+#[derive(Debug)]
+pub struct Move {
+    /// Its id.
+    pub target: u64,
+    /// What became of it.
+    pub reply: oneshot::Sender<Result<(), Error>>,
+}
+
+/// The other members, and what they are told.
+#[derive(Debug, Clone)]
+pub struct Cluster {
+    /// Where they are.
+    pub peers: Peers,
+    /// Who this one is.
+    pub follower: Follower,
+    /// Who follows this one.
+    pub followers: Followers,
+}
+
+/// What decides who leads, and what is shown of it.
+pub struct Office {
+    /// The elector.
+    pub election: Election,
+    /// How long a right lasts after a renewal was sent.
+    pub renew_deadline: Duration,
+    /// Who leads, for those who ask.
+    pub roles: watch::Sender<Role>,
+    /// The others; `None` where there are none, and nobody else can lead.
+    pub cluster: Option<Cluster>,
+    /// Requests to move the lead.
+    pub moves: mpsc::Receiver<Move>,
+}
+
+/// Runs a member until `stop`. `ended` is cancelled when it neither leads nor follows any more: the lock is needed until then.
 ///
 /// # Errors
 /// When log or rows fail, or another process writes to a store that only this one may write to.
 pub async fn run<L: Log, R: Rows, Q: Space + Clone>(
-    mut leader: Leader<L, R, Q>,
-    election: Election,
+    leader: Leader<L, R, Q>,
+    mut office: Office,
     stop: CancellationToken,
     ended: CancellationToken,
 ) -> anyhow::Result<()> {
     let _ended = ended.drop_guard();
-    let mut standing = election.watch();
-    loop {
-        let term = tokio::select! {
-            biased;
-            () = stop.cancelled() => return Ok(()),
-            term = won(&mut standing) => term?,
-        };
-        let lost = CancellationToken::new();
-        let mut run = std::pin::pin!(leader.term(term.predecessor.ended(), &stop, &lost));
-        let (after, how) = tokio::select! {
-            biased;
-            after = &mut run => after?,
-            () = over(&mut standing, term.number) => {
-                lost.cancel();
-                run.await?
+    let outcome = office.work(leader, &stop).await;
+    office.roles.send_replace(Role::Stopped);
+    outcome
+}
+
+impl Office {
+    async fn work<L: Log, R: Rows, Q: Space + Clone>(
+        &mut self,
+        mut leader: Leader<L, R, Q>,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<()> {
+        let mut standing = self.election.watch();
+        while !stop.is_cancelled() {
+            let now = standing.borrow_and_update().clone();
+            if let Standing::Leading(term) = &now {
+                let how;
+                (leader, how) = self.lead(leader, term, stop).await?;
+                if how == Ended::Deposed {
+                    anyhow::ensure!(
+                        self.cluster.is_some(),
+                        "another process writes to this store, although its lock is held here"
+                    );
+                    warn!("a later leader writes, although the lock is held here: do all members use the same lock?");
+                    self.wait(&mut leader, &now, &mut standing, Some(self.renew_deadline), stop)
+                        .await?;
+                }
+            } else {
+                self.wait(&mut leader, &now, &mut standing, None, stop).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows, until who leads has changed or the limit has passed.
+    async fn wait<L: Log, R: Rows, Q: Space + Clone>(
+        &mut self,
+        leader: &mut Leader<L, R, Q>,
+        now: &Standing,
+        standing: &mut watch::Receiver<Standing>,
+        limit: Option<Duration>,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<()> {
+        let limit = tokio::time::sleep(limit.unwrap_or(Duration::MAX));
+        tokio::pin!(limit);
+        let followed = follow(&self.election, &self.roles, self.cluster.as_ref(), leader, now);
+        tokio::pin!(followed);
+        let outcome = loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break Ok(()),
+                changed = standing.changed() => break changed.context("the election ended"),
+                () = &mut limit => break Ok(()),
+                Some(asked) = self.moves.recv() => refuse(asked, Error::NotLeader),
+                damaged = &mut followed => break damaged,
             }
         };
-        leader = after;
-        match how {
-            Ended::Stopped => return Ok(()),
-            Ended::Lost => tracing::warn!("lost the lead"),
-            Ended::Deposed => anyhow::bail!("another process writes to this store, although its lock is held here"),
+        self.roles.send_replace(Role::Nobody);
+        outcome
+    }
+
+    async fn lead<L: Log, R: Rows, Q: Space + Clone>(
+        &mut self,
+        leader: Leader<L, R, Q>,
+        term: &Term,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<(Leader<L, R, Q>, Ended)> {
+        let (lost, drain) = (CancellationToken::new(), CancellationToken::new());
+        let right = match self.cluster {
+            Some(_) => Right::none(),
+            None => Right::for_ever(),
+        };
+        let (log, state) = (leader.engine.0.clone(), leader.replica.state().clone());
+        let (begun, mut begins) = oneshot::channel();
+        let mut leads = false;
+        let mut standing = self.election.watch();
+        let mut moving: Option<Move> = None;
+        let run = leader.term(term.predecessor.ended(), &drain, &lost, begun);
+        tokio::pin!(run);
+        let (leader, mut how) = loop {
+            tokio::select! {
+                biased;
+                after = &mut run => break after?,
+                () = over(&mut standing, term.number), if !lost.is_cancelled() => {
+                    warn!("lost the lead");
+                    lost.cancel();
+                }
+                () = stop.cancelled(), if !drain.is_cancelled() => {
+                    self.roles.send_replace(Role::Leaving);
+                    drain.cancel();
+                }
+                begun = &mut begins, if !leads && !lost.is_cancelled() => {
+                    // Without a word its end follows.
+                    if begun.is_ok() {
+                        self.roles.send_replace(Role::Leading(right.clone()));
+                    }
+                    leads = true;
+                }
+                () = guard(&self.election, term, self.renew_deadline, &right, (&log, &state)),
+                    if leads && self.cluster.is_some() && !lost.is_cancelled() =>
+                {
+                    warn!("a later leader has begun");
+                    lost.cancel();
+                }
+                Some(asked) = self.moves.recv(), if !drain.is_cancelled() => {
+                    if self.target(asked.target).is_some() {
+                        self.roles.send_replace(Role::Leaving);
+                        drain.cancel();
+                        moving = Some(asked);
+                    } else {
+                        refuse(asked, Error::BadLeaderTransferee);
+                    }
+                }
+            }
+        };
+        if how == Ended::Stopped && self.cluster.is_some() {
+            let target = moving.as_ref().map(|asked| asked.target);
+            let outcome = self.hand_over(target).await;
+            if let Some(asked) = moving.take() {
+                let _gone = asked.reply.send(outcome);
+            }
+            how = Ended::Stopped;
+        }
+        if let Some(asked) = moving {
+            refuse(asked, Error::TimeoutDueToLeaderFail);
+        }
+        self.roles.send_replace(Role::Nobody);
+        Ok((leader, how))
+    }
+
+    /// Names another leader, if anybody follows who can be one.
+    async fn hand_over(&self, target: Option<u64>) -> Result<(), Error> {
+        let chosen = match target {
+            Some(target) => self.target(target),
+            None => self.cluster.as_ref().and_then(|cluster| cluster.followers.list().pop()),
+        };
+        let Some((_, identity)) = chosen else {
+            return Err(Error::BadLeaderTransferee);
+        };
+        match self.election.hand_over(&identity).await {
+            Ok(()) => Ok(()),
+            Err(HandOverError::BadTarget(_)) => Err(Error::BadLeaderTransferee),
+            Err(error) => {
+                warn!(
+                    error = format!("{:#}", anyhow::Error::from(error)),
+                    "the lead was not handed over"
+                );
+                Err(Error::TimeoutDueToLeaderFail)
+            }
+        }
+    }
+
+    /// A follower that can lead.
+    fn target(&self, id: u64) -> Option<(u64, String)> {
+        let followers = self.cluster.as_ref()?.followers.list();
+        followers.into_iter().find(|(follower, _)| *follower == id)
+    }
+}
+
+/// Keeps up with whoever leads; ends only when data is damaged. May be dropped at any time.
+async fn follow<L: Log, R: Rows, Q: Space + Clone>(
+    election: &Election,
+    roles: &watch::Sender<Role>,
+    cluster: Option<&Cluster>,
+    leader: &mut Leader<L, R, Q>,
+    standing: &Standing,
+) -> anyhow::Result<()> {
+    let known = match (standing, cluster) {
+        (Standing::Following { leader }, Some(cluster)) => Some((cluster, name_of(leader))),
+        _ => None,
+    };
+    loop {
+        if let Some((cluster, name)) = known {
+            let followed = async {
+                let channel = cluster.peers.dial(name).await?;
+                let id = cluster.peers.id(name);
+                leader.follow(channel, &cluster.follower, id, roles).await
+            };
+            let outcome = followed.await;
+            roles.send_replace(Role::Nobody);
+            match outcome {
+                // It may have named another one.
+                Ok(()) => election.look(),
+                Err(error) if is_damage(&error) => return Err(error),
+                Err(error) => debug!(leader = name, error = format!("{error:#}"), "cannot follow the leader"),
+            }
+        }
+        if let Ok(damaged) = tokio::time::timeout(REDIAL, leader.tail()).await {
+            return damaged;
         }
     }
 }
 
-/// Waits until this member leads.
-async fn won(standing: &mut watch::Receiver<Standing>) -> anyhow::Result<Term> {
-    let leading = standing
-        .wait_for(|standing| matches!(standing, Standing::Leading(_)))
-        .await
-        .map_err(|_| anyhow::anyhow!("the election ended"))?;
-    match &*leading {
-        Standing::Leading(term) => Ok(term.clone()),
-        Standing::NoLeader | Standing::Following { .. } => anyhow::bail!("the election answered with another standing"),
+/// Extends the right to answer reads with each renewal of the lock, once the log shows no later barrier after it. Ends when it
+/// shows one.
+async fn guard<L: Log, R: Rows>(
+    election: &Election,
+    term: &Term,
+    renew_deadline: Duration,
+    right: &Right,
+    (log, state): (&L, &State<R>),
+) {
+    let mut last = None;
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        look.tick().await;
+        let renewed = election.renewed(term.number);
+        if renewed.is_none() || renewed == last {
+            continue;
+        }
+        match log.read(state.committed(), AHEAD).await {
+            Ok(slots)
+                if slots
+                    .iter()
+                    .any(|(slot, bytes)| is_later(*slot, bytes.clone(), state.epoch())) =>
+            {
+                return;
+            }
+            Ok(_) => {
+                last = renewed;
+                if let Some(renewed) = renewed {
+                    right.extend(renewed.since(Moment::new(Duration::ZERO)) + renew_deadline);
+                }
+            }
+            // Until it can be read the right runs out by itself.
+            Err(error) => debug!(
+                error = &error as &dyn std::error::Error,
+                "cannot look for a later barrier"
+            ),
+        }
     }
+}
+
+fn is_later(slot: Slot, bytes: Bytes, epoch: u64) -> bool {
+    matches!(Frame::decode(slot, bytes), Ok(Frame::Barrier(barrier)) if barrier.epoch > epoch)
+}
+
+fn refuse(asked: Move, error: Error) {
+    // Whoever has gone away does not need to know.
+    let _gone = asked.reply.send(Err(error));
 }
 
 /// Waits until term `number` is over.

@@ -60,6 +60,10 @@ const SERVICES: &[(&str, &[(&str, &str)])] = &[
         ("UserGrantRole", UNARY), ("UserRevokeRole", UNARY), ("RoleAdd", UNARY), ("RoleGet", UNARY), ("RoleList", UNARY),
         ("RoleDelete", UNARY), ("RoleGrantPermission", UNARY), ("RoleRevokePermission", UNARY),
     ]),
+    ("v3lockpb.Lock", &[("Lock", UNARY), ("Unlock", UNARY)]),
+    ("v3electionpb.Election", &[
+        ("Campaign", UNARY), ("Proclaim", UNARY), ("Leader", UNARY), ("Observe", SERVER), ("Resign", UNARY),
+    ]),
     ("grpc.health.v1.Health", &[("Check", UNARY), ("List", UNARY), ("Watch", SERVER)]),
 ];
 

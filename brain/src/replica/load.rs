@@ -51,6 +51,7 @@ impl<R: Rows> Replica<R> {
         };
         let state = State::new(view, leases, alarms);
         state.commit(fence.revision, marker, marker);
+        state.show(marker);
         state.set_deleted_up_to(fence.deleted_up_to);
         state.set_epoch(fence.epoch);
         Ok(Self {

@@ -35,17 +35,19 @@ impl<L: Log> Tail<L> {
         }
     }
 
-    /// Applies what is committed now, as far as that can be proved. Watchers are not told: they have history.
+    /// Applies what is committed now: everything below `committed`, and what can be proved behind it. Watchers are not
+    /// told: they have history.
     ///
     /// # Errors
     /// [`OpenError::Destroyed`] when the replica has to begin anew from rows.
-    pub async fn catch_up<R: Rows>(&mut self, replica: &mut Replica<R>) -> Result<(), OpenError> {
+    pub async fn catch_up<R: Rows>(&mut self, replica: &mut Replica<R>, committed: Slot) -> Result<(), OpenError> {
         while let Some(item) = self.reader.next().await? {
             let proven_below = match &item {
                 Item::Barrier(slot, _) => *slot,
                 Item::Batch { next, .. } => Slot(next.0.saturating_sub(WINDOW)),
             };
             self.unproven.push_back(item);
+            let proven_below = proven_below.max(committed);
             let proven = self.unproven.partition_point(|item| end_of(item) <= proven_below);
             // A barrier proves itself: who reads it first makes it so for all.
             let proven = match self.unproven.back() {

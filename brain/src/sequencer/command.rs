@@ -58,7 +58,7 @@ pub struct Command {
 /// Whom requests reach.
 #[derive(Debug, Clone)]
 enum Writer {
-    /// Nobody yet, or nobody any more: requests wait.
+    /// Nobody yet, or nobody any more.
     Nobody,
     /// The sequencer of an epoch.
     Sequencer(mpsc::Sender<Command>),
@@ -71,7 +71,7 @@ enum Writer {
 pub struct Seat(watch::Sender<Writer>);
 
 impl Seat {
-    /// From now on requests arrive at the receiver. When it is dropped they wait for the next one.
+    /// From now on requests arrive at the receiver.
     #[must_use]
     pub fn take(&self) -> mpsc::Receiver<Command> {
         let (inbox, commands) = mpsc::channel(QUEUE);
@@ -79,7 +79,7 @@ impl Seat {
         commands
     }
 
-    /// Nobody writes: requests wait.
+    /// Nobody writes.
     pub fn leave(&self) {
         self.0.send_replace(Writer::Nobody);
     }
@@ -96,7 +96,7 @@ impl Drop for Seat {
     }
 }
 
-/// Asks the sequencer. While there is none requests wait; when its queue is full they are refused at once.
+/// Asks the sequencer. While there is none, and when its queue is full, requests are refused at once.
 #[derive(Debug, Clone)]
 pub struct Handle {
     writer: watch::Receiver<Writer>,
@@ -110,16 +110,19 @@ impl Handle {
         (Self { writer }, Seat(seat))
     }
 
-    /// Waits until somebody writes.
-    ///
-    /// # Errors
-    /// [`Error::Stopped`] when nobody will.
-    pub async fn ready(&self) -> Result<(), Error> {
-        let mut writer = self.writer.clone();
-        let there = writer.wait_for(|writer| !matches!(writer, Writer::Nobody)).await;
-        match there.as_deref() {
-            Ok(Writer::Sequencer(_)) => Ok(()),
-            Ok(Writer::Nobody | Writer::Stopped) | Err(_) => Err(Error::Stopped),
+    /// Has a request done for somebody who has gone. It is not when nobody writes just now, or the queue is full.
+    pub fn leave(&self, request: Request, size: usize) {
+        let command = Command {
+            request,
+            size,
+            reply: None,
+        };
+        let left = match &*self.writer.borrow() {
+            Writer::Sequencer(inbox) => inbox.try_send(command).is_ok(),
+            Writer::Nobody | Writer::Stopped => false,
+        };
+        if !left {
+            tracing::debug!("nobody cleans up");
         }
     }
 
@@ -134,25 +137,20 @@ impl Handle {
 
     async fn ask_and_wait(&self, request: Request, size: usize) -> Result<Answer, Error> {
         let (reply, outcome) = oneshot::channel();
-        let mut command = Command {
+        let command = Command {
             request,
             size,
             reply: Some(reply),
         };
-        let mut writer = self.writer.clone();
-        loop {
-            let current = writer.borrow_and_update().clone();
-            match current {
-                Writer::Sequencer(inbox) => match inbox.try_send(command) {
-                    Ok(()) => break,
-                    Err(mpsc::error::TrySendError::Full(_)) => return Err(Error::TooManyRequests),
-                    // Its sequencer has ended: another one, or the end, follows.
-                    Err(mpsc::error::TrySendError::Closed(refused)) => command = refused,
-                },
-                Writer::Nobody => {}
-                Writer::Stopped => return Err(Error::Stopped),
-            }
-            writer.changed().await.map_err(|_| Error::Stopped)?;
+        let writer = self.writer.borrow().clone();
+        match writer {
+            Writer::Sequencer(inbox) => inbox.try_send(command).map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => Error::TooManyRequests,
+                // Its sequencer has ended.
+                mpsc::error::TrySendError::Closed(_) => Error::NotLeader,
+            })?,
+            Writer::Nobody => return Err(Error::NotLeader),
+            Writer::Stopped => return Err(Error::Stopped),
         }
         outcome.await.unwrap_or(Err(Error::Timeout))
     }

@@ -65,20 +65,22 @@ impl<L: Log, R: Rows> Engine<L, R> {
         let metrics = Arc::new(Metrics::new(false));
         let (store, leader) = store::open((log, rows), options, &metrics, Endless).await?;
         let ending = stop.clone();
+        let (begun, begins) = tokio::sync::oneshot::channel();
         tasks.spawn("leader", async move {
-            match leader.term(true, &ending, &CancellationToken::new()).await? {
+            match leader.term(true, &ending, &CancellationToken::new(), begun).await? {
                 (_, Ended::Stopped) => Ok(()),
                 (_, ended) => anyhow::bail!("the term ended: {ended:?}"),
             }
         });
         tasks.spawn("watch hub", store.hub.clone().run(stop.clone()));
-        if store.sequencer.ready().await.is_err() {
+        if begins.await.is_err() {
             tasks.join().await?;
             anyhow::bail!("ended before it led");
         }
         let api = Api {
             state: store.state.clone(),
             sequencer: store.sequencer.clone(),
+            elsewhere: brain::api::elsewhere::Elsewhere::never(),
             limits: Limits {
                 txn_ops: 128,
                 request_bytes: 1_572_864,

@@ -2,6 +2,8 @@
 //!
 //! All messages merged are what `Range` would have answered: pairs in every chunk, header, count and `more` in the last.
 
+use std::sync::Arc;
+
 use async_stream::try_stream;
 use futures::Stream;
 use tonic::Status;
@@ -9,6 +11,7 @@ use tonic::Status;
 use crate::api::response::key_value;
 use crate::api::store::Store;
 use crate::mvcc::op::RangeOp;
+use crate::mvcc::view::View;
 use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
 
@@ -16,15 +19,15 @@ use crate::rows::Rows;
 const FIRST_CHUNK: usize = 10;
 const CHUNK: usize = 1_000;
 
-/// Opens the stream at the newest revision, or the one asked for.
+/// Opens the stream at a view's revision, or the one asked for.
 ///
 /// # Errors
 /// When that revision cannot be read.
 pub(super) fn open<R: Rows>(
     store: Store<R>,
+    view: Arc<View<R::Snapshot>>,
     op: RangeOp,
 ) -> Result<impl Stream<Item = Result<pb::RangeStreamResponse, Status>>, Status> {
-    let view = store.view()?;
     let at = view.resolve(op.revision).map_err(crate::api::store::refused)?;
     Ok(try_stream! {
         let header = Some(store.header(view.revision));

@@ -23,7 +23,7 @@ fn watchers() -> Watchers<ModelHistory> {
         stop: CancellationToken::new(),
     };
     let shared = Shared {
-        replay: Replay::new(ModelHistory::new(), *hub.options()),
+        replay: Arc::new(Replay::new(ModelHistory::new(), *hub.options())),
         hub,
         options,
     };

@@ -1,0 +1,312 @@
+//! What locks and elections share: the keys below a name, of which the one created first wins.
+//!
+//! Etcd serves both as a client of itself. So does this: every step is a request that a client could send, checked as one,
+//! and clients see refusals as a client's errors: etcd's texts under the code `Unknown`.
+
+use std::sync::Arc;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Status};
+
+use super::kv::KvService;
+use super::lease::LeaseService;
+use super::status::Error;
+use crate::mvcc::Revision;
+use crate::mvcc::op::Op;
+use crate::pb::etcdserverpb as pb;
+use crate::pb::mvccpb::KeyValue;
+use crate::rows::Rows;
+use crate::sequencer::command::Request as Command;
+use crate::watch::{Entry, History, Hub, Inbox, KeyRange, Kinds, Replay, Step, Subscription};
+use pb::compare::{CompareResult, CompareTarget, TargetUnion};
+use pb::kv_server::Kv as _;
+use pb::lease_server::Lease as _;
+use pb::range_request::{SortOrder, SortTarget};
+
+/// The time to live of leases that are granted to those who bring none, in seconds.
+const TTL: i64 = 60;
+
+/// Where contests are held.
+pub struct Contests<H, R: Rows> {
+    /// Takes part as a client would.
+    pub kv: Arc<KvService<R>>,
+    /// Grants leases to those who bring none.
+    pub leases: Arc<LeaseService<R>>,
+    /// Where changes are heard of.
+    pub hub: Hub,
+    /// Where changes are read that were missed.
+    pub replay: Arc<Replay<H>>,
+    /// Ends what waits, so that clients leave.
+    pub stop: CancellationToken,
+}
+
+/// A part in a contest: a key that waits for its turn, or has it.
+#[derive(Debug, Clone)]
+pub(super) struct Part {
+    pub(super) key: Bytes,
+    /// Its create revision.
+    pub(super) revision: Revision,
+    /// The header of the transaction that made or found it.
+    pub(super) header: Option<pb::ResponseHeader>,
+}
+
+/// The keys of a contest begin with its name and a slash.
+pub(super) fn prefix(name: &[u8]) -> Bytes {
+    let mut prefix = BytesMut::from(name);
+    prefix.put_u8(b'/');
+    prefix.freeze()
+}
+
+/// The key of a lease's part: the prefix and the lease's id in hexadecimal, as Go writes it.
+pub(super) fn key_of(prefix: &Bytes, lease: i64) -> Bytes {
+    let sign = if lease < 0 { "-" } else { "" };
+    let mut key = BytesMut::from(prefix.as_ref());
+    key.put_slice(format!("{sign}{:x}", lease.unsigned_abs()).as_bytes());
+    key.freeze()
+}
+
+/// The end of the range of keys that begin with `prefix`, which is not only of bytes 0xff.
+fn end_of(prefix: &Bytes) -> Bytes {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < 0xff {
+            end.push(last + 1);
+            break;
+        }
+    }
+    end.into()
+}
+
+/// The key of a prefix that was created first.
+pub(super) fn first_of(prefix: &Bytes) -> pb::RangeRequest {
+    pb::RangeRequest {
+        key: prefix.clone(),
+        range_end: end_of(prefix),
+        limit: 1,
+        sort_order: SortOrder::Ascend.into(),
+        sort_target: SortTarget::Create.into(),
+        ..pb::RangeRequest::default()
+    }
+}
+
+/// A key alone.
+pub(super) fn point(key: Bytes) -> pb::RangeRequest {
+    pb::RangeRequest {
+        key,
+        ..pb::RangeRequest::default()
+    }
+}
+
+pub(super) fn put(key: Bytes, value: Bytes, lease: i64) -> pb::PutRequest {
+    pb::PutRequest {
+        key,
+        value,
+        lease,
+        ..pb::PutRequest::default()
+    }
+}
+
+pub(super) fn delete(key: Bytes) -> pb::DeleteRangeRequest {
+    pb::DeleteRangeRequest {
+        key,
+        ..pb::DeleteRangeRequest::default()
+    }
+}
+
+/// A transaction that depends on a key's create revision, which is 0 if there is no such key.
+pub(super) fn if_created(
+    key: Bytes,
+    at: Revision,
+    success: Vec<pb::request_op::Request>,
+    failure: Vec<pb::request_op::Request>,
+) -> pb::TxnRequest {
+    let ops = |requests: Vec<pb::request_op::Request>| {
+        let op = |request| pb::RequestOp { request: Some(request) };
+        requests.into_iter().map(op).collect()
+    };
+    pb::TxnRequest {
+        compare: vec![pb::Compare {
+            result: CompareResult::Equal.into(),
+            target: CompareTarget::Create.into(),
+            key,
+            target_union: Some(TargetUnion::CreateRevision(at)),
+            ..pb::Compare::default()
+        }],
+        success: ops(success),
+        failure: ops(failure),
+    }
+}
+
+/// The pairs that one range of a transaction found.
+pub(super) fn found(txn: &pb::TxnResponse, at: usize) -> &[KeyValue] {
+    match txn.responses.get(at).and_then(|op| op.response.as_ref()) {
+        Some(pb::response_op::Response::ResponseRange(range)) => &range.kvs,
+        _ => &[],
+    }
+}
+
+/// What a client makes of a refusal.
+fn seen_by_client(status: Status) -> Status {
+    Status::unknown(status.message())
+}
+
+impl<H: History, R: Rows> Contests<H, R> {
+    /// The lease to take part with: a new one if none was brought. Nobody keeps it alive but the client.
+    pub(super) async fn lease(&self, brought: i64) -> Result<i64, Status> {
+        if brought != 0 {
+            return Ok(brought);
+        }
+        let grant = pb::LeaseGrantRequest { ttl: TTL, id: 0 };
+        let granted = self.leases.lease_grant(Request::new(grant)).await;
+        granted.map(|answer| answer.into_inner().id).map_err(seen_by_client)
+    }
+
+    pub(super) async fn txn(&self, txn: pb::TxnRequest) -> Result<pb::TxnResponse, Status> {
+        let answer = self.kv.txn(Request::new(txn)).await;
+        answer.map(tonic::Response::into_inner).map_err(seen_by_client)
+    }
+
+    pub(super) async fn range(&self, range: pb::RangeRequest) -> Result<pb::RangeResponse, Status> {
+        let answer = self.kv.range(Request::new(range)).await;
+        answer.map(tonic::Response::into_inner).map_err(seen_by_client)
+    }
+
+    pub(super) async fn delete(&self, key: Bytes) -> Result<pb::DeleteRangeResponse, Status> {
+        let answer = self.kv.delete_range(Request::new(delete(key))).await;
+        answer.map(tonic::Response::into_inner).map_err(seen_by_client)
+    }
+
+    /// Waits until no key of the prefix is left that was created before `part`. Whoever does not wait to the end must be
+    /// cleaned up after: [`Contests::waiting`].
+    pub(super) async fn turn(&self, prefix: &Bytes, part: &Part) -> Result<(), Status> {
+        let before = pb::RangeRequest {
+            sort_order: SortOrder::Descend.into(),
+            max_create_revision: part.revision - 1,
+            ..first_of(prefix)
+        };
+        loop {
+            let range = self.range(before.clone()).await?;
+            let Some(older) = range.kvs.into_iter().next() else {
+                return Ok(());
+            };
+            let revision = range.header.map_or(0, |header| header.revision);
+            let deletes = Kinds {
+                puts: false,
+                deletes: true,
+            };
+            // A compaction of what was not heard yet is no harm: the key is looked for again.
+            drop(self.watch(older.key, Bytes::new(), deletes, revision)?.next().await?);
+        }
+    }
+
+    /// Deletes a waiting key if whoever waits with it goes away.
+    pub(super) fn waiting(&self, clean_up: Op) -> Waiting<'_, H, R> {
+        Waiting {
+            contests: self,
+            clean_up: Some(clean_up),
+        }
+    }
+
+    /// Follows events from a revision on.
+    pub(super) fn watch(
+        &self,
+        key: Bytes,
+        range_end: Bytes,
+        kinds: Kinds,
+        from: Revision,
+    ) -> Result<Events<H>, Status> {
+        let range = KeyRange::from_request(key, range_end).map_err(|empty| Status::unknown(empty.to_string()))?;
+        let inbox = Arc::new(Inbox::default());
+        let (subscription, _) = self.hub.subscribe(&inbox, 0, range, kinds, Some(from));
+        Ok(Events {
+            subscription,
+            inbox,
+            replay: Arc::clone(&self.replay),
+            stop: self.stop.clone(),
+        })
+    }
+
+    /// Follows all events of a prefix.
+    pub(super) fn watch_all(&self, prefix: &Bytes, from: Revision) -> Result<Events<H>, Status> {
+        self.watch(prefix.clone(), end_of(prefix), Kinds::ALL, from)
+    }
+}
+
+/// Somebody who waits. Dropped before [`Waiting::done`], it has the key deleted.
+pub(super) struct Waiting<'a, H: History, R: Rows> {
+    contests: &'a Contests<H, R>,
+    clean_up: Option<Op>,
+}
+
+impl<H: History, R: Rows> Waiting<'_, H, R> {
+    /// The wait is over.
+    pub(super) fn done(mut self) {
+        self.clean_up = None;
+    }
+}
+
+impl<H: History, R: Rows> Drop for Waiting<'_, H, R> {
+    fn drop(&mut self) {
+        if let Some(op) = self.clean_up.take() {
+            self.contests.kv.store.sequencer.leave(Command::Write(op), 64);
+        }
+    }
+}
+
+/// Events as they come.
+pub(super) struct Events<H> {
+    subscription: Subscription,
+    inbox: Arc<Inbox>,
+    replay: Arc<Replay<H>>,
+    stop: CancellationToken,
+}
+
+impl<H: History> Events<H> {
+    /// The next events, and a revision up to which there are no others; `None` when what comes next was compacted.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`].
+    pub(super) async fn next(&mut self) -> Result<Option<(Vec<Arc<Entry>>, Revision)>, Status> {
+        let stop = self.stop.clone();
+        tokio::select! {
+            next = self.follow() => Ok(next),
+            () = stop.cancelled() => Err(Error::Stopped.into()),
+        }
+    }
+
+    async fn follow(&mut self) -> Option<(Vec<Arc<Entry>>, Revision)> {
+        loop {
+            let step = match self.subscription.step(Revision::MAX) {
+                Step::Missing(from) => {
+                    let chunk = self.replay.load(from).await.ok()?;
+                    self.subscription.replay(&chunk)
+                }
+                step => step,
+            };
+            match step {
+                Step::Batch(batch) => return Some((batch.entries, batch.revision)),
+                Step::Nothing | Step::Held | Step::Missing(_) => tokio::task::coop::consume_budget().await,
+                Step::Synced => {
+                    self.inbox.filled().await;
+                    self.inbox.drain(|_| ());
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_spelt_as_go_does() {
+        let prefix = prefix(b"a");
+        assert_eq!(key_of(&prefix, 0x694d_0123), "a/694d0123");
+        assert_eq!(key_of(&prefix, -1), "a/-1");
+        assert_eq!(key_of(&prefix, i64::MIN), "a/-8000000000000000");
+        assert_eq!(end_of(&prefix), "a0");
+        assert_eq!(end_of(&Bytes::from_static(&[1, 0xff])), Bytes::from_static(&[2]));
+    }
+}

@@ -1,0 +1,331 @@
+//! Requests that another member has to answer: the leader, where this one follows.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+
+use super::status::Error;
+use crate::log::Slot;
+use crate::pb::peerpb::ReadIndexRequest;
+use crate::pb::peerpb::peer_client::PeerClient;
+
+/// How long a request waits for a leader, as etcd's `ReqTimeout` with default timings.
+pub const PATIENCE: Duration = Duration::from_secs(7);
+
+/// Who answers what only a leader can.
+#[derive(Debug, Clone, Default)]
+pub enum Role {
+    /// Nobody is known to lead.
+    #[default]
+    Nobody,
+    /// This member, until its right ends: see [`Right`].
+    Leading(Right),
+    /// This one: the channel to it stands.
+    Following(Leader),
+    /// This member, but it is about to hand the lead over: nobody answers for a moment.
+    Leaving,
+    /// This member has stopped.
+    Stopped,
+}
+
+/// The way to a leader. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Leader {
+    /// The connection.
+    pub channel: Channel,
+    /// Its member id.
+    pub member: u64,
+    /// Reads that wait for a question to it.
+    pub reads: Reads,
+}
+
+/// How long this member may answer reads as the leader, on the clock of [`since_boot`](crate::state::since_boot), in
+/// milliseconds. For ever where nobody else can lead.
+#[derive(Debug, Clone)]
+pub struct Right(Arc<AtomicU64>);
+
+impl Right {
+    /// The right of one whom nobody can depose.
+    #[must_use]
+    pub fn for_ever() -> Self {
+        Self(Arc::new(AtomicU64::new(u64::MAX)))
+    }
+
+    /// No right yet.
+    #[must_use]
+    pub fn none() -> Self {
+        Self(Arc::new(AtomicU64::new(0)))
+    }
+
+    /// Extends it up to a moment since boot.
+    pub fn extend(&self, until: Duration) {
+        let millis = u64::try_from(until.as_millis()).unwrap_or(u64::MAX);
+        self.0.fetch_max(millis, Ordering::AcqRel);
+    }
+
+    fn is_for_ever(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == u64::MAX
+    }
+
+    /// Whether it holds at a moment since boot.
+    #[must_use]
+    pub fn holds(&self, now: Duration) -> bool {
+        now.as_millis() < u128::from(self.0.load(Ordering::Acquire))
+    }
+}
+
+/// Follows who answers.
+#[derive(Debug, Clone)]
+pub struct Elsewhere {
+    role: watch::Receiver<Role>,
+    /// Whether requests may go on to another member.
+    forwards: bool,
+}
+
+impl Elsewhere {
+    /// As told by the sender.
+    #[must_use]
+    pub fn new(role: watch::Receiver<Role>) -> Self {
+        Self { role, forwards: true }
+    }
+
+    /// The same for requests that another member has forwarded: they go no further.
+    #[must_use]
+    pub fn last(self) -> Self {
+        Self {
+            forwards: false,
+            ..self
+        }
+    }
+
+    /// This member, always: nobody else can lead.
+    #[must_use]
+    pub fn never() -> Self {
+        Self::new(watch::channel(Role::Leading(Right::for_ever())).1)
+    }
+
+    /// Whether nobody else can lead.
+    fn is_lone(&self) -> bool {
+        matches!(&*self.role.borrow(), Role::Leading(right) if right.is_for_ever())
+    }
+
+    /// Whether this member leads, and may say so.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        matches!(&*self.role.borrow(), Role::Leading(right) if right.holds(crate::state::since_boot()))
+    }
+
+    /// Follows who answers.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<Role> {
+        self.role.clone()
+    }
+
+    /// Who answers now.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.role.borrow().clone()
+    }
+
+    /// Waits until somebody leads, and answers with the way to it; `None` is this member.
+    ///
+    /// # Errors
+    /// `request timed out` when nobody does for long, `server stopped`.
+    pub async fn leader(&self) -> Result<Option<Leader>, Status> {
+        if !self.forwards {
+            return match self.role() {
+                Role::Leading(_) => Ok(None),
+                _ => Err(Error::NotLeader.into()),
+            };
+        }
+        match self.settled(|_| true).await? {
+            Role::Following(leader) => Ok(Some(leader)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Has the leader answer: `here` if it is this member, else `there`, over a channel to it. They are asked again only
+    /// while it is sure that nothing was done.
+    ///
+    /// # Errors
+    /// The leader's; `request timed out` when it went away, and the outcome is unknown.
+    pub async fn answer<Q: Clone, A, H, T>(
+        &self,
+        request: Request<Q>,
+        mut here: impl FnMut(Request<Q>) -> H,
+        mut there: impl FnMut(Channel, Request<Q>) -> T,
+    ) -> Result<Response<A>, Status>
+    where
+        H: Future<Output = Result<Response<A>, Status>>,
+        T: Future<Output = Result<Response<A>, Status>>,
+    {
+        if self.is_lone() {
+            return here(request).await;
+        }
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut copy = Request::new(request.get_ref().clone());
+            *copy.metadata_mut() = request.metadata().clone();
+            let (member, outcome) = match self.leader().await? {
+                None => (None, here(copy).await),
+                Some(leader) => {
+                    let asked = tokio::time::timeout_at(deadline, there(leader.channel, copy)).await;
+                    (
+                        Some(leader.member),
+                        asked.unwrap_or_else(|_| Err(Error::Timeout.into())),
+                    )
+                }
+            };
+            match outcome {
+                Ok(answer) => return Ok(answer),
+                // It does not lead any more, and did nothing.
+                Err(status) if self.forwards && is_not_leader(&status) && Instant::now() < deadline => {
+                    self.changed_from(member, deadline).await?;
+                }
+                Err(status) if member.is_some() && is_transport(&status) => return Err(Error::Timeout.into()),
+                Err(status) => return Err(status),
+            }
+        }
+    }
+
+    /// Waits until everything that was acknowledged before this question, by any member, is committed below the slot that
+    /// is answered; `None` says that this member knows all of it.
+    ///
+    /// # Errors
+    /// As [`Elsewhere::leader`].
+    pub async fn read_index(&self) -> Result<Option<Slot>, Status> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if !self.forwards {
+                return if self.holds() {
+                    Ok(None)
+                } else {
+                    Err(Error::NotLeader.into())
+                };
+            }
+            let holds = |role: &Role| match role {
+                Role::Leading(right) => right.holds(crate::state::since_boot()),
+                _ => true,
+            };
+            let Role::Following(leader) = self.settled(holds).await? else {
+                return Ok(None);
+            };
+            match tokio::time::timeout_at(deadline, leader.reads.ask()).await {
+                Ok(Some(slot)) => return Ok(Some(slot)),
+                // The question was lost with its leader.
+                Ok(None) => self.changed_from(Some(leader.member), deadline).await?,
+                Err(_) => return Err(Error::Timeout.into()),
+            }
+        }
+    }
+
+    async fn settled(&self, fits: impl Fn(&Role) -> bool) -> Result<Role, Status> {
+        {
+            let role = self.role.borrow();
+            match &*role {
+                Role::Leading(_) | Role::Following(_) if fits(&role) => return Ok(role.clone()),
+                Role::Stopped => return Err(Error::Stopped.into()),
+                _ => {}
+            }
+        }
+        let mut roles = self.role.clone();
+        let waiting = async {
+            loop {
+                {
+                    let role = roles.borrow_and_update();
+                    match &*role {
+                        Role::Leading(_) | Role::Following(_) if fits(&role) => return Ok(role.clone()),
+                        Role::Stopped => return Err(Status::from(Error::Stopped)),
+                        _ => {}
+                    }
+                }
+                // A right is extended without a word.
+                let pause = tokio::time::sleep(RIGHT_POLL);
+                tokio::select! {
+                    changed = roles.changed() => changed.map_err(|_| Status::from(Error::Stopped))?,
+                    () = pause => {}
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, waiting)
+            .await
+            .unwrap_or_else(|_| Err(Error::Timeout.into()))
+    }
+
+    /// Waits until somebody else leads than `member` (`None`: this one), or a moment has passed.
+    async fn changed_from(&self, member: Option<u64>, deadline: Instant) -> Result<(), Status> {
+        let mut roles = self.role.clone();
+        let other = roles.wait_for(|role| match role {
+            Role::Following(leader) => member != Some(leader.member),
+            Role::Leading(_) => member.is_some(),
+            Role::Nobody | Role::Leaving | Role::Stopped => false,
+        });
+        let until = deadline.min(Instant::now() + RETRY);
+        match tokio::time::timeout_at(until, other).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) => Err(Error::Stopped.into()),
+            Err(_) if Instant::now() >= deadline => Err(Error::Timeout.into()),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+/// How often a right that has run out is looked at again.
+const RIGHT_POLL: Duration = Duration::from_millis(50);
+
+/// How long to wait before a leader that says it is none is asked again.
+const RETRY: Duration = Duration::from_millis(100);
+
+fn is_not_leader(status: &Status) -> bool {
+    status.message() == Error::NotLeader.to_string()
+}
+
+/// The connection broke, rather than that the leader answered so.
+fn is_transport(status: &Status) -> bool {
+    std::error::Error::source(status).is_some()
+}
+
+/// Reads that wait for the leader's word. Those that come while a question is under way share the next one.
+#[derive(Debug, Clone)]
+pub struct Reads(tokio::sync::mpsc::Sender<tokio::sync::oneshot::Sender<Slot>>);
+
+/// Reads that wait; more wait to wait.
+const WAITING: usize = 10_000;
+
+impl Reads {
+    /// A queue, and the task that asks the leader behind `channel` for those who wait; it ends when the leader does not
+    /// answer.
+    pub fn new(channel: Channel, max_message: usize) -> (Self, impl Future<Output = ()> + Send + use<>) {
+        let (queue, mut waiting) = tokio::sync::mpsc::channel::<tokio::sync::oneshot::Sender<Slot>>(WAITING);
+        let task = async move {
+            let mut client = PeerClient::new(channel).max_decoding_message_size(max_message);
+            while let Some(first) = waiting.recv().await {
+                let mut asked = vec![first];
+                while let Ok(next) = waiting.try_recv() {
+                    asked.push(next);
+                }
+                let Ok(answer) = client.read_index(ReadIndexRequest {}).await else {
+                    return;
+                };
+                let committed = Slot(answer.get_ref().committed);
+                for read in asked {
+                    // Whoever has gone away does not need to know.
+                    let _gone = read.send(committed);
+                }
+            }
+        };
+        (Self(queue), task)
+    }
+
+    /// The leader's word to a question that is sent after this call.
+    async fn ask(&self) -> Option<Slot> {
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        self.0.send(reply).await.ok()?;
+        answer.await.ok()
+    }
+}

@@ -1,0 +1,211 @@
+//! Follows a leader: applies what it commits, and where its stream has a gap, or ends, what the log has.
+//!
+//! Invariant: a slot is applied only when the leader said that it is committed, or the log proves it.
+
+use std::time::Duration;
+
+use prost::Message;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tonic::transport::Channel;
+
+use super::peer::superseded_of;
+use crate::api::cluster::Members;
+use crate::api::elsewhere::{Leader as Way, Reads, Role};
+use crate::leader::Leader;
+use crate::log::{Log, Slot};
+use crate::mvcc::record::Record;
+use crate::pb::etcdserverpb::Member;
+use crate::pb::peerpb::peer_client::PeerClient;
+use crate::pb::peerpb::{Batch, FollowRequest, News};
+use crate::replica::OpenError;
+use crate::rows::Rows;
+use crate::tasks::Owned;
+
+/// How often a member that has no leader looks into the log.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// How often it looks whether rows have moved, and how long it keeps what is unsealed.
+const ROWS: Duration = Duration::from_secs(2);
+
+/// How long a leader may take to answer the first question.
+const CONNECT: Duration = Duration::from_secs(2);
+
+/// Messages of the stream in bytes at most: a batch of requests and what they superseded.
+const MAX_MESSAGE: usize = 256 << 20;
+
+/// Who this member is to its leader.
+#[derive(Debug, Clone)]
+pub struct Follower {
+    /// This member.
+    pub member: Member,
+    /// All members.
+    pub members: Members,
+    /// Its identity in the election.
+    pub identity: String,
+}
+
+impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
+    /// Keeps up by the log alone, for as long as this is polled. May be dropped at any time.
+    ///
+    /// # Errors
+    /// When log or rows are damaged.
+    pub async fn tail(&mut self) -> anyhow::Result<()> {
+        let mut look = interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut rows = Instant::now();
+        loop {
+            look.tick().await;
+            match self.catch_up(Slot::FIRST).await {
+                Ok(()) => {}
+                Err(error) if is_damage(&error) => return Err(error),
+                Err(error) => tracing::debug!(error = format!("{error:#}"), "cannot read the log"),
+            }
+            if rows.elapsed() >= ROWS {
+                rows = Instant::now();
+                if let Err(error) = self.refresh().await {
+                    tracing::debug!(error = format!("{error:#}"), "cannot read the rows");
+                }
+            }
+        }
+    }
+
+    /// Follows the leader behind `channel` until its stream ends. `lead` shows that it does.
+    ///
+    /// # Errors
+    /// When the leader cannot be followed, or log or rows are damaged.
+    pub async fn follow(
+        &mut self,
+        channel: Channel,
+        follower: &Follower,
+        leader: u64,
+        roles: &tokio::sync::watch::Sender<Role>,
+    ) -> anyhow::Result<()> {
+        let mut client = PeerClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
+        let member = Some(follower.member.clone());
+        let asked = client.follow(FollowRequest {
+            member,
+            identity: follower.identity.clone(),
+        });
+        let mut stream = tokio::time::timeout(CONNECT, asked).await??.into_inner();
+        let (reads, asking) = Reads::new(channel.clone(), MAX_MESSAGE);
+        let mut asking = Owned::start(asking);
+        let mut shown = false;
+        let mut rows = interval(ROWS);
+        rows.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let news = tokio::select! {
+                news = stream.message() => news?,
+                ended = asking.end() => return ended.map(|()| tracing::info!("the leader does not answer")),
+                _ = rows.tick() => {
+                    self.seal_when_full();
+                    continue;
+                }
+            };
+            let Some(news) = news else { return Ok(()) };
+            self.hear(news, follower).await?;
+            if !shown {
+                shown = true;
+                roles.send_replace(Role::Following(Way {
+                    channel: channel.clone(),
+                    member: leader,
+                    reads: reads.clone(),
+                }));
+            }
+        }
+    }
+
+    async fn hear(&mut self, news: News, follower: &Follower) -> anyhow::Result<()> {
+        if news.committed > 0 {
+            self.catch_up(Slot(news.committed)).await?;
+        }
+        if let Some(batch) = news.batch {
+            self.take(batch).await?;
+        }
+        if let Some(members) = news.members {
+            follower.members.learn(members.members);
+        }
+        if news.rows {
+            self.refresh().await?;
+        }
+        Ok(())
+    }
+
+    /// Applies a batch of the stream.
+    async fn take(&mut self, mut batch: Batch) -> anyhow::Result<()> {
+        let (first, next) = (Slot(batch.first), Slot(batch.next));
+        if first > self.replica.next() {
+            self.catch_up(first).await?;
+        }
+        if first < self.replica.next() {
+            return Ok(()); // read from the log before
+        }
+        anyhow::ensure!(
+            first == self.replica.next(),
+            "the leader's slot {first} is not in the log"
+        );
+        let superseded = superseded_of(&mut batch);
+        let record = Record::decode(batch.payload)?;
+        anyhow::ensure!(
+            record.base == self.replica.revision(),
+            "a batch behind revision {} where {} is the newest",
+            record.base,
+            self.replica.revision()
+        );
+        let events = self.replica.apply(record, superseded, (first, next));
+        self.hub.publish(events.into_iter().map(std::sync::Arc::new));
+        self.seal_when_full();
+        Ok(())
+    }
+
+    /// Reads the log: everything below `committed`, and what is proved to be committed behind it.
+    async fn catch_up(&mut self, committed: Slot) -> anyhow::Result<()> {
+        let (log, rows) = &self.engine;
+        loop {
+            match crate::replica::Tail::new(log.clone(), &self.replica)
+                .catch_up(&mut self.replica, committed)
+                .await
+            {
+                Ok(()) => break,
+                Err(OpenError::Destroyed) => {
+                    self.replica.rebase(log, rows).await?;
+                    self.hub.skip_to(self.replica.revision());
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.show_missed().await
+    }
+
+    /// Takes newer rows, if they hold no more than what was applied.
+    async fn refresh(&mut self) -> anyhow::Result<()> {
+        self.replica.refresh(&self.engine.1).await?;
+        if self.replica.is_dirty() {
+            self.replica.seal();
+        }
+        Ok(())
+    }
+
+    fn seal_when_full(&mut self) {
+        let is_old = self.replica.last_seal().elapsed() >= self.options.flush_interval;
+        if self.replica.active_bytes() >= self.options.flush_bytes || (is_old && self.replica.is_dirty()) {
+            self.replica.seal();
+        }
+    }
+}
+
+/// Damaged data is not cured by trying again.
+pub(super) fn is_damage(error: &anyhow::Error) -> bool {
+    use crate::log::LogError;
+    use crate::log::writer::OpenError as LogOpenError;
+    use crate::rows::RowsError;
+    matches!(
+        error.downcast_ref::<OpenError>(),
+        Some(
+            OpenError::Newer { .. }
+                | OpenError::RowsBehind { .. }
+                | OpenError::Record { .. }
+                | OpenError::Rows(RowsError::Corrupt(_))
+                | OpenError::Log(LogOpenError::Log(LogError::Corrupt(_)))
+        )
+    )
+}

@@ -1,0 +1,183 @@
+//! The service `peerpb.Peer`: what a leader tells its followers.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_stream::try_stream;
+use futures::Stream;
+use tokio::sync::broadcast::error::RecvError;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+
+use crate::api::cluster::Members;
+use crate::api::elsewhere::{Elsewhere, Role};
+use crate::api::response;
+use crate::api::status::Error;
+use crate::feed::{Feed, News, Shown};
+use crate::pb::etcdserverpb::Member;
+use crate::pb::peerpb as pb;
+use crate::rows::Rows;
+use crate::state::{State, since_boot};
+
+/// The service of a member.
+pub struct PeerService<R: Rows> {
+    /// What is published.
+    pub state: Arc<State<R>>,
+    /// Its news.
+    pub feed: Feed,
+    /// Who leads.
+    pub elsewhere: Elsewhere,
+    /// Who there is.
+    pub members: Members,
+    /// Who follows now; for the metrics and hand-overs.
+    pub followers: Followers,
+    /// Ends streams.
+    pub stop: CancellationToken,
+}
+
+/// Who follows now, by member id.
+#[derive(Debug, Clone, Default)]
+pub struct Followers(Arc<Mutex<BTreeMap<u64, (String, u64)>>>);
+
+impl Followers {
+    /// Ids, and identities in the election.
+    #[must_use]
+    pub fn list(&self) -> Vec<(u64, String)> {
+        let followers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        followers
+            .iter()
+            .map(|(id, (identity, _))| (*id, identity.clone()))
+            .collect()
+    }
+
+    fn enter(&self, id: u64, identity: String) -> Entered {
+        let mut followers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = followers.entry(id).or_default();
+        *entry = (identity, entry.1 + 1);
+        Entered(self.clone(), id)
+    }
+}
+
+/// A follower's place, until its stream ends.
+struct Entered(Followers, u64);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let mut followers = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, streams)) = followers.get_mut(&self.1) {
+            *streams -= 1;
+            if *streams == 0 {
+                followers.remove(&self.1);
+            }
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
+    type FollowStream = Pin<Box<dyn Stream<Item = Result<pb::News, Status>> + Send>>;
+
+    async fn follow(&self, request: Request<pb::FollowRequest>) -> Result<Response<Self::FollowStream>, Status> {
+        self.leading()?;
+        let pb::FollowRequest { member, identity } = request.into_inner();
+        let member = member.ok_or(Error::MemberNotFound)?;
+        let entered = self.followers.enter(member.id, identity);
+        self.members.learn([member]);
+        // Subscribed before the slot is asked for: nothing is between them.
+        let mut news = self.feed.follow();
+        let mut members = self.members.watch();
+        members.mark_changed();
+        let (state, elsewhere, stop) = (self.state.clone(), self.elsewhere.clone(), self.stop.clone());
+        let mut roles = elsewhere.watch();
+        let stream = try_stream! {
+            let _entered = entered;
+            yield committed(&state);
+            loop {
+                let next = tokio::select! {
+                    biased;
+                    () = stop.cancelled() => break,
+                    // Only a leader has news.
+                    over = roles.wait_for(|role| !matches!(role, Role::Leading(_) | Role::Leaving)) => { drop(over); break }
+                    Ok(()) = members.changed() => Told::Members(members.borrow_and_update().values().cloned().collect()),
+                    news = news.recv() => Told::News(news),
+                };
+                yield match next {
+                    Told::Members(members) => pb::News {
+                        members: Some(pb::Members { members }),
+                        ..Default::default()
+                    },
+                    Told::News(Ok(News::Batch(Shown { first, next, payload: Some(payload), events }))) => pb::News {
+                        batch: Some(pb::Batch {
+                            first: first.0,
+                            next: next.0,
+                            payload,
+                            superseded: superseded(&events),
+                        }),
+                        ..Default::default()
+                    },
+                    Told::News(Ok(News::Batch(Shown { payload: None, .. })) | Err(RecvError::Lagged(_))) => committed(&state),
+                    Told::News(Ok(News::Rows)) => pb::News { rows: true, ..Default::default() },
+                    Told::News(Err(RecvError::Closed)) => break,
+                };
+            }
+        };
+        Ok(Response::new(Box::pin(stream)))
+    }
+
+    async fn read_index(&self, _: Request<pb::ReadIndexRequest>) -> Result<Response<pb::ReadIndexResponse>, Status> {
+        self.leading()?;
+        let (committed, epoch) = (self.state.committed().0, self.state.epoch());
+        Ok(Response::new(pb::ReadIndexResponse { committed, epoch }))
+    }
+}
+
+enum Told {
+    News(Result<News, RecvError>),
+    Members(Vec<Member>),
+}
+
+impl<R: Rows> PeerService<R> {
+    /// Only a leader whose right holds answers.
+    fn leading(&self) -> Result<(), Error> {
+        match self.elsewhere.role() {
+            Role::Leading(right) if right.holds(since_boot()) => Ok(()),
+            _ => Err(Error::NotLeader),
+        }
+    }
+}
+
+fn committed<R: Rows>(state: &State<R>) -> pb::News {
+    pb::News {
+        committed: state.committed().0,
+        ..Default::default()
+    }
+}
+
+/// What each change superseded, in order; a default where there was nothing.
+fn superseded(events: &[Arc<crate::mvcc::Committed>]) -> Vec<crate::pb::mvccpb::KeyValue> {
+    let events = events.iter().flat_map(|committed| &committed.events);
+    events
+        .map(|event| event.prev_kv.clone().map(response::key_value).unwrap_or_default())
+        .collect()
+}
+
+/// The other way round.
+#[must_use]
+pub fn superseded_of(batch: &mut pb::Batch) -> Vec<Option<crate::mvcc::KeyValue>> {
+    let kvs = std::mem::take(&mut batch.superseded);
+    kvs.into_iter()
+        .map(|kv| (kv.mod_revision != 0).then(|| from_wire(kv)))
+        .collect()
+}
+
+fn from_wire(kv: crate::pb::mvccpb::KeyValue) -> crate::mvcc::KeyValue {
+    crate::mvcc::KeyValue {
+        key: kv.key,
+        value: kv.value,
+        create_revision: kv.create_revision,
+        mod_revision: kv.mod_revision,
+        version: kv.version,
+        lease: crate::mvcc::LeaseId(kv.lease),
+    }
+}
