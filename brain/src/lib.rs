@@ -4,6 +4,8 @@
 //! the one writer, and what clients see. Arrows point downwards only: see ARCHITECTURE.md.
 
 pub mod cell;
+pub mod tikv;
+
 pub mod log;
 pub mod rows;
 

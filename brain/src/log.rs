@@ -11,6 +11,7 @@ use bytes::Bytes;
 pub use self::faulty::{Fault, Faulty};
 pub use self::files::{FileLog, OpenError, Options, SyncObserver};
 pub use self::mem::MemLog;
+pub use self::tikv::TikvLog;
 
 mod faulty;
 mod files;
@@ -19,6 +20,7 @@ pub mod frame;
 pub(crate) mod laws;
 mod mem;
 pub mod reader;
+mod tikv;
 pub mod walk;
 pub mod window;
 pub mod writer;
@@ -105,9 +107,12 @@ pub enum LogError {
     /// Stored bytes are not what was written: stop serving, repair nothing.
     #[error("the log is damaged: {0}")]
     Corrupt(String),
-    /// The medium cannot be reached or failed.
+    /// The medium cannot be reached: the same may succeed later.
     #[error("the log cannot be reached")]
     Unavailable(#[source] anyhow::Error),
+    /// The medium failed: end the process.
+    #[error("the log failed")]
+    Failed(#[source] anyhow::Error),
 }
 
 /// Refuses a record that no slot takes. Only a defect of the caller leads here, and repeating it would not help.

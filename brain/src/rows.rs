@@ -1,12 +1,17 @@
 //! Rows: an ordered map of bytes with snapshots, the log materialised. It knows nothing of etcd.
 
+use std::time::Duration;
+
 use bytes::Bytes;
+
+pub use self::tikv::{TikvRows, TikvSnapshot};
 
 pub mod fjall;
 pub mod keys;
 #[cfg(test)]
 mod laws;
 pub mod mem;
+mod tikv;
 
 /// An ordered map from bytes to bytes that trails the log.
 ///
@@ -18,6 +23,10 @@ pub mod mem;
 /// 2. After a crash the rows are what some prefix of the applied changes made them, and at least all that `sync` covered.
 /// 3. A snapshot never changes, and shows everything applied before it was taken.
 /// 4. Row order is the order of keys as unsigned bytes, for all byte strings.
+/// 5. `apply` with the fence that is stored already answers `Ok` and changes nothing, unless that fence is also the expected
+///    one: so an `apply` whose outcome is unknown is repeated until it is known.
+/// 6. Nothing that was begun before `take_over` answers is still under way, and no `apply` that expects an older fence than
+///    the stored one will ever show.
 pub trait Rows: Clone + Send + Sync + 'static {
     /// A consistent view of all rows.
     type Snapshot: Snapshot;
@@ -36,8 +45,17 @@ pub trait Rows: Clone + Send + Sync + 'static {
         changes: Vec<Change>,
     ) -> impl Future<Output = Result<(), RowsError>> + Send;
 
+    /// Ends whatever an older writer left unfinished. A new writer does this before it writes its first fence.
+    fn take_over(&self) -> impl Future<Output = Result<(), RowsError>> + Send;
+
     /// Answers when everything applied so far is durable.
     fn sync(&self) -> impl Future<Output = Result<(), RowsError>> + Send;
+
+    /// How old a snapshot should get before it is replaced; `None` where it serves for ever.
+    fn renew_after(&self) -> Option<Duration>;
+
+    /// How much one `apply` should carry at most. It takes more, but no faster.
+    fn step(&self) -> Step;
 
     /// The longest row key that `apply` takes, in bytes.
     fn max_key_len(&self) -> usize;
@@ -116,6 +134,15 @@ pub struct Page {
     pub done: bool,
 }
 
+/// An amount of changes that is applied well in one step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// Rows.
+    pub rows: usize,
+    /// Bytes of keys and values.
+    pub bytes: usize,
+}
+
 /// Why rows could not be read or written, one variant for each reaction.
 #[derive(Debug, thiserror::Error)]
 pub enum RowsError {
@@ -128,17 +155,31 @@ pub enum RowsError {
     /// No space on the medium; nothing was written.
     #[error("no space left for rows")]
     Full(#[source] anyhow::Error),
-    /// The medium cannot be reached or failed.
+    /// Lost contact before a change was known to be there: repeat it with the same fence.
+    #[error("lost contact with the rows before a change was confirmed")]
+    Unknown(#[source] anyhow::Error),
+    /// The medium cannot be reached: the same may succeed later.
     #[error("the rows cannot be reached")]
     Unavailable(#[source] anyhow::Error),
+    /// The medium failed: end the process.
+    #[error("the rows failed")]
+    Failed(#[source] anyhow::Error),
     /// The change breaks the rules of rows, and nothing was written: do not try it again.
     #[error("the rows do not take this change: {0}")]
     Refused(String),
 }
 
+impl Step {
+    /// What suits an engine that writes to local files.
+    const LOCAL: Step = Step {
+        rows: 1_000,
+        bytes: 1 << 20,
+    };
+}
+
 impl Change {
     /// Bytes of key and value.
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Change::Put(key, value) => key.len() + value.len(),
             Change::Delete(key) => key.len(),

@@ -41,6 +41,6 @@ mod tests {
 
     #[tokio::test]
     async fn the_laws_of_cells_hold_in_memory() {
-        crate::cell::laws::hold(MemCell::new).await;
+        crate::cell::laws::hold(async || MemCell::new()).await;
     }
 }

@@ -141,14 +141,12 @@ impl FileLog {
     ) -> Result<T, LogError> {
         let inner = Arc::clone(&self.inner);
         let work = move || match inner.shared.failure() {
-            Some(reason) => Err(LogError::Unavailable(anyhow::anyhow!(
-                "the log failed earlier: {reason}"
-            ))),
+            Some(reason) => Err(LogError::Failed(anyhow::anyhow!("the log failed earlier: {reason}"))),
             None => work(&inner.shared),
         };
         tokio::task::spawn_blocking(work)
             .await
-            .unwrap_or_else(|error| Err(LogError::Unavailable(error.into())))
+            .unwrap_or_else(|error| Err(LogError::Failed(error.into())))
     }
 }
 
@@ -192,15 +190,13 @@ impl Log for FileLog {
                 watermark: state.watermark.max(to.0),
                 ..state
             };
-            shared
-                .change(raise)
-                .map_err(|error| LogError::Unavailable(error.into()))
+            shared.change(raise).map_err(|error| LogError::Failed(error.into()))
         })
         .await
     }
 
     async fn destroy_below_watermark(&self) -> Result<(), LogError> {
-        self.blocking(|shared| shared.destroy().map_err(|error| LogError::Unavailable(error.into())))
+        self.blocking(|shared| shared.destroy().map_err(|error| LogError::Failed(error.into())))
             .await
     }
 

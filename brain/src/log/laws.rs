@@ -16,17 +16,17 @@ pub(crate) trait Subject {
 }
 
 /// Runs every law, each on a fresh log.
-pub(crate) async fn all<S: Subject>(mut fresh: impl FnMut() -> S) {
-    a_fresh_log_is_empty(fresh()).await;
-    what_was_appended_is_read_and_survives(fresh()).await;
-    equal_bytes_do_no_harm_and_others_are_refused(fresh()).await;
-    of_two_that_race_for_a_slot_one_wins(fresh()).await;
-    slots_may_stay_free_and_come_in_any_order(fresh()).await;
-    reads_are_bounded_but_never_stuck(fresh()).await;
-    the_watermark_only_moves_forward(fresh()).await;
-    destruction_stays_below_the_watermark(fresh()).await;
-    records_without_or_with_too_many_bytes_are_refused(fresh()).await;
-    the_longest_record_is_kept(fresh()).await;
+pub(crate) async fn all<S: Subject>(mut fresh: impl AsyncFnMut() -> S) {
+    a_fresh_log_is_empty(fresh().await).await;
+    what_was_appended_is_read_and_survives(fresh().await).await;
+    equal_bytes_do_no_harm_and_others_are_refused(fresh().await).await;
+    of_two_that_race_for_a_slot_one_wins(fresh().await).await;
+    slots_may_stay_free_and_come_in_any_order(fresh().await).await;
+    reads_are_bounded_but_never_stuck(fresh().await).await;
+    the_watermark_only_moves_forward(fresh().await).await;
+    destruction_stays_below_the_watermark(fresh().await).await;
+    records_without_or_with_too_many_bytes_are_refused(fresh().await).await;
+    the_longest_record_is_kept(fresh().await).await;
 }
 
 /// Appends until the outcome is known.
@@ -271,18 +271,18 @@ mod tests {
 
     #[tokio::test]
     async fn the_model_keeps_the_laws() {
-        all(|| Mem(MemLog::new())).await;
+        all(async || Mem(MemLog::new())).await;
     }
 
     #[tokio::test]
     async fn files_keep_the_laws() {
-        all(Files::fresh).await;
+        all(async || Files::fresh()).await;
     }
 
     #[tokio::test]
     async fn the_faulty_twin_of_the_model_keeps_the_laws() {
         for seed in 0..50 {
-            all(|| Twin {
+            all(async || Twin {
                 below: Mem(MemLog::new()),
                 seed: 1000 * seed,
             })
@@ -292,7 +292,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_faulty_twin_of_files_keeps_the_laws() {
-        all(|| Twin {
+        all(async || Twin {
             below: Files::fresh(),
             seed: 7,
         })

@@ -8,14 +8,15 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Revision;
+use super::patience::{Interrupted, reached};
 use super::record::{self, Record};
 use super::row::{Fence, Meta, encode_index, encode_object};
 use crate::log::reader::{Item, Reader};
@@ -23,15 +24,8 @@ use crate::log::{Log, Slot};
 use crate::metrics::Metrics;
 use crate::recent::{Found, Generation, Version};
 use crate::replica::{Flushed, Frozen};
-use crate::rows::{Change, Rows, RowsError, keys};
+use crate::rows::{self, Change, Rows, keys};
 use crate::state::State;
-
-/// Rows and bytes that are applied in one step at most.
-const STEP_ROWS: usize = 1_000;
-const STEP_BYTES: usize = 1 << 20;
-
-/// How long to wait before rows are written again that found no space.
-const NO_SPACE_RETRY: Duration = Duration::from_secs(1);
 
 /// The task that writes the rows.
 pub struct Materializer<L, R: Rows> {
@@ -45,18 +39,15 @@ pub struct Materializer<L, R: Rows> {
     backlog: VecDeque<Arc<Frozen>>,
     frozen: mpsc::Receiver<Arc<Frozen>>,
     flushed: mpsc::Sender<Flushed<R::Snapshot>>,
+    /// When views were last given a snapshot.
+    shown: Instant,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 }
 
-/// The process stops while there is no space for rows.
-#[derive(Debug, thiserror::Error)]
-#[error("stopped while there is no space for rows")]
-struct NoRoom;
-
 impl<L: Log, R: Rows> Materializer<L, R> {
     /// `fence` is the stored one; `sealed` generations become rows first, where they are not yet. After `stop` nobody waits
-    /// for space any more.
+    /// for storage any more.
     pub fn new<'a>(
         (log, rows): (L, R),
         state: Arc<State<R>>,
@@ -80,6 +71,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             backlog,
             frozen,
             flushed,
+            shown: Instant::now(),
             metrics,
             stop,
         }
@@ -92,15 +84,15 @@ impl<L: Log, R: Rows> Materializer<L, R> {
     /// When another writer took the rows over, or rows or log fail.
     pub async fn run(mut self) -> anyhow::Result<()> {
         match self.flush_and_delete().await {
-            Err(error) if error.is::<NoRoom>() => {
-                tracing::warn!("no space for rows: what they lack is taken from the log at the next start");
+            Err(error) if error.is::<Interrupted>() => {
+                tracing::warn!("rows are not complete: what they lack is taken from the log at the next start");
                 // The sequencer can only end when somebody takes what it hands over.
                 while self.frozen.recv().await.is_some() {}
+                Ok(())
             }
-            ended => ended?,
+            Err(error) => Err(error),
+            Ok(()) => Ok(self.rows.sync().await?),
         }
-        self.rows.sync().await?;
-        Ok(())
     }
 
     async fn flush_and_delete(&mut self) -> anyhow::Result<()> {
@@ -111,7 +103,16 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             let frozen = match self.backlog.pop_front() {
                 Some(frozen) => Some(frozen),
                 None if goes_on => self.frozen.try_recv().ok(),
-                None => self.frozen.recv().await,
+                None => {
+                    let renew = self.rows.renew_after().map(|age| self.shown + age);
+                    tokio::select! {
+                        frozen = self.frozen.recv() => frozen,
+                        () = passes(renew) => {
+                            self.show(None).await?;
+                            continue;
+                        }
+                    }
+                }
             };
             match frozen {
                 Some(frozen) => self.flush(frozen).await?,
@@ -122,14 +123,32 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         }
     }
 
+    /// Lets views read the rows as they are now; `through` is how far they reach, if that moved.
+    async fn show(&mut self, through: Option<(Slot, Revision)>) -> anyhow::Result<()> {
+        let snapshot = reached!(&self.stop, self.rows.snapshot())?;
+        self.shown = Instant::now();
+        // Nobody is there to take it only when the process stops.
+        drop(self.flushed.send(Flushed { through, snapshot }).await);
+        Ok(())
+    }
+
+    fn step(&self) -> Step {
+        Step {
+            changes: Vec::new(),
+            bytes: 0,
+            most: self.rows.step(),
+        }
+    }
+
     async fn flush(&mut self, frozen: Arc<Frozen>) -> anyhow::Result<()> {
-        let mut step = Step::default();
+        let mut step = self.step();
         self.fence.reaching = frozen.revision;
         // The generation's iterator must not be held over an await: it is asked again behind the last version.
         let mut last = None;
         let deleted = self.fence.deleted_up_to;
         while !fill(&frozen.generation, frozen.compacted, deleted, &mut last, &mut step) {
-            self.apply(std::mem::take(&mut step)).await?;
+            let full = std::mem::replace(&mut step, self.step());
+            self.apply(full).await?;
         }
         for (row, value) in frozen.lease_rows.iter().cloned() {
             step.push(match value {
@@ -150,14 +169,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             })
             .collect();
         self.apply(step).await?;
-        let snapshot = self.rows.snapshot().await?;
-        let flushed = Flushed {
-            through: Some((frozen.marker, frozen.revision)),
-            snapshot,
-        };
-        // Nobody is there to take it only when the process stops.
-        drop(self.flushed.send(flushed).await);
-        Ok(())
+        self.show(Some((frozen.marker, frozen.revision))).await
     }
 
     /// Deletes some of what compaction made superfluous; `true` if there is more.
@@ -166,10 +178,11 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         if target <= self.fence.deleted_up_to {
             return Ok(false);
         }
-        let mut reader = Reader::seek(self.log.clone(), Slot(self.fence.deleted_slot)).await?;
-        let mut step = Step::default();
+        let from = Slot(self.fence.deleted_slot);
+        let mut reader = reached!(&self.stop, Reader::seek(self.log.clone(), from))?;
+        let mut step = self.step();
         let mut more = false;
-        while let Some(item) = reader.next().await? {
+        while let Some(item) = reached!(&self.stop, reader.next())? {
             let Item::Batch { first, payload, .. } = item else {
                 continue;
             };
@@ -179,7 +192,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             }
             self.delete_superseded(first, record, target, &mut step).await?;
             // The last revision must not leave another step: that one would find nothing to do, and not finish.
-            if step.changes.len() >= STEP_ROWS / 2 && self.fence.deleted_up_to < target {
+            if step.changes.len() >= step.most.rows / 2 && self.fence.deleted_up_to < target {
                 more = true;
                 break;
             }
@@ -190,6 +203,8 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         self.apply(step).await?;
         if !more {
             self.destroy(target).await?;
+        } else if self.rows.renew_after().is_some_and(|age| self.shown.elapsed() >= age) {
+            self.show(None).await?;
         }
         Ok(more)
     }
@@ -223,7 +238,8 @@ impl<L: Log, R: Rows> Materializer<L, R> {
                     step.push(Change::Delete(keys::object_key(&change.key, keys.revision)));
                 }
                 if step.is_full() {
-                    self.apply(std::mem::take(step)).await?;
+                    let full = std::mem::replace(step, self.step());
+                    self.apply(full).await?;
                 }
             }
             self.metrics.mvcc.compaction_keys.inc_by(keys.changes.len() as u64);
@@ -235,18 +251,14 @@ impl<L: Log, R: Rows> Materializer<L, R> {
 
     /// Gives up slots that neither rows nor history need any more.
     async fn destroy(&mut self, deleted_up_to: Revision) -> anyhow::Result<()> {
-        self.rows.sync().await?;
+        reached!(&self.stop, self.rows.sync())?;
         // The slot that holds the compacted revision stays: a watch may begin at it.
         let watermark = Slot(self.fence.deleted_slot.min(self.fence.marker));
-        self.log.raise_watermark(watermark).await?;
+        reached!(&self.stop, self.log.raise_watermark(watermark))?;
         self.state.forget_below(watermark);
-        self.log.destroy_below_watermark().await?;
+        reached!(&self.stop, self.log.destroy_below_watermark())?;
         self.state.set_deleted_up_to(deleted_up_to);
-        let flushed = Flushed {
-            through: None,
-            snapshot: self.rows.snapshot().await?,
-        };
-        drop(self.flushed.send(flushed).await);
+        self.show(None).await?;
         tracing::info!(revision = deleted_up_to, slot = watermark.0, "compacted");
         Ok(())
     }
@@ -255,28 +267,24 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         let _timer = self.metrics.disk.backend_commit.start_timer();
         self.fence.number += 1;
         let fence = Bytes::from(self.fence.encode_to_vec());
-        loop {
-            match self
-                .rows
-                .apply(Some(self.stored.clone()), fence.clone(), step.changes.clone())
-                .await
-            {
-                Ok(()) => break,
-                // What is acknowledged is in the log. Writers wait when too much of it is in memory.
-                Err(RowsError::Full(error)) => {
-                    tracing::warn!(error = &*error as &dyn std::error::Error, "no space for rows: waiting");
-                    tokio::select! {
-                        () = self.stop.cancelled() => return Err(NoRoom.into()),
-                        () = tokio::time::sleep(NO_SPACE_RETRY) => {}
-                    }
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
+        let apply = || {
+            let (expected, changes) = (self.stored.clone(), step.changes.clone());
+            self.rows.apply(Some(expected), fence.clone(), changes)
+        };
+        // What is acknowledged is in the log. Writers wait when too much of it is in memory.
+        reached!(&self.stop, apply())?;
         self.stored = fence;
         self.state.note_step();
         tokio::task::yield_now().await;
         Ok(())
+    }
+}
+
+/// Answers when a moment has come; never without one.
+async fn passes(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -336,22 +344,20 @@ fn meta_of(revision: Revision, version: &Version) -> Meta {
 }
 
 /// Changes that are applied together.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Step {
     changes: Vec<Change>,
     bytes: usize,
+    most: rows::Step,
 }
 
 impl Step {
     fn push(&mut self, change: Change) {
-        self.bytes += match &change {
-            Change::Put(key, value) => key.len() + value.len(),
-            Change::Delete(key) => key.len(),
-        };
+        self.bytes += change.len();
         self.changes.push(change);
     }
 
     fn is_full(&self) -> bool {
-        self.changes.len() >= STEP_ROWS || self.bytes >= STEP_BYTES
+        self.changes.len() >= self.most.rows || self.bytes >= self.most.bytes
     }
 }

@@ -108,6 +108,7 @@ impl<R: Rows> Replica<R> {
             }
             self.replay(item)?;
         }
+        rows.take_over().await?;
         let fence = take_fence(rows, own.epoch).await?;
         let snapshot = rows.snapshot().await?;
         let through = read_fence(snapshot.fence().await?)?;

@@ -34,7 +34,7 @@ use self::guard::Health;
 use self::layout::{FENCE_ROW, stored};
 pub use self::open::OpenError;
 pub use self::snapshot::FjallSnapshot;
-use super::{Change, Rows, RowsError, check_keys};
+use super::{Change, Rows, RowsError, Step, check_keys};
 
 mod guard;
 mod inspect;
@@ -142,6 +142,9 @@ impl Rows for FjallRows {
         let writer = self.shared.writer.clone().lock_owned().await;
         self.shared.health.check()?;
         if writer.fence != expected {
+            if writer.fence.as_ref() == Some(&fence) {
+                return Ok(()); // done before
+            }
             return Err(RowsError::Fenced(writer.fence.clone()));
         }
         self.shared.wait_for_room().await?;
@@ -150,10 +153,22 @@ impl Rows for FjallRows {
         guard::blocking(move || shared.commit(writer, fence, changes)).await
     }
 
+    async fn take_over(&self) -> Result<(), RowsError> {
+        Ok(()) // the lock on the files shuts other writers out
+    }
+
     async fn sync(&self) -> Result<(), RowsError> {
         self.shared.health.check()?;
         let shared = self.shared.clone();
         guard::blocking(move || shared.health.write(|| shared.database.persist(PersistMode::SyncAll))).await
+    }
+
+    fn renew_after(&self) -> Option<Duration> {
+        None
+    }
+
+    fn step(&self) -> Step {
+        Step::LOCAL
     }
 
     fn max_key_len(&self) -> usize {
@@ -175,7 +190,7 @@ impl Shared {
             // A background thread that died will never make room; fjall then refuses this.
             self.health.write(|| self.database.persist(PersistMode::Buffer))?;
             if begin.elapsed() > STALLED {
-                return Err(RowsError::Unavailable(anyhow::anyhow!(
+                return Err(RowsError::Failed(anyhow::anyhow!(
                     "fjall has not written its tables for {STALLED:?}"
                 )));
             }

@@ -6,19 +6,21 @@ use bytes::Bytes;
 
 use super::{Change, Order, Page, Rows, RowsError, Scan, Snapshot};
 
-/// Runs every law on rows that `fresh` makes, each on new ones.
-pub(super) async fn hold<R: Rows>(mut fresh: impl FnMut() -> R) {
-    an_apply_is_seen_whole_by_later_snapshots_only(fresh()).await;
-    a_foreign_fence_keeps_a_writer_out(fresh()).await;
-    of_several_changes_of_a_row_the_last_counts(fresh()).await;
-    row_order_is_byte_order(fresh()).await;
-    pages_end_at_their_limits(fresh()).await;
-    inverted_and_overlong_bounds_are_ranges_too(fresh()).await;
-    keys_that_cannot_be_stored_are_refused(fresh()).await;
-    a_large_batch_is_one_batch(fresh()).await;
-    split_points_lie_inside_and_ascend(fresh()).await;
-    clones_share_the_rows(fresh()).await;
-    writers_at_once_take_turns(fresh()).await;
+/// Runs every law on rows that `fresh` makes, each on new ones. A batch of `large` rows is a large one.
+pub(super) async fn hold<R: Rows>(mut fresh: impl AsyncFnMut() -> R, large: usize) {
+    an_apply_is_seen_whole_by_later_snapshots_only(fresh().await).await;
+    a_foreign_fence_keeps_a_writer_out(fresh().await).await;
+    a_change_that_is_repeated_is_made_once(fresh().await).await;
+    whoever_takes_over_shuts_older_writers_out(fresh().await).await;
+    of_several_changes_of_a_row_the_last_counts(fresh().await).await;
+    row_order_is_byte_order(fresh().await).await;
+    pages_end_at_their_limits(fresh().await).await;
+    inverted_and_overlong_bounds_are_ranges_too(fresh().await).await;
+    keys_that_cannot_be_stored_are_refused(fresh().await).await;
+    a_large_batch_is_one_batch(fresh().await, large).await;
+    split_points_lie_inside_and_ascend(fresh().await).await;
+    clones_share_the_rows(fresh().await).await;
+    writers_at_once_take_turns(fresh().await).await;
 }
 
 pub(super) fn put(key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Change {
@@ -111,10 +113,56 @@ async fn a_foreign_fence_keeps_a_writer_out<R: Rows>(rows: R) {
     assert_eq!(content(&rows).await, [row("k", "1")]);
     rows.apply(Some(mine), Bytes::new(), vec![]).await.unwrap();
     assert_eq!(rows.fence().await.unwrap(), Some(Bytes::new()));
-    match rows.apply(None, Bytes::new(), vec![]).await {
+    match rows.apply(None, Bytes::from("theirs"), vec![]).await {
         Err(RowsError::Fenced(Some(found))) => assert_eq!(found, Bytes::new()),
         other => panic!("no fence and an empty fence are two things, got {other:?}"),
     }
+}
+
+async fn a_change_that_is_repeated_is_made_once<R: Rows>(rows: R) {
+    let fence = |n: u8| Bytes::copy_from_slice(&[n]);
+    rows.apply(None, fence(1), vec![put("k", "1")]).await.unwrap();
+    rows.apply(Some(fence(1)), fence(2), vec![put("k", "2")]).await.unwrap();
+    for expected in [Some(fence(1)), None, Some(fence(7))] {
+        rows.apply(expected, fence(2), vec![put("k", "3"), put("l", "3")])
+            .await
+            .unwrap();
+        assert_eq!(content(&rows).await, [row("k", "2")]);
+    }
+    match rows.apply(None, fence(1), vec![put("k", "1")]).await {
+        Err(RowsError::Fenced(Some(found))) => assert_eq!(found, fence(2)),
+        other => panic!("expected a fence, got {other:?}"),
+    }
+    rows.apply(Some(fence(2)), fence(2), vec![put("k", "4")]).await.unwrap();
+    assert_eq!(content(&rows).await, [row("k", "4")]);
+}
+
+async fn whoever_takes_over_shuts_older_writers_out<R: Rows>(rows: R) {
+    let (old, new) = (Bytes::from("old"), Bytes::from("new"));
+    rows.take_over().await.unwrap();
+    rows.apply(None, old.clone(), vec![put("k", "1")]).await.unwrap();
+    let late = async {
+        let mut outcomes = Vec::new();
+        for n in 0..50u8 {
+            let fence = Bytes::copy_from_slice(&[n]);
+            outcomes.push(rows.apply(Some(old.clone()), fence, vec![put([n], "late")]).await);
+        }
+        outcomes
+    };
+    let take_over = async {
+        rows.take_over().await.unwrap();
+        rows.apply(Some(old.clone()), new.clone(), vec![]).await
+    };
+    let (late, taken) = tokio::join!(late, take_over);
+    let landed = late.iter().filter(|outcome| outcome.is_ok()).count();
+    assert_eq!(landed + usize::from(taken.is_ok()), 1, "one of them moved the fence");
+    assert_eq!(content(&rows).await.len(), 1 + landed);
+    let stored = rows.fence().await.unwrap();
+    match rows.apply(Some(old), Bytes::from("later"), vec![put("l", "1")]).await {
+        Err(RowsError::Fenced(found)) => assert_eq!(found, stored),
+        other => panic!("expected a fence, got {other:?}"),
+    }
+    assert_eq!(content(&rows).await.len(), 1 + landed);
 }
 
 async fn of_several_changes_of_a_row_the_last_counts<R: Rows>(rows: R) {
@@ -250,13 +298,13 @@ async fn keys_that_cannot_be_stored_are_refused<R: Rows>(rows: R) {
     assert_eq!(content(&rows).await.len(), 1);
 }
 
-async fn a_large_batch_is_one_batch<R: Rows>(rows: R) {
+async fn a_large_batch_is_one_batch<R: Rows>(rows: R, large: usize) {
     let value = vec![b'v'; 500];
-    apply(&rows, (0..32_000).map(|n| put(format!("k{n:06}"), &value)).collect()).await;
+    apply(&rows, (0..large).map(|n| put(format!("k{n:06}"), &value)).collect()).await;
     let before = rows.snapshot().await.unwrap();
     apply(
         &rows,
-        (0..32_000)
+        (0..large)
             .map(|n| {
                 if n % 2 == 0 {
                     delete(format!("k{n:06}"))
@@ -269,11 +317,11 @@ async fn a_large_batch_is_one_batch<R: Rows>(rows: R) {
     .await;
     let big = vec![b'x'; 3 << 20];
     apply(&rows, vec![put("large", &big)]).await;
-    assert_eq!(before.scan(everything()).await.unwrap().rows.len(), 32_000);
+    assert_eq!(before.scan(everything()).await.unwrap().rows.len(), large);
     let now = content(&rows).await;
-    assert_eq!(now.len(), 16_001);
-    assert!(now[..16_000].iter().all(|(_, value)| value == "w"));
-    assert_eq!(now[16_000].1, big);
+    assert_eq!(now.len(), large / 2 + 1);
+    assert!(now[..large / 2].iter().all(|(_, value)| value == "w"));
+    assert_eq!(now[large / 2].1, big);
 }
 
 async fn split_points_lie_inside_and_ascend<R: Rows>(rows: R) {

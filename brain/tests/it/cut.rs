@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use brain::rows::{Change, Rows, RowsError};
+use brain::rows::{Change, Rows, RowsError, Step};
 use bytes::Bytes;
 
 /// Rows that take some more writes and then none.
@@ -37,13 +38,25 @@ impl<R: Rows> Rows for CutRows<R> {
             .left
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         if left.is_err() {
-            return Err(RowsError::Unavailable(anyhow::anyhow!("cut")));
+            return Err(RowsError::Failed(anyhow::anyhow!("cut")));
         }
         self.inner.apply(expected, fence, changes).await
     }
 
+    async fn take_over(&self) -> Result<(), RowsError> {
+        self.inner.take_over().await
+    }
+
     async fn sync(&self) -> Result<(), RowsError> {
         self.inner.sync().await
+    }
+
+    fn renew_after(&self) -> Option<Duration> {
+        self.inner.renew_after()
+    }
+
+    fn step(&self) -> Step {
+        self.inner.step()
     }
 
     fn max_key_len(&self) -> usize {

@@ -15,6 +15,7 @@ mod same;
 mod script;
 mod store;
 mod text;
+mod tikv;
 mod watch;
 mod wire;
 

@@ -8,7 +8,7 @@ use brain::log::frame::is_barrier;
 use brain::log::{Fault, Faulty, FileLog, Log, MemLog, Options as LogOptions};
 use brain::rows::fjall::{FjallRows, Options as RowsOptions};
 use brain::rows::mem::MemRows;
-use brain::rows::{Change, Rows, RowsError};
+use brain::rows::{Change, Rows, RowsError, Step};
 use bytes::Bytes;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -19,14 +19,14 @@ use crate::script::run;
 use crate::wire::{Request, Target, pb};
 
 /// A seed that a failure names. `SEED` chooses another one.
-fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     let seed = std::env::var("SEED").map_or(1, |text| text.parse().unwrap());
     eprintln!("SEED={seed}");
     seed
 }
 
 /// `REQUESTS` makes scripts longer.
-fn requests(default: usize) -> usize {
+pub(crate) fn requests(default: usize) -> usize {
     std::env::var("REQUESTS").map_or(default, |text| text.parse().unwrap())
 }
 
@@ -36,7 +36,7 @@ fn files(dir: &std::path::Path) -> (FileLog, FjallRows) {
     (log, rows)
 }
 
-async fn agrees_with_the_model<L: Log, R: Rows>(log: L, rows: R, requests: usize) {
+pub(crate) async fn agrees_with_the_model<L: Log, R: Rows>(log: L, rows: R, requests: usize) {
     let mut engine = Engine::start(log.clone(), rows.clone()).await.unwrap();
     let (report, model) = run(seed(), requests, &mut engine).await;
     assert!(
@@ -139,8 +139,20 @@ impl Rows for Crowded {
         self.0.apply(expected, fence, changes).await
     }
 
+    async fn take_over(&self) -> Result<(), RowsError> {
+        self.0.take_over().await
+    }
+
     async fn sync(&self) -> Result<(), RowsError> {
         self.0.sync().await
+    }
+
+    fn renew_after(&self) -> Option<Duration> {
+        self.0.renew_after()
+    }
+
+    fn step(&self) -> Step {
+        self.0.step()
     }
 
     fn max_key_len(&self) -> usize {

@@ -39,7 +39,7 @@ fn bytes(segment: &Segment, at: u32, len: u32) -> Result<Bytes, LogError> {
             "{} was cut behind offset {at}",
             segment.path.display()
         ))),
-        Err(error) => Err(LogError::Unavailable(error.into())),
+        Err(error) => Err(LogError::Failed(error.into())),
     }
 }
 

@@ -21,7 +21,7 @@ impl Health {
     pub(super) fn check(&self) -> Result<(), RowsError> {
         match self.failure.get() {
             None => Ok(()),
-            Some(failure) => Err(RowsError::Unavailable(anyhow!("an earlier write failed: {failure}"))),
+            Some(failure) => Err(RowsError::Failed(anyhow!("an earlier write failed: {failure}"))),
         }
     }
 
@@ -55,7 +55,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 ) -> Result<T, RowsError> {
     tokio::task::spawn_blocking(work)
         .await
-        .unwrap_or_else(|error| Err(RowsError::Unavailable(anyhow::Error::new(error))))
+        .unwrap_or_else(|error| Err(RowsError::Failed(anyhow::Error::new(error))))
 }
 
 /// The reaction that an error of fjall asks for.
@@ -69,7 +69,7 @@ pub(super) fn reaction(error: Error) -> RowsError {
         | Error::InvalidTrailer
         | Error::InvalidTag(_)
         | Error::Unrecoverable) => RowsError::Corrupt(format!("{error:?}")),
-        error => RowsError::Unavailable(anyhow::Error::new(error)),
+        error => RowsError::Failed(anyhow::Error::new(error)),
     }
 }
 
@@ -80,7 +80,7 @@ pub(super) fn io(error: std::io::Error) -> RowsError {
         ErrorKind::NotFound | ErrorKind::UnexpectedEof | ErrorKind::InvalidData => {
             RowsError::Corrupt(error.to_string())
         }
-        _ => RowsError::Unavailable(error.into()),
+        _ => RowsError::Failed(error.into()),
     }
 }
 
@@ -94,7 +94,7 @@ pub(super) fn within(dir: &Path, error: RowsError) -> RowsError {
 
 fn describe(error: &RowsError) -> String {
     match error {
-        RowsError::Full(source) | RowsError::Unavailable(source) => format!("{error}: {source:#}"),
+        RowsError::Full(source) | RowsError::Failed(source) => format!("{error}: {source:#}"),
         _ => error.to_string(),
     }
 }

@@ -125,7 +125,7 @@ pub(super) fn damaged(path: &Path, what: &str) -> RowsError {
 pub(super) fn named(path: &Path, error: std::io::Error) -> RowsError {
     match io(error) {
         RowsError::Corrupt(text) => RowsError::Corrupt(format!("{}: {text}", path.display())),
-        RowsError::Unavailable(error) => RowsError::Unavailable(error.context(path.display().to_string())),
+        RowsError::Failed(error) => RowsError::Failed(error.context(path.display().to_string())),
         other => other,
     }
 }

@@ -22,11 +22,11 @@ async fn the_laws_of_rows_hold_on_disk() {
     for options in [small(), Options::default()] {
         let root = tempfile::tempdir().unwrap();
         let mut number = 0;
-        laws::hold(|| {
+        let fresh = async || {
             number += 1;
             FjallRows::open(&root.path().join(number.to_string()), options.clone()).unwrap()
-        })
-        .await;
+        };
+        laws::hold(fresh, 32_000).await;
     }
 }
 

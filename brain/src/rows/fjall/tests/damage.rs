@@ -75,7 +75,7 @@ async fn look(dir: &Path, models: &[Vec<(bytes::Bytes, bytes::Bytes)>]) -> Outco
     let rows = match FjallRows::open(dir, small()) {
         Ok(rows) => rows,
         Err(OpenError::Rows(error @ RowsError::Corrupt(_))) => return Outcome::Refused(error.to_string()),
-        Err(OpenError::Rows(RowsError::Unavailable(error))) => return Outcome::Refused(format!("{error:#}")),
+        Err(OpenError::Rows(RowsError::Failed(error))) => return Outcome::Refused(format!("{error:#}")),
         Err(OpenError::Newer(dir)) => return Outcome::Refused(dir.display().to_string()),
         Err(error) => panic!("not how damage is told: {error:?}"),
     };

@@ -1,0 +1,302 @@
+//! The log in TiKV: a key for each slot, inserted in one phase.
+//!
+//! One mutation is one raft write, whatever its size up to TiKV's limit: no lock is left, the key is claim and content at
+//! once, and a repeated insert finds itself. Slots are read at fresh timestamps.
+//!
+//! - **Watermark**: one cell that holds it and the slot up to which everything is destroyed; it moves by compare-and-set.
+//! - **Destruction** takes whole ranges on every server, past TiKV's transactions: between the records that are to be kept.
+//!   Late appends may put garbage into destroyed slots; nobody looks there, and nobody clears it away.
+//! - **Size** counts what this process wrote or read, which is at least everything from the marker on.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use self::known::Known;
+use super::{AppendError, Log, LogError, Slot, check_len};
+use crate::cell::{Cell, Swap};
+use crate::tikv::{Error, Range, Tikv, TikvCell, Ts};
+
+mod known;
+#[cfg(test)]
+mod tests;
+
+/// Longest record, in bytes: TiKV takes raft entries of 8 MiB, and an entry is somewhat longer than its record.
+const MAX_RECORD_LEN: usize = (8 << 20) - (64 << 10);
+
+/// What one request is meant to bring, in bytes, and the slots it asks for at most. TiKV answers 10 MiB at most.
+const CHUNK: usize = 2 << 20;
+const CHUNK_SLOTS: u32 = 512;
+
+/// Slots behind the last one that was seen within which the end of the log is expected.
+const NEAR: u64 = 4096;
+
+/// A log in TiKV. Clones share what they know of it.
+#[derive(Debug, Clone)]
+pub struct TikvLog {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    tikv: Tikv,
+    watermark: TikvCell,
+    keep: fn(&[u8]) -> bool,
+    known: Mutex<Known>,
+    /// Bytes of a record, about.
+    average: AtomicUsize,
+    /// The highest slot that was seen taken.
+    highest: AtomicU64,
+}
+
+/// What the cell of the watermark holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Marks {
+    watermark: u64,
+    /// Everything below is destroyed but for what is kept. Never above the watermark.
+    destroyed: u64,
+}
+
+impl TikvLog {
+    /// The log behind a connection's prefix. Its destruction spares the records that `keep` names: several writers may
+    /// append here, and an older one must never get past the barrier of its successor.
+    #[must_use]
+    pub fn keeping(tikv: Tikv, keep: fn(&[u8]) -> bool) -> TikvLog {
+        let inner = Inner {
+            watermark: tikv.cell("watermark"),
+            tikv,
+            keep,
+            known: Mutex::default(),
+            average: AtomicUsize::new(CHUNK / 16),
+            highest: AtomicU64::new(0),
+        };
+        TikvLog { inner: Arc::new(inner) }
+    }
+}
+
+impl Log for TikvLog {
+    async fn append(&self, slot: Slot, record: Bytes) -> Result<(), AppendError> {
+        check_len(&record, MAX_RECORD_LEN)?;
+        let inner = &self.inner;
+        let key = inner.tikv.keys().slot(slot.0);
+        match inner.tikv.insert(&key, &record).await {
+            Ok(()) => {
+                inner.note(slot.0, &record);
+                Ok(())
+            }
+            Err(Error::Conflict | Error::Committed) => inner.compare(slot, &key, &record).await,
+            Err(Error::Full(error)) => Err(AppendError::Full(error)),
+            Err(error @ Error::TooLarge(_)) => Err(AppendError::Failed(error.into())),
+            Err(error) => Err(AppendError::Unknown(slot, error.into())),
+        }
+    }
+
+    async fn read(&self, from: Slot, max_bytes: usize) -> Result<Vec<(Slot, Bytes)>, LogError> {
+        let inner = &self.inner;
+        let now = inner.tikv.timestamp().await.map_err(unavailable)?;
+        let (mut found, mut bytes, mut next) = (Vec::new(), 0usize, from.0);
+        loop {
+            let page = inner.page(now, next, max_bytes.saturating_sub(bytes)).await?;
+            let Some((last, _)) = page.last() else {
+                return Ok(found);
+            };
+            next = last.0.saturating_add(1);
+            for (slot, record) in page {
+                bytes = bytes.saturating_add(record.len());
+                if !found.is_empty() && bytes > max_bytes {
+                    return Ok(found);
+                }
+                found.push((slot, record));
+            }
+        }
+    }
+
+    async fn watermark(&self) -> Result<Slot, LogError> {
+        Ok(Slot(self.inner.marks().await?.1.watermark))
+    }
+
+    async fn raise_watermark(&self, to: Slot) -> Result<(), LogError> {
+        loop {
+            let (stored, marks) = self.inner.marks().await?;
+            if marks.watermark >= to.0 {
+                return Ok(());
+            }
+            let watermark = to.0;
+            self.inner.set_marks(stored, Marks { watermark, ..marks }).await?;
+        }
+    }
+
+    async fn destroy_below_watermark(&self) -> Result<(), LogError> {
+        let inner = &self.inner;
+        loop {
+            let (stored, marks) = inner.marks().await?;
+            if marks.destroyed >= marks.watermark {
+                return Ok(());
+            }
+            inner.look_into_gaps(marks.destroyed, marks.watermark).await?;
+            let ranges = inner.known().between_kept(marks.destroyed, marks.watermark);
+            let keys = inner.tikv.keys();
+            for (from, to) in ranges {
+                inner
+                    .tikv
+                    .destroy(&keys.slot(from), &keys.slot(to))
+                    .await
+                    .map_err(unavailable)?;
+            }
+            let destroyed = marks.watermark;
+            // Lost to somebody who moved the watermark meanwhile: what was destroyed is found to be free.
+            if inner.set_marks(stored, Marks { destroyed, ..marks }).await? {
+                inner.known().forget_below(destroyed);
+                return Ok(());
+            }
+        }
+    }
+
+    fn max_record_len(&self) -> usize {
+        MAX_RECORD_LEN
+    }
+
+    fn size(&self) -> u64 {
+        self.inner.known().bytes()
+    }
+}
+
+impl Inner {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, slot: u64, record: &[u8]) {
+        self.known().note(slot, record.len(), (self.keep)(record));
+        self.highest.fetch_max(slot, Ordering::Relaxed);
+    }
+
+    /// A slot is taken, maybe by an earlier attempt of ours.
+    async fn compare(&self, slot: Slot, key: &Bytes, record: &Bytes) -> Result<(), AppendError> {
+        let unknown = |error: anyhow::Error| AppendError::Unknown(slot, error);
+        let now = self.tikv.timestamp().await.map_err(|error| unknown(error.into()))?;
+        let there = self.tikv.get(now, key).await.map_err(|error| unknown(error.into()))?;
+        let Some(there) = there else {
+            // Destroyed meanwhile, or the other one gave up: what comes of it shows when it is tried again.
+            return Err(unknown(anyhow::anyhow!("the slot was taken and is free again")));
+        };
+        self.note(slot.0, &there);
+        if there == *record {
+            Ok(())
+        } else {
+            Err(AppendError::Taken(slot, there))
+        }
+    }
+
+    /// Some slots from `from` on, at least one if there is any.
+    async fn page(&self, now: Ts, from: u64, max_bytes: usize) -> Result<Vec<(Slot, Bytes)>, LogError> {
+        let wanted = max_bytes.min(CHUNK) / self.average.load(Ordering::Relaxed).max(1);
+        let limit = u32::try_from(wanted).unwrap_or(CHUNK_SLOTS).clamp(1, CHUNK_SLOTS);
+        let keys = self.tikv.keys();
+        // A scan costs a request to every region that it touches. Taken slots stand close together, so the next ones are
+        // looked for nearby, and far away only if there are none.
+        let near = from.saturating_add(u64::from(limit));
+        if near.saturating_add(NEAR) < self.highest.load(Ordering::Relaxed) {
+            let page = self.scan(now, keys.slot(from), keys.slot(near), limit).await?;
+            if !page.is_empty() {
+                return Ok(page);
+            }
+        }
+        self.scan(now, keys.slot(from), keys.slots_end(), limit).await
+    }
+
+    async fn scan(&self, now: Ts, from: Bytes, to: Bytes, mut limit: u32) -> Result<Vec<(Slot, Bytes)>, LogError> {
+        let rows = loop {
+            let range = Range {
+                from: from.clone(),
+                to: to.clone(),
+                limit,
+                keys_only: false,
+                backward: false,
+            };
+            match self.tikv.scan(now, &range).await {
+                Ok(rows) => break rows,
+                Err(Error::TooLarge(_)) if limit > 1 => limit /= 4,
+                Err(error) => return Err(unavailable(error)),
+            }
+            limit = limit.max(1);
+        };
+        let mut page = Vec::with_capacity(rows.len());
+        let mut bytes = 0;
+        for (key, record) in rows {
+            let slot = self
+                .tikv
+                .keys()
+                .parse_slot(&key)
+                .ok_or_else(|| LogError::Corrupt("a key between slots is none".into()))?;
+            self.note(slot, &record);
+            bytes += record.len();
+            page.push((Slot(slot), record));
+        }
+        if let Some(mean) = bytes.checked_div(page.len()) {
+            let old = self.average.load(Ordering::Relaxed);
+            self.average.store((old / 2 + mean / 2).max(1), Ordering::Relaxed);
+        }
+        Ok(page)
+    }
+
+    /// Reads what this process has not seen of `[from, to)`, to know what to keep.
+    async fn look_into_gaps(&self, from: u64, to: u64) -> Result<(), LogError> {
+        let gaps = self.known().gaps(from, to);
+        let now = self.tikv.timestamp().await.map_err(unavailable)?;
+        let keys = self.tikv.keys();
+        for (mut next, end) in gaps {
+            while next < end {
+                let limit = u32::try_from(CHUNK / self.average.load(Ordering::Relaxed).max(1));
+                let limit = limit.unwrap_or(CHUNK_SLOTS).clamp(1, CHUNK_SLOTS);
+                let page = self.scan(now, keys.slot(next), keys.slot(end), limit).await?;
+                next = page.last().map_or(end, |(slot, _)| slot.0 + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// The marks, and the bytes they are stored as.
+    async fn marks(&self) -> Result<(Option<Bytes>, Marks), LogError> {
+        let stored = self.watermark.get().await.map_err(LogError::Unavailable)?;
+        let marks = match &stored {
+            Some(bytes) => Marks::decode(bytes)?,
+            None => Marks {
+                watermark: Slot::FIRST.0,
+                destroyed: 0,
+            },
+        };
+        Ok((stored, marks))
+    }
+
+    /// Sets the marks if they are as they were; whether they were.
+    async fn set_marks(&self, stored: Option<Bytes>, marks: Marks) -> Result<bool, LogError> {
+        match self.watermark.compare_and_set(stored, Some(marks.encode())).await {
+            Swap::Won => Ok(true),
+            Swap::Lost => Ok(false),
+            Swap::Unknown(error) => Err(LogError::Unavailable(error)),
+        }
+    }
+}
+
+impl Marks {
+    fn encode(self) -> Bytes {
+        let mut bytes = BytesMut::with_capacity(16);
+        bytes.put_u64(self.watermark);
+        bytes.put_u64(self.destroyed);
+        bytes.freeze()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Marks, LogError> {
+        let number = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_be_bytes);
+        match (number(0), number(8), bytes.len()) {
+            (Some(watermark), Some(destroyed), 16) if destroyed <= watermark => Ok(Marks { watermark, destroyed }),
+            _ => Err(LogError::Corrupt(format!("the watermark is {bytes:02x?}"))),
+        }
+    }
+}
+
+fn unavailable(error: Error) -> LogError {
+    LogError::Unavailable(error.into())
+}

@@ -1,0 +1,148 @@
+use tikv_stand_in::{Action, Fault, Rpc};
+
+use super::*;
+use crate::log::laws::{self, Subject};
+use crate::tikv::testing::{self, Connected, on_stand_in};
+
+/// A log behind a prefix of its own; it is opened anew with nothing known.
+struct Store(Connected);
+
+impl Subject for Store {
+    type Log = TikvLog;
+
+    async fn open(&mut self) -> TikvLog {
+        TikvLog::keeping(self.0.tikv.clone(), |record| record.starts_with(b"barrier"))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tikv_keeps_the_laws() {
+    laws::all(async || Store(testing::fresh().await)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn destruction_spares_what_is_to_be_kept_also_when_it_was_not_seen() {
+    let mut store = Store(testing::fresh().await);
+    for seen in [true, false] {
+        let base = if seen { 0 } else { 100 };
+        let mut log = store.open().await;
+        for (slot, record) in [(1, "barrier 1"), (9, "a"), (10, "barrier 2"), (18, "b"), (19, "c")] {
+            log.append(Slot(base + slot), Bytes::from(record)).await.unwrap();
+        }
+        if !seen {
+            log = store.open().await;
+        }
+        log.raise_watermark(Slot(base + 19)).await.unwrap();
+        log.destroy_below_watermark().await.unwrap();
+        let left = log.read(Slot(base), usize::MAX).await.unwrap();
+        let left: Vec<u64> = left.iter().map(|(slot, _)| slot.0 - base).collect();
+        assert_eq!(left, [1, 10, 19], "seen: {seen}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_barrier_that_landed_in_a_slot_seen_free_is_spared() {
+    let mut store = Store(testing::fresh().await);
+    let (log, other) = (store.open().await, store.open().await);
+    for slot in [1, 2, 4] {
+        log.append(Slot(slot), Bytes::from("a")).await.unwrap();
+    }
+    assert_eq!(log.read(Slot(1), usize::MAX).await.unwrap().len(), 3);
+    other.append(Slot(3), Bytes::from("barrier")).await.unwrap();
+    log.raise_watermark(Slot(5)).await.unwrap();
+    log.destroy_below_watermark().await.unwrap();
+    assert_eq!(
+        log.read(Slot(1), usize::MAX).await.unwrap(),
+        [(Slot(3), Bytes::from("barrier"))]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_far_apart_and_of_all_sizes_are_found() {
+    let mut store = Store(testing::fresh().await);
+    let log = store.open().await;
+    let mut expected = Vec::new();
+    for (n, slot) in [1, 2, 5, 10_000, 10_001, 1 << 40, (1 << 40) + 3]
+        .into_iter()
+        .enumerate()
+    {
+        let record = laws::record(slot, 0, if n % 3 == 0 { 3 << 20 } else { 100 });
+        log.append(Slot(slot), record.clone()).await.unwrap();
+        expected.push((slot, record));
+    }
+    for log in [log, store.open().await] {
+        assert!(laws::read_all(&log, 0).await == expected);
+    }
+}
+
+#[test]
+fn marks_that_were_not_written_here_are_damage() {
+    let marks = Marks {
+        watermark: 7,
+        destroyed: 3,
+    };
+    assert_eq!(Marks::decode(&marks.encode()).unwrap(), marks);
+    let inverted = Marks {
+        watermark: 3,
+        destroyed: 7,
+    };
+    for bytes in [&b""[..], b"short", &[0; 17], &inverted.encode()] {
+        assert!(matches!(Marks::decode(bytes), Err(LogError::Corrupt(_))));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn appends_whose_replies_are_lost_are_found_and_late_ones_are_refused() {
+    let here = on_stand_in(|_| {}).await;
+    let log = TikvLog::keeping(here.tikv.clone(), |_| false);
+    let faults = here.stand_in().faults();
+    faults
+        .add(Fault::new(Rpc::Prewrite, Action::LoseReply { silent: false }).with_probability(0.3))
+        .unwrap();
+    faults
+        .add(Fault::new(Rpc::Prewrite, Action::Duplicate { after: None }).with_probability(0.3))
+        .unwrap();
+    let mut written = Vec::new();
+    for slot in 1..=30 {
+        let record = laws::record(slot, 0, 100);
+        laws::settle(&log, slot, &record).await.unwrap();
+        written.push((slot, record));
+    }
+    faults.clear();
+    assert_eq!(laws::read_all(&log, 0).await, written);
+    log.raise_watermark(Slot(20)).await.unwrap();
+    log.destroy_below_watermark().await.unwrap();
+    // Garbage may land below the watermark, and nothing above it changes.
+    assert!(faults.held() > 0);
+    faults.deliver().await;
+    assert_eq!(laws::read_all(&log, 20).await, written[19..]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_laws_of_logs_hold_in_a_tikv_that_loses_replies() {
+    laws::all(async || {
+        let here = on_stand_in(|_| {}).await;
+        let lost = Fault::new(Rpc::Prewrite, Action::LoseReply { silent: false });
+        here.stand_in().faults().add(lost.with_probability(0.1)).unwrap();
+        Store(here)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_append_is_one_request_and_no_space_is_told() {
+    let here = on_stand_in(|_| {}).await;
+    let log = TikvLog::keeping(here.tikv.clone(), |_| false);
+    log.append(Slot(1), laws::record(1, 0, 1 << 20)).await.unwrap();
+    here.stand_in().reset_requests();
+    log.append(Slot(2), laws::record(2, 0, 4 << 20)).await.unwrap();
+    let requests = here.stand_in().requests();
+    assert_eq!(requests.get(&Rpc::Prewrite), Some(&1), "{requests:?}");
+    assert_eq!(requests.get(&Rpc::Commit), None, "{requests:?}");
+    assert_eq!(here.stand_in().sizes().locks, 0);
+    let error = tikv_stand_in::RegionFault::DiskFull;
+    let faults = here.stand_in().faults();
+    faults.add(Fault::new(Rpc::Prewrite, Action::Region { error })).unwrap();
+    let answer = log.append(Slot(3), laws::record(3, 0, 100)).await;
+    assert!(matches!(answer, Err(AppendError::Full(_))), "{answer:?}");
+}

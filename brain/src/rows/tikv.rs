@@ -1,0 +1,206 @@
+//! Rows in TiKV: transactions behind a fence, snapshots at timestamps.
+//!
+//! - **Fence**: one key, the primary one of every change. Its stored value is compared within the transaction, so whatever
+//!   an older writer has in hand fails as a whole. Its new value proves what became of a change of unknown outcome.
+//! - **Take-over** ends transactions that an older writer left unfinished; else their locks would live for seconds.
+//! - **Snapshots** read at a timestamp. TiKV answers reads below the cluster's safe point with silent holes, so the age of a
+//!   snapshot is looked at after every reply, against half of the window that garbage collection leaves.
+//! - **Size** is an estimate: what this process wrote, less what it deleted, taken at the average.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+pub use self::snapshot::TikvSnapshot;
+use super::{Change, Rows, RowsError, Step, check_keys};
+use crate::tikv::{Error, Limits, Mutation, Tikv, Written};
+
+/// Reads at a timestamp. A lock that stays is a dead writer's, or of one that is deposed: whoever writes the rows takes no
+/// timestamp while a change is under way. Such a transaction is ended, and if it was alive after all, its writer repeats it.
+macro_rules! settled {
+    ($tikv:expr, $at:expr, $read:expr) => {
+        match $read.await {
+            Err($crate::tikv::Error::Locked(_)) => {
+                let (from, to) = $tikv.keys().whole();
+                match $tikv.end_transactions($at, &from, &to).await {
+                    Ok(()) => $read.await,
+                    Err(error) => Err(error),
+                }
+            }
+            outcome => outcome,
+        }
+    };
+}
+
+mod snapshot;
+#[cfg(test)]
+mod tests;
+
+/// A change may be large: it is sent in many pieces.
+const WRITE: Limits = Limits {
+    attempt: Duration::from_secs(30),
+    total: Duration::from_secs(60),
+};
+
+/// The longest value of a row, in bytes: TiKV takes raft entries of 8 MiB.
+const MAX_VALUE_LEN: usize = (8 << 20) - (64 << 10);
+
+/// Rows in TiKV. Clones share them.
+#[derive(Debug, Clone)]
+pub struct TikvRows {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    tikv: Tikv,
+    /// Bytes of key and value of a row, about.
+    average: AtomicUsize,
+    written: AtomicU64,
+    deleted: AtomicU64,
+}
+
+impl TikvRows {
+    /// The rows behind a connection's prefix.
+    #[must_use]
+    pub fn new(tikv: Tikv) -> TikvRows {
+        let shared = Shared {
+            tikv,
+            average: AtomicUsize::new(512),
+            written: AtomicU64::new(0),
+            deleted: AtomicU64::new(0),
+        };
+        TikvRows {
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// The rows as they were at `base`, the [`TikvSnapshot::base`] of a snapshot of another member.
+    ///
+    /// # Errors
+    /// When PD cannot be asked how old that is.
+    pub async fn snapshot_at(&self, base: u64) -> Result<TikvSnapshot, RowsError> {
+        TikvSnapshot::at(self.shared.clone(), base).await
+    }
+}
+
+impl Rows for TikvRows {
+    type Snapshot = TikvSnapshot;
+
+    async fn snapshot(&self) -> Result<TikvSnapshot, RowsError> {
+        TikvSnapshot::now(self.shared.clone()).await
+    }
+
+    async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
+        let tikv = &self.shared.tikv;
+        let now = tikv.timestamp().await.map_err(failed)?;
+        let fence = tikv.keys().fence();
+        settled!(tikv, now, tikv.get(now, &fence)).map_err(failed)
+    }
+
+    async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
+        check_keys(&changes, self.max_key_len())?;
+        check_values(&changes)?;
+        let shared = &self.shared;
+        let keys = shared.tikv.keys();
+        let mutations: Vec<Mutation> = changes
+            .iter()
+            .map(|change| match change {
+                Change::Put(key, value) => Mutation::Put(keys.row(key), value.clone()),
+                Change::Delete(key) => Mutation::Delete(keys.row(key)),
+            })
+            .collect();
+        let moved = (&keys.fence(), expected.as_ref(), &fence);
+        match shared.tikv.write(moved, &mutations, WRITE).await {
+            Ok(Written::Done) => {
+                shared.count(&changes);
+                Ok(())
+            }
+            Ok(Written::Other(found)) => Err(RowsError::Fenced(found)),
+            Err(Error::Full(error)) => Err(RowsError::Full(error)),
+            Err(error @ Error::TooLarge(_)) => Err(RowsError::Refused(error.to_string())),
+            Err(error) => Err(RowsError::Unknown(error.into())),
+        }
+    }
+
+    async fn take_over(&self) -> Result<(), RowsError> {
+        let tikv = &self.shared.tikv;
+        let now = tikv.timestamp().await.map_err(failed)?;
+        let (from, to) = tikv.keys().whole();
+        tikv.end_transactions(now, &from, &to).await.map_err(failed)
+    }
+
+    async fn sync(&self) -> Result<(), RowsError> {
+        Ok(()) // what is committed is durable
+    }
+
+    fn renew_after(&self) -> Option<Duration> {
+        Some((self.shared.tikv.snapshot_age() / 5).min(Duration::from_secs(60)))
+    }
+
+    fn step(&self) -> Step {
+        // The client sends all keys of a transaction along with each piece of 16 KiB.
+        Step {
+            rows: 512,
+            bytes: 512 << 10,
+        }
+    }
+
+    fn max_key_len(&self) -> usize {
+        self.shared.tikv.keys().max_row_len()
+    }
+
+    fn size(&self) -> u64 {
+        let deleted = self.shared.deleted.load(Ordering::Relaxed);
+        self.shared.written.load(Ordering::Relaxed).saturating_sub(deleted)
+    }
+}
+
+impl Shared {
+    fn count(&self, changes: &[Change]) {
+        let (mut puts, mut bytes, mut deletes) = (0u64, 0u64, 0u64);
+        for change in changes {
+            match change {
+                Change::Put(..) => {
+                    puts += 1;
+                    bytes += change.len() as u64;
+                }
+                Change::Delete(_) => deletes += 1,
+            }
+        }
+        if let Some(mean) = bytes.checked_div(puts) {
+            self.observe(usize::try_from(mean).unwrap_or(usize::MAX));
+        }
+        self.written.fetch_add(bytes, Ordering::Relaxed);
+        let gone = deletes * self.average.load(Ordering::Relaxed) as u64;
+        self.deleted.fetch_add(gone, Ordering::Relaxed);
+    }
+
+    /// Learns from the mean length of some rows.
+    fn observe(&self, mean: usize) {
+        let old = self.average.load(Ordering::Relaxed);
+        self.average.store((old / 2 + mean / 2).max(1), Ordering::Relaxed);
+    }
+}
+
+fn check_values(changes: &[Change]) -> Result<(), RowsError> {
+    let longest = changes.iter().map(|change| match change {
+        Change::Put(_, value) => value.len(),
+        Change::Delete(_) => 0,
+    });
+    match longest.max() {
+        Some(longest) if longest > MAX_VALUE_LEN => Err(RowsError::Refused(format!(
+            "a value of {longest} bytes, where TiKV takes {MAX_VALUE_LEN}"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn failed(error: Error) -> RowsError {
+    match error {
+        Error::Full(error) => RowsError::Full(error),
+        error => RowsError::Unavailable(error.into()),
+    }
+}

@@ -1,0 +1,219 @@
+use std::time::Instant as Wall;
+
+use tikv_stand_in::{Action, Fault, Rpc};
+
+use super::*;
+use crate::rows::{Snapshot, laws};
+use crate::tikv::Options;
+use crate::tikv::testing::{self, Connected, on_stand_in};
+
+const LOST: Action = Action::LoseReply { silent: false };
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_laws_of_rows_hold_in_tikv() {
+    let mut stores = Vec::new();
+    let fresh = async || {
+        let store = testing::fresh().await;
+        let rows = TikvRows::new(store.tikv.clone());
+        stores.push(store);
+        rows
+    };
+    laws::hold(fresh, 2_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_laws_of_rows_hold_in_a_tikv_of_many_regions() {
+    let mut stores: Vec<Connected> = Vec::new();
+    let fresh = async || {
+        let store = on_stand_in(|_| {}).await;
+        let keys = store.tikv.keys();
+        for (n, at) in ["", "a", "b", "k000500", "k0010", "k5", "k77", "x"]
+            .into_iter()
+            .enumerate()
+        {
+            let key = keys.row(at.as_bytes());
+            store.stand_in().split(&key).await.unwrap();
+            store.stand_in().move_region(&key, 1 + n as u64 % 3).await.unwrap();
+        }
+        let rows = TikvRows::new(store.tikv.clone());
+        stores.push(store);
+        rows
+    };
+    laws::hold(fresh, 600).await;
+}
+
+fn fence(n: u8) -> Bytes {
+    Bytes::copy_from_slice(&[n])
+}
+
+/// Rows that make several pieces of a transaction.
+fn many(value: &str) -> Vec<Change> {
+    (0..200)
+        .map(|n| laws::put(format!("row {n:03}"), value.repeat(200)))
+        .collect()
+}
+
+/// All rows have `value`.
+async fn check(rows: &TikvRows, value: &str) {
+    let content = laws::content(rows).await;
+    assert_eq!(content.len(), 200);
+    assert!(content.iter().all(|(_, found)| *found == value.repeat(200)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_whose_replies_are_lost_is_made_once() {
+    let here = on_stand_in(|_| {}).await;
+    let rows = TikvRows::new(here.tikv.clone());
+    let faults = here.stand_in().faults();
+    rows.apply(None, fence(0), many("0")).await.unwrap();
+    let cases = [
+        (Rpc::Commit, 1),
+        (Rpc::Commit, 40),
+        (Rpc::Prewrite, 3),
+        (Rpc::Prewrite, 60),
+    ];
+    for ((rpc, times), n) in cases.into_iter().zip(1u8..) {
+        faults.add(Fault::new(rpc, LOST).times(times)).unwrap();
+        rows.apply(Some(fence(n - 1)), fence(n), many(&n.to_string()))
+            .await
+            .unwrap();
+        faults.clear();
+        assert_eq!(rows.fence().await.unwrap(), Some(fence(n)));
+        check(&rows, &n.to_string()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_that_vanished_in_the_middle_leaves_nothing_in_the_way() {
+    for rpc in [Rpc::Prewrite, Rpc::Commit] {
+        let here = on_stand_in(|_| {}).await;
+        let rows = TikvRows::new(here.tikv.clone());
+        rows.apply(None, fence(0), many("old")).await.unwrap();
+        let faults = here.stand_in().faults();
+        let hang = Fault::new(rpc, Action::LoseRequest { silent: true });
+        // Of the pieces some have arrived.
+        let skip = if rpc == Rpc::Prewrite { 2 } else { 0 };
+        let id = faults.add(hang.after(skip)).unwrap();
+        // In a runtime of its own, which ends with all that it has under way, as a process does.
+        let killed = tokio::runtime::Runtime::new().unwrap();
+        let options = Options::new(vec![here.stand_in().pd()], here.prefix());
+        killed.spawn(async move {
+            let (tikv, _keeper) = Tikv::connect(options).await.unwrap();
+            TikvRows::new(tikv)
+                .apply(Some(fence(0)), fence(1), many("killed"))
+                .await
+        });
+        while faults.happened(id) == Some(0) || here.stand_in().sizes().locks == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        killed.shutdown_background();
+        faults.clear();
+        let begun = Wall::now();
+        let successor = TikvRows::new(here.tikv.clone());
+        successor.take_over().await.unwrap();
+        successor.apply(Some(fence(0)), fence(2), many("new")).await.unwrap();
+        check(&successor, "new").await;
+        // A lock lives for three seconds at least.
+        assert!(begun.elapsed() < Duration::from_millis(2_500), "{:?}", begun.elapsed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_deposed_writer_sent_brings_nothing_back_however_late_it_comes() {
+    let here = on_stand_in(|_| {}).await;
+    let rows = TikvRows::new(here.tikv.clone());
+    let faults = here.stand_in().faults();
+    rows.apply(None, fence(0), many("0")).await.unwrap();
+    for rpc in [Rpc::Prewrite, Rpc::Commit] {
+        faults.add(Fault::new(rpc, Action::Duplicate { after: None })).unwrap();
+    }
+    rows.apply(Some(fence(0)), fence(1), many("old")).await.unwrap();
+    faults.clear();
+    assert!(faults.held() > 2);
+    rows.take_over().await.unwrap();
+    rows.apply(Some(fence(1)), fence(2), many("new")).await.unwrap();
+    faults.deliver().await;
+    rows.take_over().await.unwrap();
+    assert_eq!(rows.fence().await.unwrap(), Some(fence(2)));
+    check(&rows, "new").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stores_whose_prefixes_begin_alike_leave_each_other_alone() {
+    let outer = on_stand_in(|options| options.key_prefix = b"p".to_vec()).await;
+    let pd = outer.stand_in().pd();
+    let (inner, _keeper) = Tikv::connect(Options::new(vec![pd], "pr")).await.unwrap();
+    let (a, b) = (TikvRows::new(outer.tikv.clone()), TikvRows::new(inner.clone()));
+    a.apply(None, fence(1), vec![laws::put("ra", "a"), laws::put("r", "a")])
+        .await
+        .unwrap();
+    b.apply(None, fence(2), vec![laws::put("a", "b")]).await.unwrap();
+    a.apply(Some(fence(1)), fence(3), vec![laws::delete("ra")])
+        .await
+        .unwrap();
+    assert_eq!(laws::content(&a).await, [("r".into(), "a".into())]);
+    assert_eq!(laws::content(&b).await, [("a".into(), "b".into())]);
+    assert_eq!(b.fence().await.unwrap(), Some(fence(2)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_is_handed_on_and_refused_when_it_is_too_old() {
+    let here = testing::fresh().await;
+    let rows = TikvRows::new(here.tikv.clone());
+    rows.apply(None, fence(1), vec![laws::put("k", "1")]).await.unwrap();
+    let old = rows.snapshot().await.unwrap();
+    rows.apply(Some(fence(1)), fence(2), vec![laws::put("k", "2")])
+        .await
+        .unwrap();
+    let follower = TikvRows::new(here.tikv.clone());
+    let same = follower.snapshot_at(old.base()).await.unwrap();
+    assert_eq!(same.get(b"k").await.unwrap(), Some(Bytes::from("1")));
+    assert_eq!(same.fence().await.unwrap(), Some(fence(1)));
+    let minutes = |n: u64| (n * 60_000) << 18;
+    let aged = follower.snapshot_at(old.base() - minutes(4)).await;
+    assert!(aged.is_ok(), "{aged:?}");
+    let aged = follower.snapshot_at(old.base() - minutes(6)).await;
+    assert!(matches!(aged, Err(RowsError::Unavailable(_))), "{aged:?}");
+    let ahead = follower.snapshot_at(old.base() + minutes(1)).await;
+    assert!(matches!(ahead, Err(RowsError::Refused(_))), "{ahead:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_space_and_values_too_long_are_told() {
+    let here = on_stand_in(|_| {}).await;
+    let rows = TikvRows::new(here.tikv.clone());
+    let long = vec![laws::put("k", "v".repeat(MAX_VALUE_LEN + 1))];
+    let answer = rows.apply(None, fence(1), long).await;
+    assert!(matches!(answer, Err(RowsError::Refused(_))), "{answer:?}");
+    let longest = vec![laws::put("k", "v".repeat(MAX_VALUE_LEN))];
+    rows.apply(None, fence(1), longest).await.unwrap();
+    let faults = here.stand_in().faults();
+    let error = tikv_stand_in::RegionFault::DiskFull;
+    faults.add(Fault::new(Rpc::Prewrite, Action::Region { error })).unwrap();
+    let answer = rows.apply(Some(fence(1)), fence(2), many("1")).await;
+    assert!(matches!(answer, Err(RowsError::Full(_))), "{answer:?}");
+    faults.clear();
+    rows.apply(Some(fence(1)), fence(2), many("2")).await.unwrap();
+    assert_eq!(rows.fence().await.unwrap(), Some(fence(2)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_a_dead_writer_leaves_late_does_not_stop_readers() {
+    let here = on_stand_in(|_| {}).await;
+    let rows = TikvRows::new(here.tikv.clone());
+    let faults = here.stand_in().faults();
+    rows.apply(None, fence(0), many("0")).await.unwrap();
+    // The piece with the fence is lost, the others arrive when the writer is gone and its successor has taken over.
+    let held = Fault::new(Rpc::Prewrite, Action::Late { after: None });
+    faults.add(held).unwrap();
+    let late = rows.apply(Some(fence(0)), fence(1), many("late"));
+    assert!(tokio::time::timeout(Duration::from_millis(300), late).await.is_err());
+    faults.clear();
+    let successor = TikvRows::new(here.tikv.clone());
+    successor.take_over().await.unwrap();
+    successor.apply(Some(fence(0)), fence(2), many("new")).await.unwrap();
+    faults.deliver().await;
+    check(&successor, "new").await;
+    successor.apply(Some(fence(2)), fence(3), many("newer")).await.unwrap();
+    check(&successor, "newer").await;
+}

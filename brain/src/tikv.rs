@@ -1,0 +1,175 @@
+//! TiKV: the one place that speaks to it. No type of the client crate leaves this module.
+//!
+//! What the client does not do by itself is done here: a limit on every call (a silent PD hangs it for ever), repetition of
+//! what passes (a busy server is reported at once), several connections, replacement of clients that are stuck, certificates
+//! that change, and a sober view of what a failed commit means (`error.rs`). Never used: async commit, which loses
+//! acknowledged writes with this client, and its heartbeats, which leave a task behind each transaction.
+//!
+//! Writes are of three kinds only: `insert` of one key, once (slots); `swap` of one key (cells); and `write`, a
+//! transaction of any size whose primary key is a fence (rows). The first two are one mutation each and commit in one phase:
+//! no lock is ever left by them. What is undecided is decided in three ways: an insert by repeating it, a swap by rolling it
+//! back, a fenced write by looking at the fence.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+pub use cell::TikvCell;
+pub use keeper::Keeper;
+pub use options::{Gc, Options, Tls};
+
+pub(crate) use error::Error;
+pub(crate) use keys::Keys;
+pub(crate) use pool::Limits;
+pub(crate) use read::{Range, Ts};
+pub(crate) use write::{Mutation, Written};
+
+mod admin;
+mod cell;
+mod error;
+mod keeper;
+mod keys;
+mod options;
+mod pd;
+mod pool;
+mod read;
+mod regions;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use crate::cell::{Cell, Swap};
+
+/// The cell that names the cluster which a store was begun on.
+const CLUSTER: &str = "cluster";
+
+/// How long a request to an election's cell may take.
+const CELL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A connection to a TiKV cluster, for the keys behind one prefix. Clones share it.
+#[derive(Clone)]
+pub struct Tikv {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    options: Options,
+    keys: Keys,
+    cluster_id: u64,
+    pool: pool::Pool,
+    pd: pd::Pd,
+    regions: regions::Regions,
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The options cannot work: tell the user.
+    #[error("{0}")]
+    Options(String),
+    /// The store was begun on another cluster: refuse, touch nothing.
+    #[error("the store belongs to TiKV cluster {pinned}, but the addresses of PD lead to cluster {found}")]
+    OtherCluster {
+        /// The cluster that the store was begun on.
+        pinned: u64,
+        /// The cluster that was found.
+        found: u64,
+    },
+    /// Stored bytes are not what was written: refuse.
+    #[error("the cell {0:?} holds something else than a cluster id")]
+    Corrupt(&'static str),
+    /// Try again later.
+    #[error("TiKV cannot be reached")]
+    Unreachable(#[source] anyhow::Error),
+}
+
+impl Tikv {
+    /// Connects, and pins the store to the cluster when it is begun. The [`Keeper`] has to run as long as the connection
+    /// is used.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub async fn connect(options: Options) -> Result<(Tikv, Keeper), ConnectError> {
+        options.check().map_err(ConnectError::Options)?;
+        let keys =
+            Keys::new(&options.key_prefix).ok_or_else(|| ConnectError::Options("the key prefix is too long".into()))?;
+        let pd = pd::Pd::new(&options);
+        let cluster_id = pd.cluster_id().await.map_err(ConnectError::Unreachable)?;
+        let pool = pool::Pool::connect(&options).await.map_err(ConnectError::Unreachable)?;
+        let shared = Arc::new(Shared {
+            options,
+            keys,
+            cluster_id,
+            pool,
+            pd,
+            regions: regions::Regions::default(),
+        });
+        let keeper = Keeper::new(shared.clone()).map_err(ConnectError::Unreachable)?;
+        let tikv = Tikv { shared };
+        tikv.pin().await?;
+        Ok((tikv, keeper))
+    }
+
+    /// The id of the TiKV cluster, which PD chose when it was made.
+    #[must_use]
+    pub fn cluster_id(&self) -> u64 {
+        self.shared.cluster_id
+    }
+
+    /// A cell of this store. Its name is part of the format.
+    #[must_use]
+    pub fn cell(&self, name: &str) -> TikvCell {
+        TikvCell::new(self.clone(), self.keys().cell(name), CELL_TIMEOUT)
+    }
+
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.shared.keys
+    }
+
+    /// For reads and appends.
+    fn limits(&self) -> Limits {
+        let options = &self.shared.options;
+        Limits {
+            attempt: options.rpc_timeout + options.rpc_timeout / 4,
+            total: options.timeout,
+        }
+    }
+
+    /// How long a snapshot serves.
+    pub(crate) fn snapshot_age(&self) -> Duration {
+        self.shared.options.gc_window / 2
+    }
+
+    /// Notes the cluster in the store, or compares it with what was noted.
+    async fn pin(&self) -> Result<(), ConnectError> {
+        let cell = TikvCell::new(self.clone(), self.keys().cell(CLUSTER), self.shared.options.timeout);
+        let found = self.cluster_id();
+        loop {
+            if let Some(bytes) = cell.get().await.map_err(ConnectError::Unreachable)? {
+                let pinned = bytes.as_ref().try_into().map(u64::from_be_bytes);
+                return match pinned {
+                    Ok(pinned) if pinned == found => Ok(()),
+                    Ok(pinned) => Err(ConnectError::OtherCluster { pinned, found }),
+                    Err(_) => Err(ConnectError::Corrupt(CLUSTER)),
+                };
+            }
+            let id = Bytes::copy_from_slice(&found.to_be_bytes());
+            match cell.compare_and_set(None, Some(id)).await {
+                Swap::Won | Swap::Lost => {} // read it
+                Swap::Unknown(error) => return Err(ConnectError::Unreachable(error)),
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Tikv {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tikv")
+            .field("cluster_id", &self.shared.cluster_id)
+            .field("pd_endpoints", &self.shared.options.pd_endpoints)
+            .finish_non_exhaustive()
+    }
+}

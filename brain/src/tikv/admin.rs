@@ -1,0 +1,65 @@
+//! What is done to ranges as a whole: physical destruction, the end of unfinished transactions, garbage collection.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tikv_client::TransactionClient;
+use tikv_client::transaction::ResolveLocksOptions;
+
+use super::read::Ts;
+use super::{Error, Limits, Tikv};
+
+/// Locks that are asked for at once.
+const LOCKS: u32 = 1024;
+
+/// A range may be large: more patience than for a read.
+const LIMITS: Limits = Limits {
+    attempt: Duration::from_secs(20),
+    total: Duration::from_secs(40),
+};
+
+impl Tikv {
+    /// Destroys all keys of a range on every server, with all of their versions. Nobody may count on what is read or
+    /// written there at the same time.
+    pub(crate) async fn destroy(&self, from: &Bytes, to: &Bytes) -> Result<(), Error> {
+        let destroy = |client: TransactionClient| {
+            let range = from.to_vec()..to.to_vec();
+            async move { client.unsafe_destroy_range(range).await }
+        };
+        self.shared.pool.call(LIMITS, destroy).await
+    }
+
+    /// Ends every transaction that was begun at `until` or before and has a lock in the range: it is rolled back unless it
+    /// is committed already, also if its writer still runs.
+    pub(crate) async fn end_transactions(&self, until: Ts, from: &Bytes, to: &Bytes) -> Result<(), Error> {
+        let end = |client: TransactionClient| {
+            let range = from.to_vec()..to.to_vec();
+            async move {
+                let options = ResolveLocksOptions {
+                    async_commit_only: false,
+                    batch_size: LOCKS,
+                };
+                let ended = client.cleanup_locks(range, &until.timestamp(), options).await?;
+                if ended.resolved_locks > 0 {
+                    tracing::info!(locks = ended.resolved_locks, "ended unfinished transactions");
+                }
+                Ok(())
+            }
+        };
+        self.shared.pool.call(LIMITS, end).await
+    }
+
+    /// Lets the whole cluster forget what is older than the window.
+    pub(super) async fn collect_garbage(&self) -> Result<(), Error> {
+        let now = self.timestamp().await?;
+        let window = u64::try_from(self.shared.options.gc_window.as_millis()).unwrap_or(u64::MAX >> 18);
+        let until = Ts(now.millis().saturating_sub(window) << 18);
+        let collect = |client: TransactionClient| async move { client.gc(until.timestamp()).await };
+        // PD answers with a later safe point when somebody else moved it further.
+        let ours = self.shared.pool.call(LIMITS, collect).await?;
+        if !ours {
+            tracing::info!("somebody else moves the safe point of the cluster, too");
+        }
+        Ok(())
+    }
+}

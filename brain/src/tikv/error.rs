@@ -1,0 +1,204 @@
+//! What came of a call, told apart by what to do about it.
+//!
+//! The client reports a lost reply like any other failure (not as undetermined), so only what TiKV itself said about a key is
+//! taken as final. Everything else may have happened.
+
+use tikv_client::{Error as ClientError, ProtoKeyError};
+
+/// Why a call failed, one variant for each reaction.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// TiKV said no: another transaction was faster, or the key is there already. Nothing was written by this attempt.
+    #[error("another writer was faster")]
+    Conflict,
+    /// TiKV said that this very transaction is committed.
+    #[error("the transaction is committed already")]
+    Committed,
+    /// Nothing was written by this attempt: there is no space.
+    #[error("TiKV has no space left")]
+    Full(#[source] anyhow::Error),
+    /// The request or the reply is larger than what may be sent.
+    #[error("too large for one message")]
+    TooLarge(#[source] anyhow::Error),
+    /// A lock stands in the way, longer than a writer takes.
+    #[error("locked by another transaction")]
+    Locked(#[source] anyhow::Error),
+    /// The same may succeed later. Whether it had an effect is not known.
+    #[error("TiKV cannot be reached")]
+    Unreachable(#[source] anyhow::Error),
+}
+
+/// What a failure says about the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Health {
+    /// Nothing.
+    Fine,
+    /// It may be stuck: no answer in time.
+    Doubtful,
+    /// It does not get over this by itself.
+    Broken,
+}
+
+impl Error {
+    /// The same call may succeed a little later.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self, Error::Unreachable(_))
+    }
+
+    pub(super) fn unreachable(reason: &'static str) -> Error {
+        Error::Unreachable(anyhow::anyhow!(reason))
+    }
+}
+
+/// TiKV itself said what became of the transaction.
+pub(super) fn is_final(error: &ClientError) -> bool {
+    matches!(Verdict::of(error).kind, Kind::Conflict | Kind::Committed)
+}
+
+/// Tells failures apart.
+pub(super) fn classify(error: ClientError) -> (Error, Health) {
+    let Verdict { kind, health } = Verdict::of(&error);
+    let source = anyhow::Error::new(error);
+    let error = match kind {
+        Kind::Conflict => Error::Conflict,
+        Kind::Committed => Error::Committed,
+        Kind::Full => Error::Full(source),
+        Kind::TooLarge => Error::TooLarge(source),
+        Kind::Locked => Error::Locked(source),
+        Kind::Unreachable => Error::Unreachable(source),
+    };
+    (error, health)
+}
+
+/// In ascending order of what counts when several keys fail in different ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+enum Kind {
+    #[default]
+    Unreachable,
+    Locked,
+    TooLarge,
+    Full,
+    Conflict,
+    Committed,
+}
+
+#[derive(Debug)]
+struct Verdict {
+    kind: Kind,
+    health: Health,
+}
+
+impl Verdict {
+    fn of(error: &ClientError) -> Verdict {
+        let mut verdict = Verdict {
+            kind: Kind::default(),
+            health: Health::Fine,
+        };
+        verdict.read(error);
+        verdict
+    }
+
+    fn read(&mut self, error: &ClientError) {
+        match error {
+            ClientError::ExtractedErrors(errors) | ClientError::MultipleKeyErrors(errors) => {
+                errors.iter().for_each(|error| self.read(error));
+            }
+            ClientError::UndeterminedError(inner) => self.read(inner),
+            ClientError::KeyError(key) => self.note(of_key(key)),
+            ClientError::ResolveLockError(_) => self.note(Kind::Locked),
+            ClientError::RegionError(region) => {
+                if region.raft_entry_too_large.is_some() {
+                    self.note(Kind::TooLarge);
+                } else if region.disk_full.is_some() {
+                    self.note(Kind::Full);
+                }
+            }
+            // Codes of gRPC: 8 is what TiKV answers when the reply is too long to be sent, 11 what the client says of one
+            // too long to be decoded.
+            ClientError::GrpcAPI(status) => match i32::from(status.code()) {
+                8 | 11 => self.note(Kind::TooLarge),
+                _ => self.health = Health::Doubtful,
+            },
+            // A connection that was never made is not tried again by this client.
+            ClientError::Grpc(_)
+            | ClientError::Io(_)
+            | ClientError::Url(_)
+            | ClientError::Channel(_)
+            | ClientError::Canceled(_)
+            | ClientError::InternalError { .. }
+            | ClientError::JoinError(_) => self.health = Health::Broken,
+            _ => {}
+        }
+    }
+
+    fn note(&mut self, kind: Kind) {
+        self.kind = self.kind.max(kind);
+    }
+}
+
+fn of_key(error: &ProtoKeyError) -> Kind {
+    if error.conflict.is_some() || error.already_exist.is_some() {
+        Kind::Conflict
+    } else if error.locked.is_some() || error.txn_not_found.is_some() {
+        // The second: a lock whose transaction has left no trace where it should be. Time decides it, or we do.
+        Kind::Locked
+    } else if error.abort.contains("ommitted") {
+        Kind::Committed
+    } else {
+        // Rolled back by somebody, or refused: begin again with another transaction.
+        Kind::Unreachable
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(change: impl FnOnce(&mut ProtoKeyError)) -> ClientError {
+        let mut error = ProtoKeyError::default();
+        change(&mut error);
+        ClientError::KeyError(Box::new(error))
+    }
+
+    #[test]
+    fn what_tikv_says_about_a_key_counts_wherever_it_stands() {
+        let conflict = || key(|error| error.conflict = Some(Default::default()));
+        let exists = || key(|error| error.already_exist = Some(Default::default()));
+        for error in [
+            conflict(),
+            exists(),
+            ClientError::MultipleKeyErrors(vec![exists()]),
+            ClientError::ExtractedErrors(vec![ClientError::MultipleKeyErrors(vec![conflict()])]),
+            ClientError::UndeterminedError(Box::new(conflict())),
+            ClientError::MultipleKeyErrors(vec![key(|error| error.locked = Some(Default::default())), conflict()]),
+        ] {
+            let (found, health) = classify(error);
+            assert!(matches!(found, Error::Conflict), "{found:?}");
+            assert_eq!(health, Health::Fine);
+        }
+        let committed = key(|error| error.abort = "Committed { .. }".into());
+        assert!(matches!(classify(committed).0, Error::Committed));
+    }
+
+    #[test]
+    fn lost_replies_are_never_final() {
+        for error in [
+            ClientError::StringError("anything".into()),
+            ClientError::OnePcFailure,
+            key(|error| error.abort = "lock not found".into()),
+            ClientError::RegionError(Box::default()),
+        ] {
+            assert!(!is_final(&error), "{error:?}");
+            let (found, _) = classify(error);
+            assert!(found.may_pass(), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_cannot_connect_is_broken() {
+        let error = ClientError::InternalError {
+            message: "PD cluster failed to respond".into(),
+        };
+        assert_eq!(classify(error).1, Health::Broken);
+    }
+}

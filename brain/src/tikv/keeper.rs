@@ -1,0 +1,148 @@
+//! The background of a connection: replaces stuck clients, notices new certificates, collects garbage.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use super::options::{Gc, Tls};
+use super::{Shared, Tikv};
+
+/// How long to wait before clients are replaced once more, at first and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// How long a connection may take to be made, at first and at most. A machine that is gone answers nothing, and the client
+/// waits for each address in turn: as long as the kernel tries.
+const CONNECT: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(160));
+
+/// Clients that lived this long begin with the first pause again.
+const CALM: Duration = Duration::from_secs(60);
+
+/// Keeps a connection alive. Without it a stuck client stays stuck.
+pub struct Keeper {
+    shared: Arc<Shared>,
+    /// Contents of the certificate files as the clients have them.
+    tls: Vec<Vec<u8>>,
+}
+
+impl Keeper {
+    pub(super) fn new(shared: Arc<Shared>) -> anyhow::Result<Keeper> {
+        let tls = contents(shared.options.tls.as_ref())?;
+        Ok(Keeper { shared, tls })
+    }
+
+    /// Runs until `stop`.
+    ///
+    /// # Errors
+    /// Never: what fails is tried again.
+    pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
+        let mut tls_tick = tokio::time::interval(self.shared.options.tls_interval);
+        tls_tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let shared = self.shared.clone();
+        let clients = async {
+            let (mut pause, mut limit, mut last) = (PAUSE.0, CONNECT.0, Instant::now());
+            loop {
+                tokio::select! {
+                    () = shared.pool.struck() => {
+                        if last.elapsed() > CALM {
+                            (pause, limit) = (PAUSE.0, CONNECT.0);
+                        }
+                        if !self.replace(false, limit).await {
+                            limit = (limit * 2).min(CONNECT.1);
+                        }
+                        last = Instant::now();
+                        tokio::time::sleep(pause).await;
+                        pause = (pause * 2).min(PAUSE.1);
+                    }
+                    _ = tls_tick.tick(), if !self.tls.is_empty() => self.look_at_certificates(limit).await,
+                }
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => Ok(()),
+            () = clients => Ok(()),
+            () = collect(&shared) => Ok(()),
+        }
+    }
+
+    /// Replaces clients; whether that went well.
+    async fn replace(&self, all: bool, limit: Duration) -> bool {
+        let shared = &self.shared;
+        match shared.pd.cluster_id().await {
+            Ok(found) if found == shared.cluster_id => {}
+            Ok(found) => {
+                tracing::error!(
+                    expected = shared.cluster_id,
+                    found,
+                    "the addresses of PD lead to another cluster: it is not touched"
+                );
+                return false;
+            }
+            Err(error) => {
+                tracing::warn!(error = &*error as &dyn std::error::Error, "PD does not answer");
+                return false;
+            }
+        }
+        match shared.pool.replace(&shared.options, all, limit).await {
+            Ok(()) => {
+                tracing::info!("connected to TiKV anew");
+                true
+            }
+            Err(error) => {
+                tracing::warn!(error = &*error as &dyn std::error::Error, "cannot connect to TiKV");
+                false
+            }
+        }
+    }
+
+    async fn look_at_certificates(&mut self, limit: Duration) {
+        match contents(self.shared.options.tls.as_ref()) {
+            Ok(found) if found == self.tls => {}
+            Ok(found) => {
+                tracing::info!("the certificates for TiKV changed");
+                if self.replace(true, limit).await {
+                    self.tls = found;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(
+                    error = &*error as &dyn std::error::Error,
+                    "cannot read the certificates for TiKV"
+                );
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Keeper(..)") // the key must not get into logs
+    }
+}
+
+/// Moves the safe point of the cluster to what is older than the window, again and again.
+async fn collect(shared: &Arc<Shared>) {
+    let Gc::Every(interval) = shared.options.gc else {
+        return std::future::pending().await;
+    };
+    let mut tick = tokio::time::interval(interval);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let tikv = Tikv { shared: shared.clone() };
+    loop {
+        tick.tick().await;
+        match tikv.collect_garbage().await {
+            Ok(()) => tracing::debug!("collected garbage"),
+            Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "cannot collect garbage"),
+        }
+    }
+}
+
+fn contents(tls: Option<&Tls>) -> anyhow::Result<Vec<Vec<u8>>> {
+    use anyhow::Context;
+    let Some(tls) = tls else { return Ok(Vec::new()) };
+    [&tls.ca, &tls.cert, &tls.key]
+        .into_iter()
+        .map(|path| std::fs::read(path).with_context(|| format!("read {}", path.display())))
+        .collect()
+}

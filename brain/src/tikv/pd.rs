@@ -1,0 +1,190 @@
+//! What the client crate does not tell of PD: the id of its cluster, and where regions begin and end.
+//!
+//! A connection of our own, made when it is needed, used with a timeout, and dropped after a failure.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use tokio::sync::Mutex;
+use tonic::client::Grpc;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic_prost::ProstCodec;
+
+use self::wire::{
+    GetMembersRequest, GetMembersResponse, GetRegionRequest, GetRegionResponse, Header, RequestHeader,
+    ScanRegionsRequest, ScanRegionsResponse,
+};
+use super::keys;
+use super::options::{Options, Tls};
+
+mod wire;
+
+/// A key range that one region of TiKV holds; an empty end is the end of everything.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Region {
+    pub(super) from: Bytes,
+    pub(super) to: Bytes,
+}
+
+/// Asks PD.
+#[derive(Debug)]
+pub(super) struct Pd {
+    endpoints: Vec<String>,
+    tls: Option<Tls>,
+    timeout: Duration,
+    leader: Mutex<Option<Leader>>,
+}
+
+#[derive(Debug, Clone)]
+struct Leader {
+    cluster_id: u64,
+    channel: Channel,
+}
+
+impl Pd {
+    pub(super) fn new(options: &Options) -> Pd {
+        Pd {
+            endpoints: options.pd_endpoints.clone(),
+            tls: options.tls.clone(),
+            timeout: options.rpc_timeout,
+            leader: Mutex::new(None),
+        }
+    }
+
+    /// The id of the cluster that the endpoints belong to, asked anew. The first endpoint that answers decides; they are all
+    /// asked at once.
+    pub(super) async fn cluster_id(&self) -> anyhow::Result<u64> {
+        let (members, _) = self.members().await?;
+        Ok(members.cluster_id())
+    }
+
+    /// The region that holds `key`.
+    pub(super) async fn region(&self, key: &[u8]) -> anyhow::Result<Region> {
+        let region_key = keys::encode(key);
+        let ask = |cluster_id| GetRegionRequest {
+            header: Some(RequestHeader { cluster_id }),
+            region_key,
+        };
+        let response: GetRegionResponse = self.ask_leader("/pdpb.PD/GetRegion", ask).await?;
+        let region = response
+            .region
+            .ok_or_else(|| anyhow::anyhow!("PD knows no region for a key"))?;
+        decoded(&region)
+    }
+
+    /// The regions of `[from, to)`, ascending, `limit` at most.
+    pub(super) async fn regions(&self, from: &[u8], to: &[u8], limit: i32) -> anyhow::Result<Vec<Region>> {
+        let (start_key, end_key) = (keys::encode(from), keys::encode(to));
+        let ask = |cluster_id| ScanRegionsRequest {
+            header: Some(RequestHeader { cluster_id }),
+            start_key,
+            limit,
+            end_key,
+        };
+        let response: ScanRegionsResponse = self.ask_leader("/pdpb.PD/ScanRegions", ask).await?;
+        let listed = response.regions.iter().filter_map(|region| region.region.as_ref());
+        let mut found: Vec<Region> = listed.map(decoded).collect::<Result<_, _>>()?;
+        if found.is_empty() {
+            found = response.region_metas.iter().map(decoded).collect::<Result<_, _>>()?;
+        }
+        Ok(found)
+    }
+
+    async fn ask_leader<Q, A>(&self, path: &'static str, ask: impl FnOnce(u64) -> Q) -> anyhow::Result<A>
+    where
+        Q: prost::Message + Default + 'static,
+        A: prost::Message + Default + Header + 'static,
+    {
+        let mut kept = self.leader.lock().await;
+        let leader = match kept.take() {
+            Some(leader) => leader,
+            None => self.find_leader().await?,
+        };
+        let answer = self.unary(leader.channel.clone(), path, ask(leader.cluster_id)).await?;
+        *kept = Some(leader);
+        Ok(answer)
+    }
+
+    async fn find_leader(&self) -> anyhow::Result<Leader> {
+        let (members, _) = self.members().await?;
+        let cluster_id = members.cluster_id();
+        let leader = members
+            .leader
+            .ok_or_else(|| anyhow::anyhow!("PD has no leader at the moment"))?;
+        let attempts = leader.client_urls.iter().map(|url| Box::pin(self.members_of(url)));
+        let ((_, channel), _) = futures::future::select_ok(attempts.collect::<Vec<_>>()).await?;
+        Ok(Leader { cluster_id, channel })
+    }
+
+    async fn members(&self) -> anyhow::Result<(GetMembersResponse, Channel)> {
+        let attempts = self.endpoints.iter().map(|url| Box::pin(self.members_of(url)));
+        let (found, _) = futures::future::select_ok(attempts.collect::<Vec<_>>()).await?;
+        Ok(found)
+    }
+
+    async fn members_of(&self, url: &str) -> anyhow::Result<(GetMembersResponse, Channel)> {
+        let connect = async {
+            let channel = self.endpoint(url)?.connect().await?;
+            let request = GetMembersRequest::default();
+            let members = self.unary(channel.clone(), "/pdpb.PD/GetMembers", request).await?;
+            Ok((members, channel))
+        };
+        tokio::time::timeout(self.timeout, connect)
+            .await
+            .unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {:?}", self.timeout)))
+            .map_err(|error| error.context(format!("ask PD at {url}")))
+    }
+
+    async fn unary<Q, A>(&self, channel: Channel, path: &'static str, ask: Q) -> anyhow::Result<A>
+    where
+        Q: prost::Message + Default + 'static,
+        A: prost::Message + Default + Header + 'static,
+    {
+        let call = async {
+            let mut grpc = Grpc::new(channel);
+            grpc.ready().await?;
+            let codec = ProstCodec::<Q, A>::default();
+            let request = tonic::Request::new(ask);
+            anyhow::Ok(
+                grpc.unary(request, PathAndQuery::from_static(path), codec)
+                    .await?
+                    .into_inner(),
+            )
+        };
+        let answer = tokio::time::timeout(self.timeout, call)
+            .await
+            .unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {:?}", self.timeout)))?;
+        match answer.error() {
+            Some(reason) => Err(anyhow::anyhow!("PD answered: {reason}")),
+            None => Ok(answer),
+        }
+    }
+
+    fn endpoint(&self, url: &str) -> anyhow::Result<Endpoint> {
+        let host = url
+            .trim_start_matches("http://")
+            .trim_start_matches("https://")
+            .to_owned();
+        let Some(tls) = &self.tls else {
+            return Ok(Endpoint::from_shared(format!("http://{host}"))?);
+        };
+        let config = ClientTlsConfig::new()
+            .ca_certificate(Certificate::from_pem(read(&tls.ca)?))
+            .identity(Identity::from_pem(read(&tls.cert)?, read(&tls.key)?));
+        Ok(Endpoint::from_shared(format!("https://{host}"))?.tls_config(config)?)
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(path).map_err(|error| anyhow::Error::new(error).context(format!("read {}", path.display())))
+}
+
+fn decoded(region: &wire::Region) -> anyhow::Result<Region> {
+    let key = |encoded: &[u8]| keys::decode(encoded).ok_or_else(|| anyhow::anyhow!("PD names a key that is none"));
+    Ok(Region {
+        from: key(&region.start_key)?,
+        to: key(&region.end_key)?,
+    })
+}

@@ -1,0 +1,198 @@
+//! Several clients of one cluster: each call goes to one of them with a time limit, and a stuck one is replaced.
+//!
+//! One client has one connection to each server, so several carry more. A client may get stuck for good (a silent PD, a
+//! connection that could not be made): whoever meets that strikes it, and the keeper replaces it.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use futures::FutureExt;
+use tikv_client::{Config, TransactionClient};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::error::{Error, Health, classify};
+use super::options::Options;
+
+/// Calls in a row without an answer after which a client is replaced.
+const STRIKES: u32 = 2;
+
+/// A call that its caller gave up counts as unanswered after this long.
+const GIVEN_UP: Duration = Duration::from_millis(500);
+
+/// How long to wait before a call is repeated, at first and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
+
+/// The longest reply that is accepted.
+const MAX_REPLY: usize = 256 << 20;
+
+/// How long one attempt and a whole call may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) attempt: Duration,
+    pub(crate) total: Duration,
+}
+
+/// The clients.
+pub(super) struct Pool {
+    members: Vec<Member>,
+    next: AtomicUsize,
+    struck: Notify,
+}
+
+#[derive(Default)]
+struct Member {
+    client: ArcSwapOption<Client>,
+    strikes: AtomicU32,
+}
+
+struct Client(TransactionClient);
+
+impl Pool {
+    /// Connects all clients.
+    pub(super) async fn connect(options: &Options) -> anyhow::Result<Pool> {
+        let pool = Pool {
+            members: (0..options.connections).map(|_| Member::default()).collect(),
+            next: AtomicUsize::new(0),
+            struck: Notify::new(),
+        };
+        let limit = 2 * options.rpc_timeout;
+        let all = pool.members.iter().map(|member| member.replace(options, limit));
+        futures::future::try_join_all(all).await?;
+        Ok(pool)
+    }
+
+    /// Calls until it succeeds, or fails in a way that does not pass, or time is up. Only for calls that may happen twice.
+    pub(super) async fn call<T, F>(&self, limits: Limits, call: impl Fn(TransactionClient) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = tikv_client::Result<T>>,
+    {
+        let deadline = Instant::now() + limits.total;
+        let mut pause = PAUSE.0;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.attempt(limits.attempt.min(left), &call).await {
+                Err(error) if error.may_pass() && Instant::now() + pause < deadline => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE.1);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Calls once.
+    pub(super) async fn attempt<T, F>(
+        &self,
+        limit: Duration,
+        call: impl FnOnce(TransactionClient) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = tikv_client::Result<T>>,
+    {
+        let Some((member, client)) = self.pick() else {
+            return Err(Error::unreachable("no client is connected"));
+        };
+        let mut attempt = Attempt {
+            pool: self,
+            member,
+            begun: Instant::now(),
+            health: None,
+        };
+        // The client trusts some of what it receives: a reply that makes it panic must not end more than itself.
+        let call = AssertUnwindSafe(call(client.0.clone())).catch_unwind();
+        let (outcome, health) = match tokio::time::timeout(limit, call).await {
+            Ok(Ok(Ok(value))) => (Ok(value), Health::Fine),
+            Ok(Ok(Err(error))) => {
+                let (error, health) = classify(error);
+                (Err(error), health)
+            }
+            Ok(Err(_)) => (Err(Error::unreachable("the client panicked")), Health::Broken),
+            Err(_) => (Err(Error::unreachable("no answer in time")), Health::Doubtful),
+        };
+        attempt.health = Some(health);
+        outcome
+    }
+
+    /// Waits until a client is to be replaced.
+    pub(super) async fn struck(&self) {
+        loop {
+            let noted = self.struck.notified();
+            if self.members.iter().any(Member::is_struck) {
+                return;
+            }
+            noted.await;
+        }
+    }
+
+    /// Replaces the clients that are struck, or all of them; the old ones serve until the new ones are there.
+    pub(super) async fn replace(&self, options: &Options, all: bool, limit: Duration) -> anyhow::Result<()> {
+        let chosen = self.members.iter().filter(|member| all || member.is_struck());
+        let replaced = futures::future::join_all(chosen.map(|member| member.replace(options, limit))).await;
+        replaced.into_iter().collect()
+    }
+
+    /// The next client in turn, one that is not struck if there is one.
+    fn pick(&self) -> Option<(&Member, Arc<Client>)> {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.members.len();
+        let (before, from) = self.members.split_at(turn);
+        let in_turn = || from.iter().chain(before);
+        let member = in_turn()
+            .find(|member| !member.is_struck())
+            .or_else(|| in_turn().next())?;
+        Some((member, member.client.load_full()?))
+    }
+}
+
+impl Member {
+    fn is_struck(&self) -> bool {
+        self.strikes.load(Ordering::Relaxed) >= STRIKES
+    }
+
+    async fn replace(&self, options: &Options, limit: Duration) -> anyhow::Result<()> {
+        let mut config = Config::default()
+            .with_timeout(options.rpc_timeout)
+            .with_grpc_max_decoding_message_size(MAX_REPLY);
+        if let Some(tls) = &options.tls {
+            config = config.with_security(&tls.ca, &tls.cert, &tls.key);
+        }
+        let connect = TransactionClient::new_with_config(options.pd_endpoints.clone(), config);
+        let connect = AssertUnwindSafe(connect).catch_unwind();
+        let client = match tokio::time::timeout(limit, connect).await {
+            Ok(Ok(client)) => client?,
+            Ok(Err(_)) => anyhow::bail!("the client panicked"),
+            Err(_) => anyhow::bail!("no answer from PD within {limit:?}"),
+        };
+        self.client.store(Some(Arc::new(Client(client))));
+        self.strikes.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// A call under way; dropped it tells the client's health.
+struct Attempt<'a> {
+    pool: &'a Pool,
+    member: &'a Member,
+    begun: Instant,
+    /// `None` when the caller went away.
+    health: Option<Health>,
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        let strikes = &self.member.strikes;
+        match self.health {
+            Some(Health::Fine) => return strikes.store(0, Ordering::Relaxed),
+            Some(Health::Broken) => strikes.fetch_add(STRIKES, Ordering::Relaxed),
+            Some(Health::Doubtful) => strikes.fetch_add(1, Ordering::Relaxed),
+            None if self.begun.elapsed() < GIVEN_UP => return,
+            None => strikes.fetch_add(1, Ordering::Relaxed),
+        };
+        if self.member.is_struck() {
+            self.pool.struck.notify_one();
+        }
+    }
+}

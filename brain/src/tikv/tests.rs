@@ -1,0 +1,208 @@
+use std::time::Duration;
+
+use tikv_stand_in::{Action, Fault, RegionFault, Rpc, StandIn};
+use tokio::time::Instant;
+
+use super::testing::{on_stand_in, prefix};
+use super::*;
+
+const LOST: Action = Action::LoseReply { silent: false };
+
+async fn won(cell: &TikvCell, expected: Option<&'static str>, new: &'static str) -> bool {
+    let expected = expected.map(Bytes::from);
+    match cell.compare_and_set(expected, Some(Bytes::from(new))).await {
+        Swap::Won => true,
+        Swap::Lost => false,
+        Swap::Unknown(error) => panic!("the outcome of a swap is not known: {error:#}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_laws_of_cells_hold_in_tikv() {
+    let here = testing::fresh().await;
+    let mut number = 0;
+    crate::cell::laws::hold(async || {
+        number += 1;
+        here.tikv.cell(&format!("test {number}"))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_swap_whose_replies_are_lost_is_decided() {
+    let here = on_stand_in(|_| {}).await;
+    let cell = here.tikv.cell("test").within(Duration::from_secs(30));
+    let faults = here.stand_in().faults();
+    for (action, times) in [(LOST, 1), (LOST, 100), (Action::LoseRequest { silent: false }, 100)] {
+        let landed = action == LOST;
+        let before = cell.get().await.unwrap();
+        let id = faults.add(Fault::new(Rpc::Prewrite, action).times(times)).unwrap();
+        let swapped = cell.compare_and_set(before.clone(), Some(Bytes::from(format!("{times} {landed}"))));
+        if landed {
+            assert!(matches!(swapped.await, Swap::Won));
+        } else {
+            // It can have no effect, so it is tried until it has.
+            let (swap, ()) = tokio::join!(swapped, async {
+                while faults.happened(id).unwrap() < 15 {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                faults.clear();
+            });
+            assert!(matches!(swap, Swap::Won), "{swap:?}");
+        }
+        faults.clear();
+        assert_ne!(cell.get().await.unwrap(), before);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_client_does_not_repeat_is_repeated() {
+    let here = on_stand_in(|_| {}).await;
+    let cell = here.tikv.cell("test");
+    let faults = here.stand_in().faults();
+    let mut before = None;
+    for (error, new) in [
+        (RegionFault::ServerIsBusy, "busy"),
+        (RegionFault::MaxTimestampNotSynced, "max ts"),
+        (RegionFault::EpochNotMatch, "epoch"),
+        (RegionFault::NotLeader, "leader"),
+    ] {
+        for rpc in [Rpc::Get, Rpc::Prewrite] {
+            faults.add(Fault::new(rpc, Action::Region { error }).times(3)).unwrap();
+        }
+        assert!(won(&cell, before, new).await, "{error:?}");
+        before = Some(new);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pd_that_hangs_fails_calls_in_time_and_is_forgotten_when_it_returns() {
+    let here = on_stand_in(|options| {
+        options.rpc_timeout = Duration::from_millis(400);
+        options.timeout = Duration::from_millis(800);
+    })
+    .await;
+    let cell = here.tikv.cell("test");
+    assert!(won(&cell, None, "before").await);
+    here.stand_in().pause(StandIn::PD, true).unwrap();
+    for _ in 0..8 {
+        let begun = Instant::now();
+        assert!(cell.get().await.is_err());
+        assert!(here.tikv.timestamp().await.is_err());
+        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    }
+    here.stand_in().pause(StandIn::PD, false).unwrap();
+    comes_back(&cell).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_were_gone_are_found_again() {
+    let here = on_stand_in(|options| {
+        options.rpc_timeout = Duration::from_millis(400);
+        options.timeout = Duration::from_millis(800);
+    })
+    .await;
+    let cell = here.tikv.cell("test");
+    assert!(won(&cell, None, "before").await);
+    let processes: Vec<u64> = here.stand_in().stores().into_keys().chain([StandIn::PD]).collect();
+    for process in &processes {
+        here.stand_in().kill(*process).await.unwrap();
+    }
+    for _ in 0..5 {
+        assert!(cell.get().await.is_err());
+    }
+    for process in &processes {
+        here.stand_in().revive(*process).await.unwrap();
+    }
+    comes_back(&cell).await;
+}
+
+/// The clients recover by themselves, within seconds.
+async fn comes_back(cell: &TikvCell) {
+    let begun = Instant::now();
+    while let Err(error) = cell.get().await {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{error:#}");
+    }
+    assert_eq!(cell.get().await.unwrap(), Some(Bytes::from("before")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_was_begun_on_another_cluster_is_refused() {
+    let here = on_stand_in(|_| {}).await;
+    let (pd, ours) = (here.stand_in().pd(), here.tikv.cluster_id());
+    let options = || Options::new(vec![pd.clone()], here.tikv.shared.options.key_prefix.clone());
+    let (again, _keeper) = Tikv::connect(options()).await.unwrap();
+    assert_eq!(again.cluster_id(), ours);
+    let pin = here.tikv.cell(CLUSTER);
+    let found = pin.get().await.unwrap();
+    let other = Some(Bytes::copy_from_slice(&99u64.to_be_bytes()));
+    assert!(matches!(pin.compare_and_set(found, other.clone()).await, Swap::Won));
+    match Tikv::connect(options()).await {
+        Err(ConnectError::OtherCluster { pinned: 99, found }) => assert_eq!(found, ours),
+        other => panic!("expected a refusal, got {other:?}"),
+    }
+    let broken = Some(Bytes::from("broken"));
+    assert!(matches!(pin.compare_and_set(other, broken).await, Swap::Won));
+    assert!(matches!(Tikv::connect(options()).await, Err(ConnectError::Corrupt(_))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pd_that_is_not_there_is_told_from_bad_options() {
+    let stand_in = StandIn::start(tikv_stand_in::Options::default()).await.unwrap();
+    let pd = stand_in.pd();
+    stand_in.kill(StandIn::PD).await.unwrap();
+    let absent = Tikv::connect(Options::new(vec![pd], prefix())).await;
+    assert!(matches!(absent, Err(ConnectError::Unreachable(_))), "{absent:?}");
+    let bad = Tikv::connect(Options::new(vec![], prefix())).await;
+    assert!(matches!(bad, Err(ConnectError::Options(_))), "{bad:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scan_asks_only_the_regions_that_it_needs() {
+    let here = on_stand_in(|_| {}).await;
+    let (tikv, stand_in) = (&here.tikv, here.stand_in());
+    let key = |n: u32| tikv.keys().row(format!("{n:04}").as_bytes());
+    let changes: Vec<Mutation> = (0..200).map(|n| Mutation::Put(key(n), Bytes::from("v"))).collect();
+    let fence = (&tikv.keys().fence(), None, &Bytes::from("fence"));
+    let limits = Limits {
+        attempt: Duration::from_secs(10),
+        total: Duration::from_secs(20),
+    };
+    assert!(matches!(tikv.write(fence, &changes, limits).await, Ok(Written::Done)));
+    for n in (10..200).step_by(10) {
+        stand_in.split(&key(n)).await.unwrap();
+    }
+    let (from, to) = (key(5), tikv.keys().rows_end());
+    assert_eq!(tikv.within_region(&from, &to).await, key(10));
+    assert_eq!(tikv.within_region(&from, &key(7)).await, key(7));
+    assert_eq!(tikv.within_region(&key(195), &to).await, to);
+    // What is believed of regions may be wrong by now; it must not matter but for the number of requests.
+    stand_in.merge(&key(10)).await.unwrap();
+    assert_eq!(tikv.within_region(&from, &to).await, key(10));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_owner_of_garbage_moves_the_safe_point_and_others_do_not() {
+    for owner in [true, false] {
+        let here = on_stand_in(|options| {
+            options.gc_window = Duration::from_secs(120);
+            if owner {
+                options.gc = Gc::Every(Duration::from_secs(1));
+            }
+        })
+        .await;
+        let begun = Instant::now();
+        while owner && here.stand_in().safe_point() == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(20));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let now = here.tikv.timestamp().await.unwrap();
+        let behind = now.millis() - Ts(here.stand_in().safe_point()).millis();
+        let expected = if owner {
+            120_000..150_000
+        } else {
+            now.millis()..now.millis() + 1
+        };
+        assert!(expected.contains(&behind), "{behind} ms behind, owner: {owner}");
+    }
+}

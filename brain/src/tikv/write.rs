@@ -1,0 +1,189 @@
+//! Writes: an insert that happens once, a swap of one value, a transaction behind a fence.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use tikv_client::transaction::Mutation as ClientMutation;
+use tikv_client::{Error as ClientError, Timestamp, Transaction, TransactionClient};
+use tokio::time::Instant;
+
+use super::read::{Ts, options};
+use super::{Error, Limits, Tikv};
+use crate::cell::Swap;
+
+/// One change of a fenced write.
+#[derive(Debug, Clone)]
+pub(crate) enum Mutation {
+    Put(Bytes, Bytes),
+    Delete(Bytes),
+}
+
+/// What became of a fenced write.
+#[derive(Debug)]
+pub(crate) enum Written {
+    /// It is there.
+    Done,
+    /// It is not: the fence holds another value.
+    Other(Option<Bytes>),
+}
+
+impl Tikv {
+    /// Writes a key that must not be there. [`Error::Conflict`] says that it is, maybe because of this very call: compare.
+    /// After any other error it may be there, or may yet come.
+    pub(crate) async fn insert(&self, key: &Bytes, value: &Bytes) -> Result<(), Error> {
+        let insert = |client: TransactionClient| {
+            let (key, value) = (key.to_vec(), value.to_vec());
+            async move {
+                let mut txn = client.begin_with_options(options().try_one_pc()).await?;
+                txn.insert(key, value).await?;
+                match txn.commit().await {
+                    // Two phases were begun after all, and a lock is left: take it away, for the next attempt.
+                    Err(error @ ClientError::OnePcFailure) => {
+                        txn.rollback().await?;
+                        Err(error)
+                    }
+                    outcome => outcome.map(|_| ()),
+                }
+            }
+        };
+        self.shared.pool.call(self.limits(), insert).await
+    }
+
+    /// Sets the value of one key, or removes it, if it is `expected`.
+    pub(crate) async fn swap(
+        &self,
+        key: &Bytes,
+        expected: Option<&Bytes>,
+        new: Option<&Bytes>,
+        limits: Limits,
+    ) -> Swap {
+        let deadline = Instant::now() + limits.total;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let committing = AtomicBool::new(false);
+            let swap = |client| swap_once(client, key, expected, new, &committing);
+            let error = match self.shared.pool.attempt(limits.attempt.min(left), swap).await {
+                Ok(Attempted::Won) | Err(Error::Committed) => return Swap::Won,
+                Ok(Attempted::Lost) | Err(Error::Conflict) => return Swap::Lost,
+                Ok(Attempted::Nothing(error)) => anyhow::Error::new(error),
+                Err(error) if committing.into_inner() => return Swap::Unknown(error.into()),
+                Err(error) => error.into(),
+            };
+            // It had no effect, and can have none any more.
+            let pause = limits.attempt / 50;
+            if Instant::now() + pause >= deadline {
+                return Swap::Unknown(error);
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Sets the fence from `expected` to `new` and makes all changes, as one transaction; [`Written::Done`] also when that
+    /// had been done before. After an error the outcome is not known: repeat it with the same fence.
+    pub(crate) async fn write(
+        &self,
+        (fence, expected, new): (&Bytes, Option<&Bytes>, &Bytes),
+        changes: &[Mutation],
+        limits: Limits,
+    ) -> Result<Written, Error> {
+        let deadline = Instant::now() + limits.total;
+        let mut pause = limits.attempt / 1000;
+        loop {
+            let begun = AtomicU64::new(0);
+            let left = deadline.saturating_duration_since(Instant::now());
+            let write = |client| write_once(client, (fence, expected, new), changes, &begun);
+            let error = match self.shared.pool.attempt(limits.attempt.min(left), write).await {
+                Ok(None) => return Ok(Written::Done),
+                Ok(Some(found)) if found.as_ref() == Some(new) => return Ok(Written::Done),
+                Ok(Some(found)) => return Ok(Written::Other(found)),
+                Err(error) => error,
+            };
+            // What is left of it would be in its own way. With the fence, its primary key, the rest is decided; a rollback of
+            // all keys could tear it, if the fence was committed.
+            let begun = Ts(begun.into_inner());
+            if begun.0 > 0 {
+                let (from, to) = match error {
+                    Error::Locked(_) => self.keys().whole(),
+                    _ => (fence.clone(), Bytes::from([fence.as_ref(), &[0]].concat())),
+                };
+                if let Err(error) = self.end_transactions(begun, &from, &to).await {
+                    tracing::debug!(error = &error as &dyn std::error::Error, "cannot end a failed write");
+                }
+            }
+            let hopeless = matches!(error, Error::Full(_) | Error::TooLarge(_));
+            if hopeless || Instant::now() + pause >= deadline {
+                return Err(error);
+            }
+            tracing::debug!(error = &error as &dyn std::error::Error, "repeating a write");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(limits.attempt / 20);
+        }
+    }
+}
+
+/// What one attempt to swap did.
+enum Attempted {
+    Won,
+    Lost,
+    /// It failed and can have no effect any more.
+    Nothing(ClientError),
+}
+
+async fn swap_once(
+    client: TransactionClient,
+    key: &Bytes,
+    expected: Option<&Bytes>,
+    new: Option<&Bytes>,
+    committing: &AtomicBool,
+) -> Result<Attempted, ClientError> {
+    let mut txn = client.begin_with_options(options().try_one_pc()).await?;
+    let key = key.to_vec();
+    // The read makes every later commit of the key conflict with this one, in one phase, too.
+    let found = txn.get(key.clone()).await?;
+    if found.as_deref() != expected.map(|expected| expected.as_ref()) {
+        return Ok(Attempted::Lost);
+    }
+    match (expected, new) {
+        (None, None) => return Ok(Attempted::Won),
+        (None, Some(new)) => txn.insert(key, new.to_vec()).await?,
+        (Some(_), Some(new)) => txn.put(key, new.to_vec()).await?,
+        (Some(_), None) => txn.delete(key).await?,
+    }
+    committing.store(true, Ordering::Relaxed);
+    match txn.commit().await {
+        Ok(_) => Ok(Attempted::Won),
+        Err(error) if super::error::is_final(&error) => Err(error),
+        // One key: this decides it. An answer that it is committed comes back as an error of its own.
+        Err(error) => txn.rollback().await.map(|()| Attempted::Nothing(error)),
+    }
+}
+
+/// `None` when it was committed, else the fence that was found. Notes the timestamp of what it begins.
+async fn write_once(
+    client: TransactionClient,
+    (fence, expected, new): (&Bytes, Option<&Bytes>, &Bytes),
+    changes: &[Mutation],
+    begun: &AtomicU64,
+) -> Result<Option<Option<Bytes>>, ClientError> {
+    let options = if changes.is_empty() {
+        options().try_one_pc()
+    } else {
+        options()
+    };
+    let mut txn: Transaction = client.begin_with_options(options).await?;
+    let found = txn.get(fence.to_vec()).await?.map(Bytes::from);
+    if found.as_ref() != expected {
+        return Ok(Some(found));
+    }
+    // The first key is the primary one.
+    txn.put(fence.to_vec(), new.to_vec()).await?;
+    let changes = changes.iter().map(|change| match change {
+        Mutation::Put(key, value) => ClientMutation::Put(key.to_vec().into(), value.to_vec()),
+        Mutation::Delete(key) => ClientMutation::Delete(key.to_vec().into()),
+    });
+    txn.batch_mutate(changes).await?;
+    begun.store(Ts::of(&txn.start_timestamp()).0, Ordering::Relaxed);
+    let committed: Option<Timestamp> = txn.commit().await?;
+    tracing::trace!(?committed, "committed");
+    Ok(None)
+}

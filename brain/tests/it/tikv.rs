@@ -1,0 +1,167 @@
+//! The store on TiKV: on a stand-in, with faults on command, or on a real cluster that `TIKV_PD` names.
+
+use std::time::Duration;
+
+use brain::log::frame::is_barrier;
+use brain::log::{Fault as LogFault, Faulty, Log, TikvLog};
+use brain::rows::TikvRows;
+use brain::tikv::{Options, Tikv};
+use tikv_stand_in::{Action, Fault, RegionFault, Rpc, StandIn};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::Engine;
+use crate::store::{agrees_with_the_model, requests, seed};
+
+/// A store's place in a TiKV.
+struct Place {
+    log: TikvLog,
+    rows: TikvRows,
+    stand_in: Option<StandIn>,
+    prefix: String,
+    _keepers: JoinSet<anyhow::Result<()>>,
+}
+
+impl Place {
+    /// A new one: on a stand-in of its own, or in the cluster that `TIKV_PD` names.
+    async fn new() -> Place {
+        match std::env::var("TIKV_PD") {
+            Ok(pd) => Self::at(&pd, None).await,
+            Err(_) => Self::on_stand_in().await,
+        }
+    }
+
+    async fn on_stand_in() -> Place {
+        let options = tikv_stand_in::Options {
+            seed: seed(),
+            ..tikv_stand_in::Options::default().with_stores(3)
+        };
+        let stand_in = StandIn::start(options).await.unwrap();
+        Self::at(&stand_in.pd(), Some(stand_in)).await
+    }
+
+    async fn at(pd: &str, stand_in: Option<StandIn>) -> Place {
+        let prefix = format!("it-{:032x}-", rand::random::<u128>());
+        let mut keepers = JoinSet::new();
+        let (log, rows) = connect(pd, &prefix, &mut keepers).await;
+        Place {
+            log,
+            rows,
+            stand_in,
+            prefix,
+            _keepers: keepers,
+        }
+    }
+
+    /// The same place, as another member finds it.
+    async fn again(&mut self) -> (TikvLog, TikvRows) {
+        let pd = match &self.stand_in {
+            Some(stand_in) => stand_in.pd(),
+            None => std::env::var("TIKV_PD").unwrap(),
+        };
+        connect(&pd, &self.prefix, &mut self._keepers).await
+    }
+
+    fn fault(&self, fault: Fault) {
+        self.stand_in.as_ref().unwrap().faults().add(fault).unwrap();
+    }
+}
+
+async fn connect(pd: &str, prefix: &str, keepers: &mut JoinSet<anyhow::Result<()>>) -> (TikvLog, TikvRows) {
+    let pd = pd.split(',').map(str::to_owned).collect();
+    let (tikv, keeper) = Tikv::connect(Options::new(pd, prefix)).await.unwrap();
+    keepers.spawn(keeper.run(CancellationToken::new()));
+    (TikvLog::keeping(tikv.clone(), is_barrier), TikvRows::new(tikv))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_on_tikv_agrees_with_the_model() {
+    let place = Place::new().await;
+    agrees_with_the_model(place.log.clone(), place.rows.clone(), requests(1_000)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_on_a_tikv_that_fails_now_and_then_agrees_with_the_model() {
+    let place = Place::on_stand_in().await;
+    let every = |rpc, action, probability| place.fault(Fault::new(rpc, action).with_probability(probability));
+    for rpc in [Rpc::Prewrite, Rpc::Commit] {
+        every(rpc, Action::LoseReply { silent: false }, 0.05);
+        every(rpc, Action::LoseRequest { silent: false }, 0.05);
+        let after = Some(Duration::from_millis(40));
+        every(rpc, Action::Duplicate { after }, 0.05);
+        every(rpc, Action::Late { after }, 0.02);
+        let error = RegionFault::ServerIsBusy;
+        every(rpc, Action::Region { error }, 0.03);
+        let error = RegionFault::EpochNotMatch;
+        every(rpc, Action::Region { error }, 0.02);
+    }
+    let error = RegionFault::MaxTimestampNotSynced;
+    every(Rpc::Prewrite, Action::Region { error }, 0.03);
+    for rpc in [Rpc::Get, Rpc::BatchGet, Rpc::Scan] {
+        every(rpc, Action::LoseReply { silent: false }, 0.03);
+        let error = RegionFault::NotLeader;
+        every(rpc, Action::Region { error }, 0.02);
+    }
+    agrees_with_the_model(place.log.clone(), place.rows.clone(), requests(300)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_successor_on_tikv_finds_everything_that_was_acknowledged() {
+    let mut place = Place::new().await;
+    let mut revision = 1;
+    for round in 0..6 {
+        let (log, rows) = place.again().await;
+        let mut engine = Engine::start(log, rows).await.unwrap();
+        assert_eq!(engine.store.state.view().revision, revision, "round {round}");
+        if round % 2 == 1 {
+            engine.compact().await;
+        }
+        revision = engine.puts(100).await;
+        engine.kill().await;
+    }
+    let mut last = Engine::start(place.log.clone(), place.rows.clone()).await.unwrap();
+    for n in 0..17 {
+        let found = last.mod_revision(format!("key-{n}").as_bytes()).await;
+        assert!(found > Some(revision - 17), "key-{n} is at {found:?}");
+    }
+    last.stop().await.unwrap();
+}
+
+/// Late attempts of an append: more than a writer makes until its successor is there.
+const ATTEMPTS: usize = 200;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deposed_writer_on_tikv_commits_and_acknowledges_nothing() {
+    let mut place = Place::new().await;
+    let log = Faulty::new(place.log.clone());
+    let mut old = Engine::start(log.clone(), place.rows.clone()).await.unwrap();
+    let revision = old.puts(20).await;
+    // Its next append is held back until a successor has written, flushed, compacted and destroyed.
+    (0..ATTEMPTS).for_each(|_| log.fail_next(LogFault::Late));
+    let mut late = JoinSet::new();
+    late.spawn(async move {
+        let outcome = old.put(b"late", b"").await;
+        (old, outcome)
+    });
+    while log.held() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let (other_log, other_rows) = place.again().await;
+    let mut new = Engine::start(other_log.clone(), other_rows).await.unwrap();
+    new.puts(200).await;
+    new.compact().await;
+    assert!(other_log.watermark().await.unwrap().0 > 30, "nothing was destroyed");
+    for (slot, answer) in log.land_late(true).await {
+        assert!(answer.is_err(), "a late append took slot {slot}");
+    }
+    log.calm();
+    let (old, outcome) = late.join_next().await.unwrap().unwrap();
+    assert!(outcome.is_err(), "a deposed writer acknowledged {outcome:?}");
+    assert_eq!(
+        old.store.state.view().revision,
+        revision,
+        "a deposed writer showed something"
+    );
+    assert_eq!(new.mod_revision(b"late").await, None);
+    new.stop().await.unwrap();
+}

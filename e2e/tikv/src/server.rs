@@ -1,0 +1,15 @@
+//! The gRPC side: PD and the stores.
+
+mod answer;
+mod commands;
+mod endpoint;
+mod pd;
+mod shared;
+mod socket;
+mod store;
+
+pub(crate) use endpoint::Endpoint;
+pub use endpoint::EndpointError;
+pub(crate) use pd::PdServer;
+pub(crate) use shared::{PD, Process, Shared};
+pub(crate) use store::StoreServer;

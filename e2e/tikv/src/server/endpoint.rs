@@ -1,0 +1,114 @@
+//! A port, and what answers there: PD or one store. It can die and come back at the same port.
+
+use std::io;
+use std::net::SocketAddr;
+
+use futures::stream::{Stream, unfold};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::transport::server::Router;
+use tracing::error;
+
+use super::socket::Socket;
+
+/// Why a port cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}")]
+pub struct EndpointError {
+    address: SocketAddr,
+    source: io::Error,
+}
+
+/// A port that is listened on, or was.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    /// With the port that it got, if it asked for any.
+    pub(crate) address: SocketAddr,
+    listener: Option<TcpListener>,
+    running: Option<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Endpoint {
+    /// Takes the port; nothing is answered yet.
+    pub(crate) async fn bind(address: SocketAddr) -> Result<Self, EndpointError> {
+        let error = |source| EndpointError { address, source };
+        let listener = TcpListener::bind(address).await.map_err(error)?;
+        let address = listener.local_addr().map_err(error)?;
+        Ok(Self {
+            address,
+            listener: Some(listener),
+            running: None,
+        })
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Answers with `service`, if that is not being done already.
+    pub(crate) async fn start(&mut self, service: Router) -> Result<(), EndpointError> {
+        if self.is_running() {
+            return Ok(());
+        }
+        let listener = match self.listener.take() {
+            Some(listener) => listener,
+            None => {
+                let bound = TcpListener::bind(self.address).await;
+                bound.map_err(|source| EndpointError {
+                    address: self.address,
+                    source,
+                })?
+            }
+        };
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let served =
+            service.serve_with_incoming_shutdown(incoming(listener, stop.clone()), stop.clone().cancelled_owned());
+        let address = self.address;
+        tasks.spawn(async move {
+            if let Err(error) = served.await {
+                error!(%address, error = &error as &dyn std::error::Error, "a port is not served any more");
+            }
+        });
+        tasks.close();
+        self.running = Some(Running { stop, tasks });
+        Ok(())
+    }
+
+    /// Ends all connections and gives the port up, at once, as kill -9 does.
+    pub(crate) async fn stop(&mut self) {
+        if let Some(Running { stop, tasks }) = self.running.take() {
+            stop.cancel();
+            tasks.wait().await;
+        }
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        if let Some(running) = &self.running {
+            running.stop.cancel();
+        }
+    }
+}
+
+/// The connections of a listener until `stop`; they end with it.
+fn incoming(listener: TcpListener, stop: CancellationToken) -> impl Stream<Item = io::Result<Socket>> {
+    unfold((listener, stop), async |(listener, stop)| {
+        let accepted = tokio::select! {
+            () = stop.cancelled() => return None,
+            accepted = listener.accept() => accepted,
+        };
+        let socket = accepted.and_then(|(stream, _)| {
+            stream.set_nodelay(true)?;
+            Ok(Socket::new(stream, stop.clone()))
+        });
+        Some((socket, (listener, stop)))
+    })
+}

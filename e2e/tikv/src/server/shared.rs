@@ -1,0 +1,56 @@
+//! What PD and all stores share.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use tokio_util::task::TaskTracker;
+
+use crate::engine::Engine;
+use crate::faults::Faults;
+use crate::gate::Gate;
+use crate::rpc::Counters;
+use crate::tso::Tso;
+
+/// PD's number among the processes; stores count from one.
+pub(crate) const PD: u64 = 0;
+
+/// The stand-in but for its listeners.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) cluster_id: u64,
+    pub(crate) engine: Engine,
+    pub(crate) tso: Tso,
+    pub(crate) faults: Faults,
+    pub(crate) counters: Counters,
+    /// Requests that go on without their callers.
+    pub(crate) late: TaskTracker,
+    pub(crate) gates: BTreeMap<u64, Gate>,
+    /// PD's URL and the stores' addresses as clients are told them; known once all listen.
+    pub(crate) addresses: OnceLock<BTreeMap<u64, String>>,
+}
+
+impl Shared {
+    pub(crate) fn address(&self, process: u64) -> String {
+        self.addresses
+            .get()
+            .and_then(|all| all.get(&process))
+            .cloned()
+            .unwrap_or_default()
+    }
+}
+
+/// PD or one store: what a request arrives at.
+#[derive(Clone, Debug)]
+pub(crate) struct Process {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) id: u64,
+}
+
+impl Process {
+    /// Waits while the process is paused.
+    pub(crate) async fn running(&self) {
+        if let Some(gate) = self.shared.gates.get(&self.id) {
+            gate.pass().await;
+        }
+    }
+}

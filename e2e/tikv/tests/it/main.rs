@@ -1,0 +1,13 @@
+//! What the real client sees of the stand-in.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod client;
+mod faults;
+mod locks;
+mod program;
+mod regions;
+mod restarts;
+mod space;
+mod tls;
+mod transactions;
