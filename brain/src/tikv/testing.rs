@@ -41,9 +41,12 @@ pub(crate) async fn fresh() -> Connected {
 
 /// A connection to a stand-in, whatever `TIKV_PD` says, with other options.
 pub(crate) async fn on_stand_in(change: impl FnOnce(&mut Options)) -> Connected {
-    let stand_in = StandIn::start(tikv_stand_in::Options::default().with_stores(3))
-        .await
-        .unwrap();
+    on(tikv_stand_in::Options::default(), change).await
+}
+
+/// A connection to a stand-in that is set up so, with other options.
+pub(crate) async fn on(setup: tikv_stand_in::Options, change: impl FnOnce(&mut Options)) -> Connected {
+    let stand_in = StandIn::start(setup.with_stores(3)).await.unwrap();
     let mut options = Options::new(vec![stand_in.pd()], prefix());
     change(&mut options);
     connect(options, Some(stand_in)).await

@@ -5,6 +5,7 @@ use tokio::time::Instant;
 
 use super::testing::{on_stand_in, prefix};
 use super::*;
+use crate::tls::testing::{Ca, Leaf};
 
 const LOST: Action = Action::LoseReply { silent: false };
 
@@ -84,14 +85,14 @@ async fn a_pd_that_hangs_fails_calls_in_time_and_is_forgotten_when_it_returns() 
     .await;
     let cell = here.tikv.cell("test");
     assert!(won(&cell, None, "before").await);
-    here.stand_in().pause(StandIn::PD, true).unwrap();
+    here.stand_in().pause(StandIn::PD).unwrap();
     for _ in 0..8 {
         let begun = Instant::now();
         assert!(cell.get().await.is_err());
         assert!(here.tikv.timestamp().await.is_err());
         assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     }
-    here.stand_in().pause(StandIn::PD, false).unwrap();
+    here.stand_in().resume(StandIn::PD).unwrap();
     comes_back(&cell).await;
 }
 
@@ -124,6 +125,60 @@ async fn comes_back(cell: &TikvCell) {
         assert!(begun.elapsed() < Duration::from_secs(20), "{error:#}");
     }
     assert_eq!(cell.get().await.unwrap(), Some(Bytes::from("before")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_are_read_again_when_they_change() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name);
+    let write = |name: &str, text: &str| std::fs::write(file(name), text).unwrap();
+    let (ca, stranger) = (Ca::new("tikv"), Ca::new("stranger"));
+    write("ca", &ca.pem);
+    let server = ca.leaf("localhost", true, 0, 10);
+    write("server", &server.cert);
+    write("server.key", &server.key);
+    let bring = |leaf: Leaf| {
+        write("cert", &leaf.cert);
+        write("key", &leaf.key);
+    };
+    bring(ca.client("one"));
+    let setup = tikv_stand_in::Options {
+        tls: Some(tikv_stand_in::Tls {
+            ca: file("ca"),
+            cert: file("server"),
+            key: file("server.key"),
+        }),
+        advertised_host: Some("localhost".into()),
+        ..tikv_stand_in::Options::default()
+    };
+    let here = testing::on(setup, |options| {
+        options.tls = Some(Tls {
+            ca: file("ca"),
+            cert: file("cert"),
+            key: file("key"),
+        });
+        options.tls_interval = Duration::from_millis(50);
+    })
+    .await;
+    let cell = here.tikv.cell("test");
+    assert!(won(&cell, None, "before").await);
+    // What the cluster does not take leaves the old connections in use.
+    bring(stranger.client("stranger"));
+    here.stand_in().reset_requests();
+    let asked = || here.stand_in().requests().get(&Rpc::GetMembers).copied().unwrap_or(0);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(asked(), 0, "a stranger was served");
+    assert_eq!(cell.get().await.unwrap(), Some(Bytes::from("before")));
+    bring(ca.client("two"));
+    let begun = Instant::now();
+    while asked() < 2 * here.tikv.shared.options.connections as u64 {
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "the new certificate is not used"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    comes_back(&cell).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
