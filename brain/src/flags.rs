@@ -20,7 +20,7 @@ pub mod url;
 
 pub use config::{
     AuthOptions, AutoCompaction, BrowserPolicy, Config, Features, Keepalive, Limits, LogFormat, LogLevel, LogOptions,
-    LogOutput, Quota, SocketOptions, TlsOptions, TlsPolicy, TlsVersion,
+    LogOutput, Quota, SocketOptions, Storage, TikvOptions, TlsOptions, TlsPolicy, TlsVersion,
 };
 
 /// What the command line asks for.

@@ -74,7 +74,7 @@ pub struct Options {
 pub struct FlushEnded;
 
 /// Whether there is space for more.
-pub trait Space: Send + 'static {
+pub trait Space: Send + Sync + 'static {
     /// The quota is used up or the disk is nearly full. `size` is what log and rows occupy, in bytes.
     fn exceeded(&mut self, size: u64) -> bool;
 }

@@ -15,7 +15,7 @@ use tonic::service::Routes;
 use tracing::warn;
 
 use crate::flags::url::Url;
-use crate::flags::{Config, Keepalive};
+use crate::flags::{Config, Keepalive, TlsOptions};
 use crate::http::{self, Gate, Health};
 use crate::listen::Listener;
 use crate::metrics::Metrics;
@@ -80,7 +80,7 @@ impl std::fmt::Debug for Services {
 }
 
 impl Server {
-    /// Loads certificates and binds every URL of the configuration. Clients that dial wait until [`Server::start`].
+    /// Loads certificates and binds every URL for clients. Whoever dials waits until [`Server::start`].
     /// Call it inside a runtime.
     ///
     /// # Errors
@@ -98,8 +98,12 @@ impl Server {
         .into_iter()
         .flat_map(|(urls, purpose)| urls.iter().map(move |url| (url, purpose)))
         .collect();
+        Self::bind_urls(urls, &config.client_tls, config)
+    }
+
+    fn bind_urls(urls: Vec<(&Url, Purpose)>, tls: &TlsOptions, config: &Config) -> anyhow::Result<Server> {
         let tls = match urls.iter().any(|(url, _)| url.scheme().is_tls()) {
-            true => Some(Arc::new(ServerTls::load(&config.client_tls, &config.tls_policy)?)),
+            true => Some(Arc::new(ServerTls::load(tls, &config.tls_policy)?)),
             false => None,
         };
         for suite in tls.iter().flat_map(|tls| tls.skipped_suites()) {
@@ -114,6 +118,15 @@ impl Server {
             tls,
             config: config.clone(),
         })
+    }
+
+    /// Loads certificates and binds every URL for peers.
+    ///
+    /// # Errors
+    /// As [`Server::bind`].
+    pub fn bind_peers(config: &Config) -> anyhow::Result<Server> {
+        let urls = config.listen_peer_urls.iter().map(|url| (url, Purpose::Grpc)).collect();
+        Self::bind_urls(urls, &config.peer_tls, config)
     }
 
     /// The URLs that are listened on, with the ports that were taken.

@@ -1,5 +1,6 @@
 //! What the flags say, typed and checked.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,6 +13,12 @@ pub struct Config {
     pub name: String,
     /// Directory of the data; not checked yet.
     pub data_dir: PathBuf,
+    /// Where the data is.
+    pub storage: Storage,
+    /// Peer URLs of all members by name, this one's included.
+    pub initial_cluster: BTreeMap<String, Vec<Url>>,
+    /// Timing of the election over the storage lock: lease duration, renew deadline, retry period.
+    pub election: (Duration, Duration, Duration),
     /// Where clients are served. With [`Config::listen_client_http_urls`], gRPC alone.
     pub listen_client_urls: Vec<Url>,
     /// Where HTTP alone is served to clients.
@@ -75,6 +82,30 @@ impl Config {
         let millis = self.election_timeout.as_millis();
         i64::try_from((3 * millis).div_ceil(2_000)).unwrap_or(i64::MAX)
     }
+}
+
+/// Where the data is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Storage {
+    /// In the data directory.
+    Embedded,
+    /// In a TiKV cluster.
+    Tikv(TikvOptions),
+}
+
+/// How a TiKV cluster is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TikvOptions {
+    /// Addresses of PD.
+    pub pd_endpoints: Vec<String>,
+    /// PEM files: CA, certificate and key.
+    pub tls: Option<(PathBuf, PathBuf, PathBuf)>,
+    /// What all keys begin with.
+    pub key_prefix: String,
+    /// How often the GC safe point is moved; zero is never.
+    pub gc_interval: Duration,
+    /// How old versions get.
+    pub gc_window: Duration,
 }
 
 /// Certificates of one kind of listener.

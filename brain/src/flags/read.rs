@@ -11,6 +11,7 @@ use super::url::Url;
 use super::{Given, go_bool};
 
 mod gates;
+mod storage;
 mod tls;
 
 /// Everything, checked. Warnings are added to `warnings`.
@@ -26,6 +27,7 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
     if listen_client_urls.is_empty() {
         return Err("--listen-client-urls must name at least one URL".to_owned());
     }
+    let storage = storage::read(&values)?;
     let config = Config {
         data_dir: data_dir.into(),
         listen_client_http_urls: values.bind_urls("listen-client-http-urls")?,
@@ -33,12 +35,14 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         listen_peer_urls: values.bind_urls("listen-peer-urls")?,
         advertise_client_urls: advertised(&values, &listen_client_urls)?,
         listen_client_urls,
-        initial_advertise_peer_urls: cluster(&values, &name)?,
+        initial_cluster: storage::cluster(&values, &name, &storage)?,
+        initial_advertise_peer_urls: values.urls("initial-advertise-peer-urls")?,
+        election: storage::election(&values)?,
         initial_cluster_token: values.text("initial-cluster-token").to_owned(),
         client_tls: tls::client(&values)?,
         peer_tls: tls::peer(&values)?,
         tls_policy: tls::policy(&values)?,
-        limits: limits(&values, warnings)?,
+        limits: limits(&values, &storage, warnings)?,
         keepalive: keepalive(&values)?,
         socket: SocketOptions {
             reuse_port: values.bool("socket-reuse-port"),
@@ -61,6 +65,7 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         features: gates::read(&values)?,
         extensive_metrics: values.one_of("metrics", &[("basic", false), ("extensive", true)])?,
         unsafe_no_fsync: values.bool("unsafe-no-fsync"),
+        storage,
         name,
     };
     values.one_of("initial-cluster-state", &[("new", ()), ("existing", ())])?;
@@ -184,37 +189,14 @@ fn advertised(values: &Values<'_>, listen: &[Url]) -> Result<Vec<Url>, String> {
     Ok(listen.to_vec())
 }
 
-/// The peer URLs of the only member. More than one member is refused.
-fn cluster(values: &Values<'_>, name: &str) -> Result<Vec<Url>, String> {
-    let urls = values.urls("initial-advertise-peer-urls")?;
-    let mut others = Vec::new();
-    let mut named = values.text("initial-cluster").is_empty();
-    for pair in values.list("initial-cluster") {
-        let Some((member, url)) = pair.split_once('=') else {
-            return Err(values.error("initial-cluster", format!("{pair:?} is not <name>=<peer URL>")));
-        };
-        Url::parse(url).map_err(|what| values.error("initial-cluster", what))?;
-        named |= member == name;
-        others.extend((member != name).then(|| member.to_owned()));
-    }
-    if !named {
-        return Err(values.error("initial-cluster", format!("couldn't find local name {name:?} in it")));
-    }
-    if !others.is_empty() {
-        let others = others.join(", ");
-        return Err(format!(
-            "--initial-cluster names other members ({others}): the embedded store has exactly one"
-        ));
-    }
-    Ok(urls)
-}
-
-fn limits(values: &Values<'_>, warnings: &mut Vec<String>) -> Result<Limits, String> {
+fn limits(values: &Values<'_>, storage: &Storage, warnings: &mut Vec<String>) -> Result<Limits, String> {
     const DEFAULT_QUOTA: u64 = 2 * 1024 * 1024 * 1024;
     const LARGEST_REQUEST: usize = 1024 * 1024 * 1024;
     let quota: i64 = values.number("quota-backend-bytes")?;
     let quota = match u64::try_from(quota) {
         Err(_) => Quota::Off,
+        // TiKV grows with machines.
+        Ok(0) if *storage != Storage::Embedded => Quota::Off,
         Ok(0) => Quota::Bytes(DEFAULT_QUOTA),
         Ok(bytes) => Quota::Bytes(bytes),
     };

@@ -13,6 +13,7 @@ pub(super) enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Group {
     Member,
+    Storage,
     Clustering,
     Security,
     Auth,
@@ -28,6 +29,7 @@ impl Group {
     pub(super) const fn heading(self) -> &'static str {
         match self {
             Group::Member => "Member",
+            Group::Storage => "Storage",
             Group::Clustering => "Clustering",
             Group::Security => "Security",
             Group::Auth => "Auth",
@@ -100,7 +102,7 @@ const fn text(name: &'static str, default: &'static str, group: Group, treatment
 
 const NO_DISCOVERY: Treatment = Treatment::Refused("there is no discovery: a member needs no others to start");
 
-use Group::{Auth, Clustering, Experimental, Logging, Member, Monitoring, Other, Security, Tuning, Unsafe};
+use Group::{Auth, Clustering, Experimental, Logging, Member, Monitoring, Other, Security, Storage, Tuning, Unsafe};
 use Treatment::{Gate, Idle, Refused, Renamed, Works};
 
 #[rustfmt::skip]
@@ -135,8 +137,19 @@ pub(super) const FLAGS: &[Flag] = &[
     text("raft-write-timeout", "5s", Member, Idle("there are no raft connections")),
     text("feature-gates", "", Member, Works("comma-separated Gate=true|false pairs, with the gates of etcd 3.6")),
     text("config-file", "", Member, Refused("pass flags or ETCD_* environment variables instead")),
+    text("storage", "embedded", Storage, Works("embedded: the data directory, for one member; tikv: a TiKV cluster, for many")),
+    text("tikv-pd-endpoints", "", Storage, Works("comma-separated addresses of TiKV's PD, host:port")),
+    text("tikv-ca", "", Storage, Works("path of the CA that signed PD's and TiKV's certificates")),
+    text("tikv-cert", "", Storage, Works("path of the certificate shown to PD and TiKV; read anew when it changes")),
+    text("tikv-key", "", Storage, Works("path of its key")),
+    text("tikv-key-prefix", "kubebrain", Storage, Works("what all keys of this cluster begin with; no two clusters on one TiKV may share it")),
+    text("tikv-gc-interval", "0s", Storage, Works("how often this cluster moves TiKV's GC safe point; 0 means that somebody else does")),
+    text("tikv-gc-window", "10m", Storage, Works("how old a version gets before TiKV's GC takes it")),
+    text("election-lease-duration", "2s", Storage, Works("how long a leader that does not renew its lock is waited for")),
+    text("election-renew-deadline", "1.5s", Storage, Works("how long a leader that cannot renew its lock goes on")),
+    text("election-retry-period", "400ms", Storage, Works("how often the lock is renewed, and looked at")),
     text("initial-advertise-peer-urls", "http://localhost:2380", Clustering, Works("comma-separated peer URLs told to others")),
-    text("initial-cluster", "", Clustering, Works("comma-separated <name>=<peer URL> pairs; only this member itself [default: <name>=<initial-advertise-peer-urls>]")),
+    text("initial-cluster", "", Clustering, Works("comma-separated <name>=<peer URL> pairs of all members; for embedded storage only this member itself [default: <name>=<initial-advertise-peer-urls>]")),
     text("initial-cluster-state", "new", Clustering, Works("new or existing")),
     text("initial-cluster-token", "etcd-cluster", Clustering, Works("token that makes the ids of a new cluster its own")),
     text("advertise-client-urls", "http://localhost:2379", Clustering, Works("comma-separated client URLs told to clients")),

@@ -1,8 +1,9 @@
 //! Rows whose writer can be stopped, before a change, before a sync or after a look at the fence, and sent on later.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use brain::rows::{Change, Rows, RowsError};
+use brain::rows::{Change, Rows, RowsError, Step};
 use bytes::Bytes;
 use tokio::sync::{Semaphore, watch};
 
@@ -96,6 +97,18 @@ impl<R: Rows> Rows for Gated<R> {
     async fn sync(&self) -> Result<(), RowsError> {
         self.sync.pass().await;
         self.rows.sync().await
+    }
+
+    async fn take_over(&self) -> Result<(), RowsError> {
+        self.rows.take_over().await
+    }
+
+    fn renew_after(&self) -> Option<Duration> {
+        self.rows.renew_after()
+    }
+
+    fn step(&self) -> Step {
+        self.rows.step()
     }
 
     fn max_key_len(&self) -> usize {
