@@ -1,5 +1,6 @@
 //! Data directories that a brain must not work in.
 
+use super::disk::run;
 use super::*;
 use std::process::Command;
 
@@ -81,25 +82,33 @@ fn a_directory_of_a_newer_version_is_left_alone() {
     is_whole(&attempt);
 }
 
+/// A directory that cannot be written, not even by root, until this is dropped.
+struct ReadOnly<'a>(&'a Path);
+
+impl<'a> ReadOnly<'a> {
+    fn mount(dir: &'a Path) -> Self {
+        run(Command::new("mount").arg("--bind").args([dir, dir]));
+        let mounted = Self(dir);
+        run(Command::new("mount").args(["-o", "remount,bind,ro"]).arg(dir));
+        mounted
+    }
+}
+
+impl Drop for ReadOnly<'_> {
+    fn drop(&mut self) {
+        run(Command::new("umount").arg(self.0));
+    }
+}
+
 #[test]
 fn a_directory_that_cannot_be_written_is_left_alone() {
     let _deadline = deadline();
     let attempt = Attempt::new();
     used(&attempt);
     let data = attempt.data();
-    let mount = |args: &[&str]| {
-        let output = Command::new(args[0]).args(&args[1..]).arg(&data).output().unwrap();
-        assert!(
-            output.status.success(),
-            "{args:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-    };
-    let text = data.to_str().unwrap();
-    mount(&["mount", "--bind", text]);
-    mount(&["mount", "-o", "remount,bind,ro"]);
-    attempt.refused(&[], &["not writable", text]);
-    mount(&["umount"]);
+    let read_only = ReadOnly::mount(&data);
+    attempt.refused(&[], &["not writable", data.to_str().unwrap()]);
+    drop(read_only);
     is_whole(&attempt);
 }
 

@@ -25,7 +25,7 @@ impl Drop for Small {
     }
 }
 
-fn run(command: &mut Command) {
+pub(super) fn run(command: &mut Command) {
     let output = command.output().unwrap();
     assert!(
         output.status.success(),
