@@ -1,5 +1,7 @@
 //! The whole: PD, the stores, and the commands to them.
 
+mod errors;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,10 +12,9 @@ use tonic::transport::server::Router;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 
 use crate::change::What;
-use crate::engine::{Engine, Failure};
+use crate::engine::Engine;
 use crate::faults::Faults;
 use crate::gate::Gate;
-use crate::journal::JournalError;
 use crate::options::{Options, Tls};
 use crate::proto::keyspacepb::keyspace_server::KeyspaceServer;
 use crate::proto::pdpb::pd_server::PdServer as PdService;
@@ -24,57 +25,13 @@ use crate::rpc::{Counters, Rpc};
 use crate::server::{Endpoint, EndpointError, PD, PdServer, Process, Shared, StoreServer};
 use crate::tso::Tso;
 
+use errors::describe;
+pub use errors::{CommandError, StartError};
+
 /// TiKV takes requests of any size and answers with any; this is more than any client asks for.
 const MAX_MESSAGE: usize = 256 << 20;
 /// What a connection may have in flight without being acknowledged, in bytes.
 const WINDOW: u32 = 8 << 20;
-
-/// Why a stand-in does not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    #[error("there has to be at least one store")]
-    NoStores,
-    #[error(transparent)]
-    Endpoint(#[from] EndpointError),
-    #[error(transparent)]
-    Journal(#[from] JournalError),
-    #[error("the data are of cluster {found}, not of {wanted}")]
-    Cluster { found: u64, wanted: u64 },
-    #[error("the data are of {found} stores, not of {wanted}")]
-    Stores { found: usize, wanted: usize },
-    #[error("cannot read {path}", path = path.display())]
-    Credentials { path: PathBuf, source: std::io::Error },
-    #[error("the certificates cannot be used")]
-    Tls(#[source] tonic::transport::Error),
-    #[error("the first write failed: {0}")]
-    FirstWrite(String),
-}
-
-/// Why a command to a running stand-in is not done.
-#[derive(Debug, thiserror::Error)]
-pub enum CommandError {
-    #[error(transparent)]
-    Regions(#[from] RegionsError),
-    #[error("there is no process {0}: PD is 0, stores count from 1")]
-    NoProcess(u64),
-    #[error(transparent)]
-    Endpoint(#[from] EndpointError),
-    #[error("the stand-in does not take it: {0}")]
-    Refused(String),
-}
-
-impl From<Failure> for CommandError {
-    fn from(failure: Failure) -> Self {
-        Self::Refused(describe(failure))
-    }
-}
-
-fn describe(failure: Failure) -> String {
-    match failure {
-        Failure::Region(error) => error.message,
-        Failure::Call(status) => status.message().to_owned(),
-    }
-}
 
 /// A running stand-in. Dropped, it ends soon; [`StandIn::stop`] waits for it.
 ///

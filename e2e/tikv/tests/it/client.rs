@@ -1,5 +1,7 @@
 //! The client under test, set up as the brain sets it up: no heartbeats, no panic on drop.
 
+use std::time::Duration;
+
 use tikv_client::transaction::HeartbeatOption;
 use tikv_client::{
     Backoff, BoundRange, CheckLevel, Config, Error, ProtoKeyError, RetryOptions, Snapshot, Timestamp, TimestampExt,
@@ -17,8 +19,14 @@ pub(crate) async fn start_with(options: Options) -> (StandIn, TransactionClient)
     (stand_in, client)
 }
 
+/// With more patience than the client's own two seconds: the machine may be busy.
 pub(crate) async fn connect(stand_in: &StandIn) -> TransactionClient {
-    TransactionClient::new_with_config(vec![stand_in.pd()], Config::default())
+    connect_with_timeout(stand_in, Duration::from_secs(20)).await
+}
+
+pub(crate) async fn connect_with_timeout(stand_in: &StandIn, timeout: Duration) -> TransactionClient {
+    let config = Config::default().with_timeout(timeout);
+    TransactionClient::new_with_config(vec![stand_in.pd()], config)
         .await
         .unwrap()
 }

@@ -7,9 +7,11 @@ use tikv_client::{Error, TransactionClient};
 use tikv_stand_in::{Action, Fault, Options, RegionFault, Rpc, StandIn};
 use tokio::time::Instant;
 
-use crate::client::{begin, get, insert, key_error, once, one_phase, put, scan, snapshot, start, start_with};
+use crate::client::{
+    begin, connect_with_timeout, get, insert, key_error, once, one_phase, put, scan, snapshot, start, start_with,
+};
 
-/// Long against what a call takes here, short against the client's two seconds.
+/// Long against what a call takes here.
 const SOME: Duration = Duration::from_millis(800);
 
 /// One insert without the client's own retries.
@@ -34,14 +36,16 @@ fn code(error: &Error) -> String {
 #[tokio::test]
 async fn a_lost_request_is_not_done_and_a_lost_reply_is() {
     let (stand_in, client) = start().await;
+    let impatient = connect_with_timeout(&stand_in, Duration::from_secs(1)).await;
     for (silent, wanted) in [(false, "Unavailable"), (true, "DeadlineExceeded")] {
+        let writer = if silent { &impatient } else { &client };
         for (action, done) in [
             (Action::LoseRequest { silent }, false),
             (Action::LoseReply { silent }, true),
         ] {
             let key = format!("{silent}{done}");
             next(&stand_in, Rpc::Prewrite, action);
-            let error = insert_once(&client, &key).await.unwrap_err();
+            let error = insert_once(writer, &key).await.unwrap_err();
             // The server knows the caller's time as well as the caller, and may be the first to call it over.
             assert!(
                 code(&error) == wanted || silent && code(&error) == "Cancelled",
@@ -182,6 +186,7 @@ async fn reads_too_meet_faults_and_only_on_the_keys_that_are_meant() {
     assert_eq!(stand_in.faults().happened(fault), Some(0));
     assert_eq!(get(&client, "b").await.as_deref(), Some("2"), "the client tries again");
     assert_eq!(stand_in.faults().happened(fault), Some(1));
+    assert_eq!(stand_in.requests()[&Rpc::Get], 3);
     next(
         &stand_in,
         Rpc::Scan,
