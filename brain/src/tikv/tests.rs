@@ -118,6 +118,22 @@ async fn servers_that_were_gone_are_found_again() {
     comes_back(&cell).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_could_not_connect_to_a_server_is_replaced() {
+    let here = on_stand_in(|_| {}).await;
+    let (cell, stand_in) = (here.tikv.cell("test"), here.stand_in());
+    assert!(won(&cell, None, "before").await);
+    let key = here.tikv.keys().cell("test");
+    stand_in.kill(2).await.unwrap();
+    stand_in.move_region(&key, 2).await.unwrap();
+    for _ in 0..4 {
+        assert!(cell.get().await.is_err());
+    }
+    // The client asks PD no more: it goes on to try the server that it knows.
+    stand_in.move_region(&key, 1).await.unwrap();
+    comes_back(&cell).await;
+}
+
 /// The clients recover by themselves, within seconds.
 async fn comes_back(cell: &TikvCell) {
     let begun = Instant::now();

@@ -1,6 +1,5 @@
-use std::time::Instant as Wall;
-
 use tikv_stand_in::{Action, Fault, Rpc};
+use tokio::time::Instant;
 
 use super::*;
 use crate::rows::{Snapshot, laws};
@@ -108,7 +107,7 @@ async fn a_writer_that_vanished_in_the_middle_leaves_nothing_in_the_way() {
         }
         killed.shutdown_background();
         faults.clear();
-        let begun = Wall::now();
+        let begun = Instant::now();
         let successor = TikvRows::new(here.tikv.clone());
         successor.take_over().await.unwrap();
         successor.apply(Some(fence(0)), fence(2), many("new")).await.unwrap();
@@ -214,7 +213,7 @@ async fn a_lock_that_a_dead_writer_leaves_late_does_not_stop_readers() {
     successor.apply(Some(fence(0)), fence(2), vec![]).await.unwrap();
     faults.deliver().await;
     assert!(here.stand_in().sizes().locks > 0, "nothing came late");
-    let begun = Wall::now();
+    let begun = Instant::now();
     check(&successor, "0").await;
     successor.apply(Some(fence(2)), fence(3), many("new")).await.unwrap();
     check(&successor, "new").await;
