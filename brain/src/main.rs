@@ -247,11 +247,7 @@ async fn serve<L: Log, R: Rows, K: Lock, Q: Space + Clone>(
         state: running.state.clone(),
         sequencer: running.sequencer.clone(),
         elsewhere: Elsewhere::new(role.clone()),
-        limits: Limits {
-            txn_ops: config.limits.max_txn_ops,
-            request_bytes: config.limits.max_request_bytes,
-            key_bytes: rows.max_key_len().saturating_sub(64) / 2,
-        },
+        limits: limits(config, &rows),
         cluster_id: ids.cluster,
         member_id: ids.member,
     };
@@ -298,6 +294,15 @@ async fn serve<L: Log, R: Rows, K: Lock, Q: Space + Clone>(
     server.start(services, &leave, &stop, GRACE, &mut tasks);
     process::ready(&urls);
     tasks.join().await
+}
+
+/// What requests may be.
+fn limits<R: Rows>(config: &Config, rows: &R) -> Limits {
+    Limits {
+        txn_ops: config.limits.max_txn_ops,
+        request_bytes: config.limits.max_request_bytes,
+        key_bytes: rows.max_key_len().saturating_sub(64) / 2,
+    }
 }
 
 /// The bytes that the store may occupy.

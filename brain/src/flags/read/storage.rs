@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::super::config::{Storage, TikvOptions};
+use super::super::table::Flag;
 use super::super::url::Url;
 use super::Values;
 
@@ -18,7 +19,8 @@ pub(super) fn read(values: &Values<'_>) -> Result<Storage, String> {
         "tikv-gc-window",
     ];
     if !values.one_of("storage", &[("embedded", false), ("tikv", true)])? {
-        return match TIKV.iter().find(|name| values.is_given(name)) {
+        let differs = |name: &&&str| Flag::named(name).is_some_and(|flag| values.text(name) != flag.default);
+        return match TIKV.iter().find(differs) {
             Some(name) => Err(format!("{} needs --storage tikv", values.origin(name))),
             None => Ok(Storage::Embedded),
         };
