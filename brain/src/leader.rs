@@ -19,6 +19,7 @@ use crate::replica::{Leadership, OpenError, Replica};
 use crate::rows::{Rows, RowsError};
 use crate::sequencer::command::Seat;
 use crate::sequencer::{Channels, FlushEnded, Options, Sequencer, Space};
+use crate::state::since_boot;
 use crate::tasks::Owned;
 use crate::watch::{History as _, HistoryError, Hub};
 
@@ -178,6 +179,7 @@ impl<L: Log, R: Rows, Q: Space + Clone> Leader<L, R, Q> {
             // It may be reading yet, and nobody saw its lock run out.
             tokio::time::sleep(before.lease).await;
         }
+        self.replica.state().leases().promote(since_boot());
         self.show_missed().await?;
         Ok(leadership)
     }

@@ -174,6 +174,26 @@ impl Leases {
         }
     }
 
+    /// A new leader takes them over: what was renewed by the one before is not known here, so each lease is given the time
+    /// that its last checkpoint noted, or its whole time to live, from now on (etcd's lessor does the same on `Promote`).
+    pub fn promote(&mut self, now: Duration) {
+        self.by_deadline.clear();
+        self.by_checkpoint.clear();
+        for (id, lease) in &mut self.by_id {
+            let left = if lease.remaining > 0 {
+                lease.remaining.min(lease.ttl)
+            } else {
+                lease.ttl
+            };
+            lease.deadline = now + seconds(left);
+            lease.checkpoint_at = now + checkpoint_interval(lease.ttl);
+            lease.checkpointing = false;
+            lease.expiring = false;
+            self.by_deadline.insert((lease.deadline, *id));
+            self.by_checkpoint.insert((lease.checkpoint_at, *id));
+        }
+    }
+
     /// Attaches a key.
     pub fn attach(&mut self, id: LeaseId, key: Bytes) {
         if let Some(lease) = self.by_id.get_mut(&id) {

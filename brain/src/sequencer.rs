@@ -28,7 +28,7 @@ use crate::mvcc::LeaseId;
 use crate::mvcc::overlay::{Delta, Head};
 use crate::mvcc::record::{Change, Record};
 use crate::replica::{Flushed, Frozen, Replica};
-use crate::rows::Rows;
+use crate::rows::{Rows, RowsError};
 use crate::state::{NOSPACE, State, since_boot};
 use batch::{Batch, Builder};
 use command::{Command, Request};
@@ -231,13 +231,8 @@ where
         self.is_raising &= !is_raised;
         let no_space = full || self.is_raising || is_raised;
         let mut builder = Builder::new(&self.state, self.deltas.iter().cloned().collect(), self.head, no_space);
-        builder.prefetch(commands.iter()).await?;
-        while let Some(command) = commands.pop_front() {
-            if builder.must_wait(&command) {
-                commands.push_front(command);
-                break;
-            }
-            builder.add(command).await?;
+        if let Err(error) = builder.evaluate(&mut commands).await {
+            return self.give_up(error);
         }
         let batch = builder.finish();
         for command in commands.into_iter().rev() {
@@ -251,6 +246,23 @@ where
             }
         }
         Ok(())
+    }
+
+    /// Nothing of a batch was appended that needs rows which cannot be read now: whoever waits for it is told that it timed
+    /// out, and what nobody waits for comes again.
+    fn give_up(&mut self, error: RowsError) -> anyhow::Result<()> {
+        match error {
+            RowsError::Unavailable(_) | RowsError::Unknown(_) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "requests that need rows time out"
+                );
+                self.state.leases().retry();
+                self.is_raising = false;
+                Ok(())
+            }
+            error => Err(error.into()),
+        }
     }
 
     fn send(&mut self, batch: Batch, size: usize) {

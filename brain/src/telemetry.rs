@@ -56,7 +56,7 @@ fn filter(level: LogLevel) -> EnvFilter {
         theirs
     };
     let chatty: Vec<String> = CHATTY.iter().map(|name| format!("{name}={theirs}")).collect();
-    let default = format!("{ours},{}", chatty.join(","));
+    let default = format!("{ours},{},tikv_client=off", chatty.join(","));
     EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default))
 }
 

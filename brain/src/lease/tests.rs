@@ -56,6 +56,19 @@ fn an_expired_lease_is_handed_out_again_when_it_could_not_be_revoked() {
 }
 
 #[test]
+fn a_new_leader_gives_leases_what_their_checkpoint_left_or_their_whole_time() {
+    let mut leases = one(100);
+    leases.grant(LeaseId(8), 100, 0, at(0));
+    leases.checkpoint(A, 40, at(60));
+    assert_eq!(leases.expired(at(200), 10).len(), 2, "both ran out unseen");
+    leases.promote(at(200));
+    consistent(&leases);
+    assert!(leases.expired(at(239), 10).is_empty());
+    assert_eq!(leases.expired(at(240), 10), [A]);
+    assert_eq!(leases.expired(at(300), 10), [LeaseId(8)]);
+}
+
+#[test]
 fn no_more_leases_expire_at_once_than_asked_for() {
     let mut leases = Leases::default();
     for id in 1..=1_200 {

@@ -1,6 +1,6 @@
 //! A batch: requests evaluated in order into one record.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -70,11 +70,24 @@ impl<'a, R: Rows> Builder<'a, R> {
         }
     }
 
+    /// Evaluates commands in order, as far as none has to wait for what is under way.
+    pub(super) async fn evaluate(&mut self, commands: &mut VecDeque<Command>) -> Result<(), RowsError> {
+        self.prefetch(commands.iter()).await?;
+        while let Some(command) = commands.pop_front() {
+            if self.must_wait(&command) {
+                commands.push_front(command);
+                break;
+            }
+            self.add(command).await?;
+        }
+        Ok(())
+    }
+
     /// Reads in one go what requests will need from the rows.
     ///
     /// # Errors
     /// When the rows fail.
-    pub(super) async fn prefetch(&mut self, commands: impl Iterator<Item = &Command>) -> Result<(), RowsError> {
+    async fn prefetch(&mut self, commands: impl Iterator<Item = &Command>) -> Result<(), RowsError> {
         let mut wanted = BTreeSet::new();
         for command in commands {
             if let Request::Write(op) = &command.request {
@@ -100,7 +113,7 @@ impl<'a, R: Rows> Builder<'a, R> {
     }
 
     /// The request reads a revision that is not published yet: it has to wait until it is.
-    pub(super) fn must_wait(&self, command: &Command) -> bool {
+    fn must_wait(&self, command: &Command) -> bool {
         match &command.request {
             Request::Write(Op::Txn(txn)) => {
                 reads_above(txn, self.view.revision) && self.head.revision > self.view.revision
@@ -113,8 +126,8 @@ impl<'a, R: Rows> Builder<'a, R> {
     ///
     /// # Errors
     /// When the rows fail. What the client did wrong is its reply.
-    pub(super) async fn add(&mut self, command: Command) -> Result<(), RowsError> {
-        let outcome = match self.evaluate(command.request).await {
+    async fn add(&mut self, command: Command) -> Result<(), RowsError> {
+        let outcome = match self.answer(command.request).await {
             Ok(answer) => Ok(answer),
             Err(ViewError::Refused(error)) => Err(error),
             Err(ViewError::Rows(error)) => return Err(error),
@@ -136,7 +149,7 @@ impl<'a, R: Rows> Builder<'a, R> {
         }
     }
 
-    async fn evaluate(&mut self, request: Request) -> Result<Answer, ViewError> {
+    async fn answer(&mut self, request: Request) -> Result<Answer, ViewError> {
         if self.corrupt && !matches!(request, Request::Alarm(..) | Request::Checkpoint(..)) {
             return Err(Error::Corrupt.into());
         }

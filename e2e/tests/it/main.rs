@@ -8,6 +8,7 @@ mod demo;
 mod differential;
 mod harness;
 mod kubectl;
+mod members;
 mod sweep;
 mod upstream;
 mod workloads;
