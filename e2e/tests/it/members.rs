@@ -124,7 +124,7 @@ impl Members {
                 .unwrap()
                 .unwrap();
         }
-        self.tikv.stop().await;
+        self.tikv.stop().await.unwrap();
     }
 }
 
@@ -209,7 +209,8 @@ async fn the_lead_moves_on_request_and_nothing_is_refused_meanwhile() {
     let id = members.status(target).await.header.unwrap().member_id;
     let mut before = members.put(leader, "a", "1").await;
     let channel = members.brains[&leader].connect().await.unwrap();
-    let moved = MaintenanceClient::new(channel).move_leader(pb::MoveLeaderRequest { target_id: id });
+    let mut maintenance = MaintenanceClient::new(channel);
+    let moved = maintenance.move_leader(pb::MoveLeaderRequest { target_id: id });
     let mut kv = members.kv(members.followers(leader)[1]).await;
     let writes = async {
         let put = pb::PutRequest {
