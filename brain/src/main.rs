@@ -220,6 +220,7 @@ async fn serve<L: Log, R: Rows, K: Lock, Q: Space + Clone>(
         member: member::describe(config, ids.member),
         members: members.clone(),
         identity: timing.identity.clone(),
+        cluster_id: ids.cluster,
     };
     let renew_deadline = timing.renew_deadline;
     let (elector, election) = Elector::new(lock, timing)?;

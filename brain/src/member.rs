@@ -159,6 +159,7 @@ pub fn peer_services<R: Rows>(
         ..store
     };
     let peers = PeerService {
+        cluster_id: here.cluster_id,
         state: here.state.clone(),
         feed,
         elsewhere: here.elsewhere.clone(),

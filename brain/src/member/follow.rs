@@ -42,6 +42,8 @@ pub struct Follower {
     pub members: Members,
     /// Its identity in the election.
     pub identity: String,
+    /// The cluster that it belongs to.
+    pub cluster_id: u64,
 }
 
 impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
@@ -85,6 +87,7 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
         let asked = client.follow(FollowRequest {
             member,
             identity: follower.identity.clone(),
+            cluster_id: follower.cluster_id,
         });
         let mut stream = tokio::time::timeout(CONNECT, asked).await??.into_inner();
         let (reads, asking) = Reads::new(channel.clone(), MAX_MESSAGE);

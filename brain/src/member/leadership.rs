@@ -246,6 +246,7 @@ async fn follow<L: Log, R: Rows, Q: Space + Clone>(
         (Standing::Following { leader }, Some(cluster)) => Some((cluster, name_of(leader))),
         _ => None,
     };
+    let mut told = false;
     loop {
         if let Some((cluster, name)) = known {
             let followed = async {
@@ -259,6 +260,10 @@ async fn follow<L: Log, R: Rows, Q: Space + Clone>(
                 // It may have named another one.
                 Ok(()) => election.look(),
                 Err(error) if is_damage(&error) => return Err(error),
+                Err(error) if is_foreign(&error) && !told => {
+                    warn!(leader = name, "the leader belongs to another cluster");
+                    told = true;
+                }
                 Err(error) => debug!(leader = name, error = format!("{error:#}"), "cannot follow the leader"),
             }
         }
@@ -266,6 +271,11 @@ async fn follow<L: Log, R: Rows, Q: Space + Clone>(
             return damaged;
         }
     }
+}
+
+fn is_foreign(error: &anyhow::Error) -> bool {
+    let status = error.downcast_ref::<tonic::Status>();
+    status.is_some_and(|status| status.message() == Error::ClusterIdMismatch.to_string())
 }
 
 /// Extends the right to answer reads with each renewal of the lock, once the log shows no later barrier after it. Ends when it

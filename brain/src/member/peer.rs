@@ -22,6 +22,8 @@ use crate::state::{State, since_boot};
 
 /// The service of a member.
 pub struct PeerService<R: Rows> {
+    /// The cluster that followers must belong to.
+    pub cluster_id: u64,
     /// What is published.
     pub state: Arc<State<R>>,
     /// Its news.
@@ -80,7 +82,14 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
 
     async fn follow(&self, request: Request<pb::FollowRequest>) -> Result<Response<Self::FollowStream>, Status> {
         self.leading()?;
-        let pb::FollowRequest { member, identity } = request.into_inner();
+        let pb::FollowRequest {
+            member,
+            identity,
+            cluster_id,
+        } = request.into_inner();
+        if cluster_id != self.cluster_id {
+            return Err(Error::ClusterIdMismatch.into());
+        }
         let member = member.ok_or(Error::MemberNotFound)?;
         let entered = self.followers.enter(member.id, identity);
         self.members.learn([member]);

@@ -74,7 +74,8 @@ pub async fn run(
         let Some(target) = target else { continue };
         match sequencer.ask(Request::Compact(target), 16).await {
             Ok(_) => tracing::debug!(revision = target, "compacted without being asked"),
-            Err(Error::Compacted) => {}
+            // The leader does it.
+            Err(Error::Compacted | Error::NotLeader) => {}
             Err(error) => tracing::warn!(%error, revision = target, "could not compact"),
         }
     }
