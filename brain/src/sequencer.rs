@@ -241,8 +241,13 @@ where
         self.send(batch, bytes);
         if !self.own.is_empty() {
             // What waits needs everything before it published.
-            while let Some(committed) = self.under_way.next().await {
-                self.publish_batch(committed?).await?;
+            // The log may need what the flush gives up, and the flush somebody who takes its news.
+            while !self.under_way.is_empty() {
+                tokio::select! {
+                    biased;
+                    Some(committed) = self.under_way.next() => self.publish_batch(committed?).await?,
+                    flushed = self.flushed.recv() => self.swap_rows(flushed.ok_or(FlushEnded)?),
+                }
             }
         }
         Ok(())
