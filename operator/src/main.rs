@@ -62,7 +62,15 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn log_to(flags: &Flags) -> anyhow::Result<()> {
-    let filter: tracing_subscriber::EnvFilter = flags.log.parse().context("read --log")?;
+    let mut filter: tracing_subscriber::EnvFilter = flags.log.parse().context("read --log")?;
+    if !flags.log.contains("kube_client") {
+        // It calls every failed request an error. Whoever made the request says what it means.
+        filter = filter.add_directive(
+            "kube_client::client::builder=off"
+                .parse()
+                .context("quieten the client")?,
+        );
+    }
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
