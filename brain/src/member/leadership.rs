@@ -152,6 +152,15 @@ impl Office {
         let mut leads = false;
         let mut standing = self.election.watch();
         let mut moving: Option<Move> = None;
+        // A leader that saw nobody end before it may name no other within its first lease: whoever asks waits.
+        let haunted = if term.predecessor.ended() {
+            Duration::ZERO
+        } else {
+            leader.lease
+        };
+        let movable = tokio::time::sleep(haunted);
+        tokio::pin!(movable);
+        let mut may_move = false;
         let run = leader.term(term.predecessor.ended(), &drain, &lost, begun);
         tokio::pin!(run);
         let (leader, mut how) = loop {
@@ -179,7 +188,8 @@ impl Office {
                     warn!("a later leader has begun");
                     lost.cancel();
                 }
-                Some(asked) = self.moves.recv(), if !drain.is_cancelled() => {
+                () = &mut movable, if !may_move => may_move = true,
+                Some(asked) = self.moves.recv(), if may_move && !drain.is_cancelled() => {
                     if self.target(asked.target).is_some() {
                         self.roles.send_replace(Role::Leaving);
                         drain.cancel();
