@@ -225,6 +225,8 @@ async fn the_lead_moves_on_request_and_nothing_is_refused_meanwhile() {
     };
     let (moved, ()) = tokio::join!(timeout(PATIENCE, moved), writes);
     moved.expect("moved in time").unwrap();
+    // Answered when it leads.
+    members.put(target, "c", "1").await;
     assert_eq!(members.leader().await, target);
     members.end().await;
 }
