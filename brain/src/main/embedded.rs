@@ -1,0 +1,69 @@
+//! The engine in a data directory.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use brain::cell::mem::MemCell;
+use brain::data_dir::{DataDir, Identity};
+use brain::flags::Config;
+use brain::log::{FileLog, SyncObserver};
+use brain::member::lock::StorageLock;
+use brain::metrics::Metrics;
+use brain::rows::fjall::FjallRows;
+use brain::serve::Server;
+use brain::store::{self, DiskSpace};
+use brain::tasks::Tasks;
+use election::Config as ElectionConfig;
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::{Engine, Ids, quota};
+use crate::run::serve;
+
+/// A member whose store is a directory of its own: nobody else can lead.
+pub(crate) async fn run(config: &Config) -> anyhow::Result<()> {
+    let server = Server::bind(config)?;
+    let dir = DataDir::open(&config.data_dir, || Identity {
+        format: brain::data_dir::FORMAT,
+        cluster_id: rand::random(),
+        member_id: rand::random(),
+    })?;
+    let metrics = Arc::new(Metrics::new(config.extensive_metrics));
+    let quota = quota(config);
+    let (log, rows) = open(config, &dir, quota, &metrics)?;
+    let engine = Engine {
+        log,
+        rows,
+        // The directory's lock shuts out everybody else: the record need not outlive the process, nor be seen by another.
+        lock: StorageLock::new(MemCell::new(), "data directory"),
+        timing: ElectionConfig::lease(ElectionConfig::unique(&config.name)),
+        space: DiskSpace::new(dir.path(), quota)?,
+        ids: Ids {
+            cluster: dir.identity().cluster_id,
+            member: dir.identity().member_id,
+        },
+        peers: None,
+    };
+    let stop = CancellationToken::new();
+    serve(config, server, engine, metrics, Tasks::new(stop.clone()), stop).await
+}
+
+/// Opens log and rows.
+fn open(
+    config: &Config,
+    dir: &DataDir,
+    quota: Option<u64>,
+    metrics: &Arc<Metrics>,
+) -> anyhow::Result<(FileLog, FjallRows)> {
+    let fsync = metrics.disk.wal_fsync.clone();
+    let segment_bytes = store::segment_bytes(dir.path(), quota)?;
+    let log_options = brain::log::Options {
+        first_segment_bytes: segment_bytes.min(4 << 20),
+        segment_bytes,
+        unsafe_no_fsync: config.unsafe_no_fsync,
+    };
+    let on_sync = SyncObserver::new(move |took| fsync.observe(took.as_secs_f64()));
+    let log = FileLog::open_observed(&dir.path().join("log"), log_options, on_sync).context("open the log")?;
+    let rows =
+        FjallRows::open(&dir.path().join("rows"), brain::rows::fjall::Options::default()).context("open the rows")?;
+    Ok((log, rows))
+}

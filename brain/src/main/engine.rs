@@ -1,0 +1,33 @@
+//! What storage engines bring to a member, whichever it is.
+
+use brain::flags::{Config, Quota};
+use brain::member::peers::Peers;
+use brain::serve::Server;
+use election::Config as ElectionConfig;
+
+/// What an engine brings.
+pub(crate) struct Engine<L, R, K, Q> {
+    pub(crate) log: L,
+    pub(crate) rows: R,
+    pub(crate) lock: K,
+    pub(crate) timing: ElectionConfig,
+    pub(crate) space: Q,
+    pub(crate) ids: Ids,
+    /// The others, where there are any.
+    pub(crate) peers: Option<(Server, Peers)>,
+}
+
+/// Told in every answer.
+#[derive(Clone, Copy)]
+pub(crate) struct Ids {
+    pub(crate) cluster: u64,
+    pub(crate) member: u64,
+}
+
+/// The bytes that the store may occupy.
+pub(crate) fn quota(config: &Config) -> Option<u64> {
+    match config.limits.quota {
+        Quota::Off => None,
+        Quota::Bytes(bytes) => Some(bytes),
+    }
+}

@@ -1,0 +1,121 @@
+//! The engine on a TiKV cluster.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use brain::cell::{Cell as _, Swap};
+use brain::flags::{Config, TikvOptions};
+use brain::log::TikvLog;
+use brain::log::frame::is_barrier;
+use brain::member::lock::StorageLock;
+use brain::member::peers::Peers;
+use brain::metrics::Metrics;
+use brain::rows::TikvRows;
+use brain::sequencer::Space;
+use brain::serve::Server;
+use brain::tasks::Tasks;
+use brain::tikv::{ConnectError, Gc, Keeper, Tikv};
+use election::Config as ElectionConfig;
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::{Engine, Ids, quota};
+use crate::run::serve;
+
+/// How long to wait before TiKV is tried again at the start, at first and at most.
+const RECONNECT: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+
+/// One of many members whose store is a TiKV cluster.
+pub(crate) async fn run(config: &Config, options: TikvOptions) -> anyhow::Result<()> {
+    let server = Server::bind(config)?;
+    let peer_server = Server::bind_peers(config)?;
+    let metrics = Arc::new(Metrics::new(config.extensive_metrics));
+    let peers = Peers::new(
+        config.initial_cluster.clone(),
+        config.peer_tls.clone(),
+        config.initial_cluster_token.clone(),
+    );
+    let stop = CancellationToken::new();
+    let mut tasks = Tasks::new(stop.clone());
+    let (tikv, keeper) = connect(&options).await?;
+    tasks.spawn("TiKV", keeper.run(stop.clone()));
+    let cluster = claim(&tikv, &config.initial_cluster_token).await?;
+    let (lease_duration, renew_deadline, retry_period) = config.election;
+    let storage = ElectionConfig::storage(ElectionConfig::unique(&config.name));
+    let engine = Engine {
+        log: TikvLog::keeping(tikv.clone(), is_barrier),
+        rows: TikvRows::new(tikv.clone()),
+        lock: StorageLock::new(tikv.cell("leader"), "TiKV"),
+        timing: ElectionConfig {
+            lease_duration,
+            renew_deadline,
+            retry_period,
+            call_timeout: storage.call_timeout.min(renew_deadline / 2),
+            ..storage
+        },
+        space: QuotaSpace(quota(config)),
+        ids: Ids {
+            cluster,
+            member: peers.id(&config.name),
+        },
+        peers: Some((peer_server, peers)),
+    };
+    serve(config, server, engine, metrics, tasks, stop).await
+}
+
+/// Connects, however long it takes until TiKV is there.
+async fn connect(options: &TikvOptions) -> anyhow::Result<(Tikv, Keeper)> {
+    let mut connection = brain::tikv::Options::new(options.pd_endpoints.clone(), options.key_prefix.clone());
+    connection.gc_window = options.gc_window;
+    connection.tls = options
+        .tls
+        .clone()
+        .map(|(ca, cert, key)| brain::tikv::Tls { ca, cert, key });
+    if !options.gc_interval.is_zero() {
+        connection.gc = Gc::Every(options.gc_interval);
+    }
+    let mut pause = RECONNECT.0;
+    loop {
+        match Tikv::connect(connection.clone()).await {
+            Err(ConnectError::Unreachable(error)) => {
+                tracing::warn!(error = format!("{error:#}"), again_in = ?pause, "TiKV cannot be reached");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RECONNECT.1);
+            }
+            outcome => return Ok(outcome?),
+        }
+    }
+}
+
+/// Makes the key prefix this cluster's, or finds that it is. Answers with the cluster's id.
+async fn claim(tikv: &Tikv, token: &str) -> anyhow::Result<u64> {
+    let cell = tikv.cell("owner");
+    loop {
+        if let Some(owner) = cell.get().await.context("ask whose the key prefix is")? {
+            let (id, name) = owner
+                .split_first_chunk()
+                .context("the key prefix belongs to something else")?;
+            anyhow::ensure!(
+                name == token.as_bytes(),
+                "the key prefix belongs to the cluster with the token {:?}, not {token:?}: choose another --tikv-key-prefix",
+                String::from_utf8_lossy(name)
+            );
+            return Ok(u64::from_be_bytes(*id));
+        }
+        let id: u64 = rand::random();
+        let owner = [&id.to_be_bytes(), token.as_bytes()].concat();
+        if let Swap::Unknown(error) = cell.compare_and_set(None, Some(owner.into())).await {
+            return Err(error.context("claim the key prefix"));
+        }
+    }
+}
+
+/// A quota alone: the medium is somebody else's.
+#[derive(Debug, Clone)]
+struct QuotaSpace(Option<u64>);
+
+impl Space for QuotaSpace {
+    fn exceeded(&mut self, size: u64) -> bool {
+        self.0.is_some_and(|quota| size > quota)
+    }
+}
