@@ -23,16 +23,19 @@ pub struct FjallSnapshot {
 }
 
 struct View {
-    snapshot: ::fjall::Snapshot,
+    /// `None` before the first batch. Of a snapshot at sequence number 0 fjall 3.1 loses sight while it looks for what no
+    /// snapshot needs any more, and then takes more away than it may.
+    snapshot: Option<::fjall::Snapshot>,
     keyspace: Keyspace,
 }
 
 impl FjallSnapshot {
     /// The rows as they are now. No batch may be under way.
     pub(super) fn take(database: &Database, keyspace: &Keyspace) -> Self {
+        let snapshot = database.snapshot();
         Self {
             view: Arc::new(View {
-                snapshot: database.snapshot(),
+                snapshot: (snapshot.seqno() > 0).then_some(snapshot),
                 keyspace: keyspace.clone(),
             }),
         }
@@ -85,7 +88,7 @@ impl View {
     }
 
     fn fence(&self) -> Result<Option<Bytes>, RowsError> {
-        let Some(value) = self.caught(|| self.snapshot.get(&self.keyspace, FENCE_ROW))? else {
+        let Some(value) = self.find(FENCE_ROW)? else {
             return Ok(None);
         };
         let (_, fence) =
@@ -97,9 +100,14 @@ impl View {
         if key.is_empty() || key.len() > MAX_KEY_LEN {
             return Ok(None);
         }
-        Ok(self
-            .caught(|| self.snapshot.get(&self.keyspace, stored(key)))?
-            .map(value))
+        Ok(self.find(stored(key))?.map(value))
+    }
+
+    fn find(&self, row: impl AsRef<[u8]>) -> Result<Option<Slice>, RowsError> {
+        match &self.snapshot {
+            Some(snapshot) => self.caught(|| snapshot.get(&self.keyspace, row)),
+            None => Ok(None),
+        }
     }
 
     fn scan(&self, scan: &Scan) -> Result<Page, RowsError> {
@@ -107,11 +115,12 @@ impl View {
             rows: Vec::new(),
             done: true,
         };
-        let Some(range) = layout::range(&scan.from, scan.to.as_deref()) else {
+        let range = layout::range(&scan.from, scan.to.as_deref());
+        let (Some(range), Some(snapshot)) = (range, &self.snapshot) else {
             return Ok(page);
         };
         self.caught(|| {
-            let mut iter = self.snapshot.range(&self.keyspace, range);
+            let mut iter = snapshot.range(&self.keyspace, range);
             let mut bytes = 0;
             while let Some(row) = match scan.order {
                 Order::Ascending => iter.next(),

@@ -182,3 +182,21 @@ async fn a_full_medium_is_told_before_anything_is_written() {
         .await
         .unwrap();
 }
+
+/// fjall forgot it while it made tables.
+#[tokio::test]
+async fn a_snapshot_of_empty_rows_outlives_what_comes_after_it() {
+    let all = Scan {
+        from: Bytes::new(),
+        to: None,
+        order: Order::Ascending,
+        keys_only: false,
+        max_rows: 10,
+        max_bytes: 1 << 10,
+    };
+    let apply = || Step::Apply(vec![Change::Put(Bytes::from("a"), Bytes::from("1"))]);
+    let mut steps = vec![Step::Hold, apply(), apply(), apply(), apply()];
+    steps.extend([Step::Hold, Step::Flush, apply(), Step::Flush]);
+    steps.extend([1, 2, 0].map(|age| Step::Scan(age, all.clone())));
+    run(steps).await;
+}
