@@ -7,9 +7,11 @@ CARGO_FLAGS := --release --locked --target $(TARGET)
 export CARGO_TARGET_DIR ?= $(CURDIR)/target
 PROGRAMS := $(CARGO_TARGET_DIR)/$(TARGET)/release
 CLUSTER := $(PROGRAMS)/cluster
+# Linked dynamically, because libfaketime cannot change the time of day of a static program; with debug assertions.
+export KUBEBRAIN_DYNAMIC := $(CARGO_TARGET_DIR)/debug/kubebrain
 
 .DEFAULT_GOAL := help
-.PHONY: help build all-targets check fmt clippy docs test test-long e2e manifests demo demo-down bench tools
+.PHONY: help build all-targets dynamic check fmt clippy docs test test-long e2e chaos manifests demo demo-down bench tools
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '%-12s %s\n' "$$name" "$$what"; done
@@ -32,7 +34,10 @@ docs:
 all-targets:
 	cargo build $(CARGO_FLAGS) --workspace --all-targets
 
-tools: all-targets ## Install and build everything that clusters and tests need
+dynamic:
+	RUSTFLAGS= cargo build --locked -p brain
+
+tools: all-targets dynamic ## Install and build everything that clusters and tests need
 	$(CLUSTER) tools
 
 test: tools ## All tests, from unit to end-to-end
@@ -41,6 +46,7 @@ test: tools ## All tests, from unit to end-to-end
 test-long: export KUBEBRAIN_REQUESTS := 500000
 test-long: export KUBEBRAIN_KILLS := 100
 test-long: export KUBEBRAIN_LONG := 1
+test-long: export KUBEBRAIN_ROUNDS := 200
 test-long: export PROPTEST_CASES := 10000
 # What needs a server of its own is named where it stands.
 test-long: export TEST_ARGS := -- --include-ignored --skip real_etcd_answers_like_the_model
@@ -48,6 +54,10 @@ test-long: test ## The same with long parameters
 
 e2e: tools ## Only the end-to-end tests
 	cargo test $(CARGO_FLAGS) --no-fail-fast --workspace --test e2e; status=$$?; $(CLUSTER) down --tests || status=1; exit $$status
+
+ROUNDS ?= 20
+chaos: all-targets dynamic ## Break three brains on TiKV in ROUNDS=20 rounds, from SEED if given
+	$(PROGRAMS)/chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) --with-clock $(KUBEBRAIN_DYNAMIC)
 
 manifests: build ## Render the install YAML
 	$(PROGRAMS)/manifests

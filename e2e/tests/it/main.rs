@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod bad_input;
+mod chaos;
 mod contests;
 mod crash;
 mod demo;

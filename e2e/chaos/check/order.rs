@@ -1,0 +1,99 @@
+//! Nobody who asks later is shown less.
+
+use super::operations::Owned;
+use crate::history::{At, History, Method, Op, Outcome, Told};
+
+/// Where in the order of all things something stands: behind the write of a revision come the reads that show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Write(i64),
+    Read(i64),
+}
+
+impl Place {
+    fn key(self) -> (i64, bool) {
+        match self {
+            Self::Write(revision) => (revision, false),
+            Self::Read(revision) => (revision, true),
+        }
+    }
+}
+
+/// What was shown when, and what was asked for when.
+#[derive(Debug, Default)]
+struct Points {
+    shown: Vec<(At, Place, String)>,
+    asked: Vec<(At, Place, String)>,
+}
+
+pub(super) fn check(history: &History, owned: &Owned, wrong: &mut Vec<String>) {
+    let mut points = Points::default();
+    points.answers(history);
+    points.late_writes(history, owned);
+    points.watches(history);
+    points.shown.sort_by_key(|(at, ..)| *at);
+    points.asked.sort_by_key(|(at, ..)| *at);
+    let mut newest: Option<&(At, Place, String)> = None;
+    let mut shown = points.shown.iter().peekable();
+    for (at, place, what) in &points.asked {
+        while let Some(next) = shown.next_if(|(shown_at, ..)| shown_at < at) {
+            if newest.is_none_or(|newest| newest.1.key() < next.1.key()) {
+                newest = Some(next);
+            }
+        }
+        if let Some((before, seen, by)) = newest
+            && seen.key() > place.key()
+        {
+            wrong.push(format!(
+                "{what}, called at {at:?}, stands at {place:?}, but {by} had shown {seen:?} at {before:?}"
+            ));
+        }
+    }
+}
+
+impl Points {
+    fn answers(&mut self, history: &History) {
+        for (number, operation) in history.operations.iter().enumerate() {
+            let Outcome::Answered(answer) = &operation.outcome else {
+                continue;
+            };
+            let place = match answer.wrote() {
+                true => Place::Write(answer.revision),
+                false => Place::Read(answer.revision),
+            };
+            let what = format!("operation {number} at member {}", operation.member);
+            // who asks one member alone, or for the past, may be shown less, but not shown what others are not
+            let past = operation
+                .request
+                .then
+                .iter()
+                .any(|op| matches!(op, Op::Range { revision, .. } if *revision > 0));
+            if operation.request.method != Method::Serializable && !past {
+                self.asked.push((operation.called, place, what.clone()));
+            }
+            self.shown.push((operation.returned, place, what));
+        }
+    }
+
+    /// A write that was done without an answer was done after it was called.
+    fn late_writes(&mut self, history: &History, owned: &Owned) {
+        for (revision, number) in owned.all() {
+            let operation = &history.operations[number];
+            if matches!(operation.outcome, Outcome::Unknown(_)) {
+                let what = format!("operation {number} (unanswered) at member {}", operation.member);
+                self.asked.push((operation.called, Place::Write(revision), what));
+            }
+        }
+    }
+
+    fn watches(&mut self, history: &History) {
+        for watcher in &history.watchers {
+            for message in watcher.attempts.iter().flat_map(|attempt| &attempt.messages) {
+                if matches!(message.told, Told::Events(_) | Told::Progress) {
+                    let what = format!("a watch at member {}", watcher.member);
+                    self.shown.push((message.at, Place::Read(message.revision), what));
+                }
+            }
+        }
+    }
+}

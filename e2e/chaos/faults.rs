@@ -1,0 +1,245 @@
+//! What happens to a cluster in a round.
+
+use std::fmt;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt as _, seq::IndexedRandom as _};
+use rustix::process::Signal;
+use tikv_stand_in::{FaultId, StandIn};
+
+use crate::history::Absence;
+use crate::lab::members::Members;
+use crate::lab::network::{Cut, Far, Network, Way};
+use crate::lab::tikv::{STORES, Trouble};
+use crate::load::Round;
+
+/// A step of a clock, in seconds: an hour, a day, back or on.
+const STEPS: [i64; 6] = [-86_400, -3_600, -30, 30, 3_600, 86_400];
+
+/// Who it happens to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Whom {
+    /// Whoever leads then.
+    Leader,
+    Member(usize),
+}
+
+/// One thing that goes wrong.
+#[derive(Clone, Debug)]
+pub(crate) enum Fault {
+    /// SIGKILL; started again later.
+    Kill(Whom),
+    /// SIGTERM; started again later.
+    Terminate(Whom),
+    /// SIGSTOP, and SIGCONT later.
+    Stop(Whom),
+    /// A planned hand-over to a member.
+    MoveLeader(usize),
+    /// Packets are lost: between members, to PD or to TiKV; in both ways, or only from or to them.
+    Cut(Whom, Where, Vec<Way>),
+    /// The time of day jumps, and back later.
+    Clock(Whom, i64),
+    /// Something with PD or TiKV.
+    Tikv(Trouble),
+}
+
+/// Whom somebody is cut off from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Where {
+    Members,
+    Pd,
+    Stores,
+    Everybody,
+}
+
+impl Fault {
+    /// Any.
+    pub(crate) fn any(chance: &mut StdRng, members: usize, has_clock: bool) -> Self {
+        let member = chance.random_range(0..members);
+        let whom = if chance.random_bool(0.6) {
+            Whom::Leader
+        } else {
+            Whom::Member(member)
+        };
+        match chance.random_range(0..100) {
+            0..18 => Self::Kill(whom),
+            18..26 => Self::Terminate(whom),
+            26..40 => Self::Stop(whom),
+            40..48 => Self::MoveLeader(member),
+            48..70 => {
+                let to = [Where::Members, Where::Pd, Where::Stores, Where::Everybody];
+                let ways = [vec![Way::From], vec![Way::To], vec![Way::From, Way::To]];
+                let to = *to.choose(chance).expect("there are some");
+                Self::Cut(whom, to, ways.choose(chance).expect("there are some").clone())
+            }
+            70..76 if has_clock => Self::Clock(whom, *STEPS.choose(chance).expect("there are some")),
+            _ => Self::Tikv(Trouble::any(chance)),
+        }
+    }
+
+    /// How long it lasts: some shorter, some longer than a lease.
+    pub(crate) fn lasts(&self, chance: &mut StdRng) -> Duration {
+        let most = match self {
+            Self::Kill(_) | Self::Terminate(_) => 1_500,
+            Self::Tikv(Trouble::Pause(_) | Trouble::Kill(_)) => 2_500,
+            _ => 4_000,
+        };
+        Duration::from_millis(chance.random_range(50..most))
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tikv(Trouble::Faults(fault)) => {
+                write!(
+                    out,
+                    "{:?} of {:.0} % of {:?}",
+                    fault.action,
+                    fault.probability * 100.0,
+                    fault.rpc
+                )
+            }
+            other => write!(out, "{other:?}"),
+        }
+    }
+}
+
+/// A fault under way.
+#[derive(Debug)]
+pub(crate) enum Wound {
+    Gone(usize, Duration),
+    Stopped(usize, Duration),
+    Cut(Vec<Cut>),
+    Clock(usize),
+    Tikv(Trouble, Option<FaultId>),
+    Nothing,
+}
+
+/// Everything that can be broken.
+pub(crate) struct Patient<'a> {
+    pub(crate) members: &'a mut Members,
+    pub(crate) network: &'a mut Network,
+    pub(crate) tikv: &'a StandIn,
+    pub(crate) round: &'a Round,
+    pub(crate) absences: &'a mut Vec<Absence>,
+}
+
+impl Patient<'_> {
+    async fn find(&self, whom: Whom) -> usize {
+        match whom {
+            Whom::Member(member) => member,
+            Whom::Leader => self.members.leader().await.unwrap_or_default(),
+        }
+    }
+
+    /// Lets it happen.
+    ///
+    /// # Errors
+    ///
+    /// A member that has ended by itself.
+    pub(crate) async fn hurt(&mut self, fault: &Fault) -> anyhow::Result<Wound> {
+        let began = self.round.at();
+        Ok(match fault {
+            Fault::Kill(whom) => {
+                let member = self.find(*whom).await;
+                if self.members.kill(member)? {
+                    Wound::Gone(member, began)
+                } else {
+                    Wound::Nothing
+                }
+            }
+            Fault::Terminate(whom) => {
+                let member = self.find(*whom).await;
+                // a stopped one hears of no signal
+                self.members.signal(member, Signal::CONT)?;
+                if self.members.terminate(member).await? {
+                    Wound::Gone(member, began)
+                } else {
+                    Wound::Nothing
+                }
+            }
+            Fault::Stop(whom) => {
+                let member = self.find(*whom).await;
+                self.members.signal(member, Signal::STOP)?;
+                Wound::Stopped(member, began)
+            }
+            Fault::MoveLeader(to) => {
+                if let Some(from) = self.members.leader().await {
+                    self.members.move_leader(from, *to).await;
+                }
+                Wound::Nothing
+            }
+            Fault::Cut(whom, to, ways) => {
+                let cuts = self.cuts(self.find(*whom).await, *to, ways);
+                self.network.cut(&cuts)?;
+                Wound::Cut(cuts)
+            }
+            Fault::Clock(whom, seconds) => {
+                let member = self.find(*whom).await;
+                if let Some(clock) = self.members.clock() {
+                    clock.step(member, *seconds)?;
+                }
+                Wound::Clock(member)
+            }
+            Fault::Tikv(trouble) => Wound::Tikv(trouble.clone(), trouble.begin(self.tikv).await?),
+        })
+    }
+
+    /// Puts it right again.
+    ///
+    /// # Errors
+    ///
+    /// What was broken cannot be mended.
+    pub(crate) async fn heal(&mut self, wound: Wound) -> anyhow::Result<()> {
+        match wound {
+            Wound::Gone(member, from) => {
+                self.members.start(member)?;
+                self.was_away(member, from);
+            }
+            Wound::Stopped(member, from) => {
+                self.members.signal(member, Signal::CONT)?;
+                self.was_away(member, from);
+            }
+            Wound::Cut(cuts) => self.network.mend(&cuts)?,
+            Wound::Clock(member) => {
+                if let Some(clock) = self.members.clock() {
+                    clock.step(member, 0)?;
+                }
+            }
+            Wound::Tikv(trouble, fault) => trouble.end(self.tikv, fault).await?,
+            Wound::Nothing => {}
+        }
+        Ok(())
+    }
+
+    fn was_away(&mut self, member: usize, from: Duration) {
+        let until = self.round.at();
+        self.absences.push(Absence { member, from, until });
+    }
+
+    fn cuts(&self, member: usize, to: Where, ways: &[Way]) -> Vec<Cut> {
+        let port = |address: &str| address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        let others = (0..self.members.len())
+            .filter(|other| *other != member)
+            .map(Far::Member);
+        let pd = port(&self.tikv.pd()).map(Far::Port);
+        let stores: Vec<Far> = self
+            .tikv
+            .stores()
+            .values()
+            .filter_map(|it| port(it))
+            .map(Far::Port)
+            .collect();
+        debug_assert_eq!(stores.len() as u64, STORES);
+        let far: Vec<Far> = match to {
+            Where::Members => others.collect(),
+            Where::Pd => pd.into_iter().collect(),
+            Where::Stores => stores,
+            Where::Everybody => others.chain(pd).chain(stores).collect(),
+        };
+        let both = |far: Far| ways.iter().map(move |way| (member, *way, far));
+        far.into_iter().flat_map(both).collect()
+    }
+}

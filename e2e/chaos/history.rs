@@ -1,0 +1,292 @@
+//! What clients did and saw in one round.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// Time since the round began, on the one clock that all clients share.
+pub(crate) type At = Duration;
+
+/// What was written: no two writes write the same.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub(crate) struct Value(pub(crate) u64);
+
+impl fmt::Debug for Value {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}.{}", self.0 >> 32, self.0 & u64::from(u32::MAX))
+    }
+}
+
+/// A key with its value, as etcd shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Kv {
+    pub(crate) key: String,
+    pub(crate) value: Value,
+    pub(crate) create: i64,
+    pub(crate) modified: i64,
+    pub(crate) version: i64,
+    pub(crate) lease: i64,
+}
+
+/// Which keys an operation is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum Keys {
+    One(String),
+    Prefix(String),
+}
+
+impl Keys {
+    pub(crate) fn contain(&self, key: &str) -> bool {
+        match self {
+            Self::One(one) => one == key,
+            Self::Prefix(prefix) => key.starts_with(prefix.as_str()),
+        }
+    }
+}
+
+/// One operation of a txn.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum Op {
+    Put {
+        key: String,
+        value: Value,
+        lease: i64,
+        prev: bool,
+    },
+    Delete {
+        keys: Keys,
+        prev: bool,
+    },
+    Range {
+        keys: Keys,
+        /// 0 is the newest.
+        revision: i64,
+    },
+}
+
+/// A condition of a txn: all of them compare for equality.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum Compare {
+    Modified(String, i64),
+    Version(String, i64),
+    Value(String, Value),
+}
+
+impl Compare {
+    pub(crate) fn key(&self) -> &str {
+        match self {
+            Self::Modified(key, _) | Self::Version(key, _) | Self::Value(key, _) => key,
+        }
+    }
+}
+
+/// By which method a request is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum Method {
+    /// `then` is one operation, sent as what it is.
+    Plain,
+    /// The same, and a range that any member may answer alone.
+    Serializable,
+    Txn,
+}
+
+/// A request. What is not a txn is one without conditions and with one operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Request {
+    pub(crate) method: Method,
+    pub(crate) compares: Vec<Compare>,
+    pub(crate) then: Vec<Op>,
+    pub(crate) otherwise: Vec<Op>,
+}
+
+impl Request {
+    pub(crate) fn plain(op: Op) -> Self {
+        Self {
+            method: Method::Plain,
+            compares: Vec::new(),
+            then: vec![op],
+            otherwise: Vec::new(),
+        }
+    }
+
+    /// All that it may put.
+    pub(crate) fn values(&self) -> impl Iterator<Item = Value> {
+        self.then.iter().chain(&self.otherwise).filter_map(|op| match op {
+            Op::Put { value, .. } => Some(*value),
+            _ => None,
+        })
+    }
+
+    /// Whether it may change anything.
+    pub(crate) fn writes(&self) -> bool {
+        let ops = self.then.iter().chain(&self.otherwise);
+        ops.into_iter().any(|op| !matches!(op, Op::Range { .. }))
+    }
+}
+
+/// The answer to one operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum Done {
+    Put { prev: Option<Kv> },
+    Delete { deleted: i64, prev: Vec<Kv> },
+    Range { kvs: Vec<Kv>, count: i64 },
+}
+
+/// The answer to a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Answer {
+    pub(crate) revision: i64,
+    pub(crate) succeeded: bool,
+    pub(crate) done: Vec<Done>,
+}
+
+impl Answer {
+    /// Whether the answer says that its revision is its own.
+    pub(crate) fn wrote(&self) -> bool {
+        self.done.iter().any(|done| match done {
+            Done::Put { .. } => true,
+            Done::Delete { deleted, .. } => *deleted > 0,
+            Done::Range { .. } => false,
+        })
+    }
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum Outcome {
+    Answered(Answer),
+    /// The revision that was asked for is compacted.
+    Compacted,
+    /// An error, or no answer at all: done or not.
+    Unknown(String),
+}
+
+/// A request and what became of it.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Operation {
+    pub(crate) client: usize,
+    pub(crate) member: usize,
+    pub(crate) called: At,
+    pub(crate) returned: At,
+    pub(crate) request: Request,
+    pub(crate) outcome: Outcome,
+}
+
+/// A change of one key, as a watch tells it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum Event {
+    Put {
+        kv: Kv,
+        prev: Option<Kv>,
+    },
+    Delete {
+        key: String,
+        revision: i64,
+        prev: Option<Kv>,
+    },
+}
+
+impl Event {
+    pub(crate) fn key(&self) -> &str {
+        match self {
+            Self::Put { kv, .. } => &kv.key,
+            Self::Delete { key, .. } => key,
+        }
+    }
+
+    pub(crate) fn revision(&self) -> i64 {
+        match self {
+            Self::Put { kv, .. } => kv.modified,
+            Self::Delete { revision, .. } => *revision,
+        }
+    }
+
+    /// Without what came before it, which only some watches ask for.
+    pub(crate) fn bare(&self) -> Self {
+        let mut bare = self.clone();
+        match &mut bare {
+            Self::Put { prev, .. } | Self::Delete { prev, .. } => *prev = None,
+        }
+        bare
+    }
+}
+
+/// One message of a watch stream.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Message {
+    pub(crate) at: At,
+    /// Which of the stream's watches; all of them when absent.
+    pub(crate) watch: Option<usize>,
+    pub(crate) revision: i64,
+    pub(crate) told: Told,
+}
+
+/// What a message says.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) enum Told {
+    /// All of one or more revisions.
+    Events(Vec<Event>),
+    /// Everything up to its revision has been told.
+    Progress,
+    /// The watch ends: what it wants next is compacted, up to this.
+    Compacted(i64),
+    /// The watch ends for another reason.
+    Canceled(String),
+}
+
+/// One life of a watch stream.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Attempt {
+    pub(crate) opened: At,
+    /// The first revision that each watch asked for.
+    pub(crate) from: Vec<i64>,
+    pub(crate) messages: Vec<Message>,
+    /// When and how it broke; absent when the client ended it.
+    pub(crate) broke: Option<(At, String)>,
+}
+
+/// A stream that is opened again whenever it breaks, and goes on where it was.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Watcher {
+    pub(crate) member: usize,
+    pub(crate) watches: Vec<Keys>,
+    pub(crate) prev: bool,
+    pub(crate) attempts: Vec<Attempt>,
+}
+
+/// A lease, whose one key holds its id.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Lease {
+    pub(crate) id: i64,
+    pub(crate) ttl: Duration,
+    pub(crate) key: String,
+    /// When a grant or a keep-alive was called and answered that gave it its whole time.
+    pub(crate) renewed: Vec<(At, At)>,
+    /// When it was first asked to be revoked.
+    pub(crate) revoked: Option<At>,
+}
+
+/// When a member was away, for its clients too.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Absence {
+    pub(crate) member: usize,
+    pub(crate) from: At,
+    /// When it was there again.
+    pub(crate) until: At,
+}
+
+/// All of it.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct History {
+    /// The revision before the first of the round. No key of the round existed then.
+    pub(crate) base: i64,
+    /// The last revision of the round.
+    pub(crate) end: i64,
+    pub(crate) operations: Vec<Operation>,
+    pub(crate) watchers: Vec<Watcher>,
+    pub(crate) leases: Vec<Lease>,
+    pub(crate) absences: Vec<Absence>,
+    /// When each compaction was first asked for, and of which revision.
+    pub(crate) compactions: Vec<(At, i64)>,
+}

@@ -1,0 +1,5 @@
+//! Three brains on one stand-in, each in a network namespace of its own, with a bridge between them.
+
+pub(super) mod members;
+pub(super) mod network;
+pub(super) mod tikv;

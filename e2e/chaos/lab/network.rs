@@ -1,0 +1,213 @@
+//! The network between the members and everybody else, which can be cut.
+//!
+//! All namespaces and links live in a network and a mount namespace of this process, and go with it.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Context as _;
+use e2e::command::{feed, run};
+use e2e::tools::debian::{self, Package};
+
+/// What this needs of Debian.
+pub(crate) const PACKAGES: &[Package] = &[
+    Package {
+        brings: "ip",
+        name: "iproute2",
+    },
+    Package {
+        brings: "nft",
+        name: "nftables",
+    },
+    Package {
+        brings: "nsenter",
+        name: "util-linux",
+    },
+];
+
+/// Where this process, its clients and the stand-in are.
+pub(crate) const HUB: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
+/// Set within the namespaces.
+const INSIDE: &str = "KUBEBRAIN_CHAOS_INSIDE";
+
+/// Starts this program again in namespaces of its own; returns only in there.
+///
+/// # Errors
+///
+/// The kernel refuses.
+pub(crate) fn enter() -> anyhow::Result<()> {
+    if std::env::var_os(INSIDE).is_some() {
+        return Ok(());
+    }
+    let program = std::env::current_exe().context("find this program")?;
+    let script = "mkdir -p /run/netns && mount -t tmpfs chaos /run/netns && exec \"$@\"";
+    let error = Command::new(debian::find("unshare")?)
+        .args([
+            "--net",
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-ec",
+            script,
+            "chaos",
+        ])
+        .arg(program)
+        .args(std::env::args_os().skip(1))
+        .env(INSIDE, "1")
+        .exec();
+    Err(error).context("enter namespaces of its own")
+}
+
+/// The address of a member.
+pub(crate) fn address(member: usize) -> Ipv4Addr {
+    let last = u8::try_from(11 + member).expect("a few members");
+    Ipv4Addr::new(10, 98, 0, last)
+}
+
+/// Whom a member may not reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Far {
+    Member(usize),
+    /// A port in the hub: PD's, or a store's.
+    Port(u16),
+}
+
+/// Which packets of a member are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Way {
+    From,
+    To,
+}
+
+/// Packets that are lost: of a member, from or to somebody.
+pub(crate) type Cut = (usize, Way, Far);
+
+/// Namespaces, links and cuts.
+#[derive(Debug)]
+pub(crate) struct Network {
+    members: usize,
+    cuts: BTreeSet<Cut>,
+}
+
+impl Network {
+    /// Makes the namespaces of so many members.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses something.
+    pub(crate) fn create(members: usize) -> anyhow::Result<Self> {
+        let mut script = format!(
+            "ip link set lo up
+            ip link add br0 type bridge
+            ip addr add {HUB}/24 dev br0
+            ip link set br0 up\n"
+        );
+        for member in 0..members {
+            let (name, address) = (name(member), address(member));
+            writeln!(
+                script,
+                "ip netns add {name}
+                ip link add v{member} type veth peer name eth0 netns {name}
+                ip link set v{member} master br0 up
+                ip -n {name} addr add {address}/24 dev eth0
+                ip -n {name} link set eth0 up
+                ip -n {name} link set lo up"
+            )?;
+        }
+        run("sh", ["-ec", &script]).context("set up the network")?;
+        Ok(Self {
+            members,
+            cuts: BTreeSet::new(),
+        })
+    }
+
+    /// The program and first arguments that run `program` at a member.
+    pub(crate) fn enter(member: usize, program: impl Into<PathBuf>) -> Command {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL", "--", "nsenter"])
+            .arg(format!("--net=/run/netns/{}", name(member)))
+            .arg("--")
+            .arg(program.into());
+        command
+    }
+
+    /// Cuts more.
+    ///
+    /// # Errors
+    ///
+    /// Those of `nft`.
+    pub(crate) fn cut(&mut self, cuts: &[Cut]) -> anyhow::Result<()> {
+        self.cuts.extend(cuts);
+        self.apply()
+    }
+
+    /// Mends what was cut.
+    ///
+    /// # Errors
+    ///
+    /// Those of `nft`.
+    pub(crate) fn mend(&mut self, cuts: &[Cut]) -> anyhow::Result<()> {
+        self.cuts.retain(|cut| !cuts.contains(cut));
+        self.apply()
+    }
+
+    fn apply(&self) -> anyhow::Result<()> {
+        for member in 0..self.members {
+            let rules = rules(self.cuts.iter().filter(|cut| cut.0 == member));
+            let mut nft = Self::enter(member, debian::find("nft")?);
+            feed(nft.args(["-f", "-"]), rules.as_bytes()).with_context(|| format!("cut member {member} off"))?;
+        }
+        Ok(())
+    }
+}
+
+fn name(member: usize) -> String {
+    format!("b{member}")
+}
+
+/// All rules of one member.
+fn rules<'a>(cuts: impl Iterator<Item = &'a Cut>) -> String {
+    let (mut input, mut output) = (String::new(), String::new());
+    for (_, way, far) in cuts {
+        let (side, chain) = match way {
+            Way::From => ("s", &mut input),
+            Way::To => ("d", &mut output),
+        };
+        let rule = match far {
+            Far::Member(other) => format!("ip {side}addr {} drop; ", address(*other)),
+            Far::Port(port) => format!("ip {side}addr {HUB} tcp {side}port {port} drop; "),
+        };
+        chain.push_str(&rule);
+    }
+    format!(
+        "flush ruleset
+        table inet chaos {{
+            chain input {{ type filter hook input priority 0; {input} }}
+            chain output {{ type filter hook output priority 0; {output} }}
+        }}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_in_one_way_has_one_rule() {
+        let rules = rules([(0, Way::To, Far::Member(2)), (0, Way::From, Far::Port(7))].iter());
+        assert!(
+            rules.contains("hook output priority 0; ip daddr 10.98.0.13 drop;"),
+            "{rules}"
+        );
+        assert!(
+            rules.contains("hook input priority 0; ip saddr 10.98.0.1 tcp sport 7 drop;"),
+            "{rules}"
+        );
+    }
+}

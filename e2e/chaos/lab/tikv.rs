@@ -1,0 +1,174 @@
+//! The stand-in that the members share, and what can go wrong with it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+use tikv_stand_in::{Action, Fault, FaultId, Options, RegionFault, Rpc, StandIn, Tail};
+
+use super::network::HUB;
+
+/// TiKV's nodes.
+pub(crate) const STORES: u64 = 3;
+
+/// The requests that brains send.
+const RPCS: [Rpc; 9] = [
+    Rpc::Get,
+    Rpc::BatchGet,
+    Rpc::Scan,
+    Rpc::Prewrite,
+    Rpc::Commit,
+    Rpc::Tso,
+    Rpc::GetRegion,
+    Rpc::CheckTxnStatus,
+    Rpc::ResolveLock,
+];
+
+const REGION_FAULTS: [RegionFault; 7] = [
+    RegionFault::NotLeader,
+    RegionFault::RegionNotFound,
+    RegionFault::EpochNotMatch,
+    RegionFault::ServerIsBusy,
+    RegionFault::StaleCommand,
+    RegionFault::MaxTimestampNotSynced,
+    RegionFault::ReadIndexNotReady,
+];
+
+/// Starts a stand-in in the hub.
+///
+/// # Errors
+///
+/// It cannot listen.
+pub(crate) async fn start(seed: u64) -> anyhow::Result<StandIn> {
+    let any = SocketAddr::new(HUB.into(), 0);
+    let options = Options {
+        pd: any,
+        stores: (0..STORES).map(|_| any).collect(),
+        commit_latency: Duration::from_millis(1),
+        seed,
+        ..Options::default()
+    };
+    StandIn::start(options).await.context("start the stand-in for TiKV")
+}
+
+/// Something that a store or PD does wrong for a while.
+#[derive(Clone, Debug)]
+pub(crate) enum Trouble {
+    /// Requests of one kind.
+    Faults(Fault),
+    /// A process stands still.
+    Pause(u64),
+    /// A process is gone.
+    Kill(u64),
+    /// All processes are killed and come back at once.
+    Restart,
+    /// A region is split at a random key of the members'.
+    Split(Vec<u8>),
+    /// A region moves to another store.
+    Move(Vec<u8>, u64),
+}
+
+impl Trouble {
+    /// Any.
+    pub(crate) fn any(chance: &mut StdRng) -> Self {
+        match chance.random_range(0..100) {
+            0..60 => Self::Faults(fault(chance)),
+            60..70 => Self::Pause(chance.random_range(StandIn::PD..=STORES)),
+            70..78 => Self::Kill(chance.random_range(StandIn::PD..=STORES)),
+            78..84 => Self::Restart,
+            84..92 => Self::Split(key(chance)),
+            _ => Self::Move(key(chance), chance.random_range(1..=STORES)),
+        }
+    }
+
+    /// Lets it happen; [`Trouble::end`] ends it.
+    ///
+    /// # Errors
+    ///
+    /// The stand-in refuses.
+    pub(crate) async fn begin(&self, tikv: &StandIn) -> anyhow::Result<Option<FaultId>> {
+        match self {
+            Self::Faults(fault) => return Ok(Some(tikv.faults().add(fault.clone())?)),
+            Self::Pause(process) => tikv.pause(*process)?,
+            Self::Kill(process) => tikv.kill(*process).await?,
+            Self::Restart => tikv.restart(Tail::Keep).await?,
+            // that such a region is there already is no failure
+            Self::Split(key) => drop(tikv.split(key).await),
+            Self::Move(key, store) => drop(tikv.move_region(key, *store).await),
+        }
+        Ok(None)
+    }
+
+    /// Puts it right again.
+    ///
+    /// # Errors
+    ///
+    /// The stand-in refuses.
+    pub(crate) async fn end(&self, tikv: &StandIn, fault: Option<FaultId>) -> anyhow::Result<()> {
+        match self {
+            Self::Faults(_) => {
+                if let Some(fault) = fault {
+                    tikv.faults().remove(fault);
+                }
+                // late ones arrive now, if they have not before
+                tikv.faults().deliver().await;
+            }
+            Self::Pause(process) => tikv.resume(*process)?,
+            Self::Kill(process) => tikv.revive(*process).await?,
+            Self::Restart | Self::Split(_) | Self::Move(..) => {}
+        }
+        Ok(())
+    }
+}
+
+/// A fault of some requests, as random as it is allowed.
+fn fault(chance: &mut StdRng) -> Fault {
+    loop {
+        let rpc = *RPCS.choose(chance).expect("there are some");
+        let silent = chance.random_bool(0.3);
+        let some = Duration::from_millis(chance.random_range(1..1500));
+        let after = chance.random_bool(0.7).then_some(some);
+        let action = match chance.random_range(0..7) {
+            0 => Action::LoseRequest { silent },
+            1 | 2 => Action::LoseReply { silent },
+            3 => Action::DelayRequest { by: some },
+            4 => Action::Late { after },
+            5 => Action::Duplicate { after },
+            _ => Action::Region {
+                error: *REGION_FAULTS.choose(chance).expect("there are some"),
+            },
+        };
+        let regional = rpc.is_regional() || !matches!(action, Action::Region { .. });
+        let stream = rpc == Rpc::Tso && matches!(action, Action::Late { .. } | Action::Duplicate { .. });
+        if regional && !stream {
+            return Fault::new(rpc, action).with_probability(chance.random_range(0.05..0.9));
+        }
+    }
+}
+
+/// A key somewhere in what the members write: under their prefix, a kind of row, and a byte.
+fn key(chance: &mut StdRng) -> Vec<u8> {
+    let kind = *b"cfrw".choose(chance).expect("there are some");
+    vec![
+        9,
+        b'k',
+        b'u',
+        b'b',
+        b'e',
+        b'b',
+        b'r',
+        b'a',
+        b'i',
+        b'n',
+        kind,
+        chance.random(),
+    ]
+}
+
+/// A printed seed makes the same choices again.
+pub(crate) fn chance(seed: u64) -> StdRng {
+    StdRng::seed_from_u64(seed)
+}

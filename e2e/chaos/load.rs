@@ -1,0 +1,65 @@
+//! Clients that do things and write down what happened.
+
+pub(super) mod client;
+pub(super) mod leases;
+pub(super) mod watcher;
+mod wire;
+pub(super) mod worker;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::history::{At, Value};
+
+/// How long a client waits for an answer.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What all clients of a round share.
+#[derive(Clone, Debug)]
+pub(super) struct Round {
+    /// Begins all of its keys.
+    pub(super) prefix: String,
+    /// What is written beside the value's number, in bytes.
+    pub(super) padding: usize,
+    /// The revision before its first.
+    pub(super) base: i64,
+    began: Instant,
+    values: Arc<AtomicU64>,
+    newest: Arc<AtomicI64>,
+}
+
+impl Round {
+    pub(super) fn new(number: u64, padding: usize, base: i64) -> Self {
+        Self {
+            prefix: format!("round/{number}/"),
+            padding,
+            base,
+            began: Instant::now(),
+            values: Arc::new(AtomicU64::new(number << 32)),
+            newest: Arc::new(AtomicI64::new(base)),
+        }
+    }
+
+    /// Now.
+    pub(super) fn at(&self) -> At {
+        self.began.elapsed()
+    }
+
+    /// One that nobody has written.
+    pub(super) fn value(&self) -> Value {
+        Value(self.values.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A revision was seen.
+    pub(super) fn saw(&self, revision: i64) {
+        self.newest.fetch_max(revision, Ordering::Relaxed);
+    }
+
+    /// The highest revision that anybody has seen.
+    pub(super) fn newest(&self) -> i64 {
+        self.newest.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,123 @@
+//! A connection to one member, for requests of a round.
+
+use anyhow::Context as _;
+use e2e::wire::etcdserverpb as pb;
+use pb::kv_client::KvClient;
+use pb::request_op::Request as AnyRequest;
+use pb::response_op::Response as AnyResponse;
+use tokio::time::timeout;
+use tonic::transport::Channel;
+use tonic::{Code, Response, Status};
+
+use super::{PATIENCE, Round, wire};
+use crate::history::{Answer, Method, Op, Operation, Outcome, Request};
+
+/// What etcd says of a revision that is gone.
+const COMPACTED: &str = "etcdserver: mvcc: required revision has been compacted";
+
+/// Codes of errors that say that a server has its troubles. Any other is a wrong answer.
+const TROUBLES: [Code; 5] = [
+    Code::Unavailable,
+    Code::DeadlineExceeded,
+    Code::Cancelled,
+    Code::ResourceExhausted,
+    Code::Unknown,
+];
+
+/// One client of one member.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    pub(crate) number: usize,
+    pub(crate) member: usize,
+    pub(crate) channel: Channel,
+}
+
+impl Client {
+    /// Does it, and writes down what happened.
+    ///
+    /// # Errors
+    ///
+    /// The answer is none that etcd would give.
+    pub(crate) async fn call(&self, round: &Round, request: Request) -> anyhow::Result<Operation> {
+        let called = round.at();
+        let answered = timeout(PATIENCE, self.send(round, &request)).await;
+        let returned = round.at();
+        let outcome = match answered {
+            Ok(Ok(response)) => {
+                let answer = answer(&response).with_context(|| format!("the answer to {request:?}"))?;
+                round.saw(answer.revision);
+                Outcome::Answered(answer)
+            }
+            Ok(Err(status)) if status.message() == COMPACTED => Outcome::Compacted,
+            Ok(Err(status)) if TROUBLES.contains(&status.code()) => Outcome::Unknown(status.message().to_owned()),
+            Ok(Err(status)) => return Err(status).with_context(|| format!("{request:?} at member {}", self.member)),
+            Err(_) => Outcome::Unknown(format!("no answer within {PATIENCE:?}")),
+        };
+        Ok(Operation {
+            client: self.number,
+            member: self.member,
+            called,
+            returned,
+            request,
+            outcome,
+        })
+    }
+
+    async fn send(&self, round: &Round, request: &Request) -> Result<pb::TxnResponse, Status> {
+        let mut kv = KvClient::new(self.channel.clone());
+        let op = |op: &Op| wire::any(op, round.padding, request.method == Method::Serializable);
+        if request.method == Method::Txn {
+            let ops = |ops: &[Op]| {
+                let request = |it: &Op| pb::RequestOp { request: Some(op(it)) };
+                ops.iter().map(request).collect()
+            };
+            let txn = pb::TxnRequest {
+                compare: request
+                    .compares
+                    .iter()
+                    .map(|it| wire::compare(it, round.padding))
+                    .collect(),
+                success: ops(&request.then),
+                failure: ops(&request.otherwise),
+            };
+            return kv.txn(txn).await.map(Response::into_inner);
+        }
+        let Some(only) = request.then.first() else {
+            return Err(Status::invalid_argument("nothing to do"));
+        };
+        let (header, response) = match op(only) {
+            AnyRequest::RequestPut(put) => {
+                let answer = kv.put(put).await?.into_inner();
+                (answer.header, AnyResponse::ResponsePut(answer))
+            }
+            AnyRequest::RequestDeleteRange(delete) => {
+                let answer = kv.delete_range(delete).await?.into_inner();
+                (answer.header, AnyResponse::ResponseDeleteRange(answer))
+            }
+            AnyRequest::RequestRange(range) => {
+                let answer = kv.range(range).await?.into_inner();
+                (answer.header, AnyResponse::ResponseRange(answer))
+            }
+            AnyRequest::RequestTxn(_) => return Err(Status::invalid_argument("a txn in a txn")),
+        };
+        Ok(pb::TxnResponse {
+            header,
+            succeeded: true,
+            responses: vec![pb::ResponseOp {
+                response: Some(response),
+            }],
+        })
+    }
+}
+
+fn answer(response: &pb::TxnResponse) -> anyhow::Result<Answer> {
+    let done = response.responses.iter().map(|response| {
+        let response = response.response.as_ref().context("an operation without an answer")?;
+        wire::done(response)
+    });
+    Ok(Answer {
+        revision: response.header.as_ref().context("an answer without a header")?.revision,
+        succeeded: response.succeeded,
+        done: done.collect::<anyhow::Result<_>>()?,
+    })
+}

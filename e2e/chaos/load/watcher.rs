@@ -1,0 +1,212 @@
+//! A watch stream that is opened again whenever it breaks.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use e2e::wire::etcdserverpb as pb;
+use pb::watch_client::WatchClient;
+use pb::watch_request::RequestUnion;
+use tokio::sync::mpsc::{self, Sender};
+use tokio::sync::watch::Receiver;
+use tokio::time::{Instant, interval, timeout};
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+
+use super::{PATIENCE, Round, wire};
+use crate::history::{Attempt, Keys, Message, Told, Watcher};
+
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Between two questions for progress.
+const ASK: Duration = Duration::from_millis(150);
+/// After the round's end, for all that is still to come.
+const DRAIN: Duration = Duration::from_secs(30);
+
+/// What a stream is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) member: usize,
+    pub(crate) channel: Channel,
+    pub(crate) watches: Vec<Keys>,
+    pub(crate) prev: bool,
+    /// The revision to begin with.
+    pub(crate) from: i64,
+}
+
+/// Watches until all watches have told everything up to `end`, once that is known; gives up some time after.
+///
+/// # Errors
+///
+/// A message that etcd would not send.
+pub(crate) async fn run(plan: Plan, round: Round, mut end: Receiver<Option<i64>>) -> anyhow::Result<Watcher> {
+    let mut stream = Stream {
+        next: vec![plan.from; plan.watches.len()],
+        watcher: Watcher {
+            member: plan.member,
+            watches: plan.watches.clone(),
+            prev: plan.prev,
+            attempts: Vec::new(),
+        },
+        plan,
+        round,
+    };
+    let mut give_up: Option<Instant> = None;
+    loop {
+        stream.attempt(&mut end, &mut give_up).await?;
+        if stream.is_done(*end.borrow()) || give_up.is_some_and(|at| Instant::now() > at) {
+            return Ok(stream.watcher);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+struct Stream {
+    plan: Plan,
+    round: Round,
+    watcher: Watcher,
+    /// The first revision that each watch has not told.
+    next: Vec<i64>,
+}
+
+impl Stream {
+    fn is_done(&self, end: Option<i64>) -> bool {
+        end.is_some_and(|end| self.next.iter().all(|next| *next > end))
+    }
+
+    /// One life of the stream.
+    async fn attempt(&mut self, end: &mut Receiver<Option<i64>>, give_up: &mut Option<Instant>) -> anyhow::Result<()> {
+        let mut attempt = Attempt {
+            opened: self.round.at(),
+            from: self.next.clone(),
+            messages: Vec::new(),
+            broke: None,
+        };
+        // an attempt that never came to be is none
+        if let Ok(Ok((requests, mut messages))) = timeout(PATIENCE, self.open()).await {
+            let broke = self
+                .listen(&mut attempt, requests, &mut messages, (end, give_up))
+                .await?;
+            attempt.broke = broke.map(|status| (self.round.at(), format!("{:?} {}", status.code(), status.message())));
+            self.watcher.attempts.push(attempt);
+        } else if end.borrow().is_some() {
+            give_up.get_or_insert_with(|| Instant::now() + DRAIN);
+        }
+        Ok(())
+    }
+
+    async fn open(&self) -> Result<(Sender<pb::WatchRequest>, Streaming<pb::WatchResponse>), Status> {
+        let (requests, queue) = mpsc::channel(16);
+        for (number, (keys, from)) in self.plan.watches.iter().zip(&self.next).enumerate() {
+            let (key, range_end) = wire::range(keys);
+            let create = pb::WatchCreateRequest {
+                key,
+                range_end,
+                start_revision: *from,
+                prev_kv: self.plan.prev,
+                progress_notify: true,
+                watch_id: i64::try_from(number).unwrap_or_default() + 1,
+                ..pb::WatchCreateRequest::default()
+            };
+            let request = ask(RequestUnion::CreateRequest(create));
+            requests
+                .send(request)
+                .await
+                .map_err(|_| Status::cancelled("the stream is gone"))?;
+        }
+        let queue = tokio_stream::wrappers::ReceiverStream::new(queue);
+        let messages = WatchClient::new(self.plan.channel.clone()).watch(queue).await?;
+        Ok((requests, messages.into_inner()))
+    }
+
+    /// Until it breaks (then how), a watch ends, or all is told.
+    async fn listen(
+        &mut self,
+        attempt: &mut Attempt,
+        requests: Sender<pb::WatchRequest>,
+        messages: &mut Streaming<pb::WatchResponse>,
+        (end, give_up): (&mut Receiver<Option<i64>>, &mut Option<Instant>),
+    ) -> anyhow::Result<Option<Status>> {
+        let mut asking = interval(ASK);
+        loop {
+            tokio::select! {
+                message = messages.message() => {
+                    let message = match message {
+                        Ok(Some(message)) => message,
+                        Ok(None) => return Ok(Some(Status::ok("the stream ended"))),
+                        Err(status) => return Ok(Some(status)),
+                    };
+                    if message.created {
+                        continue;
+                    }
+                    let message = self.read(&message)?;
+                    let over = matches!(message.told, Told::Compacted(_) | Told::Canceled(_));
+                    attempt.messages.push(message);
+                    if over || self.is_done(*end.borrow()) {
+                        return Ok(None);
+                    }
+                }
+                _ = asking.tick() => {
+                    // when its queue is full, it has enough to answer
+                    drop(requests.try_send(ask(RequestUnion::ProgressRequest(pb::WatchProgressRequest {}))));
+                    if end.borrow().is_some() {
+                        let at = *give_up.get_or_insert_with(|| Instant::now() + DRAIN);
+                        if Instant::now() > at {
+                            return Ok(None);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes note of a message.
+    fn read(&mut self, message: &pb::WatchResponse) -> anyhow::Result<Message> {
+        let revision = message
+            .header
+            .as_ref()
+            .context("a watch message without a header")?
+            .revision;
+        self.round.saw(revision);
+        let watch = match message.watch_id {
+            -1 => None,
+            id => Some(
+                usize::try_from(id - 1)
+                    .ok()
+                    .filter(|at| *at < self.next.len())
+                    .context("an unknown watch")?,
+            ),
+        };
+        let told = if message.compact_revision > 0 {
+            Told::Compacted(message.compact_revision)
+        } else if message.canceled {
+            Told::Canceled(message.cancel_reason.clone())
+        } else if message.events.is_empty() {
+            Told::Progress
+        } else {
+            Told::Events(message.events.iter().map(wire::event).collect::<anyhow::Result<_>>()?)
+        };
+        let upto = match &told {
+            Told::Events(events) => events.last().map_or(0, |event| event.revision() + 1),
+            Told::Progress => revision + 1,
+            Told::Compacted(revision) => *revision,
+            Told::Canceled(_) => 0,
+        };
+        for (at, next) in self.next.iter_mut().enumerate() {
+            if watch.is_none_or(|watch| watch == at) {
+                *next = upto.max(*next);
+            }
+        }
+        Ok(Message {
+            at: self.round.at(),
+            watch,
+            revision,
+            told,
+        })
+    }
+}
+
+fn ask(request: RequestUnion) -> pb::WatchRequest {
+    pb::WatchRequest {
+        request_union: Some(request),
+    }
+}

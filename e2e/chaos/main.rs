@@ -1,0 +1,195 @@
+//! Three brains on one TiKV cluster, clients at all of them, and everything that can go wrong.
+//!
+//! Each round breaks what its seed says while clients read, write, watch and hold leases; then everything they saw is
+//! held against what etcd promises.
+#![allow(clippy::print_stdout, reason = "the report is the output")]
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Parser;
+use e2e::progress::Progress;
+use e2e::server::Program;
+use e2e::tools::debian;
+use rand::RngExt as _;
+
+mod check;
+mod faults;
+mod history;
+mod lab;
+mod load;
+mod round;
+
+use faults::Fault;
+use history::History;
+use lab::members::{Clock, FAKETIME, Members};
+use lab::network::{self, Network};
+use lab::tikv;
+use round::{Lab, Played, Wrong};
+
+/// Rounds that one cluster lives through before the next one is made.
+const LIFE: u64 = 10;
+const MEMBERS: usize = 3;
+
+/// Breaks three brains on a stand-in for TiKV in every way, and checks what clients saw.
+#[derive(Debug, Parser)]
+struct Flags {
+    /// How many rounds.
+    #[arg(long, default_value_t = 20)]
+    rounds: u64,
+    /// The seed of the first round; the others follow.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Faults in a round.
+    #[arg(long, default_value_t = 3)]
+    faults: usize,
+    /// Instead of these faults, lose so many replies to writes in each round.
+    #[arg(long)]
+    lost_replies: Option<u64>,
+    /// A brain that is linked dynamically, so that its time of day can be changed; without it no clock jumps.
+    #[arg(long)]
+    with_clock: Option<PathBuf>,
+    /// Where logs, and the histories of failed rounds, are kept.
+    #[arg(long, default_value = "/var/log/kubebrain/chaos")]
+    logs: PathBuf,
+}
+
+fn main() -> ExitCode {
+    let progress = Progress::stderr();
+    let flags = Flags::parse();
+    match prepare(&flags, &progress).and_then(|()| run(flags)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            progress.say(format_args!("chaos: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn prepare(flags: &Flags, progress: &Progress) -> anyhow::Result<()> {
+    debian::require(network::PACKAGES, progress)?;
+    if flags.with_clock.is_some() {
+        debian::require(&[FAKETIME], progress)?;
+    }
+    network::enter()
+}
+
+#[tokio::main]
+async fn run(flags: Flags) -> anyhow::Result<bool> {
+    let seed = flags.seed.unwrap_or_else(|| rand::rng().random_range(0..1_000_000));
+    std::fs::create_dir_all(&flags.logs).with_context(|| format!("create {}", flags.logs.display()))?;
+    let files = tempfile::TempDir::new().context("make a directory")?;
+    let mut network = Some(Network::create(MEMBERS)?);
+    let mut number = 0;
+    while number < flags.rounds {
+        let net = network.take().context("the network is gone")?;
+        let mut lab = start(&flags, net, seed + number, files.path()).await?;
+        let mut end = LIFE.min(flags.rounds - number);
+        while end > 0 {
+            if !play(&flags, &mut lab, seed + number).await? {
+                return Ok(false);
+            }
+            number += 1;
+            end -= 1;
+        }
+        network = Some(stop(lab).await?);
+    }
+    println!("{} rounds from seed {seed}: no violation", flags.rounds);
+    Ok(true)
+}
+
+/// A fresh cluster.
+async fn start(flags: &Flags, network: Network, seed: u64, files: &Path) -> anyhow::Result<Lab> {
+    let tikv = tikv::start(seed).await?;
+    let clock = match &flags.with_clock {
+        Some(_) => Some(Clock::new(files, MEMBERS)?),
+        None => None,
+    };
+    let program = match &flags.with_clock {
+        Some(path) => Program {
+            name: "kubebrain",
+            path: path
+                .canonicalize()
+                .with_context(|| format!("find {}", path.display()))?,
+        },
+        None => Program::kubebrain()?,
+    };
+    let brain = vec![
+        "--storage=tikv".to_owned(),
+        format!("--tikv-pd-endpoints={}", tikv.pd()),
+    ];
+    let mut members = Members::new(MEMBERS, program, clock, brain, &flags.logs)?;
+    for member in 0..MEMBERS {
+        // a log is of one cluster
+        drop(std::fs::remove_file(members.log(member)));
+        members.start(member)?;
+    }
+    Ok(Lab { members, network, tikv })
+}
+
+/// Ends a cluster in order; its network is used again.
+async fn stop(lab: Lab) -> anyhow::Result<Network> {
+    let Lab {
+        mut members,
+        network,
+        tikv,
+    } = lab;
+    for member in 0..MEMBERS {
+        members.terminate(member).await?;
+        lab::members::no_panic(&members.log(member))?;
+    }
+    tikv.stop().await.context("stop the stand-in")?;
+    Ok(network)
+}
+
+/// Plays one round and tells of it; whether nothing was wrong.
+async fn play(flags: &Flags, lab: &mut Lab, seed: u64) -> anyhow::Result<bool> {
+    let mut chance = tikv::chance(seed);
+    let has_clock = lab.members.clock().is_some();
+    let wrong = match flags.lost_replies {
+        Some(count) => Wrong::LostReplies(count),
+        None => {
+            let faults = (0..flags.faults).map(|_| Fault::any(&mut chance, MEMBERS, has_clock));
+            Wrong::Faults(faults.collect())
+        }
+    };
+    let failed = || format!("seed {seed}; logs are in {}", flags.logs.display());
+    let played = round::play(lab, seed, &mut chance, wrong).await.with_context(failed)?;
+    let Played {
+        faults,
+        history,
+        verdict,
+    } = played;
+    println!("seed {seed}: {}", faults.join("; "));
+    match verdict {
+        Ok(verdict) => {
+            println!(
+                "  {} operations, {} unknown, {} of them done; {} revisions; {} watch messages; {} leases: ok",
+                verdict.operations,
+                verdict.unknown,
+                verdict.unknown_done,
+                verdict.revisions,
+                verdict.messages,
+                history.leases.len()
+            );
+            Ok(true)
+        }
+        Err(wrong) => {
+            for wrong in wrong.iter().take(20) {
+                println!("  VIOLATION: {wrong}");
+            }
+            let file = keep(&flags.logs, seed, &history)?;
+            println!("  {} violations; the history is {}", wrong.len(), file.display());
+            Ok(false)
+        }
+    }
+}
+
+fn keep(dir: &Path, seed: u64, history: &History) -> anyhow::Result<PathBuf> {
+    let path = dir.join(format!("history-{seed}.json"));
+    let file = std::fs::File::create(&path).with_context(|| format!("create {}", path.display()))?;
+    serde_json::to_writer(std::io::BufWriter::new(file), history).context("write the history")?;
+    Ok(path)
+}
