@@ -57,15 +57,18 @@ impl<L: Log> Tail<L> {
             if proven == 0 {
                 continue;
             }
-            // What is free may have been destroyed, and what stands there may have come late.
-            let watermark = self.log.watermark().await?;
-            if watermark > self.began {
-                return Err(OpenError::Destroyed);
-            }
+            self.check_watermark().await?; // what stands in a destroyed slot came late
             for item in self.unproven.drain(..proven) {
                 replica.replay(item)?;
             }
             self.began = replica.next();
+        }
+        self.check_watermark().await // a destroyed slot looks like a free one
+    }
+
+    async fn check_watermark(&self) -> Result<(), OpenError> {
+        if self.log.watermark().await? > self.began {
+            return Err(OpenError::Destroyed);
         }
         Ok(())
     }
@@ -105,5 +108,25 @@ impl<R: Rows> Replica<R> {
         }
         self.apply(record, Vec::new(), (first, next));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::MemLog;
+    use crate::log::frame::is_barrier;
+    use crate::rows::mem::MemRows;
+
+    #[tokio::test]
+    async fn destroyed_slots_are_not_taken_for_free_ones() {
+        let log = MemLog::keeping(is_barrier);
+        let mut replica = Replica::load(&log, &MemRows::new()).await.unwrap();
+        let mut tail = Tail::new(log.clone(), &replica);
+        tail.catch_up(&mut replica, Slot(7)).await.unwrap();
+        log.raise_watermark(Slot(5)).await.unwrap();
+        log.destroy_below_watermark().await.unwrap();
+        let ended = tail.catch_up(&mut replica, Slot(7)).await;
+        assert!(matches!(ended, Err(OpenError::Destroyed)), "{ended:?}");
     }
 }
