@@ -1,12 +1,14 @@
 //! A coordination.k8s.io/v1 Lease as a lock: every write carries the resourceVersion that was read.
 
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use kube::api::{ObjectMeta, PostParams};
+use kube::api::{GetParams, ObjectMeta, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
 
 use crate::{Lock, LockError, Record};
@@ -19,8 +21,9 @@ use crate::{Lock, LockError, Record};
 pub struct LeaseLock {
     api: Api<Lease>,
     name: String,
-    /// In which namespace, for log lines only.
     namespace: String,
+    /// By the last answer to a call of the elector's.
+    uid: Arc<Mutex<Option<String>>>,
 }
 
 /// A client for locks alone: with its own connections, a limit on each read, write and connect, and no retries below the
@@ -44,7 +47,70 @@ impl LeaseLock {
             api: Api::namespaced(client, namespace),
             name: name.to_owned(),
             namespace: namespace.to_owned(),
+            uid: Arc::default(),
         }
+    }
+
+    /// The Lease `name` in the cluster that `kubeconfig` leads to, or in that whose pod this is; without a `namespace`, in
+    /// the one of the kubeconfig or the pod. Nothing is asked yet.
+    ///
+    /// # Errors
+    /// The kubeconfig cannot be used, or there is none and this is no pod.
+    pub async fn connect(
+        kubeconfig: Option<&Path>,
+        namespace: Option<&str>,
+        name: &str,
+        call_timeout: Duration,
+    ) -> anyhow::Result<Self> {
+        let config = match kubeconfig {
+            Some(path) => {
+                let at = || format!("use the kubeconfig {}", path.display());
+                let read = Kubeconfig::read_from(path).with_context(at)?;
+                let options = KubeConfigOptions::default();
+                kube::Config::from_custom_kubeconfig(read, &options)
+                    .await
+                    .with_context(at)?
+            }
+            None => kube::Config::incluster().context("find the API server of this pod")?,
+        };
+        let namespace = namespace.unwrap_or(&config.default_namespace).to_owned();
+        let client = client(config, call_timeout).context("make a client for the lease")?;
+        Ok(Self::new(client, &namespace, name))
+    }
+
+    /// The Lease's namespace and name.
+    #[must_use]
+    pub fn place(&self) -> (&str, &str) {
+        (&self.namespace, &self.name)
+    }
+
+    /// The Lease's UID, which no other object of any cluster has, by the last answer to a call of the elector's.
+    #[must_use]
+    pub fn uid(&self) -> Option<String> {
+        self.uid.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Asks for the Lease's UID in such a way that an API server can answer whose own store does not; `None` if there is
+    /// no such Lease.
+    ///
+    /// # Errors
+    /// The API server does not answer.
+    pub async fn ask_uid(&self) -> Result<Option<String>, LockError> {
+        let cached = GetParams {
+            resource_version: Some("0".to_owned()),
+        };
+        match self.api.get_with(&self.name, &cached).await {
+            Ok(lease) => Ok(lease.metadata.uid),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(error) => Err(failed("get the lease")(error)),
+        }
+    }
+
+    fn note(&self, lease: &Lease) {
+        self.uid
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone_from(&lease.metadata.uid);
     }
 }
 
@@ -57,6 +123,7 @@ impl Lock for LeaseLock {
             return Ok(None);
         };
         let record = record(&lease).map_err(LockError::Failed)?;
+        self.note(&lease);
         Ok(Some((record, Arc::new(lease))))
     }
 
@@ -67,19 +134,19 @@ impl Lock for LeaseLock {
         };
         let spec = Some(spec(record, LeaseSpec::default()).map_err(LockError::Failed)?);
         let lease = Lease { metadata, spec };
-        written(
-            self.api.create(&PostParams::default(), &lease).await,
-            "create the lease",
-        )
+        let created = self.api.create(&PostParams::default(), &lease).await;
+        let lease = written(created, "create the lease")?;
+        self.note(&lease);
+        Ok(lease)
     }
 
     async fn update(&self, record: &Record, expected: &Arc<Lease>) -> Result<Arc<Lease>, LockError> {
         let mut lease = Lease::clone(expected);
         lease.spec = Some(spec(record, lease.spec.unwrap_or_default()).map_err(LockError::Failed)?);
-        written(
-            self.api.replace(&self.name, &PostParams::default(), &lease).await,
-            "update the lease",
-        )
+        let replaced = self.api.replace(&self.name, &PostParams::default(), &lease).await;
+        let lease = written(replaced, "update the lease")?;
+        self.note(&lease);
+        Ok(lease)
     }
 
     fn describe(&self) -> String {

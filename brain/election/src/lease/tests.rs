@@ -75,7 +75,8 @@ fn status(code: u16, reason: &str, kind: &str) -> Value {
 
 fn lease(version: &str) -> Value {
     json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-        "metadata": {"name": "brain", "namespace": "ns", "resourceVersion": version, "labels": {"keep": "me"}},
+        "metadata": {"name": "brain", "namespace": "ns", "uid": format!("uid-{version}"), "resourceVersion": version,
+            "labels": {"keep": "me"}},
         "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "acquireTime": "2026-01-02T03:04:05.000001Z",
             "renewTime": "2026-01-02T03:04:06.000002Z", "leaseTransitions": 3, "strategy": "OldestEmulationVersion"}})
 }
@@ -127,6 +128,41 @@ async fn an_update_carries_the_version_that_was_read_and_keeps_the_rest() {
 
     assert!(matches!(lock.update(&record(), &next).await, Err(LockError::Conflict)));
     assert_eq!(server.last_sent()["metadata"]["resourceVersion"], "42");
+}
+
+#[tokio::test]
+async fn the_uid_is_that_of_the_last_answer_and_can_be_asked_for() {
+    let server = Server::default();
+    let lock = server.lock();
+    assert_eq!(lock.uid(), None);
+    server.expect(Method::GET, 200, lease("41"));
+    let (_, version) = lock.get().await.unwrap().unwrap();
+    assert_eq!(lock.clone().uid().as_deref(), Some("uid-41"));
+    server.expect(Method::PUT, 200, lease("42"));
+    lock.update(&record(), &version).await.unwrap();
+    assert_eq!(lock.uid().as_deref(), Some("uid-42"));
+    server.expect(Method::POST, 201, lease("1"));
+    lock.create(&record()).await.unwrap();
+    assert_eq!(lock.uid().as_deref(), Some("uid-1"));
+
+    server.expect(Method::GET, 200, lease("43"));
+    assert_eq!(lock.ask_uid().await.unwrap().as_deref(), Some("uid-43"));
+    server.expect(Method::GET, 404, status(404, "NotFound", "leases"));
+    assert_eq!(lock.ask_uid().await.unwrap(), None);
+    server.expect(Method::GET, 503, status(503, "Unavailable", "leases"));
+    assert!(matches!(lock.ask_uid().await, Err(LockError::Failed(_))));
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_cannot_be_used_is_named_and_so_is_its_absence() {
+    let refused = async |kubeconfig: Option<&Path>| {
+        let connected = LeaseLock::connect(kubeconfig, None, "brain", Duration::from_secs(5)).await;
+        format!("{:#}", connected.unwrap_err())
+    };
+    let error = refused(Some(Path::new("/no/such/kubeconfig"))).await;
+    assert!(error.contains("/no/such/kubeconfig"), "{error}");
+    let error = refused(None).await;
+    assert!(error.contains("find the API server of this pod"), "{error}");
 }
 
 #[tokio::test]
