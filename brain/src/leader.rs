@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::feed::{Feed, News};
 use crate::log::Log;
+use crate::log::frame::Candidate;
 use crate::log::writer::{OpenError as LogOpenError, WriteError};
 use crate::metrics::Metrics;
 use crate::mvcc::history::LogHistory;
@@ -40,6 +41,24 @@ pub enum Ended {
     Deposed,
 }
 
+/// By what a member leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// The lock that it holds: see [`Candidate::lock`].
+    pub lock: u64,
+    /// It knows that whoever held that lock before answers reads no more.
+    pub seen: bool,
+}
+
+/// Who is told how far a term has come.
+#[derive(Debug)]
+pub struct Told {
+    /// The barrier stands: everything that older leaders acknowledged is known.
+    pub placed: oneshot::Sender<()>,
+    /// Requests are taken.
+    pub begun: oneshot::Sender<()>,
+}
+
 /// What a member needs to lead.
 pub struct Leader<L, R: Rows, Q> {
     /// The engine.
@@ -64,22 +83,21 @@ pub struct Leader<L, R: Rows, Q> {
 
 impl<L: Log, R: Rows, Q: Space + Clone> Leader<L, R, Q> {
     /// Leads until `stop`, then finishes what is queued and, where nobody else can, flushes; or until `lost`, and then stops where it stands.
-    /// `begun` is told when requests are taken. `seen` says that this member itself knows that no older leader answers reads any more.
     ///
     /// # Errors
     /// When log or rows fail, or are damaged. The member cannot go on then.
     pub async fn term(
         mut self,
-        seen: bool,
+        claim: Claim,
         stop: &CancellationToken,
         lost: &CancellationToken,
-        begun: oneshot::Sender<()>,
+        Told { placed, begun }: Told,
     ) -> anyhow::Result<(Self, Ended)> {
         let opened = tokio::select! {
             biased;
             () = lost.cancelled() => return Ok((self, Ended::Lost)),
             () = stop.cancelled() => return Ok((self, Ended::Stopped)),
-            opened = self.begin(seen) => opened,
+            opened = self.begin(claim, placed) => opened,
         };
         let Leadership { writer, fence, .. } = match opened {
             Ok(leadership) => leadership,
@@ -166,18 +184,27 @@ impl<L: Log, R: Rows, Q: Space + Clone> Leader<L, R, Q> {
     }
 
     /// Becomes the only writer, and tells watchers what was committed meanwhile.
-    async fn begin(&mut self, seen: bool) -> anyhow::Result<Leadership> {
+    async fn begin(&mut self, claim: Claim, placed: oneshot::Sender<()>) -> anyhow::Result<Leadership> {
         let (log, rows) = &self.engine;
-        let leadership = loop {
-            match self.replica.lead(log, rows, (self.options.member, self.lease)).await {
+        let candidate = Candidate {
+            member: self.options.member,
+            lease: self.lease,
+            lock: claim.lock,
+        };
+        let mut leadership = loop {
+            match self.replica.lead(log, rows, (candidate, claim.seen)).await {
                 // What is missing in the log is in rows by now.
                 Err(OpenError::Destroyed) => self.replica.rebase(log, rows).await?,
                 outcome => break outcome?,
             }
         };
-        if let Some(before) = leadership.before.filter(|_| !seen) {
-            // It may be reading yet, and nobody saw its lock run out.
-            tokio::time::sleep(before.lease).await;
+        // Whoever waits for it may be gone.
+        let _gone = placed.send(());
+        if !leadership.wait.is_zero() {
+            // Somebody may be reading yet, and nobody saw its lock run out.
+            tracing::info!(wait = ?leadership.wait, "waiting for an older leader's right to end");
+            tokio::time::sleep(leadership.wait).await;
+            leadership.waited(rows).await?;
         }
         self.replica.state().leases().promote(since_boot());
         self.show_missed().await?;

@@ -26,6 +26,7 @@ pub use tail::Tail;
 
 mod lead;
 mod load;
+mod reigns;
 mod tail;
 
 /// A generation that nobody writes any more: what is to be flushed.
@@ -63,6 +64,7 @@ pub struct Replica<R: Rows> {
     sealed: VecDeque<Arc<Frozen>>,
     last_seal: Instant,
     next: Slot,
+    reigns: reigns::Reigns,
 }
 
 impl<R: Rows> Replica<R> {
@@ -127,6 +129,7 @@ impl<R: Rows> Replica<R> {
         superseded: Vec<Option<KeyValue>>,
         (first, next): (Slot, Slot),
     ) -> Vec<Committed> {
+        self.reigns.served();
         let base = record.base;
         let (events, alarms) = {
             let mut leases = self.state.leases();

@@ -30,6 +30,19 @@ pub struct Barrier {
     /// How long the writer may answer reads after its lock was last renewed: what a successor that did not see
     /// the lock expire has to wait.
     pub lease: Duration,
+    /// Which lock it held: who saw another one expire saw nothing. 0 is the lock in the store itself.
+    pub lock: u64,
+}
+
+/// Who is about to begin an epoch, as its barrier will say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Candidate {
+    /// Member id.
+    pub member: u64,
+    /// See [`Barrier::lease`].
+    pub lease: Duration,
+    /// See [`Barrier::lock`].
+    pub lock: u64,
 }
 
 /// A piece of a batch.
@@ -60,12 +73,15 @@ impl Barrier {
     /// The bytes of the slot.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let mut bytes = BytesMut::with_capacity(1 + 8 + 16 + 8 + 4);
+        let mut bytes = BytesMut::with_capacity(1 + 8 + 16 + 8 + 4 + 8);
         bytes.put_u8(BARRIER);
         bytes.put_u64_le(self.epoch);
         bytes.put_u128_le(self.nonce);
         bytes.put_u64_le(self.writer);
         bytes.put_u32_le(u32::try_from(self.lease.as_millis()).unwrap_or(u32::MAX));
+        if self.lock != 0 {
+            bytes.put_u64_le(self.lock);
+        }
         bytes.freeze()
     }
 }
@@ -95,11 +111,12 @@ impl Frame {
             return Err(corrupt());
         }
         match bytes.get_u8() {
-            BARRIER if bytes.len() == 8 + 16 + 8 + 4 => Ok(Frame::Barrier(Barrier {
+            BARRIER if [8 + 16 + 8 + 4, 8 + 16 + 8 + 4 + 8].contains(&bytes.len()) => Ok(Frame::Barrier(Barrier {
                 epoch: bytes.get_u64_le(),
                 nonce: bytes.get_u128_le(),
                 writer: bytes.get_u64_le(),
                 lease: Duration::from_millis(u64::from(bytes.get_u32_le())),
+                lock: bytes.try_get_u64_le().unwrap_or(0),
             })),
             PART if bytes.len() >= PART_HEADER - 1 => {
                 let (epoch, number, index) = (bytes.get_u64_le(), bytes.get_u64_le(), bytes.get_u32_le());
@@ -122,16 +139,19 @@ mod tests {
 
     #[test]
     fn frames_survive_the_round_trip() {
-        let barrier = Barrier {
-            epoch: 7,
-            nonce: 1 << 100,
-            writer: u64::MAX,
-            lease: Duration::from_millis(2_000),
-        };
-        assert_eq!(
-            Frame::decode(Slot(1), barrier.encode()).unwrap(),
-            Frame::Barrier(barrier)
-        );
+        for lock in [0, u64::MAX] {
+            let barrier = Barrier {
+                epoch: 7,
+                nonce: 1 << 100,
+                writer: u64::MAX,
+                lease: Duration::from_millis(2_000),
+                lock,
+            };
+            assert_eq!(
+                Frame::decode(Slot(1), barrier.encode()).unwrap(),
+                Frame::Barrier(barrier)
+            );
+        }
         let mut bytes = BytesMut::new();
         put_part_header(&mut bytes, 7, 9, 3, true);
         bytes.put_slice(b"payload");

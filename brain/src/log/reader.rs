@@ -143,6 +143,7 @@ mod tests {
             nonce: 0,
             writer: 1,
             lease: Duration::ZERO,
+            lock: 0,
         };
         log.append(Slot(slot), barrier.encode()).await.unwrap();
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use tokio::sync::watch;
 
-use super::frame::{Barrier, PART_HEADER, put_part_header};
+use super::frame::{Barrier, Candidate, PART_HEADER, put_part_header};
 use super::reader::{Item, Reader};
 use super::window::{Window, may_be_cut};
 use super::{AppendError, Log, LogError, Slot};
@@ -75,8 +75,7 @@ impl Writer {
         log: &L,
         reader: &mut Reader<L>,
         (began, floor): (Slot, u64),
-        writer: u64,
-        lease: Duration,
+        candidate: Candidate,
         mut replay: impl FnMut(Item) -> Result<(), E>,
     ) -> Result<(Writer, Barrier), E> {
         loop {
@@ -89,8 +88,9 @@ impl Writer {
             let barrier = Barrier {
                 epoch: reader.next_epoch(floor),
                 nonce: rand::random(),
-                writer,
-                lease,
+                writer: candidate.member,
+                lease: candidate.lease,
+                lock: candidate.lock,
             };
             match append_until_known(log, slot, barrier.encode()).await {
                 Ok(()) => {
@@ -251,7 +251,7 @@ mod tests {
             items.push(item);
             Ok::<(), OpenError>(())
         };
-        let opened = Writer::open(log, &mut reader, (Slot::FIRST, 0), 1, Duration::ZERO, replay).await;
+        let opened = Writer::open(log, &mut reader, (Slot::FIRST, 0), Candidate::default(), replay).await;
         (opened.unwrap().0, items)
     }
 
@@ -314,7 +314,10 @@ mod tests {
         log.append(Slot(31), second.1).await.unwrap();
         let opened = async || {
             let (mut reader, began) = (Reader::new(log.clone(), Slot(30)), (Slot(30), 2));
-            Writer::open(&log, &mut reader, began, 1, Duration::ZERO, |_| Ok::<(), OpenError>(())).await
+            Writer::open(&log, &mut reader, began, Candidate::default(), |_| {
+                Ok::<(), OpenError>(())
+            })
+            .await
         };
         assert!(matches!(opened().await, Err(OpenError::Log(LogError::Corrupt(_)))));
         log.raise_watermark(Slot(40)).await.unwrap();
@@ -326,7 +329,10 @@ mod tests {
         let log = Faulty::new(MemLog::keeping(is_barrier));
         let mut reader = Reader::new(log.clone(), Slot::FIRST);
         let began = (Slot::FIRST, 0);
-        let opened = Writer::open(&log, &mut reader, began, 1, Duration::ZERO, |_| Ok::<(), OpenError>(())).await;
+        let opened = Writer::open(&log, &mut reader, began, Candidate::default(), |_| {
+            Ok::<(), OpenError>(())
+        })
+        .await;
         let mut writer = opened.unwrap().0;
         let first = writer.next();
         let slots = (0..20).flat_map(|byte| batch(&mut writer, 10, byte)).collect();

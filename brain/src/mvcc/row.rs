@@ -134,6 +134,15 @@ pub struct Fence {
     /// While a flush is under way: the revision that it will reach, up to which rows may be newer than the marker says.
     #[prost(int64, tag = "10")]
     pub reaching: Revision,
+    /// Which lock that leader holds: see [`Barrier`](crate::log::frame::Barrier).
+    #[prost(uint64, tag = "11")]
+    pub lock: u64,
+    /// How long it may answer reads after its lock was last renewed, in milliseconds.
+    #[prost(uint32, tag = "12")]
+    pub lease: u32,
+    /// While it waits: how long older ones may have been answering reads when it began, in milliseconds.
+    #[prost(uint32, tag = "13")]
+    pub haunted: u32,
 }
 
 /// The version of everything that this brain stores.
@@ -160,6 +169,9 @@ impl Fence {
             alarms: Vec::new(),
             number: 0,
             reaching: 0,
+            lock: 0,
+            lease: 0,
+            haunted: 0,
         }
     }
 }

@@ -1,11 +1,14 @@
 //! Begins to lead: the rest of the log, a barrier at its end, the fence.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use prost::Message;
 
 use super::load::read_fence;
+use super::reigns::to_millis;
 use super::{Flushed, Replica};
-use crate::log::frame::Barrier;
+use crate::log::frame::Candidate;
 use crate::log::reader::{Item, Reader};
 use crate::log::writer::{self, Writer};
 use crate::log::{Log, LogError, Slot};
@@ -19,8 +22,22 @@ pub struct Leadership {
     pub writer: Writer,
     /// The fence as it is stored, this epoch in it.
     pub fence: Fence,
-    /// The barrier of the epoch before, if it was seen: who led then, and how long it may go on answering reads.
-    pub before: Option<Barrier>,
+    /// How long older leaders may go on answering reads: nobody is served before.
+    pub wait: Duration,
+}
+
+impl Leadership {
+    /// Notes in the rows that older leaders have been waited for.
+    ///
+    /// # Errors
+    /// The rows fail, or belong to a later leader.
+    pub async fn waited<R: Rows>(&mut self, rows: &R) -> Result<(), RowsError> {
+        let stored = Bytes::from(self.fence.encode_to_vec());
+        self.fence.haunted = 0;
+        self.fence.number += 1;
+        rows.apply(Some(stored), self.fence.encode_to_vec().into(), Vec::new())
+            .await
+    }
 }
 
 /// Why a store cannot be opened.
@@ -77,10 +94,10 @@ impl From<LogError> for OpenError {
 }
 
 impl<R: Rows> Replica<R> {
-    /// Becomes the only writer: reads and shows what is left of the log, places `member`'s barrier behind it, and writes
-    /// the epoch into the fence. Watchers are not told: they have history.
+    /// Becomes the only writer: reads and shows what is left of the log, places the candidate's barrier behind it, and
+    /// writes the epoch into the fence. Watchers are not told: they have history.
     ///
-    /// May be dropped and begun again. `lease` is how long this member may answer reads after its lock was last renewed.
+    /// May be dropped and begun again. `seen` says that this member knows the last holder of its lock to have ended.
     ///
     /// # Errors
     /// [`OpenError`]. After [`OpenError::Destroyed`] the replica has to begin anew from rows.
@@ -88,28 +105,26 @@ impl<R: Rows> Replica<R> {
         &mut self,
         log: &L,
         rows: &R,
-        (member, lease): (u64, std::time::Duration),
+        (candidate, seen): (Candidate, bool),
     ) -> Result<Leadership, OpenError> {
         let began = self.next();
         let floor = read_fence(rows.fence().await?)?.epoch;
         let mut items = Vec::new();
         let mut reader = Reader::new(log.clone(), began);
-        let (writer, own) = Writer::open(log, &mut reader, (began, floor), member, lease, |item| {
+        let (writer, own) = Writer::open(log, &mut reader, (began, floor), candidate, |item| {
             items.push(item);
             Ok::<(), OpenError>(())
         })
         .await?;
-        let mut before = None;
+        let mut wait = Duration::ZERO;
         for item in items {
-            if let Item::Barrier(_, barrier) = &item
-                && *barrier != own
-            {
-                before = Some(*barrier);
+            if matches!(&item, Item::Barrier(_, barrier) if *barrier == own) {
+                wait = self.reigns.wait(candidate.lock, seen);
             }
             self.replay(item)?;
         }
         rows.take_over().await?;
-        let fence = take_fence(rows, own.epoch).await?;
+        let fence = take_fence(rows, own.epoch, (candidate, wait)).await?;
         let snapshot = rows.snapshot().await?;
         let through = read_fence(snapshot.fence().await?)?;
         self.swap_rows(Flushed {
@@ -117,12 +132,16 @@ impl<R: Rows> Replica<R> {
             snapshot,
         });
         self.state.set_deleted_up_to(fence.deleted_up_to);
-        Ok(Leadership { writer, fence, before })
+        Ok(Leadership { writer, fence, wait })
     }
 }
 
 /// Writes a later epoch into the fence: whatever an older leader still has in hand fails from now on.
-async fn take_fence<R: Rows>(rows: &R, epoch: u64) -> Result<Fence, OpenError> {
+async fn take_fence<R: Rows>(
+    rows: &R,
+    epoch: u64,
+    (candidate, wait): (Candidate, Duration),
+) -> Result<Fence, OpenError> {
     loop {
         let stored: Option<Bytes> = rows.fence().await?;
         let mut fence = read_fence(stored.clone())?;
@@ -131,6 +150,9 @@ async fn take_fence<R: Rows>(rows: &R, epoch: u64) -> Result<Fence, OpenError> {
         }
         fence.epoch = epoch;
         fence.number += 1;
+        fence.lock = candidate.lock;
+        fence.lease = to_millis(candidate.lease);
+        fence.haunted = to_millis(wait);
         match rows.apply(stored, fence.encode_to_vec().into(), Vec::new()).await {
             Ok(()) => return Ok(fence),
             Err(RowsError::Fenced(_)) => {} // an older leader was faster, once more

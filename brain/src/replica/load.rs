@@ -7,6 +7,7 @@ use bytes::Bytes;
 use prost::Message;
 use tokio::time::Instant;
 
+use super::reigns::Reigns;
 use super::{OpenError, Replica};
 use crate::lease::Leases;
 use crate::log::{Log, Slot};
@@ -61,6 +62,7 @@ impl<R: Rows> Replica<R> {
             sealed: VecDeque::new(),
             last_seal: Instant::now(),
             next: marker,
+            reigns: Reigns::of(&fence),
         })
     }
 }

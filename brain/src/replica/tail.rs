@@ -90,6 +90,7 @@ impl<R: Rows> Replica<R> {
     pub(super) fn replay(&mut self, item: Item) -> Result<(), OpenError> {
         let (first, next, payload) = match item {
             Item::Barrier(slot, barrier) => {
+                self.reigns.begin(barrier.lock, barrier.lease);
                 self.state.set_epoch(barrier.epoch);
                 self.pass(Slot(slot.0 + WINDOW));
                 return Ok(());

@@ -9,7 +9,7 @@ use brain::api::kv::KvService;
 use brain::api::lease::LeaseService;
 use brain::api::request::Limits;
 use brain::api::store::Store as Api;
-use brain::leader::Ended;
+use brain::leader::{Claim, Ended, Told};
 use brain::log::Log;
 use brain::metrics::Metrics;
 use brain::mvcc::Committed;
@@ -20,6 +20,7 @@ use brain::tasks::Tasks;
 use brain::watch::{self, History};
 use pb::kv_server::Kv;
 use pb::lease_server::Lease;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tonic::Request as Ask;
 
@@ -65,9 +66,14 @@ impl<L: Log, R: Rows> Engine<L, R> {
         let metrics = Arc::new(Metrics::new(false));
         let (store, leader) = store::open((log, rows), options, &metrics, Endless).await?;
         let ending = stop.clone();
-        let (begun, begins) = tokio::sync::oneshot::channel();
+        let claim = Claim { lock: 0, seen: true };
+        let (begun, begins) = oneshot::channel();
+        let told = Told {
+            placed: oneshot::channel().0,
+            begun,
+        };
         tasks.spawn("leader", async move {
-            match leader.term(true, &ending, &CancellationToken::new(), begun).await? {
+            match leader.term(claim, &ending, &CancellationToken::new(), told).await? {
                 (_, Ended::Stopped) => Ok(()),
                 (_, ended) => anyhow::bail!("the term ended: {ended:?}"),
             }
@@ -94,6 +100,7 @@ impl<L: Log, R: Rows> Engine<L, R> {
             min_ttl: 2,
             stop: stop.clone(),
             metrics,
+            has_leader: None,
         };
         Ok(Self {
             store,

@@ -57,6 +57,7 @@ impl Record {
                 nonce: u128::from(self.number()),
                 writer: 0,
                 lease: Duration::ZERO,
+                lock: 0,
             });
         }
         Frame::Part(Part {

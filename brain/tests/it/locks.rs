@@ -1,0 +1,297 @@
+//! Two members configured for different locks: each is told that it leads. The log decides: no read is stale, no write lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+
+use brain::api::cluster::Members;
+use brain::api::elsewhere::{Elsewhere, Role};
+use brain::api::kv::KvService;
+use brain::api::request::Limits;
+use brain::api::store::Store as Api;
+use brain::cell::mem::MemCell;
+use brain::log::MemLog;
+use brain::log::frame::is_barrier;
+use brain::member::contact::Contact;
+use brain::member::follow::Follower;
+use brain::member::leadership::{self, Cluster, Office};
+use brain::member::lock::StorageLock;
+use brain::member::peer::Followers;
+use brain::member::peers::{Book, Peers};
+use brain::metrics::Metrics;
+use brain::rows::mem::MemRows;
+use brain::sequencer::{Options as SequencerOptions, Space};
+use brain::store;
+use brain::tasks::Tasks;
+use bytes::Bytes;
+use election::{Config as Timing, Elector, Lock as _, Record};
+use pb::kv_server::Kv as _;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tonic::Request as Ask;
+
+use crate::wire::pb;
+
+#[derive(Clone)]
+struct Endless;
+
+impl Space for Endless {
+    fn exceeded(&mut self, _: u64) -> bool {
+        false
+    }
+}
+
+/// A member with a lock of its own.
+struct Member {
+    kv: KvService<MemRows>,
+    roles: watch::Receiver<Role>,
+    tasks: Tasks,
+    stop: CancellationToken,
+    _moves: mpsc::Sender<leadership::Move>,
+}
+
+impl Member {
+    async fn start(id: u64, log: MemLog, rows: MemRows) -> Self {
+        let lock = StorageLock::new(MemCell::new(), "a lock of its own");
+        // Somebody held it once and gave it back: whoever takes it need not wait for anybody who held this one.
+        let released = Record {
+            renew_time: Some("2026-01-02T03:04:05Z".parse().unwrap()),
+            ..Record::default()
+        };
+        lock.create(&released).await.unwrap();
+        let millis = Duration::from_millis;
+        let timing = Timing {
+            lease_duration: millis(600),
+            renew_deadline: millis(500),
+            retry_period: millis(40),
+            call_timeout: millis(100),
+            ..Timing::storage(Timing::unique(&format!("m{id}")))
+        };
+        let options = store::Options {
+            sequencer: SequencerOptions {
+                member: id,
+                in_flight: 2,
+                batch_requests: 64,
+                batch_bytes: 64 << 10,
+                flush_bytes: 16 << 10,
+                flush_interval: millis(50),
+                recent_bytes: 256 << 10,
+            },
+            watch: brain::watch::Options::default(),
+            lease: timing.lease_duration,
+        };
+        let metrics = Arc::new(Metrics::new(false));
+        let (running, leader) = store::open((log, rows), options, &metrics, Endless).await.unwrap();
+        let stop = CancellationToken::new();
+        let mut tasks = Tasks::new(stop.clone());
+        let (roles, role) = watch::channel(Role::Nobody);
+        let (moves, moved) = mpsc::channel(1);
+        let (elector, election) = Elector::new(lock, timing.clone()).unwrap();
+        let office = Office {
+            election,
+            renew_deadline: timing.renew_deadline,
+            roles,
+            cluster: Some(Cluster {
+                peers: Peers::new(Book::Fixed(BTreeMap::new()), Default::default(), String::new()),
+                follower: Follower {
+                    member: pb::Member::default(),
+                    members: Members::new([]),
+                    identity: timing.identity.clone(),
+                    cluster_id: 7,
+                },
+                followers: Followers::default(),
+            }),
+            moves: moved,
+            lock: Box::new(move || id),
+            circle: None,
+            contact: Contact::default(),
+        };
+        let led = CancellationToken::new();
+        let elected = elector.run(led.clone());
+        tasks.spawn("election", async move { Ok(elected.await?) });
+        tasks.spawn("leadership", leadership::run(leader, office, stop.clone(), led));
+        tasks.spawn("watch hub", running.hub.clone().run(stop.clone()));
+        let store = Api {
+            state: running.state,
+            sequencer: running.sequencer,
+            elsewhere: Elsewhere::new(role.clone()),
+            limits: Limits {
+                txn_ops: 128,
+                request_bytes: 1_572_864,
+                key_bytes: 30_000,
+            },
+            cluster_id: 7,
+            member_id: id,
+        };
+        let kv = KvService {
+            store,
+            stop: stop.clone(),
+        };
+        Self {
+            kv,
+            roles: role,
+            tasks,
+            stop,
+            _moves: moves,
+        }
+    }
+
+    /// Reads the counter: its value, and the revision that set it.
+    async fn read(&self) -> Option<(i64, i64)> {
+        let range = pb::RangeRequest {
+            key: Bytes::from_static(KEY),
+            ..Default::default()
+        };
+        // A member that does not lead for long says so.
+        let answer = self.kv.range(Ask::new(range)).await.ok()?.into_inner();
+        Some(answer.kvs.first().map_or((0, 0), |kv| {
+            (
+                std::str::from_utf8(&kv.value).unwrap().parse().unwrap(),
+                kv.mod_revision,
+            )
+        }))
+    }
+
+    /// Adds one if nobody has since; answers with the revision of that, if it is sure.
+    async fn add(&self, (value, revision): (i64, i64)) -> Result<Option<i64>, tonic::Status> {
+        let put = pb::PutRequest {
+            key: Bytes::from_static(KEY),
+            value: (value + 1).to_string().into(),
+            ..Default::default()
+        };
+        let txn = pb::TxnRequest {
+            compare: vec![pb::Compare {
+                result: pb::compare::CompareResult::Equal.into(),
+                target: pb::compare::CompareTarget::Mod.into(),
+                key: Bytes::from_static(KEY),
+                target_union: Some(pb::compare::TargetUnion::ModRevision(revision)),
+                ..Default::default()
+            }],
+            success: vec![pb::RequestOp {
+                request: Some(pb::request_op::Request::RequestPut(put)),
+            }],
+            failure: Vec::new(),
+        };
+        let answer = self.kv.txn(Ask::new(txn)).await?.into_inner();
+        Ok(answer.succeeded.then(|| answer.header.unwrap().revision))
+    }
+}
+
+const KEY: &[u8] = b"counter";
+
+/// How often the lead must have changed.
+const CHANGES: usize = 8;
+
+/// What clients know.
+#[derive(Default)]
+struct Known {
+    /// The newest revision that was acknowledged.
+    newest: AtomicI64,
+    /// Additions of unknown outcome.
+    unknown: AtomicI64,
+    enough: AtomicBool,
+}
+
+/// Adds as long as it takes; answers with the revisions that were acknowledged.
+async fn writer(member: Arc<Member>, known: Arc<Known>) -> Vec<i64> {
+    let mut acknowledged = Vec::new();
+    while !known.enough.load(Ordering::Relaxed) {
+        let Some(seen) = member.read().await else { continue };
+        match member.add(seen).await {
+            Ok(Some(revision)) => {
+                known.newest.fetch_max(revision, Ordering::SeqCst);
+                acknowledged.push(revision);
+            }
+            Ok(None) => {}
+            Err(_) => {
+                known.unknown.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+    acknowledged
+}
+
+/// Reads as long as it takes; answers with how often it did.
+async fn reader(member: Arc<Member>, known: Arc<Known>) -> usize {
+    let mut reads = 0;
+    while !known.enough.load(Ordering::Relaxed) {
+        let newest = known.newest.load(Ordering::SeqCst);
+        if let Some((value, revision)) = member.read().await {
+            assert!(
+                revision >= newest,
+                "a stale read: {value} at {revision}, when {newest} was acknowledged"
+            );
+            reads += 1;
+        }
+        tokio::task::yield_now().await;
+    }
+    reads
+}
+
+/// Waits until the lead has changed often enough.
+async fn changes(members: &[Arc<Member>]) {
+    let mut last = None;
+    let mut changes = 0;
+    while changes < CHANGES {
+        for (at, member) in members.iter().enumerate() {
+            if last != Some(at) && matches!(&*member.roles.borrow(), Role::Leading(_)) {
+                last = Some(at);
+                changes += 1;
+            }
+        }
+        let waits = members.iter().map(|member| {
+            let mut roles = member.roles.clone();
+            roles.mark_unchanged();
+            Box::pin(async move { roles.changed().await.unwrap() })
+        });
+        futures::future::select_all(waits).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_with_different_locks_lose_no_write_and_answer_no_stale_read() {
+    let (log, rows) = (MemLog::keeping(is_barrier), MemRows::new());
+    let mut members = Vec::new();
+    for id in [1, 2] {
+        members.push(Arc::new(Member::start(id, log.clone(), rows.clone()).await));
+    }
+    let known = Arc::new(Known::default());
+    let mut writers = tokio::task::JoinSet::new();
+    let mut readers = tokio::task::JoinSet::new();
+    for member in &members {
+        writers.spawn(writer(member.clone(), known.clone()));
+        readers.spawn(reader(member.clone(), known.clone()));
+    }
+    let changed = tokio::time::timeout(Duration::from_secs(120), changes(&members));
+    tokio::select! {
+        changed = changed => changed.expect("the lead changes"),
+        Some(failed) = readers.join_next() => panic!("a reader ended: {failed:?}"),
+    }
+    known.enough.store(true, Ordering::Relaxed);
+    let acknowledged: Vec<i64> = writers.join_all().await.into_iter().flatten().collect();
+    let reads: usize = readers.join_all().await.into_iter().sum();
+    let (value, revision) = loop {
+        if let Some(read) = members[0].read().await {
+            break read;
+        }
+    };
+    let (count, unknown) = (acknowledged.len(), known.unknown.load(Ordering::Relaxed));
+    eprintln!("{count} additions, {unknown} of unknown outcome, {reads} reads");
+    let distinct: BTreeSet<i64> = acknowledged.iter().copied().collect();
+    assert_eq!(distinct.len(), count, "two additions at one revision");
+    let count = i64::try_from(count).unwrap();
+    assert!(
+        (count..=count + unknown).contains(&value),
+        "{value} after {count} additions, and {unknown} that may have happened"
+    );
+    assert_eq!(revision, value + 1, "revisions are dense");
+    assert!(count > 100 && reads > 100, "{count} additions, {reads} reads");
+    for member in members {
+        member.stop.cancel();
+        let member = Arc::into_inner(member).expect("the clients are gone");
+        drop(member.kv);
+        member.tasks.join().await.unwrap();
+    }
+}
