@@ -7,6 +7,7 @@ pub mod election;
 pub mod elsewhere;
 pub mod health;
 pub mod kv;
+pub mod leaderless;
 pub mod lease;
 pub mod lock;
 pub mod maintenance;

@@ -17,6 +17,7 @@ pub use gate::{Gate, Secure};
 
 mod gate;
 mod health;
+pub mod leader;
 
 /// What health checks ask of the store. Errors are etcd's texts.
 #[tonic::async_trait]

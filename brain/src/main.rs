@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     process::run(|config| async move {
         match &config.storage {
             Storage::Embedded => embedded::run(&config).await,
-            Storage::Tikv(options) => tikv::run(&config, options.clone()).await,
+            Storage::Tikv(options) => Box::pin(tikv::run(&config, options.clone())).await,
         }
     })
 }

@@ -33,6 +33,9 @@ use crate::watch::{History, Hub};
 use leadership::Move;
 use peer::{Followers, PeerService};
 
+pub mod circle;
+pub mod contact;
+pub mod discovery;
 pub mod follow;
 pub mod leadership;
 pub mod lock;
@@ -87,7 +90,7 @@ pub fn services<H: History, R: Rows>(config: &Config, member: Member<H, R>) -> S
             cluster_id: api.cluster_id,
             member_id: api.member_id,
             raft_term: api.state.epoch_cell(),
-            has_leader,
+            has_leader: has_leader.clone(),
             stop: leave.clone(),
         },
     );
@@ -106,6 +109,7 @@ pub fn services<H: History, R: Rows>(config: &Config, member: Member<H, R>) -> S
         min_ttl: config.min_lease_ttl(),
         stop: leave.clone(),
         metrics: metrics.clone(),
+        has_leader: Some(has_leader.clone()),
     });
     let kv = Arc::new(KvService {
         store: api.clone(),
@@ -144,6 +148,7 @@ pub fn services<H: History, R: Rows>(config: &Config, member: Member<H, R>) -> S
         routes: routes.routes(),
         health: Arc::new(StoreHealth(api.clone())),
         metrics,
+        has_leader: Some(has_leader),
     }
 }
 
@@ -172,6 +177,7 @@ pub fn peer_services<R: Rows>(
         min_ttl: config.min_lease_ttl(),
         stop: stop.clone(),
         metrics,
+        has_leader: None,
     };
     let maintenance = MaintenanceService {
         store: here.clone(),

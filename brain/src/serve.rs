@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use axum::Router;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -69,6 +70,8 @@ pub struct Services {
     pub health: Arc<dyn Health>,
     /// What is counted, and shown on `/metrics`.
     pub metrics: Arc<Metrics>,
+    /// Whether there is a leader, for clients that want to be told; `None` where nobody is.
+    pub has_leader: Option<tokio::sync::watch::Receiver<bool>>,
 }
 
 impl std::fmt::Debug for Services {
@@ -129,6 +132,15 @@ impl Server {
         Self::bind_urls(urls, &config.peer_tls, config)
     }
 
+    /// Binds where plain HTTP tells who leads, if it is to.
+    ///
+    /// # Errors
+    /// As [`Server::bind`].
+    pub fn bind_leader(config: &Config) -> anyhow::Result<Server> {
+        let urls = config.leader_http.iter().map(|url| (url, Purpose::Metrics)).collect();
+        Self::bind_urls(urls, &config.client_tls, config)
+    }
+
     /// The URLs that are listened on, with the ports that were taken.
     ///
     /// # Errors
@@ -155,25 +167,50 @@ impl Server {
             routes,
             health,
             metrics,
+            has_leader,
         } = services;
+        let edge = Edge {
+            grpc: Some(routes.prepare().into_axum_router()),
+            http: Some(http::routes(health, Arc::clone(&metrics))),
+            gate: Some(Gate::new(self.config.browsers.clone())),
+            has_leader,
+            metrics: metrics.grpc.clone(),
+        };
+        self.serve(edge, &metrics, (leave, stop, grace), tasks);
+    }
+
+    /// As [`Server::start`], without gRPC, and without waiting for anybody in the end.
+    pub fn start_http(self, http: Router, metrics: &Metrics, stop: &CancellationToken, tasks: &mut Tasks) {
+        let edge = Edge {
+            grpc: None,
+            http: Some(http),
+            gate: None,
+            has_leader: None,
+            metrics: metrics.grpc.clone(),
+        };
+        self.serve(edge, metrics, (stop, stop, Duration::ZERO), tasks);
+    }
+
+    fn serve(
+        self,
+        edge: Edge,
+        metrics: &Metrics,
+        (leave, stop, grace): (&CancellationToken, &CancellationToken, Duration),
+        tasks: &mut Tasks,
+    ) {
         if let Some(tls) = &self.tls {
             let follow = Arc::clone(tls).follow(RELOAD_INTERVAL, metrics.tls.clone(), stop.clone());
             tasks.spawn("certificates", follow);
         }
         let mut ports = JoinSet::new();
-        let grpc = routes.prepare().into_axum_router();
-        let http = http::routes(health, Arc::clone(&metrics));
-        let gate = Gate::new(self.config.browsers.clone());
         let clients = Room::new(client_room(), HANDSHAKES);
         let probes = Room::new(PROBES, PROBES);
         let builder = builder(self.config.limits.max_concurrent_streams, self.config.keepalive);
         for (listener, purpose) in self.listeners {
-            let edge = Edge {
-                grpc: matches!(purpose, Purpose::Both | Purpose::Grpc).then(|| grpc.clone()),
-                http: (purpose != Purpose::Grpc).then(|| http.clone()),
-                gate: (purpose != Purpose::Metrics).then(|| gate.clone()),
-                metrics: metrics.grpc.clone(),
-            };
+            let mut edge = edge.clone();
+            edge.grpc.take_if(|_| !matches!(purpose, Purpose::Both | Purpose::Grpc));
+            edge.http.take_if(|_| purpose == Purpose::Grpc);
+            edge.gate.take_if(|_| purpose == Purpose::Metrics);
             let is_probes = purpose == Purpose::Metrics;
             let auth = if is_probes {
                 ClientAuth::Never

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use async_stream::try_stream;
 use futures::Stream;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::leaderless::{is_required, lost};
 use super::status::Error;
 use super::store::Store;
 use crate::lease::MAX_TTL;
@@ -29,6 +31,8 @@ pub struct LeaseService<R: Rows> {
     pub stop: CancellationToken,
     /// Counts renewals.
     pub metrics: Arc<Metrics>,
+    /// Whether there is a leader, for streams of clients that want to be told; `None` for other members.
+    pub has_leader: Option<watch::Receiver<bool>>,
 }
 
 #[tonic::async_trait]
@@ -69,6 +73,8 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         &self,
         request: Request<Streaming<pb::LeaseKeepAliveRequest>>,
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
+        let told = is_required(request.metadata().as_ref());
+        let has_leader = self.has_leader.clone().filter(|_| told);
         let mut requests = request.into_inner();
         let (store, metrics, stop) = (self.store.clone(), self.metrics.clone(), self.stop.clone());
         let answers = try_stream! {
@@ -76,9 +82,13 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
                 let request = tokio::select! {
                     request = requests.message() => request,
                     () = stop.cancelled() => Err(Error::Stopped.into()),
+                    () = lost(has_leader.clone()) => Err(Error::NoLeader.into()),
                 }?;
                 let Some(request) = request else { break };
-                let answer = keep_alive(&store, request).await?;
+                let answer = tokio::select! {
+                    answer = keep_alive(&store, request) => answer,
+                    () = lost(has_leader.clone()) => Err(Error::NoLeader.into()),
+                }?;
                 if answer.ttl > 0 {
                     metrics.lease.renewed.inc();
                 }

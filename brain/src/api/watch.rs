@@ -18,11 +18,12 @@ use std::time::Duration;
 use futures::Stream;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::warn;
 
 use self::session::Session;
+use super::leaderless::is_required;
+use super::status::Error;
 use crate::mvcc::Revision;
 use crate::pb::etcdserverpb::watch_server::{Watch, WatchServer};
 use crate::pb::etcdserverpb::{ResponseHeader, WatchRequest, WatchResponse};
@@ -124,9 +125,9 @@ impl<H: History> Watch for WatchService<H> {
     type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchResponse, Status>> + Send>>;
 
     async fn watch(&self, request: Request<Streaming<WatchRequest>>) -> Result<Response<Self::WatchStream>, Status> {
-        let leader = requires_leader(request.metadata()).then(|| self.shared.options.has_leader.clone());
+        let leader = is_required(request.metadata().as_ref()).then(|| self.shared.options.has_leader.clone());
         if leader.as_ref().is_some_and(|leader| !*leader.borrow()) {
-            return Err(no_leader());
+            return Err(Error::NoLeader.into());
         }
         let session = Box::new(Session::new(Arc::clone(&self.shared), request.into_inner(), leader));
         let responses = futures::stream::unfold(session, async |mut session| {
@@ -135,16 +136,6 @@ impl<H: History> Watch for WatchService<H> {
         });
         Ok(Response::new(Box::pin(responses)))
     }
-}
-
-fn requires_leader(metadata: &MetadataMap) -> bool {
-    metadata
-        .get("hasleader")
-        .is_some_and(|value| value.as_bytes() == b"true")
-}
-
-fn no_leader() -> Status {
-    Status::unavailable("etcdserver: no leader")
 }
 
 fn stopped() -> Status {

@@ -17,8 +17,12 @@ pub struct Config {
     pub storage: Storage,
     /// Peer URLs of all members by name, this one's included.
     pub initial_cluster: BTreeMap<String, Vec<Url>>,
-    /// Timing of the election over the storage lock: lease duration, renew deadline, retry period.
-    pub election: (Duration, Duration, Duration),
+    /// The domain whose SRV records name all members, instead of [`Config::initial_cluster`].
+    pub discovery: Option<SrvDiscovery>,
+    /// How the members agree on a leader.
+    pub election: ElectionOptions,
+    /// Where plain HTTP tells who leads.
+    pub leader_http: Option<Url>,
     /// Where clients are served. With [`Config::listen_client_http_urls`], gRPC alone.
     pub listen_client_urls: Vec<Url>,
     /// Where HTTP alone is served to clients.
@@ -91,6 +95,48 @@ pub enum Storage {
     Embedded,
     /// In a TiKV cluster.
     Tikv(TikvOptions),
+}
+
+/// Where members are looked up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SrvDiscovery {
+    /// The domain of the records.
+    pub domain: String,
+    /// Behind the service's name, with a dash; none when it is empty.
+    pub name: String,
+}
+
+/// How the members agree on a leader.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ElectionOptions {
+    /// What they compete for.
+    pub lock: ElectionLock,
+    /// How long a leader that does not renew its lock is waited for.
+    pub lease_duration: Duration,
+    /// How long a leader that cannot renew its lock goes on.
+    pub renew_deadline: Duration,
+    /// How often the lock is renewed, and looked at.
+    pub retry_period: Duration,
+}
+
+/// What members compete for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ElectionLock {
+    /// A record in their own storage.
+    Storage,
+    /// A Lease of a Kubernetes cluster.
+    Lease(LeaseOptions),
+}
+
+/// Which Lease, and how its API server is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseOptions {
+    /// Leads to the API server; none means that of the cluster whose pod this is.
+    pub kubeconfig: Option<PathBuf>,
+    /// Its namespace; none means that of the kubeconfig or the pod.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
 }
 
 /// How a TiKV cluster is reached.

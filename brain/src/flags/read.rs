@@ -10,7 +10,9 @@ use super::table::Flag;
 use super::url::Url;
 use super::{Given, go_bool};
 
+mod election;
 mod gates;
+mod members;
 mod storage;
 mod tls;
 
@@ -35,9 +37,11 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         listen_peer_urls: values.bind_urls("listen-peer-urls")?,
         advertise_client_urls: advertised(&values, &listen_client_urls)?,
         listen_client_urls,
-        initial_cluster: storage::cluster(&values, &name, &storage)?,
+        initial_cluster: members::cluster(&values, &name, &storage)?,
+        discovery: members::discovery(&values, &storage)?,
         initial_advertise_peer_urls: values.urls("initial-advertise-peer-urls")?,
-        election: storage::election(&values)?,
+        election: election::read(&values, &storage)?,
+        leader_http: election::leader_http(&values)?,
         initial_cluster_token: values.text("initial-cluster-token").to_owned(),
         client_tls: tls::client(&values)?,
         peer_tls: tls::peer(&values)?,

@@ -100,7 +100,8 @@ const fn text(name: &'static str, default: &'static str, group: Group, treatment
     }
 }
 
-const NO_DISCOVERY: Treatment = Treatment::Refused("there is no discovery: a member needs no others to start");
+const NO_DISCOVERY: Treatment =
+    Treatment::Refused("there is no discovery service: name the members by --initial-cluster or --discovery-srv");
 
 use Group::{Auth, Clustering, Experimental, Logging, Member, Monitoring, Other, Security, Storage, Tuning, Unsafe};
 use Treatment::{Gate, Idle, Refused, Renamed, Works};
@@ -145,9 +146,14 @@ pub(super) const FLAGS: &[Flag] = &[
     text("tikv-key-prefix", "kubebrain", Storage, Works("what all keys of this cluster begin with; no two clusters on one TiKV may share it")),
     text("tikv-gc-interval", "0s", Storage, Works("how often this cluster moves TiKV's GC safe point; 0 means that somebody else does")),
     text("tikv-gc-window", "10m", Storage, Works("how old a version gets before TiKV's GC takes it")),
-    text("election-lease-duration", "2s", Storage, Works("how long a leader that does not renew its lock is waited for")),
-    text("election-renew-deadline", "1.5s", Storage, Works("how long a leader that cannot renew its lock goes on")),
-    text("election-retry-period", "400ms", Storage, Works("how often the lock is renewed, and looked at")),
+    text("election", "storage", Storage, Works("what members on TiKV compete for to lead: storage, a record in their own storage; or lease, a Lease of a Kubernetes cluster other than one that is stored here")),
+    text("election-lease-duration", "", Storage, Works("how long a leader that does not renew its lock is waited for [default: 2s, with --election lease 15s]")),
+    text("election-renew-deadline", "", Storage, Works("how long a leader that cannot renew its lock goes on [default: 1.5s, with --election lease 10s]")),
+    text("election-retry-period", "", Storage, Works("how often the lock is renewed, and looked at [default: 400ms, with --election lease 2s]")),
+    text("lease-namespace", "", Storage, Works("namespace of the Lease [default: that of the pod or the kubeconfig]")),
+    text("lease-name", "", Storage, Works("name of the Lease")),
+    text("lease-kubeconfig", "", Storage, Works("path of the kubeconfig that leads to the API server of the Lease [default: the API server of the cluster that this is a pod of]")),
+    text("leader-http", "", Member, Works("host:port on which plain HTTP tells who leads, as the leader-elector sidecar does on 0.0.0.0:4040")),
     text("initial-advertise-peer-urls", "http://localhost:2380", Clustering, Works("comma-separated peer URLs told to others")),
     text("initial-cluster", "", Clustering, Works("comma-separated <name>=<peer URL> pairs of all members; for embedded storage only this member itself [default: <name>=<initial-advertise-peer-urls>]")),
     text("initial-cluster-state", "new", Clustering, Works("new or existing")),
@@ -169,8 +175,8 @@ pub(super) const FLAGS: &[Flag] = &[
     text("discovery-password", "", Clustering, NO_DISCOVERY),
     text("discovery-fallback", "exit", Clustering, NO_DISCOVERY),
     text("discovery-proxy", "", Clustering, NO_DISCOVERY),
-    text("discovery-srv", "", Clustering, NO_DISCOVERY),
-    text("discovery-srv-name", "", Clustering, NO_DISCOVERY),
+    text("discovery-srv", "", Clustering, Works("domain whose SRV records _etcd-server-ssl._tcp and _etcd-server._tcp name the members on TiKV, instead of --initial-cluster; a member is called as the first label of its host name")),
+    text("discovery-srv-name", "", Clustering, Works("suffix of the SRV records' service, behind a dash: _etcd-server-<name>._tcp")),
     bool("strict-reconfig-check", "true", Clustering, Idle("members are not added or removed by request")),
     bool("pre-vote", "true", Clustering, Idle("there is no raft election")),
     text("auto-compaction-retention", "0", Clustering, Works("what automatic compaction keeps: a duration (a bare number is hours) or a number of revisions; 0 means no automatic compaction")),

@@ -5,6 +5,8 @@ use std::time::Duration;
 use super::table::{FLAGS, Flag, Kind, Treatment};
 use super::*;
 
+mod members;
+
 fn ask(line: &str, env: &[(&str, &str)]) -> Result<Asked, String> {
     let args: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
     let env: Vec<(OsString, OsString)> = env.iter().map(|(name, value)| (name.into(), value.into())).collect();

@@ -7,7 +7,7 @@ use brain::cell::mem::MemCell;
 use brain::data_dir::{DataDir, Identity};
 use brain::flags::Config;
 use brain::log::{FileLog, SyncObserver};
-use brain::member::lock::StorageLock;
+use brain::member::lock::{AnyLock, StorageLock};
 use brain::metrics::Metrics;
 use brain::rows::fjall::FjallRows;
 use brain::serve::Server;
@@ -34,7 +34,7 @@ pub(crate) async fn run(config: &Config) -> anyhow::Result<()> {
         log,
         rows,
         // The directory's lock shuts out everybody else: the record need not outlive the process, nor be seen by another.
-        lock: StorageLock::new(MemCell::new(), "data directory"),
+        lock: AnyLock::Storage(StorageLock::new(MemCell::new(), "data directory")),
         timing: ElectionConfig::lease(ElectionConfig::unique(&config.name)),
         space: DiskSpace::new(dir.path(), quota)?,
         ids: Ids {

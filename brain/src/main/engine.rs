@@ -1,15 +1,16 @@
 //! What storage engines bring to a member, whichever it is.
 
 use brain::flags::{Config, Quota};
+use brain::member::lock::AnyLock;
 use brain::member::peers::Peers;
 use brain::serve::Server;
 use election::Config as ElectionConfig;
 
 /// What an engine brings.
-pub(crate) struct Engine<L, R, K, Q> {
+pub(crate) struct Engine<L, R, C, Q> {
     pub(crate) log: L,
     pub(crate) rows: R,
-    pub(crate) lock: K,
+    pub(crate) lock: AnyLock<C>,
     pub(crate) timing: ElectionConfig,
     pub(crate) space: Q,
     pub(crate) ids: Ids,

@@ -8,11 +8,17 @@ use brain::api::elsewhere::{Elsewhere, Role};
 use brain::api::health::StoreHealth;
 use brain::api::request::Limits;
 use brain::api::store::Store;
+use brain::cell::Cell;
+use brain::feed::Feed;
 use brain::flags::{AutoCompaction, Config};
+use brain::http;
 use brain::log::Log;
+use brain::member::contact::{self, Contact};
 use brain::member::follow::Follower;
 use brain::member::leadership::{self, Cluster, Office};
+use brain::member::lock::AnyLock;
 use brain::member::peer::Followers;
+use brain::member::peers::name_of;
 use brain::member::{self, Member};
 use brain::metrics::Metrics;
 use brain::mvcc::auto_compact::{self, Retention};
@@ -23,7 +29,7 @@ use brain::serve::{Server, Services};
 use brain::store;
 use brain::tasks::Tasks;
 use brain::watch;
-use election::{Elector, Lock};
+use election::{Config as ElectionConfig, Elector, Handle as Election, Standing};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -33,10 +39,10 @@ use crate::engine::Engine;
 const GRACE: Duration = Duration::from_secs(15);
 
 /// Serves a store until the end.
-pub(crate) async fn serve<L: Log, R: Rows, K: Lock, Q: Space + Clone>(
+pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
     config: &Config,
     server: Server,
-    engine: Engine<L, R, K, Q>,
+    engine: Engine<L, R, C, Q>,
     metrics: Arc<Metrics>,
     mut tasks: Tasks,
     stop: CancellationToken,
@@ -57,6 +63,10 @@ pub(crate) async fn serve<L: Log, R: Rows, K: Lock, Q: Space + Clone>(
         lease: if lone { Duration::ZERO } else { timing.lease_duration },
     };
     let (running, leader) = store::open((log.clone(), rows.clone()), options, &metrics, space).await?;
+    let circle = lock.circle();
+    if let Some(circle) = &circle {
+        circle.check_before(&running.state).await?;
+    }
     let (roles, mut role) = tokio::sync::watch::channel(Role::Nobody);
     let (moves, moved) = mpsc::channel(1);
     let members = Members::new([member::describe(config, ids.member)]);
@@ -67,12 +77,13 @@ pub(crate) async fn serve<L: Log, R: Rows, K: Lock, Q: Space + Clone>(
         identity: timing.identity.clone(),
         cluster_id: ids.cluster,
     };
-    let renew_deadline = timing.renew_deadline;
-    let (elector, election) = Elector::new(lock, timing)?;
     let (peer_server, peers) = peers.unzip();
+    let contact = Contact::default();
+    // The lock is needed until nobody leads here any more; peers are answered as long.
+    let led = CancellationToken::new();
     let office = Office {
-        election,
-        renew_deadline,
+        renew_deadline: timing.renew_deadline,
+        election: compete(config, (lock.clone(), timing), (&metrics, &led, &mut tasks))?,
         roles,
         cluster: peers.map(|peers| Cluster {
             peers,
@@ -80,13 +91,10 @@ pub(crate) async fn serve<L: Log, R: Rows, K: Lock, Q: Space + Clone>(
             followers: followers.clone(),
         }),
         moves: moved,
+        lock: Box::new(move || lock.id()),
+        circle,
+        contact: contact.clone(),
     };
-    // The lock is needed until nobody leads here any more; peers are answered as long.
-    let led = CancellationToken::new();
-    tasks.spawn("election", {
-        let led = led.clone();
-        async move { Ok(elector.run(led).await?) }
-    });
     tasks.spawn("leadership", leadership::run(leader, office, stop.clone(), led.clone()));
     tasks.spawn("watch hub", running.hub.clone().run(stop.clone()));
     let api = Store {
@@ -102,11 +110,7 @@ pub(crate) async fn serve<L: Log, R: Rows, K: Lock, Q: Space + Clone>(
     process::follow_signals(&leave, &stop, &mut tasks)?;
     if let Some(peer_server) = peer_server {
         let told = (running.feed.clone(), members.clone(), followers);
-        let services = Services {
-            routes: member::peer_services(config, api.clone(), told, (metrics.clone(), led.clone())),
-            health: Arc::new(StoreHealth(api.clone())),
-            metrics: metrics.clone(),
-        };
+        let services = for_peers(config, &api, told, (&metrics, &led));
         peer_server.start(services, &led, &led, GRACE, &mut tasks);
     }
     let leads = role.wait_for(|role| !matches!(role, Role::Nobody));
@@ -123,7 +127,9 @@ pub(crate) async fn serve<L: Log, R: Rows, K: Lock, Q: Space + Clone>(
         let compaction = auto_compact::run(retention, api.sequencer.clone(), move || state.view().revision, stop);
         tasks.spawn("automatic compaction", compaction);
     }
-    let (_leader, has_leader) = tokio::sync::watch::channel(true);
+    let (shown, has_leader) = tokio::sync::watch::channel(true);
+    let contact = contact::run(contact, role, config.election_timeout, shown, stop.clone());
+    tasks.spawn("contact", contact);
     let member = Member {
         store: api,
         hub: running.hub,
@@ -140,6 +146,47 @@ pub(crate) async fn serve<L: Log, R: Rows, K: Lock, Q: Space + Clone>(
     server.start(services, &leave, &stop, GRACE, &mut tasks);
     process::ready(&urls);
     tasks.join().await
+}
+
+/// Begins to compete until `led` ends, and to tell who leads where it is to be told.
+fn compete<C: Cell>(
+    config: &Config,
+    (lock, timing): (AnyLock<C>, ElectionConfig),
+    (metrics, led, tasks): (&Metrics, &CancellationToken, &mut Tasks),
+) -> anyhow::Result<Election> {
+    let (elector, election) = Elector::new(lock, timing)?;
+    let running = elector.run(led.clone());
+    tasks.spawn("election", async move { Ok(running.await?) });
+    if config.leader_http.is_some() {
+        let told = Server::bind_leader(config)?;
+        let leader = leader_name(config.name.clone(), election.watch());
+        told.start_http(http::leader::routes(leader), metrics, led, tasks);
+    }
+    Ok(election)
+}
+
+/// What peers are answered with.
+fn for_peers<R: Rows>(
+    config: &Config,
+    api: &Store<R>,
+    told: (Feed, Members, Followers),
+    (metrics, led): (&Arc<Metrics>, &CancellationToken),
+) -> Services {
+    Services {
+        routes: member::peer_services(config, api.clone(), told, (metrics.clone(), led.clone())),
+        health: Arc::new(StoreHealth(api.clone())),
+        metrics: metrics.clone(),
+        has_leader: None,
+    }
+}
+
+/// The leader's name, by the last record that the elector saw.
+fn leader_name(own: String, standing: tokio::sync::watch::Receiver<Standing>) -> http::leader::Leader {
+    Arc::new(move || match &*standing.borrow() {
+        Standing::Leading(_) => own.clone(),
+        Standing::Following { leader } => name_of(leader).to_owned(),
+        Standing::NoLeader => String::new(),
+    })
 }
 
 /// What requests may be.

@@ -5,18 +5,19 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use brain::cell::{Cell as _, Swap};
-use brain::flags::{Config, TikvOptions};
+use brain::flags::{Config, ElectionLock, LeaseOptions, TikvOptions};
 use brain::log::TikvLog;
 use brain::log::frame::is_barrier;
-use brain::member::lock::StorageLock;
-use brain::member::peers::Peers;
+use brain::member::discovery::Discovery;
+use brain::member::lock::{AnyLock, StorageLock};
+use brain::member::peers::{Book, Peers};
 use brain::metrics::Metrics;
 use brain::rows::TikvRows;
 use brain::sequencer::Space;
 use brain::serve::Server;
 use brain::tasks::Tasks;
-use brain::tikv::{ConnectError, Gc, Keeper, Tikv};
-use election::Config as ElectionConfig;
+use brain::tikv::{ConnectError, Gc, Keeper, Tikv, TikvCell};
+use election::{Config as ElectionConfig, LeaseLock};
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::{Engine, Ids, quota};
@@ -30,29 +31,22 @@ pub(crate) async fn run(config: &Config, options: TikvOptions) -> anyhow::Result
     let server = Server::bind(config)?;
     let peer_server = Server::bind_peers(config)?;
     let metrics = Arc::new(Metrics::new(config.extensive_metrics));
-    let peers = Peers::new(
-        config.initial_cluster.clone(),
-        config.peer_tls.clone(),
-        config.initial_cluster_token.clone(),
-    );
+    let book = match &config.discovery {
+        Some(discovery) => Book::Srv(Box::new(Discovery::new(discovery)?)),
+        None => Book::Fixed(config.initial_cluster.clone()),
+    };
+    let peers = Peers::new(book, config.peer_tls.clone(), config.initial_cluster_token.clone());
     let stop = CancellationToken::new();
     let mut tasks = Tasks::new(stop.clone());
     let (tikv, keeper) = connect(&options).await?;
     tasks.spawn("TiKV", keeper.run(stop.clone()));
     let cluster = claim(&tikv, &config.initial_cluster_token).await?;
-    let (lease_duration, renew_deadline, retry_period) = config.election;
-    let storage = ElectionConfig::storage(ElectionConfig::unique(&config.name));
+    let (lock, timing) = lock(config, &tikv).await?;
     let engine = Engine {
         log: TikvLog::keeping(tikv.clone(), is_barrier),
         rows: TikvRows::new(tikv.clone()),
-        lock: StorageLock::new(tikv.cell("leader"), "TiKV"),
-        timing: ElectionConfig {
-            lease_duration,
-            renew_deadline,
-            retry_period,
-            call_timeout: storage.call_timeout.min(renew_deadline / 2),
-            ..storage
-        },
+        lock,
+        timing,
         space: QuotaSpace(quota(config)),
         ids: Ids {
             cluster,
@@ -61,6 +55,39 @@ pub(crate) async fn run(config: &Config, options: TikvOptions) -> anyhow::Result
         peers: Some((peer_server, peers)),
     };
     serve(config, server, engine, metrics, tasks, stop).await
+}
+
+/// What is competed for, and how long everything lasts.
+async fn lock(config: &Config, tikv: &Tikv) -> anyhow::Result<(AnyLock<TikvCell>, ElectionConfig)> {
+    let options = &config.election;
+    let identity = ElectionConfig::unique(&config.name);
+    let defaults = match options.lock {
+        ElectionLock::Storage => ElectionConfig::storage(identity),
+        ElectionLock::Lease(_) => ElectionConfig::lease(identity),
+    };
+    let timing = ElectionConfig {
+        lease_duration: options.lease_duration,
+        renew_deadline: options.renew_deadline,
+        retry_period: options.retry_period,
+        call_timeout: defaults.call_timeout.min(options.renew_deadline / 2),
+        ..defaults
+    };
+    let LeaseOptions {
+        kubeconfig,
+        namespace,
+        name,
+    } = match &options.lock {
+        ElectionLock::Lease(lease) => lease,
+        ElectionLock::Storage => {
+            return Ok((AnyLock::Storage(StorageLock::new(tikv.cell("leader"), "TiKV")), timing));
+        }
+    };
+    // TLS asks for it when several are linked; set before means set well.
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let (kubeconfig, namespace) = (kubeconfig.as_deref(), namespace.as_deref());
+    let lease = LeaseLock::connect(kubeconfig, namespace, name, timing.call_timeout).await;
+    let lease = Box::new(lease.context("--election lease")?);
+    Ok((AnyLock::Lease(lease), timing))
 }
 
 /// Connects, however long it takes until TiKV is there.

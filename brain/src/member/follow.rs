@@ -8,6 +8,7 @@ use prost::Message;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tonic::transport::Channel;
 
+use super::contact::Contact;
 use super::peer::superseded_of;
 use crate::api::cluster::Members;
 use crate::api::elsewhere::{Leader as Way, Reads, Role};
@@ -47,18 +48,16 @@ pub struct Follower {
 }
 
 impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
-    /// Keeps up by the log alone, for as long as this is polled. May be dropped at any time.
+    /// Keeps up by the log alone, until `end` or without one, and notes when it was read: once at least. May be dropped
+    /// at any time.
     ///
     /// # Errors
     /// When log or rows are damaged.
-    pub async fn tail(&mut self) -> anyhow::Result<()> {
-        let mut look = interval(LOOK);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    pub async fn tail(&mut self, contact: &Contact, end: Option<Instant>) -> anyhow::Result<()> {
         let mut rows = Instant::now();
         loop {
-            look.tick().await;
             match self.catch_up(Slot::FIRST).await {
-                Ok(()) => {}
+                Ok(()) => contact.note(),
                 Err(error) if is_damage(&error) => return Err(error),
                 Err(error) => tracing::debug!(error = format!("{error:#}"), "cannot read the log"),
             }
@@ -67,6 +66,14 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
                 if let Err(error) = self.refresh().await {
                     tracing::debug!(error = format!("{error:#}"), "cannot read the rows");
                 }
+            }
+            let next = Instant::now() + LOOK;
+            match end {
+                Some(end) if end <= next => {
+                    tokio::time::sleep_until(end).await;
+                    return Ok(());
+                }
+                _ => tokio::time::sleep_until(next).await,
             }
         }
     }

@@ -5,17 +5,20 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bytes::Bytes;
 use election::{HandOverError, Handle as Election, Moment, Standing, Term};
+use rand::RngExt as _;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use super::circle::{Circle, Circular};
+use super::contact::Contact;
 use super::follow::{Follower, is_damage};
 use super::peer::Followers;
 use super::peers::{Peers, name_of};
 use crate::api::elsewhere::{Right, Role};
 use crate::api::status::Error;
-use crate::leader::{Ended, Leader};
+use crate::leader::{Claim, Ended, Leader, Told};
 use crate::log::frame::Frame;
 use crate::log::{Log, Slot};
 use crate::rows::Rows;
@@ -24,6 +27,9 @@ use crate::state::State;
 
 /// How long to read the log before a leader that could not be followed is dialled again.
 const REDIAL: Duration = Duration::from_millis(100);
+
+/// Longer than any election: a leader that cannot be followed for so long is a matter for a human.
+const STUCK: Duration = Duration::from_secs(60);
 
 /// How often a leader looks whether its lock was renewed.
 const LOOK: Duration = Duration::from_millis(50);
@@ -63,6 +69,12 @@ pub struct Office {
     pub cluster: Option<Cluster>,
     /// Requests to move the lead.
     pub moves: mpsc::Receiver<Move>,
+    /// Which lock it is: see [`Claim`].
+    pub lock: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// What must not be stored here.
+    pub circle: Option<Circle>,
+    /// Told whenever the log was read.
+    pub contact: Contact,
 }
 
 /// Runs a member until `stop`. `ended` is cancelled when it neither leads nor follows any more: the lock is needed until then.
@@ -99,8 +111,9 @@ impl Office {
                         "another process writes to this store, although its lock is held here"
                     );
                     warn!("a later leader writes, although the lock is held here: do all members use the same lock?");
-                    self.wait(&mut leader, &now, &mut standing, Some(self.renew_deadline), stop)
-                        .await?;
+                    // Long enough for the other one to serve for a while.
+                    let rest = self.renew_deadline.mul_f64(rand::rng().random_range(2.0..4.0));
+                    self.wait(&mut leader, &now, &mut standing, Some(rest), stop).await?;
                 }
             } else {
                 self.wait(&mut leader, &now, &mut standing, None, stop).await?;
@@ -120,7 +133,8 @@ impl Office {
     ) -> anyhow::Result<()> {
         let limit = tokio::time::sleep(limit.unwrap_or(Duration::MAX));
         tokio::pin!(limit);
-        let followed = follow(&self.election, &self.roles, self.cluster.as_ref(), leader, now);
+        let shown = (&self.roles, &self.contact);
+        let followed = follow(&self.election, shown, self.cluster.as_ref(), leader, now);
         tokio::pin!(followed);
         let outcome = loop {
             tokio::select! {
@@ -149,7 +163,8 @@ impl Office {
         };
         let (log, state) = (leader.engine.0.clone(), leader.replica.state().clone());
         let (begun, mut begins) = oneshot::channel();
-        let mut leads = false;
+        let (placed, placing) = oneshot::channel();
+        let (mut leads, mut overtaken) = (false, false);
         let mut standing = self.election.watch();
         let mut moving: Option<Move> = None;
         // A leader that saw nobody end before it may name no other within its first lease: whoever asks waits.
@@ -161,8 +176,14 @@ impl Office {
         let movable = tokio::time::sleep(haunted);
         tokio::pin!(movable);
         let mut may_move = false;
-        let run = leader.term(term.predecessor.ended(), &drain, &lost, begun);
+        let claim = Claim {
+            lock: (self.lock)(),
+            seen: term.predecessor.ended(),
+        };
+        let run = leader.term(claim, &drain, &lost, Told { placed, begun });
         tokio::pin!(run);
+        let circular = circular(self.circle.as_ref(), &state, placing);
+        tokio::pin!(circular);
         let (leader, mut how) = loop {
             tokio::select! {
                 biased;
@@ -186,8 +207,10 @@ impl Office {
                     if leads && self.cluster.is_some() && !lost.is_cancelled() =>
                 {
                     warn!("a later leader has begun");
+                    overtaken = true;
                     lost.cancel();
                 }
+                found = &mut circular => return Err(found.into()),
                 () = &mut movable, if !may_move => may_move = true,
                 Some(asked) = self.moves.recv(), if may_move && !drain.is_cancelled() => {
                     if self.target(asked.target).is_some() {
@@ -206,7 +229,9 @@ impl Office {
             if let Some(asked) = moving.take() {
                 let _gone = asked.reply.send(outcome);
             }
-            how = Ended::Stopped;
+        }
+        if how == Ended::Lost && overtaken {
+            how = Ended::Deposed;
         }
         if let Some(asked) = moving {
             refuse(asked, Error::TimeoutDueToLeaderFail);
@@ -244,10 +269,21 @@ impl Office {
     }
 }
 
+/// Ends when the Lease that is competed for is found in the store, once everything that was stored before is known.
+async fn circular<R: Rows>(circle: Option<&Circle>, state: &State<R>, placed: oneshot::Receiver<()>) -> Circular {
+    if let Some(circle) = circle
+        && placed.await.is_ok()
+        && let Err(circular) = circle.check_leading(state).await
+    {
+        return circular;
+    }
+    std::future::pending().await
+}
+
 /// Keeps up with whoever leads; ends only when data is damaged. May be dropped at any time.
 async fn follow<L: Log, R: Rows, Q: Space + Clone>(
     election: &Election,
-    roles: &watch::Sender<Role>,
+    (roles, contact): (&watch::Sender<Role>, &Contact),
     cluster: Option<&Cluster>,
     leader: &mut Leader<L, R, Q>,
     standing: &Standing,
@@ -256,7 +292,7 @@ async fn follow<L: Log, R: Rows, Q: Space + Clone>(
         (Standing::Following { leader }, Some(cluster)) => Some((cluster, name_of(leader))),
         _ => None,
     };
-    let mut told = false;
+    let (mut told, mut began) = (false, Instant::now());
     loop {
         if let Some((cluster, name)) = known {
             let followed = async {
@@ -268,18 +304,25 @@ async fn follow<L: Log, R: Rows, Q: Space + Clone>(
             roles.send_replace(Role::Nobody);
             match outcome {
                 // It may have named another one.
-                Ok(()) => election.look(),
+                Ok(()) => {
+                    election.look();
+                    began = Instant::now();
+                }
                 Err(error) if is_damage(&error) => return Err(error),
                 Err(error) if is_foreign(&error) && !told => {
                     warn!(leader = name, "the leader belongs to another cluster");
                     told = true;
                 }
+                Err(error) if began.elapsed() > STUCK && !told => {
+                    let error = format!("{error:#}");
+                    warn!(leader = name, error, "whoever holds the lock cannot be followed");
+                    told = true;
+                }
                 Err(error) => debug!(leader = name, error = format!("{error:#}"), "cannot follow the leader"),
             }
         }
-        if let Ok(damaged) = tokio::time::timeout(REDIAL, leader.tail()).await {
-            return damaged;
-        }
+        let redial = known.is_some().then(|| Instant::now() + REDIAL);
+        leader.tail(contact, redial).await?;
     }
 }
 

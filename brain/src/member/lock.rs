@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::cell::{Cell, Swap};
 
+pub use any::{AnyLock, Version};
+
+mod any;
+
 /// A lock in a cell.
 #[derive(Debug, Clone)]
 pub struct StorageLock<C> {

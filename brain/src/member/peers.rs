@@ -1,12 +1,14 @@
 //! The other members: where they are and how they are dialled.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use sha2::{Digest as _, Sha256};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
+use super::discovery::{Discovery, Place};
 use crate::flags::TlsOptions;
 use crate::flags::url::Url;
 
@@ -16,24 +18,38 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// A peer that does not answer a ping for so long is gone: half a lease of the storage lock.
 const PING: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(1));
 
-/// The members that the configuration names, and the certificate that is shown to them.
+/// Where the others are.
+#[derive(Debug, Clone)]
+pub enum Book {
+    /// At these URLs, by name.
+    Fixed(BTreeMap<String, Vec<Url>>),
+    /// Where DNS says.
+    Srv(Box<Discovery>),
+}
+
+/// The other members, and the certificate that is shown to them.
 #[derive(Debug, Clone)]
 pub struct Peers {
-    urls: BTreeMap<String, Vec<Url>>,
+    book: Book,
     tls: TlsOptions,
     token: String,
 }
 
 impl Peers {
-    /// `urls` by name, this member's own included.
+    /// `token` is the cluster's.
     #[must_use]
-    pub fn new(urls: BTreeMap<String, Vec<Url>>, tls: TlsOptions, token: String) -> Self {
-        Self { urls, tls, token }
+    pub fn new(book: Book, tls: TlsOptions, token: String) -> Self {
+        Self { book, tls, token }
     }
 
-    /// Names and peer URLs.
+    /// Names and peer URLs that the configuration has; none when DNS has them.
     pub fn all(&self) -> impl Iterator<Item = (&str, &[Url])> {
-        self.urls.iter().map(|(name, urls)| (name.as_str(), urls.as_slice()))
+        let fixed = match &self.book {
+            Book::Fixed(urls) => Some(urls),
+            Book::Srv(_) => None,
+        };
+        let urls = fixed.into_iter().flatten();
+        urls.map(|(name, urls)| (name.as_str(), urls.as_slice()))
     }
 
     /// The id of a member: the same in every life of it.
@@ -54,13 +70,9 @@ impl Peers {
     /// # Errors
     /// It is not known, cannot be reached, or a certificate does not load.
     pub async fn dial(&self, name: &str) -> anyhow::Result<Channel> {
-        let urls = self
-            .urls
-            .get(name)
-            .with_context(|| format!("--initial-cluster does not name {name:?}"))?;
         let mut failed = anyhow::anyhow!("{name:?} has no peer URL");
-        for url in urls {
-            match self.dial_url(url).await {
+        for (url, host) in self.ways(name).await? {
+            match self.dial_url(&url, host).await {
                 Ok(channel) => return Ok(channel),
                 Err(error) => failed = error.context(format!("dial {url}")),
             }
@@ -68,7 +80,25 @@ impl Peers {
         Err(failed)
     }
 
-    async fn dial_url(&self, url: &Url) -> anyhow::Result<Channel> {
+    /// URLs of a member, and the names that their certificates must have, if others.
+    async fn ways(&self, name: &str) -> anyhow::Result<Vec<(Url, Option<String>)>> {
+        let discovery = match &self.book {
+            Book::Fixed(urls) => {
+                let urls = urls.get(name);
+                let urls = urls.with_context(|| format!("--initial-cluster does not name {name:?}"))?;
+                return Ok(urls.iter().map(|url| (url.clone(), None)).collect());
+            }
+            Book::Srv(discovery) => discovery,
+        };
+        let mut ways = Vec::new();
+        for place in discovery.find(name).await? {
+            let addresses = discovery.addresses(&place).await?;
+            ways.extend(addresses.into_iter().filter_map(|address| way(address, &place)));
+        }
+        Ok(ways)
+    }
+
+    async fn dial_url(&self, url: &Url, host: Option<String>) -> anyhow::Result<Channel> {
         let endpoint = Endpoint::from_shared(url.to_string())?
             .connect_timeout(CONNECT)
             .tcp_nodelay(true)
@@ -77,7 +107,11 @@ impl Peers {
             .initial_connection_window_size(16 << 20)
             .initial_stream_window_size(8 << 20);
         let endpoint = if url.scheme().is_tls() {
-            endpoint.tls_config(self.tls().await?)?
+            let tls = self.tls().await?;
+            endpoint.tls_config(match host {
+                Some(host) => tls.domain_name(host),
+                None => tls,
+            })?
         } else {
             endpoint
         };
@@ -102,6 +136,12 @@ impl Peers {
         }
         Ok(tls)
     }
+}
+
+/// How an address is dialled.
+fn way(address: SocketAddr, place: &Place) -> Option<(Url, Option<String>)> {
+    let url = Url::parse(&format!("{}://{address}", place.scheme())).ok()?;
+    Some((url, Some(place.host.clone())))
 }
 
 /// The name in an election's identity, which is a name and a part that no two lives of a member share.

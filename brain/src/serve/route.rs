@@ -11,11 +11,15 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{Request, Response, StatusCode, Version};
+use tokio::sync::watch;
+use tonic::Status;
 use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo, UdsConnectInfo};
 use tower::{BoxError, Service};
 
 use super::connection::Signs;
 use super::rpc;
+use crate::api::leaderless::refuses;
+use crate::api::status::Error;
 use crate::http::{Gate, Secure};
 use crate::metrics::GrpcMetrics;
 
@@ -28,6 +32,8 @@ pub(super) struct Edge {
     pub(super) http: Option<Router>,
     /// What stands before HTTP, if anything does.
     pub(super) gate: Option<Gate>,
+    /// Whether there is a leader, if clients of gRPC are told.
+    pub(super) has_leader: Option<watch::Receiver<bool>>,
     pub(super) metrics: GrpcMetrics,
 }
 
@@ -92,6 +98,11 @@ where
             (true, Some(grpc), _) => {
                 let in_flight = edge.metrics.start(request.uri().path());
                 let uri = request.uri().clone();
+                let has_leader = edge.has_leader.as_ref();
+                if has_leader.is_some_and(|has_leader| refuses(request.headers(), has_leader)) {
+                    let refusal = async { Ok(Status::from(Error::NoLeader).into_http()) };
+                    return Box::pin(rpc::answer(refusal, uri, in_flight));
+                }
                 Box::pin(rpc::answer(grpc.call(request), uri, in_flight))
             }
             (true, None, _) => {

@@ -76,6 +76,7 @@ impl Running {
         let mut routes = Routes::builder();
         routes.add_service(probes.max_decoding_message_size(64));
         let services = Services {
+            has_leader: None,
             routes: routes.routes(),
             health: store,
             metrics: Arc::clone(&metrics),

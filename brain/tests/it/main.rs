@@ -1,6 +1,7 @@
 //! Features of the brain, tested from outside: each against the dumbest etcd that could be right.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may stop at once")]
 
+mod circle;
 mod cut;
 mod deposed;
 mod engine;
@@ -8,6 +9,7 @@ mod etcd;
 mod gate;
 mod grpc;
 mod kubebrain;
+mod locks;
 mod model;
 mod process;
 mod program;

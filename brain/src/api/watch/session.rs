@@ -18,7 +18,9 @@ use tracing::debug;
 use super::progress::Progress;
 use super::response::{self, NO_WATCHER};
 use super::watchers::{Turn, Watchers};
-use super::{Shared, no_leader, stopped};
+use super::{Shared, stopped};
+use crate::api::leaderless::lost;
+use crate::api::status::Error;
 use crate::mvcc::Revision;
 use crate::pb::etcdserverpb::watch_request::RequestUnion;
 use crate::pb::etcdserverpb::{WatchRequest, WatchResponse};
@@ -270,17 +272,9 @@ impl<H: History> Drop for Session<H> {
 fn ending<H: History>(shared: &Shared<H>, leader: Option<watch::Receiver<bool>>) -> BoxFuture<'static, Status> {
     let stop = shared.options.stop.clone();
     async move {
-        let lost = async {
-            if let Some(mut leader) = leader
-                && leader.wait_for(|has_leader| !has_leader).await.is_ok()
-            {
-                return;
-            }
-            std::future::pending().await
-        };
         tokio::select! {
             () = stop.cancelled_owned() => stopped(),
-            () = lost => no_leader(),
+            () = lost(leader) => Error::NoLeader.into(),
         }
     }
     .boxed()

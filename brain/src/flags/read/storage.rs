@@ -1,11 +1,9 @@
-//! Where the data is, who else there is, and how they agree on a leader.
+//! Where the data is.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::super::config::{Storage, TikvOptions};
 use super::super::table::Flag;
-use super::super::url::Url;
 use super::Values;
 
 pub(super) fn read(values: &Values<'_>) -> Result<Storage, String> {
@@ -52,47 +50,4 @@ pub(super) fn read(values: &Values<'_>) -> Result<Storage, String> {
         gc_interval: values.duration("tikv-gc-interval")?,
         gc_window,
     }))
-}
-
-/// Lease duration, renew deadline and retry period. The elector checks them against each other.
-pub(super) fn election(values: &Values<'_>) -> Result<(Duration, Duration, Duration), String> {
-    Ok((
-        values.duration("election-lease-duration")?,
-        values.duration("election-renew-deadline")?,
-        values.duration("election-retry-period")?,
-    ))
-}
-
-/// Peer URLs by name. An embedded store has one member.
-pub(super) fn cluster(
-    values: &Values<'_>,
-    name: &str,
-    storage: &Storage,
-) -> Result<BTreeMap<String, Vec<Url>>, String> {
-    let mut members: BTreeMap<String, Vec<Url>> = BTreeMap::new();
-    for pair in values.list("initial-cluster") {
-        let Some((member, url)) = pair.split_once('=') else {
-            return Err(values.error("initial-cluster", format!("{pair:?} is not <name>=<peer URL>")));
-        };
-        let url = Url::parse(url).map_err(|what| values.error("initial-cluster", what))?;
-        members.entry(member.to_owned()).or_default().push(url);
-    }
-    if members.is_empty() {
-        members.insert(name.to_owned(), values.urls("initial-advertise-peer-urls")?);
-    }
-    if !members.contains_key(name) {
-        return Err(values.error("initial-cluster", format!("couldn't find local name {name:?} in it")));
-    }
-    let others: Vec<&str> = members
-        .keys()
-        .map(String::as_str)
-        .filter(|member| *member != name)
-        .collect();
-    if !others.is_empty() && *storage == Storage::Embedded {
-        let others = others.join(", ");
-        return Err(format!(
-            "--initial-cluster names other members ({others}): the embedded store has exactly one"
-        ));
-    }
-    Ok(members)
 }

@@ -1,0 +1,123 @@
+//! Refuses a Lease that lives in the API server whose objects this very store holds: who leads would depend on who leads.
+//!
+//! A tenant's cluster may have a Lease of the same name; the UID tells them apart.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use election::LeaseLock;
+use tracing::{debug, warn};
+
+use crate::mvcc::KeyValue;
+use crate::mvcc::op::Span;
+use crate::mvcc::view::View;
+use crate::rows::{Rows, RowsError, Snapshot};
+use crate::state::State;
+
+/// How long to wait before an API server that does not answer is asked again, at first and at most.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+
+/// Keys that are looked at in one go.
+const PAGE: usize = 1_000;
+
+/// The Lease that is competed for, and must not be stored here.
+#[derive(Debug, Clone)]
+pub struct Circle(LeaseLock);
+
+/// It is stored here.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the lease {namespace}/{name} is stored in this very store, at {key}: its API server waits for a leader that waits for it; take the Lease of another cluster, or --election storage"
+)]
+pub struct Circular {
+    namespace: String,
+    name: String,
+    key: String,
+}
+
+impl Circle {
+    /// The Lease of this lock.
+    #[must_use]
+    pub fn new(lock: LeaseLock) -> Self {
+        Self(lock)
+    }
+
+    /// Looks before the member competes. A Lease of that name that is stored here is another one only if the API server says
+    /// so: it is asked until it answers.
+    ///
+    /// # Errors
+    /// [`Circular`], or the rows fail.
+    pub async fn check_before<R: Rows>(&self, state: &State<R>) -> anyhow::Result<()> {
+        let (namespace, name) = self.0.place();
+        let found = leases(&state.view(), namespace, name).await?;
+        let Some(first) = found.first() else { return Ok(()) };
+        let key = first.key.escape_ascii().to_string();
+        let mut pause = AGAIN.0;
+        loop {
+            match self.0.ask_uid().await {
+                Ok(Some(uid)) => return Ok(self.compare(&found, &uid)?),
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    let error = format!("{:#}", anyhow::Error::from(error));
+                    warn!(
+                        error, key, again_in = ?pause,
+                        "no answer from the API server of the lease, and a lease of that name is stored here: if it is the same, they wait for each other"
+                    );
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(AGAIN.1);
+                }
+            }
+        }
+    }
+
+    /// Looks once more while this member leads: the Lease that it won, and everything written before, is known by then.
+    ///
+    /// # Errors
+    /// [`Circular`].
+    pub async fn check_leading<R: Rows>(&self, state: &State<R>) -> Result<(), Circular> {
+        let (namespace, name) = self.0.place();
+        // Won by an answer that named it.
+        let Some(uid) = self.0.uid() else { return Ok(()) };
+        loop {
+            match leases(&state.view(), namespace, name).await {
+                Ok(found) => return self.compare(&found, &uid),
+                Err(error) => {
+                    debug!(error = &error as &dyn std::error::Error, "cannot look for the lease");
+                    tokio::time::sleep(AGAIN.0).await;
+                }
+            }
+        }
+    }
+
+    fn compare(&self, found: &[KeyValue], uid: &str) -> Result<(), Circular> {
+        let holds = |kv: &&KeyValue| kv.value.windows(uid.len().max(1)).any(|part| part == uid.as_bytes());
+        let (namespace, name) = self.0.place();
+        match found.iter().find(holds) {
+            Some(kv) => Err(Circular {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+                key: kv.key.escape_ascii().to_string(),
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is stored under the name of a Lease, whatever prefix an API server has put before it.
+async fn leases<S: Snapshot>(view: &View<S>, namespace: &str, name: &str) -> Result<Vec<KeyValue>, RowsError> {
+    let suffix = format!("/leases/{namespace}/{name}");
+    let everything = Span {
+        key: Bytes::from_static(b"\0"),
+        end: Bytes::from_static(b"\0"),
+    };
+    let mut cursor = view.cursor(&everything, view.revision, false);
+    let mut found = Vec::new();
+    while let Some(page) = cursor.next(PAGE).await? {
+        for kv in page {
+            if kv.key.ends_with(suffix.as_bytes()) {
+                found.extend(view.get(&kv.key, view.revision).await?);
+            }
+        }
+    }
+    Ok(found)
+}
