@@ -6,9 +6,8 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
+use std::process::{Child, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -25,8 +24,10 @@ use crate::tools::cache::Cache;
 use crate::tools::{go, own};
 
 mod said;
+mod spawn;
 mod usage;
 use said::Said;
+pub use spawn::{command, spawn};
 pub use usage::Usage;
 
 /// The environment variable with the path of the brain to test, if it is not the one that was built beside the tests.
@@ -310,47 +311,6 @@ impl Drop for Server {
             drop(output.join()); // it only keeps lines
         }
     }
-}
-
-/// A command that runs the program and dies with us.
-pub fn command(program: &Program) -> Command {
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "--"]).arg(&program.path);
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("ETCD_") {
-            command.env_remove(name); // the flags are all there is
-        }
-    }
-    command
-}
-
-/// Starts a process of [`command`].
-///
-/// The kernel sends the death signal when the *thread* ends that started the process, so all are started by one that
-/// ends with the process.
-///
-/// # Errors
-///
-/// It cannot be started.
-pub fn spawn(command: Command) -> anyhow::Result<Child> {
-    type Order = (Command, SyncSender<std::io::Result<Child>>);
-    static STARTER: Mutex<Option<SyncSender<Order>>> = Mutex::new(None);
-    let (reply, answer) = sync_channel(1);
-    let mut starter = STARTER.lock().unwrap_or_else(PoisonError::into_inner);
-    let orders = starter.get_or_insert_with(|| {
-        let (orders, queue) = sync_channel::<Order>(16);
-        std::thread::spawn(move || {
-            for (mut command, reply) in queue {
-                drop(reply.send(command.spawn())); // nobody waits any more
-            }
-        });
-        orders
-    });
-    orders
-        .send((command, reply))
-        .ok()
-        .context("the thread that starts processes is gone")?;
-    Ok(answer.recv().context("the thread that starts processes is gone")??)
 }
 
 /// The flags of one member on these ports.

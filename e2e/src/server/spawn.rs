@@ -1,0 +1,50 @@
+//! Processes that end with this one.
+
+use std::process::{Child, Command};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::Context as _;
+
+use super::Program;
+
+/// A command that runs the program and dies with us.
+pub fn command(program: &Program) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(&program.path);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("ETCD_") {
+            command.env_remove(name); // the flags are all there is
+        }
+    }
+    command
+}
+
+/// Starts a process of [`command`].
+///
+/// The kernel sends the death signal when the *thread* ends that started the process, so all are started by one that
+/// ends with the process.
+///
+/// # Errors
+///
+/// It cannot be started.
+pub fn spawn(command: Command) -> anyhow::Result<Child> {
+    type Order = (Command, SyncSender<std::io::Result<Child>>);
+    static STARTER: Mutex<Option<SyncSender<Order>>> = Mutex::new(None);
+    let (reply, answer) = sync_channel(1);
+    let mut starter = STARTER.lock().unwrap_or_else(PoisonError::into_inner);
+    let orders = starter.get_or_insert_with(|| {
+        let (orders, queue) = sync_channel::<Order>(16);
+        std::thread::spawn(move || {
+            for (mut command, reply) in queue {
+                drop(reply.send(command.spawn())); // nobody waits any more
+            }
+        });
+        orders
+    });
+    orders
+        .send((command, reply))
+        .ok()
+        .context("the thread that starts processes is gone")?;
+    Ok(answer.recv().context("the thread that starts processes is gone")??)
+}
