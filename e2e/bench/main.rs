@@ -18,6 +18,7 @@ mod load;
 mod reads;
 mod report;
 mod requests;
+mod takeover;
 mod updates;
 mod watcher;
 
@@ -49,6 +50,9 @@ struct Flags {
     /// Only updates and reads, no kube-apiserver and no idling.
     #[arg(long)]
     loads_only: bool,
+    /// Only start and take-over of three brains on TiKV, with each of these numbers of keys.
+    #[arg(long, value_delimiter = ',')]
+    takeover: Vec<u64>,
 }
 
 #[tokio::main]
@@ -59,6 +63,10 @@ async fn main() -> anyhow::Result<()> {
         "nothing to measure: --rounds and --requests are at least 1"
     );
     let progress = Progress::stderr();
+    if !flags.takeover.is_empty() {
+        println!("{}", takeover::measure(&flags.takeover, flags.rounds, &progress).await?);
+        return Ok(());
+    }
     debian::require(H2LOAD, &progress)?;
     std::fs::create_dir_all(&flags.dir).with_context(|| format!("create {}", flags.dir.display()))?;
     let dir = flags.dir.canonicalize()?;

@@ -13,10 +13,12 @@ use crate::supervisor::Program;
 /// The program's name in state and logs.
 pub const NAME: &str = "kube-apiserver";
 
-/// What to run.
-pub fn program(site: &Site) -> Program {
+/// What to run, on a store that is reached at these members.
+pub fn program(site: &Site, members: &[store::Member]) -> Program {
+    let url = |member: &store::Member| format!("http://{}", member.address);
+    let urls: Vec<String> = members.iter().map(url).collect();
     let args = [
-        format!("--etcd-servers=http://{}", store::ADDRESS),
+        format!("--etcd-servers={}", urls.join(",")),
         format!("--service-cluster-ip-range={SERVICES}"),
         format!("--advertise-address={NODE}"),
         format!("--bind-address={NODE}"),

@@ -18,6 +18,7 @@ use crate::kubectl::Kubectl;
 use crate::lock::Lock;
 use crate::progress::Progress;
 use crate::state::State;
+use crate::store;
 use crate::sweep;
 use crate::tools::cache::Cache;
 use crate::tools::go;
@@ -116,13 +117,22 @@ impl Cluster {
         State::read(&self.home)
     }
 
-    /// The store's URL outside of the cluster's network.
+    /// The URL of the store, of its first member if it has many, outside of the cluster's network.
     ///
     /// # Errors
     ///
     /// The state cannot be read.
     pub fn store_url(&self) -> anyhow::Result<String> {
-        Ok(format!("http://127.0.0.1:{}", self.port("store")?))
+        self.member_url(&store::MEMBERS[0])
+    }
+
+    /// The URL of one member of the store.
+    ///
+    /// # Errors
+    ///
+    /// The state cannot be read, or the store has no such member.
+    pub fn member_url(&self, member: &store::Member) -> anyhow::Result<String> {
+        Ok(format!("http://127.0.0.1:{}", self.port(member.name)?))
     }
 
     /// The loopback port that leads to something in the cluster's network.

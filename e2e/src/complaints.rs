@@ -126,9 +126,9 @@ fn provocations(home: &Home) -> PathBuf {
     home.logs().join("provoked.txt")
 }
 
-/// The store's log and those of our pods. If the store is etcd it writes its levels in small letters.
+/// The logs of the store and those of our pods. If the store is etcd it writes its levels in small letters.
 fn ours(home: &Home) -> anyhow::Result<Vec<PathBuf>> {
-    let mut logs = vec![home.log(store::NAME)];
+    let mut logs: Vec<PathBuf> = store::MEMBERS.iter().map(|member| home.log(member.name)).collect();
     for pod in below(&home.logs().join("pods"))? {
         for container in OUR_CONTAINERS {
             logs.extend(below(&pod.join(container))?);

@@ -14,6 +14,8 @@ pub enum Store {
     Brain,
     /// One etcd, to compare with.
     Etcd,
+    /// Three kubebrains on a stand-in for TiKV.
+    Tikv,
 }
 
 impl std::fmt::Display for Store {
@@ -21,16 +23,20 @@ impl std::fmt::Display for Store {
         f.write_str(match self {
             Self::Brain => "kubebrain",
             Self::Etcd => "etcd",
+            Self::Tikv => "three kubebrains on TiKV",
         })
     }
 }
 
 /// Names of what loopback ports outside of the cluster's network lead to, and its address inside.
-pub const FORWARDS: [(&str, &str); 3] = [
-    ("api", namespace::API),
-    ("store", store::ADDRESS),
-    ("tenant", namespace::TENANT),
-];
+pub fn forwards(store: Store) -> Vec<(&'static str, &'static str)> {
+    let mut all = vec![("api", namespace::API), ("tenant", namespace::TENANT)];
+    all.extend(store::members(store).iter().map(|member| (member.name, member.address)));
+    if store == Store::Tikv {
+        all.push((store::TIKV, store::TIKV_CONTROL));
+    }
+    all
+}
 
 /// A cluster to be started.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -39,8 +45,10 @@ pub struct Config {
     pub name: Name,
     /// What stores its objects.
     pub store: Store,
+    /// The one member of the store that the API server is connected to; it is connected to all if there is none here.
+    pub through: Option<usize>,
     /// Whether the images of brain, operator and the tenant's API server are built and imported too.
     pub product: bool,
-    /// Loopback ports by name of [`FORWARDS`]; a free one is taken for what is missing.
+    /// Loopback ports by name of [`forwards`]; a free one is taken for what is missing.
     pub ports: BTreeMap<String, u16>,
 }

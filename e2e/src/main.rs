@@ -49,6 +49,9 @@ struct Up {
     /// What stores the cluster's objects.
     #[arg(long, value_enum, default_value_t = Store::Brain)]
     store: Store,
+    /// The one member of the store that the API server is connected to, counted from 1 [default: all].
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..))]
+    through: Option<u8>,
     /// Loopback port of the API server; any free one if 0.
     #[arg(long, default_value_t = 0)]
     port: u16,
@@ -100,6 +103,7 @@ impl Up {
         let config = Config {
             name: self.name.clone(),
             store: self.store,
+            through: self.through.map(|member| usize::from(member) - 1),
             product: !self.bare,
             ports,
         };

@@ -1,10 +1,10 @@
-//! The little HTTP that a readiness check through a Unix socket needs.
+//! The little HTTP that readiness checks through a Unix socket and commands to the TiKV stand-in need.
 
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixStream};
 
 /// The most of an answer that is read, in bytes.
 const LIMIT: u64 = 64 << 10;
@@ -15,22 +15,48 @@ const LIMIT: u64 = 64 << 10;
 ///
 /// No connection, or an answer other than 200.
 pub async fn get(socket: &Path, path: &str) -> anyhow::Result<String> {
-    let mut stream = UnixStream::connect(socket)
+    let stream = UnixStream::connect(socket)
         .await
         .with_context(|| format!("connect to {}", socket.display()))?;
+    ask(stream, "GET", path, "").await
+}
+
+/// The body of a good answer of a server at `address` to a request with a body of JSON, or with none.
+///
+/// # Errors
+///
+/// No connection, or an answer other than 200.
+pub async fn command(address: &str, method: &str, path: &str, body: &str) -> anyhow::Result<String> {
+    let stream = TcpStream::connect(address)
+        .await
+        .with_context(|| format!("connect to {address}"))?;
+    ask(stream, method, path, body).await
+}
+
+async fn ask(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    method: &str,
+    path: &str,
+    body: &str,
+) -> anyhow::Result<String> {
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+    let content = match body.len() {
+        0 => String::new(),
+        length => format!("Content-Type: application/json\r\nContent-Length: {length}\r\n"),
+    };
     stream
-        .write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes())
+        .write_all(format!("{head}{content}\r\n{body}").as_bytes())
         .await?;
     let mut answer = Vec::new();
     stream
         .take(LIMIT)
         .read_to_end(&mut answer)
         .await
-        .with_context(|| format!("read the answer to GET {path}"))?;
+        .with_context(|| format!("read the answer to {method} {path}"))?;
     let answer = String::from_utf8_lossy(&answer);
     match answer.split_once("\r\n\r\n") {
         Some((head, body)) if head.split(' ').nth(1) == Some("200") => Ok(body.to_owned()),
-        Some((head, body)) => bail!("GET {path}: {}: {body}", head.lines().next().unwrap_or_default()),
-        None => bail!("GET {path}: the connection was closed without an answer"),
+        Some((head, body)) => bail!("{method} {path}: {}: {body}", head.lines().next().unwrap_or_default()),
+        None => bail!("{method} {path}: the connection was closed without an answer"),
     }
 }

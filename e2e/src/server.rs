@@ -67,6 +67,19 @@ impl Program {
         Ok(Self { name: KUBEBRAIN, path })
     }
 
+    /// A brain that follows another one: `bin/follower.rs`.
+    ///
+    /// # Errors
+    ///
+    /// It is not built.
+    pub fn follower() -> anyhow::Result<Self> {
+        let path = own::Programs::find()?.get("follower")?;
+        Ok(Self {
+            name: "a follower of three kubebrains",
+            path,
+        })
+    }
+
     /// The pinned etcd, built now if it was not before.
     ///
     /// # Errors
@@ -108,7 +121,7 @@ impl Server {
             .prefix("store-")
             .tempdir()
             .context("make a data directory")?;
-        Self::launch(program, flags, DataDir::Own(dir))
+        Self::launch(program, flags, free_ports()?, DataDir::Own(dir))
     }
 
     /// As [`Server::start`] on a data directory that is there, and stays.
@@ -117,11 +130,19 @@ impl Server {
     ///
     /// As [`Server::start`].
     pub fn start_in(program: &Program, dir: &Path, flags: &[&str]) -> anyhow::Result<Self> {
-        Self::launch(program, flags, DataDir::Given(dir.to_owned()))
+        Self::start_at(program, free_ports()?, dir, flags)
     }
 
-    fn launch(program: &Program, flags: &[&str], dir: DataDir) -> anyhow::Result<Self> {
-        let (client, peer) = free_ports()?;
+    /// As [`Server::start_in`] on these ports for clients and for peers.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::start`].
+    pub fn start_at(program: &Program, ports: (u16, u16), dir: &Path, flags: &[&str]) -> anyhow::Result<Self> {
+        Self::launch(program, flags, ports, DataDir::Given(dir.to_owned()))
+    }
+
+    fn launch(program: &Program, flags: &[&str], (client, peer): (u16, u16), dir: DataDir) -> anyhow::Result<Self> {
         let path = match &dir {
             DataDir::Own(dir) => dir.path(),
             DataDir::Given(dir) => dir,

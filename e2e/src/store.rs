@@ -1,52 +1,128 @@
-//! The store of a cluster's API server: a brain, or etcd to compare with. Both are started with etcd's flags.
+//! The store of a cluster's API server: brains, or etcd to compare with. All are started with etcd's flags.
 
 use std::path::PathBuf;
 
 use anyhow::ensure;
 
 use crate::config::Store;
+use crate::forward;
+use crate::members;
 use crate::probe;
 use crate::site::Site;
 use crate::supervisor::Program;
 
-/// The program's name in state and logs.
-pub const NAME: &str = "store";
-/// Where it listens, in the cluster's network.
-pub const ADDRESS: &str = "127.0.0.1:2379";
+/// One process of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The program's name in state and logs, and that of the port that leads to it.
+    pub name: &'static str,
+    /// Where it serves clients, in the cluster's network.
+    pub address: &'static str,
+    peers: &'static str,
+}
 
-/// What to run.
+/// The first member's name, or the only one's.
+pub const NAME: &str = MEMBERS[0].name;
+
+/// As many as a store may have.
+pub const MEMBERS: [Member; 3] = [
+    Member {
+        name: "store",
+        address: "127.0.0.1:2379",
+        peers: "127.0.0.1:2380",
+    },
+    Member {
+        name: "store-2",
+        address: "127.0.0.1:22379",
+        peers: "127.0.0.1:22380",
+    },
+    Member {
+        name: "store-3",
+        address: "127.0.0.1:32379",
+        peers: "127.0.0.1:32380",
+    },
+];
+
+/// The name of what many brains store in, in state and logs, and that of the port that leads to its commands.
+pub const TIKV: &str = "tikv";
+const PD: &str = "127.0.0.1:12379";
+/// Where the TiKV stand-in takes commands.
+pub const TIKV_CONTROL: &str = "127.0.0.1:12380";
+
+/// The members of a store.
+pub fn members(store: Store) -> &'static [Member] {
+    match store {
+        Store::Brain | Store::Etcd => &MEMBERS[..1],
+        Store::Tikv => &MEMBERS,
+    }
+}
+
+/// What to run for one member.
 ///
 /// # Errors
 ///
 /// There is no such program yet.
-pub fn program(site: &Site, store: Store) -> anyhow::Result<Program> {
+pub fn program(site: &Site, store: Store, member: &Member) -> anyhow::Result<Program> {
     let path: PathBuf = match store {
-        Store::Brain => site.tools.own.get("kubebrain")?,
+        Store::Brain | Store::Tikv => site.tools.own.get("kubebrain")?,
         Store::Etcd => site.tools.etcd.join("etcd"),
     };
-    let url = format!("http://{ADDRESS}");
-    let args = [
-        "--name=store".to_owned(),
-        site.file_flag("data-dir", "store/data"),
+    let (url, peer_url) = (format!("http://{}", member.address), format!("http://{}", member.peers));
+    let pair = |member: &Member| format!("{}=http://{}", member.name, member.peers);
+    let cluster: Vec<String> = members(store).iter().map(pair).collect();
+    let mut args = vec![
+        format!("--name={}", member.name),
+        site.file_flag("data-dir", &format!("store/{}", member.name)),
         format!("--listen-client-urls={url}"),
         format!("--advertise-client-urls={url}"),
-        "--listen-peer-urls=http://127.0.0.1:2380".to_owned(),
-        "--initial-advertise-peer-urls=http://127.0.0.1:2380".to_owned(),
-        "--initial-cluster=store=http://127.0.0.1:2380".to_owned(),
+        format!("--listen-peer-urls={peer_url}"),
+        format!("--initial-advertise-peer-urls={peer_url}"),
+        format!("--initial-cluster={}", cluster.join(",")),
         // what kubeadm sets
         "--feature-gates=InitialCorruptCheck=true".to_owned(),
         "--watch-progress-notify-interval=5s".to_owned(),
     ];
-    Ok(site.program(NAME, &path, args))
+    if store == Store::Tikv {
+        args.extend(["--storage=tikv".to_owned(), format!("--tikv-pd-endpoints={PD}")]);
+        // beside a whole Kubernetes a machine is busy
+        args.extend(members::PATIENT.map(str::to_owned));
+    }
+    Ok(site.program(member.name, &path, args))
 }
 
-/// Whether it serves.
+/// What many brains store in: the TiKV stand-in, with its data in a file.
+///
+/// # Errors
+///
+/// It is not built.
+pub fn tikv(site: &Site) -> anyhow::Result<Program> {
+    let args = [
+        format!("--pd-listen={PD}"),
+        "--store-listen=127.0.0.1:20160".to_owned(),
+        "--store-listen=127.0.0.1:20161".to_owned(),
+        "--store-listen=127.0.0.1:20162".to_owned(),
+        format!("--control-listen={TIKV_CONTROL}"),
+        site.file_flag("data-file", "store/tikv"),
+    ];
+    Ok(site.program(TIKV, &site.tools.own.get("tikv-stand-in")?, args))
+}
+
+/// Whether a member serves.
 ///
 /// # Errors
 ///
 /// It does not, and why.
-pub async fn healthy(site: &Site) -> anyhow::Result<()> {
-    let answer = probe::get(&site.home.path("sockets/store.sock"), "/health").await?;
+pub async fn healthy(site: &Site, member: &Member) -> anyhow::Result<()> {
+    let answer = probe::get(&forward::socket(site, member.name), "/health").await?;
     ensure!(answer.contains("\"true\""), "the store's /health says: {answer}");
     Ok(())
+}
+
+/// Whether the TiKV stand-in serves.
+///
+/// # Errors
+///
+/// It does not, and why.
+pub async fn tikv_serves(site: &Site) -> anyhow::Result<()> {
+    probe::get(&forward::socket(site, TIKV), "/status").await.map(drop)
 }

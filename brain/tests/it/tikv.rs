@@ -1,5 +1,6 @@
 //! The store on TiKV: on a stand-in, with faults on command, or on a real cluster that `TIKV_PD` names.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use brain::log::frame::is_barrier;
@@ -125,6 +126,32 @@ async fn a_successor_on_tikv_finds_everything_that_was_acknowledged() {
         assert!(found > Some(revision - 17), "key-{n} is at {found:?}");
     }
     last.stop().await.unwrap();
+}
+
+/// What a store with so many keys, all of them rows, asks TiKV until it leads.
+async fn asked_at_start(keys: usize) -> BTreeMap<Rpc, u64> {
+    let mut place = Place::on_stand_in().await;
+    let mut engine = Engine::start(place.log.clone(), place.rows.clone()).await.unwrap();
+    for n in 0..keys {
+        engine.put(format!("key-{n:05}").as_bytes(), b"value").await.unwrap();
+    }
+    engine.stop().await.unwrap();
+    let (log, rows) = place.again().await;
+    let stand_in = place.stand_in.as_ref().unwrap();
+    stand_in.reset_requests();
+    let engine = Engine::start(log, rows).await.unwrap();
+    let mut asked = stand_in.requests();
+    engine.stop().await.unwrap();
+    // Timestamps and regions are asked for as chance has it.
+    asked.retain(|rpc, _| !rpc.is_pd());
+    asked
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn starting_and_leading_asks_for_no_more_where_there_are_more_keys() {
+    let few = asked_at_start(100).await;
+    assert!(few[&Rpc::Scan] > 0, "{few:?}");
+    assert_eq!(asked_at_start(3_000).await, few);
 }
 
 /// Late attempts of an append: more than a writer makes until its successor is there.

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use tokio::task::JoinSet;
 use tracing::warn;
 
-use crate::config::{Config, FORWARDS};
+use crate::config::{Config, Store, forwards};
 use crate::forward::{self, Outside};
 use crate::home::Home;
 use crate::namespace::Namespace;
@@ -72,15 +72,15 @@ impl Host {
         let whole = progress.step("node Ready, counted from the start of the first program");
         let step = progress.step(format_args!("{} healthy", self.config.store));
         self.supervisor.start(containerd::program(&self.site)?);
-        self.supervisor.start(store::program(&self.site, self.config.store)?);
-        self.supervisor
-            .until(store::NAME, "healthy", PATIENCE, async || {
-                store::healthy(&self.site).await
-            })
-            .await?;
+        self.store().await?;
         step.done();
         let step = progress.step(format_args!("kube-apiserver ready on {}", self.config.store));
-        self.supervisor.start(apiserver::program(&self.site));
+        let members = store::members(self.config.store);
+        let members = match self.config.through {
+            Some(member) => members.get(member..=member).context("the store has no such member")?,
+            None => members,
+        };
+        self.supervisor.start(apiserver::program(&self.site, members));
         let client = apiserver::client(&self.site.home.kubeconfig()).await?;
         self.supervisor
             .until(apiserver::NAME, "ready", PATIENCE, async || {
@@ -131,9 +131,25 @@ impl Host {
         Ok(())
     }
 
+    /// Starts the members of the store, one after the other, and before them what they store in.
+    async fn store(&mut self) -> anyhow::Result<()> {
+        let (site, store) = (&self.site, self.config.store);
+        if store == Store::Tikv {
+            self.supervisor.start(store::tikv(site)?);
+            let serves = async || store::tikv_serves(site).await;
+            self.supervisor.until(store::TIKV, "serving", PATIENCE, serves).await?;
+        }
+        for member in store::members(store) {
+            self.supervisor.start(store::program(site, store, member)?);
+            let healthy = async || store::healthy(site, member).await;
+            self.supervisor.until(member.name, "healthy", PATIENCE, healthy).await?;
+        }
+        Ok(())
+    }
+
     /// Opens the ways into the cluster's network.
     async fn forward(&mut self) -> anyhow::Result<()> {
-        for (name, address) in FORWARDS {
+        for (name, address) in forwards(self.config.store) {
             let wanted = self.config.ports.get(name).copied().unwrap_or(0);
             let outside = Outside::listen(&self.site, name, wanted).await?;
             self.config.ports.insert(name.to_owned(), outside.port()?);
@@ -165,7 +181,10 @@ impl Host {
             warn!(%error, "pods run on until the sweep");
         }
         self.supervisor.stop(&[apiserver::NAME]).await;
-        self.supervisor.stop(&[store::NAME]).await;
+        // one after the other: whoever leads hands over to one that is left
+        for member in store::members(self.config.store) {
+            self.supervisor.stop(&[member.name]).await;
+        }
         self.supervisor.stop_all().await;
     }
 }

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use e2e::deadline::Deadline;
 use e2e::differential::{FLAGS, Report, compare};
+use e2e::members::{self, Members};
 use e2e::progress::Progress;
 use e2e::server::{Program, Server};
+use e2e::tikv::Tikv;
 
 /// Set these to make a run happen again, or a longer one.
 const SEED: &str = "KUBEBRAIN_SEED";
@@ -22,19 +24,28 @@ fn number(name: &str) -> Option<u64> {
 }
 
 async fn run(subject: &Program, subject_flags: &[&str], requests: usize) -> Report {
-    let _deadline = Deadline::within(PATIENCE + EACH * u32::try_from(requests).unwrap());
+    let _deadline = patience(requests);
+    let etcd = Server::start(&Program::etcd(&Progress::stderr()).unwrap(), FLAGS).unwrap();
+    let subject = Server::start(subject, &[FLAGS, subject_flags].concat()).unwrap();
+    let report = differ(&etcd, &subject, requests).await;
+    etcd.stop().unwrap();
+    subject.stop().unwrap();
+    report
+}
+
+fn patience(requests: usize) -> Deadline {
+    Deadline::within(PATIENCE + EACH * u32::try_from(requests).unwrap())
+}
+
+async fn differ(etcd: &Server, subject: &Server, requests: usize) -> Report {
     let progress = Progress::stderr();
     let seed = number(SEED).unwrap_or(862_469_932);
     progress.say(format_args!(
         "{SEED}={seed}: {requests} requests to etcd and {}",
-        subject.name
+        subject.name()
     ));
-    let etcd = Server::start(&Program::etcd(&progress).unwrap(), FLAGS).unwrap();
-    let subject = Server::start(subject, &[FLAGS, subject_flags].concat()).unwrap();
-    let report = compare(&etcd, &subject, seed, requests, &progress).await.unwrap();
+    let report = compare(etcd, subject, seed, requests, &progress).await.unwrap();
     progress.say(&report);
-    etcd.stop().unwrap();
-    subject.stop().unwrap();
     report
 }
 
@@ -44,6 +55,25 @@ async fn a_brain_answers_as_etcd_does() {
     let report = run(&Program::kubebrain().unwrap(), &[], requests).await;
     assert!(report.equal(), "{report}");
     assert!(report.events > 0 && report.requests >= requests);
+}
+
+/// Each through a member that does not lead.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_of_three_brains_answers_as_a_follower_of_three_etcds_does() {
+    let requests = usize::try_from(number(REQUESTS).unwrap_or(5_000)).unwrap();
+    let _deadline = patience(requests);
+    let tikv = Tikv::for_test().unwrap();
+    let flags = [FLAGS, &members::PATIENT].concat();
+    let brains = Members::brains(&Program::kubebrain().unwrap(), tikv.pd(), 3, &flags).unwrap();
+    let etcds = Members::etcds(&Program::etcd(&Progress::stderr()).unwrap(), 3, FLAGS).unwrap();
+    let (one, other) = (etcds.followers().await.unwrap(), brains.followers().await.unwrap());
+    let (etcd, brain) = (etcds.server(one[0]).unwrap(), brains.server(other[0]).unwrap());
+    let report = differ(etcd, brain, requests).await;
+    assert!(report.equal(), "{report}");
+    assert!(report.events > 0 && report.requests >= requests);
+    assert!(brains.followers().await.unwrap().contains(&other[0]), "it leads by now");
+    etcds.stop().unwrap();
+    brains.stop().unwrap();
 }
 
 /// Else nobody would know whether the comparison itself is right.

@@ -15,11 +15,11 @@ use e2e::progress::Progress;
 use e2e::tools::own::Programs;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-mod witness;
+pub(crate) mod witness;
 
 use witness::Witness;
 
-/// Set to `etcd` to see the tests pass on etcd.
+/// Set to `etcd` to see the tests pass on etcd, to `tikv` to see them pass on three brains.
 const STORE: &str = "KUBEBRAIN_E2E_STORE";
 
 /// For a test that uses a cluster, once that is up; the longest ones take a few minutes.
@@ -78,6 +78,11 @@ pub(crate) async fn exclusive() -> Exclusive<'static> {
         harness: harness(),
         _calm: CALM.write().await,
     }
+}
+
+/// No other test uses a cluster, for one that has a cluster of its own and looks at the time.
+pub(crate) async fn calm() -> RwLockWriteGuard<'static, ()> {
+    CALM.write().await
 }
 
 impl std::ops::Deref for Shared<'_> {
@@ -141,14 +146,16 @@ fn start() -> anyhow::Result<Harness> {
     let progress = Progress::stderr();
     let store = match std::env::var(STORE).as_deref() {
         Ok("etcd") => Store::Etcd,
+        Ok("tikv") => Store::Tikv,
         Err(_) | Ok("brain") => Store::Brain,
-        Ok(other) => anyhow::bail!("{STORE}={other}: it is brain or etcd"),
+        Ok(other) => anyhow::bail!("{STORE}={other}: it is brain, etcd or tikv"),
     };
     let name = Name::of_tests(Programs::find()?.dir());
     cluster::down(&name, &progress)?;
     let config = Config {
         name,
         store,
+        through: None,
         product: true,
         ports: Default::default(),
     };

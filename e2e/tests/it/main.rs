@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod bad_input;
+mod brains;
 mod chaos;
 mod contests;
 mod crash;
@@ -9,7 +10,9 @@ mod demo;
 mod differential;
 mod harness;
 mod kubectl;
+mod locks;
 mod members;
 mod sweep;
 mod upstream;
 mod workloads;
+mod writers;

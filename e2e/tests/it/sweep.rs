@@ -18,6 +18,7 @@ fn config(suffix: &str) -> Config {
     Config {
         name: format!("{tests}-{suffix}").parse().unwrap(),
         store: Store::Etcd,
+        through: None,
         product: false,
         ports: Default::default(),
     }

@@ -1,6 +1,5 @@
 //! The one store behind all store addresses: decides commands over the tables and has their changes replicated.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -14,6 +13,7 @@ use crate::change::{Batch, Span, What};
 use crate::journal::JournalError;
 use crate::latches::Latches;
 use crate::mvcc::{Decision, Tables};
+use crate::options::Options;
 use crate::proto::errorpb;
 use crate::regions::{Regions, RegionsError, refusal};
 use crate::replication::{Proposal, ProposeError, Replication, Tail};
@@ -55,18 +55,22 @@ pub(crate) struct Engine {
     max_ts: AtomicU64,
     latches: Arc<Latches>,
     replication: Replication,
+    /// How long locks live, in milliseconds, if not as long as their transaction asks for.
+    pub(crate) lock_ttl: Option<u64>,
 }
 
 impl Engine {
     /// An engine over the data file, or over none; `regions` are those of an empty one.
-    pub(crate) fn open(regions: Regions, file: Option<&Path>, latency: Duration) -> Result<Self, JournalError> {
+    pub(crate) fn open(regions: Regions, options: &Options) -> Result<Self, JournalError> {
         let tables = Arc::new(RwLock::new(Tables::new(regions)));
-        let replication = Replication::start(&tables, file, latency)?;
+        let replication = Replication::start(&tables, options.data_file.as_deref(), options.commit_latency)?;
+        let millis = |ttl: Duration| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         Ok(Self {
             tables,
             max_ts: AtomicU64::new(0),
             latches: Arc::default(),
             replication,
+            lock_ttl: options.lock_ttl.map(millis),
         })
     }
 

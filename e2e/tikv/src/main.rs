@@ -37,6 +37,9 @@ struct Flags {
     /// What each write takes at least, such as 3ms or 1.5s
     #[arg(long, default_value = "0ms", value_parser = duration)]
     commit_latency: Duration,
+    /// How long locks live that nobody ends, whatever their transaction asks for
+    #[arg(long, value_parser = duration)]
+    lock_ttl: Option<Duration>,
     /// The id of the cluster, which the data file is then bound to
     #[arg(long, default_value_t = 7)]
     cluster_id: u64,
@@ -85,6 +88,7 @@ impl Flags {
             advertised_host: self.advertise_host.clone(),
             data_file: self.data_file.clone(),
             commit_latency: self.commit_latency,
+            lock_ttl: self.lock_ttl,
             cluster_id: self.cluster_id,
             seed: self.seed,
             tls: files.map(|((ca, cert), key)| Tls { ca, cert, key }),

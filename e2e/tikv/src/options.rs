@@ -17,6 +17,8 @@ pub struct Options {
     pub data_file: Option<PathBuf>,
     /// What every write takes at least, from its arrival until it is applied.
     pub commit_latency: Duration,
+    /// How long locks live that nobody ends; as long as their transaction asks for when absent.
+    pub lock_ttl: Option<Duration>,
     pub cluster_id: u64,
     /// Where the chance of faults begins.
     pub seed: u64,
@@ -42,6 +44,7 @@ impl Default for Options {
             advertised_host: None,
             data_file: None,
             commit_latency: Duration::ZERO,
+            lock_ttl: None,
             cluster_id: 7,
             seed: 0,
             tls: None,

@@ -57,7 +57,7 @@ impl StandIn {
             return Err(StartError::NoStores);
         }
         let blank = Regions::new(ids.clone());
-        let engine = Engine::open(blank, options.data_file.as_deref(), options.commit_latency)?;
+        let engine = Engine::open(blank, &options)?;
         claim(&engine, &options).await?;
         let window = engine.read().timestamp_window;
         let shared = Arc::new(Shared {

@@ -26,7 +26,7 @@ const MESSAGE: usize = 64 << 20;
 /// A key's changes, oldest first: the revision, and what it was from then on.
 type History = BTreeMap<Bytes, Vec<(i64, Option<KeyValue>)>>;
 
-pub(super) struct Witness(Arc<Shared>);
+pub(crate) struct Witness(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -46,7 +46,7 @@ struct Seen {
 }
 
 impl Witness {
-    pub(super) fn start(url: &str) -> anyhow::Result<Self> {
+    pub(crate) fn start(url: &str) -> anyhow::Result<Self> {
         let shared = Arc::<Shared>::default();
         let endpoint = endpoint(url)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -60,7 +60,7 @@ impl Witness {
     }
 
     /// Compares a list of now with what the watch says of that revision. Says how much that was.
-    pub(super) fn compare(&self, url: &str) -> anyhow::Result<String> {
+    pub(crate) fn compare(&self, url: &str) -> anyhow::Result<String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (revision, listed) = runtime.block_on(list(url)).context("list the store")?;
         let seen = self.complete_to(revision)?;

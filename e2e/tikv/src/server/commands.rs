@@ -109,10 +109,7 @@ macro_rules! read {
 /// A request that is decided over some keys.
 macro_rules! write {
     ($rpc:ident, $request:ty => $reply:ty, keys: $keys:expr, $decide:expr) => {
-        write!($rpc, $request => $reply, keys: $keys, size: |_| 0, $decide);
-    };
-    ($rpc:ident, $request:ty => $reply:ty, keys: $keys:expr, size: $size:expr, $decide:expr) => {
-        regional!($rpc, $request => $reply, keys: $keys, size: $size, async |request, engine, _region| {
+        regional!($rpc, $request => $reply, keys: $keys, size: |_| 0, async |request, engine, _region| {
             engine.write(Regional::keys(&request), |tables, max_ts| $decide(tables, &request, max_ts)).await
         });
     };
@@ -176,11 +173,14 @@ read!(ScanLock, kv::ScanLockRequest => kv::ScanLockResponse, keys: |_| Vec::new(
     kv::ScanLockResponse { locks, ..Default::default() }
 });
 
-write!(Prewrite, kv::PrewriteRequest => kv::PrewriteResponse,
-    keys: |prewrite| mutation_keys(&prewrite.mutations),
-    size: |prewrite| prewrite.mutations.iter().map(|one| (one.key.len() + one.value.len()) as u64).sum(),
-    mvcc::prewrite
-);
+regional!(Prewrite, kv::PrewriteRequest => kv::PrewriteResponse,
+keys: |prewrite| mutation_keys(&prewrite.mutations),
+size: |prewrite| prewrite.mutations.iter().map(|one| (one.key.len() + one.value.len()) as u64).sum(),
+async |request, engine, _region| {
+    let mut request = request;
+    request.lock_ttl = engine.lock_ttl.unwrap_or(request.lock_ttl);
+    engine.write(mutation_keys(&request.mutations), |tables, max_ts| mvcc::prewrite(tables, &request, max_ts)).await
+});
 
 write!(PessimisticLock, kv::PessimisticLockRequest => kv::PessimisticLockResponse,
     keys: |lock| mutation_keys(&lock.mutations), |tables, lock, _| mvcc::pessimistic_lock(tables, lock));

@@ -1,8 +1,10 @@
 //! Locks that nobody finishes, and transactions that are ended from outside.
 
+use std::time::Duration;
+
 use tikv_client::transaction::ResolveLocksOptions;
 use tikv_client::{Error, ProtoLockInfo, TimestampExt, Transaction, TransactionClient};
-use tikv_stand_in::{Action, Fault, Rpc, StandIn};
+use tikv_stand_in::{Action, Fault, Options, Rpc, StandIn};
 
 use crate::client::{begin, get, insert, key_error, once, one_phase, put, scan, start, two_phase};
 
@@ -132,4 +134,17 @@ async fn a_pessimistic_transaction_keeps_others_out_until_it_ends() {
     txn.put("a".to_owned(), "2").await.unwrap();
     txn.commit().await.unwrap();
     assert_eq!(get(&client, "a").await.as_deref(), Some("2"));
+}
+
+#[tokio::test]
+async fn locks_live_as_long_as_told() {
+    let options = Options {
+        lock_ttl: Some(Duration::from_secs(3600)),
+        ..Options::default()
+    };
+    let stand_in = StandIn::start(options).await.unwrap();
+    let client = TransactionClient::new(vec![stand_in.pd()]).await.unwrap();
+    orphan(&stand_in, &client, 0).await;
+    let lives: Vec<u64> = locks(&client).await.iter().map(|lock| lock.lock_ttl).collect();
+    assert_eq!(lives, [3_600_000, 3_600_000]);
 }

@@ -1,0 +1,34 @@
+//! A brain that follows: takes the flags of one member, and starts two others on a TiKV stand-in before it.
+//!
+//! What it is told and says is the member's own. All end with this process, by the kernel's hand if it is killed.
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use e2e::members::{self, Members};
+use e2e::server::{self, Program};
+use e2e::tikv::Tikv;
+use e2e::tools::own::Programs;
+
+fn main() -> anyhow::Result<ExitCode> {
+    let flags: Vec<String> = std::env::args().skip(1).collect();
+    let flag = |name: &str| {
+        let found = flags.iter().find_map(|flag| flag.strip_prefix(name)?.strip_prefix('='));
+        found.with_context(|| format!("{name} is missing"))
+    };
+    let guest = format!("{}={}", flag("--name")?, flag("--initial-advertise-peer-urls")?);
+    // the one beside this program: $KUBEBRAIN_BIN may name this program itself
+    let program = Program {
+        name: "kubebrain",
+        path: Programs::find()?.get("kubebrain")?,
+    };
+    let tikv = Tikv::for_test()?;
+    let others = Members::brains_with(Some(guest.clone()), &program, tikv.pd(), 2, &members::PATIENT)?;
+    let mut command = server::command(&program);
+    command.args(&flags).args(others.shared_flags());
+    let status = server::spawn(command)?.wait().context("wait for the follower")?;
+    match status.code() {
+        Some(code) => Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))),
+        None => bail!("the follower {guest} ended: {status}"),
+    }
+}

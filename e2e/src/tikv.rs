@@ -1,0 +1,127 @@
+//! A TiKV cluster for brains: the stand-in in a process of its own, or a real one that `TIKV_PD` names.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use anyhow::Context as _;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::probe;
+use crate::server::{self, Program};
+use crate::tools::own;
+
+/// The environment variable with addresses of a real cluster's PD.
+pub const REAL: &str = "TIKV_PD";
+
+/// What a test's brains store in.
+#[derive(Debug)]
+pub struct Tikv {
+    pd: String,
+    stand_in: Option<StandIn>,
+}
+
+impl Tikv {
+    /// A stand-in in memory, or the cluster that `TIKV_PD` names.
+    ///
+    /// # Errors
+    ///
+    /// The stand-in does not start.
+    pub fn for_test() -> anyhow::Result<Self> {
+        if let Ok(pd) = std::env::var(REAL) {
+            return Ok(Self { pd, stand_in: None });
+        }
+        let stand_in = StandIn::start(None, &[])?;
+        Ok(Self {
+            pd: stand_in.pd().to_owned(),
+            stand_in: Some(stand_in),
+        })
+    }
+
+    /// Addresses of PD.
+    pub fn pd(&self) -> &str {
+        &self.pd
+    }
+
+    /// The stand-in, for tests that want something to go wrong.
+    ///
+    /// # Errors
+    ///
+    /// It is a real cluster.
+    pub fn stand_in(&self) -> anyhow::Result<&StandIn> {
+        self.stand_in
+            .as_ref()
+            .with_context(|| format!("this needs the stand-in: unset {REAL}"))
+    }
+}
+
+/// A stand-in that ends with this, and by the kernel's hand if this process is killed.
+#[derive(Debug)]
+pub struct StandIn {
+    child: Child,
+    ready: Ready,
+}
+
+/// What it says when its ports are open.
+#[derive(Debug, Deserialize)]
+struct Ready {
+    pd: String,
+    control: String,
+}
+
+impl StandIn {
+    /// Starts one on free ports, with three stores. It keeps its data in `file`, or in memory.
+    ///
+    /// # Errors
+    ///
+    /// It is not built, or does not start.
+    pub fn start(file: Option<&Path>, flags: &[&str]) -> anyhow::Result<Self> {
+        let program = Program {
+            name: "tikv-stand-in",
+            path: own::Programs::find()?.get("tikv-stand-in")?,
+        };
+        let mut command = server::command(&program);
+        command.args(["--stores=3", "--control-listen=127.0.0.1:0"]).args(flags);
+        command.args(file.map(|file| format!("--data-file={}", file.display())));
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = server::spawn(command).context("start the TiKV stand-in")?;
+        let output = child.stdout.take().context("the TiKV stand-in has no output")?;
+        let mut line = String::new();
+        BufReader::new(output)
+            .read_line(&mut line)
+            .context("read what the TiKV stand-in says")?;
+        let ready = serde_json::from_str(&line);
+        let ready = ready.with_context(|| format!("the TiKV stand-in said {line:?} and not its addresses"))?;
+        Ok(Self { child, ready })
+    }
+
+    /// `host:port` of PD.
+    pub fn pd(&self) -> &str {
+        &self.ready.pd
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Has it do something: `GET /status`, `POST /faults`. `tikv_stand_in::control` lists all that it knows.
+    ///
+    /// # Errors
+    ///
+    /// It does not answer, or refuses.
+    pub async fn command(&self, method: &str, path: &str, body: Option<Value>) -> anyhow::Result<Value> {
+        let body = body.map_or_else(String::new, |body| body.to_string());
+        let answer = probe::command(&self.ready.control, method, path, &body).await?;
+        serde_json::from_str(&answer).with_context(|| format!("{method} {path}: no JSON: {answer}"))
+    }
+}
+
+impl Drop for StandIn {
+    fn drop(&mut self) {
+        // both fail only if it has ended already
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}

@@ -1,0 +1,133 @@
+//! What a leader that is killed in the middle of a flush leaves in TiKV holds nobody up.
+
+use std::time::Duration;
+
+use e2e::members::{self, Members};
+use e2e::server::Program;
+use e2e::tikv::StandIn;
+use e2e::wire::etcdserverpb as pb;
+use pb::kv_client::KvClient;
+use pb::request_op::Request as Op;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use tonic::transport::Channel;
+
+use crate::harness::deadline;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// More than a brain keeps in memory before it flushes.
+const KEYS: usize = 12_000;
+const VALUE: usize = 1024;
+/// Puts of one transaction.
+const PUTS: usize = 100;
+const PREFIX: &str = "locks";
+
+fn put(number: usize) -> pb::PutRequest {
+    pb::PutRequest {
+        key: format!("key/{number:06}").into(),
+        value: vec![b'v'; VALUE].into(),
+        ..pb::PutRequest::default()
+    }
+}
+
+async fn fill(kv: &mut KvClient<Channel>) {
+    for first in (0..KEYS).step_by(PUTS) {
+        let op = |number| pb::RequestOp {
+            request: Some(Op::RequestPut(put(number))),
+        };
+        let txn = pb::TxnRequest {
+            success: (first..first + PUTS).map(op).collect(),
+            ..pb::TxnRequest::default()
+        };
+        kv.txn(txn).await.unwrap();
+    }
+}
+
+async fn kv(members: &Members, member: usize) -> KvClient<Channel> {
+    let channel = members.server(member).unwrap().connect().await.unwrap();
+    KvClient::new(channel).max_decoding_message_size(usize::MAX)
+}
+
+/// All values, read at the leader's word.
+async fn read(kv: &mut KvClient<Channel>) -> usize {
+    let range = pb::RangeRequest {
+        key: b"key/".to_vec().into(),
+        range_end: b"key0".to_vec().into(),
+        ..pb::RangeRequest::default()
+    };
+    let answer = kv.range(range).await.unwrap().into_inner();
+    answer.kvs.iter().filter(|kv| kv.value.len() == VALUE).count()
+}
+
+async fn sizes(tikv: &StandIn) -> (u64, u64) {
+    let status = tikv.command("GET", "/status", None).await.unwrap();
+    let size = |name: &str| status["sizes"][name].as_u64().unwrap();
+    (size("keys"), size("locks"))
+}
+
+async fn until(tikv: &StandIn, what: &str, reached: impl Fn((u64, u64)) -> bool) {
+    let waiting = async {
+        while !reached(sizes(tikv).await) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, waiting)
+        .await
+        .unwrap_or_else(|_| panic!("not in time: {what}"));
+}
+
+async fn fault(tikv: &StandIn, fault: Value) -> u64 {
+    let answer = tikv.command("POST", "/faults", Some(fault)).await.unwrap();
+    answer["id"].as_u64().unwrap()
+}
+
+/// How often a fault was looked at.
+async fn seen(tikv: &StandIn, id: u64) -> u64 {
+    let faults = tikv.command("GET", "/faults", None).await.unwrap();
+    let mut faults = faults.as_array().unwrap().iter();
+    let state = faults.find(|state| state["id"] == id).expect("it is set");
+    state["seen"].as_u64().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_of_a_leader_killed_in_a_flush_hold_nobody_up() {
+    let _deadline = deadline();
+    // whoever waited for their end would wait for ever
+    let tikv = StandIn::start(None, &["--lock-ttl=3600s"]).unwrap();
+    let prefix = format!("--tikv-key-prefix={PREFIX}");
+    let flags = [&members::PATIENT[..], &[prefix.as_str()]].concat();
+    let mut members = Members::brains(&Program::kubebrain().unwrap(), tikv.pd(), 3, &flags).unwrap();
+    let leader = members.leader().await.unwrap();
+    // of a flush's transactions the first phase is done, and no second one
+    let lost = json!({"kind": "lose_request", "silent": true});
+    let stuck = fault(&tikv, json!({"rpc": "commit", "action": lost})).await;
+    fill(&mut kv(&members, leader).await).await;
+    until(&tikv, "a flush is under way", |(_, locks)| locks > 100).await;
+    members.kill(leader).unwrap();
+    tikv.command("DELETE", &format!("/faults/{stuck}"), None).await.unwrap();
+    // counts the questions what became of the transaction, whose primary key is the fence, and does nothing to them
+    let fence: String = PREFIX.bytes().chain(*b"f").map(|byte| format!("{byte:02x}")).collect();
+    let fence = format!("{:02x}{fence}", PREFIX.len());
+    let asked =
+        json!({"rpc": "check_txn_status", "action": {"kind": "lose_request"}, "key_prefix": fence, "probability": 0.0});
+    let asked = fault(&tikv, asked).await;
+
+    for member in members.running() {
+        let mut kv = kv(&members, member).await;
+        let write = async {
+            while let Err(status) = kv.put(put(0)).await {
+                let known = ["etcdserver: request timed out", "etcdserver: leader changed"];
+                assert!(known.contains(&status.message()), "{status:?}");
+            }
+        };
+        timeout(PATIENCE, write).await.expect("a leader in time");
+        assert_eq!(read(&mut kv).await, KEYS);
+    }
+    let rows = 2 * KEYS as u64;
+    until(&tikv, "the flush is made up for", |(keys, locks)| {
+        keys > rows && locks == 0
+    })
+    .await;
+    assert_eq!(seen(&tikv, asked).await, 1, "whoever takes over asks, and nobody else");
+    members.stop().unwrap();
+}
