@@ -103,6 +103,12 @@ impl Elsewhere {
         }
     }
 
+    /// Whether requests come from another member, and go no further.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        !self.forwards
+    }
+
     /// This member, always: nobody else can lead.
     #[must_use]
     pub fn never() -> Self {

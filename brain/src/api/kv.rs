@@ -68,7 +68,6 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
             Ok(answer)
         };
         self.store
-            .elsewhere
             .answer(request, |request| self.put_here(request), there)
             .await
     }
@@ -83,7 +82,6 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
             Ok(answer)
         };
         self.store
-            .elsewhere
             .answer(request, |request| self.delete_here(request), there)
             .await
     }
@@ -98,7 +96,6 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
             Ok(answer)
         };
         self.store
-            .elsewhere
             .answer(request, |request| self.txn_here(request), there)
             .await
     }
@@ -113,7 +110,6 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
             Ok(answer)
         };
         self.store
-            .elsewhere
             .answer(request, |request| self.compact_here(request), there)
             .await
     }

@@ -49,7 +49,6 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
             Ok(answer)
         };
         self.store
-            .elsewhere
             .answer(request, |request| self.grant_here(request), there)
             .await
     }
@@ -64,7 +63,6 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
             Ok(answer)
         };
         self.store
-            .elsewhere
             .answer(request, |request| self.revoke_here(request), there)
             .await
     }
@@ -108,7 +106,6 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
             Ok(answer)
         };
         self.store
-            .elsewhere
             .answer(request, |request| self.time_to_live_here(request), there)
             .await
     }
@@ -123,7 +120,6 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
             Ok(answer)
         };
         self.store
-            .elsewhere
             .answer(request, |request| self.leases_here(request), there)
             .await
     }
@@ -242,7 +238,7 @@ async fn keep_alive<R: Rows>(
         store.own(&mut answer.header);
         Ok(Response::new(answer))
     };
-    let answer = store.elsewhere.answer(Request::new(request), here, there).await?;
+    let answer = store.answer(Request::new(request), here, there).await?;
     Ok(answer.into_inner())
 }
 

@@ -46,7 +46,6 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
             Ok(answer)
         };
         self.store
-            .elsewhere
             .answer(request, |request| self.alarm_here(request), there)
             .await
     }

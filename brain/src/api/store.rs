@@ -2,17 +2,23 @@
 
 use std::sync::Arc;
 
-use tonic::Status;
+use tonic::transport::Channel;
+use tonic::{Response, Status};
 
 use super::elsewhere::{Elsewhere, PATIENCE, Role};
 use super::request::Limits;
 use super::status::Error;
+use crate::log::Slot;
 use crate::mvcc::view::{View, ViewError};
 use crate::mvcc::{self, Revision};
 use crate::pb::etcdserverpb::ResponseHeader;
 use crate::rows::{Rows, RowsError};
 use crate::sequencer::command::{Answer, Handle, Request};
 use crate::state::State;
+
+/// What a leader tells beside its answer to a request that was forwarded: the slot below which everything was committed
+/// then, what the request did with it.
+const COMMITTED: &str = "kubebrain-committed";
 
 /// The store as handlers see it. Cheap to clone.
 pub struct Store<R: Rows> {
@@ -87,10 +93,42 @@ impl<R: Rows> Store<R> {
     /// `corrupt cluster` when stored data was found damaged; `request timed out` when nobody leads.
     pub async fn linearizable(&self) -> Result<Arc<View<R::Snapshot>>, Status> {
         if let Some(slot) = self.elsewhere.read_index().await? {
-            let shown = tokio::time::timeout(PATIENCE, self.state.shown(slot)).await;
-            shown.map_err(|_| Error::Timeout)?;
+            self.until_shown(slot).await?;
         }
         self.view()
+    }
+
+    /// Has the leader answer, as [`Elsewhere::answer`]. What it did is in this member's view then: whoever reads here next,
+    /// or watches, finds it.
+    ///
+    /// # Errors
+    /// As [`Elsewhere::answer`]; `request timed out` when this member does not hear of it in time.
+    pub async fn answer<Q: Clone, A, H, T>(
+        &self,
+        request: tonic::Request<Q>,
+        here: impl FnMut(tonic::Request<Q>) -> H,
+        there: impl FnMut(Channel, tonic::Request<Q>) -> T,
+    ) -> Result<Response<A>, Status>
+    where
+        H: Future<Output = Result<Response<A>, Status>>,
+        T: Future<Output = Result<Response<A>, Status>>,
+    {
+        let mut answer = self.elsewhere.answer(request, here, there).await?;
+        if self.elsewhere.is_last() {
+            let committed = self.state.committed().0;
+            answer.metadata_mut().insert(COMMITTED, committed.into());
+        } else if let Some(committed) = answer.metadata_mut().remove(COMMITTED) {
+            let slot = committed.to_str().ok().and_then(|slot| slot.parse().ok());
+            let slot = slot.ok_or_else(|| Status::internal("etcdserver: the leader names no slot"))?;
+            self.until_shown(Slot(slot)).await?;
+        }
+        Ok(answer)
+    }
+
+    /// Waits until all slots before `slot` are in the view.
+    async fn until_shown(&self, slot: Slot) -> Result<(), Status> {
+        let shown = tokio::time::timeout(PATIENCE, self.state.shown(slot)).await;
+        shown.map_err(|_| Error::Timeout.into())
     }
 
     /// Has the sequencer do something; `size` is its length on the wire.

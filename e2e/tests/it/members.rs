@@ -174,3 +174,26 @@ async fn the_lead_moves_on_request_and_nothing_is_refused_meanwhile() {
     assert_eq!(cluster.members.leader().await.unwrap(), target);
     cluster.members.stop().unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_written_through_a_follower_is_read_there_at_once() {
+    let _deadline = deadline();
+    let cluster = Cluster::start();
+    let follower = cluster.members.followers().await.unwrap()[0];
+    let mut kv = cluster.kv(follower).await;
+    let put = pb::PutRequest {
+        key: b"a".to_vec().into(),
+        ..pb::PutRequest::default()
+    };
+    let range = pb::RangeRequest {
+        key: b"a".to_vec().into(),
+        serializable: true,
+        ..pb::RangeRequest::default()
+    };
+    for _ in 0..200 {
+        let written = kv.put(put.clone()).await.unwrap().into_inner().header.unwrap().revision;
+        let read = kv.range(range.clone()).await.unwrap().into_inner();
+        assert_eq!(read.kvs[0].mod_revision, written);
+    }
+    cluster.members.stop().unwrap();
+}
