@@ -335,8 +335,12 @@ fn quiet_ports(count: usize) -> anyhow::Result<Vec<u16>> {
     let mut held = Vec::new();
     for _ in 0..10_000 {
         if held.len() == count {
-            let port = |listener: &TcpListener| Ok(listener.local_addr()?.port());
-            return held.iter().map(port).collect();
+            let port = |listener: &TcpListener| listener.local_addr().map(|address| address.port());
+            return held
+                .iter()
+                .map(port)
+                .collect::<Result<_, _>>()
+                .context("ask for a listener's port");
         }
         let port = rand::rng().random_range(PORTS);
         held.extend(TcpListener::bind(("127.0.0.1", port)));

@@ -60,7 +60,7 @@ async fn a_brain_answers_as_etcd_does() {
 /// Each through a member that does not lead.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_of_three_brains_answers_as_a_follower_of_three_etcds_does() {
-    let requests = usize::try_from(number(REQUESTS).unwrap_or(5_000)).unwrap();
+    let requests = usize::try_from(number(REQUESTS).unwrap_or(20_000) / 4).unwrap();
     let _deadline = patience(requests);
     let tikv = Tikv::for_test().unwrap();
     let flags = [FLAGS, &members::PATIENT].concat();
