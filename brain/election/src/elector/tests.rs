@@ -1,3 +1,9 @@
+//! Electors against a lock in memory, on tokio's paused clock.
+//!
+//! Time passes here only when every task waits, and then to the next timer: a `sleep` says how long candidates are left to
+//! themselves, and what they do within it does not depend on the machine. Where a test waits until something is done it
+//! looks, and looks again after a step of that clock.
+
 mod sim;
 
 use std::sync::atomic::{AtomicU64, Ordering};
