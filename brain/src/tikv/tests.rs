@@ -3,7 +3,7 @@ use std::time::Duration;
 use tikv_stand_in::{Action, Fault, RegionFault, Rpc, StandIn};
 use tokio::time::Instant;
 
-use super::testing::{on_stand_in, prefix};
+use super::testing::{Connected, on_stand_in, prefix};
 use super::*;
 use crate::tls::testing::{Ca, Leaf};
 
@@ -76,8 +76,8 @@ async fn what_the_client_does_not_repeat_is_repeated() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pd_that_hangs_fails_calls_in_time_and_is_forgotten_when_it_returns() {
+/// A connection that gives up soon, and a cell that was set.
+async fn impatient() -> (Connected, TikvCell) {
     let here = on_stand_in(|options| {
         options.rpc_timeout = Duration::from_millis(400);
         options.timeout = Duration::from_millis(800);
@@ -85,6 +85,12 @@ async fn a_pd_that_hangs_fails_calls_in_time_and_is_forgotten_when_it_returns() 
     .await;
     let cell = here.tikv.cell("test");
     assert!(won(&cell, None, "before").await);
+    (here, cell)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pd_that_hangs_fails_calls_in_time_and_is_forgotten_when_it_returns() {
+    let (here, cell) = impatient().await;
     here.stand_in().pause(StandIn::PD).unwrap();
     for _ in 0..8 {
         let begun = Instant::now();
@@ -98,13 +104,7 @@ async fn a_pd_that_hangs_fails_calls_in_time_and_is_forgotten_when_it_returns() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_that_were_gone_are_found_again() {
-    let here = on_stand_in(|options| {
-        options.rpc_timeout = Duration::from_millis(400);
-        options.timeout = Duration::from_millis(800);
-    })
-    .await;
-    let cell = here.tikv.cell("test");
-    assert!(won(&cell, None, "before").await);
+    let (here, cell) = impatient().await;
     let processes: Vec<u64> = here.stand_in().stores().into_keys().chain([StandIn::PD]).collect();
     for process in &processes {
         here.stand_in().kill(*process).await.unwrap();
