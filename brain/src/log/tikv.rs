@@ -3,6 +3,8 @@
 //! One mutation is one raft write, whatever its size up to TiKV's limit: no lock is left, the key is claim and content at
 //! once, and a repeated insert finds itself. Slots are read at fresh timestamps.
 //!
+//! - **Checksums**: a record is stored with one over itself and its slot, so that bytes that rot, or that stand where they
+//!   were not written, are found whoever reads them.
 //! - **Watermark**: one cell that holds it and the slot up to which everything is destroyed; it moves by compare-and-set.
 //! - **Destruction** takes whole ranges on every server, past TiKV's transactions: between the records that are to be kept.
 //!   Late appends may put garbage into destroyed slots; nobody looks there, and nobody clears it away.
@@ -80,7 +82,7 @@ impl Log for TikvLog {
         check_len(&record, MAX_RECORD_LEN)?;
         let inner = &self.inner;
         let key = inner.tikv.keys().slot(slot.0);
-        match inner.tikv.insert(&key, &record).await {
+        match inner.tikv.insert(&key, &seal(slot, &record)).await {
             Ok(()) => {
                 inner.note(slot.0, &record);
                 Ok(())
@@ -181,6 +183,7 @@ impl Inner {
             // Destroyed meanwhile, or the other one gave up: what comes of it shows when it is tried again.
             return Err(unknown(anyhow::anyhow!("the slot was taken and is free again")));
         };
+        let there = unseal(slot, there).map_err(|damaged| AppendError::Failed(damaged.into()))?;
         self.note(slot.0, &there);
         if there == *record {
             Ok(())
@@ -230,6 +233,7 @@ impl Inner {
                 .keys()
                 .parse_slot(&key)
                 .ok_or_else(|| LogError::Corrupt("a key between slots is none".into()))?;
+            let record = unseal(Slot(slot), record)?;
             self.note(slot, &record);
             bytes += record.len();
             page.push((Slot(slot), record));
@@ -295,6 +299,30 @@ impl Marks {
             _ => Err(LogError::Corrupt(format!("the watermark is {bytes:02x?}"))),
         }
     }
+}
+
+/// A record as it is stored: its checksum behind it.
+fn seal(slot: Slot, record: &Bytes) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(record.len() + 4);
+    bytes.put_slice(record);
+    bytes.put_u32(checksum(slot, record));
+    bytes.freeze()
+}
+
+/// The record that was stored in a slot.
+fn unseal(slot: Slot, mut stored: Bytes) -> Result<Bytes, LogError> {
+    let damaged = || LogError::Corrupt(format!("slot {slot} does not match its checksum"));
+    let at = stored.len().checked_sub(4).ok_or_else(damaged)?;
+    let found = stored.split_off(at);
+    if found[..] == checksum(slot, &stored).to_be_bytes() {
+        Ok(stored)
+    } else {
+        Err(damaged())
+    }
+}
+
+fn checksum(slot: Slot, record: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&slot.0.to_be_bytes()), record)
 }
 
 fn unavailable(error: Error) -> LogError {

@@ -46,7 +46,9 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
             if first >= committed {
                 break; // durable perhaps, but not shown
             }
-            for entry in Record::decode(payload)?.entries {
+            let record = Record::decode(payload);
+            let record = record.map_err(|error| LogError::Corrupt(format!("slot {first} does not decode: {error}")))?;
+            for entry in record.entries {
                 let Some(Change::Keys(keys)) = entry.change else {
                     continue;
                 };
@@ -125,7 +127,16 @@ impl<L: Log, R: Rows> History for LogHistory<L, R> {
                 }
                 Ok(None) => {}
                 Err(_) if from < self.compacted() => {}
-                Err(error) => return Err(HistoryError::Unavailable(error)),
+                Err(error) => {
+                    if is_damage(&error) && !self.state.is_corrupt() {
+                        self.state.set_corrupt();
+                        tracing::error!(
+                            error = format!("{error:#}"),
+                            "stored history is damaged: nothing is served any more"
+                        );
+                    }
+                    return Err(HistoryError::Unavailable(error));
+                }
             }
         }
     }
@@ -156,6 +167,14 @@ async fn read_back<S: Snapshot>(keys: Keys, view: &View<S>) -> Result<Committed,
     })
 }
 
+/// Stored bytes are not what was written.
+fn is_damage(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        matches!(cause.downcast_ref(), Some(LogError::Corrupt(_)))
+            || matches!(cause.downcast_ref(), Some(RowsError::Corrupt(_)))
+    })
+}
+
 /// The version of a key that a revision made, if it is not compacted.
 async fn version_at<S: Snapshot>(
     view: &View<S>,
@@ -170,5 +189,5 @@ async fn version_at<S: Snapshot>(
     let Some(row) = view.rows.get(&keys::object_key(key, revision)).await? else {
         return Ok(None);
     };
-    Ok(decode_object(&row)?.map(|(meta, value)| super::view::from_meta(key.clone(), meta, value)))
+    Ok(decode_object(key, &row)?.map(|(meta, value)| super::view::from_meta(key.clone(), meta, value)))
 }

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use bytes::Bytes;
 use prost::Message;
 use tokio::sync::mpsc;
@@ -186,7 +187,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             let Item::Batch { first, payload, .. } = item else {
                 continue;
             };
-            let record = Record::decode(payload)?;
+            let record = Record::decode(payload).with_context(|| format!("decode slot {first}"))?;
             if first.0 >= self.fence.marker || record.base >= target {
                 break;
             }

@@ -38,13 +38,13 @@ pub fn encode_index(meta: &Meta) -> Bytes {
     bytes.freeze()
 }
 
-/// Reads the value of an index row.
+/// Reads the value of the index row of `key`.
 ///
 /// # Errors
 /// [`RowsError::Corrupt`] when it is none.
-pub fn decode_index(bytes: &[u8]) -> Result<Meta, RowsError> {
+pub fn decode_index(key: &[u8], bytes: &[u8]) -> Result<Meta, RowsError> {
     if bytes.len() != META {
-        return Err(RowsError::Corrupt(format!("an index row of {} bytes", bytes.len())));
+        return Err(damaged("index", key, bytes));
     }
     Ok(get_meta(bytes))
 }
@@ -62,16 +62,21 @@ pub fn encode_object(version: Option<(&Meta, &[u8])>) -> Bytes {
     bytes.freeze()
 }
 
-/// Reads the value of an object row; `None` is a tombstone.
+/// Reads the value of an object row of `key`; `None` is a tombstone.
 ///
 /// # Errors
 /// [`RowsError::Corrupt`] when it is neither.
-pub fn decode_object(bytes: &Bytes) -> Result<Option<(Meta, Bytes)>, RowsError> {
+pub fn decode_object(key: &[u8], bytes: &Bytes) -> Result<Option<(Meta, Bytes)>, RowsError> {
     match bytes.first() {
         Some(&TOMBSTONE) if bytes.len() == 1 => Ok(None),
         Some(&OBJECT) if bytes.len() > META => Ok(Some((get_meta(&bytes[1..]), bytes.slice(1 + META..)))),
-        _ => Err(RowsError::Corrupt(format!("an object row of {} bytes", bytes.len()))),
+        _ => Err(damaged("object", key, bytes)),
     }
+}
+
+fn damaged(kind: &str, key: &[u8], bytes: &[u8]) -> RowsError {
+    let key = key.escape_ascii().to_string();
+    RowsError::Corrupt(format!("an {kind} row of {key:?} has {} bytes", bytes.len()))
 }
 
 fn put_meta(bytes: &mut BytesMut, meta: &Meta) {
@@ -188,22 +193,25 @@ mod tests {
             version: 3,
             lease: LeaseId(-5),
         };
-        assert_eq!(decode_index(&encode_index(&meta)).unwrap(), meta);
+        assert_eq!(decode_index(b"k", &encode_index(&meta)).unwrap(), meta);
         let object = encode_object(Some((&meta, b"value")));
         assert_eq!(
-            decode_object(&object).unwrap(),
+            decode_object(b"k", &object).unwrap(),
             Some((meta, Bytes::from_static(b"value")))
         );
-        assert_eq!(decode_object(&encode_object(None)).unwrap(), None);
+        assert_eq!(decode_object(b"k", &encode_object(None)).unwrap(), None);
         let empty = encode_object(Some((&meta, b"")));
-        assert_eq!(decode_object(&empty).unwrap(), Some((meta, Bytes::new())));
+        assert_eq!(decode_object(b"k", &empty).unwrap(), Some((meta, Bytes::new())));
     }
 
     #[test]
     fn other_bytes_are_damage() {
         for bytes in [&b""[..], b"\x00\x00", b"\x01short", b"\x07"] {
-            assert!(decode_object(&Bytes::copy_from_slice(bytes)).is_err());
-            assert!(decode_index(bytes).is_err());
+            let named = |error: RowsError| error.to_string().contains("row of \"k\\\\xff\"");
+            assert!(named(
+                decode_object(b"k\xff", &Bytes::copy_from_slice(bytes)).unwrap_err()
+            ));
+            assert!(named(decode_index(b"k\xff", bytes).unwrap_err()));
         }
     }
 }

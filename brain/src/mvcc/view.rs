@@ -75,7 +75,7 @@ impl<S: Snapshot> View<S> {
             let Some(index) = self.rows.get(&keys::index_key(key)).await? else {
                 return Ok(None);
             };
-            return self.object(key, decode_index(&index)?).await.map(Some);
+            return self.object(key, decode_index(key, &index)?).await.map(Some);
         }
         self.get_old(key, at).await
     }
@@ -89,7 +89,7 @@ impl<S: Snapshot> View<S> {
         let mut found = Vec::with_capacity(wanted.len());
         for (key, row) in wanted.iter().zip(self.rows.multi_get(&index).await?) {
             if let Some(row) = row {
-                found.push((key.clone(), decode_index(&row)?));
+                found.push((key.clone(), decode_index(key, &row)?));
             }
         }
         let mut objects = self.objects(found).await?.into_iter().peekable();
@@ -189,7 +189,7 @@ impl<S: Snapshot> View<S> {
         };
         match self.rows.scan(scan).await?.rows.first() {
             None => Ok(None),
-            Some((_, value)) => Ok(decode_object(value)?.map(|(meta, value)| from_meta(key.clone(), meta, value))),
+            Some((_, value)) => Ok(decode_object(key, value)?.map(|(meta, value)| from_meta(key.clone(), meta, value))),
         }
     }
 
@@ -246,7 +246,7 @@ pub(crate) fn from_meta(key: Bytes, meta: Meta, value: Bytes) -> KeyValue {
 
 /// The object row that an index row promised.
 fn expect_object(key: Bytes, meta: Meta, row: Option<Bytes>) -> Result<KeyValue, RowsError> {
-    let object = row.as_ref().map(decode_object).transpose()?.flatten();
+    let object = row.as_ref().map(|row| decode_object(&key, row)).transpose()?.flatten();
     match object {
         Some((_, value)) => Ok(from_meta(key, meta, value)),
         None => Err(RowsError::Corrupt(format!(

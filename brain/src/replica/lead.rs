@@ -7,9 +7,10 @@ use prost::Message;
 
 use super::load::read_fence;
 use super::reigns::to_millis;
+use super::tail::Read;
 use super::{Flushed, Replica};
 use crate::log::frame::Candidate;
-use crate::log::reader::{Item, Reader};
+use crate::log::reader::Reader;
 use crate::log::writer::{self, Writer};
 use crate::log::{Log, LogError, Slot};
 use crate::mvcc::row::{FORMAT, Fence};
@@ -109,19 +110,20 @@ impl<R: Rows> Replica<R> {
     ) -> Result<Leadership, OpenError> {
         let began = self.next();
         let floor = read_fence(rows.fence().await?)?.epoch;
-        let mut items = Vec::new();
+        let mut read = Vec::new();
         let mut reader = Reader::new(log.clone(), began);
+        // What does not read is refused before anything is written.
         let (writer, own) = Writer::open(log, &mut reader, (began, floor), candidate, |item| {
-            items.push(item);
+            read.push(Read::of(item)?);
             Ok::<(), OpenError>(())
         })
         .await?;
         let mut wait = Duration::ZERO;
-        for item in items {
-            if matches!(&item, Item::Barrier(_, barrier) if *barrier == own) {
+        for read in read {
+            if matches!(&read, Read::Barrier(_, barrier) if *barrier == own) {
                 wait = self.reigns.wait(candidate.lock, seen);
             }
-            self.replay(item)?;
+            self.replay(read)?;
         }
         rows.take_over().await?;
         let fence = take_fence(rows, own.epoch, (candidate, wait)).await?;

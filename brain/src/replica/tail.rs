@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use prost::Message;
 
 use super::{OpenError, Replica};
-use crate::log::frame::WINDOW;
+use crate::log::frame::{Barrier, WINDOW};
 use crate::log::reader::{Item, Reader};
 use crate::log::{Log, Slot};
 use crate::mvcc::record::Record;
@@ -59,7 +59,7 @@ impl<L: Log> Tail<L> {
             }
             self.check_watermark().await?; // what stands in a destroyed slot came late
             for item in self.unproven.drain(..proven) {
-                replica.replay(item)?;
+                replica.replay(Read::of(item)?)?;
             }
             self.began = replica.next();
         }
@@ -71,6 +71,34 @@ impl<L: Log> Tail<L> {
             return Err(OpenError::Destroyed);
         }
         Ok(())
+    }
+}
+
+/// An item of the log whose record reads.
+#[derive(Debug)]
+pub(super) enum Read {
+    Barrier(Slot, Barrier),
+    Batch { record: Record, first: Slot, next: Slot },
+}
+
+impl Read {
+    /// Reads the record of an item.
+    ///
+    /// # Errors
+    /// [`OpenError::Record`] when it does not decode.
+    pub(super) fn of(item: Item) -> Result<Read, OpenError> {
+        match item {
+            Item::Barrier(slot, barrier) => Ok(Read::Barrier(slot, barrier)),
+            Item::Batch {
+                first, next, payload, ..
+            } => match Record::decode(payload) {
+                Ok(record) => Ok(Read::Batch { record, first, next }),
+                Err(error) => Err(OpenError::Record {
+                    slot: first,
+                    reason: error.to_string(),
+                }),
+            },
+        }
     }
 }
 
@@ -87,25 +115,20 @@ impl<R: Rows> Replica<R> {
     ///
     /// # Errors
     /// That it contradicts what stands before it.
-    pub(super) fn replay(&mut self, item: Item) -> Result<(), OpenError> {
-        let (first, next, payload) = match item {
-            Item::Barrier(slot, barrier) => {
+    pub(super) fn replay(&mut self, read: Read) -> Result<(), OpenError> {
+        let (record, first, next) = match read {
+            Read::Barrier(slot, barrier) => {
                 self.reigns.begin(barrier.lock, barrier.lease);
                 self.state.set_epoch(barrier.epoch);
                 self.pass(Slot(slot.0 + WINDOW));
                 return Ok(());
             }
-            Item::Batch {
-                first, next, payload, ..
-            } => (first, next, payload),
+            Read::Batch { record, first, next } => (record, first, next),
         };
-        let damaged = |reason: String| OpenError::Record { slot: first, reason };
-        let record = Record::decode(payload).map_err(|error| damaged(error.to_string()))?;
         if record.base != self.revision() {
             let (base, newest) = (record.base, self.revision());
-            return Err(damaged(format!(
-                "a batch behind revision {base} where {newest} is the newest"
-            )));
+            let reason = format!("a batch behind revision {base} where {newest} is the newest");
+            return Err(OpenError::Record { slot: first, reason });
         }
         self.apply(record, Vec::new(), (first, next));
         Ok(())

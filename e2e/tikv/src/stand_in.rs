@@ -1,5 +1,6 @@
 //! The whole: PD, the stores, and the commands to them.
 
+mod contents;
 mod errors;
 
 use std::collections::BTreeMap;

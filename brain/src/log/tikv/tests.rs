@@ -146,3 +146,21 @@ async fn an_append_is_one_request_and_no_space_is_told() {
     let answer = log.append(Slot(3), laws::record(3, 0, 100)).await;
     assert!(matches!(answer, Err(AppendError::Full(_))), "{answer:?}");
 }
+
+#[test]
+fn bytes_that_rot_or_stand_elsewhere_are_named() {
+    let record = Bytes::from_static(b"record");
+    let stored = seal(Slot(7), &record);
+    assert_eq!(unseal(Slot(7), stored.clone()).unwrap(), record);
+    let error = unseal(Slot(8), stored.clone()).unwrap_err();
+    assert!(error.to_string().contains("slot 8"), "{error}");
+    for at in 0..stored.len() {
+        let mut rotten = stored.to_vec();
+        rotten[at] ^= 1;
+        assert!(
+            matches!(unseal(Slot(7), rotten.into()), Err(LogError::Corrupt(_))),
+            "byte {at}"
+        );
+    }
+    assert!(matches!(unseal(Slot(7), stored.slice(..3)), Err(LogError::Corrupt(_))));
+}

@@ -131,7 +131,9 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         let page = self.view.rows.scan(self.scan(max_rows)).await?;
         let mut rows = Vec::with_capacity(page.rows.len());
         for (row, value) in &page.rows {
-            rows.push(from_meta(keys::parse_index(row)?, decode_index(value)?, Bytes::new()));
+            let key = keys::parse_index(row)?;
+            let meta = decode_index(&key, value)?;
+            rows.push(from_meta(key, meta, Bytes::new()));
         }
         if let Some((row, _)) = page.rows.last() {
             self.row_from = successor(row);
@@ -152,7 +154,7 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         for (row, value) in &page.rows {
             let (key, revision) = keys::parse_object(row)?;
             if revision <= self.at && decided.as_ref() != Some(&key) {
-                if let Some((meta, value)) = decode_object(value)? {
+                if let Some((meta, value)) = decode_object(&key, value)? {
                     rows.push(from_meta(key.clone(), meta, value));
                 }
                 decided = Some(key.clone());

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod client;
+mod contents;
 mod faults;
 mod locks;
 mod program;
