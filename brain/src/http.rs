@@ -34,6 +34,14 @@ pub trait Health: Send + Sync + 'static {
     /// Why it failed.
     async fn serializable_read(&self) -> Result<(), String>;
 
+    /// Whether this process can do its work, or only a restart can help.
+    ///
+    /// # Errors
+    /// Why it is to be restarted.
+    async fn alive(&self) -> Result<(), String> {
+        self.serializable_read().await
+    }
+
     /// The alarms that stand.
     fn alarms(&self) -> Vec<Alarm>;
 

@@ -16,6 +16,7 @@ use crate::log::writer::{OpenError as LogOpenError, WriteError};
 use crate::metrics::Metrics;
 use crate::mvcc::history::LogHistory;
 use crate::mvcc::materialize::Materializer;
+use crate::mvcc::patience::may_pass;
 use crate::replica::{Leadership, OpenError, Replica};
 use crate::rows::{Rows, RowsError};
 use crate::sequencer::command::Seat;
@@ -26,6 +27,9 @@ use crate::watch::{History as _, HistoryError, Hub};
 
 /// Generations on their way to the flush and back. Few: their bytes are what is bounded.
 const GENERATIONS: usize = 4;
+
+/// How long to wait before a term is begun once more that storage did not let begin, at first and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
 /// What is read back for all watchers when a term begins, in bytes. Of more, each reads back what concerns it.
 const CHUNK: usize = 1 << 20;
@@ -183,8 +187,26 @@ impl<L: Log, R: Rows, Q: Space + Clone> Leader<L, R, Q> {
         }
     }
 
-    /// Becomes the only writer, and tells watchers what was committed meanwhile.
+    /// Becomes the only writer, however long storage is out of reach, and tells watchers what was committed meanwhile.
     async fn begin(&mut self, claim: Claim, placed: oneshot::Sender<()>) -> anyhow::Result<Leadership> {
+        let (mut placed, mut pause) = (Some(placed), RETRY.0);
+        loop {
+            match self.try_begin(claim, &mut placed).await {
+                Err(error) if may_pass(&error) => {
+                    tracing::warn!(error = format!("{error:#}"), again_in = ?pause, "the term cannot begin yet");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(RETRY.1);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn try_begin(
+        &mut self,
+        claim: Claim,
+        placed: &mut Option<oneshot::Sender<()>>,
+    ) -> anyhow::Result<Leadership> {
         let (log, rows) = &self.engine;
         let candidate = Candidate {
             member: self.options.member,
@@ -198,8 +220,10 @@ impl<L: Log, R: Rows, Q: Space + Clone> Leader<L, R, Q> {
                 outcome => break outcome?,
             }
         };
-        // Whoever waits for it may be gone.
-        let _gone = placed.send(());
+        if let Some(placed) = placed.take() {
+            // Whoever waits for it may be gone.
+            let _gone = placed.send(());
+        }
         if !leadership.wait.is_zero() {
             // Somebody may be reading yet, and nobody saw its lock run out.
             tracing::info!(wait = ?leadership.wait, "waiting for an older leader's right to end");

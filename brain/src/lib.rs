@@ -30,6 +30,7 @@ pub mod http;
 pub mod listen;
 pub mod metrics;
 pub mod process;
+pub mod said;
 pub mod serve;
 pub mod tasks;
 pub mod telemetry;

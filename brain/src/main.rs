@@ -9,6 +9,8 @@ use brain::process;
 mod embedded;
 #[path = "main/engine.rs"]
 mod engine;
+#[path = "main/patience.rs"]
+mod patience;
 #[path = "main/run.rs"]
 mod run;
 #[path = "main/tikv.rs"]

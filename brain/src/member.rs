@@ -27,6 +27,7 @@ use crate::pb::peerpb::peer_server::PeerServer;
 use crate::pb::v3electionpb::election_server::ElectionServer;
 use crate::pb::v3lockpb::lock_server::LockServer;
 use crate::rows::Rows;
+use crate::said::Said;
 use crate::serve::Services;
 use crate::state::State;
 use crate::watch::{History, Hub};
@@ -39,8 +40,11 @@ pub mod discovery;
 pub mod follow;
 pub mod leadership;
 pub mod lock;
+pub mod namesake;
 pub mod peer;
 pub mod peers;
+pub mod roster;
+pub mod waiting;
 
 /// Bytes that the store occupies.
 pub type Size = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -170,6 +174,7 @@ pub fn peer_services<R: Rows>(
         elsewhere: here.elsewhere.clone(),
         members,
         followers,
+        said: Said::default(),
         stop: stop.clone(),
     };
     let leases = LeaseService {

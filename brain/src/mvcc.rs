@@ -8,7 +8,7 @@ pub mod history;
 pub mod materialize;
 pub mod op;
 pub mod overlay;
-mod patience;
+pub mod patience;
 pub mod record;
 pub mod row;
 pub mod view;

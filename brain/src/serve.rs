@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use arc_swap::ArcSwap;
 use axum::Router;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -20,10 +21,11 @@ use crate::flags::{Config, Keepalive, TlsOptions};
 use crate::http::{self, Gate, Health};
 use crate::listen::Listener;
 use crate::metrics::Metrics;
+use crate::said::Said;
 use crate::tasks::Tasks;
 use crate::tls::{ClientAuth, RELOAD_INTERVAL, ServerTls};
 use connection::{Builder, Port, Room};
-use route::Edge;
+use route::{Answers, Edge};
 
 mod connection;
 mod route;
@@ -48,6 +50,8 @@ enum Purpose {
     Both,
     /// gRPC alone.
     Grpc,
+    /// gRPC alone, to other members.
+    Peers,
     /// HTTP alone.
     Http,
     /// HTTP alone, for probes and scrapers: no client certificates, no browsers.
@@ -61,6 +65,10 @@ pub struct Server {
     tls: Option<Arc<ServerTls>>,
     config: Config,
 }
+
+/// Ports that are served. What they answer can be replaced, on connections that are open, too.
+#[derive(Clone)]
+pub struct Open(Arc<ArcSwap<Answers>>);
 
 /// What is served.
 pub struct Services {
@@ -79,6 +87,29 @@ impl std::fmt::Debug for Services {
         f.debug_struct("Services")
             .field("routes", &self.routes)
             .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Open {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Open(..)")
+    }
+}
+
+impl Open {
+    /// Answers requests that come from now on by other services.
+    pub fn replace(&self, services: Services) {
+        self.0.store(Arc::new(services.answers()));
+    }
+}
+
+impl Services {
+    fn answers(self) -> Answers {
+        Answers {
+            grpc: self.routes.prepare().into_axum_router(),
+            http: http::routes(self.health, self.metrics),
+            has_leader: self.has_leader,
+        }
     }
 }
 
@@ -128,7 +159,11 @@ impl Server {
     /// # Errors
     /// As [`Server::bind`].
     pub fn bind_peers(config: &Config) -> anyhow::Result<Server> {
-        let urls = config.listen_peer_urls.iter().map(|url| (url, Purpose::Grpc)).collect();
+        let urls = config
+            .listen_peer_urls
+            .iter()
+            .map(|url| (url, Purpose::Peers))
+            .collect();
         Self::bind_urls(urls, &config.peer_tls, config)
     }
 
@@ -162,30 +197,32 @@ impl Server {
         stop: &CancellationToken,
         grace: Duration,
         tasks: &mut Tasks,
-    ) {
-        let Services {
-            routes,
-            health,
-            metrics,
-            has_leader,
-        } = services;
+    ) -> Open {
+        let metrics = services.metrics.clone();
+        let answers = Arc::new(ArcSwap::from_pointee(services.answers()));
         let edge = Edge {
-            grpc: Some(routes.prepare().into_axum_router()),
-            http: Some(http::routes(health, Arc::clone(&metrics))),
+            answers: answers.clone(),
+            grpc: true,
+            http: true,
             gate: Some(Gate::new(self.config.browsers.clone())),
-            has_leader,
             metrics: metrics.grpc.clone(),
         };
         self.serve(edge, &metrics, (leave, stop, grace), tasks);
+        Open(answers)
     }
 
     /// As [`Server::start`], without gRPC, and without waiting for anybody in the end.
     pub fn start_http(self, http: Router, metrics: &Metrics, stop: &CancellationToken, tasks: &mut Tasks) {
-        let edge = Edge {
-            grpc: None,
-            http: Some(http),
-            gate: None,
+        let answers = Answers {
+            grpc: Router::new(),
+            http,
             has_leader: None,
+        };
+        let edge = Edge {
+            answers: Arc::new(ArcSwap::from_pointee(answers)),
+            grpc: false,
+            http: true,
+            gate: None,
             metrics: metrics.grpc.clone(),
         };
         self.serve(edge, metrics, (stop, stop, Duration::ZERO), tasks);
@@ -204,12 +241,12 @@ impl Server {
         }
         let mut ports = JoinSet::new();
         let clients = Room::new(client_room(), HANDSHAKES);
-        let probes = Room::new(PROBES, PROBES);
+        let (probes, refused) = (Room::new(PROBES, PROBES), Said::default());
         let builder = builder(self.config.limits.max_concurrent_streams, self.config.keepalive);
         for (listener, purpose) in self.listeners {
             let mut edge = edge.clone();
-            edge.grpc.take_if(|_| !matches!(purpose, Purpose::Both | Purpose::Grpc));
-            edge.http.take_if(|_| purpose == Purpose::Grpc);
+            edge.grpc &= matches!(purpose, Purpose::Both | Purpose::Grpc | Purpose::Peers);
+            edge.http &= matches!(purpose, Purpose::Both | Purpose::Http | Purpose::Metrics);
             edge.gate.take_if(|_| purpose == Purpose::Metrics);
             let is_probes = purpose == Purpose::Metrics;
             let auth = if is_probes {
@@ -224,6 +261,7 @@ impl Server {
                 builder: builder.clone(),
                 room: if is_probes { probes.clone() } else { clients.clone() },
                 network: metrics.network.clone(),
+                refused: (purpose == Purpose::Peers).then(|| refused.clone()),
             };
             ports.spawn(port.run(listener, leave.clone(), grace));
         }

@@ -43,7 +43,8 @@ impl Tasks {
         self.set.shutdown().await;
     }
 
-    /// Waits for all tasks. The first that fails, panics or ends before the stop stops the others, and is the error.
+    /// Waits for all tasks. The first that fails, panics or ends before the stop stops the others, and is the error; one that
+    /// ended before the stop without a failure only if none failed, for that may be why it ended.
     /// None is waited for without end after the stop.
     ///
     /// # Errors
@@ -54,19 +55,19 @@ impl Tasks {
             stop.cancelled().await;
             tokio::time::sleep(LIMIT).await;
         };
-        let mut first = Ok(());
+        let (mut first, mut early) = (Ok(()), Ok(()));
         tokio::select! {
-            () = self.join_all(&mut first) => {}
+            () = self.join_all(&mut first, &mut early) => {}
             () = too_late => {
                 let left: Vec<_> = self.names.values().copied().collect();
                 first = first.and(Err(anyhow::anyhow!("tasks {left:?} did not end within {LIMIT:?} of the stop")));
                 self.set.shutdown().await;
             }
         }
-        first
+        first.and(early)
     }
 
-    async fn join_all(&mut self, first: &mut anyhow::Result<()>) {
+    async fn join_all(&mut self, first: &mut anyhow::Result<()>, early: &mut anyhow::Result<()>) {
         while let Some(ended) = self.set.join_next_with_id().await {
             let (id, outcome) = match ended {
                 Ok((id, outcome)) => (id, Ok(outcome)),
@@ -75,7 +76,11 @@ impl Tasks {
             let name = self.names.remove(&id).unwrap_or_default();
             let outcome = match outcome {
                 Ok(Err(error)) => Err(error.context(format!("task {name:?} failed"))),
-                Ok(Ok(())) if !self.stop.is_cancelled() => Err(anyhow::anyhow!("task {name:?} ended early")),
+                Ok(Ok(())) if !self.stop.is_cancelled() => {
+                    *early = Err(anyhow::anyhow!("task {name:?} ended early"));
+                    self.stop.cancel();
+                    continue;
+                }
                 Ok(Ok(())) => Ok(()),
                 Err(panic) => Err(anyhow::Error::new(panic).context(format!("task {name:?} panicked"))),
             };
@@ -136,6 +141,23 @@ mod tests {
         stop.cancel();
         let error = tasks.join().await.unwrap_err().to_string();
         assert!(error.contains("stuck") && !error.contains("good"), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_counts_before_an_early_end() {
+        let stop = CancellationToken::new();
+        let mut tasks = Tasks::new(stop.clone());
+        tasks.spawn("early", async { Ok(()) });
+        let stopped = stop.clone();
+        tasks.spawn("failing", async move {
+            stopped.cancelled().await;
+            Err(anyhow::anyhow!("the reason"))
+        });
+        let error = format!("{:#}", tasks.join().await.unwrap_err());
+        assert!(error.contains("failing") && error.contains("the reason"), "{error}");
+        let mut tasks = Tasks::new(CancellationToken::new());
+        tasks.spawn("early", async { Ok(()) });
+        assert!(tasks.join().await.unwrap_err().to_string().contains("early"));
     }
 
     #[tokio::test(start_paused = true)]

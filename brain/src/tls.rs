@@ -1,4 +1,4 @@
-//! TLS of listeners: certificates and client CAs that follow their files without a restart.
+//! TLS, above all of listeners: certificates and client CAs that follow their files without a restart.
 //!
 //! Files are compared by content every few seconds, so it does not matter how they are replaced (in place, renamed,
 //! or by kubelet's swap of `..data`). Invariant: what is served always loaded as a whole; when new files do not
@@ -17,10 +17,12 @@ use tracing::{info, warn};
 
 use crate::flags::{TlsOptions, TlsPolicy};
 use crate::metrics::TlsMetrics;
+pub use dial::{dial, refusal};
 use files::Files;
 
 mod allowed;
 mod config;
+mod dial;
 mod files;
 
 /// How often files are looked at.

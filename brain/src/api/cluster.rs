@@ -34,11 +34,24 @@ impl Members {
         self.0.subscribe()
     }
 
-    /// Notes what a member says of itself, or of others.
+    /// These, and nobody else.
+    pub fn replace(&self, members: impl IntoIterator<Item = pb::Member>) {
+        let members: BTreeMap<u64, pb::Member> = members.into_iter().map(|member| (member.id, member)).collect();
+        self.0.send_if_modified(|known| {
+            let changed = *known != members;
+            *known = members;
+            changed
+        });
+    }
+
+    /// Notes what a member says of itself, or of others. Who never started has no name: that is known better elsewhere.
     pub fn learn(&self, members: impl IntoIterator<Item = pb::Member>) {
         self.0.send_if_modified(|known| {
             let mut changed = false;
             for member in members {
+                if member.name.is_empty() && known.contains_key(&member.id) {
+                    continue;
+                }
                 changed |= known.get(&member.id) != Some(&member);
                 known.insert(member.id, member);
             }

@@ -4,6 +4,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Request;
 
 use super::kv::KvService;
+use super::status::Error;
 use super::store::Store;
 use crate::http::{Alarm, Health};
 use crate::pb::etcdserverpb::RangeRequest;
@@ -43,6 +44,14 @@ impl<R: Rows> Health for StoreHealth<R> {
         self.read(true).await
     }
 
+    /// A restart brings no storage back that is out of reach.
+    async fn alive(&self) -> Result<(), String> {
+        match self.read(true).await {
+            Err(text) if text == Error::Timeout.text() => Ok(()),
+            outcome => outcome,
+        }
+    }
+
     fn alarms(&self) -> Vec<Alarm> {
         let raised = self.0.state.alarms();
         let known = raised.iter().filter_map(|(kind, _)| match *kind {
@@ -54,6 +63,6 @@ impl<R: Rows> Health for StoreHealth<R> {
     }
 
     fn has_leader(&self) -> bool {
-        true // the only member leads
+        self.0.leader() != 0
     }
 }

@@ -35,6 +35,8 @@ pub struct Config {
     pub advertise_client_urls: Vec<Url>,
     /// Told to peers.
     pub initial_advertise_peer_urls: Vec<Url>,
+    /// The cluster exists: this member joins it, whatever its members were called before.
+    pub joins_existing: bool,
     /// Token of a new cluster.
     pub initial_cluster_token: String,
     /// Certificates shown to clients, and asked of them.
@@ -180,6 +182,16 @@ pub struct TlsPolicy {
     pub max: TlsVersion,
     /// Suites of TLS 1.2 by their Go names; empty means all.
     pub cipher_suites: Vec<String>,
+}
+
+impl Default for TlsPolicy {
+    fn default() -> Self {
+        Self {
+            min: TlsVersion::Tls12,
+            max: TlsVersion::Tls13,
+            cipher_suites: Vec::new(),
+        }
+    }
 }
 
 /// A version of TLS.

@@ -42,6 +42,7 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         initial_advertise_peer_urls: values.urls("initial-advertise-peer-urls")?,
         election: election::read(&values, &storage)?,
         leader_http: election::leader_http(&values)?,
+        joins_existing: values.one_of("initial-cluster-state", &[("new", false), ("existing", true)])?,
         initial_cluster_token: values.text("initial-cluster-token").to_owned(),
         client_tls: tls::client(&values)?,
         peer_tls: tls::peer(&values)?,
@@ -72,7 +73,6 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         storage,
         name,
     };
-    values.one_of("initial-cluster-state", &[("new", ()), ("existing", ())])?;
     values.one_of("logger", &[("zap", ())])?;
     tls::check_schemes(&config, warnings)?;
     Ok(config)

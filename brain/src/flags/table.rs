@@ -156,7 +156,7 @@ pub(super) const FLAGS: &[Flag] = &[
     text("leader-http", "", Member, Works("host:port on which plain HTTP tells who leads, as the leader-elector sidecar does on 0.0.0.0:4040")),
     text("initial-advertise-peer-urls", "http://localhost:2380", Clustering, Works("comma-separated peer URLs told to others")),
     text("initial-cluster", "", Clustering, Works("comma-separated <name>=<peer URL> pairs of all members; for embedded storage only this member itself [default: <name>=<initial-advertise-peer-urls>]")),
-    text("initial-cluster-state", "new", Clustering, Works("new or existing")),
+    text("initial-cluster-state", "new", Clustering, Works("new, or existing: on a TiKV cluster, vouches that this member belongs to the cluster of the key prefix although all addresses changed")),
     text("initial-cluster-token", "etcd-cluster", Clustering, Works("token that makes the ids of a new cluster its own")),
     text("advertise-client-urls", "http://localhost:2379", Clustering, Works("comma-separated client URLs told to clients")),
     text("discovery", "", Clustering, NO_DISCOVERY),

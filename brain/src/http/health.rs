@@ -16,13 +16,14 @@ const TIMEOUT: Duration = Duration::from_secs(7);
 /// One check behind `/livez` or `/readyz`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Check {
+    Alive,
     DataCorruption,
     SerializableRead,
     LinearizableRead,
     NonLearner,
 }
 
-const LIVEZ: &[Check] = &[Check::SerializableRead];
+const LIVEZ: &[Check] = &[Check::Alive];
 const READYZ: &[Check] = &[
     Check::DataCorruption,
     Check::SerializableRead,
@@ -34,7 +35,7 @@ impl Check {
     fn name(self) -> &'static str {
         match self {
             Check::DataCorruption => "data_corruption",
-            Check::SerializableRead => "serializable_read",
+            Check::Alive | Check::SerializableRead => "serializable_read",
             Check::LinearizableRead => "linearizable_read",
             Check::NonLearner => "non_learner",
         }
@@ -46,23 +47,16 @@ impl Check {
                 Err("alarm activated: CORRUPT".to_owned())
             }
             Check::DataCorruption | Check::NonLearner => Ok(()),
-            Check::SerializableRead => read(site, true).await,
-            Check::LinearizableRead => read(site, false).await,
+            Check::Alive => within(site.health.alive()).await,
+            Check::SerializableRead => within(site.health.serializable_read()).await,
+            Check::LinearizableRead => within(site.health.linearizable_read()).await,
         }
     }
 }
 
-async fn read(site: &Site, serializable: bool) -> Result<(), String> {
-    let outcome = tokio::time::timeout(TIMEOUT, async {
-        if serializable {
-            site.health.serializable_read().await
-        } else {
-            site.health.linearizable_read().await
-        }
-    });
-    outcome
-        .await
-        .unwrap_or_else(|_| Err("context deadline exceeded".to_owned()))
+async fn within(asked: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+    let outcome = tokio::time::timeout(TIMEOUT, asked).await;
+    outcome.unwrap_or_else(|_| Err("context deadline exceeded".to_owned()))
 }
 
 pub(super) async fn livez(State(site): State<Site>, method: Method, uri: Uri) -> Response<Body> {
@@ -179,9 +173,11 @@ async fn judge(site: &Site, excluded: &[String], serializable: bool) -> Result<(
     if !serializable && !site.health.has_leader() {
         return Err("RAFT NO LEADER".to_owned());
     }
-    read(site, serializable)
-        .await
-        .map_err(|error| format!("RANGE ERROR:{error}"))
+    let read = match serializable {
+        true => within(site.health.serializable_read()).await,
+        false => within(site.health.linearizable_read()).await,
+    };
+    read.map_err(|error| format!("RANGE ERROR:{error}"))
 }
 
 /// The values of a parameter; none when the query does not read.

@@ -3,21 +3,21 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use brain::api::cluster::Members;
 use brain::cell::mem::MemCell;
 use brain::data_dir::{DataDir, Identity};
 use brain::flags::Config;
 use brain::log::{FileLog, SyncObserver};
+use brain::member;
 use brain::member::lock::{AnyLock, StorageLock};
 use brain::metrics::Metrics;
 use brain::rows::fjall::FjallRows;
 use brain::serve::Server;
 use brain::store::{self, DiskSpace};
-use brain::tasks::Tasks;
 use election::Config as ElectionConfig;
-use tokio_util::sync::CancellationToken;
 
 use crate::engine::{Engine, Ids, quota};
-use crate::run::serve;
+use crate::run::{Life, Ports, serve};
 
 /// A member whose store is a directory of its own: nobody else can lead.
 pub(crate) async fn run(config: &Config) -> anyhow::Result<()> {
@@ -30,6 +30,10 @@ pub(crate) async fn run(config: &Config) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::new(config.extensive_metrics));
     let quota = quota(config);
     let (log, rows) = open(config, &dir, quota, &metrics)?;
+    let ids = Ids {
+        cluster: dir.identity().cluster_id,
+        member: dir.identity().member_id,
+    };
     let engine = Engine {
         log,
         rows,
@@ -37,14 +41,11 @@ pub(crate) async fn run(config: &Config) -> anyhow::Result<()> {
         lock: AnyLock::Storage(StorageLock::new(MemCell::new(), "data directory")),
         timing: ElectionConfig::lease(ElectionConfig::unique(&config.name)),
         space: DiskSpace::new(dir.path(), quota)?,
-        ids: Ids {
-            cluster: dir.identity().cluster_id,
-            member: dir.identity().member_id,
-        },
+        ids,
+        members: Members::new([member::describe(config, ids.member)]),
         peers: None,
     };
-    let stop = CancellationToken::new();
-    serve(config, server, engine, metrics, Tasks::new(stop.clone()), stop).await
+    serve(config, Ports::Bound(Box::new(server)), engine, metrics, Life::begin()?).await
 }
 
 /// Opens log and rows.

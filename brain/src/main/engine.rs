@@ -1,5 +1,6 @@
 //! What storage engines bring to a member, whichever it is.
 
+use brain::api::cluster::Members;
 use brain::flags::{Config, Quota};
 use brain::member::lock::AnyLock;
 use brain::member::peers::Peers;
@@ -14,6 +15,7 @@ pub(crate) struct Engine<L, R, C, Q> {
     pub(crate) timing: ElectionConfig,
     pub(crate) space: Q,
     pub(crate) ids: Ids,
+    pub(crate) members: Members,
     /// The others, where there are any.
     pub(crate) peers: Option<(Server, Peers)>,
 }

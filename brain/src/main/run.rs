@@ -12,91 +12,122 @@ use brain::cell::Cell;
 use brain::feed::Feed;
 use brain::flags::{AutoCompaction, Config};
 use brain::http;
+use brain::leader::Leader;
 use brain::log::Log;
+use brain::member::circle::Circle;
 use brain::member::contact::{self, Contact};
 use brain::member::follow::Follower;
-use brain::member::leadership::{self, Cluster, Office};
+use brain::member::leadership::{self, Cluster, Move, Office};
 use brain::member::lock::AnyLock;
 use brain::member::peer::Followers;
 use brain::member::peers::name_of;
-use brain::member::{self, Member};
+use brain::member::waiting::Waiting;
+use brain::member::{self, Member, namesake};
 use brain::metrics::Metrics;
 use brain::mvcc::auto_compact::{self, Retention};
 use brain::process;
 use brain::rows::Rows;
+use brain::said::Said;
 use brain::sequencer::{Options as SequencerOptions, Space};
-use brain::serve::{Server, Services};
+use brain::serve::{Open, Server, Services};
 use brain::store;
 use brain::tasks::Tasks;
 use brain::watch;
 use election::{Config as ElectionConfig, Elector, Handle as Election, Standing};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch as watch_channel};
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::Engine;
+use crate::patience;
 
 /// How long requests under way may take after SIGTERM; less than a pod's grace period of 30 s.
 const GRACE: Duration = Duration::from_secs(15);
 
+/// The process: what runs in it, and how it ends.
+pub(crate) struct Life {
+    pub(crate) tasks: Tasks,
+    /// Clients leave first.
+    pub(crate) leave: CancellationToken,
+    /// The store ends when they are gone; if it ends before, they leave too.
+    pub(crate) stop: CancellationToken,
+}
+
+impl Life {
+    /// From now on signals end it.
+    pub(crate) fn begin() -> anyhow::Result<Life> {
+        let stop = CancellationToken::new();
+        let (leave, mut tasks) = (stop.child_token(), Tasks::new(stop.clone()));
+        process::follow_signals(&leave, &stop, &mut tasks)?;
+        Ok(Life { tasks, leave, stop })
+    }
+
+    /// Serves on these ports.
+    pub(crate) fn open(&mut self, server: Server, services: Services) -> Open {
+        server.start(services, &self.leave, &self.stop, GRACE, &mut self.tasks)
+    }
+
+    /// Ends before anything was served from a store.
+    pub(crate) async fn end(self) -> anyhow::Result<()> {
+        self.leave.cancel();
+        self.stop.cancel();
+        self.tasks.join().await
+    }
+}
+
+/// The ports for clients.
+pub(crate) enum Ports {
+    /// Whoever dials waits until there is a store.
+    Bound(Box<Server>),
+    /// They are answered already, by one who has no store yet.
+    Answered {
+        open: Open,
+        urls: Vec<String>,
+        waiting: Waiting,
+    },
+}
+
 /// Serves a store until the end.
 pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
     config: &Config,
-    server: Server,
+    ports: Ports,
     engine: Engine<L, R, C, Q>,
     metrics: Arc<Metrics>,
-    mut tasks: Tasks,
-    stop: CancellationToken,
+    mut life: Life,
 ) -> anyhow::Result<()> {
-    let Engine {
-        log,
-        rows,
-        lock,
-        timing,
-        space,
-        ids,
-        peers,
-    } = engine;
-    let lone = peers.is_none();
+    let (ids, lone) = (engine.ids, engine.peers.is_none());
     let options = store::Options {
         sequencer: bounds(ids.member, lone),
         watch: watch::Options::default(),
-        lease: if lone { Duration::ZERO } else { timing.lease_duration },
+        lease: if lone {
+            Duration::ZERO
+        } else {
+            engine.timing.lease_duration
+        },
     };
-    let (running, leader) = store::open((log.clone(), rows.clone()), options, &metrics, space).await?;
-    let circle = lock.circle();
-    if let Some(circle) = &circle {
-        circle.check_before(&running.state).await?;
+    let (log, rows) = (engine.log.clone(), engine.rows.clone());
+    let open = async || {
+        store::open(
+            (log.clone(), rows.clone()),
+            options.clone(),
+            &metrics,
+            engine.space.clone(),
+        )
+        .await
+    };
+    let opened = match &ports {
+        Ports::Bound(_) => open().await?,
+        Ports::Answered { waiting, .. } => tokio::select! {
+            biased;
+            () = life.leave.cancelled() => return life.end().await,
+            opened = patience::outlast(waiting, open) => opened?,
+        },
+    };
+    let (running, leader) = opened;
+    if let Ports::Answered { waiting, .. } = &ports {
+        waiting.because("there is no leader yet".to_owned());
     }
-    let (roles, mut role) = tokio::sync::watch::channel(Role::Nobody);
+    let (roles, mut role) = watch_channel::channel(Role::Nobody);
     let (moves, moved) = mpsc::channel(1);
-    let members = Members::new([member::describe(config, ids.member)]);
-    let followers = Followers::default();
-    let follower = Follower {
-        member: member::describe(config, ids.member),
-        members: members.clone(),
-        identity: timing.identity.clone(),
-        cluster_id: ids.cluster,
-    };
-    let (peer_server, peers) = peers.unzip();
-    let contact = Contact::default();
-    // The lock is needed until nobody leads here any more; peers are answered as long.
-    let led = CancellationToken::new();
-    let office = Office {
-        renew_deadline: timing.renew_deadline,
-        election: compete(config, (lock.clone(), timing), (&metrics, &led, &mut tasks))?,
-        roles,
-        cluster: peers.map(|peers| Cluster {
-            peers,
-            follower,
-            followers: followers.clone(),
-        }),
-        moves: moved,
-        lock: Box::new(move || lock.id()),
-        circle,
-        contact: contact.clone(),
-    };
-    tasks.spawn("leadership", leadership::run(leader, office, stop.clone(), led.clone()));
-    tasks.spawn("watch hub", running.hub.clone().run(stop.clone()));
     let api = Store {
         state: running.state.clone(),
         sequencer: running.sequencer.clone(),
@@ -105,31 +136,36 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
         cluster_id: ids.cluster,
         member_id: ids.member,
     };
-    // Clients leave first, the store ends when they are gone; if it ends before, they leave too.
-    let leave = stop.child_token();
-    process::follow_signals(&leave, &stop, &mut tasks)?;
-    if let Some(peer_server) = peer_server {
-        let told = (running.feed.clone(), members.clone(), followers);
-        let services = for_peers(config, &api, told, (&metrics, &led));
-        peer_server.start(services, &led, &led, GRACE, &mut tasks);
+    let members = engine.members.clone();
+    let circle = engine.lock.circle();
+    if let Some(circle) = &circle {
+        circle.check_before(&running.state).await?;
     }
+    let contact = Contact::default();
+    let seen = Seen {
+        circle,
+        contact: contact.clone(),
+    };
+    let store = (&api, &running.feed, &metrics);
+    take_office(config, engine, store, leader, (roles, moved, seen), &mut life)?;
+    life.tasks
+        .spawn("watch hub", running.hub.clone().run(life.stop.clone()));
     let leads = role.wait_for(|role| !matches!(role, Role::Nobody));
     let begun = tokio::select! {
         begun = leads => matches!(begun.as_deref(), Ok(Role::Leading(_) | Role::Following(_))),
-        () = leave.cancelled() => false,
+        () = life.leave.cancelled() => false,
     };
     if !begun {
-        stop.cancel();
-        return tasks.join().await;
+        return life.end().await;
     }
     if let Some(retention) = retention(config.auto_compaction) {
-        let (state, stop) = (api.state.clone(), stop.clone());
+        let (state, stop) = (api.state.clone(), life.stop.clone());
         let compaction = auto_compact::run(retention, api.sequencer.clone(), move || state.view().revision, stop);
-        tasks.spawn("automatic compaction", compaction);
+        life.tasks.spawn("automatic compaction", compaction);
     }
-    let (shown, has_leader) = tokio::sync::watch::channel(true);
-    let contact = contact::run(contact, role, config.election_timeout, shown, stop.clone());
-    tasks.spawn("contact", contact);
+    let (shown, has_leader) = watch_channel::channel(true);
+    let contact = contact::run(contact, role, config.election_timeout, shown, life.stop.clone());
+    life.tasks.spawn("contact", contact);
     let member = Member {
         store: api,
         hub: running.hub,
@@ -139,13 +175,82 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
         members,
         moves,
         metrics,
-        leave: leave.clone(),
+        leave: life.leave.clone(),
     };
     let services = member::services(config, member);
-    let urls = server.bound()?;
-    server.start(services, &leave, &stop, GRACE, &mut tasks);
+    let urls = match ports {
+        Ports::Bound(server) => {
+            let urls = server.bound()?;
+            life.open(*server, services);
+            urls
+        }
+        Ports::Answered { open, urls, .. } => {
+            open.replace(services);
+            urls
+        }
+    };
     process::ready(&urls);
-    tasks.join().await
+    life.tasks.join().await
+}
+
+/// What a member looks at to know whether it may lead, and whether there is a leader.
+struct Seen {
+    circle: Option<Circle>,
+    contact: Contact,
+}
+
+/// Begins to lead or to follow, and to answer peers.
+fn take_office<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
+    config: &Config,
+    engine: Engine<L, R, C, Q>,
+    (api, feed, metrics): (&Store<R>, &Feed, &Arc<Metrics>),
+    leader: Leader<L, R, Q>,
+    (roles, moves, seen): (watch_channel::Sender<Role>, mpsc::Receiver<Move>, Seen),
+    life: &mut Life,
+) -> anyhow::Result<()> {
+    let Engine {
+        lock,
+        timing,
+        ids,
+        members,
+        peers,
+        ..
+    } = engine;
+    // The lock is needed until nobody leads here any more; peers are answered as long.
+    let led = CancellationToken::new();
+    let cluster = peers.map(|(server, peers)| {
+        let namesake = namesake::watch(lock.clone(), timing.identity.clone(), timing.retry_period, led.clone());
+        life.tasks.spawn("namesake", namesake);
+        let followers = Followers::default();
+        let told = (feed.clone(), members.clone(), followers.clone());
+        let services = for_peers(config, api, told, (metrics, &led));
+        server.start(services, &led, &led, GRACE, &mut life.tasks);
+        let follower = Follower {
+            member: member::describe(config, ids.member),
+            members,
+            identity: timing.identity.clone(),
+            cluster_id: ids.cluster,
+        };
+        Cluster {
+            peers,
+            follower,
+            followers,
+            said: Said::default(),
+        }
+    });
+    let office = Office {
+        renew_deadline: timing.renew_deadline,
+        election: compete(config, (lock.clone(), timing), (metrics, &led, &mut life.tasks))?,
+        roles,
+        cluster,
+        moves,
+        lock: Box::new(move || lock.id()),
+        circle: seen.circle,
+        contact: seen.contact,
+    };
+    let leading = leadership::run(leader, office, life.stop.clone(), led);
+    life.tasks.spawn("leadership", leading);
+    Ok(())
 }
 
 /// Begins to compete until `led` ends, and to tell who leads where it is to be told.
@@ -181,7 +286,7 @@ fn for_peers<R: Rows>(
 }
 
 /// The leader's name, by the last record that the elector saw.
-fn leader_name(own: String, standing: tokio::sync::watch::Receiver<Standing>) -> http::leader::Leader {
+fn leader_name(own: String, standing: watch_channel::Receiver<Standing>) -> http::leader::Leader {
     Arc::new(move || match &*standing.borrow() {
         Standing::Leading(_) => own.clone(),
         Standing::Following { leader } => name_of(leader).to_owned(),

@@ -1,7 +1,6 @@
 //! The engine on a TiKV cluster.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use brain::cell::{Cell as _, Swap};
@@ -11,36 +10,58 @@ use brain::log::frame::is_barrier;
 use brain::member::discovery::Discovery;
 use brain::member::lock::{AnyLock, StorageLock};
 use brain::member::peers::{Book, Peers};
+use brain::member::roster::{self, Applicant};
+use brain::member::waiting::Waiting;
 use brain::metrics::Metrics;
 use brain::rows::TikvRows;
 use brain::sequencer::Space;
 use brain::serve::Server;
-use brain::tasks::Tasks;
 use brain::tikv::{ConnectError, Gc, Keeper, Tikv, TikvCell};
 use election::{Config as ElectionConfig, LeaseLock};
-use tokio_util::sync::CancellationToken;
 
 use crate::engine::{Engine, Ids, quota};
-use crate::run::serve;
-
-/// How long to wait before TiKV is tried again at the start, at first and at most.
-const RECONNECT: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+use crate::patience;
+use crate::run::{Life, Ports, serve};
 
 /// One of many members whose store is a TiKV cluster.
 pub(crate) async fn run(config: &Config, options: TikvOptions) -> anyhow::Result<()> {
     let server = Server::bind(config)?;
+    let urls = server.bound()?;
     let peer_server = Server::bind_peers(config)?;
     let metrics = Arc::new(Metrics::new(config.extensive_metrics));
     let book = match &config.discovery {
         Some(discovery) => Book::Srv(Box::new(Discovery::new(discovery)?)),
         None => Book::Fixed(config.initial_cluster.clone()),
     };
-    let peers = Peers::new(book, config.peer_tls.clone(), config.initial_cluster_token.clone());
-    let stop = CancellationToken::new();
-    let mut tasks = Tasks::new(stop.clone());
-    let (tikv, keeper) = connect(&options).await?;
-    tasks.spawn("TiKV", keeper.run(stop.clone()));
-    let cluster = claim(&tikv, &config.initial_cluster_token).await?;
+    let peers = Peers::new(
+        book,
+        (config.peer_tls.clone(), config.tls_policy.clone()),
+        config.initial_cluster_token.clone(),
+    );
+    let mut life = Life::begin()?;
+    let waiting = Waiting::new("TiKV is being connected to");
+    let open = life.open(server, waiting.services(metrics.clone()));
+    let applicant = Applicant::new(config);
+    let reached = tokio::select! {
+        biased;
+        () = life.leave.cancelled() => return life.end().await,
+        reached = patience::outlast(&waiting, async || reach(config, &options, &applicant).await) => reached?,
+    };
+    let Reached {
+        tikv,
+        keeper,
+        cluster,
+        table,
+    } = reached;
+    life.tasks.spawn("TiKV", keeper.run(life.stop.clone()));
+    let members = roster::members(&applicant, &table, &peers);
+    let follow = roster::follow(
+        tikv.cell(ROSTER),
+        (applicant, peers.clone()),
+        members.clone(),
+        life.stop.clone(),
+    );
+    life.tasks.spawn("members", follow);
     let (lock, timing) = lock(config, &tikv).await?;
     let engine = Engine {
         log: TikvLog::keeping(tikv.clone(), is_barrier),
@@ -52,9 +73,10 @@ pub(crate) async fn run(config: &Config, options: TikvOptions) -> anyhow::Result
             cluster,
             member: peers.id(&config.name),
         },
+        members,
         peers: Some((peer_server, peers)),
     };
-    serve(config, server, engine, metrics, tasks, stop).await
+    serve(config, Ports::Answered { open, urls, waiting }, engine, metrics, life).await
 }
 
 /// What is competed for, and how long everything lasts.
@@ -90,8 +112,20 @@ async fn lock(config: &Config, tikv: &Tikv) -> anyhow::Result<(AnyLock<TikvCell>
     Ok((AnyLock::Lease(lease), timing))
 }
 
-/// Connects, however long it takes until TiKV is there.
-async fn connect(options: &TikvOptions) -> anyhow::Result<(Tikv, Keeper)> {
+/// What is known once TiKV answers.
+struct Reached {
+    tikv: Tikv,
+    keeper: Keeper,
+    /// The id of the cluster that the key prefix belongs to.
+    cluster: u64,
+    table: roster::Table,
+}
+
+/// The cell with the rows of members.
+const ROSTER: &str = "members";
+
+/// Connects, and takes this member's place in the cluster that the key prefix belongs to.
+async fn reach(config: &Config, options: &TikvOptions, applicant: &Applicant) -> anyhow::Result<Reached> {
     let mut connection = brain::tikv::Options::new(options.pd_endpoints.clone(), options.key_prefix.clone());
     connection.gc_window = options.gc_window;
     connection.tls = options
@@ -101,24 +135,27 @@ async fn connect(options: &TikvOptions) -> anyhow::Result<(Tikv, Keeper)> {
     if !options.gc_interval.is_zero() {
         connection.gc = Gc::Every(options.gc_interval);
     }
-    let mut pause = RECONNECT.0;
-    loop {
-        match Tikv::connect(connection.clone()).await {
-            Err(ConnectError::Unreachable(error)) => {
-                tracing::warn!(error = format!("{error:#}"), again_in = ?pause, "TiKV cannot be reached");
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(RECONNECT.1);
-            }
-            outcome => return Ok(outcome?),
-        }
-    }
+    let (tikv, keeper) = Tikv::connect(connection).await?;
+    let cluster = claim(&tikv, &config.initial_cluster_token).await?;
+    let table = roster::enter(&tikv.cell(ROSTER), applicant).await;
+    let table = table.map_err(|error| match error {
+        roster::EnterError::Unreachable(error) => ConnectError::Unreachable(error).into(),
+        error => anyhow::Error::from(error),
+    })?;
+    Ok(Reached {
+        tikv,
+        keeper,
+        cluster,
+        table,
+    })
 }
 
 /// Makes the key prefix this cluster's, or finds that it is. Answers with the cluster's id.
 async fn claim(tikv: &Tikv, token: &str) -> anyhow::Result<u64> {
     let cell = tikv.cell("owner");
     loop {
-        if let Some(owner) = cell.get().await.context("ask whose the key prefix is")? {
+        let stored = cell.get().await.context("ask whose the key prefix is");
+        if let Some(owner) = stored.map_err(ConnectError::Unreachable)? {
             let (id, name) = owner
                 .split_first_chunk()
                 .context("the key prefix belongs to something else")?;
@@ -132,7 +169,7 @@ async fn claim(tikv: &Tikv, token: &str) -> anyhow::Result<u64> {
         let id: u64 = rand::random();
         let owner = [&id.to_be_bytes(), token.as_bytes()].concat();
         if let Swap::Unknown(error) = cell.compare_and_set(None, Some(owner.into())).await {
-            return Err(error.context("claim the key prefix"));
+            return Err(ConnectError::Unreachable(error.context("claim the key prefix")).into());
         }
     }
 }

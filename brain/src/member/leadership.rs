@@ -15,13 +15,14 @@ use super::circle::{Circle, Circular};
 use super::contact::Contact;
 use super::follow::{Follower, is_damage};
 use super::peer::Followers;
-use super::peers::{Peers, name_of};
+use super::peers::{Peers, is_refusal, name_of};
 use crate::api::elsewhere::{Right, Role};
 use crate::api::status::Error;
 use crate::leader::{Claim, Ended, Leader, Told};
 use crate::log::frame::Frame;
 use crate::log::{Log, Slot};
 use crate::rows::Rows;
+use crate::said::Said;
 use crate::sequencer::Space;
 use crate::state::State;
 
@@ -55,6 +56,8 @@ pub struct Cluster {
     pub follower: Follower,
     /// Who follows this one.
     pub followers: Followers,
+    /// What was said of those who cannot be followed.
+    pub said: Said,
 }
 
 /// What decides who leads, and what is shown of it.
@@ -292,11 +295,11 @@ async fn follow<L: Log, R: Rows, Q: Space + Clone>(
         (Standing::Following { leader }, Some(cluster)) => Some((cluster, name_of(leader))),
         _ => None,
     };
-    let (mut told, mut began) = (false, Instant::now());
+    let mut began = Instant::now();
     loop {
         if let Some((cluster, name)) = known {
             let followed = async {
-                let channel = cluster.peers.dial(name).await?;
+                let channel = cluster.peers.dial(name, &cluster.follower.members).await?;
                 let id = cluster.peers.id(name);
                 leader.follow(channel, &cluster.follower, id, roles).await
             };
@@ -309,16 +312,16 @@ async fn follow<L: Log, R: Rows, Q: Space + Clone>(
                     began = Instant::now();
                 }
                 Err(error) if is_damage(&error) => return Err(error),
-                Err(error) if is_foreign(&error) && !told => {
-                    warn!(leader = name, "the leader belongs to another cluster");
-                    told = true;
+                Err(error) => {
+                    debug!(leader = name, error = format!("{error:#}"), "cannot follow the leader");
+                    let stuck = began.elapsed() > STUCK;
+                    let reason = refusal(&error).or(stuck.then_some("whoever holds the lock cannot be followed"));
+                    if let Some(reason) = reason
+                        && cluster.said.is_new(&format!("{name}: {reason}"))
+                    {
+                        warn!(leader = name, error = format!("{error:#}"), "{reason}");
+                    }
                 }
-                Err(error) if began.elapsed() > STUCK && !told => {
-                    let error = format!("{error:#}");
-                    warn!(leader = name, error, "whoever holds the lock cannot be followed");
-                    told = true;
-                }
-                Err(error) => debug!(leader = name, error = format!("{error:#}"), "cannot follow the leader"),
             }
         }
         let redial = known.is_some().then(|| Instant::now() + REDIAL);
@@ -326,9 +329,16 @@ async fn follow<L: Log, R: Rows, Q: Space + Clone>(
     }
 }
 
-fn is_foreign(error: &anyhow::Error) -> bool {
+/// Why a leader cannot be followed, if that is for somebody to mend.
+fn refusal(error: &anyhow::Error) -> Option<&'static str> {
     let status = error.downcast_ref::<tonic::Status>();
-    status.is_some_and(|status| status.message() == Error::ClusterIdMismatch.to_string())
+    if status.is_some_and(|status| status.message() == Error::ClusterIdMismatch.to_string()) {
+        Some("the leader belongs to another cluster")
+    } else if is_refusal(error) {
+        Some("the leader refuses this member's certificate, or has a wrong one")
+    } else {
+        None
+    }
 }
 
 /// Extends the right to answer reads with each renewal of the lock, once the log shows no later barrier after it. Ends when it

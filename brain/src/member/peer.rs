@@ -18,6 +18,7 @@ use crate::feed::{Feed, News, Shown};
 use crate::pb::etcdserverpb::Member;
 use crate::pb::peerpb as pb;
 use crate::rows::Rows;
+use crate::said::Said;
 use crate::state::{State, since_boot};
 
 /// The service of a member.
@@ -34,6 +35,8 @@ pub struct PeerService<R: Rows> {
     pub members: Members,
     /// Who follows now; for the metrics and hand-overs.
     pub followers: Followers,
+    /// Who was refused.
+    pub said: Said,
     /// Ends streams.
     pub stop: CancellationToken,
 }
@@ -88,6 +91,9 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
             cluster_id,
         } = request.into_inner();
         if cluster_id != self.cluster_id {
+            if self.said.is_new(&identity) {
+                tracing::warn!(peer = identity, "a peer of another cluster is refused");
+            }
             return Err(Error::ClusterIdMismatch.into());
         }
         let member = member.ok_or(Error::MemberNotFound)?;
@@ -108,15 +114,15 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
                     () = stop.cancelled() => break,
                     // Only a leader has news.
                     over = roles.wait_for(|role| !matches!(role, Role::Leading(_) | Role::Leaving)) => { drop(over); break }
-                    Ok(()) = members.changed() => Told::Members(members.borrow_and_update().values().cloned().collect()),
-                    news = news.recv() => Told::News(news),
+                    Ok(()) = members.changed() => Next::Members(members.borrow_and_update().values().cloned().collect()),
+                    news = news.recv() => Next::News(news),
                 };
                 yield match next {
-                    Told::Members(members) => pb::News {
+                    Next::Members(members) => pb::News {
                         members: Some(pb::Members { members }),
                         ..Default::default()
                     },
-                    Told::News(Ok(News::Batch(Shown { first, next, payload: Some(payload), events }))) => pb::News {
+                    Next::News(Ok(News::Batch(Shown { first, next, payload: Some(payload), events }))) => pb::News {
                         batch: Some(pb::Batch {
                             first: first.0,
                             next: next.0,
@@ -125,9 +131,9 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
                         }),
                         ..Default::default()
                     },
-                    Told::News(Ok(News::Batch(Shown { payload: None, .. })) | Err(RecvError::Lagged(_))) => committed(&state),
-                    Told::News(Ok(News::Rows)) => pb::News { rows: true, ..Default::default() },
-                    Told::News(Err(RecvError::Closed)) => break,
+                    Next::News(Ok(News::Batch(Shown { payload: None, .. })) | Err(RecvError::Lagged(_))) => committed(&state),
+                    Next::News(Ok(News::Rows)) => pb::News { rows: true, ..Default::default() },
+                    Next::News(Err(RecvError::Closed)) => break,
                 };
             }
         };
@@ -141,7 +147,7 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
     }
 }
 
-enum Told {
+enum Next {
     News(Result<News, RecvError>),
     Members(Vec<Member>),
 }

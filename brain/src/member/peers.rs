@@ -1,16 +1,22 @@
 //! The other members: where they are and how they are dialled.
+//!
+//! A member is dialled where its row says it is, and where the configuration says: it may have moved, or be new.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use http::Uri;
+use hyper_util::rt::TokioIo;
 use sha2::{Digest as _, Sha256};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::transport::{Channel, Endpoint};
 
 use super::discovery::{Discovery, Place};
-use crate::flags::TlsOptions;
+use crate::api::cluster::Members;
 use crate::flags::url::Url;
+use crate::flags::{TlsOptions, TlsPolicy};
+use crate::tls;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(1);
@@ -31,14 +37,14 @@ pub enum Book {
 #[derive(Debug, Clone)]
 pub struct Peers {
     book: Book,
-    tls: TlsOptions,
+    tls: (TlsOptions, TlsPolicy),
     token: String,
 }
 
 impl Peers {
     /// `token` is the cluster's.
     #[must_use]
-    pub fn new(book: Book, tls: TlsOptions, token: String) -> Self {
+    pub fn new(book: Book, tls: (TlsOptions, TlsPolicy), token: String) -> Self {
         Self { book, tls, token }
     }
 
@@ -65,13 +71,13 @@ impl Peers {
         u64::from_be_bytes(first).max(1)
     }
 
-    /// A connection to a member. Certificates are read anew for each.
+    /// A connection to a member. Certificates are read anew whenever it is made.
     ///
     /// # Errors
-    /// It is not known, cannot be reached, or a certificate does not load.
-    pub async fn dial(&self, name: &str) -> anyhow::Result<Channel> {
-        let mut failed = anyhow::anyhow!("{name:?} has no peer URL");
-        for (url, host) in self.ways(name).await? {
+    /// It is not known, cannot be reached, a certificate does not load, or one refuses the other.
+    pub async fn dial(&self, name: &str, known: &Members) -> anyhow::Result<Channel> {
+        let (ways, mut failed) = self.ways(name, known).await;
+        for (url, host) in ways {
             match self.dial_url(&url, host).await {
                 Ok(channel) => return Ok(channel),
                 Err(error) => failed = error.context(format!("dial {url}")),
@@ -80,62 +86,76 @@ impl Peers {
         Err(failed)
     }
 
-    /// URLs of a member, and the names that their certificates must have, if others.
-    async fn ways(&self, name: &str) -> anyhow::Result<Vec<(Url, Option<String>)>> {
-        let discovery = match &self.book {
-            Book::Fixed(urls) => {
-                let urls = urls.get(name);
-                let urls = urls.with_context(|| format!("--initial-cluster does not name {name:?}"))?;
-                return Ok(urls.iter().map(|url| (url.clone(), None)).collect());
-            }
-            Book::Srv(discovery) => discovery,
-        };
+    /// URLs of a member, and the names that their certificates must have, if others; and what is wrong when there are none.
+    async fn ways(&self, name: &str, known: &Members) -> (Vec<(Url, Option<String>)>, anyhow::Error) {
+        let mut failed = anyhow::anyhow!("neither the rows of members nor the configuration name {name:?}");
         let mut ways = Vec::new();
-        for place in discovery.find(name).await? {
-            let addresses = discovery.addresses(&place).await?;
-            ways.extend(addresses.into_iter().filter_map(|address| way(address, &place)));
+        if let Book::Srv(discovery) = &self.book {
+            match found(discovery, name).await {
+                Ok(found) => ways = found,
+                Err(error) => failed = error,
+            }
         }
-        Ok(ways)
+        let rows = known.list().into_iter().filter(|member| member.name == name);
+        let stored = rows.flat_map(|member| member.peer_ur_ls);
+        let stored = stored.filter_map(|url| Url::parse(&url).ok());
+        let configured = self.all().filter(|(named, _)| *named == name);
+        for url in stored.chain(configured.flat_map(|(_, urls)| urls.iter().cloned())) {
+            if !ways.iter().any(|(listed, _)| *listed == url) {
+                ways.push((url, None));
+            }
+        }
+        (ways, failed)
     }
 
-    async fn dial_url(&self, url: &Url, host: Option<String>) -> anyhow::Result<Channel> {
-        let endpoint = Endpoint::from_shared(url.to_string())?
+    async fn dial_url(&self, url: &Url, name: Option<String>) -> anyhow::Result<Channel> {
+        // The scheme is of what is spoken inside: who makes the connection speaks TLS.
+        let endpoint = Endpoint::from_shared(format!("http://{}", url.address()))?
             .connect_timeout(CONNECT)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(PING.0)
             .keep_alive_timeout(PING.1)
             .initial_connection_window_size(16 << 20)
             .initial_stream_window_size(8 << 20);
-        let endpoint = if url.scheme().is_tls() {
-            let tls = self.tls().await?;
-            endpoint.tls_config(match host {
-                Some(host) => tls.domain_name(host),
-                None => tls,
-            })?
-        } else {
-            endpoint
-        };
-        Ok(endpoint.connect().await?)
+        if !url.scheme().is_tls() {
+            return Ok(endpoint.connect().await?);
+        }
+        let (host, port) = url.host_port().context("peers are dialled by host and port")?;
+        let name = name.unwrap_or_else(|| host.to_owned());
+        let (host, tls) = (host.to_owned(), self.tls.clone());
+        let secure = tower::service_fn(move |_: Uri| {
+            let (host, name, (options, policy)) = (host.clone(), name.clone(), tls.clone());
+            async move {
+                let dialled = tls::dial((&host, port), &name, &options, &policy).await;
+                dialled.map(TokioIo::new)
+            }
+        });
+        Ok(endpoint.connect_with_connector(secure).await?)
     }
+}
 
-    async fn tls(&self) -> anyhow::Result<ClientTlsConfig> {
-        let mut tls = ClientTlsConfig::new();
-        if let Some((cert, key)) = self.tls.dial_pair.as_ref().or(self.tls.pair.as_ref()) {
-            let read = |path: std::path::PathBuf| async move {
-                tokio::fs::read(&path)
-                    .await
-                    .with_context(|| format!("read {}", path.display()))
-            };
-            tls = tls.identity(Identity::from_pem(read(cert.clone()).await?, read(key.clone()).await?));
-        }
-        if let Some(ca) = &self.tls.trusted_ca {
-            let pem = tokio::fs::read(ca)
-                .await
-                .with_context(|| format!("read {}", ca.display()))?;
-            tls = tls.ca_certificate(Certificate::from_pem(pem));
-        }
-        Ok(tls)
+/// Whether certificates are why a member could not be dialled or asked: one side refuses the other's, or this one's does not
+/// load.
+#[must_use]
+pub fn is_refusal(error: &anyhow::Error) -> bool {
+    let said = |cause: &(dyn std::error::Error + 'static)| {
+        let io: Option<&std::io::Error> = cause.downcast_ref();
+        io.is_some_and(|io| tls::refusal(io).is_some() || io.get_ref().is_some_and(|inner| inner.is::<tls::TlsError>()))
+    };
+    // What the other side says after the handshake arrives through HTTP/2, which keeps its text alone.
+    error
+        .chain()
+        .any(|cause| said(cause) || cause.to_string().contains("received fatal alert: "))
+}
+
+/// Where DNS says that a member is.
+async fn found(discovery: &Discovery, name: &str) -> anyhow::Result<Vec<(Url, Option<String>)>> {
+    let mut ways = Vec::new();
+    for place in discovery.find(name).await? {
+        let addresses = discovery.addresses(&place).await?;
+        ways.extend(addresses.into_iter().filter_map(|address| way(address, &place)));
     }
+    Ok(ways)
 }
 
 /// How an address is dialled.

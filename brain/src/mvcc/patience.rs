@@ -1,4 +1,4 @@
-//! What the background does when storage is out of reach or full: it waits, until it is to stop.
+//! What is done when storage is out of reach or full: whoever works in the background waits, until it is to stop.
 
 use std::time::Duration;
 
@@ -33,6 +33,14 @@ impl Passing for LogError {
     fn may_pass(&self) -> bool {
         matches!(self, LogError::Unavailable(_))
     }
+}
+
+/// Whether an error says that storage is out of reach or full, rather than damaged or somebody else's.
+#[must_use]
+pub fn may_pass(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref().is_some_and(RowsError::may_pass) || cause.downcast_ref().is_some_and(LogError::may_pass)
+    })
 }
 
 /// Waits between attempts, a little longer each time.

@@ -1,6 +1,7 @@
 //! One port: accepts, shakes hands, serves each connection in a task of its own.
 
 use std::io;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +22,8 @@ use super::PATIENCE;
 use super::route::{Caller, Edge, PerConnection};
 use crate::listen::{Accepted, Listener};
 use crate::metrics::NetworkMetrics;
-use crate::tls::{ClientAuth, ServerTls};
+use crate::said::Said;
+use crate::tls::{ClientAuth, ServerTls, refusal};
 
 pub(super) type Builder = hyper_util::server::conn::auto::Builder<TokioExecutor>;
 
@@ -44,6 +46,9 @@ impl Room {
     }
 }
 
+/// From what is known of the other end of a connection to who that is.
+type Describe<T> = fn(<T as Connected>::ConnectInfo) -> Caller;
+
 /// All that a connection needs of its port.
 #[derive(Clone)]
 pub(super) struct Port {
@@ -52,6 +57,8 @@ pub(super) struct Port {
     pub(super) builder: Builder,
     pub(super) room: Room,
     pub(super) network: NetworkMetrics,
+    /// Where peers are served: who was refused. Of clients that is said to those who debug.
+    pub(super) refused: Option<Said>,
 }
 
 impl Port {
@@ -107,8 +114,11 @@ impl Port {
         self.network.connections.inc();
         let _open = Open(&self.network);
         let shaken = match accepted {
-            Accepted::Tcp(stream) => self.shake(stream, Caller::Tcp, Caller::TcpTls, &stop).await,
-            Accepted::Unix(stream) => self.shake(stream, Caller::Unix, Caller::UnixTls, &stop).await,
+            Accepted::Tcp(stream) => {
+                let from = stream.peer_addr().map(|address| address.ip()).ok();
+                self.shake(stream, from, (Caller::Tcp, Caller::TcpTls), &stop).await
+            }
+            Accepted::Unix(stream) => self.shake(stream, None, (Caller::Unix, Caller::UnixTls), &stop).await,
         };
         if let Some((io, caller)) = shaken {
             self.serve(io, caller, stop.clone()).await;
@@ -119,8 +129,8 @@ impl Port {
     async fn shake<T>(
         &self,
         stream: T,
-        plain: fn(T::ConnectInfo) -> Caller,
-        secure: fn(<tokio_rustls::server::TlsStream<T> as Connected>::ConnectInfo) -> Caller,
+        from: Option<IpAddr>,
+        (plain, secure): (Describe<T>, Describe<tokio_rustls::server::TlsStream<T>>),
         stop: &CancellationToken,
     ) -> Option<(Box<dyn Io>, Caller)>
     where
@@ -146,7 +156,7 @@ impl Port {
             }
             Ok(Err(error)) => {
                 self.network.handshakes_failed.inc();
-                debug!(%error, "a TLS handshake failed");
+                self.tell(&error, from);
                 None
             }
             Err(_) => {
@@ -154,6 +164,20 @@ impl Port {
                 debug!("a TLS handshake took too long");
                 None
             }
+        }
+    }
+
+    fn tell(&self, error: &io::Error, from: Option<IpAddr>) {
+        let from = from.map_or_else(|| "this machine".to_owned(), |ip| ip.to_string());
+        match (&self.refused, refusal(error)) {
+            (Some(refused), Some(reason)) => {
+                // Reasons may tell the time.
+                let kind: String = reason.to_string().chars().filter(|c| !c.is_ascii_digit()).collect();
+                if refused.is_new(&format!("{from}: {kind}")) {
+                    warn!(from, %reason, "a peer is refused");
+                }
+            }
+            _ => debug!(from, %error, "a TLS handshake failed"),
         }
     }
 

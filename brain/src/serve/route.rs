@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
+use arc_swap::ArcSwap;
 use axum::Router;
 use axum::body::Body;
 use bytes::Bytes;
@@ -23,17 +24,25 @@ use crate::api::status::Error;
 use crate::http::{Gate, Secure};
 use crate::metrics::GrpcMetrics;
 
+/// What answers: the same on all ports.
+pub(super) struct Answers {
+    pub(super) grpc: Router,
+    pub(super) http: Router,
+    /// Whether there is a leader, if clients of gRPC are told.
+    pub(super) has_leader: Option<watch::Receiver<bool>>,
+}
+
 /// What one port answers.
 #[derive(Clone)]
 pub(super) struct Edge {
-    /// gRPC, if it is served here.
-    pub(super) grpc: Option<Router>,
-    /// HTTP, if it is served here.
-    pub(super) http: Option<Router>,
+    /// What answers now.
+    pub(super) answers: Arc<ArcSwap<Answers>>,
+    /// gRPC is served here.
+    pub(super) grpc: bool,
+    /// HTTP is served here.
+    pub(super) http: bool,
     /// What stands before HTTP, if anything does.
     pub(super) gate: Option<Gate>,
-    /// Whether there is a leader, if clients of gRPC are told.
-    pub(super) has_leader: Option<watch::Receiver<bool>>,
     pub(super) metrics: GrpcMetrics,
 }
 
@@ -93,27 +102,32 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         self.signs.asked.store(true, Ordering::Relaxed);
         self.caller.describe(request.extensions_mut());
-        let edge = &mut self.edge;
-        match (is_grpc(&request), &mut edge.grpc, &mut edge.http) {
-            (true, Some(grpc), _) => {
+        let edge = &self.edge;
+        match is_grpc(&request) {
+            true if edge.grpc => {
                 let in_flight = edge.metrics.start(request.uri().path());
                 let uri = request.uri().clone();
-                let has_leader = edge.has_leader.as_ref();
+                let answers = edge.answers.load();
+                let has_leader = answers.has_leader.as_ref();
                 if has_leader.is_some_and(|has_leader| refuses(request.headers(), has_leader)) {
                     let refusal = async { Ok(Status::from(Error::NoLeader).into_http()) };
                     return Box::pin(rpc::answer(refusal, uri, in_flight));
                 }
+                let mut grpc = answers.grpc.clone();
                 Box::pin(rpc::answer(grpc.call(request), uri, in_flight))
             }
-            (true, None, _) => {
+            true => {
                 let refusal = rpc::unknown(request.uri().path());
                 Box::pin(async move { Ok(refusal.into_http()) })
             }
-            (false, _, Some(http)) => match edge.gate.clone() {
-                Some(gate) => gated(gate, http, request),
-                None => Box::pin(http.call(request)),
-            },
-            (false, _, None) => Box::pin(async { Ok(nothing_here()) }),
+            false if edge.http => {
+                let mut http = edge.answers.load().http.clone();
+                match edge.gate.clone() {
+                    Some(gate) => gated(gate, &mut http, request),
+                    None => Box::pin(http.call(request)),
+                }
+            }
+            false => Box::pin(async { Ok(nothing_here()) }),
         }
     }
 }

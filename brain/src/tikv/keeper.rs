@@ -9,8 +9,11 @@ use tokio_util::sync::CancellationToken;
 use super::options::{Gc, Tls};
 use super::{Shared, Tikv};
 
-/// How long to wait before clients are replaced once more, at first and at most.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// How long to wait before clients are replaced once more, at first and at most: what is back is to be used within seconds.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+
+/// How long to be silent about what goes on failing, at first and at most.
+const SILENCE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
 /// How long a connection may take to be made, at first and at most. A machine that is gone answers nothing, and the client
 /// waits for each address in turn: as long as the kernel tries.
@@ -42,14 +45,19 @@ impl Keeper {
         let shared = self.shared.clone();
         let clients = async {
             let (mut pause, mut limit, mut last) = (PAUSE.0, CONNECT.0, Instant::now());
+            let mut voice = Voice::new();
             loop {
                 tokio::select! {
                     () = shared.pool.struck() => {
                         if last.elapsed() > CALM {
                             (pause, limit) = (PAUSE.0, CONNECT.0);
                         }
-                        if !self.replace(false, limit).await {
-                            limit = (limit * 2).min(CONNECT.1);
+                        match self.replace(false, limit).await {
+                            Ok(()) => voice = Voice::new(),
+                            Err(trouble) => {
+                                voice.tell(&trouble, self.shared.cluster_id);
+                                limit = (limit * 2).min(CONNECT.1);
+                            }
                         }
                         last = Instant::now();
                         tokio::time::sleep(pause).await;
@@ -66,34 +74,18 @@ impl Keeper {
         }
     }
 
-    /// Replaces clients; whether that went well.
-    async fn replace(&self, all: bool, limit: Duration) -> bool {
+    /// Replaces clients.
+    async fn replace(&self, all: bool, limit: Duration) -> Result<(), Trouble> {
         let shared = &self.shared;
         match shared.pd.cluster_id().await {
             Ok(found) if found == shared.cluster_id => {}
-            Ok(found) => {
-                tracing::error!(
-                    expected = shared.cluster_id,
-                    found,
-                    "the addresses of PD lead to another cluster: it is not touched"
-                );
-                return false;
-            }
-            Err(error) => {
-                tracing::warn!(error = &*error as &dyn std::error::Error, "PD does not answer");
-                return false;
-            }
+            Ok(found) => return Err(Trouble::OtherCluster(found)),
+            Err(error) => return Err(Trouble::NoPd(error)),
         }
-        match shared.pool.replace(&shared.options, all, limit).await {
-            Ok(()) => {
-                tracing::info!("connected to TiKV anew");
-                true
-            }
-            Err(error) => {
-                tracing::warn!(error = &*error as &dyn std::error::Error, "cannot connect to TiKV");
-                false
-            }
-        }
+        let replaced = shared.pool.replace(&shared.options, all, limit).await;
+        replaced.map_err(Trouble::NoClient)?;
+        tracing::info!("connected to TiKV anew");
+        Ok(())
     }
 
     async fn look_at_certificates(&mut self, limit: Duration) {
@@ -101,8 +93,9 @@ impl Keeper {
             Ok(found) if found == self.tls => {}
             Ok(found) => {
                 tracing::info!("the certificates for TiKV changed");
-                if self.replace(true, limit).await {
-                    self.tls = found;
+                match self.replace(true, limit).await {
+                    Ok(()) => self.tls = found,
+                    Err(trouble) => Voice::new().tell(&trouble, self.shared.cluster_id),
                 }
             }
             Err(error) => {
@@ -111,6 +104,46 @@ impl Keeper {
                     "cannot read the certificates for TiKV"
                 );
             }
+        }
+    }
+}
+
+/// Why clients were not replaced.
+enum Trouble {
+    OtherCluster(u64),
+    NoPd(anyhow::Error),
+    NoClient(anyhow::Error),
+}
+
+/// Says what goes on failing, less and less often.
+struct Voice {
+    silent_until: Instant,
+    silence: Duration,
+}
+
+impl Voice {
+    fn new() -> Voice {
+        Voice {
+            silent_until: Instant::now(),
+            silence: SILENCE.0,
+        }
+    }
+
+    fn tell(&mut self, trouble: &Trouble, expected: u64) {
+        let now = Instant::now();
+        if now < self.silent_until {
+            return;
+        }
+        self.silent_until = now + self.silence;
+        self.silence = (self.silence * 2).min(SILENCE.1);
+        match trouble {
+            Trouble::OtherCluster(found) => tracing::error!(
+                expected,
+                found,
+                "the addresses of PD lead to another cluster: it is not touched"
+            ),
+            Trouble::NoPd(error) => tracing::warn!(error = format!("{error:#}"), "PD does not answer"),
+            Trouble::NoClient(error) => tracing::warn!(error = format!("{error:#}"), "cannot connect to TiKV"),
         }
     }
 }

@@ -12,24 +12,48 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::flags::TlsOptions;
 
-/// Lets in what `inner` lets in, if it has one of the names, where names are asked for.
+/// Names of which a certificate needs one; any will do where none are listed.
 #[derive(Debug)]
-pub(super) struct Allowed {
-    inner: Arc<dyn ClientCertVerifier>,
+pub(super) struct Names {
     hostnames: Vec<String>,
     common_names: Vec<String>,
 }
 
+/// Lets in what `inner` lets in, if it has one of the names.
+#[derive(Debug)]
+pub(super) struct Allowed {
+    inner: Arc<dyn ClientCertVerifier>,
+    names: Names,
+}
+
 impl Allowed {
     pub(super) fn wrap(inner: Arc<dyn ClientCertVerifier>, options: &TlsOptions) -> Arc<dyn ClientCertVerifier> {
-        if options.allowed_hostnames.is_empty() && options.allowed_common_names.is_empty() {
+        let names = Names::of(options);
+        if names.hostnames.is_empty() && names.common_names.is_empty() {
             return inner;
         }
-        Arc::new(Allowed {
-            inner,
+        Arc::new(Allowed { inner, names })
+    }
+}
+
+impl Names {
+    pub(super) fn of(options: &TlsOptions) -> Names {
+        Names {
             hostnames: options.allowed_hostnames.clone(),
             common_names: options.allowed_common_names.clone(),
-        })
+        }
+    }
+
+    /// Whether a certificate has one of each kind that is listed.
+    pub(super) fn check(&self, leaf: &CertificateDer<'_>) -> Result<(), Error> {
+        let refused = Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure);
+        if !self.hostnames.is_empty() && !self.has_hostname(leaf)? {
+            return Err(refused);
+        }
+        if !self.common_names.is_empty() && !self.has_common_name(leaf)? {
+            return Err(refused);
+        }
+        Ok(())
     }
 
     fn has_hostname(&self, leaf: &CertificateDer<'_>) -> Result<bool, Error> {
@@ -63,13 +87,7 @@ impl ClientCertVerifier for Allowed {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.inner.verify_client_cert(leaf, intermediates, now)?;
-        let refused = Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure);
-        if !self.hostnames.is_empty() && !self.has_hostname(leaf)? {
-            return Err(refused);
-        }
-        if !self.common_names.is_empty() && !self.has_common_name(leaf)? {
-            return Err(refused);
-        }
+        self.names.check(leaf)?;
         Ok(verified)
     }
 

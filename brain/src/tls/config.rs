@@ -84,7 +84,7 @@ fn verifier(
     Ok(Allowed::wrap(verifier, options))
 }
 
-fn versions(policy: &TlsPolicy) -> Vec<&'static SupportedProtocolVersion> {
+pub(super) fn versions(policy: &TlsPolicy) -> Vec<&'static SupportedProtocolVersion> {
     let known = [
         (TlsVersion::Tls12, &rustls::version::TLS12),
         (TlsVersion::Tls13, &rustls::version::TLS13),
@@ -96,7 +96,7 @@ fn versions(policy: &TlsPolicy) -> Vec<&'static SupportedProtocolVersion> {
         .collect()
 }
 
-fn provider(policy: &TlsPolicy) -> Result<CryptoProvider, TlsError> {
+pub(super) fn provider(policy: &TlsPolicy) -> Result<CryptoProvider, TlsError> {
     let mut provider = default_provider();
     if policy.cipher_suites.is_empty() {
         return Ok(provider);

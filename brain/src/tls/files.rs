@@ -1,7 +1,7 @@
 //! The files behind a listener's TLS, and what they say.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustls::RootCertStore;
@@ -24,6 +24,33 @@ pub(super) struct Files {
 impl std::fmt::Debug for Files {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Files(..)") // the key must not get into logs
+    }
+}
+
+/// What is shown to those who are dialled, and whom it trusts.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) pair: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+    pub(super) roots: RootCertStore,
+}
+
+impl Shown {
+    pub(super) fn read(options: &TlsOptions) -> Result<Shown, TlsError> {
+        let load =
+            |(cert, key): &(PathBuf, PathBuf)| Ok((certificates(cert, &read(cert)?)?, private_key(key, &read(key)?)?));
+        let pair = options.dial_pair.as_ref().or(options.pair.as_ref());
+        let roots_of = |path: &PathBuf| roots(path, &read(path)?);
+        Ok(Shown {
+            pair: pair.map(load).transpose()?,
+            roots: match &options.trusted_ca {
+                Some(path) => roots_of(path)?,
+                None => {
+                    return Err(TlsError(
+                        "certificates of peers cannot be told apart without a trusted CA".to_owned(),
+                    ));
+                }
+            },
+        })
     }
 }
 
@@ -61,10 +88,7 @@ impl Files {
             (Some(path), Some(bytes)) => revoked(path, bytes)?,
             _ => Vec::new(),
         };
-        let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| match error {
-            pem::Error::NoItemsFound => bad(key, "no private key in PEM (PKCS#8, SEC1 or PKCS#1, not encrypted)"),
-            error => bad(key, error),
-        })?;
+        let key = private_key(key, &self.key)?;
         Ok(Material {
             chain,
             key,
@@ -77,6 +101,13 @@ impl Files {
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     fs::read(path).map_err(|error| bad(path, format!("cannot be read: {error}")))
+}
+
+fn private_key(path: &Path, bytes: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_slice(bytes).map_err(|error| match error {
+        pem::Error::NoItemsFound => bad(path, "no private key in PEM (PKCS#8, SEC1 or PKCS#1, not encrypted)"),
+        error => bad(path, error),
+    })
 }
 
 fn certificates(path: &Path, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {

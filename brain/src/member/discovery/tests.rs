@@ -8,6 +8,7 @@ use hickory_resolver::proto::rr::{Name, Record};
 use tokio::net::UdpSocket;
 
 use super::*;
+use crate::api::cluster::Members;
 use crate::member::peers::{Book, Peers};
 use crate::tasks::Owned;
 
@@ -129,7 +130,8 @@ async fn a_member_that_came_later_or_moved_is_found_and_dialled() {
         Default::default(),
         "token".to_owned(),
     );
-    let error = format!("{:#}", peers.dial("b1").await.unwrap_err());
+    let nobody = Members::new([]);
+    let error = format!("{:#}", peers.dial("b1", &nobody).await.unwrap_err());
     assert!(error.contains("name no \"b1\", only b0"), "{error}");
 
     zone.set([
@@ -138,9 +140,9 @@ async fn a_member_that_came_later_or_moved_is_found_and_dialled() {
     ]);
     discovery.found.lock().unwrap().at = None; // as if it was long ago
     let accepted = async { listener.accept().await.unwrap() };
-    let (dialled, _stream) = tokio::join!(peers.dial("b1"), accepted);
+    let (dialled, _stream) = tokio::join!(peers.dial("b1", &nobody), accepted);
     dialled.unwrap();
-    let error = format!("{:#}", peers.dial("b0").await.unwrap_err());
+    let error = format!("{:#}", peers.dial("b0", &nobody).await.unwrap_err());
     assert!(error.contains("name no \"b0\", only b1"), "{error}");
 }
 
