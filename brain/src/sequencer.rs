@@ -31,7 +31,7 @@ use crate::replica::{Flushed, Frozen, Replica};
 use crate::rows::{Rows, RowsError};
 use crate::state::{NOSPACE, State, since_boot};
 use batch::{Batch, Builder};
-use command::{Command, Request};
+use command::{Command, QUEUE, Request};
 
 pub mod command;
 
@@ -222,6 +222,9 @@ where
             let Some(command) = self.own.pop_front().or_else(|| self.commands.try_recv().ok()) else {
                 break;
             };
+            if command.is_abandoned() {
+                continue;
+            }
             bytes += command.size;
             commands.push_back(command);
         }
@@ -356,18 +359,34 @@ where
     /// Whether space ran out; raises the alarm if it did.
     fn check_space(&mut self) -> bool {
         self.unchecked = 0;
-        let full = self.space.exceeded(self.log.size() + self.rows.size());
+        // An append that finds no space is repeated until there is some, and everything behind it waits.
+        let is_stuck = self.writer.is_full();
+        let full = is_stuck || self.space.exceeded(self.log.size() + self.rows.size());
         if full && !self.is_raising && !self.state.has_alarm(NOSPACE) {
             self.is_raising = true;
             tracing::error!("no space left: puts are refused until space is made and the NOSPACE alarm is disarmed");
             let request = Request::Alarm(self.options.member, NOSPACE, true);
-            self.own.push_back(Command {
-                request,
-                size: 64,
-                reply: None,
-            });
+            self.own.push_back(Command::unasked(request, 64));
+            if is_stuck {
+                // The log takes the alarm when it takes anything again: until then it stands here alone.
+                self.state.alarms().insert((NOSPACE, self.options.member));
+            }
         }
         full
+    }
+
+    /// While nothing is taken: makes room where nobody waits any more, so that others are not refused because of them.
+    fn forget_abandoned(&mut self) {
+        if self.may_take() {
+            return;
+        }
+        self.own.retain(|command| !command.is_abandoned());
+        while self.own.len() < QUEUE {
+            let Ok(command) = self.commands.try_recv() else { break };
+            if !command.is_abandoned() {
+                self.own.push_back(command);
+            }
+        }
     }
 
     /// Leases that ran out, checkpoints that are due, space, and what has been unflushed for long.
@@ -386,11 +405,9 @@ where
             .into_iter()
             .map(|(id, remaining): (LeaseId, i64)| Request::Checkpoint(id, remaining));
         let requests: Vec<Request> = expired.chain(checkpoints).collect();
-        self.own.extend(requests.into_iter().map(|request| Command {
-            request,
-            size: 64,
-            reply: None,
-        }));
+        self.own
+            .extend(requests.into_iter().map(|request| Command::unasked(request, 64)));
+        self.forget_abandoned();
         self.check_space();
         if self.replica.is_dirty() && self.replica.last_seal().elapsed() >= self.options.flush_interval {
             self.freeze().await?;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use prost::Message;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
@@ -85,13 +86,25 @@ pub struct Elsewhere {
     role: watch::Receiver<Role>,
     /// Whether requests may go on to another member.
     forwards: bool,
+    /// Room for requests that wait for a leader, or for its answer, in bytes. Those that find none are refused.
+    room: Arc<Semaphore>,
 }
+
+/// Bytes of requests that may wait for a leader or its answer.
+const ROOM: u32 = 128 << 20;
+
+/// What a request takes besides its own bytes.
+const OVERHEAD: usize = 1 << 10;
 
 impl Elsewhere {
     /// As told by the sender.
     #[must_use]
     pub fn new(role: watch::Receiver<Role>) -> Self {
-        Self { role, forwards: true }
+        Self {
+            role,
+            forwards: true,
+            room: Arc::new(Semaphore::new(ROOM as usize)),
+        }
     }
 
     /// The same for requests that another member has forwarded: they go no further.
@@ -159,8 +172,8 @@ impl Elsewhere {
     /// while it is sure that nothing was done.
     ///
     /// # Errors
-    /// The leader's; `request timed out` when it went away, and the outcome is unknown.
-    pub async fn answer<Q: Clone, A, H, T>(
+    /// The leader's; `request timed out` when it went away, and the outcome is unknown; `too many requests`.
+    pub async fn answer<Q: Message + Clone, A, H, T>(
         &self,
         request: Request<Q>,
         mut here: impl FnMut(Request<Q>) -> H,
@@ -173,6 +186,10 @@ impl Elsewhere {
         if self.is_lone() {
             return here(request).await;
         }
+        let bytes = request.get_ref().encoded_len().saturating_add(OVERHEAD);
+        let bytes = u32::try_from(bytes).unwrap_or(ROOM).min(ROOM);
+        let room = self.room.try_acquire_many(bytes);
+        let _room = room.map_err(|_| Error::TooManyRequests)?;
         let deadline = Instant::now() + PATIENCE;
         loop {
             let mut copy = Request::new(request.get_ref().clone());

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
+use super::status::Error;
 use super::store::Store;
 use super::{request, response};
 use crate::mvcc::evaluate::Evaluator;
@@ -17,6 +18,7 @@ use crate::mvcc::overlay::{Head, Overlay};
 use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
 use crate::sequencer::command::{Answer, Request as Command};
+use crate::state::{CORRUPT, NOSPACE};
 
 mod physical;
 mod stream;
@@ -62,56 +64,28 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
     }
 
     async fn put(&self, request: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
-        let there = |leader, request| async move {
-            let mut answer = client(leader).put(request).await?;
-            self.store.own(&mut answer.get_mut().header);
-            Ok(answer)
-        };
-        self.store
-            .answer(request, |request| self.put_here(request), there)
-            .await
+        by_leader!(self.put_here, client.put, request)
     }
 
     async fn delete_range(
         &self,
         request: Request<pb::DeleteRangeRequest>,
     ) -> Result<Response<pb::DeleteRangeResponse>, Status> {
-        let there = |leader, request| async move {
-            let mut answer = client(leader).delete_range(request).await?;
-            self.store.own(&mut answer.get_mut().header);
-            Ok(answer)
-        };
-        self.store
-            .answer(request, |request| self.delete_here(request), there)
-            .await
+        by_leader!(self.delete_here, client.delete_range, request)
     }
 
     async fn txn(&self, request: Request<pb::TxnRequest>) -> Result<Response<pb::TxnResponse>, Status> {
         if is_readonly(request.get_ref()) {
             return self.txn_here(request).await;
         }
-        let there = |leader, request| async move {
-            let mut answer = client(leader).txn(request).await?;
-            self.store.own(&mut answer.get_mut().header);
-            Ok(answer)
-        };
-        self.store
-            .answer(request, |request| self.txn_here(request), there)
-            .await
+        by_leader!(self.txn_here, client.txn, request)
     }
 
     async fn compact(
         &self,
         request: Request<pb::CompactionRequest>,
     ) -> Result<Response<pb::CompactionResponse>, Status> {
-        let there = |leader, request| async move {
-            let mut answer = client(leader).compact(request).await?;
-            self.store.own(&mut answer.get_mut().header);
-            Ok(answer)
-        };
-        self.store
-            .answer(request, |request| self.compact_here(request), there)
-            .await
+        by_leader!(self.compact_here, client.compact, request)
     }
 }
 
@@ -175,6 +149,10 @@ impl<R: Rows> KvService<R> {
     }
 
     async fn write(&self, op: Op, size: usize) -> Result<(i64, OpResult), Status> {
+        // The writer says so, too, but not while it waits for space itself.
+        if op.puts() && self.store.state.has_alarm(NOSPACE) && !self.store.state.has_alarm(CORRUPT) {
+            return Err(Error::NoSpace.into());
+        }
         let Answer { revision, result } = self.store.ask(Command::Write(op), size).await?;
         result.map(|result| (revision, result)).ok_or_else(unexpected)
     }

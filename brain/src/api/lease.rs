@@ -43,28 +43,14 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         &self,
         request: Request<pb::LeaseGrantRequest>,
     ) -> Result<Response<pb::LeaseGrantResponse>, Status> {
-        let there = |leader, request| async move {
-            let mut answer = client(leader).lease_grant(request).await?;
-            self.store.own(&mut answer.get_mut().header);
-            Ok(answer)
-        };
-        self.store
-            .answer(request, |request| self.grant_here(request), there)
-            .await
+        by_leader!(self.grant_here, client.lease_grant, request)
     }
 
     async fn lease_revoke(
         &self,
         request: Request<pb::LeaseRevokeRequest>,
     ) -> Result<Response<pb::LeaseRevokeResponse>, Status> {
-        let there = |leader, request| async move {
-            let mut answer = client(leader).lease_revoke(request).await?;
-            self.store.own(&mut answer.get_mut().header);
-            Ok(answer)
-        };
-        self.store
-            .answer(request, |request| self.revoke_here(request), there)
-            .await
+        by_leader!(self.revoke_here, client.lease_revoke, request)
     }
 
     async fn lease_keep_alive(
@@ -100,28 +86,14 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         &self,
         request: Request<pb::LeaseTimeToLiveRequest>,
     ) -> Result<Response<pb::LeaseTimeToLiveResponse>, Status> {
-        let there = |leader, request| async move {
-            let mut answer = client(leader).lease_time_to_live(request).await?;
-            self.store.own(&mut answer.get_mut().header);
-            Ok(answer)
-        };
-        self.store
-            .answer(request, |request| self.time_to_live_here(request), there)
-            .await
+        by_leader!(self.time_to_live_here, client.lease_time_to_live, request)
     }
 
     async fn lease_leases(
         &self,
         request: Request<pb::LeaseLeasesRequest>,
     ) -> Result<Response<pb::LeaseLeasesResponse>, Status> {
-        let there = |leader, request| async move {
-            let mut answer = client(leader).lease_leases(request).await?;
-            self.store.own(&mut answer.get_mut().header);
-            Ok(answer)
-        };
-        self.store
-            .answer(request, |request| self.leases_here(request), there)
-            .await
+        by_leader!(self.leases_here, client.lease_leases, request)
     }
 }
 

@@ -38,16 +38,7 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
     type SnapshotStream = Pin<Box<dyn Stream<Item = Result<pb::SnapshotResponse, Status>> + Send>>;
 
     async fn alarm(&self, request: Request<pb::AlarmRequest>) -> Result<Response<pb::AlarmResponse>, Status> {
-        let there = |leader, request| async move {
-            let mut answer = pb::maintenance_client::MaintenanceClient::<Channel>::new(leader)
-                .alarm(request)
-                .await?;
-            self.store.own(&mut answer.get_mut().header);
-            Ok(answer)
-        };
-        self.store
-            .answer(request, |request| self.alarm_here(request), there)
-            .await
+        by_leader!(self.alarm_here, client.alarm, request)
     }
 
     async fn status(&self, _: Request<pb::StatusRequest>) -> Result<Response<pb::StatusResponse>, Status> {
@@ -177,6 +168,11 @@ impl<R: Rows> MaintenanceService<R> {
         let header = Some(self.store.header(self.store.state.view().revision));
         Ok(Response::new(pb::AlarmResponse { header, alarms }))
     }
+}
+
+/// The same service of the leader.
+fn client(leader: Channel) -> pb::maintenance_client::MaintenanceClient<Channel> {
+    pb::maintenance_client::MaintenanceClient::new(leader)
 }
 
 /// Numbers with dots between them, two or three.

@@ -103,7 +103,7 @@ impl<R: Rows> Store<R> {
     ///
     /// # Errors
     /// As [`Elsewhere::answer`]; `request timed out` when this member does not hear of it in time.
-    pub async fn answer<Q: Clone, A, H, T>(
+    pub async fn answer<Q: prost::Message + Clone, A, H, T>(
         &self,
         request: tonic::Request<Q>,
         here: impl FnMut(tonic::Request<Q>) -> H,

@@ -37,6 +37,8 @@ struct UnderWay {
     first: Slot,
     /// Committed slots behind it.
     committed: BTreeSet<Slot>,
+    /// The last append that was tried found no space.
+    is_full: bool,
 }
 
 /// Why nothing more can be appended.
@@ -140,6 +142,12 @@ impl Writer {
         self.epoch
     }
 
+    /// Whether the log takes nothing now, because it has no space.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.open.0.borrow().is_full
+    }
+
     /// The slot that the next batch begins in.
     #[must_use]
     pub fn next(&self) -> Slot {
@@ -180,15 +188,22 @@ impl Writer {
 impl Open {
     /// Nothing is under way; the first append goes to `first`.
     fn at(first: Slot) -> Self {
-        let committed = BTreeSet::new();
-        Self(Arc::new(watch::Sender::new(UnderWay { first, committed })))
+        Self(Arc::new(watch::Sender::new(UnderWay {
+            first,
+            committed: BTreeSet::new(),
+            is_full: false,
+        })))
     }
 
     async fn append<L: Log>(&self, log: &L, slot: Slot, record: Bytes) -> Result<(), WriteError> {
         let may_open = |under_way: &UnderWay| Window::FORMAT.is_open(under_way.first, slot);
         // The sender is here, so it is not gone. Only the guard must not be held while the append is under way.
         drop(self.0.subscribe().wait_for(may_open).await);
-        append_until_known(log, slot, record).await?;
+        append(log, slot, record, |is_full| {
+            self.0
+                .send_if_modified(|under_way| std::mem::replace(&mut under_way.is_full, is_full) != is_full);
+        })
+        .await?;
         self.0.send_modify(|under_way| {
             under_way.committed.insert(slot);
             while under_way.committed.remove(&under_way.first) {
@@ -223,9 +238,20 @@ async fn check_cut<L: Log>(log: &L, began: Slot) -> Result<(), OpenError> {
 /// # Errors
 /// [`WriteError`]; never an unknown outcome.
 pub async fn append_until_known<L: Log>(log: &L, slot: Slot, record: Bytes) -> Result<(), WriteError> {
+    append(log, slot, record, |_| {}).await
+}
+
+/// The same; `is_full` is told whether there was space, each time that is known.
+async fn append<L: Log>(log: &L, slot: Slot, record: Bytes, is_full: impl Fn(bool)) -> Result<(), WriteError> {
     let mut backoff = BACKOFF.0;
     loop {
-        let error = match log.append(slot, record.clone()).await {
+        let outcome = log.append(slot, record.clone()).await;
+        match &outcome {
+            Ok(()) => is_full(false),
+            Err(AppendError::Full(_)) => is_full(true),
+            Err(_) => {}
+        }
+        let error = match outcome {
             Ok(()) => return Ok(()),
             Err(AppendError::Taken(slot, _)) => return Err(WriteError::Deposed(slot)),
             Err(AppendError::Failed(source)) => return Err(WriteError::Failed(source)),

@@ -127,12 +127,13 @@ impl<'a, R: Rows> Builder<'a, R> {
     /// # Errors
     /// When the rows fail. What the client did wrong is its reply.
     async fn add(&mut self, command: Command) -> Result<(), RowsError> {
-        let outcome = match self.answer(command.request).await {
+        let (request, reply) = command.begin();
+        let outcome = match self.answer(request).await {
             Ok(answer) => Ok(answer),
             Err(ViewError::Refused(error)) => Err(error),
             Err(ViewError::Rows(error)) => return Err(error),
         };
-        if let Some(reply) = command.reply {
+        if let Some(reply) = reply {
             self.replies.push((reply, outcome));
         }
         Ok(())

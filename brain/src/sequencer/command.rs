@@ -1,8 +1,9 @@
 //! What the sequencer is asked, and the handle that asks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::mvcc::op::{Op, OpResult};
 use crate::mvcc::{Error, LeaseId, Revision};
@@ -12,6 +13,9 @@ const TIMEOUT: Duration = Duration::from_secs(7);
 
 /// Requests that may wait for the sequencer. More are refused with `too many requests`.
 pub const QUEUE: usize = 10_000;
+
+/// Bytes of requests that may wait for the sequencer. More are refused likewise.
+pub const QUEUE_BYTES: u32 = 128 << 20;
 
 /// What to do.
 #[derive(Debug)]
@@ -53,6 +57,33 @@ pub struct Command {
     pub size: usize,
     /// Where the outcome goes; `None` when the sequencer asks itself.
     pub reply: Option<oneshot::Sender<Result<Answer, Error>>>,
+    /// Its place among the bytes that wait.
+    room: Option<OwnedSemaphorePermit>,
+}
+
+impl Command {
+    /// One that nobody waits for.
+    #[must_use]
+    pub fn unasked(request: Request, size: usize) -> Self {
+        Self {
+            request,
+            size,
+            reply: None,
+            room: None,
+        }
+    }
+
+    /// Whoever waited for it has given up: it need not be begun.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
+    }
+
+    /// The request, and who waits for its outcome; it waits no more itself.
+    pub(super) fn begin(self) -> (Request, Option<oneshot::Sender<Result<Answer, Error>>>) {
+        drop(self.room);
+        (self.request, self.reply)
+    }
 }
 
 /// Whom requests reach.
@@ -60,8 +91,8 @@ pub struct Command {
 enum Writer {
     /// Nobody yet, or nobody any more.
     Nobody,
-    /// The sequencer of an epoch.
-    Sequencer(mpsc::Sender<Command>),
+    /// The sequencer of an epoch, and room for bytes that wait for it.
+    Sequencer(mpsc::Sender<Command>, Arc<Semaphore>),
     /// The member has stopped.
     Stopped,
 }
@@ -75,7 +106,8 @@ impl Seat {
     #[must_use]
     pub fn take(&self) -> mpsc::Receiver<Command> {
         let (inbox, commands) = mpsc::channel(QUEUE);
-        self.0.send_replace(Writer::Sequencer(inbox));
+        let room = Arc::new(Semaphore::new(QUEUE_BYTES as usize));
+        self.0.send_replace(Writer::Sequencer(inbox, room));
         commands
     }
 
@@ -112,13 +144,9 @@ impl Handle {
 
     /// Has a request done for somebody who has gone. It is not when nobody writes just now, or the queue is full.
     pub fn leave(&self, request: Request, size: usize) {
-        let command = Command {
-            request,
-            size,
-            reply: None,
-        };
+        let command = Command::unasked(request, size);
         let left = match &*self.writer.borrow() {
-            Writer::Sequencer(inbox) => inbox.try_send(command).is_ok(),
+            Writer::Sequencer(inbox, _) => inbox.try_send(command).is_ok(),
             Writer::Nobody | Writer::Stopped => false,
         };
         if !left {
@@ -126,7 +154,7 @@ impl Handle {
         }
     }
 
-    /// Has a request done. What was sent is done even if the caller goes away.
+    /// Has a request done. Once it is begun it is done even if the caller goes away; before that it is not done at all then.
     ///
     /// # Errors
     /// What the client is told. After [`Error::Timeout`] it is wholly done or wholly not.
@@ -136,22 +164,25 @@ impl Handle {
     }
 
     async fn ask_and_wait(&self, request: Request, size: usize) -> Result<Answer, Error> {
+        let (inbox, room) = match self.writer.borrow().clone() {
+            Writer::Sequencer(inbox, room) => (inbox, room),
+            Writer::Nobody => return Err(Error::NotLeader),
+            Writer::Stopped => return Err(Error::Stopped),
+        };
+        let bytes = u32::try_from(size).unwrap_or(QUEUE_BYTES).min(QUEUE_BYTES);
+        let room = room.try_acquire_many_owned(bytes).map_err(|_| Error::TooManyRequests)?;
         let (reply, outcome) = oneshot::channel();
         let command = Command {
             request,
             size,
             reply: Some(reply),
+            room: Some(room),
         };
-        let writer = self.writer.borrow().clone();
-        match writer {
-            Writer::Sequencer(inbox) => inbox.try_send(command).map_err(|error| match error {
-                mpsc::error::TrySendError::Full(_) => Error::TooManyRequests,
-                // Its sequencer has ended.
-                mpsc::error::TrySendError::Closed(_) => Error::NotLeader,
-            })?,
-            Writer::Nobody => return Err(Error::NotLeader),
-            Writer::Stopped => return Err(Error::Stopped),
-        }
+        inbox.try_send(command).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => Error::TooManyRequests,
+            // Its sequencer has ended.
+            mpsc::error::TrySendError::Closed(_) => Error::NotLeader,
+        })?;
         outcome.await.unwrap_or(Err(Error::Timeout))
     }
 }
