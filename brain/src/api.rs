@@ -1,5 +1,20 @@
 //! gRPC in and out: etcd's services over the modules below. Protobuf types stop here.
 
+/// Has a request answered by whoever leads: by a method of the service here, or by the same RPC of the leader, in this
+/// member's name.
+// A macro, for each RPC of a client is a method of its own.
+macro_rules! by_leader {
+    ($service:ident . $here:ident, $client:ident . $rpc:ident, $request:expr) => {{
+        let there = |leader, request| async move {
+            let mut answer = $client(leader).$rpc(request).await?;
+            $service.store.own(&mut answer.get_mut().header);
+            Ok(answer)
+        };
+        let here = |request| $service.$here(request);
+        $service.store.elsewhere.answer($request, here, there).await
+    }};
+}
+
 pub mod auth;
 pub mod cluster;
 pub mod contest;

@@ -21,6 +21,7 @@ use brain::member::peer::Followers;
 use brain::member::peers::{Book, Peers};
 use brain::metrics::Metrics;
 use brain::rows::mem::MemRows;
+use brain::said::Said;
 use brain::sequencer::{Options as SequencerOptions, Space};
 use brain::store;
 use brain::tasks::Tasks;
@@ -101,6 +102,7 @@ impl Member {
                     cluster_id: 7,
                 },
                 followers: Followers::default(),
+                said: Said::default(),
             }),
             moves: moved,
             lock: Box::new(move || id),

@@ -10,6 +10,7 @@ mod gate;
 mod grpc;
 mod kubebrain;
 mod locks;
+mod members;
 mod model;
 mod process;
 mod program;
