@@ -15,7 +15,7 @@ use crate::history::{Answer, Method, Op, Operation, Outcome, Request};
 /// What etcd says of a revision that is gone.
 const COMPACTED: &str = "etcdserver: mvcc: required revision has been compacted";
 
-/// Codes of errors that say that a server has its troubles. Any other is a wrong answer.
+/// Codes of such errors. Any other is a wrong answer.
 const TROUBLES: [Code; 5] = [
     Code::Unavailable,
     Code::DeadlineExceeded,
@@ -49,7 +49,7 @@ impl Client {
                 Outcome::Answered(answer)
             }
             Ok(Err(status)) if status.message() == COMPACTED => Outcome::Compacted,
-            Ok(Err(status)) if TROUBLES.contains(&status.code()) => Outcome::Unknown(status.message().to_owned()),
+            Ok(Err(status)) if is_trouble(&status) => Outcome::Unknown(status.message().to_owned()),
             Ok(Err(status)) => return Err(status).with_context(|| format!("{request:?} at member {}", self.member)),
             Err(_) => Outcome::Unknown(format!("no answer within {PATIENCE:?}")),
         };
@@ -108,6 +108,12 @@ impl Client {
             }],
         })
     }
+}
+
+/// Whether the server, or the way to it, has its troubles. Our own side calls a connection that broke an internal error.
+pub(super) fn is_trouble(status: &Status) -> bool {
+    let broke = status.code() == Code::Internal && status.message().starts_with("h2 protocol error");
+    broke || TROUBLES.contains(&status.code())
 }
 
 fn answer(response: &pb::TxnResponse) -> anyhow::Result<Answer> {

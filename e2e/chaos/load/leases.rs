@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
-use super::client::Client;
+use super::client::{Client, is_trouble};
 use super::{PATIENCE, Round};
 use crate::history::{Lease, Op, Operation, Request};
 
@@ -117,18 +117,7 @@ async fn revoke(client: &Client, round: &Round, lease: &mut Lease) -> anyhow::Re
     lease.revoked = Some(round.at());
     let mut leases = LeaseClient::new(client.channel.clone());
     match timeout(PATIENCE, leases.lease_revoke(pb::LeaseRevokeRequest { id: lease.id })).await {
-        Ok(Err(status))
-            if ![
-                Code::NotFound,
-                Code::Unavailable,
-                Code::DeadlineExceeded,
-                Code::Unknown,
-                Code::Cancelled,
-            ]
-            .contains(&status.code()) =>
-        {
-            Err(status.into())
-        }
+        Ok(Err(status)) if status.code() != Code::NotFound && !is_trouble(&status) => Err(status.into()),
         _ => Ok(()), // if it was not done, the lease ends by itself
     }
 }

@@ -1,0 +1,122 @@
+//! Writes through slots of the log on TiKV, beside one two-phase transaction for each write, and rows behind the fence.
+//!
+//! On a stand-in whose commits take 3 ms, or on the cluster that `TIKV_PD` names. Ratios count.
+#![allow(clippy::print_stdout, reason = "the report is the output")]
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use brain::log::frame::is_barrier;
+use brain::log::{Log as _, Slot, TikvLog};
+use brain::rows::{Change, Rows as _, TikvRows};
+use brain::tikv::{Options, Tikv};
+use bytes::Bytes;
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use rand::RngExt as _;
+use tikv_client::{CheckLevel, TransactionClient, TransactionOptions};
+use tikv_stand_in::StandIn;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// What each measurement takes.
+const TIME: Duration = Duration::from_secs(5);
+/// A commit in the stand-in.
+const LATENCY: Duration = Duration::from_millis(3);
+/// Writes in a record, and bytes of each.
+const BATCH: usize = 100;
+const WRITE: usize = 512;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let (stand_in, pd) = match std::env::var("TIKV_PD") {
+        Ok(pd) => (None, pd),
+        Err(_) => {
+            let options = tikv_stand_in::Options {
+                commit_latency: LATENCY,
+                ..tikv_stand_in::Options::default().with_stores(3)
+            };
+            let stand_in = StandIn::start(options).await.context("start the stand-in")?;
+            let pd = stand_in.pd();
+            (Some(stand_in), pd)
+        }
+    };
+    let endpoints: Vec<String> = pd.split(',').map(str::to_owned).collect();
+    let prefix = format!("bench-{:032x}-", rand::rng().random::<u128>());
+    let (tikv, keeper) = Tikv::connect(Options::new(endpoints.clone(), prefix.clone())).await?;
+    let stop = CancellationToken::new();
+    let keeper = keeper.run(stop.clone());
+    let measure = async {
+        let two_phase = two_phase(endpoints, &prefix).await?;
+        println!("{two_phase:>10.0} writes/s, each in a two-phase transaction of its own, one at a time");
+        let log = TikvLog::keeping(tikv.clone(), is_barrier);
+        let one = slots(&log, Slot(1), 1).await?;
+        let eight = slots(&log, Slot(1_000_000), 8).await?;
+        for (open, rate) in [(1, one), (8, eight)] {
+            let (records, ratio) = (rate / BATCH as f64, rate / two_phase);
+            println!(
+                "{rate:>10.0} writes/s through {open} open slots ({records:.0} records/s of {BATCH}): {ratio:.0} x"
+            );
+        }
+        println!("{:>10.1} x as many through 8 open slots as through 1", eight / one);
+        let rows = rows(&TikvRows::new(tikv.clone())).await?;
+        println!("{rows:>10.0} rows/s of {WRITE} bytes in transactions behind the fence");
+        stop.cancel();
+        anyhow::Ok(())
+    };
+    let (measured, kept) = tokio::join!(measure, keeper);
+    measured.and(kept)?;
+    match stand_in {
+        Some(stand_in) => stand_in.stop().await.context("stop the stand-in"),
+        None => Ok(()),
+    }
+}
+
+/// As a store without a log writes: the object and the revision, in two phases.
+async fn two_phase(endpoints: Vec<String>, prefix: &str) -> anyhow::Result<f64> {
+    let client = TransactionClient::new(endpoints).await?;
+    let value = vec![b'v'; WRITE];
+    let (began, mut writes) = (Instant::now(), 0u64);
+    while began.elapsed() < TIME {
+        let options = TransactionOptions::new_optimistic().drop_check(CheckLevel::None);
+        let mut txn = client.begin_with_options(options).await?;
+        txn.put(format!("{prefix}object/{:04}", writes % 1_000), value.clone())
+            .await?;
+        txn.insert(format!("{prefix}revision/{writes:012}"), b"1".to_vec())
+            .await?;
+        txn.commit().await?;
+        writes += 1;
+    }
+    Ok(writes as f64 / began.elapsed().as_secs_f64())
+}
+
+/// Records into consecutive slots, so many at a time.
+async fn slots(log: &TikvLog, first: Slot, open: usize) -> anyhow::Result<f64> {
+    let record = Bytes::from(vec![b'r'; BATCH * WRITE]);
+    let began = Instant::now();
+    let slots = stream::iter(first.0..).map(Slot).take_while(|_| {
+        let goes_on = began.elapsed() < TIME;
+        async move { goes_on }
+    });
+    let appended: usize = slots
+        .map(|slot| log.append(slot, record.clone()))
+        .buffered(open)
+        .try_fold(0, |count, ()| async move { Ok(count + 1) })
+        .await?;
+    Ok((appended * BATCH) as f64 / began.elapsed().as_secs_f64())
+}
+
+/// Rows in steps of the size that the flush takes, one behind the other.
+async fn rows(rows: &TikvRows) -> anyhow::Result<f64> {
+    let step = rows.step();
+    let value = Bytes::from(vec![b'v'; WRITE]);
+    let (began, mut written, mut fence) = (Instant::now(), 0u64, None);
+    while began.elapsed() < TIME {
+        let count = step.rows.min(step.bytes / WRITE) as u64;
+        let change = |at: u64| Change::Put(format!("o/registry/bench/{at:012}").into(), value.clone());
+        let changes = (written..written + count).map(change).collect();
+        let next = Bytes::from(written.to_be_bytes().to_vec());
+        rows.apply(fence.clone(), next.clone(), changes).await?;
+        (fence, written) = (Some(next), written + count);
+    }
+    Ok(written as f64 / began.elapsed().as_secs_f64())
+}
