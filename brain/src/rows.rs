@@ -25,8 +25,10 @@ mod tikv;
 /// 4. Row order is the order of keys as unsigned bytes, for all byte strings.
 /// 5. `apply` with the fence that is stored already answers `Ok` and changes nothing, unless that fence is also the expected
 ///    one: so an `apply` whose outcome is unknown is repeated until it is known.
-/// 6. Nothing that was begun before `take_over` answers is still under way, and no `apply` that expects an older fence than
-///    the stored one will ever show.
+/// 6. `spread` makes all of its changes, not as one: after an error or a crash any of its steps may be there, each wholly.
+///    It leaves the fence as it is, and shows nothing once that is another one.
+/// 7. Nothing that was begun before `take_over` answers is still under way, and no `apply` or `spread` that expects an older
+///    fence than the stored one will ever show.
 pub trait Rows: Clone + Send + Sync + 'static {
     /// A consistent view of all rows.
     type Snapshot: Snapshot;
@@ -44,6 +46,17 @@ pub trait Rows: Clone + Send + Sync + 'static {
         fence: Bytes,
         changes: Vec<Change>,
     ) -> impl Future<Output = Result<(), RowsError>> + Send;
+
+    /// Writes steps whose order does not matter, behind a `fence` that stays; no row occurs in two of them. Nobody else writes
+    /// meanwhile: several of them may be under way at once.
+    fn spread(&self, fence: Bytes, steps: Vec<Vec<Change>>) -> impl Future<Output = Result<(), RowsError>> + Send {
+        async move {
+            for step in steps {
+                self.apply(Some(fence.clone()), fence.clone(), step).await?;
+            }
+            Ok(())
+        }
+    }
 
     /// Ends whatever an older writer left unfinished. A new writer does this before it writes its first fence.
     fn take_over(&self) -> impl Future<Output = Result<(), RowsError>> + Send;
@@ -141,6 +154,8 @@ pub struct Step {
     pub rows: usize,
     /// Bytes of keys and values.
     pub bytes: usize,
+    /// How many steps one `spread` carries well.
+    pub at_once: usize,
 }
 
 /// Why rows could not be read or written, one variant for each reaction.
@@ -174,6 +189,7 @@ impl Step {
     const LOCAL: Step = Step {
         rows: 1_000,
         bytes: 1 << 20,
+        at_once: 1,
     };
 }
 

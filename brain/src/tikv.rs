@@ -23,7 +23,7 @@ pub(crate) use error::Error;
 pub(crate) use keys::Keys;
 pub(crate) use pool::Limits;
 pub(crate) use read::{Range, Ts};
-pub(crate) use write::{Mutation, Written};
+pub(crate) use write::{Behind, Mutation, Written};
 
 mod admin;
 mod cell;

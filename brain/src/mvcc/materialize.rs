@@ -147,10 +147,21 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         // The generation's iterator must not be held over an await: it is asked again behind the last version.
         let mut last = None;
         let deleted = self.fence.deleted_up_to;
+        // The first step says how far this reaches, before anything of it is there; the last one that all of it is.
+        let (mut is_told, mut steps) = (false, Vec::new());
         while !fill(&frozen.generation, frozen.compacted, deleted, &mut last, &mut step) {
             let full = std::mem::replace(&mut step, self.step());
-            self.apply(full).await?;
+            if !is_told {
+                self.apply(full).await?;
+                is_told = true;
+                continue;
+            }
+            steps.push(full.changes);
+            if steps.len() >= full.most.at_once {
+                self.spread(std::mem::take(&mut steps)).await?;
+            }
         }
+        self.spread(steps).await?;
         for (row, value) in frozen.lease_rows.iter().cloned() {
             step.push(match value {
                 Some(value) => Change::Put(row, value),
@@ -261,6 +272,18 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         self.state.set_deleted_up_to(deleted_up_to);
         self.show(None).await?;
         tracing::info!(revision = deleted_up_to, slot = watermark.0, "compacted");
+        Ok(())
+    }
+
+    /// Writes steps between which the fence does not move.
+    async fn spread(&mut self, steps: Vec<Vec<Change>>) -> anyhow::Result<()> {
+        if steps.is_empty() {
+            return Ok(());
+        }
+        let _timer = self.metrics.disk.backend_commit.start_timer();
+        reached!(&self.stop, self.rows.spread(self.stored.clone(), steps.clone()))?;
+        self.state.note_step();
+        tokio::task::yield_now().await;
         Ok(())
     }
 

@@ -12,6 +12,7 @@ pub(super) async fn hold<R: Rows>(mut fresh: impl AsyncFnMut() -> R, large: usiz
     a_foreign_fence_keeps_a_writer_out(fresh().await).await;
     a_change_that_is_repeated_is_made_once(fresh().await).await;
     whoever_takes_over_shuts_older_writers_out(fresh().await).await;
+    what_is_spread_is_there_behind_its_fence_only(fresh().await).await;
     of_several_changes_of_a_row_the_last_counts(fresh().await).await;
     row_order_is_byte_order(fresh().await).await;
     pages_end_at_their_limits(fresh().await).await;
@@ -163,6 +164,29 @@ async fn whoever_takes_over_shuts_older_writers_out<R: Rows>(rows: R) {
         other => panic!("expected a fence, got {other:?}"),
     }
     assert_eq!(content(&rows).await.len(), 1 + landed);
+}
+
+async fn what_is_spread_is_there_behind_its_fence_only<R: Rows>(rows: R) {
+    let (one, two) = (Bytes::from("one"), Bytes::from("two"));
+    rows.take_over().await.unwrap();
+    rows.apply(None, one.clone(), vec![put("gone", "1")]).await.unwrap();
+    let mut steps: Vec<Vec<Change>> = (0..20u8).map(|n| vec![put([n], "1"), put([n, 0], "2")]).collect();
+    steps.push(vec![delete("gone")]);
+    for _ in 0..2 {
+        rows.spread(one.clone(), steps.clone()).await.unwrap();
+        assert_eq!(content(&rows).await.len(), 40);
+        assert_eq!(rows.fence().await.unwrap(), Some(one.clone()));
+    }
+    rows.spread(one.clone(), vec![]).await.unwrap();
+    rows.take_over().await.unwrap();
+    rows.apply(Some(one.clone()), two.clone(), vec![delete([0])])
+        .await
+        .unwrap();
+    match rows.spread(one, steps).await {
+        Err(RowsError::Fenced(found)) => assert_eq!(found, Some(two)),
+        other => panic!("expected a fence, got {other:?}"),
+    }
+    assert_eq!(content(&rows).await.len(), 39);
 }
 
 async fn of_several_changes_of_a_row_the_last_counts<R: Rows>(rows: R) {

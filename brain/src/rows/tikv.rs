@@ -2,20 +2,23 @@
 //!
 //! - **Fence**: one key, the primary one of every change. Its stored value is compared within the transaction, so whatever
 //!   an older writer has in hand fails as a whole. Its new value proves what became of a change of unknown outcome.
+//! - **Lanes**: keys that stand for the fence where several transactions are under way at once. Each looks at the fence and
+//!   writes a lane of its own, and a writer's first change writes all of them: one that was begun before it fails.
 //! - **Take-over** ends transactions that an older writer left unfinished; else their locks would live for seconds.
 //! - **Snapshots** read at a timestamp. TiKV answers reads below the cluster's safe point with silent holes, so the age of a
 //!   snapshot is looked at after every reply, against half of the window that garbage collection leaves.
 //! - **Size** is an estimate: what this process wrote, less what it deleted, taken at the average.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::try_join_all;
 
 pub use self::snapshot::TikvSnapshot;
 use super::{Change, Rows, RowsError, Step, check_keys};
-use crate::tikv::{Error, Limits, Mutation, Tikv, Written};
+use crate::tikv::{Behind, Error, Limits, Mutation, Tikv, Written};
 
 /// Reads at a timestamp. A lock that stays is a dead writer's, or of one that is deposed: whoever writes the rows takes no
 /// timestamp while a change is under way. Such a transaction is ended, and if it was alive after all, its writer repeats it.
@@ -44,6 +47,10 @@ const WRITE: Limits = Limits {
     total: Duration::from_secs(60),
 };
 
+/// How many transactions of a `spread` are under way at once: a commit takes a few round trips, which need not be waited for
+/// one after the other.
+const LANES: u8 = 6;
+
 /// The longest value of a row, in bytes: TiKV takes raft entries of 8 MiB.
 const MAX_VALUE_LEN: usize = (8 << 20) - (64 << 10);
 
@@ -60,6 +67,8 @@ struct Shared {
     average: AtomicUsize,
     written: AtomicU64,
     deleted: AtomicU64,
+    /// The fence as this process wrote it last. Whoever finds another one has to take the lanes with it.
+    fence: Mutex<Option<Bytes>>,
 }
 
 impl TikvRows {
@@ -71,6 +80,7 @@ impl TikvRows {
             average: AtomicUsize::new(512),
             written: AtomicU64::new(0),
             deleted: AtomicU64::new(0),
+            fence: Mutex::new(None),
         };
         TikvRows {
             shared: Arc::new(shared),
@@ -105,27 +115,37 @@ impl Rows for TikvRows {
         check_values(&changes)?;
         let shared = &self.shared;
         let keys = shared.tikv.keys();
-        let mutations: Vec<Mutation> = changes
-            .iter()
-            .map(|change| match change {
-                Change::Put(key, value) => Mutation::Put(keys.row(key), value.clone()),
-                Change::Delete(key) => Mutation::Delete(keys.row(key)),
-            })
-            .collect();
-        let moved = (&keys.fence(), expected.as_ref(), &fence);
-        match shared.tikv.write(moved, &mutations, WRITE).await {
-            Ok(Written::Done) => {
-                shared.count(&changes);
-                Ok(())
-            }
-            Ok(Written::Other(found)) => Err(RowsError::Fenced(found)),
-            Err(Error::Full(error)) => Err(RowsError::Full(error)),
-            Err(error @ Error::TooLarge(_)) => Err(RowsError::Refused(error.to_string())),
-            Err(error) => Err(RowsError::Unknown(error.into())),
+        let mut mutations = shared.mutations(&changes);
+        if !shared.is_own(expected.as_ref()) {
+            mutations.extend((0..LANES).map(|lane| Mutation::Put(keys.lane(lane), fence.clone())));
         }
+        let key = keys.fence();
+        let behind = Behind {
+            fence: &key,
+            expected: expected.as_ref(),
+            primary: &key,
+            new: &fence,
+        };
+        shared.write(behind, &mutations).await?;
+        shared.set_own(Some(fence));
+        shared.count(&changes);
+        Ok(())
+    }
+
+    async fn spread(&self, fence: Bytes, steps: Vec<Vec<Change>>) -> Result<(), RowsError> {
+        for step in &steps {
+            check_keys(step, self.max_key_len())?;
+            check_values(step)?;
+        }
+        let lanes = (0..LANES).map(|lane| {
+            let steps = steps.iter().skip(lane.into()).step_by(LANES.into());
+            self.shared.write_in(lane, &fence, steps)
+        });
+        try_join_all(lanes).await.map(drop)
     }
 
     async fn take_over(&self) -> Result<(), RowsError> {
+        self.shared.set_own(None);
         let tikv = &self.shared.tikv;
         let now = tikv.timestamp().await.map_err(failed)?;
         let (from, to) = tikv.keys().whole();
@@ -143,8 +163,9 @@ impl Rows for TikvRows {
     fn step(&self) -> Step {
         // The client sends all keys of a transaction along with each piece of 16 KiB.
         Step {
-            rows: 512,
-            bytes: 512 << 10,
+            rows: 256,
+            bytes: 256 << 10,
+            at_once: LANES.into(),
         }
     }
 
@@ -159,6 +180,55 @@ impl Rows for TikvRows {
 }
 
 impl Shared {
+    fn mutations(&self, changes: &[Change]) -> Vec<Mutation> {
+        let keys = self.tikv.keys();
+        let mutation = |change: &Change| match change {
+            Change::Put(key, value) => Mutation::Put(keys.row(key), value.clone()),
+            Change::Delete(key) => Mutation::Delete(keys.row(key)),
+        };
+        changes.iter().map(mutation).collect()
+    }
+
+    async fn write(&self, behind: Behind<'_>, mutations: &[Mutation]) -> Result<(), RowsError> {
+        match self.tikv.write(behind, mutations, WRITE).await {
+            Ok(Written::Done) => Ok(()),
+            Ok(Written::Other(found)) => Err(RowsError::Fenced(found)),
+            Err(Error::Full(error)) => Err(RowsError::Full(error)),
+            Err(error @ Error::TooLarge(_)) => Err(RowsError::Refused(error.to_string())),
+            Err(error) => Err(RowsError::Unknown(error.into())),
+        }
+    }
+
+    /// Writes steps in one lane, one after the other.
+    async fn write_in(
+        &self,
+        lane: u8,
+        fence: &Bytes,
+        steps: impl Iterator<Item = &Vec<Change>>,
+    ) -> Result<(), RowsError> {
+        let keys = self.tikv.keys();
+        for step in steps {
+            let behind = Behind {
+                fence: &keys.fence(),
+                expected: Some(fence),
+                primary: &keys.lane(lane),
+                new: fence,
+            };
+            self.write(behind, &self.mutations(step)).await?;
+            self.count(step);
+        }
+        Ok(())
+    }
+
+    fn is_own(&self, fence: Option<&Bytes>) -> bool {
+        let own = self.fence.lock().unwrap_or_else(PoisonError::into_inner);
+        own.is_some() && own.as_ref() == fence
+    }
+
+    fn set_own(&self, fence: Option<Bytes>) {
+        *self.fence.lock().unwrap_or_else(PoisonError::into_inner) = fence;
+    }
+
     fn count(&self, changes: &[Change]) {
         let (mut puts, mut bytes, mut deletes) = (0u64, 0u64, 0u64);
         for change in changes {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | cell | `c` name |
 //! | fence | `f` |
+//! | lane | `f` number |
 //! | row | `r` key of the row |
 //! | slot | `w` slot, eight bytes, big endian |
 //!
@@ -44,6 +45,11 @@ impl Keys {
     /// Key of the fence.
     pub(crate) fn fence(&self) -> Bytes {
         self.key(b'f', &[])
+    }
+
+    /// Key of a lane: what moves with the fence, and stands for it in a change beside others.
+    pub(crate) fn lane(&self, number: u8) -> Bytes {
+        self.key(b'f', &[number])
     }
 
     /// Key of a row.

@@ -234,7 +234,12 @@ async fn a_scan_asks_only_the_regions_that_it_needs() {
     let (tikv, stand_in) = (&here.tikv, here.stand_in());
     let key = |n: u32| tikv.keys().row(format!("{n:04}").as_bytes());
     let changes: Vec<Mutation> = (0..200).map(|n| Mutation::Put(key(n), Bytes::from("v"))).collect();
-    let fence = (&tikv.keys().fence(), None, &Bytes::from("fence"));
+    let fence = Behind {
+        fence: &tikv.keys().fence(),
+        expected: None,
+        primary: &tikv.keys().fence(),
+        new: &Bytes::from("fence"),
+    };
     let limits = Limits {
         attempt: Duration::from_secs(10),
         total: Duration::from_secs(20),

@@ -18,6 +18,17 @@ pub(crate) enum Mutation {
     Delete(Bytes),
 }
 
+/// What a fenced write compares and sets.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Behind<'a> {
+    /// The key of the fence, and what it has to hold.
+    pub(crate) fence: &'a Bytes,
+    pub(crate) expected: Option<&'a Bytes>,
+    /// The primary key, and what it is set to: the fence and its next value, or a lane and the fence that is expected.
+    pub(crate) primary: &'a Bytes,
+    pub(crate) new: &'a Bytes,
+}
+
 /// What became of a fenced write.
 #[derive(Debug)]
 pub(crate) enum Written {
@@ -78,11 +89,11 @@ impl Tikv {
         }
     }
 
-    /// Sets the fence from `expected` to `new` and makes all changes, as one transaction; [`Written::Done`] also when that
-    /// had been done before. After an error the outcome is not known: repeat it with the same fence.
+    /// Makes all changes and sets the primary key, as one transaction, where the fence holds what is expected;
+    /// [`Written::Done`] also when that had been done before. After an error the outcome is not known: repeat the same.
     pub(crate) async fn write(
         &self,
-        (fence, expected, new): (&Bytes, Option<&Bytes>, &Bytes),
+        behind: Behind<'_>,
         changes: &[Mutation],
         limits: Limits,
     ) -> Result<Written, Error> {
@@ -91,20 +102,23 @@ impl Tikv {
         loop {
             let begun = AtomicU64::new(0);
             let left = deadline.saturating_duration_since(Instant::now());
-            let write = |client| write_once(client, (fence, expected, new), changes, &begun);
+            let write = |client| write_once(client, behind, changes, &begun);
             let error = match self.shared.pool.attempt(limits.attempt.min(left), write).await {
                 Ok(None) => return Ok(Written::Done),
-                Ok(Some(found)) if found.as_ref() == Some(new) => return Ok(Written::Done),
+                Ok(Some(found)) if found.as_ref() == Some(behind.new) => return Ok(Written::Done),
                 Ok(Some(found)) => return Ok(Written::Other(found)),
                 Err(error) => error,
             };
-            // What is left of it would be in its own way. With the fence, its primary key, the rest is decided; a rollback of
-            // all keys could tear it, if the fence was committed.
+            // What is left of it would be in its own way. With its primary key the rest is decided; a rollback of all keys
+            // could tear it, if the primary one was committed.
             let begun = Ts(begun.into_inner());
             if begun.0 > 0 {
                 let (from, to) = match error {
                     Error::Locked(_) => self.keys().whole(),
-                    _ => (fence.clone(), Bytes::from([fence.as_ref(), &[0]].concat())),
+                    _ => {
+                        let primary = behind.primary;
+                        (primary.clone(), Bytes::from([primary.as_ref(), &[0]].concat()))
+                    }
                 };
                 if let Err(error) = self.end_transactions(begun, &from, &to).await {
                     tracing::debug!(error = &error as &dyn std::error::Error, "cannot end a failed write");
@@ -161,7 +175,7 @@ async fn swap_once(
 /// `None` when it was committed, else the fence that was found. Notes the timestamp of what it begins.
 async fn write_once(
     client: TransactionClient,
-    (fence, expected, new): (&Bytes, Option<&Bytes>, &Bytes),
+    behind: Behind<'_>,
     changes: &[Mutation],
     begun: &AtomicU64,
 ) -> Result<Option<Option<Bytes>>, ClientError> {
@@ -171,12 +185,12 @@ async fn write_once(
         options()
     };
     let mut txn: Transaction = client.begin_with_options(options).await?;
-    let found = txn.get(fence.to_vec()).await?.map(Bytes::from);
-    if found.as_ref() != expected {
+    let found = txn.get(behind.fence.to_vec()).await?.map(Bytes::from);
+    if found.as_ref() != behind.expected {
         return Ok(Some(found));
     }
     // The first key is the primary one.
-    txn.put(fence.to_vec(), new.to_vec()).await?;
+    txn.put(behind.primary.to_vec(), behind.new.to_vec()).await?;
     let changes = changes.iter().map(|change| match change {
         Mutation::Put(key, value) => ClientMutation::Put(key.to_vec().into(), value.to_vec()),
         Mutation::Delete(key) => ClientMutation::Delete(key.to_vec().into()),

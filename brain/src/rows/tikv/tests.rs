@@ -219,3 +219,24 @@ async fn a_lock_that_a_dead_writer_leaves_late_does_not_stop_readers() {
     check(&successor, "new").await;
     assert!(begun.elapsed() < Duration::from_millis(2_500), "{:?}", begun.elapsed());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deposed_writer_that_has_looked_at_the_fence_spreads_nothing() {
+    let here = on_stand_in(|_| {}).await;
+    let keys = here.tikv.keys();
+    let old = TikvRows::new(here.tikv.clone());
+    old.apply(None, fence(0), many("0")).await.unwrap();
+    // What `spread` does, as far as its commit.
+    let client = tikv_client::TransactionClient::new(vec![here.stand_in().pd()]);
+    let options = tikv_client::TransactionOptions::new_optimistic().drop_check(tikv_client::CheckLevel::None);
+    let mut late = client.await.unwrap().begin_with_options(options).await.unwrap();
+    let found = late.get(keys.fence().to_vec()).await.unwrap();
+    assert_eq!(found.as_deref(), Some(fence(0).as_ref()));
+    late.put(keys.lane(1).to_vec(), fence(0).to_vec()).await.unwrap();
+    late.put(keys.row(b"row 000").to_vec(), b"late".to_vec()).await.unwrap();
+    let successor = TikvRows::new(here.tikv.clone());
+    successor.take_over().await.unwrap();
+    successor.apply(Some(fence(0)), fence(1), vec![]).await.unwrap();
+    assert!(late.commit().await.is_err(), "a late transaction was committed");
+    check(&successor, "0").await;
+}

@@ -1,0 +1,98 @@
+//! Three brains on TiKV: what they write, tell, read and cost.
+//!
+//! On a stand-in whose commits take 3 ms, in a process of its own, or on the cluster that `TIKV_PD` names.
+
+mod events;
+mod reads;
+mod usages;
+mod writes;
+
+use anyhow::Context as _;
+use e2e::members::Members;
+use e2e::progress::Progress;
+use e2e::server::{Program, Server};
+use e2e::tikv::{REAL, StandIn};
+use e2e::wire::etcdserverpb as pb;
+use pb::kv_client::KvClient;
+use tonic::transport::Channel;
+
+use crate::disk::Place;
+use usages::Usages;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// How long updates are sent, in seconds.
+    pub(crate) seconds: u64,
+    /// How long the idle cluster is looked at, in seconds.
+    pub(crate) idle: u64,
+}
+
+/// Brains, and what they store in.
+struct Cluster {
+    members: Members,
+    /// None where the cluster is a real one.
+    stand_in: Option<StandIn>,
+    leader: usize,
+    follower: usize,
+}
+
+impl Cluster {
+    async fn start() -> anyhow::Result<Self> {
+        let (stand_in, pd) = match std::env::var(REAL) {
+            Ok(pd) => (None, pd),
+            Err(_) => {
+                let stand_in = StandIn::start(None, &["--commit-latency=3ms"])?;
+                let pd = stand_in.pd().to_owned();
+                (Some(stand_in), pd)
+            }
+        };
+        let members = Members::brains(&Program::kubebrain()?, &pd, 3, &[])?;
+        let leader = members.leader().await?;
+        let follower = *members.followers().await?.first().context("nobody follows")?;
+        Ok(Self {
+            members,
+            stand_in,
+            leader,
+            follower,
+        })
+    }
+
+    fn leader(&self) -> anyhow::Result<&Server> {
+        self.members.server(self.leader)
+    }
+
+    fn follower(&self) -> anyhow::Result<&Server> {
+        self.members.server(self.follower)
+    }
+
+    async fn kv(&self) -> anyhow::Result<KvClient<Channel>> {
+        Ok(KvClient::new(self.leader()?.connect().await?).max_decoding_message_size(usize::MAX))
+    }
+
+    fn usages(&self) -> anyhow::Result<Usages> {
+        Usages::of(&self.members, self.leader, self.stand_in.as_ref().map(StandIn::pid))
+    }
+}
+
+/// All of it, as lines for people.
+pub(crate) async fn measure(plan: Plan, place: &Place, progress: &Progress) -> anyhow::Result<String> {
+    let mut lines = Vec::new();
+    let step = progress.step("updates on an embedded store");
+    let embedded = writes::embedded(place, plan.seconds).await?;
+    step.done();
+    lines.push(format!("{embedded:>12.0} updates/s  one brain, embedded, {} s", plan.seconds));
+    let cluster = Cluster::start().await?;
+    for (what, part) in [("idle", 0), ("events", 1), ("reads", 2), ("updates", 3)] {
+        let step = progress.step(format_args!("{what} on TiKV"));
+        lines.extend(match part {
+            0 => usages::idle(&cluster, plan.idle).await?,
+            1 => events::measure(&cluster).await?,
+            2 => reads::measure(&cluster, place).await?,
+            _ => writes::on_tikv(&cluster, place, plan.seconds, embedded).await?,
+        });
+        step.done();
+    }
+    cluster.members.stop()?;
+    Ok(lines.join("\n"))
+}

@@ -1,0 +1,68 @@
+//! Processor time and memory of every process of a cluster, and what it asks of TiKV when nobody asks it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use e2e::members::Members;
+use e2e::server::Usage;
+
+use super::Cluster;
+
+/// Those of all processes, by what they are.
+#[derive(Debug)]
+pub(super) struct Usages(Vec<(&'static str, Usage)>);
+
+impl Usages {
+    pub(super) fn of(members: &Members, leader: usize, stand_in: Option<u32>) -> anyhow::Result<Self> {
+        let mut all = Vec::new();
+        for member in members.running() {
+            let what = if member == leader { "leader" } else { "follower" };
+            all.push((what, members.server(member)?.usage()?));
+        }
+        if let Some(pid) = stand_in {
+            all.push(("stand-in", Usage::of(pid)?));
+        }
+        Ok(Self(all))
+    }
+
+    /// Processor time since then; of followers, that of the busiest.
+    pub(super) fn since(&self, before: &Self) -> BTreeMap<&'static str, Duration> {
+        let mut spent = BTreeMap::new();
+        for ((what, now), (_, then)) in self.0.iter().zip(&before.0) {
+            let entry: &mut Duration = spent.entry(*what).or_default();
+            *entry = (*entry).max(now.cpu.saturating_sub(then.cpu));
+        }
+        spent
+    }
+
+    /// The most memory that a brain has used, in bytes.
+    pub(super) fn peak_rss(&self) -> u64 {
+        let brains = self.0.iter().filter(|(what, _)| *what != "stand-in");
+        brains.map(|(_, usage)| usage.peak_rss).max().unwrap_or_default()
+    }
+}
+
+/// What a cluster costs that nobody asks anything.
+pub(super) async fn idle(cluster: &Cluster, seconds: u64) -> anyhow::Result<Vec<String>> {
+    if let Some(stand_in) = &cluster.stand_in {
+        stand_in.command("DELETE", "/requests", None).await?;
+    }
+    let before = cluster.usages()?;
+    let time = Duration::from_secs(seconds);
+    tokio::time::sleep(time).await; // the passing of time is what is measured
+    let spent = cluster.usages()?.since(&before);
+    let mut lines: Vec<String> = spent
+        .iter()
+        .map(|(what, cpu)| {
+            let percent = cpu.as_secs_f64() / time.as_secs_f64() * 100.0;
+            format!("{percent:>12.2} % of a core  {what}, idle")
+        })
+        .collect();
+    if let Some(stand_in) = &cluster.stand_in {
+        let counted = stand_in.command("GET", "/requests", None).await?;
+        let counted: BTreeMap<String, u64> = serde_json::from_value(counted)?;
+        let rate = counted.values().sum::<u64>() as f64 / time.as_secs_f64();
+        lines.push(format!("{rate:>12.2} requests/s   of TiKV and PD, idle: {counted:?}"));
+    }
+    Ok(lines)
+}
