@@ -11,7 +11,7 @@ CLUSTER := $(PROGRAMS)/cluster
 export KUBEBRAIN_DYNAMIC := $(CARGO_TARGET_DIR)/debug/kubebrain
 
 .DEFAULT_GOAL := help
-.PHONY: help build all-targets dynamic check fmt clippy docs test test-long e2e chaos manifests demo demo-down bench tools
+.PHONY: help build all-targets dynamic check fmt clippy docs test test-long e2e chaos manifests demo demo-down bench bench-tikv tools
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '%-12s %s\n' "$$name" "$$what"; done
@@ -71,3 +71,8 @@ demo-down: ## End the demo
 
 bench: tools ## Brain and etcd side by side
 	$(PROGRAMS)/bench
+
+bench-tikv: all-targets ## Brains on TiKV: the stand-in, or the cluster that TIKV_PD names
+	cargo bench $(subst --release,,$(CARGO_FLAGS)) -p brain --bench slots
+	$(PROGRAMS)/bench --takeover 1000,1000000 --rounds 5
+	$(PROGRAMS)/bench --tikv 60

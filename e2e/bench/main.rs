@@ -19,6 +19,7 @@ mod reads;
 mod report;
 mod requests;
 mod takeover;
+mod tikv;
 mod updates;
 mod watcher;
 
@@ -50,6 +51,9 @@ struct Flags {
     /// Only updates and reads, no kube-apiserver and no idling.
     #[arg(long)]
     loads_only: bool,
+    /// Only three brains on TiKV: idle, put to event, reads, and updates for this many seconds.
+    #[arg(long)]
+    tikv: Option<u64>,
     /// Only start and take-over of three brains on TiKV, with each of these numbers of keys.
     #[arg(long, value_delimiter = ',')]
     takeover: Vec<u64>,
@@ -71,6 +75,14 @@ async fn main() -> anyhow::Result<()> {
     std::fs::create_dir_all(&flags.dir).with_context(|| format!("create {}", flags.dir.display()))?;
     let dir = flags.dir.canonicalize()?;
     disk::refuse_memory(&dir)?;
+    if let Some(seconds) = flags.tikv {
+        let plan = tikv::Plan {
+            seconds,
+            idle: flags.idle,
+        };
+        println!("{}", tikv::measure(plan, &disk::Place::new(&dir)?, &progress).await?);
+        return Ok(());
+    }
     let programs = [Program::kubebrain()?, Program::etcd(&progress)?];
     let mut report = Report::default();
     for round in 1..=flags.rounds {

@@ -81,7 +81,10 @@ pub(crate) async fn measure(plan: Plan, place: &Place, progress: &Progress) -> a
     let step = progress.step("updates on an embedded store");
     let embedded = writes::embedded(place, plan.seconds).await?;
     step.done();
-    lines.push(format!("{embedded:>12.0} updates/s  one brain, embedded, {} s", plan.seconds));
+    lines.push(format!(
+        "{embedded:>12.0} updates/s  one brain, embedded, {} s",
+        plan.seconds
+    ));
     let cluster = Cluster::start().await?;
     for (what, part) in [("idle", 0), ("events", 1), ("reads", 2), ("updates", 3)] {
         let step = progress.step(format_args!("{what} on TiKV"));

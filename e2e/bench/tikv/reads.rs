@@ -27,17 +27,15 @@ pub(super) async fn measure(cluster: &Cluster, place: &Place) -> anyhow::Result<
     }
     if let [own, others] = of_leader[..] {
         let share = others / own;
-        lines.push(format!("{share:>12.3} x          the leader's share of a follower's read, of one of its own"));
+        lines.push(format!(
+            "{share:>12.3} x          the leader's share of a follower's read, of one of its own"
+        ));
     }
     Ok(lines)
 }
 
 /// Reads a second, and the time that each took of every process.
-fn read(
-    cluster: &Cluster,
-    server: &Server,
-    body: &std::path::Path,
-) -> anyhow::Result<(f64, Vec<(&'static str, f64)>)> {
+fn read(cluster: &Cluster, server: &Server, body: &std::path::Path) -> anyhow::Result<(f64, Vec<(&'static str, f64)>)> {
     let load = Load {
         clients: 8,
         streams: 32,
