@@ -1,0 +1,198 @@
+//! What clients expect of followers while the leader goes: locks and elections go on, and watches end only when nothing is
+//! heard any more.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use e2e::members::{self, Members};
+use e2e::server::Program;
+use e2e::tikv::StandIn;
+use e2e::wire::v3electionpb::election_client::ElectionClient;
+use e2e::wire::v3lockpb::lock_client::LockClient;
+use e2e::wire::{etcdserverpb as pb, v3electionpb as election, v3lockpb as lock};
+use pb::kv_client::KvClient;
+use pb::lease_client::LeaseClient;
+use pb::watch_client::WatchClient;
+use pb::watch_request::RequestUnion;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Streaming};
+
+use crate::harness::deadline;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Cluster {
+    members: Members,
+    tikv: StandIn,
+}
+
+impl Cluster {
+    fn start() -> Self {
+        let tikv = StandIn::start(None, &[]).unwrap();
+        let program = Program::kubebrain().unwrap();
+        let members = Members::brains(&program, tikv.pd(), 3, &members::PATIENT).unwrap();
+        Self { members, tikv }
+    }
+
+    async fn channel(&self, member: usize) -> Channel {
+        self.members.server(member).unwrap().connect().await.unwrap()
+    }
+
+    async fn lease(&self, member: usize) -> i64 {
+        let grant = pb::LeaseGrantRequest { ttl: 600, id: 0 };
+        let mut leases = LeaseClient::new(self.channel(member).await);
+        leases.lease_grant(grant).await.unwrap().into_inner().id
+    }
+}
+
+async fn within<T>(future: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, future).await.expect("an answer in time")
+}
+
+fn bytes(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
+/// Waits until two keys of a prefix are there: of one who holds, and one who waits.
+async fn both_wait(channel: &Channel, prefix: &str) {
+    let range = pb::RangeRequest {
+        key: bytes(prefix),
+        range_end: bytes(&prefix.replace('/', "0")),
+        ..pb::RangeRequest::default()
+    };
+    let mut kv = KvClient::new(channel.clone());
+    within(async { while kv.range(range.clone()).await.unwrap().into_inner().count < 2 {} }).await;
+}
+
+/// The next word of whoever leads an election.
+async fn observed(stream: &mut Streaming<election::LeaderResponse>) -> String {
+    let seen = within(stream.message()).await.unwrap().expect("the stream goes on");
+    String::from_utf8(seen.kv.unwrap().value.to_vec()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_and_elections_through_followers_outlive_a_change_of_leader() {
+    let _deadline = deadline();
+    let mut cluster = Cluster::start();
+    let leader = cluster.members.leader().await.unwrap();
+    let followers = cluster.members.followers().await.unwrap();
+    let (one, two) = (cluster.channel(followers[0]).await, cluster.channel(followers[1]).await);
+    let (first, second) = (cluster.lease(followers[0]).await, cluster.lease(followers[1]).await);
+    let request = |lease| lock::LockRequest {
+        name: bytes("lock"),
+        lease,
+    };
+    let held = within(LockClient::new(one.clone()).lock(request(first))).await.unwrap();
+    let mut waiting = JoinSet::new();
+    let mut rival = LockClient::new(two.clone());
+    waiting.spawn(async move { rival.lock(request(second)).await });
+
+    let mut elections = ElectionClient::new(one.clone());
+    let campaign = |lease, value| election::CampaignRequest {
+        name: bytes("election"),
+        lease,
+        value: bytes(value),
+    };
+    let won = within(elections.campaign(campaign(first, "one"))).await.unwrap();
+    let leads = won.into_inner().leader;
+    let mut rival = ElectionClient::new(two.clone());
+    let watched = rival.observe(election::LeaderRequest {
+        name: bytes("election"),
+    });
+    let mut watched = within(watched).await.unwrap().into_inner();
+    assert_eq!(observed(&mut watched).await, "one");
+    let mut campaigning = JoinSet::new();
+    campaigning.spawn(async move { rival.campaign(campaign(second, "two")).await });
+
+    both_wait(&two, "lock/").await;
+    both_wait(&two, "election/").await;
+    cluster.members.kill(leader).unwrap();
+    let proclaim = election::ProclaimRequest {
+        leader: leads.clone(),
+        value: bytes("one more"),
+    };
+    within(elections.proclaim(proclaim)).await.unwrap();
+    assert_eq!(observed(&mut watched).await, "one more");
+    assert!(waiting.try_join_next().is_none(), "two hold one lock");
+    assert!(campaigning.try_join_next().is_none(), "two lead");
+
+    let key = held.into_inner().key;
+    within(LockClient::new(one).unlock(lock::UnlockRequest { key }))
+        .await
+        .unwrap();
+    within(waiting.join_next()).await.unwrap().unwrap().unwrap();
+    within(elections.resign(election::ResignRequest { leader: leads }))
+        .await
+        .unwrap();
+    within(campaigning.join_next()).await.unwrap().unwrap().unwrap();
+    assert_eq!(observed(&mut watched).await, "two");
+    cluster.members.stop().unwrap();
+}
+
+/// A request of a client that wants to be told when there is no leader, or of one that does not.
+fn told<T>(message: T, is_told: bool) -> Request<T> {
+    let mut request = Request::new(message);
+    if is_told {
+        request.metadata_mut().insert("hasleader", "true".parse().unwrap());
+    }
+    request
+}
+
+async fn watch(channel: Channel, is_told: bool) -> Streaming<pb::WatchResponse> {
+    let create = pb::WatchCreateRequest {
+        key: bytes("a"),
+        ..pb::WatchCreateRequest::default()
+    };
+    let create = pb::WatchRequest {
+        request_union: Some(RequestUnion::CreateRequest(create)),
+    };
+    let requests = futures::StreamExt::chain(futures::stream::iter([create]), futures::stream::pending());
+    let opened = WatchClient::new(channel).watch(told(requests, is_told)).await;
+    let mut stream = opened.unwrap().into_inner();
+    assert!(within(stream.message()).await.unwrap().unwrap().created);
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_needs_a_leader_ends_when_leader_and_storage_are_gone_and_not_before() {
+    let _deadline = deadline();
+    let mut cluster = Cluster::start();
+    let leader = cluster.members.leader().await.unwrap();
+    let followers = cluster.members.followers().await.unwrap();
+    let channel = cluster.channel(followers[0]).await;
+    let (mut needs, mut does_not) = (watch(channel.clone(), true).await, watch(channel.clone(), false).await);
+    cluster.members.kill(leader).unwrap();
+    // Only the next leader takes it.
+    let put = pb::PutRequest {
+        key: bytes("a"),
+        ..pb::PutRequest::default()
+    };
+    let mut other = KvClient::new(cluster.channel(followers[1]).await);
+    within(other.put(put)).await.unwrap();
+    for stream in [&mut needs, &mut does_not] {
+        let seen = within(stream.message()).await.expect("the watch goes on").unwrap();
+        assert_eq!(seen.events.len(), 1, "{seen:?}");
+    }
+    // Nobody leads for longer than that without storage.
+    drop(cluster.tikv);
+    let ended = within(needs.message()).await.expect_err("nothing is heard any more");
+    assert_eq!(
+        (ended.code(), ended.message()),
+        (Code::Unavailable, "etcdserver: no leader")
+    );
+    let range = pb::RangeRequest {
+        key: bytes("a"),
+        serializable: true,
+        ..pb::RangeRequest::default()
+    };
+    let refused = within(KvClient::new(channel).range(told(range, true)))
+        .await
+        .unwrap_err();
+    assert_eq!(refused.message(), "etcdserver: no leader");
+    let still_open = timeout(Duration::from_millis(1), does_not.message()).await;
+    assert!(still_open.is_err(), "{still_open:?}");
+    // Without storage they complain a lot, and do not end in order.
+    drop(cluster.members);
+}
