@@ -14,7 +14,7 @@ use crate::spec::Refusal;
 const GRACE: Duration = Duration::from_secs(30);
 
 /// Every condition that always exists. `Stalled` exists only while it is true.
-const ALWAYS: [&str; 6] = [
+pub(super) const ALWAYS: [&str; 6] = [
     "Ready",
     "Available",
     "Progressing",
