@@ -109,6 +109,8 @@ impl<R: Rows> Replica<R> {
         (candidate, seen): (Candidate, bool),
     ) -> Result<Leadership, OpenError> {
         let began = self.next();
+        // What an older leader left unfinished may hold the fence, and whoever reads that would wait for it.
+        rows.take_over().await?;
         let floor = read_fence(rows.fence().await?)?.epoch;
         let mut read = Vec::new();
         let mut reader = Reader::new(log.clone(), began);
