@@ -24,27 +24,21 @@ use crate::log::frame::PART_HEADER;
 use crate::log::writer::{WriteError, Writer};
 use crate::log::{Log, Slot};
 use crate::metrics::Metrics;
-use crate::mvcc::LeaseId;
 use crate::mvcc::overlay::{Delta, Head};
 use crate::mvcc::record::{Change, Record};
 use crate::replica::{Flushed, Frozen, Replica};
 use crate::rows::{Rows, RowsError};
-use crate::state::{NOSPACE, State, since_boot};
+use crate::state::{NOSPACE, State};
 use batch::{Batch, Builder};
-use command::{Command, QUEUE, Request};
+use command::Command;
 
 pub mod command;
 
 mod batch;
+mod upkeep;
 
 /// How often leases are looked at, as etcd does.
 const TICK: Duration = Duration::from_millis(500);
-
-/// Leases that expire in one tick at most (etcd: 1,000 a second).
-const EXPIRE_LIMIT: usize = 500;
-
-/// Lease checkpoints in one tick at most (etcd: 1,000 a second).
-const CHECKPOINT_LIMIT: usize = 500;
 
 /// Bytes of requests after which space is looked at again; a tick does, too.
 const CHECK_SPACE_EVERY: usize = 1 << 20;
@@ -354,65 +348,6 @@ where
     fn swap_rows(&mut self, flushed: Flushed<R::Snapshot>) {
         self.replica.swap_rows(flushed);
         (self.publish)(News::Rows);
-    }
-
-    /// Whether space ran out; raises the alarm if it did.
-    fn check_space(&mut self) -> bool {
-        self.unchecked = 0;
-        // An append that finds no space is repeated until there is some, and everything behind it waits.
-        let is_stuck = self.writer.is_full();
-        let full = is_stuck || self.space.exceeded(self.log.size() + self.rows.size());
-        if full && !self.is_raising && !self.state.has_alarm(NOSPACE) {
-            self.is_raising = true;
-            tracing::error!("no space left: puts are refused until space is made and the NOSPACE alarm is disarmed");
-            let request = Request::Alarm(self.options.member, NOSPACE, true);
-            self.own.push_back(Command::unasked(request, 64));
-            if is_stuck {
-                // The log takes the alarm when it takes anything again: until then it stands here alone.
-                self.state.alarms().insert((NOSPACE, self.options.member));
-            }
-        }
-        full
-    }
-
-    /// While nothing is taken: makes room where nobody waits any more, so that others are not refused because of them.
-    fn forget_abandoned(&mut self) {
-        if self.may_take() {
-            return;
-        }
-        self.own.retain(|command| !command.is_abandoned());
-        while self.own.len() < QUEUE {
-            let Ok(command) = self.commands.try_recv() else { break };
-            if !command.is_abandoned() {
-                self.own.push_back(command);
-            }
-        }
-    }
-
-    /// Leases that ran out, checkpoints that are due, space, and what has been unflushed for long.
-    async fn tick(&mut self) -> anyhow::Result<()> {
-        let now = since_boot();
-        let (expired, checkpoints) = {
-            let mut leases = self.state.leases();
-            (
-                leases.expired(now, EXPIRE_LIMIT),
-                leases.due_checkpoints(now, CHECKPOINT_LIMIT),
-            )
-        };
-        self.metrics.lease.expired.inc_by(expired.len() as u64);
-        let expired = expired.into_iter().map(|id| Request::Revoke { id, expired: true });
-        let checkpoints = checkpoints
-            .into_iter()
-            .map(|(id, remaining): (LeaseId, i64)| Request::Checkpoint(id, remaining));
-        let requests: Vec<Request> = expired.chain(checkpoints).collect();
-        self.own
-            .extend(requests.into_iter().map(|request| Command::unasked(request, 64)));
-        self.forget_abandoned();
-        self.check_space();
-        if self.replica.is_dirty() && self.replica.last_seal().elapsed() >= self.options.flush_interval {
-            self.freeze().await?;
-        }
-        Ok(())
     }
 }
 

@@ -1,0 +1,82 @@
+//! What the writer does unasked: ends leases, notes how long they have left, looks for space, flushes what is old.
+
+use super::command::{Command, QUEUE, Request};
+use super::{Sequencer, Space};
+use crate::feed::News;
+use crate::log::Log;
+use crate::mvcc::LeaseId;
+use crate::rows::Rows;
+use crate::state::{NOSPACE, since_boot};
+
+/// Leases that expire in one tick at most (etcd: 1,000 a second).
+const EXPIRE_LIMIT: usize = 500;
+
+/// Lease checkpoints in one tick at most (etcd: 1,000 a second).
+const CHECKPOINT_LIMIT: usize = 500;
+
+impl<L, R, E, Q> Sequencer<L, R, E, Q>
+where
+    L: Log,
+    R: Rows,
+    E: FnMut(News) + Send + 'static,
+    Q: Space,
+{
+    /// Whether space ran out; raises the alarm if it did.
+    pub(super) fn check_space(&mut self) -> bool {
+        self.unchecked = 0;
+        // An append that finds no space is repeated until there is some, and everything behind it waits.
+        let is_stuck = self.writer.is_full();
+        let full = is_stuck || self.space.exceeded(self.log.size() + self.rows.size());
+        if full && !self.is_raising && !self.state.has_alarm(NOSPACE) {
+            self.is_raising = true;
+            tracing::error!("no space left: puts are refused until space is made and the NOSPACE alarm is disarmed");
+            let request = Request::Alarm(self.options.member, NOSPACE, true);
+            self.own.push_back(Command::unasked(request, 64));
+            if is_stuck {
+                // The log takes the alarm when it takes anything again: until then it stands here alone.
+                self.state.alarms().insert((NOSPACE, self.options.member));
+            }
+        }
+        full
+    }
+
+    /// While nothing is taken: makes room where nobody waits any more, so that others are not refused because of them.
+    fn forget_abandoned(&mut self) {
+        if self.may_take() {
+            return;
+        }
+        self.own.retain(|command| !command.is_abandoned());
+        while self.own.len() < QUEUE {
+            let Ok(command) = self.commands.try_recv() else { break };
+            if !command.is_abandoned() {
+                self.own.push_back(command);
+            }
+        }
+    }
+
+    /// Leases that ran out, checkpoints that are due, space, and what has been unflushed for long.
+    pub(super) async fn tick(&mut self) -> anyhow::Result<()> {
+        let now = since_boot();
+        let (expired, checkpoints) = {
+            let mut leases = self.state.leases();
+            (
+                leases.expired(now, EXPIRE_LIMIT),
+                leases.due_checkpoints(now, CHECKPOINT_LIMIT),
+            )
+        };
+        self.metrics.lease.expired.inc_by(expired.len() as u64);
+        let expired = expired.into_iter().map(|id| Request::Revoke { id, expired: true });
+        let checkpoints = checkpoints
+            .into_iter()
+            .map(|(id, remaining): (LeaseId, i64)| Request::Checkpoint(id, remaining));
+        let requests: Vec<Request> = expired.chain(checkpoints).collect();
+        self.own
+            .extend(requests.into_iter().map(|request| Command::unasked(request, 64)));
+        self.forget_abandoned();
+        self.check_space();
+        if self.replica.is_dirty() && self.replica.last_seal().elapsed() >= self.options.flush_interval {
+            self.freeze().await?;
+        }
+        Ok(())
+    }
+}
