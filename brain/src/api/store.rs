@@ -152,13 +152,22 @@ impl<R: Rows> Store<R> {
 
     /// The status of a read that the rows failed. Damage stops the serving.
     pub fn rows_failed(&self, error: &RowsError) -> Status {
-        tracing::error!(error = error as &dyn std::error::Error, "a read failed");
+        let source = error as &dyn std::error::Error;
         match error {
             RowsError::Corrupt(_) => {
+                tracing::error!(error = source, "a read failed");
                 self.state.set_corrupt();
                 Error::Corrupt.into()
             }
-            _ => Error::Timeout.into(),
+            // Whoever keeps the connection says so, once and not for each read.
+            RowsError::Unavailable(_) => {
+                tracing::debug!(error = source, "a read failed");
+                Error::Timeout.into()
+            }
+            _ => {
+                tracing::error!(error = source, "a read failed");
+                Error::Timeout.into()
+            }
         }
     }
 }
