@@ -11,7 +11,7 @@ macro_rules! by_leader {
             Ok(answer)
         };
         let here = |request| $service.$here(request);
-        $service.store.elsewhere.answer($request, here, there).await
+        $service.store.answer($request, here, there).await
     }};
 }
 
