@@ -12,9 +12,10 @@ use super::{Error, Limits, Tikv};
 /// Locks that are asked for at once.
 const LOCKS: u32 = 1024;
 
-/// A range may be large: more patience than for a read.
+/// A range may be large: more patience than for a read. But a client that is stuck is given up soon: whoever begins to
+/// lead waits for this.
 const LIMITS: Limits = Limits {
-    attempt: Duration::from_secs(20),
+    attempt: Duration::from_secs(4),
     total: Duration::from_secs(40),
 };
 
