@@ -203,12 +203,14 @@ impl<H: History> Session<H> {
         }
     }
 
-    /// Freezes or thaws the stream, as the request for progress needs it.
+    /// Freezes or thaws the stream, as the request for progress needs it. Between one freeze and the next, too, whoever
+    /// was held gets into the queue again: the next answer has to count it.
     fn regulate(&mut self) {
+        let was_thawed = self.progress.frozen().is_none();
         if !self.progress.is_idle() {
             self.progress.regulate(self.watchers.any_behind(), self.published());
         }
-        if self.progress.frozen().is_none() {
+        if was_thawed || self.progress.frozen().is_none() {
             self.watchers.release();
         }
     }

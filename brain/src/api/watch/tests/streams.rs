@@ -31,6 +31,36 @@ async fn progress_waits_for_those_who_lag_and_for_what_is_being_published() {
 }
 
 #[tokio::test]
+async fn an_answer_on_the_heels_of_another_waits_for_who_was_held_for_that() {
+    let mut member = Member::start(Bounds {
+        batch_bytes: 64, // two turns for who has two events
+        ..Bounds::default()
+    })
+    .await;
+    let mut stream = member.stream().await;
+    stream.create(one("busy")).await;
+    stream.create(one("held")).await;
+    let first = member.remember(&[("busy", Some(&[1; 64]))]);
+    let second = member.remember(&[("busy", Some(&[2; 64]))]);
+    stream.ask_progress().await;
+    stream.assert_quiet().await;
+    let third = member.remember(&[("held", Some(b"3"))]);
+    stream.ask_progress().await;
+    stream.assert_quiet().await;
+    member.hub.publish([first, second, third]);
+    let mut told = Vec::new();
+    for _ in 0..5 {
+        let response = stream.response().await;
+        told.push(if is_progress(&response) {
+            revision(&response).to_string()
+        } else {
+            brief(&response)
+        });
+    }
+    assert_eq!(told, ["busy@2", "busy@3", "3", "held@4", "4"]);
+}
+
+#[tokio::test]
 async fn a_stream_without_watchers_makes_no_progress() {
     let member = Member::bounded().await;
     let mut stream = member.stream().await;
