@@ -9,9 +9,11 @@
 //! the script.
 
 use std::fmt;
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 
+use crate::members::status;
 use crate::progress::Progress;
 use crate::server::Server;
 
@@ -31,6 +33,10 @@ use script::Script;
 pub const FLAGS: &[&str] = &["--watch-progress-notify-interval=1s"];
 
 const SAY_EVERY: usize = 5_000;
+
+/// etcd looks every five seconds.
+const RAISED: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(50);
 
 /// What a run found.
 #[derive(Debug)]
@@ -78,6 +84,8 @@ pub async fn compare(
     requests: usize,
     progress: &Progress,
 ) -> anyhow::Result<Report> {
+    settled(reference).await?;
+    settled(subject).await?;
     let mut script = Script::new(seed);
     let (mut one, mut other) = (Client::new(reference).await?, Client::new(subject).await?);
     let mut differences = Differences::default();
@@ -110,6 +118,23 @@ pub async fn compare(
         events,
         differences,
     })
+}
+
+/// Waits until a server names the storage version of its own release: an etcd among others raises it in the background.
+async fn settled(server: &Server) -> anyhow::Result<()> {
+    let raised = async {
+        loop {
+            let status = status(server.endpoint()).await?;
+            let storage = status.storage_version.rsplit_once('.').map(|(minor, _)| minor);
+            if storage.is_some_and(|minor| status.version.starts_with(&format!("{minor}."))) {
+                return anyhow::Ok(());
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    };
+    tokio::time::timeout(RAISED, raised)
+        .await
+        .with_context(|| format!("{} did not raise its storage version in {RAISED:?}", server.name()))?
 }
 
 /// Whether there was an answer at all: these texts are the client's own.
