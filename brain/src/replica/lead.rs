@@ -111,7 +111,8 @@ impl<R: Rows> Replica<R> {
         let began = self.next();
         // What an older leader left unfinished may hold the fence, and whoever reads that would wait for it.
         rows.take_over().await?;
-        let floor = read_fence(rows.fence().await?)?.epoch;
+        // A barrier that was read before is in no fence yet if whoever placed it, be it this member, came no further.
+        let floor = read_fence(rows.fence().await?)?.epoch.max(self.state.epoch());
         let mut read = Vec::new();
         let mut reader = Reader::new(log.clone(), began);
         // What does not read is refused before anything is written.

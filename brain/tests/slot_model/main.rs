@@ -22,6 +22,7 @@ const SMALL: Protocol = Protocol {
     parts: 1,
     last: 9,
     seek: true,
+    again: false,
     variant: None,
 };
 
@@ -31,6 +32,13 @@ const AGAIN: Protocol = Protocol {
     batches: 1,
     last: 6,
     ..SMALL
+};
+
+/// Writers that outlive their terms: each begins again where it stands, or anew from the rows.
+const GOES_ON: Protocol = Protocol {
+    writers: 2,
+    again: true,
+    ..AGAIN
 };
 
 /// What a walk has to show, besides that nothing is wrong.
@@ -131,6 +139,16 @@ fn it_holds_with_writers_that_begin_again() {
 }
 
 #[test]
+fn it_holds_with_writers_that_outlive_their_terms() {
+    let world = Protocol {
+        last: if long() { 9 } else { 7 },
+        attempts: if long() { 3 } else { 2 },
+        ..GOES_ON
+    };
+    holds(&world, Worth::Nothing);
+}
+
+#[test]
 fn it_holds_with_four_writers() {
     let world = Protocol {
         writers: 4,
@@ -195,6 +213,11 @@ fn a_flush_must_expect_the_fence() {
 #[test]
 fn contradicting_records_in_destroyed_slots_must_not_pass_for_damage() {
     fails(Variant::DamageUnchecked);
+}
+
+#[test]
+fn who_begins_again_must_count_on_from_its_own_epoch() {
+    fails_in(&GOES_ON, Variant::ForgetEpoch);
 }
 
 #[test]

@@ -34,6 +34,8 @@ pub(crate) enum Variant {
     NoFence,
     /// Records that contradict each other are damage, also where slots were destroyed.
     DamageUnchecked,
+    /// A writer that begins again where it stands counts on from the epoch in the fence.
+    ForgetEpoch,
     /// A reader that begins in the middle does not look back for a barrier.
     NoLookBack,
     /// It does not look back from the barriers that it finds.
@@ -57,6 +59,8 @@ pub(crate) struct Protocol {
     pub(crate) last: u8,
     /// Look at what readers find that begin anywhere.
     pub(crate) seek: bool,
+    /// Writers begin again where they stand, too.
+    pub(crate) again: bool,
     pub(crate) variant: Option<Variant>,
 }
 
@@ -73,6 +77,8 @@ pub(crate) enum Action {
     Answered(usize, bool),
     /// The epoch is written into the fence.
     Fence(usize),
+    /// A writer whose term ended, however far that got, begins again where it stands.
+    Again(usize),
     /// A part is sent.
     Send(usize),
     /// The answer for the first uncommitted slot arrives.
@@ -115,6 +121,9 @@ impl Protocol {
                 Phase::Leading => actions.extend([Action::Send(at), Action::Flush(at), Action::Raise(at)]),
                 Phase::Placing | Phase::Deposed | Phase::Damaged => {}
             }
+            if self.again && writer.led() && writer.attempts < self.attempts {
+                actions.push(Action::Again(at));
+            }
             for reply in state.replies.iter().filter(|reply| writer.waits_for(reply.to)) {
                 match writer.phase {
                     Phase::Placing => actions.push(Action::Answered(at, reply.ok)),
@@ -144,6 +153,7 @@ impl Protocol {
             Action::Read(at) => self.read(&mut after, at)?,
             Action::Answered(at, ok) => self.answered(&mut after, at, ok),
             Action::Fence(at) => fence(&mut after, at),
+            Action::Again(at) => self.again(&mut after, at),
             Action::Send(at) => self.send(&mut after, at)?,
             Action::Settle(at, ok) => self.settle(&mut after, at, ok),
             Action::AckEarly(_, record) => after.early.insert(record),
@@ -212,6 +222,22 @@ impl Protocol {
         } else {
             writer.phase = Phase::Damaged;
         }
+    }
+
+    fn again(&self, state: &mut State, at: usize) {
+        let rows = state.rows;
+        let writer = &mut state.writers.as_mut_slice()[at];
+        let next = writer.next - writer.joined;
+        *writer = Writer {
+            phase: Phase::Reading,
+            marker: rows.marker,
+            floor: rows.epoch,
+            began: next,
+            next,
+            epoch: if self.is(Variant::ForgetEpoch) { 0 } else { writer.epoch },
+            history: writer.history,
+            ..writer.restarted()
+        };
     }
 
     fn send(&self, state: &mut State, at: usize) -> Option<()> {

@@ -1,7 +1,11 @@
 //! Each place where a leader can stand when another one takes over, and two where an opener can.
 
+use std::time::Duration;
+
+use brain::log::frame::Candidate;
 use brain::log::{Fault, Log, Slot};
 use brain::mvcc::{Error, Revision};
+use brain::replica::Replica;
 use brain::rows::Rows;
 use brain::rows::mem::MemRows;
 use tokio::task::JoinSet;
@@ -266,4 +270,28 @@ async fn an_opener_whose_predecessor_flushes_meanwhile_begins_again() {
     assert_eq!(revision, 1 + PUTS as Revision + 1);
     opened.stop().await.unwrap();
     old.kill().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_opener_that_stops_behind_its_barrier_begins_again_in_a_later_epoch() {
+    let world = World::new();
+    let log = world.log.inner();
+    let candidate = Candidate {
+        member: 1,
+        lease: Duration::ZERO,
+        lock: 0,
+    };
+    let gates = Gated::new(world.rows.clone());
+    let mut replica = Replica::load(log, &gates).await.unwrap();
+    let before = gates.change.hold();
+    tokio::select! {
+        led = replica.lead(log, &gates, (candidate, true)) => panic!("{led:?}"),
+        () = gates.change.reached(before) => {} // its barrier stands, the fence is as it was
+    }
+    gates.change.release();
+    let again = replica.lead(log, &gates, (candidate, true)).await.unwrap();
+    assert_eq!(again.writer.epoch(), 2);
+    let mut other = Replica::load(log, &world.rows).await.unwrap();
+    let other = other.lead(log, &world.rows, (candidate, true)).await.unwrap();
+    assert_eq!(other.writer.epoch(), 3, "whoever reads both barriers");
 }
