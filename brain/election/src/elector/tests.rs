@@ -1,8 +1,7 @@
 //! Electors against a lock in memory, on tokio's paused clock.
 //!
-//! Time passes here only when every task waits, and then to the next timer: a `sleep` says how long candidates are left to
-//! themselves, and what they do within it does not depend on the machine. Where a test waits until something is done it
-//! looks, and looks again after a step of that clock.
+//! Time passes here only when every task waits, and then to the next timer: `pass` says how long candidates are left to
+//! themselves, and what they do within it does not depend on the machine.
 
 mod sim;
 
@@ -97,6 +96,11 @@ async fn follows(candidate: &Candidate, leader: &str) {
     standing.wait_for(|standing| *standing == expected).await.unwrap();
 }
 
+/// Lets the paused clock run on: every timer within that time fires in its turn, no real time passes.
+async fn pass(time: Duration) {
+    sleep(time).await;
+}
+
 fn quiet() -> MemoryLock {
     MemoryLock::new(
         1,
@@ -126,7 +130,7 @@ async fn a_leader_renews_and_a_follower_waits() {
     let b = start(&lock, "b", &mut running);
     follows(&b, "a").await;
     for _ in 0..6_000 {
-        sleep(TICK).await;
+        pass(TICK).await;
         assert!(a.handle.is_leading() && !b.handle.is_leading());
         assert!(a.handle.valid_until(1).is_some() && a.handle.valid_until(2).is_none());
         a.handle.check(Duration::ZERO).unwrap();
@@ -143,7 +147,7 @@ async fn a_dead_leader_is_followed_after_its_lease_and_a_retry() {
     leads(&a).await;
     let b = start(&lock, "b", &mut running);
     follows(&b, "a").await;
-    sleep(10 * LEASE).await;
+    pass(10 * LEASE).await;
 
     first.shutdown().await;
     assert!(!a.handle.is_leading(), "dropping the loop ends the term");
@@ -165,7 +169,7 @@ async fn a_stopped_leader_releases_and_the_next_one_needs_no_lease_to_run_out() 
     leads(&a).await;
     let b = start(&lock, "b", &mut running);
     follows(&b, "a").await;
-    sleep(LEASE).await;
+    pass(LEASE).await;
 
     a.stop.cancel();
     let stopped = Instant::now();
@@ -196,7 +200,7 @@ async fn a_hand_over_names_the_next_leader_who_leads_as_soon_as_it_looks() {
     let (b, c) = (start(&lock, "b", &mut running), start(&lock, "c", &mut running));
     follows(&b, "a").await;
     follows(&c, "a").await;
-    sleep(LEASE).await;
+    pass(LEASE).await;
 
     assert!(matches!(b.handle.hand_over("c").await, Err(HandOverError::NotLeading)));
     assert!(matches!(a.handle.hand_over("").await, Err(HandOverError::BadTarget(_))));
@@ -220,7 +224,7 @@ async fn a_hand_over_to_nobody_costs_a_lease() {
     let (lock, mut running) = (quiet(), Running::new());
     let a = start(&lock, "a", &mut running);
     leads(&a).await;
-    sleep(LEASE).await;
+    pass(LEASE).await;
     a.handle.hand_over("dead").await.unwrap();
     let asked = Instant::now();
     assert_eq!(leads(&a).await.predecessor, Predecessor::Expired);
@@ -232,7 +236,7 @@ async fn a_leader_without_a_lock_stops_in_time_and_campaigns_again() {
     let (lock, mut running) = (quiet(), Running::new());
     let a = start(&lock, "a", &mut running);
     leads(&a).await;
-    sleep(LEASE).await;
+    pass(LEASE).await;
     lock.set_faults(deaf());
     let cut = Instant::now();
     let mut standing = a.handle.watch();
@@ -263,12 +267,12 @@ async fn one_lost_request_does_not_cost_the_term() {
         for _ in 0..20 {
             let renewed = a.handle.renewed(1).unwrap();
             while a.handle.renewed(1) == Some(renewed) {
-                sleep(TICK).await;
+                pass(TICK).await;
             }
             lock.set_faults(lost.clone());
-            sleep(Duration::from_millis(450)).await; // exactly the next request is sent in this time
+            pass(Duration::from_millis(450)).await; // exactly the next request is sent in this time
             lock.set_faults(Faults::default());
-            sleep(Duration::from_millis(700)).await;
+            pass(Duration::from_millis(700)).await;
             assert!(a.handle.valid_until(1).is_some());
         }
     }
@@ -302,7 +306,7 @@ async fn a_suspended_leader_is_none_when_it_wakes_even_before_its_loop_runs() {
     let (lock, mut running) = (quiet(), Running::new());
     let a = start(&lock, "a", &mut running);
     let term = leads(&a).await;
-    sleep(LEASE).await;
+    pass(LEASE).await;
     a.clock.suspend(60_000);
     assert!(
         matches!(a.handle.standing(), Standing::Leading(_)),
@@ -323,9 +327,9 @@ async fn the_watchdog_finds_a_loop_that_stands_still() {
     }
     // `run` is not polled from here on.
     let tolerance = Duration::from_secs(1);
-    sleep(LEASE + tolerance - 5 * TICK).await;
+    pass(LEASE + tolerance - 5 * TICK).await;
     a.handle.check(tolerance).unwrap();
-    sleep(6 * TICK).await;
+    pass(6 * TICK).await;
     assert!(a.handle.check(tolerance).unwrap_err().since > LEASE + tolerance);
 }
 
@@ -341,7 +345,7 @@ async fn a_stop_while_a_claim_is_under_way_gives_back_what_it_won() {
     let mut running = Running::new();
     running.spawn(elector.run(a.stop.clone()));
     while lock.record().unwrap().is_free() {
-        sleep(Duration::from_millis(1)).await;
+        pass(Duration::from_millis(1)).await;
     }
     assert_eq!(a.handle.standing(), Standing::NoLeader, "the answer is still under way");
     a.stop.cancel();
@@ -359,10 +363,10 @@ async fn a_release_that_meets_its_own_late_renewal_is_tried_again() {
     let (lock, mut running) = (MemoryLock::new(1, way.clone()), Running::new());
     let a = start(&lock, "a", &mut running);
     leads(&a).await;
-    sleep(LEASE).await;
+    pass(LEASE).await;
     let renewed = a.handle.renewed(1);
     while a.handle.renewed(1) == renewed {
-        sleep(ms(1)).await;
+        pass(ms(1)).await;
     }
     // The next renewal arrives after the release has read the lock, and before it writes.
     lock.set_faults(Faults {
@@ -371,7 +375,7 @@ async fn a_release_that_meets_its_own_late_renewal_is_tried_again() {
         ..way.clone()
     });
     let before = lock.record();
-    sleep(ms(381)).await;
+    pass(ms(381)).await;
     lock.set_faults(way);
     a.stop.cancel();
     assert_eq!(lock.record(), before, "the renewal is still under way");

@@ -197,7 +197,7 @@ impl World {
                 process.set_frozen(None);
             }
             self.observe();
-            sleep(TICK).await;
+            pass(TICK).await;
         }
     }
 }
