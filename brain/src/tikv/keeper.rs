@@ -88,7 +88,8 @@ impl Keeper {
         Ok(())
     }
 
-    async fn look_at_certificates(&mut self, limit: Duration) {
+    /// Replaces clients whose certificates are no longer those in the files; those that the cluster takes.
+    pub(super) async fn look_at_certificates(&mut self, limit: Duration) {
         match contents(self.shared.options.tls.as_ref()) {
             Ok(found) if found == self.tls => {}
             Ok(found) => {

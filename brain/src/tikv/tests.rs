@@ -179,12 +179,20 @@ async fn certificates_are_read_again_when_they_change() {
     let cell = here.tikv.cell("test");
     assert!(won(&cell, None, "before").await);
     // What the cluster does not take leaves the old connections in use.
+    let (other, mut keeper) = Tikv::connect(here.tikv.shared.options.clone()).await.unwrap();
+    let kept = other.cell("test");
+    let clients = other.shared.options.connections;
+    for _ in 0..clients {
+        kept.get().await.unwrap(); // each of them connects when it is first used
+    }
     bring(stranger.client("stranger"));
     here.stand_in().reset_requests();
     let asked = || here.stand_in().requests().get(&Rpc::GetMembers).copied().unwrap_or(0);
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    keeper.look_at_certificates(Duration::from_secs(4)).await;
     assert_eq!(asked(), 0, "a stranger was served");
-    assert_eq!(cell.get().await.unwrap(), Some(Bytes::from("before")));
+    for _ in 0..clients {
+        assert_eq!(kept.get().await.unwrap(), Some(Bytes::from("before")));
+    }
     bring(ca.client("two"));
     let begun = Instant::now();
     while asked() < 2 * here.tikv.shared.options.connections as u64 {
