@@ -129,6 +129,9 @@ impl<L: Lock, C: Clock> Elector<L, C> {
         let began = self.clock.now();
         let led = self.state.held().is_some();
         if !led {
+            if let Some(quiet) = self.state.quiet(began) {
+                return quiet;
+            }
             self.state.doubt();
         }
         loop {
@@ -213,7 +216,8 @@ impl<L: Lock, C: Clock> Elector<L, C> {
 
     async fn obey(&mut self, command: Command) {
         match command {
-            Command::Look => {}
+            Command::Look => self.state.hear_nothing(),
+            Command::Heard(record, at) => self.state.hear(record, at),
             Command::HandOver(to, reply) => self.hand_over(to, reply).await,
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::state::{Held, Predecessor};
-use crate::{BootClock, Clock, LockError, Moment};
+use crate::{BootClock, Clock, LockError, Moment, Record};
 
 /// Who leads, as one candidate sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +65,7 @@ pub struct Overdue {
 
 pub(crate) enum Command {
     Look,
+    Heard(Record, Moment),
     HandOver(String, oneshot::Sender<Result<(), HandOverError>>),
 }
 
@@ -73,6 +74,7 @@ pub(crate) enum Command {
 pub(crate) struct Shared {
     held: Mutex<Option<Held>>,
     standing: watch::Sender<Standing>,
+    renewal: watch::Sender<Option<Record>>,
 }
 
 impl Shared {
@@ -80,6 +82,7 @@ impl Shared {
         Self {
             held: Mutex::new(None),
             standing: watch::Sender::new(Standing::NoLeader),
+            renewal: watch::Sender::new(None),
         }
     }
 
@@ -87,6 +90,14 @@ impl Shared {
     /// Answers whether the standing changed.
     pub(crate) fn publish(&self, held: Option<&Held>, standing: Standing) -> bool {
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = held.cloned();
+        self.renewal.send_if_modified(|shown| {
+            let record = held.map(|held| &held.record);
+            let changed = shown.as_ref() != record;
+            if changed {
+                *shown = record.cloned();
+            }
+            changed
+        });
         self.standing.send_if_modified(|shown| {
             let changed = *shown != standing;
             *shown = standing;
@@ -137,6 +148,12 @@ impl<C: Clock> Handle<C> {
         (held.term.number == number).then_some(held.renewed)
     }
 
+    /// Follows what this candidate writes while it leads, for those to whom it can tell it: see [`Handle::hear`].
+    #[must_use]
+    pub fn renewals(&self) -> watch::Receiver<Option<Record>> {
+        self.shared.renewal.subscribe()
+    }
+
     /// Whether this process may act as a leader now, by its own clock.
     #[must_use]
     pub fn is_leading(&self) -> bool {
@@ -171,7 +188,15 @@ impl<C: Clock> Handle<C> {
         answer.await.map_err(|_| HandOverError::Ended)?
     }
 
-    /// Lets the elector read the lock at once instead of at its next turn: for a follower that was told of a hand-over.
+    /// Tells a follower that who leads said so of itself, by [`Handle::renewals`]: the lock is not read as long as new ones
+    /// come. [`Handle::look`] when whoever said it is gone.
+    pub fn hear(&self, record: Record) {
+        // A full queue has the elector awake, and it reads the lock.
+        drop(self.commands.try_send(Command::Heard(record, self.clock.now())));
+    }
+
+    /// Lets the elector read the lock at once instead of at its next turn: for a follower that was told of a hand-over, or
+    /// hears its leader no more.
     pub fn look(&self) {
         // A full queue has the elector awake, and an ended one has nothing to look for.
         drop(self.commands.try_send(Command::Look));

@@ -82,6 +82,12 @@ impl MemoryLock {
         inner.record.as_ref().map(|(record, _)| record.clone())
     }
 
+    /// Requests that were sent so far.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.inner().requests
+    }
+
     /// Puts a record, or none, there by force, as an administrator can.
     pub fn force(&self, record: Option<Record>) {
         let mut inner = self.inner();

@@ -69,6 +69,8 @@ pub struct State<V> {
     unseen_claim: bool,
     /// Until then a leader that this candidate did not see end may be valid.
     unseen_until: Option<Moment>,
+    /// Until then who holds the lock is heard to renew it: nothing else is to be learnt from it.
+    quiet_until: Option<Moment>,
 }
 
 /// A term, and when the last request that prolonged it was sent.
@@ -76,6 +78,8 @@ pub struct State<V> {
 pub(crate) struct Held {
     pub(crate) term: Term,
     pub(crate) renewed: Moment,
+    /// What that request wrote.
+    pub(crate) record: Record,
 }
 
 impl<V: Clone> State<V> {
@@ -91,6 +95,7 @@ impl<V: Clone> State<V> {
             claim: None,
             unseen_claim: false,
             unseen_until: None,
+            quiet_until: None,
         }
     }
 
@@ -148,6 +153,36 @@ impl<V: Clone> State<V> {
         }
     }
 
+    /// Takes note of a record that its holder, by its own word, wrote, heard at `now`: as good as a read that showed it, but
+    /// not as new, so that it only ever makes this candidate wait for longer. Nothing is claimed before another read, and only
+    /// one that shows this very record lets the time count from `now`. What names another holder than the last read did is
+    /// not listened to, nor what is older.
+    pub fn hear(&mut self, record: Record, now: Moment) {
+        let Some(seen) = self.seen.as_mut().filter(|_| self.held.is_none()) else {
+            return;
+        };
+        let same = seen.record.holder_identity == record.holder_identity && !record.is_free();
+        if !same || record.holder_identity == self.config.identity || record.renew_time <= seen.record.renew_time {
+            return;
+        }
+        seen.record = record;
+        seen.at = now;
+        self.fresh = false;
+        self.quiet_until = Some(now + self.config.lease_duration / 2);
+    }
+
+    /// How long the lock need not be read, because its holder is heard. It leaves half a lease to find that it went silent.
+    #[must_use]
+    pub fn quiet(&self, now: Moment) -> Option<Duration> {
+        let left = self.quiet_until?.since(now);
+        (self.held.is_none() && !left.is_zero()).then_some(left)
+    }
+
+    /// Whoever was heard is heard no more.
+    pub fn hear_nothing(&mut self) {
+        self.quiet_until = None;
+    }
+
     /// What is known of the lock may not be true any more: the next decision is to read.
     pub fn doubt(&mut self) {
         self.fresh = false;
@@ -170,7 +205,7 @@ impl<V: Clone> State<V> {
     pub fn wrote(&mut self, record: Record, version: V, sent: Moment, now: Moment) {
         let transitions = record.leader_transitions;
         self.seen = Some(Observed {
-            record,
+            record: record.clone(),
             version,
             at: now,
         });
@@ -184,6 +219,7 @@ impl<V: Clone> State<V> {
             self.held = None;
         } else if let Some(held) = &mut self.held {
             held.renewed = sent;
+            held.record = record;
         } else if let Some(predecessor) = claim {
             self.terms += 1;
             let predecessor = if self.haunted(now) {
@@ -197,7 +233,11 @@ impl<V: Clone> State<V> {
                 since: now,
                 predecessor,
             };
-            self.held = Some(Held { term, renewed: sent });
+            self.held = Some(Held {
+                term,
+                renewed: sent,
+                record,
+            });
         }
     }
 

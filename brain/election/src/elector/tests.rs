@@ -3,6 +3,7 @@
 //! Time passes here only when every task waits, and then to the next timer: `pass` says how long candidates are left to
 //! themselves, and what they do within it does not depend on the machine.
 
+mod heard;
 mod sim;
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -242,3 +242,51 @@ fn giving_the_lock_away_ends_the_term_first() {
     assert_eq!((record.holder_identity.as_str(), record.leader_transitions), ("", 7));
     assert_eq!(record.lease_duration, Duration::from_secs(1));
 }
+
+#[test]
+fn what_is_heard_counts_only_when_a_read_shows_it() {
+    let mut state = state("a");
+    state.read(Some((held_by("b", 1), 1)), at(0));
+    state.hear(held_by("b", 2), at(1_000));
+    assert_eq!(state.quiet(at(1_000)), Some(LEASE / 2));
+    assert_eq!(
+        state.decide(at(9_000), wall(0)),
+        Decision::Read,
+        "nothing is claimed unread"
+    );
+    state.read(Some((held_by("b", 2), 2)), at(2_500));
+    assert_eq!(
+        state.decide(at(2_500), wall(0)),
+        Decision::Wait(Duration::from_millis(500))
+    );
+    // Another write came behind the one that was heard.
+    state.hear(held_by("b", 3), at(2_600));
+    state.read(Some((held_by("b", 4), 4)), at(2_800));
+    assert_eq!(state.decide(at(2_800), wall(0)), Decision::Wait(LEASE));
+}
+
+#[test]
+fn words_of_others_than_the_holder_and_old_ones_are_not_listened_to() {
+    let mut state = state("a");
+    state.hear(held_by("b", 2), at(0));
+    assert_eq!(state.quiet(at(0)), None, "nothing was read yet");
+    state.read(Some((held_by("b", 2), 1)), at(0));
+    for record in [
+        held_by("b", 2),
+        held_by("b", 1),
+        held_by("c", 3),
+        held_by("a", 3),
+        held_by("", 3),
+    ] {
+        state.hear(record, at(500));
+        assert_eq!(state.quiet(at(500)), None);
+    }
+    assert_eq!(
+        state.decide(at(500), wall(0)),
+        Decision::Wait(Duration::from_millis(1_500))
+    );
+    state.hear(held_by("b", 3), at(500));
+    assert!(state.quiet(at(500)).is_some() && state.quiet(at(1_500)).is_none());
+    state.hear_nothing();
+    assert_eq!(state.quiet(at(500)), None);
+}

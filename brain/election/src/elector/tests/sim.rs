@@ -91,6 +91,8 @@ struct World {
     rng: StdRng,
     processes: Vec<Process>,
     lives: usize,
+    /// What leaders said that they wrote, on its way to those who follow, by when it arrives.
+    said: Vec<(Instant, Record)>,
     /// Who served, in order, without repetition.
     reigns: Vec<(String, Term)>,
     handed_over: usize,
@@ -109,6 +111,7 @@ impl World {
             rng,
             processes,
             lives: CANDIDATES,
+            said: Vec::new(),
             reigns: Vec::new(),
             handed_over: 0,
         }
@@ -170,6 +173,26 @@ impl World {
         }
     }
 
+    /// Some of what leaders say is heard by some, sooner or later.
+    fn gossip(&mut self) {
+        let now = Instant::now();
+        for process in self.processes.iter().filter(|process| process.thaw.is_none()) {
+            let record = process.candidate.handle.renewals().borrow().clone();
+            let known = |said: &Record| self.said.iter().any(|(_, other)| other == said);
+            if let Some(record) = record.filter(|record| !known(record)) {
+                let late = Duration::from_millis(self.rng.random_range(0..1_000));
+                self.said.push((now + late, record));
+            }
+        }
+        for (_, record) in self.said.extract_if(.., |(at, _)| *at <= now) {
+            for process in self.processes.iter().filter(|process| process.thaw.is_none()) {
+                if self.rng.random_bool(0.8) {
+                    process.candidate.handle.hear(record.clone());
+                }
+            }
+        }
+    }
+
     /// Law: at most one serves. Asked also of the frozen: they may wake up at this very moment and look at their clock.
     fn observe(&mut self) {
         let serving: Vec<_> = self.processes.iter().filter_map(|p| Some((p, p.serves()?))).collect();
@@ -196,6 +219,7 @@ impl World {
             {
                 process.set_frozen(None);
             }
+            self.gossip();
             self.observe();
             pass(TICK).await;
         }
