@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::feed::{Feed, News};
-use crate::log::Log;
 use crate::log::frame::Candidate;
 use crate::log::writer::{OpenError as LogOpenError, WriteError};
+use crate::log::{Log, LogError};
 use crate::metrics::Metrics;
 use crate::mvcc::history::LogHistory;
 use crate::mvcc::materialize::Materializer;
@@ -63,6 +64,9 @@ pub struct Told {
     pub begun: oneshot::Sender<()>,
 }
 
+/// Tells holders of other locks than this member's that an epoch has begun.
+pub type Herald = Arc<dyn Fn(u64) -> BoxFuture<'static, Result<(), LogError>> + Send + Sync>;
+
 /// What a member needs to lead.
 pub struct Leader<L, R: Rows, Q> {
     /// The engine.
@@ -79,6 +83,8 @@ pub struct Leader<L, R: Rows, Q> {
     pub space: Q,
     /// Bounds of the write path.
     pub options: Options,
+    /// Whom to tell when the barrier stands, before anybody is waited for.
+    pub herald: Option<Herald>,
     /// How long this member may answer reads after its lock was last renewed; zero where no other can lead.
     pub lease: Duration,
     /// What is measured.
@@ -223,6 +229,9 @@ impl<L: Log, R: Rows, Q: Space + Clone> Leader<L, R, Q> {
         if let Some(placed) = placed.take() {
             // Whoever waits for it may be gone.
             let _gone = placed.send(());
+        }
+        if let Some(herald) = &self.herald {
+            herald(self.replica.state().epoch()).await?;
         }
         if !leadership.wait.is_zero() {
             // Somebody may be reading yet, and nobody saw its lock run out.

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, oneshot};
+use election::Record;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
@@ -45,6 +46,9 @@ pub mod peer;
 pub mod peers;
 pub mod roster;
 pub mod waiting;
+
+/// What this member writes into its lock while it leads.
+pub type Renewals = watch::Receiver<Option<Record>>;
 
 /// Bytes that the store occupies.
 pub type Size = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -160,7 +164,7 @@ pub fn services<H: History, R: Rows>(config: &Config, member: Member<H, R>) -> S
 pub fn peer_services<R: Rows>(
     config: &Config,
     store: Store<R>,
-    (feed, members, followers): (Feed, Members, Followers),
+    (feed, renewals, members, followers): (Feed, Renewals, Members, Followers),
     (metrics, stop): (Arc<Metrics>, CancellationToken),
 ) -> Routes {
     let here = Store {
@@ -172,6 +176,7 @@ pub fn peer_services<R: Rows>(
         state: here.state.clone(),
         feed,
         elsewhere: here.elsewhere.clone(),
+        renewals,
         members,
         followers,
         said: Said::default(),

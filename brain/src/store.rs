@@ -73,6 +73,7 @@ pub async fn open<L: Log, R: Rows, Q: Space + Clone>(
         feed,
         space,
         options: options.sequencer,
+        herald: None,
         lease: options.lease,
         metrics: metrics.clone(),
     };

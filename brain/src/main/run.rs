@@ -22,7 +22,7 @@ use brain::member::lock::AnyLock;
 use brain::member::peer::Followers;
 use brain::member::peers::name_of;
 use brain::member::waiting::Waiting;
-use brain::member::{self, Member, namesake};
+use brain::member::{self, Member, Renewals, namesake};
 use brain::metrics::Metrics;
 use brain::mvcc::auto_compact::{self, Retention};
 use brain::process;
@@ -204,7 +204,7 @@ fn take_office<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
     config: &Config,
     engine: Engine<L, R, C, Q>,
     (api, feed, metrics): (&Store<R>, &Feed, &Arc<Metrics>),
-    leader: Leader<L, R, Q>,
+    mut leader: Leader<L, R, Q>,
     (roles, moves, seen): (watch_channel::Sender<Role>, mpsc::Receiver<Move>, Seen),
     life: &mut Life,
 ) -> anyhow::Result<()> {
@@ -218,11 +218,13 @@ fn take_office<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
     } = engine;
     // The lock is needed until nobody leads here any more; peers are answered as long.
     let led = CancellationToken::new();
+    let competing = (lock.clone(), timing.clone());
+    let election = compete(config, competing, (metrics, &led, &mut life.tasks))?;
     let cluster = peers.map(|(server, peers)| {
         let namesake = namesake::watch(lock.clone(), timing.identity.clone(), timing.retry_period, led.clone());
         life.tasks.spawn("namesake", namesake);
         let followers = Followers::default();
-        let told = (feed.clone(), members.clone(), followers.clone());
+        let told = (feed.clone(), election.renewals(), members.clone(), followers.clone());
         let services = for_peers(config, api, told, (metrics, &led));
         server.start(services, &led, &led, GRACE, &mut life.tasks);
         let follower = Follower {
@@ -238,12 +240,23 @@ fn take_office<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
             said: Said::default(),
         }
     });
+    leader.herald = Some(Arc::new({
+        let lock = lock.clone();
+        move |epoch| {
+            let lock = lock.clone();
+            Box::pin(async move { lock.announce(epoch).await })
+        }
+    }));
     let office = Office {
         renew_deadline: timing.renew_deadline,
-        election: compete(config, (lock.clone(), timing), (metrics, &led, &mut life.tasks))?,
+        election,
         roles,
         cluster,
         moves,
+        overruled: Box::new({
+            let lock = lock.clone();
+            move || lock.overruled()
+        }),
         lock: Box::new(move || lock.id()),
         circle: seen.circle,
         contact: seen.contact,
@@ -274,7 +287,7 @@ fn compete<C: Cell>(
 fn for_peers<R: Rows>(
     config: &Config,
     api: &Store<R>,
-    told: (Feed, Members, Followers),
+    told: (Feed, Renewals, Members, Followers),
     (metrics, led): (&Arc<Metrics>, &CancellationToken),
 ) -> Services {
     Services {

@@ -94,22 +94,21 @@ async fn lock(config: &Config, tikv: &Tikv) -> anyhow::Result<(AnyLock<TikvCell>
         call_timeout: defaults.call_timeout.min(options.renew_deadline / 2),
         ..defaults
     };
+    let record = StorageLock::new(tikv.cell("leader"), "TiKV");
     let LeaseOptions {
         kubeconfig,
         namespace,
         name,
     } = match &options.lock {
         ElectionLock::Lease(lease) => lease,
-        ElectionLock::Storage => {
-            return Ok((AnyLock::Storage(StorageLock::new(tikv.cell("leader"), "TiKV")), timing));
-        }
+        ElectionLock::Storage => return Ok((AnyLock::Storage(record), timing)),
     };
     // TLS asks for it when several are linked; set before means set well.
     drop(rustls::crypto::ring::default_provider().install_default());
     let (kubeconfig, namespace) = (kubeconfig.as_deref(), namespace.as_deref());
     let lease = LeaseLock::connect(kubeconfig, namespace, name, timing.call_timeout).await;
     let lease = Box::new(lease.context("--election lease")?);
-    Ok((AnyLock::Lease(lease), timing))
+    Ok((AnyLock::Lease(lease, record), timing))
 }
 
 /// What is known once TiKV answers.

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use anyhow::Context as _;
+use election::{Handle as Election, Record as Held};
 use prost::Message;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tonic::transport::Channel;
@@ -78,7 +80,8 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
         }
     }
 
-    /// Follows the leader behind `channel` until its stream ends. `lead` shows that it does.
+    /// Follows the leader behind `channel` until its stream ends. `roles` shows that it does; as long as the leader is heard to
+    /// renew its lock, `election` need not ask.
     ///
     /// # Errors
     /// When the leader cannot be followed, or log or rows are damaged.
@@ -87,7 +90,7 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
         channel: Channel,
         follower: &Follower,
         leader: u64,
-        roles: &tokio::sync::watch::Sender<Role>,
+        (roles, election): (&tokio::sync::watch::Sender<Role>, &Election),
     ) -> anyhow::Result<()> {
         let mut client = PeerClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
         let member = Some(follower.member.clone());
@@ -112,6 +115,9 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
                 }
             };
             let Some(news) = news else { return Ok(()) };
+            if !news.renewal.is_empty() {
+                election.hear(Held::decode(&news.renewal).context("the leader's record")?);
+            }
             self.hear(news, follower).await?;
             if !shown {
                 shown = true;

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use bytes::Bytes;
-use election::{HandOverError, Handle as Election, Moment, Standing, Term};
+use election::{HandOverError, Handle as Election, Standing, Term};
 use rand::RngExt as _;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -19,24 +18,19 @@ use super::peers::{Peers, is_refusal, name_of};
 use crate::api::elsewhere::{Right, Role};
 use crate::api::status::Error;
 use crate::leader::{Claim, Ended, Leader, Told};
-use crate::log::frame::Frame;
-use crate::log::{Log, Slot};
+use crate::log::Log;
 use crate::rows::Rows;
 use crate::said::Said;
 use crate::sequencer::Space;
 use crate::state::State;
+
+mod guard;
 
 /// How long to read the log before a leader that could not be followed is dialled again.
 const REDIAL: Duration = Duration::from_millis(100);
 
 /// Longer than any election: a leader that cannot be followed for so long is a matter for a human.
 const STUCK: Duration = Duration::from_secs(60);
-
-/// How often a leader looks whether its lock was renewed.
-const LOOK: Duration = Duration::from_millis(50);
-
-/// How much of the log is looked at for a later barrier.
-const AHEAD: usize = 64 << 10;
 
 /// Somebody asks that another member leads.
 #[derive(Debug)]
@@ -74,6 +68,8 @@ pub struct Office {
     pub moves: mpsc::Receiver<Move>,
     /// Which lock it is: see [`Claim`].
     pub lock: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// The latest epoch that began by another lock, if renewals of this one tell: see [`guard::guard`].
+    pub overruled: Box<dyn Fn() -> Option<u64> + Send + Sync>,
     /// What must not be stored here.
     pub circle: Option<Circle>,
     /// Told whenever the log was read.
@@ -206,7 +202,7 @@ impl Office {
                     }
                     leads = true;
                 }
-                () = guard(&self.election, term, self.renew_deadline, &right, (&log, &state)),
+                () = guard::guard(&self.election, term, (&right, self.renew_deadline), &*self.overruled, (&log, &state)),
                     if leads && self.cluster.is_some() && !lost.is_cancelled() =>
                 {
                     warn!("a later leader has begun");
@@ -301,16 +297,15 @@ async fn follow<L: Log, R: Rows, Q: Space + Clone>(
             let followed = async {
                 let channel = cluster.peers.dial(name, &cluster.follower.members).await?;
                 let id = cluster.peers.id(name);
-                leader.follow(channel, &cluster.follower, id, roles).await
+                leader.follow(channel, &cluster.follower, id, (roles, election)).await
             };
             let outcome = followed.await;
-            roles.send_replace(Role::Nobody);
+            if matches!(roles.send_replace(Role::Nobody), Role::Following(_)) {
+                // It is heard no more, and may have named another one.
+                election.look();
+            }
             match outcome {
-                // It may have named another one.
-                Ok(()) => {
-                    election.look();
-                    began = Instant::now();
-                }
+                Ok(()) => began = Instant::now(),
                 Err(error) if is_damage(&error) => return Err(error),
                 Err(error) => {
                     debug!(leader = name, error = format!("{error:#}"), "cannot follow the leader");
@@ -339,51 +334,6 @@ fn refusal(error: &anyhow::Error) -> Option<&'static str> {
     } else {
         None
     }
-}
-
-/// Extends the right to answer reads with each renewal of the lock, once the log shows no later barrier after it. Ends when it
-/// shows one.
-async fn guard<L: Log, R: Rows>(
-    election: &Election,
-    term: &Term,
-    renew_deadline: Duration,
-    right: &Right,
-    (log, state): (&L, &State<R>),
-) {
-    let mut last = None;
-    let mut look = tokio::time::interval(LOOK);
-    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        look.tick().await;
-        let renewed = election.renewed(term.number);
-        if renewed.is_none() || renewed == last {
-            continue;
-        }
-        match log.read(state.committed(), AHEAD).await {
-            Ok(slots)
-                if slots
-                    .iter()
-                    .any(|(slot, bytes)| is_later(*slot, bytes.clone(), state.epoch())) =>
-            {
-                return;
-            }
-            Ok(_) => {
-                last = renewed;
-                if let Some(renewed) = renewed {
-                    right.extend(renewed.since(Moment::new(Duration::ZERO)) + renew_deadline);
-                }
-            }
-            // Until it can be read the right runs out by itself.
-            Err(error) => debug!(
-                error = &error as &dyn std::error::Error,
-                "cannot look for a later barrier"
-            ),
-        }
-    }
-}
-
-fn is_later(slot: Slot, bytes: Bytes, epoch: u64) -> bool {
-    matches!(Frame::decode(slot, bytes), Ok(Frame::Barrier(barrier)) if barrier.epoch > epoch)
 }
 
 fn refuse(asked: Move, error: Error) {

@@ -15,6 +15,7 @@ use crate::api::elsewhere::{Elsewhere, Role};
 use crate::api::response;
 use crate::api::status::Error;
 use crate::feed::{Feed, News, Shown};
+use crate::member::Renewals;
 use crate::pb::etcdserverpb::Member;
 use crate::pb::peerpb as pb;
 use crate::rows::Rows;
@@ -31,6 +32,8 @@ pub struct PeerService<R: Rows> {
     pub feed: Feed,
     /// Who leads.
     pub elsewhere: Elsewhere,
+    /// What this member writes into its lock.
+    pub renewals: Renewals,
     /// Who there is.
     pub members: Members,
     /// Who follows now; for the metrics and hand-overs.
@@ -104,7 +107,8 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
         let mut members = self.members.watch();
         members.mark_changed();
         let (state, elsewhere, stop) = (self.state.clone(), self.elsewhere.clone(), self.stop.clone());
-        let mut roles = elsewhere.watch();
+        let (mut roles, mut renewals) = (elsewhere.watch(), self.renewals.clone());
+        renewals.mark_changed();
         let stream = try_stream! {
             let _entered = entered;
             yield committed(&state);
@@ -114,10 +118,15 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
                     () = stop.cancelled() => break,
                     // Only a leader has news.
                     over = roles.wait_for(|role| !matches!(role, Role::Leading(_) | Role::Leaving)) => { drop(over); break }
+                    Ok(()) = renewals.changed() => match &*renewals.borrow_and_update() {
+                        Some(record) => Next::Renewal(record.encode().into()),
+                        None => continue,
+                    },
                     Ok(()) = members.changed() => Next::Members(members.borrow_and_update().values().cloned().collect()),
                     news = news.recv() => Next::News(news),
                 };
                 yield match next {
+                    Next::Renewal(renewal) => pb::News { renewal, ..Default::default() },
                     Next::Members(members) => pb::News {
                         members: Some(pb::Members { members }),
                         ..Default::default()
@@ -148,6 +157,7 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
 }
 
 enum Next {
+    Renewal(bytes::Bytes),
     News(Result<News, RecvError>),
     Members(Vec<Member>),
 }

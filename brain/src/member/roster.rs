@@ -18,7 +18,7 @@ pub use table::{Applicant, Refusal, Table};
 mod table;
 
 /// How often the rows are read anew.
-const LOOK: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_secs(30);
 
 /// Why a member did not get its row.
 #[derive(Debug, thiserror::Error)]

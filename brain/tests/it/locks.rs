@@ -11,6 +11,7 @@ use brain::api::kv::KvService;
 use brain::api::request::Limits;
 use brain::api::store::Store as Api;
 use brain::cell::mem::MemCell;
+use brain::leader::Herald;
 use brain::log::MemLog;
 use brain::log::frame::is_barrier;
 use brain::member::contact::Contact;
@@ -27,6 +28,7 @@ use brain::store;
 use brain::tasks::Tasks;
 use bytes::Bytes;
 use election::{Config as Timing, Elector, Lock as _, Record};
+use futures::future::BoxFuture;
 use pb::kv_server::Kv as _;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -43,6 +45,42 @@ impl Space for Endless {
     }
 }
 
+/// How members with different locks learn of each other.
+#[derive(Clone)]
+enum Told {
+    /// Each looks into the log, as holders of Leases do.
+    Log,
+    /// The first one holds this lock, in whose record the second one announces itself.
+    Record(StorageLock<MemCell>),
+}
+
+impl Told {
+    /// The lock that a member competes for.
+    fn lock(&self, id: u64) -> StorageLock<MemCell> {
+        match self {
+            Told::Record(lock) if id == 1 => lock.clone(),
+            _ => StorageLock::new(MemCell::new(), "a lock of its own"),
+        }
+    }
+
+    fn herald(&self, id: u64) -> Option<Herald> {
+        let Told::Record(lock) = self.clone() else { return None };
+        let herald = move |epoch| -> BoxFuture<'static, _> {
+            let lock = lock.clone();
+            Box::pin(async move { lock.overrule(epoch).await })
+        };
+        (id != 1).then(|| Arc::new(herald) as Herald)
+    }
+
+    fn overruled(&self, id: u64) -> Box<dyn Fn() -> Option<u64> + Send + Sync> {
+        let told = self.clone();
+        Box::new(move || match &told {
+            Told::Record(lock) if id == 1 => Some(lock.overruled()),
+            _ => None,
+        })
+    }
+}
+
 /// A member with a lock of its own.
 struct Member {
     kv: KvService<MemRows>,
@@ -53,8 +91,8 @@ struct Member {
 }
 
 impl Member {
-    async fn start(id: u64, log: MemLog, rows: MemRows) -> Self {
-        let lock = StorageLock::new(MemCell::new(), "a lock of its own");
+    async fn start(id: u64, (log, rows): (MemLog, MemRows), told: &Told, flush: Duration) -> Self {
+        let lock = told.lock(id);
         // Somebody held it once and gave it back: whoever takes it need not wait for anybody who held this one.
         let released = Record {
             renew_time: Some("2026-01-02T03:04:05Z".parse().unwrap()),
@@ -76,14 +114,15 @@ impl Member {
                 batch_requests: 64,
                 batch_bytes: 64 << 10,
                 flush_bytes: 16 << 10,
-                flush_interval: millis(50),
+                flush_interval: flush,
                 recent_bytes: 256 << 10,
             },
             watch: brain::watch::Options::default(),
             lease: timing.lease_duration,
         };
         let metrics = Arc::new(Metrics::new(false));
-        let (running, leader) = store::open((log, rows), options, &metrics, Endless).await.unwrap();
+        let (running, mut leader) = store::open((log, rows), options, &metrics, Endless).await.unwrap();
+        leader.herald = told.herald(id);
         let stop = CancellationToken::new();
         let mut tasks = Tasks::new(stop.clone());
         let (roles, role) = watch::channel(Role::Nobody);
@@ -106,6 +145,7 @@ impl Member {
             }),
             moves: moved,
             lock: Box::new(move || id),
+            overruled: told.overruled(id),
             circle: None,
             contact: Contact::default(),
         };
@@ -136,6 +176,15 @@ impl Member {
             tasks,
             stop,
             _moves: moves,
+        }
+    }
+
+    /// Waits until it leads, and answers reads.
+    async fn leads(&self) {
+        let mut roles = self.roles.clone();
+        roles.wait_for(|role| matches!(role, Role::Leading(_))).await.unwrap();
+        while self.read().await.is_none() {
+            tokio::task::yield_now().await;
         }
     }
 
@@ -181,6 +230,9 @@ impl Member {
 }
 
 const KEY: &[u8] = b"counter";
+
+/// How often rows are written.
+const FLUSH: Duration = Duration::from_millis(50);
 
 /// How often the lead must have changed.
 const CHANGES: usize = 8;
@@ -257,7 +309,9 @@ async fn members_with_different_locks_lose_no_write_and_answer_no_stale_read() {
     let (log, rows) = (MemLog::keeping(is_barrier), MemRows::new());
     let mut members = Vec::new();
     for id in [1, 2] {
-        members.push(Arc::new(Member::start(id, log.clone(), rows.clone()).await));
+        members.push(Arc::new(
+            Member::start(id, (log.clone(), rows.clone()), &Told::Log, FLUSH).await,
+        ));
     }
     let known = Arc::new(Known::default());
     let mut writers = tokio::task::JoinSet::new();
@@ -295,5 +349,27 @@ async fn members_with_different_locks_lose_no_write_and_answer_no_stale_read() {
         let member = Arc::into_inner(member).expect("the clients are gone");
         drop(member.kv);
         member.tasks.join().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_only_reads_learns_of_a_leader_by_another_lock() {
+    let record = Told::Record(StorageLock::new(MemCell::new(), "the storage lock"));
+    for told in [Told::Log, record] {
+        let (log, rows) = (MemLog::keeping(is_barrier), MemRows::new());
+        let first = Member::start(1, (log.clone(), rows.clone()), &told, Duration::MAX).await;
+        first.leads().await;
+        assert_eq!(first.add((0, 0)).await.unwrap(), Some(2));
+        let second = Member::start(2, (log, rows), &told, Duration::MAX).await;
+        second.leads().await;
+        // The first one writes nothing, so that neither a slot nor the fence tells it.
+        assert_eq!(second.add((1, 2)).await.unwrap(), Some(3));
+        let read = first.read().await;
+        assert!(read.is_none_or(|read| read == (2, 3)), "a stale read: {read:?}");
+        for member in [first, second] {
+            member.stop.cancel();
+            drop(member.kv);
+            member.tasks.join().await.unwrap();
+        }
     }
 }

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 
 mod certificates;
+mod idle;
 mod outage;
 mod refusals;
 mod roster;

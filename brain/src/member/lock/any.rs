@@ -6,6 +6,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::StorageLock;
 use crate::cell::Cell;
+use crate::log::LogError;
 use crate::member::circle::Circle;
 
 /// A record in the store itself, or a Lease of a Kubernetes cluster.
@@ -13,8 +14,8 @@ use crate::member::circle::Circle;
 pub enum AnyLock<C> {
     /// In the store.
     Storage(StorageLock<C>),
-    /// In an API server.
-    Lease(Box<LeaseLock>),
+    /// In an API server. In the store there may be a record yet, and somebody who holds it.
+    Lease(Box<LeaseLock>, StorageLock<C>),
 }
 
 /// Names one write to either.
@@ -32,7 +33,7 @@ impl<C> AnyLock<C> {
     pub fn id(&self) -> u64 {
         match self {
             AnyLock::Storage(_) => 0,
-            AnyLock::Lease(lease) => lease_id(&lease.uid().unwrap_or_default()),
+            AnyLock::Lease(lease, _) => lease_id(&lease.uid().unwrap_or_default()),
         }
     }
 
@@ -41,7 +42,29 @@ impl<C> AnyLock<C> {
     pub fn circle(&self) -> Option<Circle> {
         match self {
             AnyLock::Storage(_) => None,
-            AnyLock::Lease(lease) => Some(Circle::new(LeaseLock::clone(lease))),
+            AnyLock::Lease(lease, _) => Some(Circle::new(LeaseLock::clone(lease))),
+        }
+    }
+}
+
+impl<C: Cell> AnyLock<C> {
+    /// Tells whoever holds another lock that `epoch` has begun by this one.
+    ///
+    /// # Errors
+    /// As [`StorageLock::overrule`].
+    pub async fn announce(&self, epoch: u64) -> Result<(), LogError> {
+        match self {
+            // Nobody can hold this one any more without knowing, and whoever holds a Lease reads the log.
+            AnyLock::Storage(_) => Ok(()),
+            AnyLock::Lease(_, record) => record.overrule(epoch).await,
+        }
+    }
+
+    /// The latest epoch that began by another lock, as this one's renewals tell. `None`: they tell nothing, ask the log.
+    pub fn overruled(&self) -> Option<u64> {
+        match self {
+            AnyLock::Storage(lock) => Some(lock.overruled()),
+            AnyLock::Lease(..) => None,
         }
     }
 }
@@ -55,7 +78,7 @@ impl<C: Cell> Lock for AnyLock<C> {
                 let seen = lock.get().await?;
                 seen.map(|(record, version)| (record, Version::Storage(version)))
             }
-            AnyLock::Lease(lock) => {
+            AnyLock::Lease(lock, _) => {
                 let seen = lock.get().await?;
                 seen.map(|(record, version)| (record, Version::Lease(version)))
             }
@@ -65,7 +88,7 @@ impl<C: Cell> Lock for AnyLock<C> {
     async fn create(&self, record: &Record) -> Result<Version, LockError> {
         match self {
             AnyLock::Storage(lock) => lock.create(record).await.map(Version::Storage),
-            AnyLock::Lease(lock) => lock.create(record).await.map(Version::Lease),
+            AnyLock::Lease(lock, _) => lock.create(record).await.map(Version::Lease),
         }
     }
 
@@ -74,7 +97,9 @@ impl<C: Cell> Lock for AnyLock<C> {
             (AnyLock::Storage(lock), Version::Storage(expected)) => {
                 lock.update(record, expected).await.map(Version::Storage)
             }
-            (AnyLock::Lease(lock), Version::Lease(expected)) => lock.update(record, expected).await.map(Version::Lease),
+            (AnyLock::Lease(lock, _), Version::Lease(expected)) => {
+                lock.update(record, expected).await.map(Version::Lease)
+            }
             // A version of another kind names no write to this lock.
             _ => Err(LockError::Conflict),
         }
@@ -83,7 +108,7 @@ impl<C: Cell> Lock for AnyLock<C> {
     fn describe(&self) -> String {
         match self {
             AnyLock::Storage(lock) => lock.describe(),
-            AnyLock::Lease(lock) => lock.describe(),
+            AnyLock::Lease(lock, _) => lock.describe(),
         }
     }
 }

@@ -1,0 +1,88 @@
+//! How long a leader may answer reads: it grows with the renewals of its lock.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use election::{Handle as Election, Moment, Term};
+use tokio::time::MissedTickBehavior;
+use tracing::debug;
+
+use crate::api::elsewhere::Right;
+use crate::log::frame::{Frame, WINDOW};
+use crate::log::{Log, LogError, Slot};
+use crate::rows::Rows;
+use crate::state::State;
+
+/// How often a leader looks whether its lock was renewed.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How much of the log is looked at for a later barrier.
+const AHEAD: usize = 64 << 10;
+
+/// Extends the right to answer reads with each renewal of the lock that was sent before any later leader began to wait for this
+/// one. Ends when a later one is found.
+///
+/// Why that is enough: a later leader serves nobody before its barrier stands, and then waits this one's lease, which is longer
+/// than a right, unless it saw the very lock run out or be given away, of which no renewal succeeds then. So only whoever leads
+/// by *another* lock can be there when a renewal succeeds, and it has to be shown that its wait did not begin before the
+/// renewal was sent. Either
+/// - the lock tells: a leader by another lock announces its epoch in this one's record between its barrier and its wait
+///   ([`Leader::herald`](crate::leader::Leader::herald)), and a renewal replaces nothing but the record that is known here, announced epochs in it. One that
+///   succeeded was sent before any announcement that is not known: `overruled` is asked after it;
+/// - or the log is asked after it: where no later barrier stands no wait has begun.
+pub(super) async fn guard<L: Log, R: Rows>(
+    election: &Election,
+    term: &Term,
+    (right, renew_deadline): (&Right, Duration),
+    overruled: &(dyn Fn() -> Option<u64> + Send + Sync),
+    (log, state): (&L, &State<R>),
+) {
+    let mut last = None;
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        look.tick().await;
+        let renewed = election.renewed(term.number);
+        if renewed.is_none() || renewed == last {
+            continue;
+        }
+        let later = match overruled() {
+            Some(epoch) => Ok(epoch > state.epoch()),
+            None => has_later_barrier(log, state).await,
+        };
+        match later {
+            Ok(true) => return,
+            Ok(false) => {
+                last = renewed;
+                if let Some(renewed) = renewed {
+                    right.extend(renewed.since(Moment::new(Duration::ZERO)) + renew_deadline);
+                }
+            }
+            // Until it can be read the right runs out by itself.
+            Err(error) => debug!(
+                error = &error as &dyn std::error::Error,
+                "cannot look for a later barrier"
+            ),
+        }
+    }
+}
+
+/// Whether a barrier of a later epoch stands in the log: in the first slot that its writer found free, which is not behind those
+/// that this leader has open.
+async fn has_later_barrier<L: Log, R: Rows>(log: &L, state: &State<R>) -> Result<bool, LogError> {
+    let mut next = state.committed();
+    let (end, epoch) = (Slot(next.0 + WINDOW), state.epoch());
+    while next <= end {
+        let slots = log.read(next, AHEAD).await?;
+        let Some((last, _)) = slots.last() else { break };
+        next = last.next();
+        if slots.into_iter().any(|(slot, bytes)| is_later(slot, bytes, epoch)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn is_later(slot: Slot, bytes: Bytes, epoch: u64) -> bool {
+    matches!(Frame::decode(slot, bytes), Ok(Frame::Barrier(barrier)) if barrier.epoch > epoch)
+}

@@ -1,0 +1,68 @@
+//! A cluster that nobody asks anything: what it asks of TiKV.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tikv_stand_in::Rpc;
+
+use super::{PATIENCE, Site};
+
+/// Renewals over which requests are counted.
+const RENEWALS: u64 = 40;
+
+/// How often to look whether it was renewed.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A leader is heard for so long that followers on a busy machine do not ask for it; renewals come often.
+const TIMING: [&str; 3] = [
+    "--election-lease-duration=60s",
+    "--election-renew-deadline=45s",
+    "--election-retry-period=100ms",
+];
+
+fn count(requests: &BTreeMap<Rpc, u64>, rpc: Rpc) -> u64 {
+    requests.get(&rpc).copied().unwrap_or_default()
+}
+
+/// Waits until the lock was renewed so often.
+async fn renewals(site: &Site, times: u64) {
+    let begun = count(&site.tikv.requests(), Rpc::Prewrite);
+    let mut look = tokio::time::interval(LOOK);
+    let renewed = async {
+        while count(&site.tikv.requests(), Rpc::Prewrite) < begun + times {
+            look.tick().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, renewed)
+        .await
+        .expect("the lock is renewed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_costs_three_requests_and_followers_ask_nothing() {
+    let site = Site::new(3).await;
+    let mut members = Vec::new();
+    for member in 0..3 {
+        members.push(site.begin(member, 3, &TIMING));
+    }
+    for member in &members {
+        member.says("ready to serve client requests").await;
+    }
+    // A follower that has heard of no renewal yet looks once more.
+    renewals(&site, 5).await;
+    site.tikv.reset_requests();
+    renewals(&site, RENEWALS).await;
+    let asked = site.tikv.requests();
+    eprintln!("{RENEWALS} renewals: {asked:?}");
+    // A timestamp, the record, its successor. Now and then each member looks who there is.
+    let looks = 3 * 2;
+    assert_eq!(count(&asked, Rpc::Scan), 0, "{asked:?}");
+    for rpc in [Rpc::Tso, Rpc::Get] {
+        assert!(count(&asked, rpc) <= RENEWALS + 1 + looks, "{asked:?}");
+    }
+    let all: u64 = asked.values().sum();
+    assert!(all <= 3 * (RENEWALS + 1) + 2 * looks, "{asked:?}");
+    for member in members {
+        member.stop().await;
+    }
+}
