@@ -86,14 +86,6 @@ impl TikvRows {
             shared: Arc::new(shared),
         }
     }
-
-    /// The rows as they were at `base`, the [`TikvSnapshot::base`] of a snapshot of another member.
-    ///
-    /// # Errors
-    /// When PD cannot be asked how old that is.
-    pub async fn snapshot_at(&self, base: u64) -> Result<TikvSnapshot, RowsError> {
-        TikvSnapshot::at(self.shared.clone(), base).await
-    }
 }
 
 impl Rows for TikvRows {

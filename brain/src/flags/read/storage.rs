@@ -40,8 +40,8 @@ pub(super) fn read(values: &Values<'_>) -> Result<Storage, String> {
         return Err(values.error("tikv-key-prefix", "it has 1 to 255 bytes"));
     }
     let gc_window = values.duration("tikv-gc-window")?;
-    if gc_window < Duration::from_secs(60) {
-        return Err(values.error("tikv-gc-window", "it is a minute at least"));
+    if gc_window < Duration::from_secs(120) {
+        return Err(values.error("tikv-gc-window", "it is two minutes at least"));
     }
     Ok(Storage::Tikv(TikvOptions {
         pd_endpoints,

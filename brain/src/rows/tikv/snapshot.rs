@@ -24,54 +24,33 @@ const CHUNK_KEYS: usize = 512;
 pub struct TikvSnapshot {
     shared: Arc<Shared>,
     at: Ts,
-    /// Since boot: when it was as old as nothing. A suspended machine's time counts.
-    taken: Duration,
+    /// Since boot: garbage collection leaves it whole until then. A suspended machine's time counts.
+    sure_until: Duration,
 }
 
 impl TikvSnapshot {
     pub(super) async fn now(shared: Arc<Shared>) -> Result<TikvSnapshot, RowsError> {
-        let taken = since_boot();
+        let sure_until = since_boot() + shared.tikv.snapshot_age();
         let at = shared.tikv.timestamp().await.map_err(failed)?;
-        Ok(TikvSnapshot { shared, at, taken })
-    }
-
-    /// Of a timestamp that somebody else took.
-    pub(super) async fn at(shared: Arc<Shared>, base: u64) -> Result<TikvSnapshot, RowsError> {
-        let asked = since_boot();
-        let now = shared.tikv.timestamp().await.map_err(failed)?;
-        let at = Ts(base);
-        if at > now {
-            return Err(RowsError::Refused(format!("the timestamp {base} lies ahead of PD's")));
-        }
-        let age = Duration::from_millis(now.millis() - at.millis());
-        let snapshot = TikvSnapshot {
-            taken: asked.saturating_sub(age),
-            shared,
-            at,
-        };
-        snapshot.check_age_of(age)?;
-        Ok(snapshot)
-    }
-
-    /// The timestamp that it reads at, for other members.
-    #[must_use]
-    pub fn base(&self) -> u64 {
-        self.at.0
+        Ok(TikvSnapshot { shared, at, sure_until })
     }
 
     /// Below the cluster's safe point a reply may lack rows, and nothing in it tells.
     fn check_age(&self) -> Result<(), RowsError> {
-        self.check_age_of(since_boot().saturating_sub(self.taken))
-    }
-
-    fn check_age_of(&self, age: Duration) -> Result<(), RowsError> {
-        let most = self.shared.tikv.snapshot_age();
-        if age <= most {
+        if since_boot() <= self.sure_until {
             return Ok(());
         }
+        let most = self.shared.tikv.snapshot_age();
         Err(RowsError::Unavailable(anyhow::anyhow!(
-            "a snapshot {age:?} old, of which nothing is sure after {most:?}"
+            "a snapshot over {most:?} old, of which nothing is sure any more"
         )))
+    }
+
+    /// The same, taken earlier by so much.
+    #[cfg(test)]
+    pub(super) fn aged(mut self, by: Duration) -> Self {
+        self.sure_until = self.sure_until.saturating_sub(by);
+        self
     }
 
     /// How many rows fit into `bytes`, about.

@@ -2,7 +2,7 @@ use tikv_stand_in::{Action, Fault, Rpc};
 use tokio::time::Instant;
 
 use super::*;
-use crate::rows::{Snapshot, laws};
+use crate::rows::{Order, Scan, Snapshot, laws};
 use crate::tikv::Options;
 use crate::tikv::testing::{self, Connected, on_stand_in};
 
@@ -156,7 +156,7 @@ async fn stores_whose_prefixes_begin_alike_leave_each_other_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_snapshot_is_handed_on_and_refused_when_it_is_too_old() {
+async fn a_snapshot_stays_as_it_was_and_says_nothing_when_it_is_too_old() {
     let here = testing::fresh().await;
     let rows = TikvRows::new(here.tikv.clone());
     rows.apply(None, fence(1), vec![laws::put("k", "1")]).await.unwrap();
@@ -164,17 +164,27 @@ async fn a_snapshot_is_handed_on_and_refused_when_it_is_too_old() {
     rows.apply(Some(fence(1)), fence(2), vec![laws::put("k", "2")])
         .await
         .unwrap();
-    let follower = TikvRows::new(here.tikv.clone());
-    let same = follower.snapshot_at(old.base()).await.unwrap();
-    assert_eq!(same.get(b"k").await.unwrap(), Some(Bytes::from("1")));
-    assert_eq!(same.fence().await.unwrap(), Some(fence(1)));
-    let minutes = |n: u64| (n * 60_000) << 18;
-    let aged = follower.snapshot_at(old.base() - minutes(4)).await;
-    assert!(aged.is_ok(), "{aged:?}");
-    let aged = follower.snapshot_at(old.base() - minutes(6)).await;
-    assert!(matches!(aged, Err(RowsError::Unavailable(_))), "{aged:?}");
-    let ahead = follower.snapshot_at(old.base() + minutes(1)).await;
-    assert!(matches!(ahead, Err(RowsError::Refused(_))), "{ahead:?}");
+    assert_eq!(old.get(b"k").await.unwrap(), Some(Bytes::from("1")));
+    assert_eq!(old.fence().await.unwrap(), Some(fence(1)));
+    let minutes = |n: u64| Duration::from_secs(60 * n);
+    assert!(old.clone().aged(minutes(4)).get(b"k").await.is_ok());
+    let aged = old.aged(minutes(6));
+    let scan = Scan {
+        from: Bytes::new(),
+        to: None,
+        order: Order::Ascending,
+        keys_only: false,
+        max_rows: 1,
+        max_bytes: 1,
+    };
+    for told in [
+        aged.get(b"k").await.map(drop),
+        aged.multi_get(&[Bytes::from("k")]).await.map(drop),
+        aged.fence().await.map(drop),
+        aged.scan(scan).await.map(drop),
+    ] {
+        assert!(matches!(told, Err(RowsError::Unavailable(_))), "{told:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
