@@ -168,6 +168,7 @@ async fn a_watch_that_meets_a_damaged_slot_stops_the_service_and_names_it() {
     let mut watches = pb::watch_client::WatchClient::new(member.connect().await);
     let _stream = watches.watch(requests).await.unwrap();
     member.says("stored history is damaged").await;
+    member.says("cannot read history").await;
     assert_eq!(
         member.said(&format!("slot {slot} ")),
         member.said("stored history is damaged") + member.said("cannot read history")
