@@ -35,6 +35,9 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// What is read back for all watchers when a term begins, in bytes. Of more, each reads back what concerns it.
 const CHUNK: usize = 1 << 20;
 
+/// And how long that may take: a member answers nobody meanwhile.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
 /// How a term ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
@@ -240,25 +243,35 @@ impl<L: Log, R: Rows, Q: Space + Clone> Leader<L, R, Q> {
             leadership.waited(rows).await?;
         }
         self.replica.state().leases().promote(since_boot());
-        self.show_missed().await?;
+        self.show_missed().await;
         Ok(leadership)
     }
 }
 
 impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
-    /// Tells watchers what was read from the log.
-    pub(crate) async fn show_missed(&self) -> anyhow::Result<()> {
+    /// Tells watchers that there is more in the log than they heard of: what it is, if that can be read at once; else each
+    /// of them reads back what concerns it.
+    pub(crate) async fn show_missed(&self) {
         let newest = self.replica.revision();
         if self.hub.revision() >= newest {
-            return Ok(());
+            return;
         }
         let history = LogHistory::new(self.engine.0.clone(), self.replica.state().clone());
-        match history.read(self.hub.revision() + 1, CHUNK).await {
-            Ok(missed) if missed.last().is_some_and(|last| last.revision == newest) => self.hub.publish(missed),
-            Ok(_) | Err(HistoryError::Compacted(_)) => self.hub.skip_to(newest),
-            Err(error @ HistoryError::Unavailable(_)) => return Err(error.into()),
+        let read = history.read(self.hub.revision() + 1, CHUNK);
+        match tokio::time::timeout(AT_ONCE, read).await {
+            Ok(Ok(missed)) if missed.last().is_some_and(|last| last.revision == newest) => {
+                return self.hub.publish(missed);
+            }
+            Ok(Ok(_) | Err(HistoryError::Compacted(_))) => {}
+            Ok(Err(HistoryError::Unavailable(error))) => {
+                tracing::debug!(
+                    error = format!("{error:#}"),
+                    "cannot read for all watchers what they missed"
+                );
+            }
+            Err(_) => tracing::debug!(limit = ?AT_ONCE, "reading for all watchers what they missed takes too long"),
         }
-        Ok(())
+        self.hub.skip_to(newest);
     }
 }
 

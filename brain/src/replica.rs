@@ -18,14 +18,16 @@ use crate::mvcc::record::Record;
 use crate::mvcc::view::View;
 use crate::mvcc::{Committed, KeyValue, Revision};
 use crate::recent::{Generation, Recent};
-use crate::rows::{Rows, Snapshot};
+use crate::rows::Rows;
 use crate::state::{State, since_boot};
 
 pub use lead::{Leadership, OpenError};
+pub use newer::{Newer, NewerRows};
 pub use tail::Tail;
 
 mod lead;
 mod load;
+mod newer;
 mod reigns;
 mod tail;
 
@@ -63,6 +65,8 @@ pub struct Replica<R: Rows> {
     /// Sealed generations that are not known to be rows, oldest first.
     sealed: VecDeque<Arc<Frozen>>,
     last_seal: Instant,
+    /// All slots before it are in the rows of the view.
+    marker: Slot,
     next: Slot,
     reigns: reigns::Reigns,
 }
@@ -182,6 +186,7 @@ impl<R: Rows> Replica<R> {
     pub fn swap_rows(&mut self, flushed: Flushed<R::Snapshot>) {
         let revision = match flushed.through {
             Some((marker, revision)) => {
+                self.marker = marker;
                 while self.sealed.front().is_some_and(|oldest| oldest.marker <= marker) {
                     if let Some(frozen) = self.sealed.pop_front() {
                         self.recent = self.recent.without(&frozen.generation);
@@ -194,20 +199,16 @@ impl<R: Rows> Replica<R> {
         self.publish(Some((flushed.snapshot, revision)));
     }
 
-    /// Lets views read the rows as they are now, if they hold no more than what is applied.
-    ///
-    /// # Errors
-    /// When the rows fail.
-    pub async fn refresh(&mut self, rows: &R) -> Result<(), OpenError> {
-        let snapshot = rows.snapshot().await?;
-        let fence = load::read_fence(snapshot.fence().await?)?;
+    /// Lets views read newer rows, if they hold no more than what is applied, and no less than those that are read now.
+    pub fn refresh(&mut self, Newer { snapshot, fence }: Newer<R::Snapshot>) {
         let marker = Slot(fence.marker);
-        if marker <= self.next && fence.reached() <= self.revision() {
+        if (self.marker..=self.next).contains(&marker) && fence.reached() <= self.revision() {
             self.state.set_deleted_up_to(fence.deleted_up_to);
+            // What stands before is compacted: nobody looks for it.
+            self.state.forget_below(marker.min(Slot(fence.deleted_slot)));
             let through = Some((marker, fence.reached()));
             self.swap_rows(Flushed { through, snapshot });
         }
-        Ok(())
     }
 
     /// Begins anew from rows, which are ahead: what lies between is not in the log any more. What is published goes on

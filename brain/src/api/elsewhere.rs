@@ -317,6 +317,9 @@ fn is_transport(status: &Status) -> bool {
 #[derive(Debug, Clone)]
 pub struct Reads(tokio::sync::mpsc::Sender<tokio::sync::oneshot::Sender<Slot>>);
 
+/// How long a leader may take for its word, which it has at hand.
+const ANSWER: Duration = Duration::from_secs(2);
+
 /// Reads that wait; more wait to wait.
 const WAITING: usize = 10_000;
 
@@ -332,7 +335,8 @@ impl Reads {
                 while let Ok(next) = waiting.try_recv() {
                     asked.push(next);
                 }
-                let Ok(answer) = client.read_index(ReadIndexRequest {}).await else {
+                let asks = client.read_index(ReadIndexRequest {});
+                let Ok(Ok(answer)) = tokio::time::timeout(ANSWER, asks).await else {
                     return;
                 };
                 let committed = Slot(answer.get_ref().committed);
@@ -350,5 +354,21 @@ impl Reads {
         let (reply, answer) = tokio::sync::oneshot::channel();
         self.0.send(reply).await.ok()?;
         answer.await.ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_that_nobody_answers_is_given_up() {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", silent.local_addr().unwrap());
+        let channel = Channel::from_shared(url).unwrap().connect_lazy();
+        let (reads, asking) = Reads::new(channel, 1024);
+        let both = async { tokio::join!(reads.ask(), asking) };
+        let (answer, ()) = tokio::time::timeout(PATIENCE, both).await.unwrap();
+        assert_eq!(answer, None);
     }
 }

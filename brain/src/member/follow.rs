@@ -20,7 +20,7 @@ use crate::mvcc::record::Record;
 use crate::pb::etcdserverpb::Member;
 use crate::pb::peerpb::peer_client::PeerClient;
 use crate::pb::peerpb::{Batch, FollowRequest, News};
-use crate::replica::OpenError;
+use crate::replica::{Newer, NewerRows, OpenError};
 use crate::rows::Rows;
 use crate::tasks::Owned;
 
@@ -55,27 +55,31 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
     ///
     /// # Errors
     /// When log or rows are damaged.
-    pub async fn tail(&mut self, contact: &Contact, end: Option<Instant>) -> anyhow::Result<()> {
-        let mut rows = Instant::now();
+    pub async fn tail(
+        &mut self,
+        contact: &Contact,
+        newer: &mut NewerRows<R>,
+        end: Option<Instant>,
+    ) -> anyhow::Result<()> {
         loop {
             match self.catch_up(Slot::FIRST).await {
                 Ok(()) => contact.note(),
                 Err(error) if is_damage(&error) => return Err(error),
                 Err(error) => tracing::debug!(error = format!("{error:#}"), "cannot read the log"),
             }
-            if rows.elapsed() >= ROWS {
-                rows = Instant::now();
-                if let Err(error) = self.refresh().await {
-                    tracing::debug!(error = format!("{error:#}"), "cannot read the rows");
+            newer.want_after(ROWS);
+            let next = Instant::now() + LOOK;
+            let is_last = end.is_some_and(|end| end <= next);
+            let rest = tokio::time::sleep_until(end.filter(|_| is_last).unwrap_or(next));
+            tokio::pin!(rest);
+            loop {
+                tokio::select! {
+                    () = &mut rest => break,
+                    read = newer.next() => self.refresh(read)?,
                 }
             }
-            let next = Instant::now() + LOOK;
-            match end {
-                Some(end) if end <= next => {
-                    tokio::time::sleep_until(end).await;
-                    return Ok(());
-                }
-                _ => tokio::time::sleep_until(next).await,
+            if is_last {
+                return Ok(());
             }
         }
     }
@@ -90,7 +94,7 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
         channel: Channel,
         follower: &Follower,
         leader: u64,
-        (roles, election): (&tokio::sync::watch::Sender<Role>, &Election),
+        (roles, election, newer): (&tokio::sync::watch::Sender<Role>, &Election, &mut NewerRows<R>),
     ) -> anyhow::Result<()> {
         let mut client = PeerClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
         let member = Some(follower.member.clone());
@@ -103,13 +107,18 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
         let (reads, asking) = Reads::new(channel.clone(), MAX_MESSAGE);
         let mut asking = Owned::start(asking);
         let mut shown = false;
-        let mut rows = interval(ROWS);
-        rows.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut seals = interval(ROWS);
+        seals.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let news = tokio::select! {
                 news = stream.message() => news?,
                 ended = asking.end() => return ended.map(|()| tracing::info!("the leader does not answer")),
-                _ = rows.tick() => {
+                // The leader's word is not waited for any longer because rows take long.
+                read = newer.next() => {
+                    self.refresh(read)?;
+                    continue;
+                }
+                _ = seals.tick() => {
                     self.seal_when_full();
                     continue;
                 }
@@ -118,9 +127,13 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
             if !news.renewal.is_empty() {
                 election.hear(Held::decode(&news.renewal).context("the leader's record")?);
             }
+            if news.rows {
+                newer.want();
+            }
             self.hear(news, follower).await?;
             if !shown {
                 shown = true;
+                tracing::debug!(leader, next = %self.replica.next(), "keeps up with the leader");
                 roles.send_replace(Role::Following(Way {
                     channel: channel.clone(),
                     member: leader,
@@ -139,9 +152,6 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
         }
         if let Some(members) = news.members {
             follower.members.learn(members.members);
-        }
-        if news.rows {
-            self.refresh().await?;
         }
         Ok(())
     }
@@ -183,20 +193,33 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
             {
                 Ok(()) => break,
                 Err(OpenError::Destroyed) => {
+                    let before = self.replica.revision();
                     self.replica.rebase(log, rows).await?;
                     self.hub.skip_to(self.replica.revision());
+                    tracing::info!(
+                        before,
+                        revision = self.replica.revision(),
+                        "went on from rows: the log begins later"
+                    );
                 }
                 Err(error) => return Err(error.into()),
             }
         }
-        self.show_missed().await
+        self.show_missed().await;
+        Ok(())
     }
 
-    /// Takes newer rows, if they hold no more than what was applied.
-    async fn refresh(&mut self) -> anyhow::Result<()> {
-        self.replica.refresh(&self.engine.1).await?;
-        if self.replica.is_dirty() {
-            self.replica.seal();
+    /// Takes newer rows, if they could be read.
+    fn refresh(&mut self, read: Result<Newer<R::Snapshot>, OpenError>) -> anyhow::Result<()> {
+        match read.map_err(anyhow::Error::from) {
+            Ok(newer) => {
+                self.replica.refresh(newer);
+                if self.replica.is_dirty() {
+                    self.replica.seal();
+                }
+            }
+            Err(error) if is_damage(&error) => return Err(error),
+            Err(error) => tracing::debug!(error = format!("{error:#}"), "cannot read the rows"),
         }
         Ok(())
     }

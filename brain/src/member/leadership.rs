@@ -292,12 +292,14 @@ async fn follow<L: Log, R: Rows, Q: Space + Clone>(
         _ => None,
     };
     let mut began = Instant::now();
+    let mut newer = crate::replica::NewerRows::new(leader.engine.1.clone());
     loop {
         if let Some((cluster, name)) = known {
             let followed = async {
                 let channel = cluster.peers.dial(name, &cluster.follower.members).await?;
                 let id = cluster.peers.id(name);
-                leader.follow(channel, &cluster.follower, id, (roles, election)).await
+                let shown = (roles, election, &mut newer);
+                leader.follow(channel, &cluster.follower, id, shown).await
             };
             let outcome = followed.await;
             if matches!(roles.send_replace(Role::Nobody), Role::Following(_)) {
@@ -320,7 +322,7 @@ async fn follow<L: Log, R: Rows, Q: Space + Clone>(
             }
         }
         let redial = known.is_some().then(|| Instant::now() + REDIAL);
-        leader.tail(contact, redial).await?;
+        leader.tail(contact, &mut newer, redial).await?;
     }
 }
 

@@ -16,6 +16,9 @@ use crate::rows::{Rows, RowsError, Snapshot, keys};
 use crate::state::State;
 use crate::watch::{History, HistoryError};
 
+/// How often a read is begun under which slots are destroyed. Compaction is never that fast.
+const ATTEMPTS: usize = 8;
+
 /// Reads committed revisions back.
 pub struct LogHistory<L, R: Rows> {
     log: L,
@@ -28,6 +31,7 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
         Self { log, state }
     }
 
+    /// `None` says that slots were destroyed meanwhile.
     async fn try_read(&self, from: Revision, max_bytes: usize) -> anyhow::Result<Option<Vec<Arc<Committed>>>> {
         let view = self.state.view();
         // A fresh store is at revision 1, at which nothing happened.
@@ -36,10 +40,37 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
             return Ok(Some(Vec::new()));
         }
         let committed = self.state.committed();
-        let began = self.locate(from).await?;
+        let mut began = self.log.watermark().await?;
+        // Another member destroys, where this one follows.
+        self.state.forget_below(began);
+        let read = async {
+            began = self.locate(from, began).await?;
+            self.read_slots((began, committed), from, &view, max_bytes).await
+        };
+        let read = read.await;
+        // Slots that were destroyed meanwhile look free, or hold what came late.
+        if self.log.watermark().await? > began {
+            return Ok(None);
+        }
+        let found = read?;
+        anyhow::ensure!(
+            found.first().is_some_and(|first| first.revision == from),
+            "revision {from} is missing in the log"
+        );
+        Ok(Some(found))
+    }
+
+    /// Reads back what the slots of a range hold, from a revision on.
+    async fn read_slots(
+        &self,
+        (began, committed): (Slot, Slot),
+        from: Revision,
+        view: &View<R::Snapshot>,
+        max_bytes: usize,
+    ) -> anyhow::Result<Vec<Arc<Committed>>> {
         let mut reader = Reader::seek(self.log.clone(), began).await?;
         let (mut found, mut bytes) = (Vec::new(), 0);
-        'log: while let Some(item) = reader.next().await? {
+        while let Some(item) = reader.next().await? {
             let Item::Batch { first, payload, .. } = item else {
                 continue;
             };
@@ -56,30 +87,21 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
                     continue;
                 }
                 if keys.revision > view.revision || (bytes >= max_bytes && !found.is_empty()) {
-                    break 'log;
+                    return Ok(found);
                 }
                 bytes += keys.encoded_len();
-                found.push(Arc::new(read_back(keys, &view).await?));
+                found.push(Arc::new(read_back(keys, view).await?));
             }
         }
-        // Slots that were destroyed meanwhile look free.
-        if self.log.watermark().await? > began {
-            return Ok(None);
-        }
-        anyhow::ensure!(
-            found.first().is_some_and(|first| first.revision == from),
-            "revision {from} is missing in the log"
-        );
-        Ok(Some(found))
+        Ok(found)
     }
 
-    /// A slot at or before the batch that made `revision`.
-    async fn locate(&self, revision: Revision) -> Result<Slot, LogError> {
+    /// A slot at or before the batch that made `revision`; `low` if there is none before it.
+    async fn locate(&self, revision: Revision, mut low: Slot) -> Result<Slot, LogError> {
         if let Some(slot) = self.state.slot_before(revision) {
             return Ok(slot);
         }
         // Older than what was noted since the start: search by halves. Bases ascend with slots.
-        let mut low = self.log.watermark().await?;
         let mut high = self
             .state
             .first_noted()
@@ -111,7 +133,7 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
 
 impl<L: Log, R: Rows> History for LogHistory<L, R> {
     async fn read(&self, from: Revision, max_bytes: usize) -> Result<Vec<Arc<Committed>>, HistoryError> {
-        loop {
+        for _ in 0..ATTEMPTS {
             let compacted = self.compacted();
             if from < compacted {
                 return Err(HistoryError::Compacted(compacted));
@@ -139,6 +161,8 @@ impl<L: Log, R: Rows> History for LogHistory<L, R> {
                 }
             }
         }
+        let error = anyhow::anyhow!("slots were destroyed under {ATTEMPTS} reads from revision {from} on");
+        Err(HistoryError::Unavailable(error))
     }
 
     fn published(&self) -> Revision {

@@ -61,6 +61,7 @@ impl<R: Rows> Replica<R> {
             recent,
             sealed: VecDeque::new(),
             last_seal: Instant::now(),
+            marker,
             next: marker,
             reigns: Reigns::of(&fence),
         })

@@ -9,7 +9,7 @@ use brain::api::kv::KvService;
 use brain::api::lease::LeaseService;
 use brain::api::request::Limits;
 use brain::api::store::Store as Api;
-use brain::leader::{Claim, Ended, Told};
+use brain::leader::{Claim, Ended, Leader, Told};
 use brain::log::Log;
 use brain::metrics::Metrics;
 use brain::mvcc::Committed;
@@ -37,7 +37,7 @@ pub(crate) struct Engine<L, R: Rows> {
 }
 
 #[derive(Clone)]
-struct Endless;
+pub(crate) struct Endless;
 
 impl Space for Endless {
     fn exceeded(&mut self, _: u64) -> bool {
@@ -45,26 +45,34 @@ impl Space for Endless {
     }
 }
 
+/// Opens a store, and leaves it to the caller who leads it.
+pub(crate) async fn open<L: Log, R: Rows>(
+    engine: (L, R),
+    metrics: &Arc<Metrics>,
+) -> anyhow::Result<(Store<L, R>, Leader<L, R, Endless>)> {
+    let options = store::Options {
+        sequencer: SequencerOptions {
+            member: 1,
+            in_flight: 2,
+            batch_requests: 64,
+            batch_bytes: 64 << 10,
+            flush_bytes: 16 << 10,
+            flush_interval: Duration::from_millis(50),
+            recent_bytes: 256 << 10,
+        },
+        watch: watch::Options::default(),
+        lease: Duration::ZERO,
+    };
+    store::open(engine, options, metrics, Endless).await
+}
+
 impl<L: Log, R: Rows> Engine<L, R> {
     /// Opens the store that `log` and `rows` are.
     pub(crate) async fn start(log: L, rows: R) -> anyhow::Result<Self> {
-        let options = store::Options {
-            sequencer: SequencerOptions {
-                member: 1,
-                in_flight: 2,
-                batch_requests: 64,
-                batch_bytes: 64 << 10,
-                flush_bytes: 16 << 10,
-                flush_interval: Duration::from_millis(50),
-                recent_bytes: 256 << 10,
-            },
-            watch: watch::Options::default(),
-            lease: Duration::ZERO,
-        };
         let stop = CancellationToken::new();
         let mut tasks = Tasks::new(stop.clone());
         let metrics = Arc::new(Metrics::new(false));
-        let (store, leader) = store::open((log, rows), options, &metrics, Endless).await?;
+        let (store, leader) = open((log, rows), &metrics).await?;
         let ending = stop.clone();
         let claim = Claim { lock: 0, seen: true };
         let (begun, begins) = oneshot::channel();
@@ -174,7 +182,11 @@ impl<L: Log, R: Rows> Engine<L, R> {
 
     /// Compacts everything, and waits until it is gone.
     pub(crate) async fn compact(&mut self) {
-        let revision = self.store.state.view().revision;
+        self.compact_at(self.store.state.view().revision).await;
+    }
+
+    /// Compacts at a revision, and waits until what was before is gone.
+    pub(crate) async fn compact_at(&mut self, revision: i64) {
         self.call(Request::Compact(pb::CompactionRequest {
             revision,
             physical: true,

@@ -1,4 +1,4 @@
-//! Rows whose writer can be stopped, before a change, before a sync or after a look at the fence, and sent on later.
+//! Rows whose user can be stopped, before a change, a sync or a snapshot, or after a look at the fence, and sent on later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,6 +63,7 @@ pub(crate) struct Gated<R> {
     /// Behind a read of the fence.
     pub(crate) fence: Gate,
     pub(crate) sync: Gate,
+    pub(crate) snapshot: Gate,
 }
 
 impl<R> Gated<R> {
@@ -72,6 +73,7 @@ impl<R> Gated<R> {
             change: Gate::open(),
             fence: Gate::open(),
             sync: Gate::open(),
+            snapshot: Gate::open(),
         }
     }
 }
@@ -80,6 +82,7 @@ impl<R: Rows> Rows for Gated<R> {
     type Snapshot = R::Snapshot;
 
     async fn snapshot(&self) -> Result<R::Snapshot, RowsError> {
+        self.snapshot.pass().await;
         self.rows.snapshot().await
     }
 

@@ -22,7 +22,7 @@ const REQUEST: Duration = Duration::from_secs(10);
 const MEMORY: u64 = 512 << 20;
 
 /// How long it may take until all is well again, on a busy machine.
-const SECONDS: Duration = Duration::from_secs(60);
+const SECONDS: Duration = Duration::from_secs(20);
 
 /// How long storage is out of order: longer in long tests.
 fn outage(short: u64, long: u64) -> Duration {
@@ -130,8 +130,6 @@ async fn until_done(kv: &mut KvClient<tonic::transport::Channel>, key: &str) -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "passes alone; on a busy machine a follower has not answered for a minute after storage was back, and why is not known yet: \
-            cargo test -p brain --test it -- --ignored while_tikv_is_down"]
 async fn while_tikv_is_down_requests_time_out_and_when_it_returns_all_is_well() {
     let site = Site::new(2).await;
     let leader = site.start(0, 2, &[]).await;

@@ -1,0 +1,235 @@
+//! A member that follows another one in this process, over a real connection, or the log alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use brain::api::cluster::Members;
+use brain::api::elsewhere::{Elsewhere, Right, Role};
+use brain::cell::mem::MemCell;
+use brain::leader::Leader;
+use brain::log::frame::is_barrier;
+use brain::log::{Log, MemLog, Slot};
+use brain::member::contact::Contact;
+use brain::member::follow::Follower;
+use brain::member::lock::StorageLock;
+use brain::member::peer::{Followers, PeerService};
+use brain::metrics::Metrics;
+use brain::pb::peerpb::peer_server::PeerServer;
+use brain::replica::{NewerRows, Replica};
+use brain::rows::Rows;
+use brain::rows::mem::MemRows;
+use brain::said::Said;
+use brain::store::Store;
+use brain::tasks::Owned;
+use brain::watch::History as _;
+use election::{Config as Timing, Elector, Handle as Election};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Endpoint, Server};
+
+use crate::engine::{self, Endless, Engine};
+use crate::gate::Gated;
+use crate::wire::pb;
+
+mod back;
+
+/// How long anything may take that is to happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Puts before a compaction, and after it.
+const PUTS: (usize, usize) = (40, 5);
+
+/// The revision that is compacted: its slot is before those that a follower notes last.
+const COMPACTED: i64 = 10;
+
+/// A log and rows in memory, which a leader writes to.
+struct Leading {
+    log: MemLog,
+    rows: MemRows,
+    engine: Engine<MemLog, MemRows>,
+    roles: watch::Sender<Role>,
+}
+
+impl Leading {
+    async fn start() -> Self {
+        let (log, rows) = (MemLog::keeping(is_barrier), MemRows::new());
+        let engine = Engine::start(log.clone(), rows.clone()).await.unwrap();
+        let roles = watch::Sender::new(Role::Leading(Right::for_ever()));
+        Self {
+            log,
+            rows,
+            engine,
+            roles,
+        }
+    }
+
+    fn revision(&self) -> i64 {
+        self.engine.store.state.view().revision
+    }
+
+    /// Compacts, and goes on: slots that a follower has noted are destroyed.
+    async fn compact_and_go_on(&mut self) {
+        let first = self.log.read(Slot::FIRST, 0).await.unwrap()[0].0;
+        self.engine.compact_at(COMPACTED).await;
+        assert!(self.log.watermark().await.unwrap() > first);
+        self.engine.puts(PUTS.1).await;
+    }
+
+    /// Listens as the leader.
+    async fn listen(&self) -> (Owned<Result<(), tonic::transport::Error>>, Channel) {
+        let service = PeerService {
+            cluster_id: 7,
+            state: self.engine.store.state.clone(),
+            feed: self.engine.store.feed.clone(),
+            elsewhere: Elsewhere::new(self.roles.subscribe()),
+            renewals: watch::channel(None).1,
+            members: Members::new([]),
+            followers: Followers::default(),
+            said: Said::default(),
+            stop: CancellationToken::new(),
+        };
+        let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let url = format!("http://{}", incoming.local_addr().unwrap());
+        let server = Server::builder().add_service(PeerServer::new(service));
+        let serving = Owned::start(server.serve_with_incoming(incoming));
+        (serving, Endpoint::new(url).unwrap().connect().await.unwrap())
+    }
+}
+
+/// Another member of the same store.
+struct Other<L, R: Rows> {
+    store: Store<L, R>,
+    leader: Leader<L, R, Endless>,
+    newer: NewerRows<R>,
+    roles: watch::Sender<Role>,
+    election: Election,
+}
+
+impl<L: Log, R: Rows> Other<L, R> {
+    async fn open(log: L, rows: R) -> Self {
+        let metrics = Arc::new(Metrics::new(false));
+        let (store, leader) = engine::open((log, rows.clone()), &metrics).await.unwrap();
+        // Nobody is elected here.
+        let lock = StorageLock::new(MemCell::new(), "a lock that nobody takes");
+        let (_, election) = Elector::new(lock, Timing::storage("other")).unwrap();
+        Self {
+            store,
+            leader,
+            newer: NewerRows::new(rows),
+            roles: watch::Sender::new(Role::Nobody),
+            election,
+        }
+    }
+
+    /// Follows while something is done.
+    async fn follow<T>(&mut self, channel: Channel, done: impl Future<Output = T>) -> T {
+        let follower = Follower {
+            member: pb::Member::default(),
+            members: Members::new([]),
+            identity: "other".to_owned(),
+            cluster_id: 7,
+        };
+        let shown = (&self.roles, &self.election, &mut self.newer);
+        tokio::select! {
+            ended = self.leader.follow(channel, &follower, 1, shown) => panic!("{ended:?}"),
+            done = timeout(PATIENCE, done) => done.expect("it takes too long"),
+        }
+    }
+
+    /// Reads the log once.
+    async fn tail(&mut self) {
+        let (contact, now) = (Contact::default(), Some(Instant::now()));
+        let read = self.leader.tail(&contact, &mut self.newer, now);
+        timeout(PATIENCE, read).await.expect("it takes too long").unwrap();
+    }
+
+    /// It shows all that the leader has, its watchers have heard of it, and history has what is not compacted.
+    async fn has_all_of(&self, leading: &Leading) {
+        let revision = leading.revision();
+        assert_eq!(self.store.state.view().revision, revision);
+        assert_eq!(self.store.hub.revision(), revision);
+        let read = self.store.history.read(COMPACTED, usize::MAX).await.unwrap();
+        let found: Vec<i64> = read.iter().map(|committed| committed.revision).collect();
+        assert_eq!(found, (COMPACTED..=revision).collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test]
+async fn who_follows_anew_behind_a_compaction_hears_of_what_it_missed() {
+    let mut leading = Leading::start().await;
+    let (_serving, channel) = leading.listen().await;
+    let mut other = Other::open(leading.log.clone(), leading.rows.clone()).await;
+    let state = other.store.state.clone();
+    let before = async {
+        leading.engine.puts(PUTS.0).await;
+        state.shown(leading.engine.store.state.committed()).await;
+    };
+    other.follow(channel.clone(), before).await;
+    leading.compact_and_go_on().await;
+    other.roles.send_replace(Role::Nobody);
+    let mut role = other.roles.subscribe();
+    let follows = async { role.wait_for(|role| matches!(role, Role::Following(_))).await.map(drop) };
+    other.follow(channel, follows).await.unwrap();
+    other.has_all_of(&leading).await;
+    leading.engine.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_reads_the_log_alone_behind_a_compaction_hears_of_what_it_missed() {
+    let mut leading = Leading::start().await;
+    let mut other = Other::open(leading.log.clone(), leading.rows.clone()).await;
+    leading.engine.puts(PUTS.0).await;
+    other.tail().await;
+    leading.compact_and_go_on().await;
+    // Its barrier proves that everything before it is committed.
+    leading.engine.stop().await.unwrap();
+    leading.engine = Engine::start(leading.log.clone(), leading.rows.clone()).await.unwrap();
+    other.tail().await;
+    other.has_all_of(&leading).await;
+    leading.engine.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_follower_hears_of_what_is_committed_while_rows_take_long() {
+    let mut leading = Leading::start().await;
+    let (_serving, channel) = leading.listen().await;
+    let rows = Gated::new(leading.rows.clone());
+    let mut other = Other::open(leading.log.clone(), rows.clone()).await;
+    let state = other.store.state.clone();
+    let before = rows.snapshot.hold();
+    let heard = async {
+        leading.engine.puts(PUTS.0).await;
+        leading.engine.compact_at(COMPACTED).await;
+        rows.snapshot.reached(before).await;
+        leading.engine.puts(PUTS.1).await;
+        state.shown(leading.engine.store.state.committed()).await;
+        rows.snapshot.release();
+        state
+            .deletion()
+            .wait_for(|deletion| deletion.up_to == COMPACTED)
+            .await
+            .map(drop)
+    };
+    other.follow(channel, heard).await.unwrap();
+    other.has_all_of(&leading).await;
+    leading.engine.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn rows_that_took_long_do_not_take_the_place_of_later_ones() {
+    let mut leading = Leading::start().await;
+    let mut replica = Replica::load(&leading.log, &leading.rows).await.unwrap();
+    let mut newer = NewerRows::new(leading.rows.clone());
+    newer.want();
+    let old = newer.next().await.unwrap();
+    leading.engine.puts(PUTS.0).await;
+    leading.engine.compact().await;
+    replica.rebase(&leading.log, &leading.rows).await.unwrap();
+    let (before, next) = (replica.state().view().rows_revision, replica.next());
+    replica.refresh(old);
+    assert_eq!((replica.state().view().rows_revision, replica.next()), (before, next));
+    assert!(before > 1, "nothing was flushed");
+    leading.engine.stop().await.unwrap();
+}
