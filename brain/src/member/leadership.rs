@@ -68,7 +68,7 @@ pub struct Office {
     pub moves: mpsc::Receiver<Move>,
     /// Which lock it is: see [`Claim`].
     pub lock: Box<dyn Fn() -> u64 + Send + Sync>,
-    /// The latest epoch that began by another lock, if renewals of this one tell: see [`guard::guard`].
+    /// The latest epoch that began by another lock, if renewals of this one tell.
     pub overruled: Box<dyn Fn() -> Option<u64> + Send + Sync>,
     /// What must not be stored here.
     pub circle: Option<Circle>,
