@@ -9,7 +9,7 @@ use tonic::service::Routes;
 
 use crate::api::auth::AuthService;
 use crate::api::cluster::{ClusterService, Members};
-use crate::api::contest::Contests;
+use crate::api::contest::{Contests, Departed};
 use crate::api::election::ElectionService;
 use crate::api::health::StoreHealth;
 use crate::api::kv::KvService;
@@ -31,6 +31,7 @@ use crate::rows::Rows;
 use crate::said::Said;
 use crate::serve::Services;
 use crate::state::State;
+use crate::tasks::Tasks;
 use crate::watch::{History, Hub};
 use leadership::Move;
 use peer::{Followers, PeerService};
@@ -75,8 +76,12 @@ pub struct Member<H, R: Rows> {
     pub leave: CancellationToken,
 }
 
-/// What is served over the store.
-pub fn services<H: History, R: Rows>(config: &Config, member: Member<H, R>) -> Services {
+/// What is served over the store, and what works for it until `stop`.
+pub fn services<H: History, R: Rows>(
+    config: &Config,
+    member: Member<H, R>,
+    (tasks, stop): (&mut Tasks, &CancellationToken),
+) -> Services {
     let Member {
         store: api,
         hub,
@@ -123,11 +128,14 @@ pub fn services<H: History, R: Rows>(config: &Config, member: Member<H, R>) -> S
         store: api.clone(),
         stop: leave.clone(),
     });
+    let (departed, clean_up) = Departed::new(kv.clone(), stop.clone());
+    tasks.spawn("departed", clean_up);
     let contests = Arc::new(Contests {
         kv: kv.clone(),
         leases: leases.clone(),
         hub: watched.clone(),
         replay: watches.replay(),
+        departed,
         stop: leave,
     });
     let cluster = ClusterService {

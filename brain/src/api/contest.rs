@@ -13,16 +13,18 @@ use super::kv::KvService;
 use super::lease::LeaseService;
 use super::status::Error;
 use crate::mvcc::Revision;
-use crate::mvcc::op::Op;
 use crate::pb::etcdserverpb as pb;
 use crate::pb::mvccpb::KeyValue;
 use crate::rows::Rows;
-use crate::sequencer::command::Request as Command;
 use crate::watch::{Entry, History, Hub, Inbox, KeyRange, Kinds, Replay, Step, Subscription};
 use pb::compare::{CompareResult, CompareTarget, TargetUnion};
 use pb::kv_server::Kv as _;
 use pb::lease_server::Lease as _;
 use pb::range_request::{SortOrder, SortTarget};
+
+pub use departed::Departed;
+
+mod departed;
 
 /// The time to live of leases that are granted to those who bring none, in seconds.
 const TTL: i64 = 60;
@@ -37,6 +39,8 @@ pub struct Contests<H, R: Rows> {
     pub hub: Hub,
     /// Where changes are read that were missed.
     pub replay: Arc<Replay<H>>,
+    /// Where those are named who went away while they waited.
+    pub departed: Departed,
     /// Ends what waits, so that clients leave.
     pub stop: CancellationToken,
 }
@@ -200,11 +204,12 @@ impl<H: History, R: Rows> Contests<H, R> {
         }
     }
 
-    /// Deletes a waiting key if whoever waits with it goes away.
-    pub(super) fn waiting(&self, clean_up: Op) -> Waiting<'_, H, R> {
+    /// Takes a part back if whoever waits with it goes away, unless it is another one by then.
+    pub(super) fn waiting(&self, part: &Part) -> Waiting<'_> {
+        let delete = vec![pb::request_op::Request::RequestDeleteRange(delete(part.key.clone()))];
         Waiting {
-            contests: self,
-            clean_up: Some(clean_up),
+            departed: &self.departed,
+            clean_up: Some(if_created(part.key.clone(), part.revision, delete, Vec::new())),
         }
     }
 
@@ -233,23 +238,23 @@ impl<H: History, R: Rows> Contests<H, R> {
     }
 }
 
-/// Somebody who waits. Dropped before [`Waiting::done`], it has the key deleted.
-pub(super) struct Waiting<'a, H: History, R: Rows> {
-    contests: &'a Contests<H, R>,
-    clean_up: Option<Op>,
+/// Somebody who waits. Dropped before [`Waiting::done`], it has the part taken back.
+pub(super) struct Waiting<'a> {
+    departed: &'a Departed,
+    clean_up: Option<pb::TxnRequest>,
 }
 
-impl<H: History, R: Rows> Waiting<'_, H, R> {
+impl Waiting<'_> {
     /// The wait is over.
     pub(super) fn done(mut self) {
         self.clean_up = None;
     }
 }
 
-impl<H: History, R: Rows> Drop for Waiting<'_, H, R> {
+impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if let Some(op) = self.clean_up.take() {
-            self.contests.kv.store.sequencer.leave(Command::Write(op), 64);
+        if let Some(txn) = self.clean_up.take() {
+            self.departed.leave(txn);
         }
     }
 }

@@ -9,10 +9,8 @@ use futures::Stream;
 use tonic::{Request, Response, Status};
 
 use super::contest::{Contests, Part, delete, first_of, found, if_created, key_of, point, prefix, put};
-use super::request;
 use super::response::key_value;
 use crate::mvcc::EventKind;
-use crate::mvcc::op::{Compare, CompareResult, CompareTarget, DeleteOp, Op, Span, TxnOp};
 use crate::pb::etcdserverpb::request_op::Request as Wire;
 use crate::pb::etcdserverpb::{ResponseHeader, TxnResponse};
 use crate::pb::mvccpb::KeyValue;
@@ -32,7 +30,7 @@ impl<H: History, R: Rows> pb::election_server::Election for ElectionService<H, R
         let lease = self.0.lease(lease).await?;
         let prefix = prefix(&name);
         let part = self.enter(key_of(&prefix, lease), value, lease).await?;
-        let waiting = self.0.waiting(resignation(&part));
+        let waiting = self.0.waiting(&part);
         self.0.turn(&prefix, &part).await?;
         waiting.done();
         let leader = pb::LeaderKey {
@@ -98,7 +96,7 @@ impl<H: History, R: Rows> ElectionService<H, R> {
         if let (false, Some(mine)) = (txn.succeeded, found(&txn, 0).first()) {
             part.revision = mine.create_revision;
             if mine.value != value {
-                let waiting = self.0.waiting(resignation(&part));
+                let waiting = self.0.waiting(&part);
                 self.replace(part.key.clone(), part.revision, value, lease).await?;
                 waiting.done();
             }
@@ -120,20 +118,6 @@ impl<H: History, R: Rows> ElectionService<H, R> {
 
 fn leader_missing() -> Status {
     Status::unknown("\"leader\" field must be provided")
-}
-
-/// Takes a part back, unless it is another one by now.
-fn resignation(part: &Part) -> Op {
-    let span = Span::key(request::own(&part.key));
-    Op::Txn(TxnOp {
-        compares: vec![Compare {
-            span: span.clone(),
-            target: CompareTarget::Create(part.revision),
-            result: CompareResult::Equal,
-        }],
-        success: vec![Op::Delete(DeleteOp { span, prev_kv: false })],
-        failure: Vec::new(),
-    })
 }
 
 /// The leader's value, and every later one of it; then the next leader's. Values may be left out where leaders change.

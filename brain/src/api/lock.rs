@@ -6,8 +6,6 @@ use bytes::Bytes;
 use tonic::{Request, Response, Status};
 
 use super::contest::{Contests, Part, first_of, found, if_created, key_of, point, prefix, put};
-use super::request;
-use crate::mvcc::op::{DeleteOp, Op, Span};
 use crate::pb::etcdserverpb::request_op::Request as Wire;
 use crate::pb::v3lockpb as pb;
 use crate::rows::Rows;
@@ -63,10 +61,7 @@ impl<H: History, R: Rows> LockService<H, R> {
         prefix: &Bytes,
         part: &Part,
     ) -> Result<Option<crate::pb::etcdserverpb::ResponseHeader>, Status> {
-        let waiting = self.0.waiting(Op::Delete(DeleteOp {
-            span: Span::key(request::own(&part.key)),
-            prev_kv: false,
-        }));
+        let waiting = self.0.waiting(part);
         self.0.turn(prefix, part).await?;
         let mine = self.0.range(point(part.key.clone())).await?;
         waiting.done();

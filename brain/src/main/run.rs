@@ -177,7 +177,7 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
         metrics,
         leave: life.leave.clone(),
     };
-    let services = member::services(config, member);
+    let services = member::services(config, member, (&mut life.tasks, &life.stop));
     let urls = match ports {
         Ports::Bound(server) => {
             let urls = server.bound()?;

@@ -142,18 +142,6 @@ impl Handle {
         (Self { writer }, Seat(seat))
     }
 
-    /// Has a request done for somebody who has gone. It is not when nobody writes just now, or the queue is full.
-    pub fn leave(&self, request: Request, size: usize) {
-        let command = Command::unasked(request, size);
-        let left = match &*self.writer.borrow() {
-            Writer::Sequencer(inbox, _) => inbox.try_send(command).is_ok(),
-            Writer::Nobody | Writer::Stopped => false,
-        };
-        if !left {
-            tracing::debug!("nobody cleans up");
-        }
-    }
-
     /// Has a request done. Once it is begun it is done even if the caller goes away; before that it is not done at all then.
     ///
     /// # Errors

@@ -55,21 +55,53 @@ fn bytes(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
 }
 
-/// Waits until two keys of a prefix are there: of one who holds, and one who waits.
-async fn both_wait(channel: &Channel, prefix: &str) {
+/// Waits until so many keys of a prefix are there: of one who holds, and those who wait.
+async fn until_there_are(count: i64, channel: &Channel, prefix: &str) {
     let range = pb::RangeRequest {
         key: bytes(prefix),
         range_end: bytes(&prefix.replace('/', "0")),
         ..pb::RangeRequest::default()
     };
     let mut kv = KvClient::new(channel.clone());
-    within(async { while kv.range(range.clone()).await.unwrap().into_inner().count < 2 {} }).await;
+    within(async { while kv.range(range.clone()).await.unwrap().into_inner().count != count {} }).await;
 }
 
 /// The next word of whoever leads an election.
 async fn observed(stream: &mut Streaming<election::LeaderResponse>) -> String {
     let seen = within(stream.message()).await.unwrap().expect("the stream goes on");
     String::from_utf8(seen.kv.unwrap().value.to_vec()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_stops_waiting_at_a_follower_leaves_nothing_behind() {
+    let _deadline = deadline();
+    let cluster = Cluster::start();
+    let follower = cluster.members.followers().await.unwrap()[0];
+    let channel = cluster.channel(follower).await;
+    let (first, second) = (cluster.lease(follower).await, cluster.lease(follower).await);
+    let request = |lease| lock::LockRequest {
+        name: bytes("lock"),
+        lease,
+    };
+    let campaign = |lease| election::CampaignRequest {
+        name: bytes("election"),
+        lease,
+        value: bytes("value"),
+    };
+    let (mut locks, mut elections) = (LockClient::new(channel.clone()), ElectionClient::new(channel.clone()));
+    within(locks.lock(request(first))).await.unwrap();
+    within(elections.campaign(campaign(first))).await.unwrap();
+    let mut waiting = JoinSet::new();
+    waiting.spawn(async move { drop(locks.lock(request(second)).await) });
+    waiting.spawn(async move { drop(elections.campaign(campaign(second)).await) });
+    for prefix in ["lock/", "election/"] {
+        until_there_are(2, &channel, prefix).await;
+    }
+    waiting.shutdown().await;
+    for prefix in ["lock/", "election/"] {
+        until_there_are(1, &channel, prefix).await;
+    }
+    cluster.members.stop().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,8 +138,8 @@ async fn locks_and_elections_through_followers_outlive_a_change_of_leader() {
     let mut campaigning = JoinSet::new();
     campaigning.spawn(async move { rival.campaign(campaign(second, "two")).await });
 
-    both_wait(&two, "lock/").await;
-    both_wait(&two, "election/").await;
+    until_there_are(2, &two, "lock/").await;
+    until_there_are(2, &two, "election/").await;
     cluster.members.kill(leader).unwrap();
     let proclaim = election::ProclaimRequest {
         leader: leads.clone(),
