@@ -3,6 +3,8 @@
 use std::process::Stdio;
 use std::time::Duration;
 
+use brain::pb::etcdserverpb as pb;
+use pb::kv_client::KvClient;
 use rand::RngExt as _;
 use tikv_stand_in::StandIn;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -199,6 +201,16 @@ impl Member {
     }
 
     /// A new connection.
+    /// Leaves everything in rows, out of memory, and history from that revision on.
+    pub(crate) async fn compact(&self, revision: i64) {
+        let request = pb::CompactionRequest {
+            revision,
+            physical: true,
+        };
+        let mut kv = KvClient::new(self.connect().await);
+        kv.compact(request).await.unwrap();
+    }
+
     pub(crate) async fn connect(&self) -> Channel {
         Endpoint::new(self.url.clone()).unwrap().connect().await.unwrap()
     }

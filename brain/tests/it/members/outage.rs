@@ -270,12 +270,7 @@ async fn a_quota_raises_the_alarm_before_tikv_is_full_and_deletes_and_compaction
         .header
         .unwrap()
         .revision;
-    kv.compact(pb::CompactionRequest {
-        revision,
-        physical: true,
-    })
-    .await
-    .unwrap();
+    member.compact(revision).await;
     disarm(&mut maintenance).await;
     kv.put(put("small", 1)).await.unwrap();
     member.stop().await;

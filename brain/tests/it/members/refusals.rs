@@ -31,19 +31,9 @@ async fn compacted() -> Site {
     let site = Site::new(1).await;
     let member = site.lone().await;
     put(&member, 20).await;
-    compact(&member, 3).await;
+    member.compact(3).await;
     member.stop().await;
     site
-}
-
-/// Leaves everything in rows, out of memory, and history from that revision on.
-async fn compact(member: &Member, revision: i64) {
-    let request = pb::CompactionRequest {
-        revision,
-        physical: true,
-    };
-    let mut kv = KvClient::new(member.connect().await);
-    kv.compact(request).await.unwrap();
 }
 
 async fn put(member: &Member, times: usize) {
@@ -219,7 +209,7 @@ async fn rows_that_are_damaged_under_a_running_member_stop_its_service() {
     let site = Site::new(1).await;
     let member = site.lone().await;
     put(&member, 5).await;
-    compact(&member, 5).await;
+    member.compact(5).await;
     let mut kv = KvClient::new(member.connect().await);
     let key = Site::key(b'r', b"");
     let objects: Vec<Bytes> = site
