@@ -164,7 +164,12 @@ impl Ring {
             let Some(oldest) = self.entries.front().map(|entry| entry.revision()) else {
                 break;
             };
-            let end = self.entries.partition_point(|entry| entry.revision() == oldest);
+            // Few, at the front: a search would touch entries all over the ring.
+            let end = self
+                .entries
+                .iter()
+                .take_while(|entry| entry.revision() == oldest)
+                .count();
             self.bytes -= self.entries.range(..end).map(|entry| entry.weight()).sum::<usize>();
             self.first += end as u64;
             evicted.extend(self.entries.drain(..end));
