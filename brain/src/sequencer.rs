@@ -32,9 +32,13 @@ use crate::state::{NOSPACE, State};
 use batch::{Batch, Builder};
 use command::Command;
 
+use options::FILLED;
+pub use options::Options;
+
 pub mod command;
 
 mod batch;
+mod options;
 mod upkeep;
 
 /// How often leases are looked at, as etcd does.
@@ -42,25 +46,6 @@ const TICK: Duration = Duration::from_millis(500);
 
 /// Bytes of requests after which space is looked at again; a tick does, too.
 const CHECK_SPACE_EVERY: usize = 1 << 20;
-
-/// Bounds of the write path.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// This member's id.
-    pub member: u64,
-    /// Records under way at once.
-    pub in_flight: usize,
-    /// Requests in a batch at most.
-    pub batch_requests: usize,
-    /// Bytes of requests in a batch at most, the first request excepted.
-    pub batch_bytes: usize,
-    /// Bytes of recent versions after which they are flushed to rows.
-    pub flush_bytes: usize,
-    /// The longest that something stays unflushed.
-    pub flush_interval: Duration,
-    /// Bytes of recent versions at which writers wait for the flush.
-    pub recent_bytes: usize,
-}
 
 /// Rows are not written any more. The flush knows why.
 #[derive(Debug, thiserror::Error)]
@@ -193,18 +178,34 @@ where
                     self.commands.close();
                     stopping = true;
                 }
-                Some(command) = self.commands.recv(), if self.may_take() => {
-                    self.own.push_back(command);
-                    self.take().await?;
-                }
+                Some(command) = self.commands.recv(), if self.may_collect() => self.collect(command),
             }
         }
     }
 
     /// Another batch may be evaluated.
     fn may_take(&self) -> bool {
-        self.under_way.len() < self.options.in_flight
-            && (self.replica.sealed().next().is_none() || self.replica.recent_bytes() < self.options.recent_bytes)
+        let queued = self.own.len() + self.commands.len();
+        self.options.is_room(self.under_way.len(), queued) && self.may_remember()
+    }
+
+    /// Requests may be collected for another batch, if they are not many yet.
+    fn may_collect(&self) -> bool {
+        self.own.len() < FILLED && self.options.is_room(self.under_way.len(), FILLED) && self.may_remember()
+    }
+
+    /// Takes over a request and those that came with it, for a batch as soon as there is room for it.
+    fn collect(&mut self, command: Command) {
+        self.own.push_back(command);
+        while self.own.len() < FILLED
+            && let Ok(command) = self.commands.try_recv()
+        {
+            self.own.push_back(command);
+        }
+    }
+
+    fn may_remember(&self) -> bool {
+        self.replica.sealed().next().is_none() || self.replica.recent_bytes() < self.options.recent_bytes
     }
 
     /// Evaluates what is queued and sends it on its way.

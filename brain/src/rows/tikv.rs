@@ -49,7 +49,7 @@ const WRITE: Limits = Limits {
 
 /// How many transactions of a `spread` are under way at once: a commit takes a few round trips, which need not be waited for
 /// one after the other.
-const LANES: u8 = 6;
+const LANES: u8 = 16;
 
 /// The longest value of a row, in bytes: TiKV takes raft entries of 8 MiB.
 const MAX_VALUE_LEN: usize = (8 << 20) - (64 << 10);
@@ -153,10 +153,11 @@ impl Rows for TikvRows {
     }
 
     fn step(&self) -> Step {
-        // The client sends all keys of a transaction along with each piece of 16 KiB.
+        // What fits into one piece that the client sends, and lies in one region, is committed in one phase. Of what does not,
+        // all of it is copied for each piece, and all keys are sent along.
         Step {
-            rows: 256,
-            bytes: 256 << 10,
+            rows: 128,
+            bytes: 12 << 10,
             at_once: LANES.into(),
         }
     }

@@ -179,12 +179,9 @@ async fn write_once(
     changes: &[Mutation],
     begun: &AtomicU64,
 ) -> Result<Option<Option<Bytes>>, ClientError> {
-    let options = if changes.is_empty() {
-        options().try_one_pc()
-    } else {
-        options()
-    };
-    let mut txn: Transaction = client.begin_with_options(options).await?;
+    // In one phase if it is one piece in one region, else the client goes on in two. As in a swap, the read makes whatever
+    // changes the fence or a lane later conflict with this one.
+    let mut txn: Transaction = client.begin_with_options(options().try_one_pc()).await?;
     let found = txn.get(behind.fence.to_vec()).await?.map(Bytes::from);
     if found.as_ref() != behind.expected {
         return Ok(Some(found));

@@ -232,6 +232,12 @@ async fn a_lock_that_a_dead_writer_leaves_late_does_not_stop_readers() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deposed_writer_that_has_looked_at_the_fence_spreads_nothing() {
+    for one_phase in [false, true] {
+        a_late_transaction_fails(one_phase).await;
+    }
+}
+
+async fn a_late_transaction_fails(one_phase: bool) {
     let here = on_stand_in(|_| {}).await;
     let keys = here.tikv.keys();
     let old = TikvRows::new(here.tikv.clone());
@@ -239,6 +245,7 @@ async fn a_deposed_writer_that_has_looked_at_the_fence_spreads_nothing() {
     // What `spread` does, as far as its commit.
     let client = tikv_client::TransactionClient::new(vec![here.stand_in().pd()]);
     let options = tikv_client::TransactionOptions::new_optimistic().drop_check(tikv_client::CheckLevel::None);
+    let options = if one_phase { options.try_one_pc() } else { options };
     let mut late = client.await.unwrap().begin_with_options(options).await.unwrap();
     let found = late.get(keys.fence().to_vec()).await.unwrap();
     assert_eq!(found.as_deref(), Some(fence(0).as_ref()));
@@ -249,4 +256,27 @@ async fn a_deposed_writer_that_has_looked_at_the_fence_spreads_nothing() {
     successor.apply(Some(fence(0)), fence(1), vec![]).await.unwrap();
     assert!(late.commit().await.is_err(), "a late transaction was committed");
     check(&successor, "0").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn steps_in_one_region_are_committed_in_one_phase() {
+    let here = on_stand_in(|_| {}).await;
+    let rows = TikvRows::new(here.tikv.clone());
+    rows.apply(None, fence(0), vec![]).await.unwrap();
+    let most = rows.step();
+    let (mut steps, mut step, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for change in many("v") {
+        bytes += change.len();
+        step.push(change);
+        if bytes >= most.bytes || step.len() >= most.rows {
+            steps.push(std::mem::take(&mut step));
+            bytes = 0;
+        }
+    }
+    here.stand_in().reset_requests();
+    let count = steps.len() as u64;
+    rows.spread(fence(0), steps).await.unwrap();
+    let asked = here.stand_in().requests();
+    assert_eq!(asked.get(&Rpc::Prewrite), Some(&count), "{asked:?}");
+    assert_eq!(asked.get(&Rpc::Commit), None, "{asked:?}");
 }
