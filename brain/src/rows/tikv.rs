@@ -41,11 +41,15 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
-/// A change may be large: it is sent in many pieces.
-const WRITE: Limits = Limits {
-    attempt: Duration::from_secs(30),
-    total: Duration::from_secs(60),
-};
+/// How long one attempt of a change may take that is small: a client that is stuck is given up soon, for whoever begins to lead
+/// waits for its first one.
+const WRITE: Duration = Duration::from_secs(4);
+
+/// A large change is sent in many pieces: so many bytes may take a second more.
+const BYTES_PER_SECOND: usize = 256 << 10;
+
+/// How often a change that hangs is begun.
+const ATTEMPTS: u32 = 3;
 
 /// How many transactions of a `spread` are under way at once: a commit takes a few round trips, which need not be waited for
 /// one after the other.
@@ -183,7 +187,13 @@ impl Shared {
     }
 
     async fn write(&self, behind: Behind<'_>, mutations: &[Mutation]) -> Result<(), RowsError> {
-        match self.tikv.write(behind, mutations, WRITE).await {
+        let bytes: usize = mutations.iter().map(Mutation::len).sum();
+        let attempt = WRITE + Duration::from_secs((bytes / BYTES_PER_SECOND) as u64);
+        let limits = Limits {
+            attempt,
+            total: ATTEMPTS * attempt,
+        };
+        match self.tikv.write(behind, mutations, limits).await {
             Ok(Written::Done) => Ok(()),
             Ok(Written::Other(found)) => Err(RowsError::Fenced(found)),
             Err(Error::Full(error)) => Err(RowsError::Full(error)),

@@ -18,6 +18,16 @@ pub(crate) enum Mutation {
     Delete(Bytes),
 }
 
+impl Mutation {
+    /// Bytes of key and value.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Mutation::Put(key, value) => key.len() + value.len(),
+            Mutation::Delete(key) => key.len(),
+        }
+    }
+}
+
 /// What a fenced write compares and sets.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Behind<'a> {
