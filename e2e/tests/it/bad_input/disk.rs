@@ -36,9 +36,10 @@ pub(super) fn run(command: &mut Command) {
 
 const NO_SPACE: &str = "etcdserver: mvcc: database space exceeded";
 
-/// Will say so.
+/// Will say so, and fjall's own threads may when they happen to write.
 fn full(server: Server) -> Server {
-    server.provoked("no space left")
+    let server = server.provoked("no space left").provoked("No space left on device");
+    server.provoked("rows are not complete")
 }
 
 /// Writes until it is refused; the number of what was acknowledged.
