@@ -296,6 +296,17 @@ impl Members {
         Ok(self.running().into_iter().filter(|member| *member != leader).collect())
     }
 
+    /// Where the keys of a kind begin in TiKV: `f` is the fence and its lanes, `r` the rows, `w` the slots.
+    ///
+    /// # Errors
+    ///
+    /// These are no brains on TiKV.
+    pub fn first_key(&self, kind: u8) -> anyhow::Result<Vec<u8>> {
+        let prefix = |flag: &String| flag.strip_prefix("--tikv-key-prefix=").map(str::to_owned);
+        let prefix = self.flags.iter().find_map(prefix).context("these store in no TiKV")?;
+        Ok([&[u8::try_from(prefix.len())?], prefix.as_bytes(), &[kind]].concat())
+    }
+
     fn seat(&self, member: usize) -> anyhow::Result<&Seat> {
         self.seats
             .get(member)
