@@ -1,7 +1,10 @@
 //! A TiKV for tests: the stand-in, or a real cluster that `TIKV_PD` names. Each store has a prefix of its own.
 
+use std::time::Duration;
+
 use tikv_stand_in::StandIn;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Options, Tikv};
@@ -50,6 +53,15 @@ pub(crate) async fn on(setup: tikv_stand_in::Options, change: impl FnOnce(&mut O
     let mut options = Options::new(vec![stand_in.pd()], prefix());
     change(&mut options);
     connect(options, Some(stand_in)).await
+}
+
+/// Waits until something is so. What a stand-in has seen tells nobody by itself, so it is looked at again and again.
+pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// A prefix that nobody else uses.

@@ -44,9 +44,7 @@ async fn a_swap_whose_replies_are_lost_is_decided() {
         } else {
             // It can have no effect, so it is tried until it has.
             let (swap, ()) = tokio::join!(swapped, async {
-                while faults.happened(id).unwrap() < 15 {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
+                testing::until("it is tried again", || faults.happened(id).unwrap() >= 15).await;
                 faults.clear();
             });
             assert!(matches!(swap, Swap::Won), "{swap:?}");
@@ -194,14 +192,8 @@ async fn certificates_are_read_again_when_they_change() {
         assert_eq!(kept.get().await.unwrap(), Some(Bytes::from("before")));
     }
     bring(ca.client("two"));
-    let begun = Instant::now();
-    while asked() < 2 * here.tikv.shared.options.connections as u64 {
-        assert!(
-            begun.elapsed() < Duration::from_secs(20),
-            "the new certificate is not used"
-        );
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let enough = 2 * here.tikv.shared.options.connections as u64;
+    testing::until("the new certificate is used", || asked() >= enough).await;
     comes_back(&cell).await;
 }
 
@@ -275,11 +267,7 @@ async fn the_owner_of_garbage_moves_the_safe_point_and_others_do_not() {
             }
         })
         .await;
-        let begun = Instant::now();
-        while owner && here.stand_in().safe_point() == 0 {
-            assert!(begun.elapsed() < Duration::from_secs(20));
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        testing::until("the safe point moves", || !owner || here.stand_in().safe_point() > 0).await;
         let now = here.tikv.timestamp().await.unwrap();
         let behind = now.millis() - Ts(here.stand_in().safe_point()).millis();
         let expected = if owner {

@@ -230,6 +230,7 @@ async fn the_follower_takes_what_changed() {
     let stop = CancellationToken::new();
     let follower = Arc::clone(&tls).follow(RELOAD_INTERVAL, metrics.clone(), stop.clone());
     let before = tls.config(ClientAuth::AsConfigured);
+    // What the follower did is in its metrics alone: they are looked at as often as it looks at the files.
     let watcher = async {
         fs::write(dir.path().join("tls.key"), "garbage").unwrap();
         while metrics.reloads.with_label_values(&["failure"]).get() == 0 {

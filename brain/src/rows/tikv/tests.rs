@@ -102,9 +102,10 @@ async fn a_writer_that_vanished_in_the_middle_leaves_nothing_in_the_way() {
                 .apply(Some(fence(0)), fence(1), many("killed"))
                 .await
         });
-        while faults.happened(id) == Some(0) || here.stand_in().sizes().locks == 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        testing::until("a change stands half-way", || {
+            faults.happened(id) != Some(0) && here.stand_in().sizes().locks > 0
+        })
+        .await;
         killed.shutdown_background();
         faults.clear();
         let begun = Instant::now();

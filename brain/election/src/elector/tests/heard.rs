@@ -21,7 +21,7 @@ async fn heard(lock: &MemoryLock, telling: &mut JoinSet<()>) -> [(Candidate, Run
     let b = start(lock, "b", &mut running_b);
     follows(&b, "a").await;
     tell(&a, &b, telling);
-    sleep(LEASE).await;
+    pass(LEASE).await;
     [(a, running_a), (b, running_b)]
 }
 
@@ -44,7 +44,7 @@ async fn a_leader_that_went_silent_is_followed_a_lease_after_its_last_word() {
     let (lock, mut telling) = (quiet(), JoinSet::new());
     let [(a, running_a), (b, _running_b)] = heard(&lock, &mut telling).await;
     a.handle.renewals().changed().await.unwrap();
-    sleep(TICK).await;
+    pass(TICK).await;
     let last = Instant::now();
     drop(running_a);
     leads(&b).await;
