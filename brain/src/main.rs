@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use brain::flags::Storage;
 use brain::process;
 
+use crate::run::Life;
+
 #[path = "main/embedded.rs"]
 mod embedded;
 #[path = "main/engine.rs"]
@@ -20,10 +22,11 @@ mod tikv;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    process::run(|config| async move {
+    process::run(|config, signals| async move {
+        let life = Life::begin(signals);
         match &config.storage {
-            Storage::Embedded => embedded::run(&config).await,
-            Storage::Tikv(options) => Box::pin(tikv::run(&config, options.clone())).await,
+            Storage::Embedded => embedded::run(&config, life).await,
+            Storage::Tikv(options) => Box::pin(tikv::run(&config, options.clone(), life)).await,
         }
     })
 }

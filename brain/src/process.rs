@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -23,7 +23,7 @@ const LAST_WORK: Duration = Duration::from_secs(5);
 
 /// Reads the command line, sets up logs, and runs the server to its end.
 #[must_use]
-pub fn run<F>(server: impl FnOnce(Config) -> F) -> ExitCode
+pub fn run<F>(server: impl FnOnce(Config, Signals) -> F) -> ExitCode
 where
     F: Future<Output = anyhow::Result<()>>,
 {
@@ -46,11 +46,17 @@ fn fail(code: u8, error: &dyn std::fmt::Display) -> ExitCode {
     writeln!(io::stderr(), "kubebrain: {line}").map_or(ExitCode::from(code), |()| ExitCode::from(code))
 }
 
-fn serve<F>(config: Config, warnings: Vec<String>, server: impl FnOnce(Config) -> F) -> anyhow::Result<()>
+fn serve<F>(config: Config, warnings: Vec<String>, server: impl FnOnce(Config, Signals) -> F) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<()>>,
 {
     telemetry::init(&config.log)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start threads")?;
+    // Before the first word: who reads it may count on an orderly end.
+    let signals = runtime.block_on(async { Signals::listen() })?;
     info!(
         etcd = crate::version::ETCD,
         version = crate::version::KUBEBRAIN,
@@ -60,36 +66,43 @@ where
     for warning in warnings {
         warn!("{warning}");
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start threads")?;
-    let outcome = runtime.block_on(server(config));
+    let outcome = runtime.block_on(server(config, signals));
     runtime.shutdown_timeout(LAST_WORK);
     outcome
 }
 
-/// Starts the task that cancels `leave` on SIGTERM or SIGINT. It ends with `stop`.
-///
-/// # Errors
-/// Signals cannot be listened to.
-pub fn follow_signals(leave: &CancellationToken, stop: &CancellationToken, tasks: &mut Tasks) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("listen to SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listen to SIGINT")?;
-    let (leave, stop) = (leave.clone(), stop.clone());
-    tasks.spawn("signals", async move {
-        let name = tokio::select! {
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
-            () = stop.cancelled() => return Ok(()),
-        };
-        info!(signal = name, "stopping");
-        notify("STOPPING=1");
-        leave.cancel();
-        stop.cancelled().await;
-        Ok(())
-    });
-    Ok(())
+/// SIGTERM and SIGINT, heard from the process's first moments on: what came before somebody follows is kept. The first
+/// process of a container would never hear of a signal that came before anybody listened.
+#[derive(Debug)]
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> anyhow::Result<Signals> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate()).context("listen to SIGTERM")?,
+            interrupt: signal(SignalKind::interrupt()).context("listen to SIGINT")?,
+        })
+    }
+
+    /// Starts the task that cancels `leave` on the first of them. It ends with `stop`.
+    pub fn follow(mut self, leave: &CancellationToken, stop: &CancellationToken, tasks: &mut Tasks) {
+        let (leave, stop) = (leave.clone(), stop.clone());
+        tasks.spawn("signals", async move {
+            let name = tokio::select! {
+                _ = self.terminate.recv() => "SIGTERM",
+                _ = self.interrupt.recv() => "SIGINT",
+                () = stop.cancelled() => return Ok(()),
+            };
+            info!(signal = name, "stopping");
+            notify("STOPPING=1");
+            leave.cancel();
+            stop.cancelled().await;
+            Ok(())
+        });
+    }
 }
 
 /// Tells the logs, and the service manager if there is one, that clients are served.

@@ -20,7 +20,7 @@ use crate::engine::{Engine, Ids, quota};
 use crate::run::{Life, Ports, serve};
 
 /// A member whose store is a directory of its own: nobody else can lead.
-pub(crate) async fn run(config: &Config) -> anyhow::Result<()> {
+pub(crate) async fn run(config: &Config, life: Life) -> anyhow::Result<()> {
     let server = Server::bind(config)?;
     let dir = DataDir::open(&config.data_dir, || Identity {
         format: brain::data_dir::FORMAT,
@@ -45,7 +45,7 @@ pub(crate) async fn run(config: &Config) -> anyhow::Result<()> {
         members: Members::new([member::describe(config, ids.member)]),
         peers: None,
     };
-    serve(config, Ports::Bound(Box::new(server)), engine, metrics, Life::begin()?).await
+    serve(config, Ports::Bound(Box::new(server)), engine, metrics, life).await
 }
 
 /// Opens log and rows.

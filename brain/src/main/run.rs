@@ -25,7 +25,7 @@ use brain::member::waiting::Waiting;
 use brain::member::{self, Member, Renewals, namesake};
 use brain::metrics::Metrics;
 use brain::mvcc::auto_compact::{self, Retention};
-use brain::process;
+use brain::process::{self, Signals};
 use brain::rows::Rows;
 use brain::said::Said;
 use brain::sequencer::{Options as SequencerOptions, Space};
@@ -54,11 +54,11 @@ pub(crate) struct Life {
 
 impl Life {
     /// From now on signals end it.
-    pub(crate) fn begin() -> anyhow::Result<Life> {
+    pub(crate) fn begin(signals: Signals) -> Life {
         let stop = CancellationToken::new();
         let (leave, mut tasks) = (stop.child_token(), Tasks::new(stop.clone()));
-        process::follow_signals(&leave, &stop, &mut tasks)?;
-        Ok(Life { tasks, leave, stop })
+        signals.follow(&leave, &stop, &mut tasks);
+        Life { tasks, leave, stop }
     }
 
     /// Serves on these ports.
@@ -114,15 +114,17 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
         )
         .await
     };
-    let opened = match &ports {
-        Ports::Bound(_) => open().await?,
-        Ports::Answered { waiting, .. } => tokio::select! {
-            biased;
-            () = life.leave.cancelled() => return life.end().await,
-            opened = patience::outlast(waiting, open) => opened?,
-        },
+    let opening = async {
+        match &ports {
+            Ports::Bound(_) => open().await,
+            Ports::Answered { waiting, .. } => patience::outlast(waiting, open).await,
+        }
     };
-    let (running, leader) = opened;
+    let (running, leader) = tokio::select! {
+        biased;
+        () = life.leave.cancelled() => return life.end().await,
+        opened = opening => opened?,
+    };
     if let Ports::Answered { waiting, .. } = &ports {
         waiting.because("there is no leader yet".to_owned());
     }

@@ -24,7 +24,7 @@ use crate::patience;
 use crate::run::{Life, Ports, serve};
 
 /// One of many members whose store is a TiKV cluster.
-pub(crate) async fn run(config: &Config, options: TikvOptions) -> anyhow::Result<()> {
+pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Life) -> anyhow::Result<()> {
     let server = Server::bind(config)?;
     let urls = server.bound()?;
     let peer_server = Server::bind_peers(config)?;
@@ -38,7 +38,6 @@ pub(crate) async fn run(config: &Config, options: TikvOptions) -> anyhow::Result
         (config.peer_tls.clone(), config.tls_policy.clone()),
         config.initial_cluster_token.clone(),
     );
-    let mut life = Life::begin()?;
     let waiting = Waiting::new("TiKV is being connected to");
     let open = life.open(server, waiting.services(metrics.clone()));
     let applicant = Applicant::new(config);

@@ -1,6 +1,7 @@
 //! The brains: started, killed, stopped, asked.
 
 use std::fs::{File, OpenOptions};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -37,6 +38,8 @@ pub(crate) struct Members {
     flags: Vec<String>,
     logs: PathBuf,
     all: Vec<Option<Child>>,
+    /// Bytes of each one's log when it was started last.
+    said: Vec<u64>,
     channels: Vec<Channel>,
 }
 
@@ -109,6 +112,7 @@ impl Members {
             flags,
             logs: logs.to_owned(),
             all: (0..count).map(|_| None).collect(),
+            said: vec![0; count],
             channels: (0..count).map(channel).collect::<anyhow::Result<_>>()?,
         })
     }
@@ -145,6 +149,7 @@ impl Members {
             .append(true)
             .open(&log)
             .with_context(|| format!("open {}", log.display()))?;
+        self.said[member] = log.metadata()?.len();
         let mut command = Network::enter(member, &self.program.path);
         let client = format!("http://{}:{CLIENT_PORT}", address(member));
         let peer = |member| format!("http://{}:{PEER_PORT}", address(member));
@@ -200,7 +205,7 @@ impl Members {
     ///
     /// # Errors
     ///
-    /// It does not end with 0, or not at all.
+    /// It does not end with 0, or not at all. One that has not said its first word yet may end as any program does.
     pub(crate) async fn terminate(&mut self, member: usize) -> anyhow::Result<bool> {
         self.check(member)?;
         self.signal(member, Signal::TERM)?;
@@ -211,6 +216,9 @@ impl Members {
         loop {
             match child.try_wait()? {
                 Some(status) if status.success() => return Ok(true),
+                Some(status) if status.signal() == Some(Signal::TERM.as_raw()) && !self.has_said(member)? => {
+                    return Ok(true);
+                }
                 Some(status) => bail!("member {member} ended with {status} on SIGTERM"),
                 None if Instant::now() > deadline => {
                     self.all[member] = Some(child);
@@ -219,6 +227,11 @@ impl Members {
                 None => tokio::time::sleep(POLL).await,
             }
         }
+    }
+
+    /// Whether its log has grown since it was started.
+    fn has_said(&self, member: usize) -> anyhow::Result<bool> {
+        Ok(std::fs::metadata(self.log(member))?.len() > self.said[member])
     }
 
     /// Fails if it has ended by itself.
