@@ -34,12 +34,14 @@ use crate::state::State;
 use crate::tasks::Tasks;
 use crate::watch::{History, Hub};
 use leadership::Move;
-use peer::{Followers, PeerService};
+use followers::Followers;
+use peer::PeerService;
 
 pub mod circle;
 pub mod contact;
 pub mod discovery;
 pub mod follow;
+pub mod followers;
 pub mod leadership;
 pub mod lock;
 pub mod namesake;

@@ -19,7 +19,7 @@ use brain::member::contact::{self, Contact};
 use brain::member::follow::Follower;
 use brain::member::leadership::{self, Cluster, Move, Office};
 use brain::member::lock::AnyLock;
-use brain::member::peer::Followers;
+use brain::member::followers::Followers;
 use brain::member::peers::name_of;
 use brain::member::waiting::Waiting;
 use brain::member::{self, Member, Renewals, namesake};

@@ -13,7 +13,7 @@ use tracing::{debug, warn};
 use super::circle::{Circle, Circular};
 use super::contact::Contact;
 use super::follow::{Follower, is_damage};
-use super::peer::Followers;
+use super::followers::Followers;
 use super::peers::{Peers, is_refusal, name_of};
 use crate::api::elsewhere::{Right, Role};
 use crate::api::status::Error;
@@ -31,6 +31,9 @@ const REDIAL: Duration = Duration::from_millis(100);
 
 /// Longer than any election: a leader that cannot be followed for so long is a matter for a human.
 const STUCK: Duration = Duration::from_secs(60);
+
+/// How long a member that is to lead may take until it follows: after a change of leader nobody does yet.
+const ARRIVAL: Duration = Duration::from_secs(2);
 
 /// Somebody asks that another member leads.
 #[derive(Debug)]
@@ -175,6 +178,7 @@ impl Office {
         let movable = tokio::time::sleep(haunted);
         tokio::pin!(movable);
         let mut may_move = false;
+        let mut awaited: Option<(Move, Instant)> = None;
         let claim = Claim {
             lock: (self.lock)(),
             seen: term.predecessor.ended(),
@@ -211,12 +215,16 @@ impl Office {
                 }
                 found = &mut circular => return Err(found.into()),
                 () = &mut movable, if !may_move => may_move = true,
-                Some(asked) = self.moves.recv(), if may_move && !drain.is_cancelled() => {
-                    if self.target(asked.target).is_some() {
+                Some(asked) = self.moves.recv(), if may_move && awaited.is_none() && !drain.is_cancelled() => {
+                    awaited = Some((asked, Instant::now() + ARRIVAL));
+                }
+                follows = arrival(self.cluster.as_ref(), awaited.as_ref()), if !drain.is_cancelled() => {
+                    let asked = awaited.take().map(|(asked, _)| asked);
+                    if follows {
                         self.roles.send_replace(Role::Leaving);
                         drain.cancel();
-                        moving = Some(asked);
-                    } else {
+                        moving = asked;
+                    } else if let Some(asked) = asked {
                         refuse(asked, Error::BadLeaderTransferee);
                     }
                 }
@@ -232,7 +240,7 @@ impl Office {
         if how == Ended::Lost && overtaken {
             how = Ended::Deposed;
         }
-        if let Some(asked) = moving {
+        for asked in moving.into_iter().chain(awaited.map(|(asked, _)| asked)) {
             refuse(asked, Error::TimeoutDueToLeaderFail);
         }
         self.roles.send_replace(Role::Nobody);
@@ -241,11 +249,7 @@ impl Office {
 
     /// Names another leader, if anybody follows who can be one.
     async fn hand_over(&self, target: Option<u64>) -> Result<(), Error> {
-        let chosen = match target {
-            Some(target) => self.target(target),
-            None => self.cluster.as_ref().and_then(|cluster| cluster.followers.list().pop()),
-        };
-        let Some((_, identity)) = chosen else {
+        let Some(identity) = self.cluster.as_ref().and_then(|cluster| cluster.followers.identity(target)) else {
             return Err(Error::BadLeaderTransferee);
         };
         match self.election.hand_over(&identity).await {
@@ -260,12 +264,19 @@ impl Office {
             }
         }
     }
+}
 
-    /// A follower that can lead.
-    fn target(&self, id: u64) -> Option<(u64, String)> {
-        let followers = self.cluster.as_ref()?.followers.list();
-        followers.into_iter().find(|(follower, _)| *follower == id)
-    }
+/// Waits until whoever is to lead follows, and answers whether it does before the time is up. A stranger never will.
+async fn arrival(cluster: Option<&Cluster>, awaited: Option<&(Move, Instant)>) -> bool {
+    let Some((asked, until)) = awaited else {
+        return std::future::pending().await;
+    };
+    let Some(cluster) = cluster else { return false };
+    let is_member = cluster.follower.members.watch().borrow().contains_key(&asked.target);
+    is_member
+        && tokio::time::timeout_at(*until, cluster.followers.follows(asked.target))
+            .await
+            .is_ok()
 }
 
 /// Ends when the Lease that is competed for is found in the store, once everything that was stored before is known.

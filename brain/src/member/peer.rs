@@ -1,8 +1,7 @@
 //! The service `peerpb.Peer`: what a leader tells its followers.
 
-use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_stream::try_stream;
 use futures::Stream;
@@ -16,6 +15,7 @@ use crate::api::response;
 use crate::api::status::Error;
 use crate::feed::{Feed, News, Shown};
 use crate::member::Renewals;
+use crate::member::followers::Followers;
 use crate::pb::etcdserverpb::Member;
 use crate::pb::peerpb as pb;
 use crate::rows::Rows;
@@ -42,44 +42,6 @@ pub struct PeerService<R: Rows> {
     pub said: Said,
     /// Ends streams.
     pub stop: CancellationToken,
-}
-
-/// Who follows now, by member id.
-#[derive(Debug, Clone, Default)]
-pub struct Followers(Arc<Mutex<BTreeMap<u64, (String, u64)>>>);
-
-impl Followers {
-    /// Ids, and identities in the election.
-    #[must_use]
-    pub fn list(&self) -> Vec<(u64, String)> {
-        let followers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        followers
-            .iter()
-            .map(|(id, (identity, _))| (*id, identity.clone()))
-            .collect()
-    }
-
-    fn enter(&self, id: u64, identity: String) -> Entered {
-        let mut followers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = followers.entry(id).or_default();
-        *entry = (identity, entry.1 + 1);
-        Entered(self.clone(), id)
-    }
-}
-
-/// A follower's place, until its stream ends.
-struct Entered(Followers, u64);
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        let mut followers = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, streams)) = followers.get_mut(&self.1) {
-            *streams -= 1;
-            if *streams == 0 {
-                followers.remove(&self.1);
-            }
-        }
-    }
 }
 
 #[tonic::async_trait]
