@@ -33,8 +33,8 @@ use crate::serve::Services;
 use crate::state::State;
 use crate::tasks::Tasks;
 use crate::watch::{History, Hub};
-use leadership::Move;
 use followers::Followers;
+use leadership::Move;
 use peer::PeerService;
 
 pub mod circle;

@@ -8,7 +8,7 @@ use anyhow::Context;
 
 use crate::feed::Feed;
 use crate::leader::Leader;
-use crate::log::{Log, Slot};
+use crate::log::Log;
 use crate::metrics::Metrics;
 use crate::mvcc::history::LogHistory;
 use crate::replica::{OpenError, Replica, Tail};
@@ -80,13 +80,16 @@ pub async fn open<L: Log, R: Rows, Q: Space + Clone>(
     Ok((store, leader))
 }
 
-/// Rows, and the log's tail as far as it is surely committed.
+/// Chunks of the log's tail that are read before anybody leads or follows: more than one member alone leaves there.
+const TAIL: usize = 64;
+
+/// Rows, and the log's tail as far as it is surely committed; not all of it, where others write faster than this reads.
 async fn load<L: Log, R: Rows>(log: &L, rows: &R) -> Result<Replica<R>, OpenError> {
     loop {
         let attempt = async {
             let mut replica = Replica::load(log, rows).await?;
             Tail::new(log.clone(), &replica)
-                .catch_up(&mut replica, Slot::FIRST)
+                .catch_up(&mut replica, None, TAIL)
                 .await?;
             Ok(replica)
         };

@@ -10,8 +10,8 @@ use super::walk::Walk;
 use super::window::{LookBack, Window};
 use super::{Log, LogError, Slot};
 
-/// How much a reader takes from the log at once, in bytes.
-const CHUNK: usize = 1 << 20;
+/// How much a reader takes from the log at once, in bytes: enough to be faster than who writes.
+const CHUNK: usize = 4 << 20;
 
 /// Walks the log from a slot that begins an item.
 #[derive(Debug)]
@@ -93,6 +93,11 @@ impl<L: Log> Reader<L> {
     /// [`LogError::Corrupt`] when it cannot stand there.
     pub fn accept(&mut self, slot: Slot, bytes: Bytes) -> Result<Option<Item>, LogError> {
         self.walk.accept(slot, Frame::decode(slot, bytes)?)
+    }
+
+    /// Whether it was read already what may come next.
+    pub fn has_more(&self) -> bool {
+        !self.ahead.is_empty()
     }
 
     /// The record of the next slot, if it is taken.

@@ -28,7 +28,7 @@ mod tests;
 const MAX_RECORD_LEN: usize = (8 << 20) - (64 << 10);
 
 /// What one request is meant to bring, in bytes, and the slots it asks for at most. TiKV answers 10 MiB at most.
-const CHUNK: usize = 2 << 20;
+const CHUNK: usize = 4 << 20;
 const CHUNK_SLOTS: u32 = 512;
 
 /// Slots behind the last one that was seen within which the end of the log is expected.

@@ -17,9 +17,9 @@ use brain::log::Log;
 use brain::member::circle::Circle;
 use brain::member::contact::{self, Contact};
 use brain::member::follow::Follower;
+use brain::member::followers::Followers;
 use brain::member::leadership::{self, Cluster, Move, Office};
 use brain::member::lock::AnyLock;
-use brain::member::followers::Followers;
 use brain::member::peers::name_of;
 use brain::member::waiting::Waiting;
 use brain::member::{self, Member, Renewals, namesake};
@@ -105,16 +105,11 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
         },
     };
     let (log, rows) = (engine.log.clone(), engine.rows.clone());
-    let open = async || {
-        store::open(
-            (log.clone(), rows.clone()),
-            options.clone(),
-            &metrics,
-            engine.space.clone(),
-        )
-        .await
-    };
     let opening = async {
+        let open = async || {
+            let space = engine.space.clone();
+            store::open((log.clone(), rows.clone()), options.clone(), &metrics, space).await
+        };
         match &ports {
             Ports::Bound(_) => open().await,
             Ports::Answered { waiting, .. } => patience::outlast(waiting, open).await,

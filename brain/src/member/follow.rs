@@ -33,6 +33,9 @@ const ROWS: Duration = Duration::from_secs(2);
 /// How long a leader may take to answer the first question.
 const CONNECT: Duration = Duration::from_secs(2);
 
+/// Chunks of the log that are read before anything else is looked at.
+const STEP: usize = 4;
+
 /// Messages of the stream in bytes at most: a batch of requests and what they superseded.
 const MAX_MESSAGE: usize = 256 << 20;
 
@@ -62,13 +65,17 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
         end: Option<Instant>,
     ) -> anyhow::Result<()> {
         loop {
-            match self.catch_up(Slot::FIRST).await {
-                Ok(()) => contact.note(),
+            let step = self.step(None).await;
+            let next = match &step {
+                Ok(false) => Instant::now(),
+                _ => Instant::now() + LOOK,
+            };
+            match step {
+                Ok(_) => contact.note(),
                 Err(error) if is_damage(&error) => return Err(error),
                 Err(error) => tracing::debug!(error = format!("{error:#}"), "cannot read the log"),
             }
             newer.want_after(ROWS);
-            let next = Instant::now() + LOOK;
             let is_last = end.is_some_and(|end| end <= next);
             let rest = tokio::time::sleep_until(end.filter(|_| is_last).unwrap_or(next));
             tokio::pin!(rest);
@@ -183,29 +190,48 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
         Ok(())
     }
 
-    /// Reads the log: everything below `committed`, and what is proved to be committed behind it.
+    /// Reads the log up to `committed`.
     async fn catch_up(&mut self, committed: Slot) -> anyhow::Result<()> {
-        let (log, rows) = &self.engine;
-        loop {
-            match crate::replica::Tail::new(log.clone(), &self.replica)
-                .catch_up(&mut self.replica, committed)
-                .await
-            {
-                Ok(()) => break,
-                Err(OpenError::Destroyed) => {
-                    let before = self.replica.revision();
-                    self.replica.rebase(log, rows).await?;
-                    self.hub.skip_to(self.replica.revision());
-                    tracing::info!(
-                        before,
-                        revision = self.replica.revision(),
-                        "went on from rows: the log begins later"
-                    );
-                }
-                Err(error) => return Err(error.into()),
+        while !self.step(Some(committed)).await? {}
+        Ok(())
+    }
+
+    /// Reads some of the log: what is below `committed`, or else what is proved to be committed; whether there is no more.
+    async fn step(&mut self, committed: Option<Slot>) -> anyhow::Result<bool> {
+        let mut tail = crate::replica::Tail::new(self.engine.0.clone(), &self.replica);
+        let is_all = match tail.catch_up(&mut self.replica, committed, STEP).await {
+            Err(OpenError::Destroyed) => {
+                self.rebase().await?;
+                false
+            }
+            outcome => outcome?,
+        };
+        self.seal_when_full();
+        if self.replica.recent_bytes() >= self.options.recent_bytes {
+            // Too much to be kept: what the leader has written into rows is dropped.
+            let newer = Newer::read(self.engine.1.clone()).await?;
+            if newer.is_ahead_of(&self.replica) {
+                self.rebase().await?;
+            } else {
+                self.replica.refresh(newer);
             }
         }
         self.show_missed().await;
+        Ok(is_all)
+    }
+
+    /// Goes on from rows.
+    async fn rebase(&mut self) -> anyhow::Result<()> {
+        let (log, rows) = &self.engine;
+        let before = self.replica.revision();
+        self.replica.rebase(log, rows).await?;
+        self.hub.skip_to(self.replica.revision());
+        let revision = self.replica.revision();
+        tracing::info!(
+            before,
+            revision,
+            "went on from rows: what lies between would be too much, or is gone"
+        );
         Ok(())
     }
 

@@ -30,7 +30,12 @@ impl Followers {
     /// Waits until a member follows.
     pub async fn follows(&self, id: u64) {
         // The sending side is `self`.
-        drop(self.0.subscribe().wait_for(|followers| followers.contains_key(&id)).await);
+        drop(
+            self.0
+                .subscribe()
+                .wait_for(|followers| followers.contains_key(&id))
+                .await,
+        );
     }
 
     /// Notes one, until what comes back is dropped.
@@ -67,14 +72,9 @@ mod tests {
     #[tokio::test]
     async fn a_member_follows_while_one_of_its_streams_is_open() {
         let followers = Followers::default();
-        let arrival = tokio::spawn({
-            let followers = followers.clone();
-            async move { followers.follows(2).await }
-        });
         let other = followers.enter(1, "one".to_owned());
         assert_eq!(followers.identity(Some(2)), None);
-        let first = followers.enter(2, "two".to_owned());
-        arrival.await.unwrap();
+        let ((), first) = tokio::join!(followers.follows(2), async { followers.enter(2, "two".to_owned()) });
         let second = followers.enter(2, "two, started anew".to_owned());
         drop(first);
         assert_eq!(followers.identity(Some(2)).as_deref(), Some("two, started anew"));

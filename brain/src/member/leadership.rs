@@ -249,7 +249,11 @@ impl Office {
 
     /// Names another leader, if anybody follows who can be one.
     async fn hand_over(&self, target: Option<u64>) -> Result<(), Error> {
-        let Some(identity) = self.cluster.as_ref().and_then(|cluster| cluster.followers.identity(target)) else {
+        let Some(identity) = self
+            .cluster
+            .as_ref()
+            .and_then(|cluster| cluster.followers.identity(target))
+        else {
             return Err(Error::BadLeaderTransferee);
         };
         match self.election.hand_over(&identity).await {

@@ -6,8 +6,9 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::time::Instant;
 
-use super::OpenError;
 use super::load::read_fence;
+use super::{OpenError, Replica};
+use crate::log::Slot;
 use crate::mvcc::row::Fence;
 use crate::rows::{Rows, Snapshot};
 
@@ -18,6 +19,23 @@ const RETRY: Duration = Duration::from_secs(2);
 pub struct Newer<S> {
     pub(super) snapshot: S,
     pub(super) fence: Fence,
+}
+
+impl<S: Snapshot> Newer<S> {
+    /// Reads them now.
+    ///
+    /// # Errors
+    /// When the rows fail.
+    pub async fn read<R: Rows<Snapshot = S>>(rows: R) -> Result<Self, OpenError> {
+        let snapshot = rows.snapshot().await?;
+        let fence = read_fence(snapshot.fence().await?)?;
+        Ok(Newer { snapshot, fence })
+    }
+
+    /// Whether they hold what a replica has not applied.
+    pub fn is_ahead_of<R: Rows>(&self, replica: &Replica<R>) -> bool {
+        Slot(self.fence.marker) > replica.next()
+    }
 }
 
 /// Reads rows when they are wanted. What is under way is lost when this is dropped.
@@ -66,7 +84,7 @@ impl<R: Rows> NewerRows<R> {
             self.last = Instant::now();
         }
         let rows = &self.rows;
-        let read = || read(rows.clone()).boxed();
+        let read = || Newer::read(rows.clone()).boxed();
         let outcome = self.reading.get_or_insert_with(read).await;
         self.reading = None;
         if outcome.is_err() {
@@ -75,10 +93,4 @@ impl<R: Rows> NewerRows<R> {
         }
         outcome
     }
-}
-
-async fn read<R: Rows>(rows: R) -> Result<Newer<R::Snapshot>, OpenError> {
-    let snapshot = rows.snapshot().await?;
-    let fence = read_fence(snapshot.fence().await?)?;
-    Ok(Newer { snapshot, fence })
 }

@@ -22,6 +22,8 @@ pub struct Tail<L> {
     began: Slot,
     /// Read, but perhaps not committed.
     unproven: VecDeque<Item>,
+    /// Everything below is.
+    proven_below: Slot,
 }
 
 impl<L: Log> Tail<L> {
@@ -32,38 +34,54 @@ impl<L: Log> Tail<L> {
             log,
             began: replica.next(),
             unproven: VecDeque::new(),
+            proven_below: Slot::FIRST,
         }
     }
 
-    /// Applies what is committed now: everything below `committed`, and what can be proved behind it. Watchers are not
-    /// told: they have history.
+    /// Applies what is committed now: up to `committed`, if that is told, or else what the log proves, up to its end. After
+    /// `limit` chunks of the log it answers `false`: there may be more, and whoever writes may be faster than this reads.
+    /// Watchers are not told: they have history.
     ///
     /// # Errors
     /// [`OpenError::Destroyed`] when the replica has to begin anew from rows.
-    pub async fn catch_up<R: Rows>(&mut self, replica: &mut Replica<R>, committed: Slot) -> Result<(), OpenError> {
-        while let Some(item) = self.reader.next().await? {
-            let proven_below = match &item {
-                Item::Barrier(slot, _) => *slot,
-                Item::Batch { next, .. } => Slot(next.0.saturating_sub(WINDOW)),
-            };
-            self.unproven.push_back(item);
-            let proven_below = proven_below.max(committed);
-            let proven = self.unproven.partition_point(|item| end_of(item) <= proven_below);
-            // A barrier proves itself: who reads it first makes it so for all.
-            let proven = match self.unproven.back() {
-                Some(Item::Barrier(..)) => self.unproven.len(),
-                _ => proven,
-            };
-            if proven == 0 {
-                continue;
+    pub async fn catch_up<R: Rows>(
+        &mut self,
+        replica: &mut Replica<R>,
+        committed: Option<Slot>,
+        limit: usize,
+    ) -> Result<bool, OpenError> {
+        let mut chunks = 0;
+        loop {
+            let item = self.reader.next().await?;
+            let is_end = item.is_none();
+            if let Some(item) = item {
+                // A barrier proves itself: who reads it first makes it so for all.
+                let proven_below = match &item {
+                    Item::Barrier(slot, _) => slot.next(),
+                    Item::Batch { next, .. } => Slot(next.0.saturating_sub(WINDOW)),
+                };
+                self.proven_below = self.proven_below.max(proven_below);
+                self.unproven.push_back(item);
+                if self.reader.has_more() {
+                    continue;
+                }
             }
-            self.check_watermark().await?; // what stands in a destroyed slot came late
+            let proven_below = self.proven_below.max(committed.unwrap_or(Slot::FIRST));
+            let proven = self.unproven.partition_point(|item| end_of(item) <= proven_below);
+            // What stands in a destroyed slot came late, and a destroyed slot looks like a free one.
+            self.check_watermark().await?;
             for item in self.unproven.drain(..proven) {
                 replica.replay(Read::of(item)?)?;
             }
             self.began = replica.next();
+            if is_end || committed.is_some_and(|committed| replica.next() >= committed) {
+                return Ok(true);
+            }
+            chunks += 1;
+            if chunks >= limit {
+                return Ok(false);
+            }
         }
-        self.check_watermark().await // a destroyed slot looks like a free one
     }
 
     async fn check_watermark(&self) -> Result<(), OpenError> {
@@ -147,10 +165,10 @@ mod tests {
         let log = MemLog::keeping(is_barrier);
         let mut replica = Replica::load(&log, &MemRows::new()).await.unwrap();
         let mut tail = Tail::new(log.clone(), &replica);
-        tail.catch_up(&mut replica, Slot(7)).await.unwrap();
+        tail.catch_up(&mut replica, Some(Slot(7)), usize::MAX).await.unwrap();
         log.raise_watermark(Slot(5)).await.unwrap();
         log.destroy_below_watermark().await.unwrap();
-        let ended = tail.catch_up(&mut replica, Slot(7)).await;
+        let ended = tail.catch_up(&mut replica, Some(Slot(7)), usize::MAX).await;
         assert!(matches!(ended, Err(OpenError::Destroyed)), "{ended:?}");
     }
 }

@@ -76,6 +76,7 @@ impl Pool {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.attempt(limits.attempt.min(left), &call).await {
                 Err(error) if error.may_pass() && Instant::now() + pause < deadline => {
+                    tracing::debug!(error = &error as &dyn std::error::Error, "trying again");
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(PAUSE.1);
                 }

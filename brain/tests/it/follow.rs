@@ -11,8 +11,9 @@ use brain::log::frame::is_barrier;
 use brain::log::{Log, MemLog, Slot};
 use brain::member::contact::Contact;
 use brain::member::follow::Follower;
+use brain::member::followers::Followers;
 use brain::member::lock::StorageLock;
-use brain::member::peer::{Followers, PeerService};
+use brain::member::peer::PeerService;
 use brain::metrics::Metrics;
 use brain::pb::peerpb::peer_server::PeerServer;
 use brain::replica::{NewerRows, Replica};
@@ -34,6 +35,7 @@ use crate::gate::Gated;
 use crate::wire::pb;
 
 mod back;
+mod chase;
 
 /// How long anything may take that is to happen.
 const PATIENCE: Duration = Duration::from_secs(20);
