@@ -312,6 +312,9 @@ async fn passes(moment: Option<Instant>) {
     }
 }
 
+/// Bytes of the rows of a version beside its key, twice, and its value: at most, but for keys with many zeros.
+const BESIDE: usize = 96;
+
 /// Adds rows of a generation to a step, behind the version `last`; `true` when nothing is left.
 /// `last` also tells whether the versions that are older than it are compacted: they need no rows. Nor do tombstones up to
 /// `deleted`, where compaction has been already: the generation of one who followed until now may begin before the marker.
@@ -327,6 +330,10 @@ fn fill(
         None => generation.versions(),
     };
     for Found { key, revision, version } in versions {
+        let value = version.value.as_ref().map_or(0, Bytes::len);
+        if !step.has_room(2, 2 * key.len() + value + BESIDE) {
+            return false;
+        }
         let covered = match last {
             Some((last_key, _, covered)) if *last_key == key => *covered,
             _ => {
@@ -343,9 +350,6 @@ fn fill(
             ));
         }
         *last = Some((key, revision, covered || revision <= compacted));
-        if step.is_full() {
-            return false;
-        }
     }
     true
 }
@@ -379,6 +383,12 @@ impl Step {
     fn push(&mut self, change: Change) {
         self.bytes += change.len();
         self.changes.push(change);
+    }
+
+    /// Whether so many more rows, of so many bytes together, make it no larger than it should be. An empty one takes anything.
+    fn has_room(&self, rows: usize, bytes: usize) -> bool {
+        self.changes.is_empty()
+            || (self.changes.len() + rows <= self.most.rows && self.bytes + bytes <= self.most.bytes)
     }
 
     fn is_full(&self) -> bool {

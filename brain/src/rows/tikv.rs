@@ -2,8 +2,9 @@
 //!
 //! - **Fence**: one key, the primary one of every change. Its stored value is compared within the transaction, so whatever
 //!   an older writer has in hand fails as a whole. Its new value proves what became of a change of unknown outcome.
-//! - **Lanes**: keys that stand for the fence where several transactions are under way at once. Each looks at the fence and
-//!   writes a lane of its own, and a writer's first change writes all of them: one that was begun before it fails.
+//! - **Lanes**: keys that stand for the fence where several transactions are under way at once. They are begun, then the fence
+//!   is read once, and each writes a lane of its own; a writer's first change writes all of them: one that was begun before
+//!   it fails.
 //! - **Take-over** ends transactions that an older writer left unfinished; else their locks would live for seconds.
 //! - **Snapshots** read at a timestamp. TiKV answers reads below the cluster's safe point with silent holes, so the age of a
 //!   snapshot is looked at after every reply, against half of the window that garbage collection leaves.
@@ -14,7 +15,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::try_join_all;
 
 pub use self::snapshot::TikvSnapshot;
 use super::{Change, Rows, RowsError, Step, check_keys};
@@ -50,6 +50,10 @@ const BYTES_PER_SECOND: usize = 256 << 10;
 
 /// How often a change that hangs is begun.
 const ATTEMPTS: u32 = 3;
+
+/// Bytes of keys and values that the client sends in one piece, and what a change has beside its rows: the fence, or a lane.
+const PIECE: usize = 16 << 10;
+const BESIDE: usize = 512;
 
 /// How many transactions of a `spread` are under way at once: a commit takes a few round trips, which need not be waited for
 /// one after the other.
@@ -133,11 +137,11 @@ impl Rows for TikvRows {
             check_keys(step, self.max_key_len())?;
             check_values(step)?;
         }
-        let lanes = (0..LANES).map(|lane| {
-            let steps = steps.iter().skip(lane.into()).step_by(LANES.into());
-            self.shared.write_in(lane, &fence, steps)
-        });
-        try_join_all(lanes).await.map(drop)
+        // One lane has one transaction at a time.
+        for at_once in steps.chunks(LANES.into()) {
+            self.shared.write_in_lanes(&fence, at_once).await?;
+        }
+        Ok(())
     }
 
     async fn take_over(&self) -> Result<(), RowsError> {
@@ -159,9 +163,11 @@ impl Rows for TikvRows {
     fn step(&self) -> Step {
         // What fits into one piece that the client sends, and lies in one region, is committed in one phase. Of what does not,
         // all of it is copied for each piece, and all keys are sent along.
+        let prefix = self.shared.tikv.keys().row(&[]).len();
+        let rows = (PIECE / 4 / prefix).min(128);
         Step {
-            rows: 128,
-            bytes: 12 << 10,
+            rows,
+            bytes: PIECE - rows * prefix - BESIDE,
             at_once: LANES.into(),
         }
     }
@@ -187,39 +193,29 @@ impl Shared {
     }
 
     async fn write(&self, behind: Behind<'_>, mutations: &[Mutation]) -> Result<(), RowsError> {
-        let bytes: usize = mutations.iter().map(Mutation::len).sum();
-        let attempt = WRITE + Duration::from_secs((bytes / BYTES_PER_SECOND) as u64);
-        let limits = Limits {
-            attempt,
-            total: ATTEMPTS * attempt,
-        };
-        match self.tikv.write(behind, mutations, limits).await {
-            Ok(Written::Done) => Ok(()),
-            Ok(Written::Other(found)) => Err(RowsError::Fenced(found)),
-            Err(Error::Full(error)) => Err(RowsError::Full(error)),
-            Err(error @ Error::TooLarge(_)) => Err(RowsError::Refused(error.to_string())),
-            Err(error) => Err(RowsError::Unknown(error.into())),
-        }
+        outcome(self.tikv.write(behind, mutations, limits(mutations)).await)
     }
 
-    /// Writes steps in one lane, one after the other.
-    async fn write_in(
-        &self,
-        lane: u8,
-        fence: &Bytes,
-        steps: impl Iterator<Item = &Vec<Change>>,
-    ) -> Result<(), RowsError> {
+    /// Writes steps at once, each in a lane of its own.
+    async fn write_in_lanes(&self, fence: &Bytes, steps: &[Vec<Change>]) -> Result<(), RowsError> {
         let keys = self.tikv.keys();
-        for step in steps {
-            let behind = Behind {
-                fence: &keys.fence(),
-                expected: Some(fence),
-                primary: &keys.lane(lane),
-                new: fence,
-            };
-            self.write(behind, &self.mutations(step)).await?;
-            self.count(step);
-        }
+        let lanes: Vec<Bytes> = (0..LANES).map(|lane| keys.lane(lane)).collect();
+        let key = keys.fence();
+        let writes: Vec<_> = steps
+            .iter()
+            .zip(&lanes)
+            .map(|(step, lane)| {
+                let behind = Behind {
+                    fence: &key,
+                    expected: Some(fence),
+                    primary: lane,
+                    new: fence,
+                };
+                (behind, self.mutations(step))
+            })
+            .collect();
+        outcome(self.tikv.write_all(&writes, limits).await)?;
+        steps.iter().for_each(|step| self.count(step));
         Ok(())
     }
 
@@ -268,6 +264,26 @@ fn check_values(changes: &[Change]) -> Result<(), RowsError> {
             "a value of {longest} bytes, where TiKV takes {MAX_VALUE_LEN}"
         ))),
         _ => Ok(()),
+    }
+}
+
+/// How long a change may take.
+fn limits(mutations: &[Mutation]) -> Limits {
+    let bytes: usize = mutations.iter().map(Mutation::len).sum();
+    let attempt = WRITE + Duration::from_secs((bytes / BYTES_PER_SECOND) as u64);
+    Limits {
+        attempt,
+        total: ATTEMPTS * attempt,
+    }
+}
+
+fn outcome(written: Result<Written, Error>) -> Result<(), RowsError> {
+    match written {
+        Ok(Written::Done) => Ok(()),
+        Ok(Written::Other(found)) => Err(RowsError::Fenced(found)),
+        Err(Error::Full(error)) => Err(RowsError::Full(error)),
+        Err(error @ Error::TooLarge(_)) => Err(RowsError::Refused(error.to_string())),
+        Err(error) => Err(RowsError::Unknown(error.into())),
     }
 }
 

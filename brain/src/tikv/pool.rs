@@ -51,6 +51,12 @@ struct Member {
 
 struct Client(TransactionClient);
 
+/// A client whose turn it is.
+pub(super) struct Picked<'a> {
+    member: &'a Member,
+    client: Arc<Client>,
+}
+
 impl Pool {
     /// Connects all clients.
     pub(super) async fn connect(options: &Options) -> anyhow::Result<Pool> {
@@ -94,9 +100,19 @@ impl Pool {
     where
         F: Future<Output = tikv_client::Result<T>>,
     {
-        let Some((member, client)) = self.pick() else {
-            return Err(Error::unreachable("no client is connected"));
-        };
+        self.attempt_by(&self.pick()?, limit, call).await
+    }
+
+    /// Calls once, by a client that was picked before: what belongs together goes one way.
+    pub(super) async fn attempt_by<T, F>(
+        &self,
+        Picked { member, client }: &Picked<'_>,
+        limit: Duration,
+        call: impl FnOnce(TransactionClient) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = tikv_client::Result<T>>,
+    {
         let mut attempt = Attempt {
             pool: self,
             member,
@@ -137,14 +153,21 @@ impl Pool {
     }
 
     /// The next client in turn, one that is not struck if there is one.
-    fn pick(&self) -> Option<(&Member, Arc<Client>)> {
+    ///
+    /// # Errors
+    /// It is not connected.
+    pub(super) fn pick(&self) -> Result<Picked<'_>, Error> {
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.members.len();
         let (before, from) = self.members.split_at(turn);
         let in_turn = || from.iter().chain(before);
         let member = in_turn()
             .find(|member| !member.is_struck())
-            .or_else(|| in_turn().next())?;
-        Some((member, member.client.load_full()?))
+            .or_else(|| in_turn().next());
+        let picked = member.and_then(|member| {
+            let client = member.client.load_full()?;
+            Some(Picked { member, client })
+        });
+        picked.ok_or_else(|| Error::unreachable("no client is connected"))
     }
 }
 

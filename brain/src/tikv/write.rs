@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
+use futures::future::{join_all, try_join_all};
 use tikv_client::transaction::Mutation as ClientMutation;
 use tikv_client::{Error as ClientError, Timestamp, Transaction, TransactionClient};
 use tokio::time::Instant;
@@ -119,21 +120,7 @@ impl Tikv {
                 Ok(Some(found)) => return Ok(Written::Other(found)),
                 Err(error) => error,
             };
-            // What is left of it would be in its own way. With its primary key the rest is decided; a rollback of all keys
-            // could tear it, if the primary one was committed.
-            let begun = Ts(begun.into_inner());
-            if begun.0 > 0 {
-                let (from, to) = match error {
-                    Error::Locked(_) => self.keys().whole(),
-                    _ => {
-                        let primary = behind.primary;
-                        (primary.clone(), Bytes::from([primary.as_ref(), &[0]].concat()))
-                    }
-                };
-                if let Err(error) = self.end_transactions(begun, &from, &to).await {
-                    tracing::debug!(error = &error as &dyn std::error::Error, "cannot end a failed write");
-                }
-            }
+            self.end_failed(Ts(begun.into_inner()), behind.primary, &error).await;
             let hopeless = matches!(error, Error::Full(_) | Error::TooLarge(_));
             if hopeless || Instant::now() + pause >= deadline {
                 return Err(error);
@@ -141,6 +128,66 @@ impl Tikv {
             tracing::debug!(error = &error as &dyn std::error::Error, "repeating a write");
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(limits.attempt / 20);
+        }
+    }
+
+    /// Makes each of these writes, some or all of them at once; they all expect the same fence and leave it. As many
+    /// transactions are begun, and the fence is read once behind them: who takes it later writes their primary keys later.
+    pub(crate) async fn write_all(
+        &self,
+        writes: &[(Behind<'_>, Vec<Mutation>)],
+        limits: impl Fn(&[Mutation]) -> Limits,
+    ) -> Result<Written, Error> {
+        let Some((first, _)) = writes.first() else {
+            return Ok(Written::Done);
+        };
+        let pool = &self.shared.pool;
+        let begin = writes.iter().map(|(_, changes)| {
+            let limit = limits(changes).attempt;
+            async move {
+                let picked = pool.pick().ok()?;
+                let begin = |client: TransactionClient| async move { begin(&client).await };
+                let txn = pool.attempt_by(&picked, limit, begin).await.ok()?;
+                Some((picked, txn))
+            }
+        });
+        let begun = join_all(begin).await;
+        // What goes wrong from here on is done again, one by one.
+        let expected = match self.get_now(first.fence, self.limits()).await {
+            Ok(found) if found.as_ref() != first.expected => return Ok(Written::Other(found)),
+            found => found.is_ok(),
+        };
+        let finish = writes.iter().zip(begun).map(|((behind, changes), begun)| {
+            let limits = limits(changes);
+            async move {
+                if let Some((picked, txn)) = begun.filter(|_| expected) {
+                    let at = Ts::of(&txn.start_timestamp());
+                    let commit = |_| commit(txn, *behind, changes);
+                    match pool.attempt_by(&picked, limits.attempt, commit).await {
+                        Ok(()) => return Ok(Written::Done),
+                        Err(error) => self.end_failed(at, behind.primary, &error).await,
+                    }
+                }
+                self.write(*behind, changes, limits).await
+            }
+        });
+        let written = try_join_all(finish).await?;
+        let other = written.into_iter().find(|written| matches!(written, Written::Other(_)));
+        Ok(other.unwrap_or(Written::Done))
+    }
+
+    /// Ends what a failed write left: it would be in its own way. With its primary key the rest is decided; a rollback of all
+    /// keys could tear it, if the primary one was committed.
+    async fn end_failed(&self, begun: Ts, primary: &Bytes, error: &Error) {
+        if begun.0 == 0 {
+            return; // nothing was written
+        }
+        let (from, to) = match error {
+            Error::Locked(_) => self.keys().whole(),
+            _ => (primary.clone(), Bytes::from([primary.as_ref(), &[0]].concat())),
+        };
+        if let Err(error) = self.end_transactions(begun, &from, &to).await {
+            tracing::debug!(error = &error as &dyn std::error::Error, "cannot end a failed write");
         }
     }
 }
@@ -189,13 +236,22 @@ async fn write_once(
     changes: &[Mutation],
     begun: &AtomicU64,
 ) -> Result<Option<Option<Bytes>>, ClientError> {
-    // In one phase if it is one piece in one region, else the client goes on in two. As in a swap, the read makes whatever
-    // changes the fence or a lane later conflict with this one.
-    let mut txn: Transaction = client.begin_with_options(options().try_one_pc()).await?;
+    // As in a swap, the read makes whatever changes the fence or a lane later conflict with this one.
+    let mut txn = begin(&client).await?;
     let found = txn.get(behind.fence.to_vec()).await?.map(Bytes::from);
     if found.as_ref() != behind.expected {
         return Ok(Some(found));
     }
+    begun.store(Ts::of(&txn.start_timestamp()).0, Ordering::Relaxed);
+    commit(txn, behind, changes).await.map(|()| None)
+}
+
+/// Begins what is done in one phase if it is one piece in one region; else the client goes on in two.
+async fn begin(client: &TransactionClient) -> Result<Transaction, ClientError> {
+    client.begin_with_options(options().try_one_pc()).await
+}
+
+async fn commit(mut txn: Transaction, behind: Behind<'_>, changes: &[Mutation]) -> Result<(), ClientError> {
     // The first key is the primary one.
     txn.put(behind.primary.to_vec(), behind.new.to_vec()).await?;
     let changes = changes.iter().map(|change| match change {
@@ -203,8 +259,7 @@ async fn write_once(
         Mutation::Delete(key) => ClientMutation::Delete(key.to_vec().into()),
     });
     txn.batch_mutate(changes).await?;
-    begun.store(Ts::of(&txn.start_timestamp()).0, Ordering::Relaxed);
     let committed: Option<Timestamp> = txn.commit().await?;
     tracing::trace!(?committed, "committed");
-    Ok(None)
+    Ok(())
 }

@@ -260,6 +260,32 @@ async fn a_late_transaction_fails(one_phase: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_spread_while_a_successor_takes_over_never_shows() {
+    let here = on_stand_in(|_| {}).await;
+    let old = TikvRows::new(here.tikv.clone());
+    old.apply(None, fence(0), many("0")).await.unwrap();
+    let faults = here.stand_in().faults();
+    // Its rows, not what the successor writes.
+    let late = Fault::new(Rpc::Prewrite, Action::Late { after: None }).on_keys(here.tikv.keys().row(b"").to_vec());
+    faults.add(late).unwrap();
+    let steps: Vec<_> = many("late").chunks(10).map(<[Change]>::to_vec).collect();
+    let under_way = steps.len().min(LANES.into());
+    let spread = old.spread(fence(0), steps);
+    let taken = async {
+        testing::until("all lanes are held", || faults.held() >= under_way).await;
+        let successor = TikvRows::new(here.tikv.clone());
+        successor.take_over().await.unwrap();
+        successor.apply(Some(fence(0)), fence(1), vec![]).await.unwrap();
+        faults.clear();
+        faults.deliver().await;
+        successor
+    };
+    let (spread, successor) = tokio::join!(spread, taken);
+    assert!(matches!(spread, Err(RowsError::Fenced(_))), "{spread:?}");
+    check(&successor, "0").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn steps_in_one_region_are_committed_in_one_phase() {
     let here = on_stand_in(|_| {}).await;
     let rows = TikvRows::new(here.tikv.clone());
@@ -280,4 +306,5 @@ async fn steps_in_one_region_are_committed_in_one_phase() {
     let asked = here.stand_in().requests();
     assert_eq!(asked.get(&Rpc::Prewrite), Some(&count), "{asked:?}");
     assert_eq!(asked.get(&Rpc::Commit), None, "{asked:?}");
+    assert_eq!(asked.get(&Rpc::Get), Some(&1), "the fence is read once: {asked:?}");
 }
