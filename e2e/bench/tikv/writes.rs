@@ -12,11 +12,13 @@ use e2e::wire::etcdserverpb as pb;
 
 /// To learn how many make so many seconds.
 const PROBE: u64 = 20_000;
+/// A minute of updates is more than etcd's default quota.
+const NO_QUOTA: &str = "--quota-backend-bytes=-1";
 const MIB: f64 = 1024.0 * 1024.0;
 
 /// Updates a second of one brain with a store of its own.
 pub(super) async fn embedded(place: &Place, seconds: u64) -> anyhow::Result<f64> {
-    let server = Server::start_in(&Program::kubebrain()?, &place.data(), &[])?;
+    let server = Server::start_in(&Program::kubebrain()?, &place.data(), &[NO_QUOTA])?;
     let mut kv = KvClient::new(server.connect().await?);
     let (outcome, _) = sustained(&server, &mut kv, place, seconds).await?;
     server.stop()?;
