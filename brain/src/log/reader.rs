@@ -10,14 +10,15 @@ use super::walk::Walk;
 use super::window::{LookBack, Window};
 use super::{Log, LogError, Slot};
 
-/// How much a reader takes from the log at once, in bytes: enough to be faster than who writes.
-const CHUNK: usize = 4 << 20;
+/// How much a reader takes from the log at once, in bytes, unless it is told otherwise.
+const CHUNK: usize = 1 << 20;
 
 /// Walks the log from a slot that begins an item.
 #[derive(Debug)]
 pub struct Reader<L> {
     log: L,
     walk: Walk,
+    chunk: usize,
     ahead: VecDeque<(Slot, Bytes)>,
 }
 
@@ -27,8 +28,16 @@ impl<L: Log> Reader<L> {
         Self {
             log,
             walk: Walk::new(Window::FORMAT, from),
+            chunk: CHUNK,
             ahead: VecDeque::new(),
         }
+    }
+
+    /// The same, which takes about so many bytes from the log at once.
+    #[must_use]
+    pub fn in_chunks(mut self, bytes: usize) -> Self {
+        self.chunk = bytes;
+        self
     }
 
     /// A reader that begins at the first item at or behind `from`, which may be anywhere from the watermark on.
@@ -107,7 +116,7 @@ impl<L: Log> Reader<L> {
             self.ahead.pop_front(); // a dead slot
         }
         if self.ahead.is_empty() {
-            self.ahead = self.log.read(next, CHUNK).await?.into();
+            self.ahead = self.log.read(next, self.chunk).await?.into();
         }
         match self.ahead.front() {
             Some((slot, bytes)) if *slot == next => Ok(Some((*slot, bytes.clone()))),

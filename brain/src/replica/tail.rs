@@ -14,6 +14,9 @@ use crate::log::{Log, Slot};
 use crate::mvcc::record::Record;
 use crate::rows::Rows;
 
+/// How much is read at once, in bytes: enough to be faster than who writes.
+const CHUNK: usize = 4 << 20;
+
 /// Where a replica reads on in the log.
 #[derive(Debug)]
 pub struct Tail<L> {
@@ -30,7 +33,7 @@ impl<L: Log> Tail<L> {
     /// Begins where the replica is.
     pub fn new<R: Rows>(log: L, replica: &Replica<R>) -> Self {
         Self {
-            reader: Reader::new(log.clone(), replica.next()),
+            reader: Reader::new(log.clone(), replica.next()).in_chunks(CHUNK),
             log,
             began: replica.next(),
             unproven: VecDeque::new(),
