@@ -198,6 +198,7 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
 
     /// Reads some of the log: what is below `committed`, or else what is proved to be committed; whether there is no more.
     async fn step(&mut self, committed: Option<Slot>) -> anyhow::Result<bool> {
+        self.lighten().await?;
         let mut tail = crate::replica::Tail::new(self.engine.0.clone(), &self.replica);
         let is_all = match tail.catch_up(&mut self.replica, committed, STEP).await {
             Err(OpenError::Destroyed) => {
@@ -207,17 +208,22 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
             outcome => outcome?,
         };
         self.seal_when_full();
-        if self.replica.recent_bytes() >= self.options.recent_bytes {
-            // Too much to be kept: what the leader has written into rows is dropped.
-            let newer = Newer::read(self.engine.1.clone()).await?;
-            if newer.is_ahead_of(&self.replica) {
-                self.rebase().await?;
-            } else {
-                self.replica.refresh(newer);
-            }
-        }
         self.show_missed().await;
         Ok(is_all)
+    }
+
+    /// Drops what the leader has written into rows, if there is too much in memory to read on.
+    async fn lighten(&mut self) -> anyhow::Result<()> {
+        if self.replica.recent_bytes() < self.options.recent_bytes {
+            return Ok(());
+        }
+        let newer = Newer::read(self.engine.1.clone()).await?;
+        if newer.is_ahead_of(&self.replica) {
+            self.rebase().await?;
+        } else {
+            self.replica.refresh(newer);
+        }
+        Ok(())
     }
 
     /// Goes on from rows.

@@ -219,8 +219,9 @@ impl Office {
                     awaited = Some((asked, Instant::now() + ARRIVAL));
                 }
                 follows = arrival(self.cluster.as_ref(), awaited.as_ref()), if !drain.is_cancelled() => {
-                    let asked = awaited.take().map(|(asked, _)| asked);
-                    if follows {
+                    // Who has gone away was told that it failed.
+                    let asked = awaited.take().map(|(asked, _)| asked).filter(|asked| !asked.reply.is_closed());
+                    if follows && asked.is_some() {
                         self.roles.send_replace(Role::Leaving);
                         drain.cancel();
                         moving = asked;

@@ -42,7 +42,7 @@ impl<L: Log> Tail<L> {
     }
 
     /// Applies what is committed now: up to `committed`, if that is told, or else what the log proves, up to its end. After
-    /// `limit` chunks of the log it answers `false`: there may be more, and whoever writes may be faster than this reads.
+    /// `limit` chunks of the log, and when it got on, it answers `false`: there may be more, and whoever writes may be faster than this reads.
     /// Watchers are not told: they have history.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl<L: Log> Tail<L> {
         committed: Option<Slot>,
         limit: usize,
     ) -> Result<bool, OpenError> {
-        let mut chunks = 0;
+        let (start, mut chunks) = (replica.next(), 0);
         loop {
             let item = self.reader.next().await?;
             let is_end = item.is_none();
@@ -81,7 +81,8 @@ impl<L: Log> Tail<L> {
                 return Ok(true);
             }
             chunks += 1;
-            if chunks >= limit {
+            // Large records are proved many chunks later: whoever asks again begins where the replica is.
+            if chunks >= limit && replica.next() > start {
                 return Ok(false);
             }
         }

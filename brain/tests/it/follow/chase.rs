@@ -84,6 +84,8 @@ async fn who_is_far_behind_goes_on_from_rows_and_keeps_little_in_memory() {
     for _ in 0..40 {
         leading.engine.put(b"large", &value).await.unwrap();
     }
+    // What is too much is noticed before more is read.
+    other.tail().await;
     other.tail().await;
     let (revision, bytes) = (other.store.state.view().revision, other.leader.replica.recent_bytes());
     assert!(
@@ -91,5 +93,18 @@ async fn who_is_far_behind_goes_on_from_rows_and_keeps_little_in_memory() {
         "{bytes} bytes at {revision} of {}",
         leading.revision()
     );
+    leading.engine.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_reads_the_log_alone_gets_on_where_records_are_large() {
+    let mut leading = Leading::start().await;
+    let mut other = Other::open(leading.log.clone(), leading.rows.clone()).await;
+    let value = vec![b'v'; 1_450_000];
+    for _ in 0..20 {
+        leading.engine.put(b"large", &value).await.unwrap();
+    }
+    other.tail().await;
+    assert!(other.store.state.view().revision > 1);
     leading.engine.stop().await.unwrap();
 }
