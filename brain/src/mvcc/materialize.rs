@@ -143,7 +143,8 @@ impl<L: Log, R: Rows> Materializer<L, R> {
 
     async fn flush(&mut self, frozen: Arc<Frozen>) -> anyhow::Result<()> {
         let mut step = self.step();
-        self.fence.reaching = frozen.revision;
+        // An older leader's flush may have come further, in part.
+        self.fence.reaching = self.fence.reached().max(frozen.revision);
         // The generation's iterator must not be held over an await: it is asked again behind the last version.
         let mut last = None;
         let deleted = self.fence.deleted_up_to;
@@ -181,7 +182,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             })
             .collect();
         self.apply(step).await?;
-        self.show(Some((frozen.marker, frozen.revision))).await
+        self.show(Some((frozen.marker, self.fence.reached()))).await
     }
 
     /// Deletes some of what compaction made superfluous; `true` if there is more.
@@ -393,5 +394,49 @@ impl Step {
 
     fn is_full(&self) -> bool {
         self.changes.len() >= self.most.rows || self.bytes >= self.most.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::MemLog;
+    use crate::recent::Recent;
+    use crate::replica::Replica;
+    use crate::rows::mem::MemRows;
+
+    #[tokio::test]
+    async fn rows_reach_as_far_as_an_older_leaders_flush_did() {
+        let (log, rows) = (MemLog::new(), MemRows::new());
+        let fence = Fence {
+            reaching: 10,
+            ..Fence::fresh()
+        };
+        rows.apply(None, fence.encode_to_vec().into(), Vec::new())
+            .await
+            .unwrap();
+        let state = Replica::load(&log, &rows).await.unwrap().state().clone();
+        let shorter = Frozen {
+            generation: Recent::new().active().clone(),
+            marker: Slot(fence.marker + 1),
+            revision: 4,
+            compacted: fence.compacted,
+            lease_rows: Vec::new(),
+            alarms: Vec::new(),
+        };
+        let (_frozen, to_flush) = mpsc::channel(1);
+        let (flushed, mut from_flush) = mpsc::channel(1);
+        let metrics = (Arc::new(Metrics::new(false)), CancellationToken::new());
+        let sealed = [Arc::new(shorter)];
+        let engine = (log, rows.clone());
+        let materializer = Materializer::new(engine, state, fence, sealed.iter(), to_flush, flushed, metrics);
+        let shown = async { from_flush.recv().await.unwrap().through };
+        let through = tokio::select! {
+            through = shown => through,
+            ended = materializer.run() => panic!("{ended:?}"),
+        };
+        assert_eq!(through, Some((sealed[0].marker, 10)));
+        let stored = Fence::decode(rows.fence().await.unwrap().unwrap()).unwrap();
+        assert_eq!((stored.revision, stored.reached()), (4, 10));
     }
 }

@@ -240,6 +240,7 @@ async fn old_revisions_are_read_right_after_a_flush_that_was_cut_short() {
     let cut = CutRows::after(2, rows.clone());
     let mut second = Engine::start(log.clone(), cut).await.unwrap();
     let new = second.put(b"a", &vec![7; 1 << 20]).await.unwrap();
+    second.put(b"b", &vec![7; 1 << 20]).await.unwrap();
     second.stop().await.unwrap_err();
 
     let mut third = Engine::start(log, rows).await.unwrap();
