@@ -6,12 +6,12 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, seq::IndexedRandom as _};
 use rustix::process::Signal;
-use tikv_stand_in::{FaultId, StandIn};
+use tikv_stand_in::FaultId;
 
 use crate::history::Absence;
 use crate::lab::members::Members;
 use crate::lab::network::{Cut, Far, Network, Way};
-use crate::lab::tikv::{STORES, Trouble};
+use crate::lab::tikv::{Tikv, Trouble};
 use crate::load::Round;
 
 /// A step of a clock, in seconds: an hour, a day, back or on.
@@ -40,7 +40,7 @@ pub(crate) enum Fault {
     Cut(Whom, Where, Vec<Way>),
     /// The time of day jumps, and back later.
     Clock(Whom, i64),
-    /// Something with PD or TiKV.
+    /// Something with PD or TiKV, if that is a stand-in.
     Tikv(Trouble),
 }
 
@@ -54,8 +54,17 @@ pub(crate) enum Where {
 }
 
 impl Fault {
-    /// Any.
-    pub(crate) fn any(chance: &mut StdRng, members: usize, has_clock: bool) -> Self {
+    /// Any that can happen: clocks jump only where they can be set, and nothing is done to a real cluster.
+    pub(crate) fn any(chance: &mut StdRng, members: usize, has_clock: bool, has_stand_in: bool) -> Self {
+        loop {
+            let fault = Self::draw(chance, members, has_clock);
+            if has_stand_in || !matches!(fault, Self::Tikv(_)) {
+                return fault;
+            }
+        }
+    }
+
+    fn draw(chance: &mut StdRng, members: usize, has_clock: bool) -> Self {
         let member = chance.random_range(0..members);
         let whom = if chance.random_bool(0.6) {
             Whom::Leader
@@ -121,7 +130,7 @@ pub(crate) enum Wound {
 pub(crate) struct Patient<'a> {
     pub(crate) members: &'a mut Members,
     pub(crate) network: &'a mut Network,
-    pub(crate) tikv: &'a StandIn,
+    pub(crate) tikv: &'a Tikv,
     pub(crate) round: &'a Round,
     pub(crate) absences: &'a mut Vec<Absence>,
 }
@@ -183,7 +192,10 @@ impl Patient<'_> {
                 }
                 Wound::Clock(member)
             }
-            Fault::Tikv(trouble) => Wound::Tikv(trouble.clone(), trouble.begin(self.tikv).await?),
+            Fault::Tikv(trouble) => match self.tikv.as_stand_in() {
+                Some(tikv) => Wound::Tikv(trouble.clone(), trouble.begin(tikv).await?),
+                None => Wound::Nothing,
+            },
         })
     }
 
@@ -208,7 +220,11 @@ impl Patient<'_> {
                     clock.step(member, 0)?;
                 }
             }
-            Wound::Tikv(trouble, fault) => trouble.end(self.tikv, fault).await?,
+            Wound::Tikv(trouble, fault) => {
+                if let Some(tikv) = self.tikv.as_stand_in() {
+                    trouble.end(tikv, fault).await?;
+                }
+            }
             Wound::Nothing => {}
         }
         Ok(())
@@ -220,23 +236,16 @@ impl Patient<'_> {
     }
 
     fn cuts(&self, member: usize, to: Where, ways: &[Way]) -> Vec<Cut> {
-        let port = |address: &str| address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
         let others = (0..self.members.len())
             .filter(|other| *other != member)
             .map(Far::Member);
-        let pd = port(&self.tikv.pd()).map(Far::Port);
-        let stores: Vec<Far> = self
-            .tikv
-            .stores()
-            .values()
-            .filter_map(|it| port(it))
-            .map(Far::Port)
-            .collect();
-        debug_assert_eq!(stores.len() as u64, STORES);
+        let tikv = self.tikv.addresses();
+        let pd = tikv.pd.iter().copied().map(Far::Process);
+        let stores = tikv.stores.iter().copied().map(Far::Process);
         let far: Vec<Far> = match to {
             Where::Members => others.collect(),
-            Where::Pd => pd.into_iter().collect(),
-            Where::Stores => stores,
+            Where::Pd => pd.collect(),
+            Where::Stores => stores.collect(),
             Where::Everybody => others.chain(pd).chain(stores).collect(),
         };
         let both = |far: Far| ways.iter().map(move |way| (member, *way, far));

@@ -1,4 +1,4 @@
-//! Three brains on one stand-in, each in a network namespace of its own, with a bridge between them.
+//! Three brains on one TiKV cluster, each in a network namespace of its own, with a bridge between them.
 
 pub(super) mod members;
 pub(super) mod network;

@@ -1,7 +1,7 @@
 //! Three brains on one TiKV cluster, clients at all of them, and everything that can go wrong.
 //!
 //! Each round breaks what its seed says while clients read, write, watch and hold leases; then everything they saw is
-//! held against what etcd promises.
+//! held against what etcd promises. The cluster is a stand-in, with faults on command, or the real one that `TIKV_PD` names.
 #![allow(clippy::print_stdout, reason = "the report is the output")]
 
 use std::path::{Path, PathBuf};
@@ -11,6 +11,8 @@ use anyhow::Context as _;
 use clap::Parser;
 use e2e::progress::Progress;
 use e2e::server::Program;
+use e2e::tikv::REAL;
+use e2e::tikv::real::Addresses;
 use e2e::tools::debian;
 use rand::RngExt as _;
 
@@ -25,14 +27,17 @@ use faults::Fault;
 use history::History;
 use lab::members::{Clock, FAKETIME, Members};
 use lab::network::{self, Network};
-use lab::tikv;
+use lab::tikv::{self, Tikv};
 use round::{Lab, Played, Wrong};
 
 /// Rounds that one cluster lives through before the next one is made.
 const LIFE: u64 = 10;
 const MEMBERS: usize = 3;
 
-/// Breaks three brains on a stand-in for TiKV in every way, and checks what clients saw.
+/// Breaks three brains on TiKV in every way, and checks what clients saw.
+///
+/// TiKV is a stand-in that breaks, too; or the cluster of which `TIKV_PD` names PD, as `host:port`: nothing is done to that
+/// one, but members are cut off from it.
 #[derive(Debug, Parser)]
 struct Flags {
     /// How many rounds.
@@ -44,7 +49,7 @@ struct Flags {
     /// Faults in a round.
     #[arg(long, default_value_t = 3)]
     faults: usize,
-    /// Instead of these faults, lose so many replies to writes in each round.
+    /// Instead of these faults, lose so many replies to writes in each round; on a stand-in, whatever `TIKV_PD` says.
     #[arg(long)]
     lost_replies: Option<u64>,
     /// A brain that is linked dynamically, so that its time of day can be changed; without it no clock jumps.
@@ -58,7 +63,7 @@ struct Flags {
 fn main() -> ExitCode {
     let progress = Progress::stderr();
     let flags = Flags::parse();
-    match prepare(&flags, &progress).and_then(|()| run(flags)) {
+    match prepare(&flags, &progress).and_then(|real| run(flags, real)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -68,16 +73,24 @@ fn main() -> ExitCode {
     }
 }
 
-fn prepare(flags: &Flags, progress: &Progress) -> anyhow::Result<()> {
+fn prepare(flags: &Flags, progress: &Progress) -> anyhow::Result<Option<Addresses>> {
     debian::require(network::PACKAGES, progress)?;
     if flags.with_clock.is_some() {
         debian::require(&[FAKETIME], progress)?;
     }
-    network::enter()
+    network::enter(|| match std::env::var(REAL) {
+        Ok(pd) if flags.lost_replies.is_none() => ask(&pd).map(Some),
+        _ => Ok(None),
+    })
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn ask(pd: &str) -> anyhow::Result<Addresses> {
+    Addresses::ask(pd).await
 }
 
 #[tokio::main]
-async fn run(flags: Flags) -> anyhow::Result<bool> {
+async fn run(flags: Flags, real: Option<Addresses>) -> anyhow::Result<bool> {
     let seed = flags.seed.unwrap_or_else(|| rand::rng().random_range(0..1_000_000));
     std::fs::create_dir_all(&flags.logs).with_context(|| format!("create {}", flags.logs.display()))?;
     let files = tempfile::TempDir::new().context("make a directory")?;
@@ -85,7 +98,11 @@ async fn run(flags: Flags) -> anyhow::Result<bool> {
     let mut number = 0;
     while number < flags.rounds {
         let net = network.take().context("the network is gone")?;
-        let mut lab = start(&flags, net, seed + number, files.path()).await?;
+        let tikv = match &real {
+            Some(addresses) => Tikv::real(addresses.clone(), &net)?,
+            None => Tikv::stand_in(seed + number).await?,
+        };
+        let mut lab = start(&flags, net, tikv, files.path())?;
         let mut end = LIFE.min(flags.rounds - number);
         while end > 0 {
             if !play(&flags, &mut lab, seed + number).await? {
@@ -101,8 +118,7 @@ async fn run(flags: Flags) -> anyhow::Result<bool> {
 }
 
 /// A fresh cluster.
-async fn start(flags: &Flags, network: Network, seed: u64, files: &Path) -> anyhow::Result<Lab> {
-    let tikv = tikv::start(seed).await?;
+fn start(flags: &Flags, network: Network, tikv: Tikv, files: &Path) -> anyhow::Result<Lab> {
     let clock = match &flags.with_clock {
         Some(_) => Some(Clock::new(files, MEMBERS)?),
         None => None,
@@ -116,11 +132,7 @@ async fn start(flags: &Flags, network: Network, seed: u64, files: &Path) -> anyh
         },
         None => Program::kubebrain()?,
     };
-    let brain = vec![
-        "--storage=tikv".to_owned(),
-        format!("--tikv-pd-endpoints={}", tikv.pd()),
-    ];
-    let mut members = Members::new(MEMBERS, program, clock, brain, &flags.logs)?;
+    let mut members = Members::new(MEMBERS, program, clock, tikv.flags(), &flags.logs)?;
     for member in 0..MEMBERS {
         // a log is of one cluster
         drop(std::fs::remove_file(members.log(member)));
@@ -140,18 +152,18 @@ async fn stop(lab: Lab) -> anyhow::Result<Network> {
         members.terminate(member).await?;
         lab::members::no_panic(&members.log(member))?;
     }
-    tikv.stop().await.context("stop the stand-in")?;
+    tikv.stop().await?;
     Ok(network)
 }
 
 /// Plays one round and tells of it; whether nothing was wrong.
 async fn play(flags: &Flags, lab: &mut Lab, seed: u64) -> anyhow::Result<bool> {
     let mut chance = tikv::chance(seed);
-    let has_clock = lab.members.clock().is_some();
+    let (has_clock, has_stand_in) = (lab.members.clock().is_some(), lab.tikv.as_stand_in().is_some());
     let wrong = match flags.lost_replies {
         Some(count) => Wrong::LostReplies(count),
         None => {
-            let faults = (0..flags.faults).map(|_| Fault::any(&mut chance, MEMBERS, has_clock));
+            let faults = (0..flags.faults).map(|_| Fault::any(&mut chance, MEMBERS, has_clock, has_stand_in));
             Wrong::Faults(faults.collect())
         }
     };

@@ -18,6 +18,7 @@ use crate::faults::{Fault, Patient, Wound};
 use crate::history::{History, Keys, Op, Outcome, Request};
 use crate::lab::members::Members;
 use crate::lab::network::Network;
+use crate::lab::tikv::Tikv;
 use crate::load::client::Client;
 use crate::load::{Round, leases, watcher, worker};
 
@@ -34,7 +35,7 @@ const PADDING: [usize; 4] = [0, 64, 1_000, 12_000];
 pub(crate) struct Lab {
     pub(crate) members: Members,
     pub(crate) network: Network,
-    pub(crate) tikv: StandIn,
+    pub(crate) tikv: Tikv,
 }
 
 /// What goes wrong in a round.
@@ -75,7 +76,8 @@ pub(crate) async fn play(lab: &mut Lab, number: u64, chance: &mut StdRng, wrong:
             Wrong::Faults(faults) => hurt(lab, &round, chance, faults, (&mut history, &mut told)).await,
             Wrong::LostReplies(count) => {
                 told.push(format!("{count} lost replies"));
-                lose_replies(&lab.tikv, count).await
+                let stand_in = lab.tikv.as_stand_in();
+                lose_replies(stand_in.context("only a stand-in loses replies")?, count).await
             }
         }
     };

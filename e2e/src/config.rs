@@ -14,7 +14,7 @@ pub enum Store {
     Brain,
     /// One etcd, to compare with.
     Etcd,
-    /// Three kubebrains on a stand-in for TiKV.
+    /// Three kubebrains on a stand-in for TiKV, or on the cluster that `TIKV_PD` names.
     Tikv,
 }
 

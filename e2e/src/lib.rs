@@ -29,6 +29,7 @@ pub mod namespace;
 pub mod pki;
 pub mod probe;
 pub mod progress;
+pub mod relay;
 pub mod server;
 pub mod site;
 pub mod state;

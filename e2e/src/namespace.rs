@@ -63,9 +63,14 @@ impl Namespace {
         Ok(namespace)
     }
 
+    /// The file that it is known by.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from("/run/netns").join(&self.0)
+    }
+
     /// The program and first arguments that run `program` in here. The process is `program` itself: nsenter replaces itself.
     pub fn enter(&self, program: impl Into<OsString>) -> (PathBuf, Vec<OsString>) {
-        let net = format!("--net=/run/netns/{}", self.0);
+        let net = format!("--net={}", self.path().display());
         (PathBuf::from("nsenter"), vec![net.into(), "--".into(), program.into()])
     }
 }

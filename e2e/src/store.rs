@@ -10,6 +10,7 @@ use crate::members;
 use crate::probe;
 use crate::site::Site;
 use crate::supervisor::Program;
+use crate::tikv::real::Addresses;
 
 /// One process of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,22 +25,22 @@ pub struct Member {
 /// The first member's name, or the only one's.
 pub const NAME: &str = MEMBERS[0].name;
 
-/// As many as a store may have.
+/// As many as a store may have. Their addresses are none that a real PD listens at.
 pub const MEMBERS: [Member; 3] = [
     Member {
         name: "store",
-        address: "127.0.0.1:2379",
-        peers: "127.0.0.1:2380",
+        address: "127.0.0.11:2379",
+        peers: "127.0.0.11:2380",
     },
     Member {
         name: "store-2",
-        address: "127.0.0.1:22379",
-        peers: "127.0.0.1:22380",
+        address: "127.0.0.12:2379",
+        peers: "127.0.0.12:2380",
     },
     Member {
         name: "store-3",
-        address: "127.0.0.1:32379",
-        peers: "127.0.0.1:32380",
+        address: "127.0.0.13:2379",
+        peers: "127.0.0.13:2380",
     },
 ];
 
@@ -57,12 +58,12 @@ pub fn members(store: Store) -> &'static [Member] {
     }
 }
 
-/// What to run for one member.
+/// What to run for one member, with more flags that all of them have.
 ///
 /// # Errors
 ///
 /// There is no such program yet.
-pub fn program(site: &Site, store: Store, member: &Member) -> anyhow::Result<Program> {
+pub fn program(site: &Site, store: Store, member: &Member, more: &[String]) -> anyhow::Result<Program> {
     let path: PathBuf = match store {
         Store::Brain | Store::Tikv => site.tools.own.get("kubebrain")?,
         Store::Etcd => site.tools.etcd.join("etcd"),
@@ -82,12 +83,24 @@ pub fn program(site: &Site, store: Store, member: &Member) -> anyhow::Result<Pro
         "--feature-gates=InitialCorruptCheck=true".to_owned(),
         "--watch-progress-notify-interval=5s".to_owned(),
     ];
-    if store == Store::Tikv {
-        args.extend(["--storage=tikv".to_owned(), format!("--tikv-pd-endpoints={PD}")]);
-        // beside a whole Kubernetes a machine is busy
-        args.extend(members::PATIENT.map(str::to_owned));
-    }
+    args.extend_from_slice(more);
     Ok(site.program(member.name, &path, args))
+}
+
+/// What makes brains store in TiKV: in the stand-in, or in a real cluster.
+pub fn tikv_flags(real: Option<&Addresses>) -> Vec<String> {
+    let mut flags = vec!["--storage=tikv".to_owned()];
+    match real {
+        None => flags.push(format!("--tikv-pd-endpoints={PD}")),
+        Some(real) => flags.extend([
+            format!("--tikv-pd-endpoints={}", real.endpoints()),
+            // it may hold what others left
+            format!("--tikv-key-prefix=cluster-{:032x}", rand::random::<u128>()),
+        ]),
+    }
+    // beside a whole Kubernetes a machine is busy
+    flags.extend(members::PATIENT.map(str::to_owned));
+    flags
 }
 
 /// What many brains store in: the TiKV stand-in, with its data in a file.

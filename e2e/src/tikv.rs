@@ -12,6 +12,8 @@ use crate::probe;
 use crate::server::{self, Program};
 use crate::tools::own;
 
+pub mod real;
+
 /// The environment variable with addresses of a real cluster's PD.
 pub const REAL: &str = "TIKV_PD";
 

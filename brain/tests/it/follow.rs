@@ -36,6 +36,7 @@ use crate::wire::pb;
 
 mod back;
 mod chase;
+mod meddled;
 
 /// How long anything may take that is to happen.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -4,13 +4,15 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context as _;
 use e2e::command::{feed, run};
+use e2e::relay::Relay;
+use e2e::tikv::real::Addresses;
 use e2e::tools::debian::{self, Package};
 
 /// What this needs of Debian.
@@ -31,34 +33,35 @@ pub(crate) const PACKAGES: &[Package] = &[
 
 /// Where this process, its clients and the stand-in are.
 pub(crate) const HUB: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
-/// Set within the namespaces.
+/// Set within the namespaces: where the real cluster is, if there is one.
 const INSIDE: &str = "KUBEBRAIN_CHAOS_INSIDE";
+/// The network that this program was started in.
+const OUTSIDE: &str = "/run/netns/outside";
+/// What the second program argument of `sh` and all that follow are started with.
+const SCRIPT: &str = "mkdir -p /run/netns
+    mount -t tmpfs chaos /run/netns
+    touch /run/netns/outside
+    mount --bind /proc/self/ns/net /run/netns/outside
+    exec \"$@\"";
 
-/// Starts this program again in namespaces of its own; returns only in there.
+/// Starts this program again in namespaces of its own; returns only in there, with what `real` said outside.
 ///
 /// # Errors
 ///
-/// The kernel refuses.
-pub(crate) fn enter() -> anyhow::Result<()> {
-    if std::env::var_os(INSIDE).is_some() {
-        return Ok(());
+/// The kernel refuses, or `real` fails.
+pub(crate) fn enter(real: impl FnOnce() -> anyhow::Result<Option<Addresses>>) -> anyhow::Result<Option<Addresses>> {
+    if let Ok(found) = std::env::var(INSIDE) {
+        return serde_json::from_str(&found).with_context(|| format!("read {INSIDE}"));
     }
     let program = std::env::current_exe().context("find this program")?;
-    let script = "mkdir -p /run/netns && mount -t tmpfs chaos /run/netns && exec \"$@\"";
-    let error = Command::new(debian::find("unshare")?)
-        .args([
-            "--net",
-            "--mount",
-            "--propagation",
-            "private",
-            "sh",
-            "-ec",
-            script,
-            "chaos",
-        ])
+    let unshare = debian::find("unshare")?;
+    let error = Command::new(&unshare)
+        .args(["--mount", "--propagation", "private", "sh", "-ec", SCRIPT, "chaos"])
+        .arg(&unshare)
+        .arg("--net")
         .arg(program)
         .args(std::env::args_os().skip(1))
-        .env(INSIDE, "1")
+        .env(INSIDE, serde_json::to_string(&real()?)?)
         .exec();
     Err(error).context("enter namespaces of its own")
 }
@@ -73,8 +76,8 @@ pub(crate) fn address(member: usize) -> Ipv4Addr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Far {
     Member(usize),
-    /// A port in the hub: PD's, or a store's.
-    Port(u16),
+    /// PD, or a store.
+    Process(SocketAddr),
 }
 
 /// Which packets of a member are lost.
@@ -131,10 +134,20 @@ impl Network {
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL", "--", "nsenter"])
-            .arg(format!("--net=/run/netns/{}", name(member)))
+            .arg(format!("--net={}", namespace(member).display()))
             .arg("--")
             .arg(program.into());
         command
+    }
+
+    /// Lets all members reach addresses of the network that this program was started in.
+    ///
+    /// # Errors
+    ///
+    /// One of them is taken.
+    pub(crate) fn relay(&self, addresses: &[SocketAddr]) -> anyhow::Result<Relay> {
+        let members: Vec<PathBuf> = (0..self.members).map(namespace).collect();
+        Relay::start(Path::new(OUTSIDE), &members, addresses)
     }
 
     /// Cuts more.
@@ -171,6 +184,10 @@ fn name(member: usize) -> String {
     format!("b{member}")
 }
 
+fn namespace(member: usize) -> PathBuf {
+    Path::new("/run/netns").join(name(member))
+}
+
 /// All rules of one member.
 fn rules<'a>(cuts: impl Iterator<Item = &'a Cut>) -> String {
     let (mut input, mut output) = (String::new(), String::new());
@@ -181,7 +198,12 @@ fn rules<'a>(cuts: impl Iterator<Item = &'a Cut>) -> String {
         };
         let rule = match far {
             Far::Member(other) => format!("ip {side}addr {} drop; ", address(*other)),
-            Far::Port(port) => format!("ip {side}addr {HUB} tcp {side}port {port} drop; "),
+            Far::Process(SocketAddr::V4(at)) => {
+                format!("ip {side}addr {} tcp {side}port {} drop; ", at.ip(), at.port())
+            }
+            Far::Process(SocketAddr::V6(at)) => {
+                format!("ip6 {side}addr {} tcp {side}port {} drop; ", at.ip(), at.port())
+            }
         };
         chain.push_str(&rule);
     }
@@ -200,7 +222,8 @@ mod tests {
 
     #[test]
     fn a_cut_in_one_way_has_one_rule() {
-        let rules = rules([(0, Way::To, Far::Member(2)), (0, Way::From, Far::Port(7))].iter());
+        let pd = Far::Process("10.98.0.1:7".parse().unwrap());
+        let rules = rules([(0, Way::To, Far::Member(2)), (0, Way::From, pd)].iter());
         assert!(
             rules.contains("hook output priority 0; ip daddr 10.98.0.13 drop;"),
             "{rules}"

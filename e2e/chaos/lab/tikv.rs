@@ -1,15 +1,17 @@
-//! The stand-in that the members share, and what can go wrong with it.
+//! What the members share, a stand-in or a real cluster, and what can go wrong with a stand-in.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use e2e::relay::Relay;
+use e2e::tikv::real::Addresses;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use tikv_stand_in::{Action, Fault, FaultId, Options, RegionFault, Rpc, StandIn, Tail};
 
-use super::network::HUB;
+use super::network::{HUB, Network};
 
 /// TiKV's nodes.
 pub(crate) const STORES: u64 = 3;
@@ -37,24 +39,103 @@ const REGION_FAULTS: [RegionFault; 7] = [
     RegionFault::ReadIndexNotReady,
 ];
 
-/// Starts a stand-in in the hub.
-///
-/// # Errors
-///
-/// It cannot listen.
-pub(crate) async fn start(seed: u64) -> anyhow::Result<StandIn> {
-    let any = SocketAddr::new(HUB.into(), 0);
-    let options = Options {
-        pd: any,
-        stores: (0..STORES).map(|_| any).collect(),
-        commit_latency: Duration::from_millis(1),
-        seed,
-        ..Options::default()
-    };
-    StandIn::start(options).await.context("start the stand-in for TiKV")
+/// What the members store in.
+#[derive(Debug)]
+pub(crate) struct Tikv {
+    addresses: Addresses,
+    /// Of the members' keys; they choose their own on a stand-in, which nobody else uses.
+    prefix: Option<String>,
+    kind: Kind,
 }
 
-/// Something that a store or PD does wrong for a while.
+#[derive(Debug)]
+enum Kind {
+    StandIn(StandIn),
+    /// With the way to it.
+    Real {
+        _relay: Relay,
+    },
+}
+
+impl Tikv {
+    /// Starts a stand-in in the hub.
+    ///
+    /// # Errors
+    ///
+    /// It cannot listen.
+    pub(crate) async fn stand_in(seed: u64) -> anyhow::Result<Self> {
+        let any = SocketAddr::new(HUB.into(), 0);
+        let options = Options {
+            pd: any,
+            stores: (0..STORES).map(|_| any).collect(),
+            commit_latency: Duration::from_millis(1),
+            seed,
+            ..Options::default()
+        };
+        let stand_in = StandIn::start(options).await.context("start the stand-in for TiKV")?;
+        let stores = stand_in.stores();
+        let addresses = Addresses {
+            pd: vec![stand_in.pd().parse()?],
+            stores: stores.values().map(|at| at.parse()).collect::<Result<_, _>>()?,
+        };
+        Ok(Self {
+            addresses,
+            prefix: None,
+            kind: Kind::StandIn(stand_in),
+        })
+    }
+
+    /// Uses a real cluster, in a part of it that nobody has used.
+    ///
+    /// # Errors
+    ///
+    /// There is no way to it.
+    pub(crate) fn real(addresses: Addresses, network: &Network) -> anyhow::Result<Self> {
+        let relay = network.relay(&addresses.all())?;
+        Ok(Self {
+            addresses,
+            prefix: Some(format!("chaos-{:032x}", rand::random::<u128>())),
+            kind: Kind::Real { _relay: relay },
+        })
+    }
+
+    /// Where its processes listen.
+    pub(crate) fn addresses(&self) -> &Addresses {
+        &self.addresses
+    }
+
+    /// What makes a brain use it.
+    pub(crate) fn flags(&self) -> Vec<String> {
+        let mut flags = vec![
+            "--storage=tikv".to_owned(),
+            format!("--tikv-pd-endpoints={}", self.addresses.endpoints()),
+        ];
+        flags.extend(self.prefix.iter().map(|prefix| format!("--tikv-key-prefix={prefix}")));
+        flags
+    }
+
+    /// The stand-in, if it is one.
+    pub(crate) fn as_stand_in(&self) -> Option<&StandIn> {
+        match &self.kind {
+            Kind::StandIn(stand_in) => Some(stand_in),
+            Kind::Real { .. } => None,
+        }
+    }
+
+    /// Ends a stand-in; a real cluster runs on.
+    ///
+    /// # Errors
+    ///
+    /// It does not end.
+    pub(crate) async fn stop(self) -> anyhow::Result<()> {
+        match self.kind {
+            Kind::StandIn(stand_in) => stand_in.stop().await.context("stop the stand-in"),
+            Kind::Real { .. } => Ok(()),
+        }
+    }
+}
+
+/// Something that a store or PD of a stand-in does wrong for a while.
 #[derive(Clone, Debug)]
 pub(crate) enum Trouble {
     /// Requests of one kind.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -14,9 +14,12 @@ use crate::forward::{self, Outside};
 use crate::home::Home;
 use crate::namespace::Namespace;
 use crate::progress::Progress;
+use crate::relay::Relay;
 use crate::site::Site;
 use crate::state::State;
 use crate::supervisor::Supervisor;
+use crate::tikv;
+use crate::tikv::real::Addresses;
 use crate::tools::Tools;
 use crate::{addons, apiserver, cgroups, containerd, controllers, credentials, kubelet, mounts, store, sweep};
 
@@ -29,6 +32,8 @@ pub(super) struct Host {
     config: Config,
     supervisor: Supervisor,
     forwards: JoinSet<anyhow::Result<()>>,
+    /// The way to a real TiKV cluster.
+    relay: Option<Relay>,
 }
 
 impl Host {
@@ -56,6 +61,7 @@ impl Host {
             config: config.clone(),
             supervisor,
             forwards: JoinSet::new(),
+            relay: None,
         })
     }
 
@@ -133,18 +139,33 @@ impl Host {
 
     /// Starts the members of the store, one after the other, and before them what they store in.
     async fn store(&mut self) -> anyhow::Result<()> {
-        let (site, store) = (&self.site, self.config.store);
-        if store == Store::Tikv {
-            self.supervisor.start(store::tikv(site)?);
-            let serves = async || store::tikv_serves(site).await;
-            self.supervisor.until(store::TIKV, "serving", PATIENCE, serves).await?;
-        }
+        let store = self.config.store;
+        let flags = match store {
+            Store::Tikv => self.tikv().await?,
+            Store::Brain | Store::Etcd => Vec::new(),
+        };
+        let site = &self.site;
         for member in store::members(store) {
-            self.supervisor.start(store::program(site, store, member)?);
+            self.supervisor.start(store::program(site, store, member, &flags)?);
             let healthy = async || store::healthy(site, member).await;
             self.supervisor.until(member.name, "healthy", PATIENCE, healthy).await?;
         }
         Ok(())
+    }
+
+    /// Starts what many brains store in, or opens the way to the real cluster; answers with what brains have to know.
+    async fn tikv(&mut self) -> anyhow::Result<Vec<String>> {
+        let site = &self.site;
+        if let Ok(pd) = std::env::var(tikv::REAL) {
+            let real = Addresses::ask(&pd).await?;
+            let (here, there) = (Path::new("/proc/self/ns/net"), site.namespace.path());
+            self.relay = Some(Relay::start(here, &[there], &real.all())?);
+            return Ok(store::tikv_flags(Some(&real)));
+        }
+        self.supervisor.start(store::tikv(site)?);
+        let serves = async || store::tikv_serves(site).await;
+        self.supervisor.until(store::TIKV, "serving", PATIENCE, serves).await?;
+        Ok(store::tikv_flags(None))
     }
 
     /// Opens the ways into the cluster's network.

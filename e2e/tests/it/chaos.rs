@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use e2e::deadline::Deadline;
+use e2e::tikv::{REAL, Tikv};
 use e2e::tools::own::Programs;
 
 /// Set this for a longer run.
@@ -15,19 +16,30 @@ const DYNAMIC: &str = "KUBEBRAIN_DYNAMIC";
 /// For a round, on a busy machine.
 const EACH: Duration = Duration::from_secs(90);
 
-fn chaos(args: &[String], limit: Duration) {
+/// The program, and what it stores in where that is not a stand-in of its own.
+fn chaos(args: &[String], pd: Option<&str>, limit: Duration) {
     let _deadline = Deadline::within(limit);
     let brain = std::env::var_os(DYNAMIC).map(PathBuf::from);
     let brain = brain.unwrap_or_else(|| panic!("{DYNAMIC} is not set: `make test` builds that brain and sets it"));
-    let chaos = Programs::find().unwrap().get("chaos").unwrap();
-    let status = Command::new(chaos).args(args).arg("--with-clock").arg(brain).status();
-    assert!(status.unwrap().success());
+    let mut chaos = Command::new(Programs::find().unwrap().get("chaos").unwrap());
+    chaos.args(args).arg("--with-clock").arg(brain);
+    if let Some(pd) = pd {
+        chaos.env(REAL, pd);
+    }
+    assert!(chaos.status().unwrap().success());
 }
 
 #[test]
 fn clients_of_broken_clusters_see_nothing_that_etcd_would_not_show() {
     let rounds: u32 = std::env::var(ROUNDS).map_or(20, |rounds| rounds.parse().unwrap());
-    chaos(&[format!("--rounds={rounds}")], EACH * rounds);
+    chaos(&[format!("--rounds={rounds}")], None, EACH * rounds);
+}
+
+#[test]
+fn members_of_a_cluster_that_runs_already_are_broken_likewise() {
+    let tikv = Tikv::for_test().unwrap();
+    let logs = "--logs=/var/log/kubebrain/named-cluster".to_owned();
+    chaos(&["--rounds=2".to_owned(), logs], Some(tikv.pd()), 2 * EACH);
 }
 
 #[test]
@@ -35,6 +47,7 @@ fn a_write_whose_reply_is_lost_is_done_once_and_wholly_or_not_at_all() {
     let logs = "--logs=/var/log/kubebrain/lost-replies".to_owned();
     chaos(
         &["--rounds=1".to_owned(), "--lost-replies=1000".to_owned(), logs],
+        None,
         4 * EACH,
     );
 }

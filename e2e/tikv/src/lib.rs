@@ -29,6 +29,7 @@ mod tso;
 pub use faults::{Action, Fault, FaultError, FaultId, FaultState, Faults, RegionFault};
 pub use journal::JournalError;
 pub use options::{Options, Tls};
+pub use proto::pdpb;
 pub use regions::{Region, RegionsError};
 pub use replication::Tail;
 pub use rpc::Rpc;

@@ -5,6 +5,7 @@
     clippy::pedantic,
     dead_code,
     unreachable_pub,
+    missing_docs,
     rustdoc::all,
     reason = "generated code"
 )]

@@ -1,65 +1,30 @@
 //! A leader that writes faster than its follower reads.
 
-use std::sync::Arc;
-
 use brain::api::elsewhere::Role;
-use brain::log::{AppendError, Log, LogError, MemLog, Slot};
-use brain::rows::mem::MemRows;
-use brain::state::State;
-use bytes::Bytes;
 use tokio::time::timeout;
 
+use super::meddled::Meddled;
 use super::{Leading, Other, PATIENCE, PUTS};
 
 /// A log whose reads take so long that another record is committed in the meantime.
-#[derive(Clone)]
-struct Slow {
-    log: MemLog,
-    leader: Arc<State<MemRows>>,
-}
-
-impl Log for Slow {
-    async fn append(&self, slot: Slot, record: Bytes) -> Result<(), AppendError> {
-        self.log.append(slot, record).await
-    }
-
-    async fn read(&self, from: Slot, max_bytes: usize) -> Result<Vec<(Slot, Bytes)>, LogError> {
-        self.leader.shown(self.leader.committed().next()).await;
-        self.log.read(from, max_bytes).await
-    }
-
-    async fn watermark(&self) -> Result<Slot, LogError> {
-        self.log.watermark().await
-    }
-
-    async fn raise_watermark(&self, to: Slot) -> Result<(), LogError> {
-        self.log.raise_watermark(to).await
-    }
-
-    async fn destroy_below_watermark(&self) -> Result<(), LogError> {
-        self.log.destroy_below_watermark().await
-    }
-
-    fn max_record_len(&self) -> usize {
-        self.log.max_record_len()
-    }
-
-    fn size(&self) -> u64 {
-        self.log.size()
-    }
+fn slow(leading: &Leading) -> Meddled {
+    let leader = leading.engine.store.state.clone();
+    Meddled::new(&leading.log, move |_| {
+        let leader = leader.clone();
+        async move {
+            leader.shown(leader.committed().next()).await;
+            Ok(())
+        }
+    })
 }
 
 #[tokio::test]
 async fn who_reads_slower_than_the_leader_writes_follows_all_the_same() {
     let mut leading = Leading::start().await;
     let (_serving, channel) = leading.listen().await;
-    let slow = Slow {
-        log: leading.log.clone(),
-        leader: leading.engine.store.state.clone(),
-    };
     let opened = async {
         tokio::select! {
-            other = Other::open(slow, leading.rows.clone()) => other,
+            other = Other::open(slow(&leading), leading.rows.clone()) => other,
             _ = leading.engine.puts(usize::MAX) => panic!("without an end"),
         }
     };
