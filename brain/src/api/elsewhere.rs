@@ -206,8 +206,12 @@ impl Elsewhere {
             };
             match outcome {
                 Ok(answer) => return Ok(answer),
-                // It does not lead any more, and did nothing.
-                Err(status) if self.forwards && is_not_leader(&status) && Instant::now() < deadline => {
+                // It does not lead any more, or was not reached: nothing was done.
+                Err(status)
+                    if self.forwards
+                        && (is_not_leader(&status) || was_not_sent(&status))
+                        && Instant::now() < deadline =>
+                {
                     self.changed_from(member, deadline).await?;
                 }
                 Err(status) if member.is_some() && is_transport(&status) => return Err(Error::Timeout.into()),
@@ -313,6 +317,18 @@ fn is_transport(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
 
+/// There was no connection that a request could have been sent on.
+fn was_not_sent(status: &Status) -> bool {
+    let mut source = std::error::Error::source(status);
+    while let Some(error) = source {
+        if error.is::<tonic::ConnectError>() {
+            return true;
+        }
+        source = error.source();
+    }
+    false
+}
+
 /// Reads that wait for the leader's word. Those that come while a question is under way share the next one.
 #[derive(Debug, Clone)]
 pub struct Reads(tokio::sync::mpsc::Sender<tokio::sync::oneshot::Sender<Slot>>);
@@ -360,6 +376,30 @@ impl Reads {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn what_was_not_sent_to_a_leader_that_has_gone_is_done_by_the_next() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        drop(listener);
+        let channel = Channel::from_shared(url).unwrap().connect_lazy();
+        let (reads, _asking) = Reads::new(channel.clone(), 1024);
+        let gone = Leader {
+            member: 7,
+            channel,
+            reads,
+        };
+        let roles = watch::Sender::new(Role::Following(gone));
+        let here = async |_: Request<ReadIndexRequest>| Ok(Response::new(1));
+        let there = async |channel, request| {
+            let refused = PeerClient::new(channel).read_index(request).await.unwrap_err();
+            roles.send_replace(Role::Leading(Right::for_ever()));
+            Err(refused)
+        };
+        let request = Request::new(ReadIndexRequest {});
+        let answer = Elsewhere::new(roles.subscribe()).answer(request, here, there).await;
+        assert_eq!(*answer.unwrap().get_ref(), 1);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_question_that_nobody_answers_is_given_up() {
