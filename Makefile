@@ -73,6 +73,6 @@ bench: tools ## Brain and etcd side by side
 	$(PROGRAMS)/bench
 
 bench-tikv: all-targets ## Brains on TiKV: the stand-in, or the cluster that TIKV_PD names
-	cargo bench $(subst --release,,$(CARGO_FLAGS)) -p brain --bench slots
+	cargo bench $(subst --release,,$(CARGO_FLAGS)) --workspace --bench slots
 	$(PROGRAMS)/bench --takeover 1000,1000000 --rounds 5
 	$(PROGRAMS)/bench --tikv 60
