@@ -56,7 +56,8 @@ fn filter(level: LogLevel) -> EnvFilter {
         theirs
     };
     let chatty: Vec<String> = CHATTY.iter().map(|name| format!("{name}={theirs}")).collect();
-    let default = format!("{ours},{},tikv_client=off", chatty.join(","));
+    // These two repeat every failed call, of which whoever made it tells once.
+    let default = format!("{ours},{},tikv_client=off,kube_client::client=off", chatty.join(","));
     EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default))
 }
 

@@ -136,7 +136,11 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
     let members = engine.members.clone();
     let circle = engine.lock.circle();
     if let Some(circle) = &circle {
-        circle.check_before(&running.state).await?;
+        tokio::select! {
+            biased;
+            () = life.leave.cancelled() => return life.end().await,
+            checked = circle.check_before(&running.state) => checked?,
+        }
     }
     let contact = Contact::default();
     let seen = Seen {

@@ -17,6 +17,16 @@ use tempfile::TempDir;
 
 use crate::engine::Engine;
 
+/// What leads to an API server.
+pub(crate) fn kubeconfig(url: &str) -> Value {
+    json!({
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "ns"}}],
+        "current-context": "c",
+    })
+}
+
 /// An API server that knows one Lease, by its UID, or answers nothing but an error.
 #[derive(Clone, Default)]
 struct Server(Arc<Mutex<Option<&'static str>>>);
@@ -32,13 +42,7 @@ impl Server {
         let dir = tempfile::tempdir().unwrap();
         let path: PathBuf = dir.path().join("kubeconfig");
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let kubeconfig = json!({
-            "clusters": [{"name": "c", "cluster": {"server": url}}],
-            "users": [{"name": "u", "user": {}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "ns"}}],
-            "current-context": "c",
-        });
-        std::fs::write(&path, kubeconfig.to_string()).unwrap();
+        std::fs::write(&path, kubeconfig(&url).to_string()).unwrap();
         let router = axum::Router::new().fallback(answer).with_state(self.clone());
         let serving = Owned::start(async move { axum::serve(listener, router).await.unwrap() });
         let lock = LeaseLock::connect(Some(&path), None, "brain", Duration::from_secs(5)).await;

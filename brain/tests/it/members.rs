@@ -200,7 +200,6 @@ impl Member {
         line.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() * 1024
     }
 
-    /// A new connection.
     /// Leaves everything in rows, out of memory, and history from that revision on.
     pub(crate) async fn compact(&self, revision: i64) {
         let request = pb::CompactionRequest {
@@ -211,6 +210,7 @@ impl Member {
         kv.compact(request).await.unwrap();
     }
 
+    /// A new connection.
     pub(crate) async fn connect(&self) -> Channel {
         Endpoint::new(self.url.clone()).unwrap().connect().await.unwrap()
     }

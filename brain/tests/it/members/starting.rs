@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout};
 use tonic::Code;
 
 use super::{Member, Site};
+use crate::circle::kubeconfig;
 
 const UNREACHABLE: &str = "TiKV cannot be reached";
 
@@ -92,4 +93,31 @@ async fn a_member_waits_for_tikv_behind_a_pd_that_answers() {
     let ready = member.says("ready to serve client requests");
     timeout(Duration::from_secs(30), ready).await.unwrap();
     member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_waits_for_the_api_server_of_its_lease_ends_at_once() {
+    let site = Site::new(1).await;
+    let member = site.lone().await;
+    let put = pb::PutRequest {
+        key: b"/registry/leases/ns/brain".to_vec().into(),
+        ..pb::PutRequest::default()
+    };
+    KvClient::new(member.connect().await).put(put).await.unwrap();
+    // Only what is in rows is known before somebody leads.
+    member.compact(2).await;
+    member.stop().await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let nobody = format!("http://127.0.0.1:{}", super::free_port());
+    std::fs::write(file.path(), kubeconfig(&nobody).to_string()).unwrap();
+    let kubeconfig = format!("--lease-kubeconfig={}", file.path().display());
+    let lease = [
+        "--election=lease",
+        "--lease-name=brain",
+        "--lease-namespace=ns",
+        &kubeconfig,
+    ];
+    let member = site.begin(0, 1, &lease);
+    member.says("no answer from the API server of the lease").await;
+    ends(member).await;
 }
