@@ -30,7 +30,7 @@ use crate::replica::{Flushed, Frozen, Replica};
 use crate::rows::{Rows, RowsError};
 use crate::state::{NOSPACE, State};
 use batch::{Batch, Builder};
-use command::Command;
+use command::{Command, Outcome};
 
 use options::FILLED;
 pub use options::Options;
@@ -306,7 +306,8 @@ where
             payload,
         } = under_way;
         self.deltas.pop_front();
-        if !batch.record.entries.is_empty() {
+        let is_unproved = batch.record.entries.is_empty();
+        if !is_unproved {
             let compacted = self.replica.compacted();
             count(&batch.record, &self.metrics);
             let events = self.replica.apply(batch.record, batch.superseded, (first, next));
@@ -321,9 +322,9 @@ where
                 self.freeze().await?;
             }
         }
-        for (reply, outcome) in batch.replies {
+        for (reply, told) in batch.replies {
             // Whoever has gone away does not need to know.
-            drop(reply.send(outcome));
+            drop(reply.send(Outcome { told, is_unproved }));
         }
         Ok(())
     }

@@ -69,6 +69,11 @@ impl Right {
         self.0.fetch_max(millis, Ordering::AcqRel);
     }
 
+    /// Whether it is of the same term.
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     fn is_for_ever(&self) -> bool {
         self.0.load(Ordering::Relaxed) == u64::MAX
     }
@@ -137,6 +142,49 @@ impl Elsewhere {
     #[must_use]
     pub fn holds(&self) -> bool {
         matches!(&*self.role.borrow(), Role::Leading(right) if right.holds(crate::state::since_boot()))
+    }
+
+    /// The right of this member's term, while it leads.
+    #[must_use]
+    pub fn right(&self) -> Option<Right> {
+        match &*self.role.borrow() {
+            Role::Leading(right) => Some(right.clone()),
+            _ => None,
+        }
+    }
+
+    /// Waits until it is sure that nobody else has led while this member did by a right: what it had in memory up to now is
+    /// the newest then.
+    ///
+    /// # Errors
+    /// `not leader` when its term is over, `request timed out`, `server stopped`.
+    pub async fn confirm(&self, right: Option<Right>) -> Result<(), Status> {
+        let right = right.ok_or(Error::NotLeader)?;
+        if right.is_for_ever() {
+            return Ok(());
+        }
+        let mut roles = self.role.clone();
+        let waiting = async {
+            loop {
+                match &*roles.borrow_and_update() {
+                    Role::Leading(now) if now.is(&right) => {
+                        if right.holds(crate::state::since_boot()) {
+                            return Ok(());
+                        }
+                    }
+                    Role::Stopped => return Err(Error::Stopped),
+                    _ => return Err(Error::NotLeader),
+                }
+                // A right is extended without a word.
+                let pause = tokio::time::sleep(RIGHT_POLL);
+                tokio::select! {
+                    changed = roles.changed() => changed.map_err(|_| Error::Stopped)?,
+                    () = pause => {}
+                }
+            }
+        };
+        let confirmed = tokio::time::timeout(PATIENCE, waiting).await;
+        Ok(confirmed.unwrap_or(Err(Error::Timeout))?)
     }
 
     /// Follows who answers.

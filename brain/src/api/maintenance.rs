@@ -142,6 +142,8 @@ impl<R: Rows> MaintenanceService<R> {
     async fn alarm_here(&self, request: Request<pb::AlarmRequest>) -> Result<Response<pb::AlarmResponse>, Status> {
         let request = request.into_inner();
         let (member, kind) = (request.member_id, request.alarm);
+        // Those who are not told of what they did are told what is so.
+        self.store.elsewhere.read_index().await?;
         let raised = self.store.state.alarms().contains(&(kind, member));
         let alarms = match request.action {
             // GET: of one kind, or all.

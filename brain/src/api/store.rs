@@ -134,12 +134,17 @@ impl<R: Rows> Store<R> {
     /// Has the sequencer do something; `size` is its length on the wire.
     ///
     /// # Errors
-    /// With etcd's status.
+    /// With etcd's status; `not leader` when nothing was done and somebody else may lead.
     pub async fn ask(&self, request: Request, size: usize) -> Result<Answer, Status> {
         if self.state.is_corrupt() {
             return Err(Error::Corrupt.into());
         }
-        self.sequencer.ask(request, size).await.map_err(refused)
+        let right = self.elsewhere.right();
+        let outcome = self.sequencer.ask(request, size).await;
+        if outcome.is_unproved {
+            self.elsewhere.confirm(right).await?;
+        }
+        outcome.told.map_err(refused)
     }
 
     /// The status of a read that failed. Damage stops the serving.

@@ -72,7 +72,7 @@ pub async fn run(
             Retention::Revisions(kept) => Some(revision() - kept).filter(|target| *target > 0),
         };
         let Some(target) = target else { continue };
-        match sequencer.ask(Request::Compact(target), 16).await {
+        match sequencer.ask(Request::Compact(target), 16).await.told {
             Ok(_) => tracing::debug!(revision = target, "compacted without being asked"),
             // The leader does it.
             Err(Error::Compacted | Error::NotLeader) => {}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::command::{Answer, Command, Request};
+use super::command::{Answer, Command, Outcome, Request};
 use crate::mvcc::evaluate::{Changed, Evaluator};
 use crate::mvcc::op::{Op, TxnOp};
 use crate::mvcc::overlay::{Delta, Head, Overlay};
@@ -17,7 +17,7 @@ use crate::rows::{Rows, RowsError, Snapshot};
 use crate::state::{CORRUPT, NOSPACE, State};
 
 /// Who waits, and what for.
-pub(super) type Reply = (oneshot::Sender<Result<Answer, Error>>, Result<Answer, Error>);
+pub(super) type Reply = (oneshot::Sender<Outcome>, Result<Answer, Error>);
 
 /// Requests that were evaluated and are to be committed together.
 #[derive(Debug)]

@@ -48,6 +48,26 @@ pub struct Answer {
     pub result: Option<OpResult>,
 }
 
+/// What became of a request.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What the client is told. After [`Error::Timeout`] it is wholly done or wholly not.
+    pub told: Result<Answer, Error>,
+    /// Nothing was appended with it. A record that is committed proves that nobody else wrote before it; this is true only
+    /// as long as nobody else leads.
+    pub is_unproved: bool,
+}
+
+impl Outcome {
+    /// What is so whoever leads.
+    fn refused(error: Error) -> Self {
+        Self {
+            told: Err(error),
+            is_unproved: false,
+        }
+    }
+}
+
 /// A request, and who waits for its outcome.
 #[derive(Debug)]
 pub struct Command {
@@ -56,7 +76,7 @@ pub struct Command {
     /// Its size on the wire in bytes, roughly.
     pub size: usize,
     /// Where the outcome goes; `None` when the sequencer asks itself.
-    pub reply: Option<oneshot::Sender<Result<Answer, Error>>>,
+    pub reply: Option<oneshot::Sender<Outcome>>,
     /// Its place among the bytes that wait.
     room: Option<OwnedSemaphorePermit>,
 }
@@ -80,7 +100,7 @@ impl Command {
     }
 
     /// The request, and who waits for its outcome; it waits no more itself.
-    pub(super) fn begin(self) -> (Request, Option<oneshot::Sender<Result<Answer, Error>>>) {
+    pub(super) fn begin(self) -> (Request, Option<oneshot::Sender<Outcome>>) {
         drop(self.room);
         (self.request, self.reply)
     }
@@ -143,15 +163,12 @@ impl Handle {
     }
 
     /// Has a request done. Once it is begun it is done even if the caller goes away; before that it is not done at all then.
-    ///
-    /// # Errors
-    /// What the client is told. After [`Error::Timeout`] it is wholly done or wholly not.
-    pub async fn ask(&self, request: Request, size: usize) -> Result<Answer, Error> {
-        let asked = tokio::time::timeout(TIMEOUT, self.ask_and_wait(request, size));
-        asked.await.unwrap_or(Err(Error::Timeout))
+    pub async fn ask(&self, request: Request, size: usize) -> Outcome {
+        let asked = tokio::time::timeout(TIMEOUT, self.ask_and_wait(request, size)).await;
+        asked.unwrap_or(Err(Error::Timeout)).unwrap_or_else(Outcome::refused)
     }
 
-    async fn ask_and_wait(&self, request: Request, size: usize) -> Result<Answer, Error> {
+    async fn ask_and_wait(&self, request: Request, size: usize) -> Result<Outcome, Error> {
         let (inbox, room) = match self.writer.borrow().clone() {
             Writer::Sequencer(inbox, room) => (inbox, room),
             Writer::Nobody => return Err(Error::NotLeader),
@@ -171,6 +188,6 @@ impl Handle {
             // Its sequencer has ended.
             mpsc::error::TrySendError::Closed(_) => Error::NotLeader,
         })?;
-        outcome.await.unwrap_or(Err(Error::Timeout))
+        outcome.await.map_err(|_| Error::Timeout)
     }
 }

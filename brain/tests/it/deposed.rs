@@ -193,7 +193,7 @@ fn ask(old: &Old, key: &'static [u8], len: usize) -> Asked {
         ignore_lease: false,
     };
     let (sequencer, mut asked) = (old.store.sequencer.clone(), JoinSet::new());
-    asked.spawn(async move { sequencer.ask(Command::Write(Op::Put(put)), len).await });
+    asked.spawn(async move { sequencer.ask(Command::Write(Op::Put(put)), len).await.told });
     Asked(asked)
 }
 

@@ -15,6 +15,7 @@ mod members;
 mod model;
 mod process;
 mod program;
+mod rights;
 mod same;
 mod script;
 mod store;
