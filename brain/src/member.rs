@@ -145,6 +145,7 @@ pub fn services<H: History, R: Rows>(
         members,
         cluster_id: api.cluster_id,
         epoch: api.state.epoch_cell(),
+        elsewhere: api.elsewhere.clone(),
     };
     metrics.server.set_identity(api.member_id);
     metrics.server.quota.set(i64::try_from(quota).unwrap_or(i64::MAX));

@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use rustix::fd::AsFd as _;
@@ -16,10 +17,13 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::command::run;
 use crate::tools::debian;
+
+/// After a connection that could not be taken over.
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// Listens until it is dropped; then its connections end, too.
 #[derive(Debug)]
@@ -123,7 +127,15 @@ async fn accept(address: SocketAddr, listener: TcpListener) -> std::io::Result<(
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let mut connections = JoinSet::new();
     loop {
-        let (stream, _) = listener.accept().await?;
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // a connection that was gone already, or no more files for a moment
+                warn!(%address, %error, "a connection could not be taken over");
+                tokio::time::sleep(AGAIN).await;
+                continue;
+            }
+        };
         connections.spawn(async move {
             if let Err(error) = join(stream, address).await {
                 debug!(%address, %error, "a relayed connection ended");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
+use super::elsewhere::Elsewhere;
 use super::status::Error;
 use crate::flags::url::Url;
 use crate::pb::etcdserverpb as pb;
@@ -71,6 +72,8 @@ pub struct ClusterService {
     pub cluster_id: u64,
     /// The epoch, which takes the place of etcd's raft term.
     pub epoch: std::sync::Arc<std::sync::atomic::AtomicU64>,
+    /// Who leads: a linearizable list needs somebody who does.
+    pub elsewhere: Elsewhere,
 }
 
 #[tonic::async_trait]
@@ -108,7 +111,13 @@ impl pb::cluster_server::Cluster for ClusterService {
         ))
     }
 
-    async fn member_list(&self, _: Request<pb::MemberListRequest>) -> Result<Response<pb::MemberListResponse>, Status> {
+    async fn member_list(
+        &self,
+        request: Request<pb::MemberListRequest>,
+    ) -> Result<Response<pb::MemberListResponse>, Status> {
+        if request.get_ref().linearizable {
+            self.elsewhere.read_index().await?;
+        }
         // Like etcd's, this header has no revision.
         let header = pb::ResponseHeader {
             cluster_id: self.cluster_id,

@@ -232,7 +232,14 @@ impl Elsewhere {
         T: Future<Output = Result<Response<A>, Status>>,
     {
         if self.is_lone() {
-            return here(request).await;
+            let ended = |status| {
+                if is_not_leader(&status) {
+                    Error::Stopped.into()
+                } else {
+                    status
+                }
+            };
+            return here(request).await.map_err(ended);
         }
         let bytes = request.get_ref().encoded_len().saturating_add(OVERHEAD);
         let bytes = u32::try_from(bytes).unwrap_or(ROOM).min(ROOM);
@@ -242,7 +249,8 @@ impl Elsewhere {
         loop {
             let mut copy = Request::new(request.get_ref().clone());
             *copy.metadata_mut() = request.metadata().clone();
-            let (member, outcome) = match self.leader().await? {
+            let leader = tokio::time::timeout_at(deadline, self.leader()).await;
+            let (member, outcome) = match leader.map_err(|_| Error::Timeout)?? {
                 None => (None, here(copy).await),
                 Some(leader) => {
                     let asked = tokio::time::timeout_at(deadline, there(leader.channel, copy)).await;
@@ -262,6 +270,7 @@ impl Elsewhere {
                 {
                     self.changed_from(member, deadline).await?;
                 }
+                Err(status) if self.forwards && is_not_leader(&status) => return Err(Error::Timeout.into()),
                 Err(status) if member.is_some() && is_transport(&status) => return Err(Error::Timeout.into()),
                 Err(status) => return Err(status),
             }

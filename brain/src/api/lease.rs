@@ -140,8 +140,11 @@ impl<R: Rows> LeaseService<R> {
         request: Request<pb::LeaseTimeToLiveRequest>,
     ) -> Result<Response<pb::LeaseTimeToLiveResponse>, Status> {
         let request = request.into_inner();
+        let right = self.store.elsewhere.right();
         let header = Some(self.store.header(self.store.linearizable().await?.revision));
         let info = self.store.state.leases().info(LeaseId(request.id), since_boot());
+        // Whoever leads next hears of keep-alives that this member never does.
+        self.store.elsewhere.confirm(right).await?;
         let answer = match info {
             None => pb::LeaseTimeToLiveResponse {
                 header,

@@ -142,9 +142,9 @@ impl<R: Rows> MaintenanceService<R> {
     async fn alarm_here(&self, request: Request<pb::AlarmRequest>) -> Result<Response<pb::AlarmResponse>, Status> {
         let request = request.into_inner();
         let (member, kind) = (request.member_id, request.alarm);
-        // Those who are not told of what they did are told what is so.
-        self.store.elsewhere.read_index().await?;
+        let right = self.store.elsewhere.right();
         let raised = self.store.state.alarms().contains(&(kind, member));
+        let mut is_asked = false;
         let alarms = match request.action {
             // GET: of one kind, or all.
             0 => {
@@ -160,6 +160,7 @@ impl<R: Rows> MaintenanceService<R> {
             // ACTIVATE and DEACTIVATE answer with what is raised or was cleared.
             action @ (1 | 2) if kind != 0 && (action == 1 || raised) => {
                 self.store.ask(Command::Alarm(member, kind, action == 1), 64).await?;
+                is_asked = true;
                 vec![pb::AlarmMember {
                     member_id: member,
                     alarm: kind,
@@ -167,6 +168,9 @@ impl<R: Rows> MaintenanceService<R> {
             }
             _ => Vec::new(),
         };
+        if !is_asked {
+            self.store.elsewhere.confirm(right).await?;
+        }
         let header = Some(self.store.header(self.store.state.view().revision));
         Ok(Response::new(pb::AlarmResponse { header, alarms }))
     }

@@ -200,8 +200,8 @@ impl Office {
                     drain.cancel();
                 }
                 begun = &mut begins, if !leads && !lost.is_cancelled() => {
-                    // Without a word its end follows.
-                    if begun.is_ok() {
+                    // Without a word its end follows. Who leaves already does not begin to answer: the lock may be gone soon.
+                    if begun.is_ok() && !drain.is_cancelled() {
                         self.roles.send_replace(Role::Leading(right.clone()));
                     }
                     leads = true;

@@ -1,17 +1,26 @@
 //! What a leader may answer without a record: a txn that changes nothing proves to nobody who leads.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use brain::api::elsewhere::{Elsewhere, Right, Role};
+use brain::api::cluster::{ClusterService, Members};
+use brain::api::elsewhere::{Elsewhere, PATIENCE, Right, Role};
 use brain::api::kv::KvService;
+use brain::api::lease::LeaseService;
+use brain::api::maintenance::MaintenanceService;
 use brain::api::request::Limits;
+use brain::api::status::Error;
 use brain::api::store::Store;
 use brain::log::MemLog;
+use brain::metrics::Metrics;
 use brain::pb::etcdserverpb as pb;
 use brain::rows::mem::MemRows;
 use brain::state::since_boot;
 use bytes::Bytes;
+use pb::cluster_server::Cluster as _;
 use pb::kv_server::Kv as _;
+use pb::lease_server::Lease as _;
+use pb::maintenance_server::Maintenance as _;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +37,7 @@ const RENEWED: Duration = Duration::from_millis(300);
 struct Asked {
     engine: Engine<MemLog, MemRows>,
     kv: KvService<MemRows>,
+    maintenance: MaintenanceService<MemRows>,
     roles: watch::Sender<Role>,
 }
 
@@ -47,11 +57,22 @@ impl Asked {
             cluster_id: 7,
             member_id: 1,
         };
+        let maintenance = MaintenanceService {
+            store: store.clone(),
+            size: Arc::new(|| 0),
+            quota: 0,
+            move_leader: Arc::new(|_| Box::pin(async { Err(Error::NotLeader) })),
+        };
         let kv = KvService {
             store,
             stop: CancellationToken::new(),
         };
-        Self { engine, kv, roles }
+        Self {
+            engine,
+            kv,
+            maintenance,
+            roles,
+        }
     }
 
     async fn put(&self) -> Result<Response<pb::PutResponse>, Status> {
@@ -83,6 +104,14 @@ impl Asked {
         self.kv.txn(Request::new(txn)).await
     }
 
+    /// Another term of this member's begins: somebody else may have led in between.
+    async fn ends(&self) {
+        tokio::task::yield_now().await;
+        let next = Right::none();
+        next.extend(since_boot() + Duration::from_secs(3_600));
+        self.roles.send_replace(Role::Leading(next));
+    }
+
     /// A put that is refused because of what is stored.
     async fn refused(&self) -> Result<Response<pb::PutResponse>, Status> {
         let put = pb::PutRequest {
@@ -91,6 +120,16 @@ impl Asked {
             ..pb::PutRequest::default()
         };
         self.kv.put(Request::new(put)).await
+    }
+}
+
+fn leases(store: Store<MemRows>) -> LeaseService<MemRows> {
+    LeaseService {
+        store,
+        min_ttl: 1,
+        stop: CancellationToken::new(),
+        metrics: Arc::new(Metrics::new(false)),
+        has_leader: None,
     }
 }
 
@@ -103,14 +142,7 @@ async fn who_may_not_lead_any_more_answers_nothing_from_memory() {
     let right = Right::none();
     let asked = Asked::start(&right).await;
     asked.put().await.expect("a record proves it");
-    let ends = async {
-        tokio::task::yield_now().await;
-        // Another term of this member's: somebody else may have led in between.
-        let next = Right::none();
-        next.extend(since_boot() + Duration::from_secs(3_600));
-        asked.roles.send_replace(Role::Leading(next));
-    };
-    let (failed, refused, ()) = tokio::join!(asked.fail(), asked.refused(), ends);
+    let (failed, refused, ()) = tokio::join!(asked.fail(), asked.refused(), asked.ends());
     assert_eq!(message(failed), "etcdserver: not leader");
     assert_eq!(message(refused), "etcdserver: not leader");
     asked.engine.stop().await.unwrap();
@@ -131,4 +163,62 @@ async fn what_is_answered_from_memory_waits_for_the_right() {
     assert!(begun.elapsed() >= RENEWED, "{:?}", begun.elapsed());
     assert_eq!(message(asked.refused().await), "etcdserver: requested lease not found");
     asked.engine.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn alarms_are_listed_by_who_leads() {
+    let right = Right::none();
+    let asked = Asked::start(&right).await;
+    let list = asked.maintenance.alarm(Request::new(pb::AlarmRequest::default()));
+    let (listed, ()) = tokio::join!(list, asked.ends());
+    assert_eq!(message(listed), "etcdserver: not leader");
+    let again = asked.maintenance.alarm(Request::new(pb::AlarmRequest::default()));
+    assert!(again.await.unwrap().get_ref().alarms.is_empty());
+    asked.engine.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_not_said_to_be_over_by_who_led_before() {
+    let asked = Asked::start(&Right::none()).await;
+    let mut store = asked.kv.store.clone();
+    // Asked by a client: it waits until somebody leads.
+    store.elsewhere = Elsewhere::new(asked.roles.subscribe());
+    let leases = leases(store);
+    let request = pb::LeaseTimeToLiveRequest { id: 4711, keys: false };
+    let granted = async {
+        asked.ends().await;
+        let grant = pb::LeaseGrantRequest { ttl: 60, id: 4711 };
+        leases.lease_grant(Request::new(grant)).await.unwrap();
+    };
+    let (answered, ()) = tokio::join!(leases.lease_time_to_live(Request::new(request)), granted);
+    assert!(answered.unwrap().get_ref().ttl > 0);
+    asked.engine.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_never_hear_that_a_member_does_not_lead() {
+    let roles = watch::Sender::new(Role::Leading(Right::none()));
+    let here = async |_: Request<pb::PutRequest>| {
+        tokio::time::sleep(PATIENCE).await;
+        Err::<Response<pb::PutResponse>, _>(Error::NotLeader.into())
+    };
+    let there = async |_, _| panic!("nobody else leads");
+    let request = Request::new(pb::PutRequest::default());
+    let answered = Elsewhere::new(roles.subscribe()).answer(request, here, there).await;
+    assert_eq!(message(answered), "etcdserver: request timed out");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_linearizable_list_of_members_needs_a_leader() {
+    let roles = watch::Sender::new(Role::Nobody);
+    let cluster = ClusterService {
+        id: 1,
+        members: Members::new([]),
+        cluster_id: 7,
+        epoch: Arc::default(),
+        elsewhere: Elsewhere::new(roles.subscribe()),
+    };
+    let list = |linearizable| cluster.member_list(Request::new(pb::MemberListRequest { linearizable }));
+    assert_eq!(message(list(true).await), "etcdserver: request timed out");
+    list(false).await.unwrap();
 }
