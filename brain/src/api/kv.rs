@@ -151,7 +151,7 @@ impl<R: Rows> KvService<R> {
     async fn write(&self, op: Op, size: usize) -> Result<(i64, OpResult), Status> {
         // The writer says so, too, but not while it waits for space itself.
         if op.puts() && self.store.state.has_alarm(NOSPACE) && !self.store.state.has_alarm(CORRUPT) {
-            return Err(Error::NoSpace.into());
+            return Err(self.store.refuse(Error::NoSpace).await);
         }
         let Answer { revision, result } = self.store.ask(Command::Write(op), size).await?;
         result.map(|result| (revision, result)).ok_or_else(unexpected)

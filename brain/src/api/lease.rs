@@ -104,10 +104,10 @@ impl<R: Rows> LeaseService<R> {
     ) -> Result<Response<pb::LeaseGrantResponse>, Status> {
         let request = request.into_inner();
         if self.store.state.has_alarm(CORRUPT) {
-            return Err(Error::Corrupt.into());
+            return Err(self.store.refuse(Error::Corrupt).await);
         }
         if self.store.state.has_alarm(NOSPACE) {
-            return Err(Error::NoSpace.into());
+            return Err(self.store.refuse(Error::NoSpace).await);
         }
         if request.ttl > MAX_TTL {
             return Err(Error::LeaseTtlTooLarge.into());

@@ -147,6 +147,12 @@ impl<R: Rows> Store<R> {
         outcome.told.map_err(refused)
     }
 
+    /// The status of a refusal because of what this leader has in memory; `not leader` where somebody else may know better.
+    pub async fn refuse(&self, error: Error) -> Status {
+        let right = self.elsewhere.right();
+        self.elsewhere.confirm(right).await.err().unwrap_or(error.into())
+    }
+
     /// The status of a read that failed. Damage stops the serving.
     pub fn failed(&self, error: ViewError) -> Status {
         match error {
