@@ -7,7 +7,9 @@ package testserver
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -92,10 +94,7 @@ func freeURLs(t testing.TB) (client, peer url.URL) {
 	t.Helper()
 	var found [2]url.URL
 	for i := range found {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatalf("find a free port: %v", err)
-		}
+		listener := freePort(t)
 		defer listener.Close() // both are held until both are known, so that they differ
 		_, port, err := net.SplitHostPort(listener.Addr().String())
 		if err != nil {
@@ -105,6 +104,20 @@ func freeURLs(t testing.TB) (client, peer url.URL) {
 		found[i] = url.URL{Scheme: "http", Host: net.JoinHostPort("localhost", port)}
 	}
 	return found[0], found[1]
+}
+
+// freePort listens below the ports that the kernel gives to outgoing connections: nobody takes it once it is let go.
+func freePort(t testing.TB) net.Listener {
+	t.Helper()
+	for {
+		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(12_000)))
+		if err == nil {
+			return listener
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			t.Fatalf("find a free port: %v", err)
+		}
+	}
 }
 
 func arguments(t testing.TB, cfg *embed.Config) []string {
