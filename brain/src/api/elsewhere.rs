@@ -1,7 +1,6 @@
 //! Requests that another member has to answer: the leader, where this one follows.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prost::Message;
@@ -12,78 +11,15 @@ use tonic::{Request, Response, Status};
 
 use super::status::Error;
 use crate::log::Slot;
-use crate::pb::peerpb::ReadIndexRequest;
-use crate::pb::peerpb::peer_client::PeerClient;
+
+pub use reads::Reads;
+pub use role::{Leader, Right, Role};
+
+mod reads;
+mod role;
 
 /// How long a request waits for a leader, as etcd's `ReqTimeout` with default timings.
 pub const PATIENCE: Duration = Duration::from_secs(7);
-
-/// Who answers what only a leader can.
-#[derive(Debug, Clone, Default)]
-pub enum Role {
-    /// Nobody is known to lead.
-    #[default]
-    Nobody,
-    /// This member, until its right ends: see [`Right`].
-    Leading(Right),
-    /// This one: the channel to it stands.
-    Following(Leader),
-    /// This member, but it is about to hand the lead over: nobody answers for a moment.
-    Leaving,
-    /// This member has stopped.
-    Stopped,
-}
-
-/// The way to a leader. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct Leader {
-    /// The connection.
-    pub channel: Channel,
-    /// Its member id.
-    pub member: u64,
-    /// Reads that wait for a question to it.
-    pub reads: Reads,
-}
-
-/// How long this member may answer reads as the leader, on the clock of [`since_boot`](crate::state::since_boot), in
-/// milliseconds. For ever where nobody else can lead.
-#[derive(Debug, Clone)]
-pub struct Right(Arc<AtomicU64>);
-
-impl Right {
-    /// The right of one whom nobody can depose.
-    #[must_use]
-    pub fn for_ever() -> Self {
-        Self(Arc::new(AtomicU64::new(u64::MAX)))
-    }
-
-    /// No right yet.
-    #[must_use]
-    pub fn none() -> Self {
-        Self(Arc::new(AtomicU64::new(0)))
-    }
-
-    /// Extends it up to a moment since boot.
-    pub fn extend(&self, until: Duration) {
-        let millis = u64::try_from(until.as_millis()).unwrap_or(u64::MAX);
-        self.0.fetch_max(millis, Ordering::AcqRel);
-    }
-
-    /// Whether it is of the same term.
-    fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-
-    fn is_for_ever(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == u64::MAX
-    }
-
-    /// Whether it holds at a moment since boot.
-    #[must_use]
-    pub fn holds(&self, now: Duration) -> bool {
-        now.as_millis() < u128::from(self.0.load(Ordering::Acquire))
-    }
-}
 
 /// Follows who answers.
 #[derive(Debug, Clone)]
@@ -386,53 +322,11 @@ fn was_not_sent(status: &Status) -> bool {
     false
 }
 
-/// Reads that wait for the leader's word. Those that come while a question is under way share the next one.
-#[derive(Debug, Clone)]
-pub struct Reads(tokio::sync::mpsc::Sender<tokio::sync::oneshot::Sender<Slot>>);
-
-/// How long a leader may take for its word, which it has at hand.
-const ANSWER: Duration = Duration::from_secs(2);
-
-/// Reads that wait; more wait to wait.
-const WAITING: usize = 10_000;
-
-impl Reads {
-    /// A queue, and the task that asks the leader behind `channel` for those who wait; it ends when the leader does not
-    /// answer.
-    pub fn new(channel: Channel, max_message: usize) -> (Self, impl Future<Output = ()> + Send + use<>) {
-        let (queue, mut waiting) = tokio::sync::mpsc::channel::<tokio::sync::oneshot::Sender<Slot>>(WAITING);
-        let task = async move {
-            let mut client = PeerClient::new(channel).max_decoding_message_size(max_message);
-            while let Some(first) = waiting.recv().await {
-                let mut asked = vec![first];
-                while let Ok(next) = waiting.try_recv() {
-                    asked.push(next);
-                }
-                let asks = client.read_index(ReadIndexRequest {});
-                let Ok(Ok(answer)) = tokio::time::timeout(ANSWER, asks).await else {
-                    return;
-                };
-                let committed = Slot(answer.get_ref().committed);
-                for read in asked {
-                    // Whoever has gone away does not need to know.
-                    let _gone = read.send(committed);
-                }
-            }
-        };
-        (Self(queue), task)
-    }
-
-    /// The leader's word to a question that is sent after this call.
-    async fn ask(&self) -> Option<Slot> {
-        let (reply, answer) = tokio::sync::oneshot::channel();
-        self.0.send(reply).await.ok()?;
-        answer.await.ok()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pb::peerpb::ReadIndexRequest;
+    use crate::pb::peerpb::peer_client::PeerClient;
 
     #[tokio::test]
     async fn what_was_not_sent_to_a_leader_that_has_gone_is_done_by_the_next() {
@@ -456,16 +350,5 @@ mod tests {
         let request = Request::new(ReadIndexRequest {});
         let answer = Elsewhere::new(roles.subscribe()).answer(request, here, there).await;
         assert_eq!(*answer.unwrap().get_ref(), 1);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_question_that_nobody_answers_is_given_up() {
-        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", silent.local_addr().unwrap());
-        let channel = Channel::from_shared(url).unwrap().connect_lazy();
-        let (reads, asking) = Reads::new(channel, 1024);
-        let both = async { tokio::join!(reads.ask(), asking) };
-        let (answer, ()) = tokio::time::timeout(PATIENCE, both).await.unwrap();
-        assert_eq!(answer, None);
     }
 }

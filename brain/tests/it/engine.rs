@@ -30,7 +30,7 @@ use crate::wire::{Answer, Refusal, Request, Response, Target, pb};
 /// A store that runs until it is stopped or dropped.
 pub(crate) struct Engine<L, R: Rows> {
     pub(crate) store: Store<L, R>,
-    kv: KvService<R>,
+    pub(crate) kv: KvService<R>,
     lease: LeaseService<R>,
     tasks: Tasks,
     stop: CancellationToken,

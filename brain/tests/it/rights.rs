@@ -8,7 +8,6 @@ use brain::api::elsewhere::{Elsewhere, PATIENCE, Right, Role};
 use brain::api::kv::KvService;
 use brain::api::lease::LeaseService;
 use brain::api::maintenance::MaintenanceService;
-use brain::api::request::Limits;
 use brain::api::status::Error;
 use brain::api::store::Store;
 use brain::log::MemLog;
@@ -45,18 +44,8 @@ impl Asked {
     async fn start(right: &Right) -> Self {
         let engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
         let roles = watch::Sender::new(Role::Leading(right.clone()));
-        let store = Store {
-            state: engine.store.state.clone(),
-            sequencer: engine.store.sequencer.clone(),
-            elsewhere: Elsewhere::new(roles.subscribe()).last(),
-            limits: Limits {
-                txn_ops: 128,
-                request_bytes: 1_572_864,
-                key_bytes: 30_000,
-            },
-            cluster_id: 7,
-            member_id: 1,
-        };
+        let mut store = engine.kv.store.clone();
+        store.elsewhere = Elsewhere::new(roles.subscribe()).last();
         let maintenance = MaintenanceService {
             store: store.clone(),
             size: Arc::new(|| 0),
