@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::{BufMut, Bytes, BytesMut};
 
 use self::known::Known;
+use super::frame::WINDOW;
 use super::{AppendError, Log, LogError, Slot, check_len};
 use crate::cell::{Cell, Swap};
 use crate::tikv::{Error, Range, Tikv, TikvCell, Ts};
@@ -30,6 +31,11 @@ const MAX_RECORD_LEN: usize = (8 << 20) - (64 << 10);
 /// What one request is meant to bring, in bytes, and the slots it asks for at most. TiKV answers 10 MiB at most.
 const CHUNK: usize = 4 << 20;
 const CHUNK_SLOTS: u32 = 512;
+
+/// Slots below the watermark that are not destroyed yet. Servers destroy one kind of their files after the other, and a copy
+/// of a region that is made meanwhile may hold a slot that nobody can read any more. Whoever looks back from the watermark for
+/// barriers must not come across one.
+const MARGIN: u64 = 8 * WINDOW;
 
 /// Slots behind the last one that was seen within which the end of the log is expected.
 const NEAR: u64 = 4096;
@@ -56,7 +62,7 @@ struct Inner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Marks {
     watermark: u64,
-    /// Everything below is destroyed but for what is kept. Never above the watermark.
+    /// Everything below is destroyed but for what is kept. Never above the watermark, and [`MARGIN`] slots below it by now.
     destroyed: u64,
 }
 
@@ -133,11 +139,12 @@ impl Log for TikvLog {
         let inner = &self.inner;
         loop {
             let (stored, marks) = inner.marks().await?;
-            if marks.destroyed >= marks.watermark {
+            let destroyed = marks.watermark.saturating_sub(MARGIN);
+            if marks.destroyed >= destroyed {
                 return Ok(());
             }
-            inner.look_into_gaps(marks.destroyed, marks.watermark).await?;
-            let ranges = inner.known().between_kept(marks.destroyed, marks.watermark);
+            inner.look_into_gaps(marks.destroyed, destroyed).await?;
+            let ranges = inner.known().between_kept(marks.destroyed, destroyed);
             let keys = inner.tikv.keys();
             for (from, to) in ranges {
                 inner
@@ -146,7 +153,6 @@ impl Log for TikvLog {
                     .await
                     .map_err(unavailable)?;
             }
-            let destroyed = marks.watermark;
             // Lost to somebody who moved the watermark meanwhile: what was destroyed is found to be free.
             if inner.set_marks(stored, Marks { destroyed, ..marks }).await? {
                 inner.known().forget_below(destroyed);

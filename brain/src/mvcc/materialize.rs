@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Revision;
-use super::patience::{Interrupted, reached};
+use super::patience::{Interrupted, Passing, reached};
 use super::record::{self, Record};
 use super::row::Fence;
 use crate::log::reader::{Item, Reader};
@@ -268,7 +268,14 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         let watermark = Slot(self.fence.deleted_slot.min(self.fence.marker));
         reached!(&self.stop, self.log.raise_watermark(watermark))?;
         self.state.forget_below(watermark);
-        reached!(&self.stop, self.log.destroy_below_watermark())?;
+        // No flush waits for a server that is gone: what could not be destroyed is, after a later compaction.
+        match self.log.destroy_below_watermark().await {
+            Err(error) if error.may_pass() => tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "what compaction made superfluous of the log stays for now"
+            ),
+            outcome => outcome?,
+        }
         self.state.set_deleted_up_to(deleted_up_to);
         self.show(None).await?;
         tracing::info!(revision = deleted_up_to, slot = watermark.0, "compacted");

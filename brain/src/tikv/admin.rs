@@ -5,12 +5,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use tikv_client::TransactionClient;
 use tikv_client::transaction::ResolveLocksOptions;
+use tokio::time::Instant;
 
 use super::read::Ts;
 use super::{Error, Limits, Tikv};
 
 /// Locks that are asked for at once.
 const LOCKS: u32 = 1024;
+
+/// How long to wait until locks are asked for again.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// A range may be large: more patience than for a read. But a client that is stuck is given up soon: whoever begins to
 /// lead waits for this.
@@ -21,13 +25,14 @@ const LIMITS: Limits = Limits {
 
 impl Tikv {
     /// Destroys all keys of a range on every server, with all of their versions. Nobody may count on what is read or
-    /// written there at the same time.
+    /// written there at the same time. It is tried once, and fails while a server cannot be reached: others have destroyed
+    /// the range or not, and it has to be destroyed again.
     pub(crate) async fn destroy(&self, from: &Bytes, to: &Bytes) -> Result<(), Error> {
         let destroy = |client: TransactionClient| {
             let range = from.to_vec()..to.to_vec();
             async move { client.unsafe_destroy_range(range).await }
         };
-        self.shared.pool.call(LIMITS, destroy).await
+        self.shared.pool.attempt_aside(LIMITS.attempt, destroy).await
     }
 
     /// Ends every transaction that was begun at `until` or before and has a lock in the range: it is rolled back unless it
@@ -47,7 +52,14 @@ impl Tikv {
                 Ok(())
             }
         };
-        self.shared.pool.call(LIMITS, end).await
+        // TiKV refuses to list locks beside one-phase commits that are under way. Those begun before `until` are soon over.
+        let deadline = Instant::now() + LIMITS.attempt;
+        loop {
+            match self.shared.pool.call(LIMITS, end).await {
+                Err(Error::Locked(_)) if Instant::now() + PAUSE < deadline => tokio::time::sleep(PAUSE).await,
+                outcome => return outcome,
+            }
+        }
     }
 
     /// Lets the whole cluster forget what is older than the window.

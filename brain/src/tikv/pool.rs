@@ -119,19 +119,21 @@ impl Pool {
             begun: Instant::now(),
             health: None,
         };
-        // The client trusts some of what it receives: a reply that makes it panic must not end more than itself.
-        let call = AssertUnwindSafe(call(client.0.clone())).catch_unwind();
-        let (outcome, health) = match tokio::time::timeout(limit, call).await {
-            Ok(Ok(Ok(value))) => (Ok(value), Health::Fine),
-            Ok(Ok(Err(error))) => {
-                let (error, health) = classify(error);
-                (Err(error), health)
-            }
-            Ok(Err(_)) => (Err(Error::unreachable("the client panicked")), Health::Broken),
-            Err(_) => (Err(Error::unreachable("no answer in time")), Health::Doubtful),
-        };
+        let (outcome, health) = client.within(limit, call).await;
         attempt.health = Some(health);
         outcome
+    }
+
+    /// Calls once. A failure is not held against the client: it may be a server's that no other call needs.
+    pub(super) async fn attempt_aside<T, F>(
+        &self,
+        limit: Duration,
+        call: impl FnOnce(TransactionClient) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = tikv_client::Result<T>>,
+    {
+        self.pick()?.client.within(limit, call).await.0
     }
 
     /// Waits until a client is to be replaced.
@@ -168,6 +170,29 @@ impl Pool {
             Some(Picked { member, client })
         });
         picked.ok_or_else(|| Error::unreachable("no client is connected"))
+    }
+}
+
+impl Client {
+    async fn within<T, F>(
+        &self,
+        limit: Duration,
+        call: impl FnOnce(TransactionClient) -> F,
+    ) -> (Result<T, Error>, Health)
+    where
+        F: Future<Output = tikv_client::Result<T>>,
+    {
+        // The client trusts some of what it receives: a reply that makes it panic must not end more than itself.
+        let call = AssertUnwindSafe(call(self.0.clone())).catch_unwind();
+        match tokio::time::timeout(limit, call).await {
+            Ok(Ok(Ok(value))) => (Ok(value), Health::Fine),
+            Ok(Ok(Err(error))) => {
+                let (error, health) = classify(error);
+                (Err(error), health)
+            }
+            Ok(Err(_)) => (Err(Error::unreachable("the client panicked")), Health::Broken),
+            Err(_) => (Err(Error::unreachable("no answer in time")), Health::Doubtful),
+        }
     }
 }
 

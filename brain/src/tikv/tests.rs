@@ -258,6 +258,31 @@ async fn a_scan_asks_only_the_regions_that_it_needs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_are_ended_while_others_are_just_being_committed() {
+    let setup = tikv_stand_in::Options {
+        commit_latency: Duration::from_millis(100),
+        ..Default::default()
+    };
+    let here = testing::on(setup, |_| {}).await;
+    let (tikv, stand_in) = (&here.tikv, here.stand_in());
+    let (slot, (from, to)) = (tikv.keys().slot(1), tikv.keys().whole());
+    stand_in.reset_requests();
+    let value = Bytes::from("record");
+    let insert = tikv.insert(&slot, &value);
+    let end = async {
+        let asked = || stand_in.requests().get(&Rpc::Prewrite).is_some();
+        testing::until("it is being committed", asked).await;
+        let now = tikv.timestamp().await.unwrap();
+        tikv.end_transactions(now, &from, &to).await
+    };
+    let (inserted, ended) = tokio::join!(insert, end);
+    inserted.unwrap();
+    ended.unwrap();
+    let now = tikv.timestamp().await.unwrap();
+    assert_eq!(tikv.get(now, &slot).await.unwrap(), Some(value));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_owner_of_garbage_moves_the_safe_point_and_others_do_not() {
     for owner in [true, false] {
         let here = on_stand_in(|options| {

@@ -207,6 +207,40 @@ async fn while_tikv_is_down_requests_time_out_and_when_it_returns_all_is_well() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_gone_for_long_stops_neither_flush_nor_compaction() {
+    const WRITES: usize = 100;
+    let site = Site::new(1).await;
+    let member = site.lone().await;
+    let mut kv = KvClient::new(member.connect().await);
+    let slots = || {
+        let keys = site.tikv.contents().into_keys();
+        keys.filter(|key| key.starts_with(&Site::key(b'w', b""))).count()
+    };
+    // One that has no region of ours, but may have remains of what is to be destroyed.
+    site.tikv.kill(3).await.unwrap();
+    for round in ["first", "second"] {
+        let mut revision = 0;
+        for _ in 0..WRITES {
+            let done = kv.put(put(round, 1)).await.unwrap();
+            revision = done.get_ref().header.as_ref().unwrap().revision;
+        }
+        let compacted = timeout(PATIENCE, member.compact(revision)).await;
+        assert_eq!(
+            compacted,
+            Ok(()),
+            "the {round} compaction waits for a server that is gone"
+        );
+    }
+    assert!(slots() >= 2 * WRITES, "{} slots", slots());
+    site.tikv.revive(3).await.unwrap();
+    let done = kv.put(put("third", 1)).await.unwrap();
+    let revision = done.get_ref().header.as_ref().unwrap().revision;
+    timeout(PATIENCE, member.compact(revision)).await.unwrap();
+    assert!(slots() < WRITES, "{} slots are left", slots());
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn while_rows_cannot_be_written_memory_stays_and_writers_wait_or_are_refused() {
     let site = Site::new(1).await;
     let member = site.lone().await;

@@ -11,7 +11,7 @@ use super::tables::bounds;
 use crate::change::{Kind, Version};
 use crate::proto::kvrpcpb::{
     BatchGetRequest, BatchGetResponse, Context, GetRequest, GetResponse, KeyError, KvPair, LockInfo, Op,
-    ScanLockRequest, ScanRequest, ScanResponse,
+    ScanLockRequest, ScanLockResponse, ScanRequest, ScanResponse,
 };
 
 /// A reader: its timestamp, and the transactions whose locks it need not heed.
@@ -164,20 +164,23 @@ fn merge(
     pairs
 }
 
-/// Locks of transactions that began at or before `max_version`. A limit of zero is none.
-pub(crate) fn scan_lock(tables: &Tables, request: &ScanLockRequest, start: &[u8], end: &[u8]) -> Vec<LockInfo> {
-    let Some(range) = bounds(start, end) else {
-        return Vec::new();
-    };
+/// Locks of transactions that began at or before `max_version`. A limit of zero is none. A lock that a one-phase commit is
+/// just about to take off is an error of the whole scan.
+pub(crate) fn scan_lock(tables: &Tables, request: &ScanLockRequest, start: &[u8], end: &[u8]) -> ScanLockResponse {
+    let mut reply = ScanLockResponse::default();
+    let Some(range) = bounds(start, end) else { return reply };
+    let older = |info: &&LockInfo| info.lock_version <= request.max_version;
+    let mut pending = tables.pending.range::<[u8], _>(range).map(|(_, info)| info);
+    if let Some(info) = pending.find(older) {
+        reply.error = Some(*locked(info));
+        return reply;
+    }
     let limit = if request.limit == 0 {
         usize::MAX
     } else {
         request.limit as usize
     };
     let locks = tables.locks.range::<[u8], _>(range).map(|(_, lock)| &lock.info);
-    locks
-        .filter(|info| info.lock_version <= request.max_version)
-        .take(limit)
-        .cloned()
-        .collect()
+    reply.locks = locks.filter(older).take(limit).cloned().collect();
+    reply
 }

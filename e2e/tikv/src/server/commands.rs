@@ -169,8 +169,7 @@ read!(Scan, kv::ScanRequest => kv::ScanResponse, keys: |_| Vec::new(), |scan, en
 
 read!(ScanLock, kv::ScanLockRequest => kv::ScanLockResponse, keys: |_| Vec::new(), |scan, engine, region| {
     let (start, end) = cut(&region, &scan.start_key, &scan.end_key);
-    let locks = mvcc::scan_lock(&engine.read_at(scan.max_version), &scan, &start, &end);
-    kv::ScanLockResponse { locks, ..Default::default() }
+    mvcc::scan_lock(&engine.read_at(scan.max_version), &scan, &start, &end)
 });
 
 regional!(Prewrite, kv::PrewriteRequest => kv::PrewriteResponse,

@@ -57,8 +57,11 @@ fn scans_merge_values_and_locks_in_both_directions() {
         limit: 2,
         ..Default::default()
     };
-    let locks = scan_lock(&store.tables, &request, b"b", b"");
-    assert_eq!(locks.iter().map(|lock| &lock.key[..]).collect::<Vec<_>>(), [b"d", b"e"]);
+    let found = scan_lock(&store.tables, &request, b"b", b"");
+    assert_eq!(
+        found.locks.iter().map(|lock| &lock.key[..]).collect::<Vec<_>>(),
+        [b"d", b"e"]
+    );
     assert!(
         scan_lock(
             &store.tables,
@@ -69,6 +72,7 @@ fn scans_merge_values_and_locks_in_both_directions() {
             b"",
             b""
         )
+        .locks
         .is_empty()
     );
 }
@@ -89,4 +93,13 @@ fn a_pending_one_phase_commit_is_a_lock_for_those_who_read_after_it() {
     };
     assert!(scan(&store.tables, &request, b"", b"").error.is_some());
     assert!(scan(&store.tables, &request, b"b", b"").error.is_none());
+    let locks = |max_version| {
+        let request = kv::ScanLockRequest {
+            max_version,
+            ..Default::default()
+        };
+        scan_lock(&store.tables, &request, b"", b"")
+    };
+    assert!(locks(10).error.is_some(), "whoever would end it has to come again");
+    assert!(locks(9).error.is_none());
 }
