@@ -7,7 +7,6 @@ use anyhow::Context as _;
 use e2e::members::Members;
 use e2e::progress::Progress;
 use e2e::server::Program;
-use e2e::tikv::Tikv;
 use e2e::wire::etcdserverpb as pb;
 use futures::{StreamExt as _, TryStreamExt as _};
 use pb::kv_client::KvClient;
@@ -16,12 +15,34 @@ use pb::request_op::Request as Op;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
-/// Short, because the wait for a dead leader's lease is no part of what may depend on the keys.
-const ELECTION: [&str; 3] = [
-    "--election-lease-duration=1.2s",
-    "--election-renew-deadline=0.9s",
-    "--election-retry-period=250ms",
-];
+use crate::goal::Goal;
+
+/// How long a lease lives and how often it is renewed: most of what passes between a kill and the next write.
+struct Timings {
+    name: &'static str,
+    flags: &'static [&'static str],
+    /// From a kill to the first write, in seconds.
+    kill: Goal,
+}
+
+const SHORT: Timings = Timings {
+    name: "1.2/0.9/0.25",
+    flags: &[
+        "--election-lease-duration=1.2s",
+        "--election-renew-deadline=0.9s",
+        "--election-retry-period=250ms",
+    ],
+    kill: Goal::AtMost(2.0),
+};
+const DEFAULT: Timings = Timings {
+    name: "default",
+    flags: &[],
+    kill: Goal::AtMost(3.0),
+};
+
+/// A planned change of leader, in seconds.
+const HAND_OVER: Goal = Goal::AtMost(0.1);
+
 const VALUE: usize = 100;
 /// Puts of one transaction: as many as etcd takes.
 const PUTS: u64 = 128;
@@ -38,33 +59,43 @@ struct Times {
     kill: Vec<Duration>,
 }
 
-/// Measures with each of these numbers of keys.
+/// Measures with each of these numbers of keys, and with the default timings where there are fewest.
 pub(crate) async fn measure(keys: &[u64], rounds: usize, progress: &Progress) -> anyhow::Result<String> {
     let mut table = format!(
-        "{rounds} rounds each, median (least, most)\n\n{:>10} {:>26} {:>26} {:>26}\n",
-        "keys", "start of a member", "hand-over", "kill -9 to first write"
+        "{rounds} rounds each, median (least, most)\n\n{:>10} {:>13} {:>24} {:>41} {:>39}\n",
+        "keys", "timings", "start of a member", "hand-over", "kill -9 to first write"
     );
-    for count in keys {
-        let step = progress.step(format_args!("{count} keys"));
-        let mut times = with_keys(*count, rounds).await?;
+    let fewest = keys.iter().min().map(|fewest| (*fewest, &DEFAULT));
+    for (count, timings) in keys.iter().map(|count| (*count, &SHORT)).chain(fewest) {
+        let step = progress.step(format_args!("{count} keys, timings {}", timings.name));
+        let mut times = with_keys(count, timings.flags, rounds).await?;
         step.done();
-        let [start, hand_over, kill] = [&mut times.start, &mut times.hand_over, &mut times.kill].map(|all| shown(all));
+        let start = shown(&mut times.start, None);
+        let hand_over = shown(&mut times.hand_over, Some(HAND_OVER));
+        let kill = shown(&mut times.kill, Some(timings.kill));
         // writing to a String cannot fail
-        writeln!(table, "{count:>10} {start:>26} {hand_over:>26} {kill:>26}").ok();
+        writeln!(
+            table,
+            "{count:>10} {:>13} {start:>24} {hand_over:>41} {kill:>39}",
+            timings.name
+        )
+        .ok();
     }
     Ok(table)
 }
 
-fn shown(all: &mut [Duration]) -> String {
+/// The goal is one of the median: the most is that of a busy moment.
+fn shown(all: &mut [Duration], goal: Option<Goal>) -> String {
     all.sort();
     let seconds = |at: usize| all.get(at).map_or(f64::NAN, Duration::as_secs_f64);
     let (median, least, most) = (seconds(all.len() / 2), seconds(0), seconds(all.len() - 1));
-    format!("{median:.3} s ({least:.3}, {most:.3})")
+    let goal = goal.map_or(String::new(), |goal| format!(" {}", goal.beside(median)));
+    format!("{median:.3} s ({least:.3}, {most:.3}){goal}")
 }
 
-async fn with_keys(count: u64, rounds: usize) -> anyhow::Result<Times> {
-    let tikv = Tikv::for_test()?;
-    let mut members = Members::brains(&Program::kubebrain()?, tikv.pd(), 3, &ELECTION)?;
+async fn with_keys(count: u64, flags: &[&str], rounds: usize) -> anyhow::Result<Times> {
+    let (_stand_in, pd) = crate::tikv::store()?;
+    let mut members = Members::brains(&Program::kubebrain()?, &pd, 3, flags)?;
     fill(connect(&members, members.leader().await?).await?, count).await?;
     tokio::time::sleep(SETTLED).await; // until everything has become rows
     let mut times = Times::default();

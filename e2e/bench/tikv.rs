@@ -39,14 +39,7 @@ struct Cluster {
 
 impl Cluster {
     async fn start() -> anyhow::Result<Self> {
-        let (stand_in, pd) = match std::env::var(REAL) {
-            Ok(pd) => (None, pd),
-            Err(_) => {
-                let stand_in = StandIn::start(None, &["--commit-latency=3ms"])?;
-                let pd = stand_in.pd().to_owned();
-                (Some(stand_in), pd)
-            }
-        };
+        let (stand_in, pd) = store()?;
         let members = Members::brains(&Program::kubebrain()?, &pd, 3, &[])?;
         let leader = members.leader().await?;
         let follower = *members.followers().await?.first().context("nobody follows")?;
@@ -73,6 +66,16 @@ impl Cluster {
     fn usages(&self) -> anyhow::Result<Usages> {
         Usages::of(&self.members, self.leader, self.stand_in.as_ref().map(StandIn::pid))
     }
+}
+
+/// The cluster that `TIKV_PD` names, or a stand-in; and how to reach it.
+pub(crate) fn store() -> anyhow::Result<(Option<StandIn>, String)> {
+    if let Ok(pd) = std::env::var(REAL) {
+        return Ok((None, pd));
+    }
+    let stand_in = StandIn::start(None, &["--commit-latency=3ms"])?;
+    let pd = stand_in.pd().to_owned();
+    Ok((Some(stand_in), pd))
 }
 
 /// All of it, as lines for people.

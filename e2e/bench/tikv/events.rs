@@ -13,6 +13,7 @@ use tonic::Streaming;
 use tonic::transport::Channel;
 
 use super::Cluster;
+use crate::goal::Goal;
 use crate::requests;
 
 const PUTS: usize = 2_000;
@@ -36,9 +37,10 @@ pub(super) async fn measure(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
         ));
         worst.push(p99);
     }
+    let ratio = worst[1] / worst[0];
     lines.push(format!(
-        "{:>12.2} x          the follower's p99 of the leader's",
-        worst[1] / worst[0]
+        "{ratio:>12.2} x          the follower's p99 of the leader's {}",
+        Goal::AtMost(2.0).beside(ratio)
     ));
     Ok(lines)
 }

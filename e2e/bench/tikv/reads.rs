@@ -4,6 +4,7 @@ use e2e::server::Server;
 
 use super::Cluster;
 use crate::disk::Place;
+use crate::goal::Goal;
 use crate::load::Load;
 use crate::{requests, updates};
 
@@ -28,7 +29,8 @@ pub(super) async fn measure(cluster: &Cluster, place: &Place) -> anyhow::Result<
     if let [own, others] = of_leader[..] {
         let share = others / own;
         lines.push(format!(
-            "{share:>12.3} x          the leader's share of a follower's read, of one of its own"
+            "{share:>12.3} x          the leader's share of a follower's read, of one of its own {}",
+            Goal::AtMost(0.1).beside(share)
         ));
     }
     Ok(lines)

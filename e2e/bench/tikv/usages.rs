@@ -7,6 +7,7 @@ use e2e::members::Members;
 use e2e::server::Usage;
 
 use super::Cluster;
+use crate::goal::Goal;
 
 /// Those of all processes, by what they are.
 #[derive(Debug)]
@@ -55,14 +56,21 @@ pub(super) async fn idle(cluster: &Cluster, seconds: u64) -> anyhow::Result<Vec<
         .iter()
         .map(|(what, cpu)| {
             let percent = cpu.as_secs_f64() / time.as_secs_f64() * 100.0;
-            format!("{percent:>12.2} % of a core  {what}, idle")
+            let goal = match *what {
+                "stand-in" => String::new(),
+                _ => Goal::AtMost(1.0).beside(percent).to_string(),
+            };
+            format!("{percent:>12.2} % of a core  {what}, idle {goal}")
         })
         .collect();
     if let Some(stand_in) = &cluster.stand_in {
         let counted = stand_in.command("GET", "/requests", None).await?;
         let counted: BTreeMap<String, u64> = serde_json::from_value(counted)?;
         let rate = counted.values().sum::<u64>() as f64 / time.as_secs_f64();
-        lines.push(format!("{rate:>12.2} requests/s   of TiKV and PD, idle: {counted:?}"));
+        let goal = Goal::AtMost(10.0).beside(rate);
+        lines.push(format!(
+            "{rate:>12.2} requests/s   of TiKV and PD, idle: {counted:?} {goal}"
+        ));
     }
     Ok(lines)
 }

@@ -6,6 +6,7 @@ use tonic::transport::Channel;
 
 use super::Cluster;
 use crate::disk::Place;
+use crate::goal::Goal;
 use crate::load::{Load, Outcome};
 use crate::{requests, updates};
 use e2e::wire::etcdserverpb as pb;
@@ -38,8 +39,9 @@ pub(super) async fn on_tikv(
     let after = cluster.usages()?;
     let ratio = outcome.rate / embedded;
     let mut lines = vec![format!(
-        "{:>12.0} updates/s  through the leader of three on TiKV, {seconds} s: {ratio:.2} x embedded",
-        outcome.rate
+        "{:>12.0} updates/s  through the leader of three on TiKV, {seconds} s: {ratio:.2} x embedded {}",
+        outcome.rate,
+        Goal::AtLeast(0.4).beside(ratio)
     )];
     for (what, cpu) in after.since(&before) {
         let each = updates::each(cpu, count);
