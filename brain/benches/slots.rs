@@ -57,7 +57,10 @@ async fn main() -> anyhow::Result<()> {
                 "{rate:>10.0} writes/s through {open} open slots ({records:.0} records/s of {BATCH}): {ratio:.0} x (goal: 40)"
             );
         }
-        println!("{:>10.1} x as many through 8 open slots as through 1 (goal: 3)", eight / one);
+        println!(
+            "{:>10.1} x as many through 8 open slots as through 1 (goal: 3)",
+            eight / one
+        );
         let rows = rows(&TikvRows::new(tikv.clone())).await?;
         println!("{rows:>10.0} rows/s of {WRITE} bytes in transactions behind the fence");
         stop.cancel();

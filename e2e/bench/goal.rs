@@ -29,6 +29,9 @@ mod tests {
         assert_eq!(Goal::AtMost(2.0).beside(2.0).to_string(), "[goal: at most 2]");
         assert_eq!(Goal::AtMost(2.0).beside(2.1).to_string(), "[MISSED: at most 2]");
         assert_eq!(Goal::AtLeast(0.4).beside(0.3).to_string(), "[MISSED: at least 0.4]");
-        assert_eq!(Goal::AtLeast(0.4).beside(f64::NAN).to_string(), "[MISSED: at least 0.4]");
+        assert_eq!(
+            Goal::AtLeast(0.4).beside(f64::NAN).to_string(),
+            "[MISSED: at least 0.4]"
+        );
     }
 }

@@ -49,7 +49,8 @@ struct Flags {
     /// Faults in a round.
     #[arg(long, default_value_t = 3)]
     faults: usize,
-    /// Instead of these faults, lose so many replies to writes in each round; on a stand-in, whatever `TIKV_PD` says.
+    /// Instead of these faults, lose so many replies to writes in each round, and kill leaders meanwhile; on a stand-in, whatever
+    /// `TIKV_PD` says.
     #[arg(long)]
     lost_replies: Option<u64>,
     /// A brain that is linked dynamically, so that its time of day can be changed; without it no clock jumps.
@@ -177,6 +178,10 @@ async fn play(flags: &Flags, lab: &mut Lab, seed: u64) -> anyhow::Result<bool> {
     println!("seed {seed}: {}", faults.join("; "));
     match verdict {
         Ok(verdict) => {
+            anyhow::ensure!(
+                flags.lost_replies.is_none() || verdict.unknown > 0,
+                "seed {seed}: replies were lost, and no client was left in the dark"
+            );
             println!(
                 "  {} operations, {} unknown, {} of them done; {} revisions; {} watch messages; {} leases: ok",
                 verdict.operations,

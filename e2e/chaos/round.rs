@@ -8,13 +8,13 @@ use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
 use rand::RngExt as _;
 use rand::rngs::StdRng;
-use tikv_stand_in::{Action, Fault as Broken, Rpc, StandIn};
+use tikv_stand_in::{Action, Fault as Broken, FaultId, Rpc, StandIn};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::check::{self, Verdict};
-use crate::faults::{Fault, Patient, Wound};
+use crate::faults::{Fault, Patient, Whom, Wound};
 use crate::history::{History, Keys, Op, Outcome, Request};
 use crate::lab::members::Members;
 use crate::lab::network::Network;
@@ -26,6 +26,8 @@ use crate::load::{Round, leases, watcher, worker};
 const WORKERS: usize = 2;
 /// Before the first fault, and after the last.
 const CALM: Duration = Duration::from_millis(400);
+/// Leaders that are killed while replies are lost.
+const DEATHS: u64 = 5;
 /// For everybody to answer when all is well again.
 const RECOVERY: Duration = Duration::from_secs(40);
 /// What is written beside a value's number: sometimes so much that rows are flushed within the round.
@@ -75,9 +77,8 @@ pub(crate) async fn play(lab: &mut Lab, number: u64, chance: &mut StdRng, wrong:
         match wrong {
             Wrong::Faults(faults) => hurt(lab, &round, chance, faults, (&mut history, &mut told)).await,
             Wrong::LostReplies(count) => {
-                told.push(format!("{count} lost replies"));
-                let stand_in = lab.tikv.as_stand_in();
-                lose_replies(stand_in.context("only a stand-in loses replies")?, count).await
+                told.push(format!("{count} lost replies, {DEATHS} leaders killed"));
+                lose_replies(lab, &round, &mut history, count).await
             }
         }
     };
@@ -249,27 +250,42 @@ async fn hurt(
     Ok(())
 }
 
-/// Until so many replies to writes were lost, about every third; some of them without a word.
-async fn lose_replies(tikv: &StandIn, count: u64) -> anyhow::Result<()> {
+/// Until so many replies to writes were lost, about every third; some of them without a word. Now and then the leader is
+/// killed: what it had under way stays unknown to its clients, and its successor settles it.
+async fn lose_replies(lab: &mut Lab, round: &Round, history: &mut History, count: u64) -> anyhow::Result<()> {
+    let Lab { members, network, tikv } = lab;
     let mut faults = Vec::new();
     for rpc in [Rpc::Prewrite, Rpc::Commit] {
         for silent in [true, false] {
             let lost = Broken::new(rpc, Action::LoseReply { silent });
             let probability = if silent { 0.01 } else { 0.3 };
-            faults.push(tikv.faults().add(lost.with_probability(probability))?);
+            faults.push(stand_in(tikv)?.faults().add(lost.with_probability(probability))?);
         }
     }
-    let lost = || {
-        faults
-            .iter()
-            .filter_map(|fault| tikv.faults().happened(*fault))
-            .sum::<u64>()
+    let lost = |tikv: &Tikv| {
+        let happened = |fault: &FaultId| stand_in(tikv).ok()?.faults().happened(*fault);
+        faults.iter().filter_map(happened).sum::<u64>()
     };
-    while lost() < count {
-        tokio::time::sleep(Duration::from_millis(20)).await;
+    let mut patient = Patient {
+        members,
+        network,
+        tikv,
+        round,
+        absences: &mut history.absences,
+    };
+    for death in 1..=DEATHS {
+        while lost(patient.tikv) < count * death / DEATHS {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let wound = patient.hurt(&Fault::Kill(Whom::Leader)).await?;
+        patient.heal(wound).await?;
     }
-    tikv.faults().clear();
+    stand_in(patient.tikv)?.faults().clear();
     Ok(())
+}
+
+fn stand_in(tikv: &Tikv) -> anyhow::Result<&StandIn> {
+    tikv.as_stand_in().context("only a stand-in loses replies")
 }
 
 async fn heal(patient: &mut Patient<'_>, wounds: Vec<(Instant, Wound)>) -> anyhow::Result<()> {
