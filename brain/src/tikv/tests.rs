@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use tikv_stand_in::{Action, Fault, RegionFault, Rpc, StandIn};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::testing::{Connected, on_stand_in, prefix};
 use super::*;
@@ -255,6 +256,36 @@ async fn a_scan_asks_only_the_regions_that_it_needs() {
     // What is believed of regions may be wrong by now; it must not matter but for the number of requests.
     stand_in.merge(&key(10)).await.unwrap();
     assert_eq!(tikv.within_region(&from, &to).await, key(10));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_takes_the_place_of_ours_is_not_touched() {
+    let ours = StandIn::start(tikv_stand_in::Options::default()).await.unwrap();
+    let at = |address: &str| address.parse().unwrap();
+    let theirs = tikv_stand_in::Options {
+        pd: at(&ours.pd()),
+        stores: ours.stores().values().map(|store| at(store)).collect(),
+        cluster_id: ours.cluster_id() + 1,
+        ..Default::default()
+    };
+    let (tikv, keeper) = Tikv::connect(Options::new(vec![ours.pd()], prefix())).await.unwrap();
+    let stop = CancellationToken::new();
+    let keeper = tokio::spawn(keeper.run(stop.clone()));
+    let value = Bytes::from("record");
+    tikv.insert(&tikv.keys().slot(1), &value).await.unwrap();
+    ours.stop().await.unwrap();
+    let theirs = StandIn::start(theirs).await.unwrap();
+    let inserted = tikv.insert(&tikv.keys().slot(2), &value).await;
+    assert!(matches!(inserted, Err(Error::Unreachable(_))), "{inserted:?}");
+    let limits = Limits {
+        attempt: Duration::from_secs(1),
+        total: Duration::from_secs(4),
+    };
+    let found = tikv.get_now(&tikv.keys().slot(1), limits).await;
+    assert!(matches!(found, Err(Error::Unreachable(_))), "{found:?}");
+    assert_eq!(theirs.contents(), Default::default());
+    stop.cancel();
+    keeper.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

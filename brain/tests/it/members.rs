@@ -17,6 +17,7 @@ use tonic::transport::{Channel, Endpoint};
 
 mod certificates;
 mod idle;
+mod neighbours;
 mod outage;
 mod refusals;
 mod roster;

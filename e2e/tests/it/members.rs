@@ -11,6 +11,7 @@ use pb::maintenance_client::MaintenanceClient;
 use pb::watch_client::WatchClient;
 use pb::watch_request::RequestUnion;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
@@ -172,6 +173,39 @@ async fn the_lead_moves_on_request_and_nothing_is_refused_meanwhile() {
     // Answered when it leads.
     cluster.put(target, "c", "1").await;
     assert_eq!(cluster.members.leader().await.unwrap(), target);
+    cluster.members.stop().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_told_to_stop_hands_over_and_nothing_is_refused_meanwhile() {
+    let _deadline = deadline();
+    let mut cluster = Cluster::start();
+    for _ in 0..3 {
+        let leader = cluster.members.leader().await.unwrap();
+        let follower = cluster.members.followers().await.unwrap()[0];
+        let mut kv = cluster.kv(follower).await;
+        let mut revision = cluster.put(follower, "a", "1").await;
+        let stop = CancellationToken::new();
+        let ended = stop.clone();
+        let writes = tokio::spawn(async move {
+            let put = pb::PutRequest {
+                key: b"b".to_vec().into(),
+                ..pb::PutRequest::default()
+            };
+            while !ended.is_cancelled() {
+                let written = kv.put(put.clone()).await?.into_inner().header.unwrap().revision;
+                assert_eq!(written, revision + 1);
+                revision = written;
+            }
+            Ok::<_, tonic::Status>(revision)
+        });
+        tokio::task::block_in_place(|| cluster.members.end(leader)).unwrap();
+        assert_ne!(cluster.members.leader().await.unwrap(), leader);
+        stop.cancel();
+        let last = writes.await.unwrap().expect("no write is refused");
+        cluster.members.start(leader).unwrap();
+        assert_eq!(cluster.put(leader, "c", "1").await, last + 1);
+    }
     cluster.members.stop().unwrap();
 }
 
