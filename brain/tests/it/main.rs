@@ -10,6 +10,7 @@ mod follow;
 mod gate;
 mod grpc;
 mod kubebrain;
+mod leases;
 mod locks;
 mod members;
 mod model;
