@@ -73,8 +73,6 @@ pub struct Config {
     pub warning_apply_duration: Duration,
     /// Authentication of users.
     pub auth: AuthOptions,
-    /// Feature gates.
-    pub features: Features,
     /// Histograms for each RPC besides the counters.
     pub extensive_metrics: bool,
     /// Do not wait for the disk.
@@ -322,23 +320,4 @@ pub struct AuthOptions {
     pub bcrypt_cost: u32,
     /// How long a token lives unused.
     pub token_ttl: Duration,
-}
-
-/// Feature gates of etcd 3.6.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Features {
-    /// Check the stored data before serving.
-    pub initial_corrupt_check: bool,
-    /// Compare hashes of compactions among members.
-    pub compact_hash_check: bool,
-    /// Tell members of the remaining time of leases.
-    pub lease_checkpoint: bool,
-    /// Keep the remaining time of leases.
-    pub lease_checkpoint_persist: bool,
-    /// Dial peers from the advertised address.
-    pub set_member_local_addr: bool,
-    /// Report not serving while defragmenting.
-    pub stop_grpc_service_on_defrag: bool,
-    /// Reads of a write txn see its writes through a shared buffer.
-    pub txn_mode_write_with_shared_buffer: bool,
 }

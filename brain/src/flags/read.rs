@@ -67,12 +67,12 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         warning_unary_request_duration: values.duration("warning-unary-request-duration")?,
         warning_apply_duration: values.duration("warning-apply-duration")?,
         auth: auth(&values)?,
-        features: gates::read(&values)?,
         extensive_metrics: values.one_of("metrics", &[("basic", false), ("extensive", true)])?,
         unsafe_no_fsync: values.bool("unsafe-no-fsync"),
         storage,
         name,
     };
+    gates::check(&values, warnings)?;
     values.one_of("logger", &[("zap", ())])?;
     tls::check_schemes(&config, warnings)?;
     Ok(config)
