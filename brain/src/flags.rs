@@ -19,9 +19,9 @@ mod table;
 pub mod url;
 
 pub use config::{
-    AuthOptions, AutoCompaction, BrowserPolicy, Config, ElectionLock, ElectionOptions, Keepalive,
-    LeaseOptions, Limits, LogFormat, LogLevel, LogOptions, LogOutput, Quota, SocketOptions, SrvDiscovery, Storage,
-    TikvOptions, TlsOptions, TlsPolicy, TlsVersion,
+    AuthOptions, AutoCompaction, BrowserPolicy, Config, ElectionLock, ElectionOptions, Keepalive, LeaseOptions, Limits,
+    LogFormat, LogLevel, LogOptions, LogOutput, Quota, SocketOptions, SrvDiscovery, Storage, TikvOptions, TlsOptions,
+    TlsPolicy, TlsVersion,
 };
 
 /// What the command line asks for.

@@ -142,7 +142,11 @@ impl Leases {
             lease.checkpointing = false;
             self.by_checkpoint.remove(&(lease.checkpoint_at, id));
             let longest = checkpoint_interval(lease.ttl);
-            lease.pace = if remaining > 0 { longest.min(lease.pace * 2) } else { longest };
+            lease.pace = if remaining > 0 {
+                longest.min(lease.pace * 2)
+            } else {
+                longest
+            };
             lease.checkpoint_at = now + lease.pace;
             self.by_checkpoint.insert((lease.checkpoint_at, id));
         }

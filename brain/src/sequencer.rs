@@ -381,6 +381,12 @@ fn count(record: &Record, metrics: &Metrics) {
                 metrics.mvcc.txns.inc();
                 metrics.mvcc.deletes.inc_by(deletes as u64);
                 metrics.mvcc.puts.inc_by((keys.changes.len() - deletes) as u64);
+                let bytes: usize = keys
+                    .changes
+                    .iter()
+                    .map(|change| change.key.len() + change.value.len())
+                    .sum();
+                metrics.mvcc.put_size.add(i64::try_from(bytes).unwrap_or(i64::MAX));
             }
             Some(Change::Grant(grant)) => {
                 metrics.lease.granted.inc();

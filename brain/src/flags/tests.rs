@@ -131,7 +131,10 @@ fn nothing_given_is_etcds_defaults() {
 fn a_feature_gate_that_asks_for_what_is_not_so_is_warned_of() {
     let check = |line: &str, expected: &[&str]| {
         let warnings = serve(line).1;
-        let heads: Vec<_> = warnings.iter().map(|warning| warning.split(':').next().unwrap()).collect();
+        let heads: Vec<_> = warnings
+            .iter()
+            .map(|warning| warning.split(':').next().unwrap())
+            .collect();
         assert_eq!(heads, expected, "{line}");
     };
     let so = "LeaseCheckpoint=true,LeaseCheckpointPersist=true,InitialCorruptCheck=true,CompactHashCheck=false";

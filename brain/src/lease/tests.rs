@@ -120,7 +120,10 @@ fn a_lease_that_nobody_renews_ends_however_often_leaders_change() {
             term(&mut leases, now, lasts);
             now += lasts;
         }
-        assert!(now >= ttl.unsigned_abs(), "{ttl} s, terms of {lasts} s: over after {now} s");
+        assert!(
+            now >= ttl.unsigned_abs(),
+            "{ttl} s, terms of {lasts} s: over after {now} s"
+        );
     }
 }
 
@@ -166,7 +169,12 @@ fn a_hand_over_notes_what_is_left_of_all_leases_that_would_get_more() {
         [(LeaseId(9), 1), (LeaseId(11), 11), (LeaseId(8), 40), (A, 50)],
         "run out, though not revoked; soonest first; not what nobody would count longer"
     );
-    assert!(leases.due_checkpoints(at(55), 10).iter().all(|(id, _)| *id == LeaseId(10)));
+    assert!(
+        leases
+            .due_checkpoints(at(55), 10)
+            .iter()
+            .all(|(id, _)| *id == LeaseId(10))
+    );
     consistent(&leases);
 }
 

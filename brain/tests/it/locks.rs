@@ -165,6 +165,7 @@ impl Member {
             },
             cluster_id: 7,
             member_id: id,
+            metrics,
         };
         let kv = KvService {
             store,

@@ -6,6 +6,7 @@ mod cut;
 mod deposed;
 mod engine;
 mod etcd;
+mod figures;
 mod follow;
 mod gate;
 mod grpc;

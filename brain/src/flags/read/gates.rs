@@ -34,7 +34,11 @@ const GATES: &[Gate] = &[
         true,
         "the remaining time of leases is always kept",
     ),
-    gate("SetMemberLocalAddr", false, "the kernel chooses where connections to peers come from"),
+    gate(
+        "SetMemberLocalAddr",
+        false,
+        "the kernel chooses where connections to peers come from",
+    ),
     gate(
         "StopGRPCServiceOnDefrag",
         false,
