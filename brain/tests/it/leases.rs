@@ -6,13 +6,18 @@ use brain::log::frame::is_barrier;
 use brain::log::{Fault, Faulty, Log, MemLog};
 use brain::mvcc::LeaseId;
 use brain::rows::mem::MemRows;
+use brain::sequencer::command::Request as Command;
 use brain::state::since_boot;
 use tokio::time::Instant;
 
 use crate::engine::Engine;
+use crate::locks::{self, Told};
 use crate::wire::{Request, Response, Target, pb};
 
 const ID: i64 = 7;
+
+/// How often rows are written.
+const FLUSH: Duration = Duration::from_millis(50);
 
 /// What the lease is granted, in seconds.
 const TTL: i64 = 3_600;
@@ -32,6 +37,14 @@ async fn grant(member: &mut Member<impl Log>) {
     member.call(request).await.unwrap();
     let then = since_boot() - Duration::from_secs(AGO);
     member.store.state.leases().grant(LeaseId(ID), TTL, 0, then);
+}
+
+/// The same at a member of a cluster.
+async fn grant_at(member: &locks::Member) {
+    let store = &member.kv.store;
+    store.ask(Command::Grant(LeaseId(ID), TTL), 64).await.unwrap();
+    let then = since_boot() - Duration::from_secs(AGO);
+    store.state.leases().grant(LeaseId(ID), TTL, 0, then);
 }
 
 async fn keep_alive(member: &mut Member<impl Log>) {
@@ -64,6 +77,25 @@ async fn a_leader_that_ends_in_order_leaves_leases_the_time_they_have() {
     let remaining = left(&mut last).await;
     assert!(remaining > TTL - 60, "{remaining} s are left of a renewed lease");
     last.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_member_that_is_stopped_while_it_leads_leaves_leases_the_time_they_have() {
+    let store = (MemLog::keeping(is_barrier), MemRows::new());
+    let start = async |id| {
+        let member = locks::Member::start(id, store.clone(), &Told::Log, FLUSH).await;
+        member.leads().await;
+        member
+    };
+    let old = start(1).await;
+    grant_at(&old).await;
+    old.stop().await;
+    let next = start(2).await;
+    let info = next.kv.store.state.leases().info(LeaseId(ID), since_boot());
+    let remaining = info.expect("there is a lease").remaining;
+    let before = Duration::from_secs(TTL.unsigned_abs() - AGO);
+    assert!(remaining <= before, "{remaining:?} are left of {before:?}");
+    next.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
