@@ -57,20 +57,12 @@ pub struct Config {
     pub log: LogOptions,
     /// Compaction without being asked.
     pub auto_compaction: AutoCompaction,
-    /// Most revisions deleted in one batch of a compaction.
-    pub compaction_batch_limit: usize,
-    /// Pause between two batches of a compaction.
-    pub compaction_sleep_interval: Duration,
     /// How often an idle watch is told of progress.
     pub watch_progress_notify_interval: Duration,
     /// Heartbeat of leadership.
     pub heartbeat_interval: Duration,
     /// Time without heartbeat after which leadership is vacant.
     pub election_timeout: Duration,
-    /// Unary requests that take longer are logged; zero logs all.
-    pub warning_unary_request_duration: Duration,
-    /// Requests that take longer to apply are logged; zero logs all.
-    pub warning_apply_duration: Duration,
     /// Authentication of users.
     pub auth: AuthOptions,
     /// Histograms for each RPC besides the counters.
