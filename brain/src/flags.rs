@@ -19,9 +19,9 @@ mod table;
 pub mod url;
 
 pub use config::{
-    AuthOptions, AutoCompaction, BrowserPolicy, Config, ElectionLock, ElectionOptions, Features, Keepalive,
-    LeaseOptions, Limits, LogFormat, LogLevel, LogOptions, LogOutput, Quota, SocketOptions, SrvDiscovery, Storage,
-    TikvOptions, TlsOptions, TlsPolicy, TlsVersion,
+    AuthOptions, AutoCompaction, BrowserPolicy, Config, ElectionLock, ElectionOptions, Keepalive, LeaseOptions, Limits,
+    LogFormat, LogLevel, LogOptions, LogOutput, Quota, SocketOptions, SrvDiscovery, Storage, TikvOptions, TlsOptions,
+    TlsPolicy, TlsVersion,
 };
 
 /// What the command line asks for.
@@ -128,6 +128,7 @@ fn settle(
                     "cannot set --{name} and the feature gate {gate} at the same time, please use --feature-gates only"
                 )));
             }
+            Treatment::Gate(_) if this.value == flag.default => {}
             Treatment::Gate(gate) => gates.push(format!("{gate}={}", this.value)),
             _ => {
                 settled.insert(*name, this.clone());

@@ -19,6 +19,10 @@ pub const MAX_TTL: i64 = 9_000_000_000;
 /// The longest time without a checkpoint. Shorter leases are checkpointed at half their time to live.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(300);
 
+/// How long a new leader waits with its first checkpoint of a lease. What is noted is whole seconds, rounded up: sooner,
+/// nothing would be gained.
+const FIRST_CHECKPOINT: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 struct Lease {
     ttl: i64,
@@ -26,11 +30,30 @@ struct Lease {
     remaining: i64,
     deadline: Duration,
     checkpoint_at: Duration,
+    /// From the checkpoint before to the next one.
+    pace: Duration,
     /// A checkpoint was handed out and has not come back through [`Leases::checkpoint`].
     checkpointing: bool,
     /// Handed out by [`Leases::expired`]: it can only be revoked now.
     expiring: bool,
     attached: BTreeSet<Bytes>,
+}
+
+impl Lease {
+    /// What whoever takes it over gives it, in seconds: what was noted, or its whole time to live.
+    fn noted(&self) -> i64 {
+        if self.remaining > 0 {
+            self.remaining.min(self.ttl)
+        } else {
+            self.ttl
+        }
+    }
+
+    /// What is left of it, in seconds, rounded up: whoever counts from that is never early.
+    fn left(&self, now: Duration) -> i64 {
+        let left = self.deadline.saturating_sub(now);
+        i64::try_from(left.as_secs()).unwrap_or(i64::MAX) + i64::from(left.subsec_nanos() > 0)
+    }
 }
 
 /// What a keep-alive found.
@@ -65,16 +88,18 @@ impl Leases {
     /// Adds a lease. `remaining` is what the last checkpoint noted, in seconds; 0 gives it its whole time to live.
     pub fn grant(&mut self, id: LeaseId, ttl: i64, remaining: i64, now: Duration) {
         self.revoke(id);
-        let left = if remaining > 0 { remaining.min(ttl) } else { ttl };
-        let lease = Lease {
+        let pace = checkpoint_interval(ttl);
+        let mut lease = Lease {
             ttl,
             remaining,
-            deadline: now + seconds(left),
-            checkpoint_at: now + checkpoint_interval(ttl),
+            deadline: now,
+            checkpoint_at: now + pace,
+            pace,
             checkpointing: false,
             expiring: false,
             attached: BTreeSet::new(),
         };
+        lease.deadline += seconds(lease.noted());
         self.by_deadline.insert((lease.deadline, id));
         self.by_checkpoint.insert((lease.checkpoint_at, id));
         self.by_id.insert(id, lease);
@@ -100,7 +125,8 @@ impl Leases {
         self.by_checkpoint.remove(&(lease.checkpoint_at, id));
         let clear_checkpoint = lease.remaining > 0 || lease.checkpointing;
         if !clear_checkpoint {
-            lease.checkpoint_at = now + checkpoint_interval(lease.ttl);
+            lease.pace = checkpoint_interval(lease.ttl);
+            lease.checkpoint_at = now + lease.pace;
             self.by_checkpoint.insert((lease.checkpoint_at, id));
         }
         Some(Renewed {
@@ -115,7 +141,13 @@ impl Leases {
             lease.remaining = remaining;
             lease.checkpointing = false;
             self.by_checkpoint.remove(&(lease.checkpoint_at, id));
-            lease.checkpoint_at = now + checkpoint_interval(lease.ttl);
+            let longest = checkpoint_interval(lease.ttl);
+            lease.pace = if remaining > 0 {
+                longest.min(lease.pace * 2)
+            } else {
+                longest
+            };
+            lease.checkpoint_at = now + lease.pace;
             self.by_checkpoint.insert((lease.checkpoint_at, id));
         }
     }
@@ -134,14 +166,29 @@ impl Leases {
             let Some(lease) = self.by_id.get_mut(&entry.1) else {
                 continue;
             };
-            let left = lease.deadline.saturating_sub(now);
-            if !lease.expiring && left > Duration::ZERO {
+            let left = lease.left(now);
+            if !lease.expiring && left > 0 {
                 lease.checkpointing = true;
-                // Rounded up: never early.
-                noted.push((
-                    entry.1,
-                    i64::try_from(left.as_secs()).unwrap_or(i64::MAX) + i64::from(left.subsec_nanos() > 0),
-                ));
+                noted.push((entry.1, left));
+            }
+        }
+        noted
+    }
+
+    /// Somebody else is about to take them over: leases that would be given more time than they have left, and what that is
+    /// in seconds, those first that run out first; at most `limit`. What ran out, but is not revoked yet, has the least that
+    /// can be noted.
+    pub fn hand_over(&mut self, now: Duration, limit: usize) -> Vec<(LeaseId, i64)> {
+        let by_deadline = self.by_deadline.iter().filter_map(|(_, id)| {
+            let lease = self.by_id.get(id)?;
+            let left = lease.left(now).max(1);
+            (left < lease.noted()).then_some((*id, left))
+        });
+        let noted: Vec<_> = by_deadline.take(limit).collect();
+        for (id, _) in &noted {
+            if let Some(lease) = self.by_id.get_mut(id) {
+                self.by_checkpoint.remove(&(lease.checkpoint_at, *id));
+                lease.checkpointing = true;
             }
         }
         noted
@@ -163,8 +210,8 @@ impl Leases {
         ids
     }
 
-    /// Takes back that leases were handed out by [`Leases::expired`] or [`Leases::due_checkpoints`], because nothing
-    /// could be written: they are handed out again.
+    /// Takes back that leases were handed out by [`Leases::expired`], [`Leases::due_checkpoints`] or [`Leases::hand_over`],
+    /// because nothing could be written: they are handed out again.
     pub fn retry(&mut self) {
         for (id, lease) in &mut self.by_id {
             lease.expiring = false;
@@ -176,17 +223,17 @@ impl Leases {
 
     /// A new leader takes them over: what was renewed by the one before is not known here, so each lease is given the time
     /// that its last checkpoint noted, or its whole time to live, from now on (etcd's lessor does the same on `Promote`).
+    ///
+    /// What passes before the first checkpoint is therefore given once more by whoever leads next, so that one is due soon,
+    /// and each later one after twice the time, up to the usual interval. Of a term that outlives the first one at least a
+    /// third is noted: a lease that nobody renews ends, however often leaders change.
     pub fn promote(&mut self, now: Duration) {
         self.by_deadline.clear();
         self.by_checkpoint.clear();
         for (id, lease) in &mut self.by_id {
-            let left = if lease.remaining > 0 {
-                lease.remaining.min(lease.ttl)
-            } else {
-                lease.ttl
-            };
-            lease.deadline = now + seconds(left);
-            lease.checkpoint_at = now + checkpoint_interval(lease.ttl);
+            lease.deadline = now + seconds(lease.noted());
+            lease.pace = checkpoint_interval(lease.ttl).min(FIRST_CHECKPOINT);
+            lease.checkpoint_at = now + lease.pace;
             lease.checkpointing = false;
             lease.expiring = false;
             self.by_deadline.insert((lease.deadline, *id));

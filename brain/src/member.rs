@@ -50,6 +50,8 @@ pub mod peers;
 pub mod roster;
 pub mod waiting;
 
+mod changes;
+
 /// What this member writes into its lock while it leads.
 pub type Renewals = watch::Receiver<Option<Record>>;
 
@@ -72,8 +74,6 @@ pub struct Member<H, R: Rows> {
     pub members: Members,
     /// Where to ask that another member leads.
     pub moves: mpsc::Sender<Move>,
-    /// What is measured.
-    pub metrics: Arc<Metrics>,
     /// Ends streams, so that clients leave.
     pub leave: CancellationToken,
 }
@@ -92,9 +92,9 @@ pub fn services<H: History, R: Rows>(
         size,
         members,
         moves,
-        metrics,
         leave,
     } = member;
+    let metrics = api.metrics.clone();
     let watched = hub.clone();
     let watches = WatchService::new(
         hub,
@@ -149,6 +149,12 @@ pub fn services<H: History, R: Rows>(
     };
     metrics.server.set_identity(api.member_id);
     metrics.server.quota.set(i64::try_from(quota).unwrap_or(i64::MAX));
+    let changes = changes::count(
+        api.elsewhere.watch(),
+        metrics.server.leader_changes.clone(),
+        stop.clone(),
+    );
+    tasks.spawn("changes of leader", changes);
     metrics.before_render(observe(api.clone(), watched, size));
     let (_reporter, probes) = tonic_health::server::health_reporter();
     let max = config.limits.max_receive_bytes();
@@ -251,6 +257,7 @@ fn observe<R: Rows>(store: Store<R>, hub: Hub, size: Size) -> impl Fn(&Metrics) 
             .server
             .is_leader
             .set(i64::from(store.leader() == store.member_id));
+        metrics.server.follower_lag.set(gauge(state.lag()));
         metrics.server.proposals_committed.set(gauge(state.committed().0));
         metrics.server.proposals_applied.set(gauge(state.committed().0));
         let view = state.view();
@@ -260,6 +267,8 @@ fn observe<R: Rows>(store: Store<R>, hub: Hub, size: Size) -> impl Fn(&Metrics) 
         metrics.mvcc.slow_watchers.set(gauge(hub.lagging_watchers()));
         metrics.mvcc.watch_streams.set(gauge(hub.streams()));
         metrics.mvcc.pending_events.set(gauge(hub.pending_events()));
+        let events = &metrics.mvcc.events;
+        events.inc_by(hub.events().saturating_sub(events.get()));
         metrics.mvcc.db_total_size.set(gauge(size()));
         metrics.mvcc.db_in_use.set(gauge(size()));
     }

@@ -1,7 +1,8 @@
 //! Metrics under etcd's names, as handles that are passed down.
 //!
 //! Counters, gauges and histograms may be touched from anywhere at any time; nothing here blocks. Names, types,
-//! labels and buckets are etcd's wherever etcd has one, so that dashboards and alerts keep working.
+//! labels and buckets are etcd's wherever etcd has one, so that dashboards and alerts keep working. What is never measured,
+//! because there is nothing like it here, is there for them, too, and says so.
 
 use std::sync::{Mutex, OnceLock};
 
@@ -51,19 +52,19 @@ pub struct Metrics {
 /// The log and the rows. Durations are in seconds.
 #[derive(Debug, Clone)]
 pub struct DiskMetrics {
-    /// One fdatasync of the log.
+    /// One fdatasync of the log; on TiKV one append to it, which is durable there when it is answered.
     pub wal_fsync: Histogram,
-    /// One write to the log.
+    /// One write to the log; never measured: it waits for no disk.
     pub wal_write: Histogram,
-    /// Bytes written to the log.
+    /// Bytes written to the log; always 0.
     pub wal_write_bytes: IntGauge,
     /// One flush of rows.
     pub backend_commit: Histogram,
-    /// One snapshot sent to a client.
+    /// One snapshot sent to a client; never measured: there are none.
     pub backend_snapshot: Histogram,
-    /// One defragmentation.
+    /// One defragmentation; never measured: the store defragments itself.
     pub defrag: Histogram,
-    /// 1 while defragmenting.
+    /// 1 while defragmenting; always 0.
     pub defrag_inflight: IntGauge,
 }
 
@@ -74,17 +75,17 @@ pub struct MvccMetrics {
     pub db_total_size: IntGauge,
     /// Bytes of it that hold data.
     pub db_in_use: IntGauge,
-    /// Views held open by reads.
+    /// Views held open by reads; always 0: they keep nobody from writing.
     pub open_reads: IntGauge,
     /// Puts, each of a txn counted.
     pub puts: IntCounter,
-    /// Ranges.
+    /// Ranges and range streams.
     pub ranges: IntCounter,
     /// Keys deleted.
     pub deletes: IntCounter,
     /// Txns.
     pub txns: IntCounter,
-    /// Keys that exist.
+    /// Keys that exist; always 0: nobody counts them.
     pub keys: IntGauge,
     /// Events sent to watchers.
     pub events: IntCounter,
@@ -102,17 +103,17 @@ pub struct MvccMetrics {
     pub compact_revision: IntGauge,
     /// Versions removed by compaction.
     pub compaction_keys: IntCounter,
-    /// When the last compaction ended, in seconds since 1970.
+    /// When the last compaction ended, in seconds since 1970; always 0.
     pub compaction_last: IntGauge,
-    /// One compaction, in milliseconds.
+    /// One compaction, in milliseconds; never measured: it goes along with flushes.
     pub compaction_total: Histogram,
-    /// One pause of writers by a compaction, in milliseconds.
+    /// One pause of writers by a compaction, in milliseconds; never measured: they do not pause.
     pub compaction_pause: Histogram,
-    /// Bytes put.
+    /// Bytes put by this member as the leader.
     pub put_size: IntGauge,
-    /// One hash of everything, in seconds.
+    /// One hash of everything, in seconds; never measured.
     pub hash: Histogram,
-    /// One hash up to a revision, in seconds.
+    /// One hash up to a revision, in seconds; never measured.
     pub hash_rev: Histogram,
 }
 
@@ -140,29 +141,31 @@ pub struct ServerMetrics {
     pub is_leader: IntGauge,
     /// 1 when this member learns; always 0.
     pub is_learner: IntGauge,
-    /// Changes of leader seen.
+    /// Leaders that this member learned of, each when it is another one than before, and each term of its own.
     pub leader_changes: IntCounter,
     /// Requests that were committed.
     pub proposals_committed: IntGauge,
     /// Requests that are visible.
     pub proposals_applied: IntGauge,
-    /// Requests that wait.
+    /// Requests of this member's clients that the leader has not answered yet: changes, and what else only it can do.
     pub proposals_pending: IntGauge,
-    /// Requests that failed.
+    /// Such requests that were not answered in time, or lost with their leader: what became of them may be unknown.
     pub proposals_failed: IntCounter,
     /// The quota in bytes.
     pub quota: IntGauge,
-    /// Requests that took longer than `--warning-apply-duration`.
+    /// Requests that were slow to apply; always 0.
     pub slow_apply: IntCounter,
-    /// Confirmations of linearizable reads that timed out.
+    /// Linearizable reads that waited long until everything before them was known here.
     pub slow_read_indexes: IntCounter,
-    /// Confirmations of linearizable reads that failed.
+    /// Linearizable reads that failed because that could not be known.
     pub read_indexes_failed: IntCounter,
-    /// Heartbeats that could not be sent.
+    /// Heartbeats that could not be sent; always 0: a lock is renewed instead.
     pub heartbeat_failures: IntCounter,
+    /// Committed slots that this member has heard of and does not show yet.
+    pub follower_lag: IntGauge,
     /// Snapshots being applied; always 0.
     pub snapshots_applying: IntGauge,
-    /// Applying a request, in seconds, by `version`, `op` and `success`.
+    /// Applying a request, in seconds, by `version`, `op` and `success`; never measured.
     pub apply: HistogramVec,
     /// Ranges, in seconds, by `success`.
     pub range: HistogramVec,

@@ -16,7 +16,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesOrdered;
 use prost::Message;
 use tokio::sync::mpsc;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use crate::feed::{News, Shown};
@@ -43,6 +43,9 @@ mod upkeep;
 
 /// How often leases are looked at, as etcd does.
 const TICK: Duration = Duration::from_millis(500);
+
+/// How long a hand-over may wait for its own record. What it notes of leases is not worth more.
+const HAND_OVER: Duration = Duration::from_millis(100);
 
 /// Bytes of requests after which space is looked at again; a tick does, too.
 const CHECK_SPACE_EVERY: usize = 1 << 20;
@@ -142,8 +145,8 @@ where
         }
     }
 
-    /// Runs until `stop`, then finishes what is queued and hands the last generation to the flush. When `lost` is
-    /// cancelled it stops where it is: nothing that is not published yet will be, nor is it answered.
+    /// Runs until `stop`, then finishes what is queued, notes how long leases have left, and hands the last generation to the
+    /// flush. When `lost` is cancelled it stops where it is: nothing that is not published yet will be, nor is it answered.
     ///
     /// Answers with what the member has in memory, whatever became of the epoch, and why it could not be finished:
     /// another writer took over, or log or rows failed.
@@ -160,19 +163,27 @@ where
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stopping = false;
+        // When a hand-over ends, whatever became of its record.
+        let mut over: Option<Instant> = None;
         loop {
             if !self.own.is_empty() && self.may_take() {
                 self.take().await?;
                 continue;
             }
             if stopping && self.own.is_empty() && self.commands.is_empty() && self.under_way.is_empty() {
-                return self.freeze().await;
+                if over.is_some() {
+                    return self.freeze().await;
+                }
+                over = Some(Instant::now() + HAND_OVER);
+                self.hand_over();
+                continue;
             }
             tokio::select! {
                 biased;
                 Some(committed) = self.under_way.next() => self.publish_batch(committed?).await?,
                 // It ends before this task only when it fails. Who waits for it to make room would wait for ever.
                 flushed = self.flushed.recv() => self.swap_rows(flushed.ok_or(FlushEnded)?),
+                () = passed(over) => return self.freeze().await,
                 _ = tick.tick() => self.tick().await?,
                 () = stop.cancelled(), if !stopping => {
                     self.commands.close();
@@ -353,6 +364,14 @@ where
     }
 }
 
+/// Waits until then, or for ever.
+async fn passed(then: Option<Instant>) {
+    match then {
+        Some(then) => tokio::time::sleep_until(then).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Counts what a record does.
 fn count(record: &Record, metrics: &Metrics) {
     for entry in &record.entries {
@@ -362,6 +381,12 @@ fn count(record: &Record, metrics: &Metrics) {
                 metrics.mvcc.txns.inc();
                 metrics.mvcc.deletes.inc_by(deletes as u64);
                 metrics.mvcc.puts.inc_by((keys.changes.len() - deletes) as u64);
+                let bytes: usize = keys
+                    .changes
+                    .iter()
+                    .map(|change| change.key.len() + change.value.len())
+                    .sum();
+                metrics.mvcc.put_size.add(i64::try_from(bytes).unwrap_or(i64::MAX));
             }
             Some(Change::Grant(grant)) => {
                 metrics.lease.granted.inc();

@@ -42,6 +42,8 @@ pub struct State<R: Rows> {
     committed: AtomicU64,
     /// The next slot: all before it are in the view.
     shown: watch::Sender<Slot>,
+    /// The next slot as far as was heard of it: all before it are committed, though they may not be known here.
+    heard: AtomicU64,
     deletion: watch::Sender<Deletion>,
     /// Something stored is damaged: reads and writes are refused.
     corrupt: AtomicBool,
@@ -58,6 +60,7 @@ impl<R: Rows> State<R> {
             index: Mutex::default(),
             committed: AtomicU64::new(Slot::FIRST.0),
             shown: watch::Sender::new(Slot::FIRST),
+            heard: AtomicU64::new(Slot::FIRST.0),
             deletion: watch::Sender::default(),
             corrupt: AtomicBool::new(false),
             epoch: Arc::default(),
@@ -114,6 +117,17 @@ impl<R: Rows> State<R> {
             index.push((base, first));
         }
         self.committed.store(next.0, Ordering::Release);
+    }
+
+    /// Somebody says that all slots before `next` are committed.
+    pub fn hear_of(&self, next: Slot) {
+        self.heard.fetch_max(next.0, Ordering::AcqRel);
+    }
+
+    /// How many slots are committed, as far as was heard, that the view does not show.
+    pub fn lag(&self) -> u64 {
+        let shown = self.shown.borrow().0;
+        self.heard.load(Ordering::Acquire).saturating_sub(shown)
     }
 
     /// The first slot that is not committed.

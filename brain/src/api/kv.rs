@@ -5,6 +5,7 @@ use std::pin::Pin;
 
 use futures::Stream;
 use prost::Message;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
@@ -36,13 +37,13 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
     type RangeStreamStream = Pin<Box<dyn Stream<Item = Result<pb::RangeStreamResponse, Status>> + Send>>;
 
     async fn range(&self, request: Request<pb::RangeRequest>) -> Result<Response<pb::RangeResponse>, Status> {
-        let op = request::range(request.get_ref())?;
-        let view = match request.get_ref().serializable {
-            true => self.store.view()?,
-            false => self.store.linearizable().await?,
-        };
-        let result = view.range(&op).await.map_err(|error| self.store.failed(error))?;
-        Ok(Response::new(response::range(self.store.header(view.revision), result)))
+        let began = Instant::now();
+        let answer = self.range_here(request.get_ref()).await;
+        self.store.metrics.mvcc.ranges.inc();
+        let success = if answer.is_ok() { "true" } else { "false" };
+        let durations = self.store.metrics.server.range.with_label_values(&[success]);
+        durations.observe(began.elapsed().as_secs_f64());
+        answer.map(Response::new)
     }
 
     async fn range_stream(
@@ -59,6 +60,7 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
             true => self.store.view()?,
             false => self.store.linearizable().await?,
         };
+        self.store.metrics.mvcc.ranges.inc();
         stream::open(self.store.clone(), view, op)
             .map(|stream| Response::new(Box::pin(stream) as Self::RangeStreamStream))
     }
@@ -90,6 +92,16 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
 }
 
 impl<R: Rows> KvService<R> {
+    async fn range_here(&self, request: &pb::RangeRequest) -> Result<pb::RangeResponse, Status> {
+        let op = request::range(request)?;
+        let view = match request.serializable {
+            true => self.store.view()?,
+            false => self.store.linearizable().await?,
+        };
+        let result = view.range(&op).await.map_err(|error| self.store.failed(error))?;
+        Ok(response::range(self.store.header(view.revision), result))
+    }
+
     async fn put_here(&self, request: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
         let request = request.into_inner();
         let op = request::put(&request, &self.store.limits)?;

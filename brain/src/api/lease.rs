@@ -241,7 +241,7 @@ async fn renew<R: Rows>(store: &Store<R>, id: LeaseId) -> Result<i64, Status> {
     };
     if renewed.clear_checkpoint {
         // A restart must not expire earlier what was renewed now.
-        store.ask(Command::Checkpoint(id, 0), 64).await?;
+        store.ask(Command::Checkpoint(vec![(id, 0)]), 64).await?;
     }
     Ok(renewed.ttl)
 }

@@ -1,14 +1,18 @@
 //! What the services share: the published state, the way to the sequencer, and who answers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use prometheus::IntGauge;
+use tokio::time::Instant;
 use tonic::transport::Channel;
-use tonic::{Response, Status};
+use tonic::{Code, Response, Status};
 
 use super::elsewhere::{Elsewhere, PATIENCE, Role};
 use super::request::Limits;
 use super::status::Error;
 use crate::log::Slot;
+use crate::metrics::Metrics;
 use crate::mvcc::view::{View, ViewError};
 use crate::mvcc::{self, Revision};
 use crate::pb::etcdserverpb::ResponseHeader;
@@ -19,6 +23,9 @@ use crate::state::State;
 /// What a leader tells beside its answer to a request that was forwarded: the slot below which everything was committed
 /// then, what the request did with it.
 const COMMITTED: &str = "kubebrain-committed";
+
+/// A question to the leader that takes longer is slow, as one that etcd has to repeat.
+const SLOW_READ_INDEX: Duration = Duration::from_millis(500);
 
 /// The store as handlers see it. Cheap to clone.
 pub struct Store<R: Rows> {
@@ -34,6 +41,8 @@ pub struct Store<R: Rows> {
     pub cluster_id: u64,
     /// Sent in every header.
     pub member_id: u64,
+    /// What is measured.
+    pub metrics: Arc<Metrics>,
 }
 
 impl<R: Rows> Clone for Store<R> {
@@ -42,6 +51,7 @@ impl<R: Rows> Clone for Store<R> {
             state: self.state.clone(),
             sequencer: self.sequencer.clone(),
             elsewhere: self.elsewhere.clone(),
+            metrics: self.metrics.clone(),
             ..*self
         }
     }
@@ -92,10 +102,28 @@ impl<R: Rows> Store<R> {
     /// # Errors
     /// `corrupt cluster` when stored data was found damaged; `request timed out` when nobody leads.
     pub async fn linearizable(&self) -> Result<Arc<View<R::Snapshot>>, Status> {
-        if let Some(slot) = self.elsewhere.read_index().await? {
-            self.until_shown(slot).await?;
+        let began = Instant::now();
+        let known = self.until_all_is_known().await;
+        // Who only passes it on counts it.
+        if !self.elsewhere.is_last() {
+            let server = &self.metrics.server;
+            server.read_indexes_failed.inc_by(known.is_err().into());
+            server
+                .slow_read_indexes
+                .inc_by((began.elapsed() > SLOW_READ_INDEX).into());
         }
+        known?;
         self.view()
+    }
+
+    async fn until_all_is_known(&self) -> Result<(), Status> {
+        match self.elsewhere.read_index().await? {
+            Some(slot) => {
+                self.state.hear_of(slot);
+                self.until_shown(slot).await
+            }
+            None => Ok(()),
+        }
     }
 
     /// Has the leader answer, as [`Elsewhere::answer`]. What it did is in this member's view then: whoever reads here next,
@@ -113,7 +141,19 @@ impl<R: Rows> Store<R> {
         H: Future<Output = Result<Response<A>, Status>>,
         T: Future<Output = Result<Response<A>, Status>>,
     {
-        let mut answer = self.elsewhere.answer(request, here, there).await?;
+        let mut answer = if self.elsewhere.is_last() {
+            self.elsewhere.answer(request, here, there).await?
+        } else {
+            // Counted once, by the member that a client asked.
+            let server = &self.metrics.server;
+            let _pending = Pending::new(&server.proposals_pending);
+            let answer = self.elsewhere.answer(request, here, there).await;
+            let is_lost = |status: &Status| status.code() == Code::Unavailable;
+            server
+                .proposals_failed
+                .inc_by(answer.as_ref().is_err_and(is_lost).into());
+            answer?
+        };
         if self.elsewhere.is_last() {
             let committed = self.state.committed().0;
             answer.metadata_mut().insert(COMMITTED, committed.into());
@@ -180,6 +220,22 @@ impl<R: Rows> Store<R> {
                 Error::Timeout.into()
             }
         }
+    }
+}
+
+/// A request that waits, until this is dropped.
+struct Pending<'a>(&'a IntGauge);
+
+impl<'a> Pending<'a> {
+    fn new(gauge: &'a IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 

@@ -57,24 +57,14 @@ pub struct Config {
     pub log: LogOptions,
     /// Compaction without being asked.
     pub auto_compaction: AutoCompaction,
-    /// Most revisions deleted in one batch of a compaction.
-    pub compaction_batch_limit: usize,
-    /// Pause between two batches of a compaction.
-    pub compaction_sleep_interval: Duration,
     /// How often an idle watch is told of progress.
     pub watch_progress_notify_interval: Duration,
     /// Heartbeat of leadership.
     pub heartbeat_interval: Duration,
     /// Time without heartbeat after which leadership is vacant.
     pub election_timeout: Duration,
-    /// Unary requests that take longer are logged; zero logs all.
-    pub warning_unary_request_duration: Duration,
-    /// Requests that take longer to apply are logged; zero logs all.
-    pub warning_apply_duration: Duration,
     /// Authentication of users.
     pub auth: AuthOptions,
-    /// Feature gates.
-    pub features: Features,
     /// Histograms for each RPC besides the counters.
     pub extensive_metrics: bool,
     /// Do not wait for the disk.
@@ -322,23 +312,4 @@ pub struct AuthOptions {
     pub bcrypt_cost: u32,
     /// How long a token lives unused.
     pub token_ttl: Duration,
-}
-
-/// Feature gates of etcd 3.6.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Features {
-    /// Check the stored data before serving.
-    pub initial_corrupt_check: bool,
-    /// Compare hashes of compactions among members.
-    pub compact_hash_check: bool,
-    /// Tell members of the remaining time of leases.
-    pub lease_checkpoint: bool,
-    /// Keep the remaining time of leases.
-    pub lease_checkpoint_persist: bool,
-    /// Dial peers from the advertised address.
-    pub set_member_local_addr: bool,
-    /// Report not serving while defragmenting.
-    pub stop_grpc_service_on_defrag: bool,
-    /// Reads of a write txn see its writes through a shared buffer.
-    pub txn_mode_write_with_shared_buffer: bool,
 }

@@ -59,20 +59,16 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         },
         log: log(&values)?,
         auto_compaction: auto_compaction(&values)?,
-        compaction_batch_limit: values.number::<usize>("compaction-batch-limit")?.max(1),
-        compaction_sleep_interval: values.duration("compaction-sleep-interval")?,
         watch_progress_notify_interval: positive(&values, "watch-progress-notify-interval")?,
         heartbeat_interval,
         election_timeout,
-        warning_unary_request_duration: values.duration("warning-unary-request-duration")?,
-        warning_apply_duration: values.duration("warning-apply-duration")?,
         auth: auth(&values)?,
-        features: gates::read(&values)?,
         extensive_metrics: values.one_of("metrics", &[("basic", false), ("extensive", true)])?,
         unsafe_no_fsync: values.bool("unsafe-no-fsync"),
         storage,
         name,
     };
+    gates::check(&values, warnings)?;
     values.one_of("logger", &[("zap", ())])?;
     tls::check_schemes(&config, warnings)?;
     Ok(config)

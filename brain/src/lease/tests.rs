@@ -97,6 +97,101 @@ fn a_long_lease_is_checkpointed_every_five_minutes() {
     assert_eq!(leases.due_checkpoints(at(600), 10), [(A, 3_060)]);
 }
 
+/// A term of that many seconds: what is due at each tick is noted, as the leader does.
+fn term(leases: &mut Leases, begins: u64, lasts: u64) {
+    leases.promote(at(begins));
+    for tick in 1..=2 * lasts {
+        let now = at(begins) + Duration::from_millis(500 * tick);
+        for (id, left) in leases.due_checkpoints(now, 10) {
+            leases.checkpoint(id, left, now);
+        }
+    }
+    consistent(leases);
+}
+
+#[test]
+fn a_lease_that_nobody_renews_ends_however_often_leaders_change() {
+    for (ttl, lasts) in [(60, 2), (60, 6), (60, 14), (60, 29), (3_600, 5), (3_600, 149), (2, 2)] {
+        let mut leases = one(ttl);
+        let mut now = 0;
+        while leases.expired(at(now), 10).is_empty() {
+            let limit = 3 * ttl.unsigned_abs() + lasts;
+            assert!(now <= limit, "{ttl} s, terms of {lasts} s: it lives on after {now} s");
+            term(&mut leases, now, lasts);
+            now += lasts;
+        }
+        assert!(
+            now >= ttl.unsigned_abs(),
+            "{ttl} s, terms of {lasts} s: over after {now} s"
+        );
+    }
+}
+
+#[test]
+fn a_new_leader_notes_what_is_left_soon_and_then_ever_more_rarely() {
+    let mut leases = one(3_600);
+    leases.promote(at(0));
+    let mut noted = Vec::new();
+    for second in 0..1_200 {
+        for (id, left) in leases.due_checkpoints(at(second), 10) {
+            leases.checkpoint(id, left, at(second));
+            noted.push(second);
+        }
+    }
+    assert_eq!(noted, [1, 3, 7, 15, 31, 63, 127, 255, 511, 811, 1_111]);
+}
+
+#[test]
+fn who_renews_a_lease_under_a_new_leader_has_it_noted_as_rarely_as_before() {
+    let mut leases = one(60);
+    leases.promote(at(0));
+    assert!(!leases.renew(A, at(0)).unwrap().clear_checkpoint);
+    assert!(leases.due_checkpoints(at(29), 10).is_empty());
+    leases.promote(at(30));
+    assert_eq!(leases.due_checkpoints(at(31), 10), [(A, 59)]);
+    assert!(leases.renew(A, at(31)).unwrap().clear_checkpoint);
+    leases.checkpoint(A, 0, at(31));
+    assert!(leases.due_checkpoints(at(60), 10).is_empty());
+    assert_eq!(leases.due_checkpoints(at(61), 10), [(A, 30)]);
+}
+
+#[test]
+fn a_hand_over_notes_what_is_left_of_all_leases_that_would_get_more() {
+    let mut leases = Leases::default();
+    leases.grant(A, 60, 0, at(0));
+    leases.grant(LeaseId(8), 60, 50, at(0));
+    leases.grant(LeaseId(9), 10, 0, at(0));
+    leases.grant(LeaseId(10), 60, 0, at(10));
+    leases.grant(LeaseId(11), 60, 20, at(1));
+    let now = at(10) + Duration::from_millis(1);
+    assert_eq!(
+        leases.hand_over(now, 10),
+        [(LeaseId(9), 1), (LeaseId(11), 11), (LeaseId(8), 40), (A, 50)],
+        "run out, though not revoked; soonest first; not what nobody would count longer"
+    );
+    assert!(
+        leases
+            .due_checkpoints(at(55), 10)
+            .iter()
+            .all(|(id, _)| *id == LeaseId(10))
+    );
+    consistent(&leases);
+}
+
+#[test]
+fn a_hand_over_notes_no_more_leases_than_asked_for() {
+    let mut leases = Leases::default();
+    (1..=5).for_each(|id| leases.grant(LeaseId(id), 100 - id, 0, at(0)));
+    assert_eq!(leases.hand_over(at(10), 2), [(LeaseId(5), 85), (LeaseId(4), 86)]);
+}
+
+#[test]
+fn a_renewal_clears_what_a_hand_over_notes() {
+    let mut leases = one(60);
+    assert_eq!(leases.hand_over(at(10), 10), [(A, 50)]);
+    assert!(leases.renew(A, at(11)).unwrap().clear_checkpoint);
+}
+
 #[test]
 fn a_renewal_clears_a_checkpoint_also_one_under_way() {
     let mut leases = one(60);

@@ -14,10 +14,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use tokio::time::Instant;
 
 use self::known::Known;
 use super::frame::WINDOW;
-use super::{AppendError, Log, LogError, Slot, check_len};
+use super::{AppendError, Log, LogError, Slot, SyncObserver, check_len};
 use crate::cell::{Cell, Swap};
 use crate::tikv::{Error, Range, Tikv, TikvCell, Ts};
 
@@ -44,6 +45,7 @@ const NEAR: u64 = 4096;
 #[derive(Debug, Clone)]
 pub struct TikvLog {
     inner: Arc<Inner>,
+    on_append: Option<SyncObserver>,
 }
 
 #[derive(Debug)]
@@ -79,7 +81,19 @@ impl TikvLog {
             average: AtomicUsize::new(CHUNK / 16),
             highest: AtomicU64::new(0),
         };
-        TikvLog { inner: Arc::new(inner) }
+        TikvLog {
+            inner: Arc::new(inner),
+            on_append: None,
+        }
+    }
+
+    /// The same log; `on_append` is told how long each append takes that TiKV makes durable.
+    #[must_use]
+    pub fn observed(self, on_append: SyncObserver) -> TikvLog {
+        TikvLog {
+            on_append: Some(on_append),
+            ..self
+        }
     }
 }
 
@@ -88,8 +102,12 @@ impl Log for TikvLog {
         check_len(&record, MAX_RECORD_LEN)?;
         let inner = &self.inner;
         let key = inner.tikv.keys().slot(slot.0);
+        let began = Instant::now();
         match inner.tikv.insert(&key, &seal(slot, &record)).await {
             Ok(()) => {
+                if let Some(on_append) = &self.on_append {
+                    on_append.tell(began.elapsed());
+                }
                 inner.note(slot.0, &record);
                 Ok(())
             }

@@ -132,6 +132,7 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
         limits: limits(config, &rows),
         cluster_id: ids.cluster,
         member_id: ids.member,
+        metrics: metrics.clone(),
     };
     let members = engine.members.clone();
     let circle = engine.lock.circle();
@@ -175,7 +176,6 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
         size: Arc::new(move || log.size() + rows.size()),
         members,
         moves,
-        metrics,
         leave: life.leave.clone(),
     };
     let services = member::services(config, member, (&mut life.tasks, &life.stop));

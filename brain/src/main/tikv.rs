@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use brain::cell::{Cell as _, Swap};
 use brain::flags::{Config, ElectionLock, LeaseOptions, TikvOptions};
-use brain::log::TikvLog;
 use brain::log::frame::is_barrier;
+use brain::log::{SyncObserver, TikvLog};
 use brain::member::discovery::Discovery;
 use brain::member::lock::{AnyLock, StorageLock};
 use brain::member::peers::{Book, Peers};
@@ -62,8 +62,11 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Life) -
     );
     life.tasks.spawn("members", follow);
     let (lock, timing) = lock(config, &tikv).await?;
+    // What a sync is to a log in files, an append is here.
+    let appends = metrics.disk.wal_fsync.clone();
     let engine = Engine {
-        log: TikvLog::keeping(tikv.clone(), is_barrier),
+        log: TikvLog::keeping(tikv.clone(), is_barrier)
+            .observed(SyncObserver::new(move |took| appends.observe(took.as_secs_f64()))),
         rows: TikvRows::new(tikv.clone()),
         lock,
         timing,

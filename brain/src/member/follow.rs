@@ -151,6 +151,8 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
     }
 
     async fn hear(&mut self, news: News, follower: &Follower) -> anyhow::Result<()> {
+        let ends = news.batch.as_ref().map_or(0, |batch| batch.next);
+        self.replica.state().hear_of(Slot(news.committed.max(ends)));
         if news.committed > 0 {
             self.catch_up(Slot(news.committed)).await?;
         }

@@ -130,8 +130,14 @@ impl ServerMetrics {
             leader_changes: r.counter("etcd_server_leader_changes_seen_total", "Changes of leader seen."),
             proposals_committed: r.gauge("etcd_server_proposals_committed_total", "Requests committed."),
             proposals_applied: r.gauge("etcd_server_proposals_applied_total", "Requests applied."),
-            proposals_pending: r.gauge("etcd_server_proposals_pending", "Requests that wait."),
-            proposals_failed: r.counter("etcd_server_proposals_failed_total", "Requests that failed."),
+            proposals_pending: r.gauge(
+                "etcd_server_proposals_pending",
+                "Requests of clients that the leader has not answered yet.",
+            ),
+            proposals_failed: r.counter(
+                "etcd_server_proposals_failed_total",
+                "Requests of clients that were not answered in time, or lost with their leader.",
+            ),
             quota: r.gauge("etcd_server_quota_backend_bytes", "Bytes that the store may occupy."),
             slow_apply: r.counter("etcd_server_slow_apply_total", "Requests slow to apply."),
             slow_read_indexes: r.counter("etcd_server_slow_read_indexes_total", "Slow confirmations of reads."),
@@ -140,6 +146,10 @@ impl ServerMetrics {
                 "Failed confirmations of reads.",
             ),
             heartbeat_failures: r.counter("etcd_server_heartbeat_send_failures_total", "Heartbeats not sent."),
+            follower_lag: r.gauge(
+                "kubebrain_server_follower_lag_slots",
+                "Committed slots of the log that this member has heard of and does not show yet.",
+            ),
             snapshots_applying: r.gauge(
                 "etcd_server_snapshot_apply_in_progress_total",
                 "1 while a snapshot is applied.",

@@ -159,8 +159,10 @@ impl<'a, R: Rows> Builder<'a, R> {
             Request::Compact(revision) => self.compact(revision),
             Request::Grant(id, ttl) => self.grant(id, ttl),
             Request::Revoke { id, expired } => return self.revoke(id, expired).await,
-            Request::Checkpoint(id, remaining) => {
-                self.push(Change::Checkpoint(Checkpoint { id: id.0, remaining }));
+            Request::Checkpoint(leases) => {
+                for (id, remaining) in leases {
+                    self.push(Change::Checkpoint(Checkpoint { id: id.0, remaining }));
+                }
                 Ok(())
             }
             Request::Alarm(member, kind, raised) => {

@@ -33,8 +33,8 @@ pub enum Request {
         /// It ran out.
         expired: bool,
     },
-    /// Note the remaining time of a lease, in seconds; 0 for none.
-    Checkpoint(LeaseId, i64),
+    /// Note the remaining time of leases, in seconds; 0 for none.
+    Checkpoint(Vec<(LeaseId, i64)>),
     /// Raise or clear an alarm: member, kind, raised.
     Alarm(u64, i32, bool),
 }

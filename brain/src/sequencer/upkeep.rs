@@ -14,6 +14,13 @@ const EXPIRE_LIMIT: usize = 500;
 /// Lease checkpoints in one tick at most (etcd: 1,000 a second).
 const CHECKPOINT_LIMIT: usize = 500;
 
+/// Lease checkpoints at a hand-over at most: some hundred kilobytes, which the next leader has to apply before it serves.
+/// Of further leases it knows what was noted last, as it does when nothing is handed over.
+const HAND_OVER_LIMIT: usize = 20_000;
+
+/// Bytes that a checkpoint takes in a record, roughly.
+const CHECKPOINT_BYTES: usize = 20;
+
 impl<L, R, E, Q> Sequencer<L, R, E, Q>
 where
     L: Log,
@@ -54,6 +61,20 @@ where
         }
     }
 
+    /// The last thing to write: how long leases have left, so that who leads next does not give them more.
+    pub(super) fn hand_over(&mut self) {
+        let leases = self.state.leases().hand_over(since_boot(), HAND_OVER_LIMIT);
+        self.note(leases);
+    }
+
+    /// Has one record note the remaining time of leases.
+    fn note(&mut self, leases: Vec<(LeaseId, i64)>) {
+        if !leases.is_empty() {
+            let bytes = leases.len() * CHECKPOINT_BYTES;
+            self.own.push_back(Command::unasked(Request::Checkpoint(leases), bytes));
+        }
+    }
+
     /// Leases that ran out, checkpoints that are due, space, and what has been unflushed for long.
     pub(super) async fn tick(&mut self) -> anyhow::Result<()> {
         let now = since_boot();
@@ -66,12 +87,8 @@ where
         };
         self.metrics.lease.expired.inc_by(expired.len() as u64);
         let expired = expired.into_iter().map(|id| Request::Revoke { id, expired: true });
-        let checkpoints = checkpoints
-            .into_iter()
-            .map(|(id, remaining): (LeaseId, i64)| Request::Checkpoint(id, remaining));
-        let requests: Vec<Request> = expired.chain(checkpoints).collect();
-        self.own
-            .extend(requests.into_iter().map(|request| Command::unasked(request, 64)));
+        self.own.extend(expired.map(|request| Command::unasked(request, 64)));
+        self.note(checkpoints);
         self.forget_abandoned();
         self.check_space();
         if self.replica.is_dirty() && self.replica.last_seal().elapsed() >= self.options.flush_interval {

@@ -102,6 +102,7 @@ impl<L: Log, R: Rows> Engine<L, R> {
             },
             cluster_id: 7,
             member_id: 1,
+            metrics: metrics.clone(),
         };
         let lease = LeaseService {
             store: api.clone(),

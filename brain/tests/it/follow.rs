@@ -48,15 +48,15 @@ const PUTS: (usize, usize) = (40, 5);
 const COMPACTED: i64 = 10;
 
 /// A log and rows in memory, which a leader writes to.
-struct Leading {
+pub(crate) struct Leading {
     log: MemLog,
     rows: MemRows,
-    engine: Engine<MemLog, MemRows>,
+    pub(crate) engine: Engine<MemLog, MemRows>,
     roles: watch::Sender<Role>,
 }
 
 impl Leading {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let (log, rows) = (MemLog::keeping(is_barrier), MemRows::new());
         let engine = Engine::start(log.clone(), rows.clone()).await.unwrap();
         let roles = watch::Sender::new(Role::Leading(Right::for_ever()));
@@ -81,7 +81,7 @@ impl Leading {
     }
 
     /// Listens as the leader.
-    async fn listen(&self) -> (Owned<Result<(), tonic::transport::Error>>, Channel) {
+    pub(crate) async fn listen(&self) -> (Owned<Result<(), tonic::transport::Error>>, Channel) {
         let service = PeerService {
             cluster_id: 7,
             state: self.engine.store.state.clone(),

@@ -47,7 +47,7 @@ impl Space for Endless {
 
 /// How members with different locks learn of each other.
 #[derive(Clone)]
-enum Told {
+pub(crate) enum Told {
     /// Each looks into the log, as holders of Leases do.
     Log,
     /// The first one holds this lock, in whose record the second one announces itself.
@@ -82,8 +82,8 @@ impl Told {
 }
 
 /// A member with a lock of its own.
-struct Member {
-    kv: KvService<MemRows>,
+pub(crate) struct Member {
+    pub(crate) kv: KvService<MemRows>,
     roles: watch::Receiver<Role>,
     tasks: Tasks,
     stop: CancellationToken,
@@ -91,7 +91,7 @@ struct Member {
 }
 
 impl Member {
-    async fn start(id: u64, (log, rows): (MemLog, MemRows), told: &Told, flush: Duration) -> Self {
+    pub(crate) async fn start(id: u64, (log, rows): (MemLog, MemRows), told: &Told, flush: Duration) -> Self {
         let lock = told.lock(id);
         // Somebody held it once and gave it back: whoever takes it need not wait for anybody who held this one.
         let released = Record {
@@ -165,6 +165,7 @@ impl Member {
             },
             cluster_id: 7,
             member_id: id,
+            metrics,
         };
         let kv = KvService {
             store,
@@ -180,12 +181,19 @@ impl Member {
     }
 
     /// Waits until it leads, and answers reads.
-    async fn leads(&self) {
+    pub(crate) async fn leads(&self) {
         let mut roles = self.roles.clone();
         roles.wait_for(|role| matches!(role, Role::Leading(_))).await.unwrap();
         while self.read().await.is_none() {
             tokio::task::yield_now().await;
         }
+    }
+
+    /// Ends in order.
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        drop(self.kv);
+        self.tasks.join().await.unwrap();
     }
 
     /// Reads the counter: its value, and the revision that set it.
@@ -345,10 +353,7 @@ async fn members_with_different_locks_lose_no_write_and_answer_no_stale_read() {
     assert_eq!(revision, value + 1, "revisions are dense");
     assert!(count > 100 && reads > 100, "{count} additions, {reads} reads");
     for member in members {
-        member.stop.cancel();
-        let member = Arc::into_inner(member).expect("the clients are gone");
-        drop(member.kv);
-        member.tasks.join().await.unwrap();
+        Arc::into_inner(member).expect("the clients are gone").stop().await;
     }
 }
 
@@ -367,9 +372,7 @@ async fn whoever_only_reads_learns_of_a_leader_by_another_lock() {
         let read = first.read().await;
         assert!(read.is_none_or(|read| read == (2, 3)), "a stale read: {read:?}");
         for member in [first, second] {
-            member.stop.cancel();
-            drop(member.kv);
-            member.tasks.join().await.unwrap();
+            member.stop().await;
         }
     }
 }

@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 
 mod certificates;
+mod figures;
 mod idle;
 mod neighbours;
 mod outage;

@@ -60,7 +60,7 @@ impl Right {
     }
 
     /// Whether it is of the same term.
-    pub(super) fn is(&self, other: &Self) -> bool {
+    pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 

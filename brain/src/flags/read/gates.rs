@@ -1,20 +1,57 @@
-//! Feature gates: `Gate=true,Other=false`, with the names and defaults of etcd 3.6.
+//! Feature gates: `Gate=true,Other=false`, with the names and stages of etcd 3.6.
+//!
+//! None decides anything here: each is always on, or always off. Who asks for the contrary is told why.
 
-use super::super::config::Features;
 use super::{Values, go_bool};
 
-/// A gate's name, and whether its stage is beta.
-const GATES: &[(&str, bool)] = &[
-    ("CompactHashCheck", false),
-    ("InitialCorruptCheck", false),
-    ("LeaseCheckpoint", false),
-    ("LeaseCheckpointPersist", false),
-    ("SetMemberLocalAddr", false),
-    ("StopGRPCServiceOnDefrag", false),
-    ("TxnModeWriteWithSharedBuffer", true),
+struct Gate {
+    name: &'static str,
+    is_beta: bool,
+    /// What holds here, whatever is asked for.
+    is_on: bool,
+    why: &'static str,
+}
+
+const fn gate(name: &'static str, is_on: bool, why: &'static str) -> Gate {
+    Gate {
+        name,
+        is_beta: false,
+        is_on,
+        why,
+    }
+}
+
+const GATES: &[Gate] = &[
+    gate("CompactHashCheck", false, "no two members have data of their own"),
+    gate(
+        "InitialCorruptCheck",
+        true,
+        "every record and block is checked when it is read",
+    ),
+    gate("LeaseCheckpoint", true, "the remaining time of leases is always noted"),
+    gate(
+        "LeaseCheckpointPersist",
+        true,
+        "the remaining time of leases is always kept",
+    ),
+    gate(
+        "SetMemberLocalAddr",
+        false,
+        "the kernel chooses where connections to peers come from",
+    ),
+    gate(
+        "StopGRPCServiceOnDefrag",
+        false,
+        "requests are answered while the store is defragmented",
+    ),
+    Gate {
+        is_beta: true,
+        ..gate("TxnModeWriteWithSharedBuffer", true, "txns read from a shared view")
+    },
 ];
 
-pub(super) fn read(values: &Values<'_>) -> Result<Features, String> {
+/// Reads what is asked for, and warns of what is not so.
+pub(super) fn check(values: &Values<'_>, warnings: &mut Vec<String>) -> Result<(), String> {
     let mut named = Vec::new();
     let mut stages = [None, None];
     for pair in values.list("feature-gates") {
@@ -27,28 +64,27 @@ pub(super) fn read(values: &Values<'_>) -> Result<Features, String> {
         match name {
             "AllAlpha" => stages[0] = Some(on),
             "AllBeta" => stages[1] = Some(on),
-            _ if GATES.iter().any(|(gate, _)| *gate == name) => named.push((name.to_owned(), on)),
+            _ if GATES.iter().any(|gate| gate.name == name) => named.push((name.to_owned(), on)),
             _ => return Err(error(format!("unrecognized feature gate: {name}"))),
         }
     }
-    let on = |name: &str| {
-        let beta = GATES.iter().any(|(gate, beta)| *gate == name && *beta);
-        let chosen = named.iter().rfind(|(gate, _)| gate == name).map(|(_, on)| *on);
-        chosen.or(stages[usize::from(beta)]).unwrap_or(beta)
+    let asked = |gate: &Gate| {
+        let by_name = named.iter().rfind(|(name, _)| name == gate.name).map(|(_, on)| *on);
+        by_name.or(stages[usize::from(gate.is_beta)])
     };
-    let features = Features {
-        initial_corrupt_check: on("InitialCorruptCheck"),
-        compact_hash_check: on("CompactHashCheck"),
-        lease_checkpoint: on("LeaseCheckpoint"),
-        lease_checkpoint_persist: on("LeaseCheckpointPersist"),
-        set_member_local_addr: on("SetMemberLocalAddr"),
-        stop_grpc_service_on_defrag: on("StopGRPCServiceOnDefrag"),
-        txn_mode_write_with_shared_buffer: on("TxnModeWriteWithSharedBuffer"),
-    };
-    if features.lease_checkpoint_persist && !features.lease_checkpoint {
+    let is_asked = |name| GATES.iter().any(|gate| gate.name == name && asked(gate) == Some(true));
+    if is_asked("LeaseCheckpointPersist") && !is_asked("LeaseCheckpoint") {
         return Err(
             "enabling feature gate LeaseCheckpointPersist requires enabling feature gate LeaseCheckpoint".to_owned(),
         );
     }
-    Ok(features)
+    for gate in GATES {
+        if let Some(on) = asked(gate).filter(|on| *on != gate.is_on) {
+            warnings.push(format!(
+                "the feature gate {}={on} has no effect here: {}",
+                gate.name, gate.why
+            ));
+        }
+    }
+    Ok(())
 }

@@ -17,14 +17,19 @@ use tokio::time::Instant;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Who is told how long syncs take.
+/// Who is told how long syncs take, or what stands for them where there is no disk.
 #[derive(Clone)]
 pub struct SyncObserver(Arc<dyn Fn(Duration) + Send + Sync>);
 
 impl SyncObserver {
-    /// Calls `observe` after each sync, on the thread that writes: it must not block.
+    /// Calls `observe` after each, where it is written: it must not block.
     pub fn new(observe: impl Fn(Duration) + Send + Sync + 'static) -> Self {
         Self(Arc::new(observe))
+    }
+
+    /// One took so long.
+    pub(crate) fn tell(&self, took: Duration) {
+        (self.0)(took);
     }
 }
 
@@ -135,8 +140,8 @@ impl Disk {
     pub(super) fn sync_batch(&self, file: &File) -> io::Result<()> {
         let began = Instant::now();
         let synced = self.sync(file);
-        if let Some(SyncObserver(observe)) = &self.on_sync {
-            observe(began.elapsed());
+        if let Some(on_sync) = &self.on_sync {
+            on_sync.tell(began.elapsed());
         }
         synced
     }

@@ -1,0 +1,111 @@
+//! What becomes of leases when a leader ends in order.
+
+use std::time::Duration;
+
+use brain::log::frame::is_barrier;
+use brain::log::{Fault, Faulty, Log, MemLog};
+use brain::mvcc::LeaseId;
+use brain::rows::mem::MemRows;
+use brain::sequencer::command::Request as Command;
+use brain::state::since_boot;
+use tokio::time::Instant;
+
+use crate::engine::Engine;
+use crate::locks::{self, Told};
+use crate::wire::{Request, Response, Target, pb};
+
+const ID: i64 = 7;
+
+/// How often rows are written.
+const FLUSH: Duration = Duration::from_millis(50);
+
+/// What the lease is granted, in seconds.
+const TTL: i64 = 3_600;
+
+/// How long ago nobody renewed it any more, in seconds.
+const AGO: u64 = 200;
+
+type Member<L> = Engine<L, MemRows>;
+
+async fn start<L: Log>(log: &L, rows: &MemRows) -> Member<L> {
+    Engine::start(log.clone(), rows.clone()).await.unwrap()
+}
+
+/// Grants the lease, as if that had been a while ago.
+async fn grant(member: &mut Member<impl Log>) {
+    let request = Request::Grant(pb::LeaseGrantRequest { id: ID, ttl: TTL });
+    member.call(request).await.unwrap();
+    let then = since_boot() - Duration::from_secs(AGO);
+    member.store.state.leases().grant(LeaseId(ID), TTL, 0, then);
+}
+
+/// The same at a member of a cluster.
+async fn grant_at(member: &locks::Member) {
+    let store = &member.kv.store;
+    store.ask(Command::Grant(LeaseId(ID), TTL), 64).await.unwrap();
+    let then = since_boot() - Duration::from_secs(AGO);
+    store.state.leases().grant(LeaseId(ID), TTL, 0, then);
+}
+
+async fn keep_alive(member: &mut Member<impl Log>) {
+    let request = Request::KeepAlive(pb::LeaseKeepAliveRequest { id: ID });
+    member.call(request).await.unwrap();
+}
+
+/// What is left of it, in seconds.
+async fn left(member: &mut Member<impl Log>) -> i64 {
+    let request = Request::TimeToLive(pb::LeaseTimeToLiveRequest { id: ID, keys: false });
+    match member.call(request).await.unwrap() {
+        Response::TimeToLive(answer) => answer.ttl,
+        other => panic!("answered by {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_leader_that_ends_in_order_leaves_leases_the_time_they_have() {
+    let (log, rows) = (MemLog::keeping(is_barrier), MemRows::new());
+    let mut old = start(&log, &rows).await;
+    grant(&mut old).await;
+    old.stop().await.unwrap();
+    let mut next = start(&log, &rows).await;
+    let remaining = left(&mut next).await;
+    assert!(remaining <= TTL - AGO.cast_signed(), "{remaining} s are left");
+    assert!(remaining > TTL - AGO.cast_signed() - 60, "{remaining} s are left");
+    keep_alive(&mut next).await;
+    next.kill().await;
+    let mut last = start(&log, &rows).await;
+    let remaining = left(&mut last).await;
+    assert!(remaining > TTL - 60, "{remaining} s are left of a renewed lease");
+    last.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_member_that_is_stopped_while_it_leads_leaves_leases_the_time_they_have() {
+    let store = (MemLog::keeping(is_barrier), MemRows::new());
+    let start = async |id| {
+        let member = locks::Member::start(id, store.clone(), &Told::Log, FLUSH).await;
+        member.leads().await;
+        member
+    };
+    let old = start(1).await;
+    grant_at(&old).await;
+    old.stop().await;
+    let next = start(2).await;
+    let info = next.kv.store.state.leases().info(LeaseId(ID), since_boot());
+    let remaining = info.expect("there is a lease").remaining;
+    let before = Duration::from_secs(TTL.unsigned_abs() - AGO);
+    assert!(remaining <= before, "{remaining:?} are left of {before:?}");
+    next.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_ends_in_order_does_not_wait_for_a_log_that_takes_nothing() {
+    let log = Faulty::new(MemLog::keeping(is_barrier));
+    let mut member = start(&log, &MemRows::new()).await;
+    grant(&mut member).await;
+    (0..100).for_each(|_| log.fail_next(Fault::Full));
+    let (before, began) = (log.appends(), Instant::now());
+    member.stop().await.unwrap();
+    assert!(log.appends() > before, "nothing was to be noted");
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+}
