@@ -28,6 +28,7 @@ pub(crate) use write::{Behind, Mutation, Written};
 mod admin;
 mod cell;
 mod error;
+mod gc;
 mod keeper;
 mod keys;
 mod options;

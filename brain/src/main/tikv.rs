@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use brain::api::elsewhere::Role;
 use brain::cell::{Cell as _, Swap};
 use brain::flags::{Config, ElectionLock, LeaseOptions, TikvOptions};
 use brain::log::TikvLog;
@@ -18,6 +19,7 @@ use brain::sequencer::Space;
 use brain::serve::Server;
 use brain::tikv::{ConnectError, Gc, Keeper, Tikv, TikvCell};
 use election::{Config as ElectionConfig, LeaseLock};
+use tokio::sync::watch;
 
 use crate::engine::{Engine, Ids, quota};
 use crate::patience;
@@ -61,6 +63,13 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Life) -
         life.stop.clone(),
     );
     life.tasks.spawn("members", follow);
+    let roles = watch::Sender::new(Role::Nobody);
+    let collection = tikv.clone().collect_garbage(
+        roles.subscribe(),
+        |role| matches!(role, Role::Leading(_)),
+        life.stop.clone(),
+    );
+    life.tasks.spawn("garbage collection", collection);
     let (lock, timing) = lock(config, &tikv).await?;
     let engine = Engine {
         log: TikvLog::keeping(tikv.clone(), is_barrier),
@@ -73,6 +82,7 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Life) -
             member: peers.id(&config.name),
         },
         members,
+        roles,
         peers: Some((peer_server, peers)),
     };
     serve(config, Ports::Answered { open, urls, waiting }, engine, metrics, life).await

@@ -1,4 +1,4 @@
-//! What is done to ranges as a whole: physical destruction, the end of unfinished transactions, garbage collection.
+//! What is done to ranges as a whole: physical destruction, the end of unfinished transactions.
 
 use std::time::Duration;
 
@@ -48,19 +48,5 @@ impl Tikv {
             }
         };
         self.shared.pool.call(LIMITS, end).await
-    }
-
-    /// Lets the whole cluster forget what is older than the window.
-    pub(super) async fn collect_garbage(&self) -> Result<(), Error> {
-        let now = self.timestamp().await?;
-        let window = u64::try_from(self.shared.options.gc_window.as_millis()).unwrap_or(u64::MAX >> 18);
-        let until = Ts(now.millis().saturating_sub(window) << 18);
-        let collect = |client: TransactionClient| async move { client.gc(until.timestamp()).await };
-        // PD answers with a later safe point when somebody else moved it further.
-        let ours = self.shared.pool.call(LIMITS, collect).await?;
-        if !ours {
-            tracing::info!("somebody else moves the safe point of the cluster, too");
-        }
-        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! The background of a connection: replaces stuck clients, notices new certificates, collects garbage.
+//! The background of a connection: replaces stuck clients, notices new certificates.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::options::{Gc, Tls};
-use super::{Shared, Tikv};
+use super::Shared;
+use super::options::Tls;
 
 /// How long to wait before clients are replaced once more, at first and at most: what is back is to be used within seconds.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
@@ -70,7 +70,6 @@ impl Keeper {
         tokio::select! {
             () = stop.cancelled() => Ok(()),
             () = clients => Ok(()),
-            () = collect(&shared) => Ok(()),
         }
     }
 
@@ -152,23 +151,6 @@ impl Voice {
 impl std::fmt::Debug for Keeper {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Keeper(..)") // the key must not get into logs
-    }
-}
-
-/// Moves the safe point of the cluster to what is older than the window, again and again.
-async fn collect(shared: &Arc<Shared>) {
-    let Gc::Every(interval) = shared.options.gc else {
-        return std::future::pending().await;
-    };
-    let mut tick = tokio::time::interval(interval);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let tikv = Tikv { shared: shared.clone() };
-    loop {
-        tick.tick().await;
-        match tikv.collect_garbage().await {
-            Ok(()) => tracing::debug!("collected garbage"),
-            Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "cannot collect garbage"),
-        }
     }
 }
 

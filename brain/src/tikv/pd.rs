@@ -1,4 +1,4 @@
-//! What the client crate does not tell of PD: the id of its cluster, and where regions begin and end.
+//! What the client crate does not tell of PD: the id of its cluster, where regions begin and end, and what may be collected.
 //!
 //! A connection of our own, made when it is needed, used with a timeout, and dropped after a failure.
 
@@ -19,6 +19,11 @@ use self::wire::{
 use super::keys;
 use super::options::{Options, Tls};
 
+#[cfg(test)]
+pub(super) use safe_point::Calls;
+pub(super) use safe_point::{Collected, Permitted};
+
+mod safe_point;
 mod wire;
 
 /// A key range that one region of TiKV holds; an empty end is the end of everything.
@@ -74,9 +79,10 @@ impl Pd {
         decoded(&region)
     }
 
-    /// The regions of `[from, to)`, ascending, `limit` at most.
+    /// The regions of `[from, to)`, ascending, `limit` at most; an empty `to` is the end of everything.
     pub(super) async fn regions(&self, from: &[u8], to: &[u8], limit: i32) -> anyhow::Result<Vec<Region>> {
-        let (start_key, end_key) = (keys::encode(from), keys::encode(to));
+        let start_key = keys::encode(from);
+        let end_key = if to.is_empty() { Bytes::new() } else { keys::encode(to) };
         let ask = |cluster_id| ScanRegionsRequest {
             header: Some(RequestHeader { cluster_id }),
             start_key,

@@ -119,18 +119,22 @@ impl Pool {
             begun: Instant::now(),
             health: None,
         };
-        // The client trusts some of what it receives: a reply that makes it panic must not end more than itself.
-        let call = AssertUnwindSafe(call(client.0.clone())).catch_unwind();
-        let (outcome, health) = match tokio::time::timeout(limit, call).await {
-            Ok(Ok(Ok(value))) => (Ok(value), Health::Fine),
-            Ok(Ok(Err(error))) => {
-                let (error, health) = classify(error);
-                (Err(error), health)
-            }
-            Ok(Err(_)) => (Err(Error::unreachable("the client panicked")), Health::Broken),
-            Err(_) => (Err(Error::unreachable("no answer in time")), Health::Doubtful),
-        };
+        let (outcome, health) = guarded(limit, call(client.0.clone())).await;
         attempt.health = Some(health);
+        outcome
+    }
+
+    /// Calls once, and whatever comes of it is not the client's fault: others are there to notice that it is stuck.
+    pub(super) async fn aside<T, F>(
+        &self,
+        limit: Duration,
+        call: impl FnOnce(TransactionClient) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = tikv_client::Result<T>>,
+    {
+        let client = self.pick()?.client;
+        let (outcome, _) = guarded(limit, call(client.0.clone())).await;
         outcome
     }
 
@@ -193,6 +197,21 @@ impl Member {
         self.client.store(Some(Arc::new(Client(client))));
         self.strikes.store(0, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+/// What came of a call, and what that says about the client.
+async fn guarded<T>(limit: Duration, call: impl Future<Output = tikv_client::Result<T>>) -> (Result<T, Error>, Health) {
+    // The client trusts some of what it receives: a reply that makes it panic must not end more than itself.
+    let call = AssertUnwindSafe(call).catch_unwind();
+    match tokio::time::timeout(limit, call).await {
+        Ok(Ok(Ok(value))) => (Ok(value), Health::Fine),
+        Ok(Ok(Err(error))) => {
+            let (error, health) = classify(error);
+            (Err(error), health)
+        }
+        Ok(Err(_)) => (Err(Error::unreachable("the client panicked")), Health::Broken),
+        Err(_) => (Err(Error::unreachable("no answer in time")), Health::Doubtful),
     }
 }
 

@@ -256,25 +256,3 @@ async fn a_scan_asks_only_the_regions_that_it_needs() {
     stand_in.merge(&key(10)).await.unwrap();
     assert_eq!(tikv.within_region(&from, &to).await, key(10));
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_owner_of_garbage_moves_the_safe_point_and_others_do_not() {
-    for owner in [true, false] {
-        let here = on_stand_in(|options| {
-            options.gc_window = Duration::from_secs(120);
-            if owner {
-                options.gc = Gc::Every(Duration::from_secs(1));
-            }
-        })
-        .await;
-        testing::until("the safe point moves", || !owner || here.stand_in().safe_point() > 0).await;
-        let now = here.tikv.timestamp().await.unwrap();
-        let behind = now.millis() - Ts(here.stand_in().safe_point()).millis();
-        let expected = if owner {
-            120_000..150_000
-        } else {
-            now.millis()..now.millis() + 1
-        };
-        assert!(expected.contains(&behind), "{behind} ms behind, owner: {owner}");
-    }
-}
