@@ -112,7 +112,7 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
         };
         match &ports {
             Ports::Bound(_) => open().await,
-            Ports::Answered { waiting, .. } => patience::outlast(waiting, open).await,
+            Ports::Answered { waiting, .. } => patience::outlast(waiting, async |_| open().await).await,
         }
     };
     let (running, leader) = tokio::select! {

@@ -17,7 +17,7 @@ use brain::metrics::Metrics;
 use brain::rows::TikvRows;
 use brain::sequencer::Space;
 use brain::serve::Server;
-use brain::tikv::{ConnectError, Gc, Keeper, Tikv, TikvCell};
+use brain::tikv::{ConnectError, Gc, Keeper, Tikv, TikvCell, connect_timeout};
 use election::{Config as ElectionConfig, LeaseLock};
 use tokio::sync::watch;
 
@@ -46,7 +46,9 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Life) -
     let reached = tokio::select! {
         biased;
         () = life.leave.cancelled() => return life.end().await,
-        reached = patience::outlast(&waiting, async || reach(config, &options, &applicant).await) => reached?,
+        reached = patience::outlast(&waiting, async |failures| {
+            reach(config, &options, &applicant, failures).await
+        }) => reached?,
     };
     let Reached {
         tikv,
@@ -132,10 +134,17 @@ struct Reached {
 /// The cell with the rows of members.
 const ROSTER: &str = "members";
 
-/// Connects, and takes this member's place in the cluster that the key prefix belongs to.
-async fn reach(config: &Config, options: &TikvOptions, applicant: &Applicant) -> anyhow::Result<Reached> {
+/// Connects, the more patiently the more often that failed, and takes this member's place in the cluster that the key prefix
+/// belongs to.
+async fn reach(
+    config: &Config,
+    options: &TikvOptions,
+    applicant: &Applicant,
+    failures: u32,
+) -> anyhow::Result<Reached> {
     let mut connection = brain::tikv::Options::new(options.pd_endpoints.clone(), options.key_prefix.clone());
     connection.gc_window = options.gc_window;
+    connection.connect_timeout = connect_timeout(failures);
     connection.tls = options
         .tls
         .clone()

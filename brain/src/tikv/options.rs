@@ -20,6 +20,9 @@ pub struct Options {
     pub rpc_timeout: Duration,
     /// How long a read or an append may take, retries included, before it is given up.
     pub timeout: Duration,
+    /// How long a connection may take to be made. The client visits members of PD, also those that are not among the
+    /// addresses, and a machine that is gone costs as long as the kernel tries: see [`super::connect_timeout`].
+    pub connect_timeout: Duration,
     /// How old data may get before the cluster's garbage collection takes it. Snapshots serve for half of it.
     pub gc_window: Duration,
     /// Whether this store moves the cluster's safe point. At most one store or database of a cluster does.
@@ -59,6 +62,7 @@ impl Options {
             connections: 4,
             rpc_timeout: Duration::from_secs(2),
             timeout: Duration::from_secs(5),
+            connect_timeout: super::connect_timeout(0),
             gc_window: Duration::from_secs(600),
             gc: Gc::Foreign,
             tls_interval: Duration::from_secs(10),

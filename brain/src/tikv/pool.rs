@@ -58,15 +58,19 @@ pub(super) struct Picked<'a> {
 }
 
 impl Pool {
-    /// Connects all clients.
-    pub(super) async fn connect(options: &Options) -> anyhow::Result<Pool> {
+    /// Connects all clients, by those addresses of PD that answer. A client visits all that it is given, one after the other,
+    /// and waits for each as long as the kernel does.
+    pub(super) async fn connect(options: &Options, endpoints: &[String]) -> anyhow::Result<Pool> {
         let pool = Pool {
             members: (0..options.connections).map(|_| Member::default()).collect(),
             next: AtomicUsize::new(0),
             struck: Notify::new(),
         };
-        let limit = 2 * options.rpc_timeout;
-        let all = pool.members.iter().map(|member| member.replace(options, limit));
+        let limit = options.connect_timeout;
+        let all = pool
+            .members
+            .iter()
+            .map(|member| member.replace(options, endpoints, limit));
         futures::future::try_join_all(all).await?;
         Ok(pool)
     }
@@ -150,9 +154,15 @@ impl Pool {
     }
 
     /// Replaces the clients that are struck, or all of them; the old ones serve until the new ones are there.
-    pub(super) async fn replace(&self, options: &Options, all: bool, limit: Duration) -> anyhow::Result<()> {
+    pub(super) async fn replace(
+        &self,
+        options: &Options,
+        endpoints: &[String],
+        all: bool,
+        limit: Duration,
+    ) -> anyhow::Result<()> {
         let chosen = self.members.iter().filter(|member| all || member.is_struck());
-        let replaced = futures::future::join_all(chosen.map(|member| member.replace(options, limit))).await;
+        let replaced = futures::future::join_all(chosen.map(|member| member.replace(options, endpoints, limit))).await;
         replaced.into_iter().collect()
     }
 
@@ -180,14 +190,14 @@ impl Member {
         self.strikes.load(Ordering::Relaxed) >= STRIKES
     }
 
-    async fn replace(&self, options: &Options, limit: Duration) -> anyhow::Result<()> {
+    async fn replace(&self, options: &Options, endpoints: &[String], limit: Duration) -> anyhow::Result<()> {
         let mut config = Config::default()
             .with_timeout(options.rpc_timeout)
             .with_grpc_max_decoding_message_size(MAX_REPLY);
         if let Some(tls) = &options.tls {
             config = config.with_security(&tls.ca, &tls.cert, &tls.key);
         }
-        let connect = TransactionClient::new_with_config(options.pd_endpoints.clone(), config);
+        let connect = TransactionClient::new_with_config(endpoints.to_vec(), config);
         let connect = AssertUnwindSafe(connect).catch_unwind();
         let client = match tokio::time::timeout(limit, connect).await {
             Ok(Ok(client)) => client?,
