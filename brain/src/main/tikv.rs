@@ -47,7 +47,7 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Life) -
         biased;
         () = life.leave.cancelled() => return life.end().await,
         reached = patience::outlast(&waiting, async |failures| {
-            reach(config, &options, &applicant, failures).await
+            reach(config, &options, (&applicant, &metrics), failures).await
         }) => reached?,
     };
     let Reached {
@@ -139,10 +139,11 @@ const ROSTER: &str = "members";
 async fn reach(
     config: &Config,
     options: &TikvOptions,
-    applicant: &Applicant,
+    (applicant, metrics): (&Applicant, &Metrics),
     failures: u32,
 ) -> anyhow::Result<Reached> {
     let mut connection = brain::tikv::Options::new(options.pd_endpoints.clone(), options.key_prefix.clone());
+    connection.metrics = metrics.tikv();
     connection.gc_window = options.gc_window;
     connection.connect_timeout = connect_timeout(failures);
     connection.tls = options

@@ -27,7 +27,7 @@ impl Tikv {
             let range = from.to_vec()..to.to_vec();
             async move { client.unsafe_destroy_range(range).await }
         };
-        self.shared.pool.call(LIMITS, destroy).await
+        self.shared.pool.call("destroy", LIMITS, destroy).await
     }
 
     /// Ends every transaction that was begun at `until` or before and has a lock in the range: it is rolled back unless it
@@ -47,6 +47,6 @@ impl Tikv {
                 Ok(())
             }
         };
-        self.shared.pool.call(LIMITS, end).await
+        self.shared.pool.call("end_transactions", LIMITS, end).await
     }
 }

@@ -146,7 +146,7 @@ impl Tikv {
                 let range = range(&from, to);
                 async move { client.scan_locks(&Ts(newest).timestamp(), range, LOCKS).await }
             };
-            let mut locks = self.patiently(scan).await?;
+            let mut locks = self.patiently("scan_locks", scan).await?;
             // Each region answers with so many: up to the key of the last of as many in all, none is missing.
             locks.sort_by(|a, b| a.key.cmp(&b.key));
             let after = locks.get(LOCKS as usize - 1).map(|lock| after(&lock.key));
@@ -175,19 +175,19 @@ impl Tikv {
                 client.resolve_locks(locks, nobody, Backoff::no_backoff()).await
             }
         };
-        let alive = self.patiently(resolve).await?;
+        let alive = self.patiently("resolve_locks", resolve).await?;
         tracing::info!(locks = locks.len(), alive = alive.len(), "ended old transactions");
         Ok(oldest(&alive, until))
     }
 
     /// Most of the cluster is not ours: what goes wrong there says nothing about the client.
-    async fn patiently<T, F>(&self, call: impl Fn(TransactionClient) -> F) -> Result<T, Error>
+    async fn patiently<T, F>(&self, op: &'static str, call: impl Fn(TransactionClient) -> F) -> Result<T, Error>
     where
         F: Future<Output = tikv_client::Result<T>>,
     {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            match self.shared.pool.aside(ATTEMPT, &call).await {
+            match self.shared.pool.aside(op, ATTEMPT, &call).await {
                 Err(error) if error.may_pass() && Instant::now() + PAUSE < deadline => {
                     tracing::debug!(error = &error as &dyn std::error::Error, "trying again");
                     tokio::time::sleep(PAUSE).await;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::keys::MAX_PREFIX_LEN;
+use crate::metrics::TikvMetrics;
 
 /// Where TiKV is, which of its keys are ours, and how patient to be.
 #[derive(Debug, Clone)]
@@ -29,6 +30,8 @@ pub struct Options {
     pub gc: Gc,
     /// How often the certificates are looked at.
     pub tls_interval: Duration,
+    /// Where requests are counted.
+    pub metrics: TikvMetrics,
 }
 
 /// Files that prove who we are. They are read again when they change.
@@ -66,6 +69,7 @@ impl Options {
             gc_window: Duration::from_secs(600),
             gc: Gc::Foreign,
             tls_interval: Duration::from_secs(10),
+            metrics: TikvMetrics::default(),
         }
     }
 

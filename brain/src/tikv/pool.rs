@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::error::{Error, Health, classify};
 use super::options::Options;
+use crate::metrics::TikvMetrics;
 
 /// Calls in a row without an answer after which a client is replaced.
 const STRIKES: u32 = 2;
@@ -41,6 +42,7 @@ pub(super) struct Pool {
     members: Vec<Member>,
     next: AtomicUsize,
     struck: Notify,
+    metrics: TikvMetrics,
 }
 
 #[derive(Default)]
@@ -65,6 +67,7 @@ impl Pool {
             members: (0..options.connections).map(|_| Member::default()).collect(),
             next: AtomicUsize::new(0),
             struck: Notify::new(),
+            metrics: options.metrics.clone(),
         };
         let limit = options.connect_timeout;
         let all = pool
@@ -76,7 +79,13 @@ impl Pool {
     }
 
     /// Calls until it succeeds, or fails in a way that does not pass, or time is up. Only for calls that may happen twice.
-    pub(super) async fn call<T, F>(&self, limits: Limits, call: impl Fn(TransactionClient) -> F) -> Result<T, Error>
+    /// Here as below `op` is the name under which they are counted.
+    pub(super) async fn call<T, F>(
+        &self,
+        op: &'static str,
+        limits: Limits,
+        call: impl Fn(TransactionClient) -> F,
+    ) -> Result<T, Error>
     where
         F: Future<Output = tikv_client::Result<T>>,
     {
@@ -84,7 +93,7 @@ impl Pool {
         let mut pause = PAUSE.0;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.attempt(limits.attempt.min(left), &call).await {
+            match self.attempt(op, limits.attempt.min(left), &call).await {
                 Err(error) if error.may_pass() && Instant::now() + pause < deadline => {
                     tracing::debug!(error = &error as &dyn std::error::Error, "trying again");
                     tokio::time::sleep(pause).await;
@@ -98,19 +107,21 @@ impl Pool {
     /// Calls once.
     pub(super) async fn attempt<T, F>(
         &self,
+        op: &'static str,
         limit: Duration,
         call: impl FnOnce(TransactionClient) -> F,
     ) -> Result<T, Error>
     where
         F: Future<Output = tikv_client::Result<T>>,
     {
-        self.attempt_by(&self.pick()?, limit, call).await
+        self.attempt_by(&self.pick()?, op, limit, call).await
     }
 
     /// Calls once, by a client that was picked before: what belongs together goes one way.
     pub(super) async fn attempt_by<T, F>(
         &self,
         Picked { member, client }: &Picked<'_>,
+        op: &'static str,
         limit: Duration,
         call: impl FnOnce(TransactionClient) -> F,
     ) -> Result<T, Error>
@@ -123,7 +134,7 @@ impl Pool {
             begun: Instant::now(),
             health: None,
         };
-        let (outcome, health) = guarded(limit, call(client.0.clone())).await;
+        let (outcome, health) = self.measured(op, limit, call(client.0.clone())).await;
         attempt.health = Some(health);
         outcome
     }
@@ -131,6 +142,7 @@ impl Pool {
     /// Calls once, and whatever comes of it is not the client's fault: others are there to notice that it is stuck.
     pub(super) async fn aside<T, F>(
         &self,
+        op: &'static str,
         limit: Duration,
         call: impl FnOnce(TransactionClient) -> F,
     ) -> Result<T, Error>
@@ -138,8 +150,25 @@ impl Pool {
         F: Future<Output = tikv_client::Result<T>>,
     {
         let client = self.pick()?.client;
-        let (outcome, _) = guarded(limit, call(client.0.clone())).await;
+        let (outcome, _) = self.measured(op, limit, call(client.0.clone())).await;
         outcome
+    }
+
+    /// Counts a call; one that its caller gives up is not counted.
+    async fn measured<T>(
+        &self,
+        op: &'static str,
+        limit: Duration,
+        call: impl Future<Output = tikv_client::Result<T>>,
+    ) -> (Result<T, Error>, Health) {
+        let begun = Instant::now();
+        let (outcome, health) = guarded(limit, call).await;
+        let took = begun.elapsed().as_secs_f64();
+        self.metrics.requests.with_label_values(&[op]).observe(took);
+        if let Err(error) = &outcome {
+            self.metrics.failures.with_label_values(&[op, error.reason()]).inc();
+        }
+        (outcome, health)
     }
 
     /// Waits until a client is to be replaced.
@@ -163,6 +192,8 @@ impl Pool {
     ) -> anyhow::Result<()> {
         let chosen = self.members.iter().filter(|member| all || member.is_struck());
         let replaced = futures::future::join_all(chosen.map(|member| member.replace(options, endpoints, limit))).await;
+        let number = replaced.iter().filter(|replaced| replaced.is_ok()).count();
+        self.metrics.replaced.inc_by(number as u64);
         replaced.into_iter().collect()
     }
 

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::testing::{Connected, on_stand_in, prefix};
 use super::*;
+use crate::metrics::Metrics;
 use crate::tls::testing::{Ca, Leaf};
 
 const LOST: Action = Action::LoseReply { silent: false };
@@ -99,6 +100,27 @@ async fn a_pd_that_hangs_fails_calls_in_time_and_is_forgotten_when_it_returns() 
     }
     here.stand_in().resume(StandIn::PD).unwrap();
     comes_back(&cell).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_failures_and_replacements_are_counted() {
+    let metrics = Metrics::new(false);
+    let shown = || String::from_utf8(metrics.render().unwrap()).unwrap();
+    assert!(!shown().contains("kubebrain_tikv_"));
+    let here = on_stand_in(|options| options.metrics = metrics.tikv()).await;
+    let cell = here.tikv.cell("test");
+    assert!(won(&cell, None, "before").await);
+    let error = RegionFault::ServerIsBusy;
+    let busy = Fault::new(Rpc::Get, Action::Region { error }).times(3);
+    here.stand_in().faults().add(busy).unwrap();
+    assert_eq!(cell.get().await.unwrap(), Some(Bytes::from("before")));
+    let failed = "kubebrain_tikv_request_failures_total{op=\"get_now\",reason=\"unreachable\"} 3";
+    assert!(shown().contains(failed), "{}", shown());
+    assert!(shown().contains("kubebrain_tikv_request_duration_seconds_count{op=\"swap\"}"));
+    assert!(shown().contains("kubebrain_tikv_clients_replaced_total 0"));
+    lose_clients(&here, &cell).await;
+    comes_back(&cell).await;
+    testing::until("a replacement is counted", || metrics.tikv().replaced.get() > 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
