@@ -47,6 +47,7 @@ pub struct Metrics {
     pub network: NetworkMetrics,
     /// Certificates.
     pub tls: TlsMetrics,
+    tikv: OnceLock<TikvMetrics>,
 }
 
 /// The log and the rows. Durations are in seconds.
@@ -209,8 +210,19 @@ pub struct TlsMetrics {
     pub expiry: IntGauge,
 }
 
+/// Requests to TiKV.
+#[derive(Debug, Clone)]
+pub struct TikvMetrics {
+    /// One attempt, in seconds, by `op`.
+    pub requests: HistogramVec,
+    /// Attempts that failed, by `op` and `reason`.
+    pub failures: IntCounterVec,
+    /// Clients that were stuck and were replaced.
+    pub replaced: IntCounter,
+}
+
 impl Metrics {
-    /// Registers everything; `extensive` adds a histogram for each RPC.
+    /// Registers everything but what is of one storage engine only; `extensive` adds a histogram for each RPC.
     #[must_use]
     pub fn new(extensive: bool) -> Metrics {
         let r = Register(Registry::new());
@@ -224,9 +236,16 @@ impl Metrics {
             grpc: GrpcMetrics::register(&r, extensive),
             network: NetworkMetrics::register(&r),
             tls: TlsMetrics::register(&r),
+            tikv: OnceLock::new(),
             observe: OnceLock::new(),
             registry: r.0,
         }
+    }
+
+    /// Requests to TiKV, shown from the first call on: where there is a TiKV.
+    pub fn tikv(&self) -> TikvMetrics {
+        let register = || TikvMetrics::register(&Register(self.registry.clone()));
+        self.tikv.get_or_init(register).clone()
     }
 
     /// Has `observe` called at the beginning of each scrape, for gauges that are not worth keeping up to date. Only

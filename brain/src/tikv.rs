@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 pub use cell::TikvCell;
-pub use keeper::Keeper;
+pub use keeper::{Keeper, connect_timeout};
 pub use options::{Gc, Options, Tls};
 
 pub(crate) use error::Error;
@@ -28,6 +28,7 @@ pub(crate) use write::{Behind, Mutation, Written};
 mod admin;
 mod cell;
 mod error;
+mod gc;
 mod keeper;
 mod keys;
 mod options;
@@ -97,12 +98,13 @@ impl Tikv {
         let keys =
             Keys::new(&options.key_prefix).ok_or_else(|| ConnectError::Options("the key prefix is too long".into()))?;
         let pd = pd::Pd::new(&options);
-        let cluster_id = pd.cluster_id().await.map_err(ConnectError::Unreachable)?;
-        let pool = pool::Pool::connect(&options).await.map_err(ConnectError::Unreachable)?;
+        let reached = pd.reach().await.map_err(ConnectError::Unreachable)?;
+        let pool = pool::Pool::connect(&options, &reached.endpoints).await;
+        let pool = pool.map_err(ConnectError::Unreachable)?;
         let shared = Arc::new(Shared {
             options,
             keys,
-            cluster_id,
+            cluster_id: reached.cluster_id,
             pool,
             pd,
             regions: regions::Regions::default(),

@@ -1,7 +1,7 @@
 //! Compiles the server side of PD's and TiKV's services from the `.proto` files that the client crate ships, so that
 //! the stand-in and the client under test speak of the same messages. No system `protoc`, no copy of the files.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
@@ -10,12 +10,51 @@ use serde_json::Value;
 /// The package whose directory holds `proto/` and `proto/include/`.
 const CLIENT: &str = "tikv-client";
 
+/// What newer PDs answer and the client's files do not name yet, as in kvproto: to be put into the service, and behind it.
+const GC_STATES: [&str; 2] = [
+    "
+    rpc AdvanceGCSafePoint(AdvanceGCSafePointRequest) returns (AdvanceGCSafePointResponse) {}
+    rpc AdvanceTxnSafePoint(AdvanceTxnSafePointRequest) returns (AdvanceTxnSafePointResponse) {}
+",
+    "
+message KeyspaceScope { uint32 keyspace_id = 1; }
+
+message AdvanceGCSafePointRequest {
+    RequestHeader header = 1;
+    KeyspaceScope keyspace_scope = 2;
+    uint64 target = 3;
+}
+
+message AdvanceGCSafePointResponse {
+    ResponseHeader header = 1;
+    uint64 old_gc_safe_point = 2;
+    uint64 new_gc_safe_point = 3;
+}
+
+message AdvanceTxnSafePointRequest {
+    RequestHeader header = 1;
+    KeyspaceScope keyspace_scope = 2;
+    uint64 target = 3;
+}
+
+message AdvanceTxnSafePointResponse {
+    ResponseHeader header = 1;
+    uint64 old_txn_safe_point = 2;
+    uint64 new_txn_safe_point = 3;
+    string blocker_description = 4;
+}
+",
+];
+
 fn main() -> anyhow::Result<()> {
     let proto = client_directory()?.join("proto");
     let include = proto.join("include");
     println!("cargo:rerun-if-changed={}", proto.display());
     println!("cargo:rerun-if-changed=build.rs");
-    let files = protox::compile(["pdpb.proto", "keyspacepb.proto", "tikvpb.proto"], [&proto, &include])
+    let amended = PathBuf::from(std::env::var_os("OUT_DIR").context("OUT_DIR is not set")?).join("proto");
+    amend(&proto, &amended)?;
+    let roots = [&amended, &proto, &include];
+    let files = protox::compile(["pdpb.proto", "keyspacepb.proto", "tikvpb.proto"], roots)
         .with_context(|| format!("compile the messages in {}", proto.display()))?;
     let mut builder = tonic_prost_build::configure();
     for field in [
@@ -35,6 +74,21 @@ fn main() -> anyhow::Result<()> {
         .include_file("kvproto.rs")
         .compile_fds(files)?;
     Ok(())
+}
+
+/// Writes PD's file with [`GC_STATES`] into another directory.
+fn amend(proto: &Path, amended: &Path) -> anyhow::Result<()> {
+    let [calls, messages] = GC_STATES;
+    let text = std::fs::read_to_string(proto.join("pdpb.proto")).context("read pdpb.proto")?;
+    ensure!(
+        !text.contains("AdvanceTxnSafePoint"),
+        "the client's pdpb.proto names GC states by now: take them out of here"
+    );
+    let service = "service PD {";
+    ensure!(text.contains(service), "pdpb.proto has no service PD");
+    let text = text.replacen(service, &format!("{service}{calls}"), 1) + messages;
+    std::fs::create_dir_all(amended).context("make a directory for pdpb.proto")?;
+    std::fs::write(amended.join("pdpb.proto"), text).context("write pdpb.proto")
 }
 
 /// Where cargo keeps the client crate's sources: of the locked version, wherever this machine keeps packages.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use brain::api::cluster::Members;
+use brain::api::elsewhere::Role;
 use brain::cell::mem::MemCell;
 use brain::data_dir::{DataDir, Identity};
 use brain::flags::Config;
@@ -15,6 +16,7 @@ use brain::rows::fjall::FjallRows;
 use brain::serve::Server;
 use brain::store::{self, DiskSpace};
 use election::Config as ElectionConfig;
+use tokio::sync::watch;
 
 use crate::engine::{Engine, Ids, quota};
 use crate::run::{Life, Ports, serve};
@@ -43,6 +45,7 @@ pub(crate) async fn run(config: &Config, life: Life) -> anyhow::Result<()> {
         space: DiskSpace::new(dir.path(), quota)?,
         ids,
         members: Members::new([member::describe(config, ids.member)]),
+        roles: watch::Sender::new(Role::Nobody),
         peers: None,
     };
     serve(config, Ports::Bound(Box::new(server)), engine, metrics, life).await

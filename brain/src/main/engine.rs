@@ -1,11 +1,13 @@
 //! What storage engines bring to a member, whichever it is.
 
 use brain::api::cluster::Members;
+use brain::api::elsewhere::Role;
 use brain::flags::{Config, Quota};
 use brain::member::lock::AnyLock;
 use brain::member::peers::Peers;
 use brain::serve::Server;
 use election::Config as ElectionConfig;
+use tokio::sync::watch;
 
 /// What an engine brings.
 pub(crate) struct Engine<L, R, C, Q> {
@@ -16,6 +18,8 @@ pub(crate) struct Engine<L, R, C, Q> {
     pub(crate) space: Q,
     pub(crate) ids: Ids,
     pub(crate) members: Members,
+    /// Told who leads.
+    pub(crate) roles: watch::Sender<Role>,
     /// The others, where there are any.
     pub(crate) peers: Option<(Server, Peers)>,
 }

@@ -112,7 +112,7 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
         };
         match &ports {
             Ports::Bound(_) => open().await,
-            Ports::Answered { waiting, .. } => patience::outlast(waiting, open).await,
+            Ports::Answered { waiting, .. } => patience::outlast(waiting, async |_| open().await).await,
         }
     };
     let (running, leader) = tokio::select! {
@@ -123,7 +123,7 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
     if let Ports::Answered { waiting, .. } = &ports {
         waiting.because("there is no leader yet".to_owned());
     }
-    let (roles, mut role) = watch_channel::channel(Role::Nobody);
+    let mut role = engine.roles.subscribe();
     let (moves, moved) = mpsc::channel(1);
     let api = Store {
         state: running.state.clone(),
@@ -149,7 +149,7 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
         contact: contact.clone(),
     };
     let store = (&api, &running.feed, &metrics);
-    take_office(config, engine, store, leader, (roles, moved, seen), &mut life)?;
+    take_office(config, engine, store, leader, (moved, seen), &mut life)?;
     life.tasks
         .spawn("watch hub", running.hub.clone().run(life.stop.clone()));
     let leads = role.wait_for(|role| !matches!(role, Role::Nobody));
@@ -206,7 +206,7 @@ fn take_office<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
     engine: Engine<L, R, C, Q>,
     (api, feed, metrics): (&Store<R>, &Feed, &Arc<Metrics>),
     mut leader: Leader<L, R, Q>,
-    (roles, moves, seen): (watch_channel::Sender<Role>, mpsc::Receiver<Move>, Seen),
+    (moves, seen): (mpsc::Receiver<Move>, Seen),
     life: &mut Life,
 ) -> anyhow::Result<()> {
     let Engine {
@@ -214,6 +214,7 @@ fn take_office<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
         timing,
         ids,
         members,
+        roles,
         peers,
         ..
     } = engine;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use brain::api::elsewhere::Role;
 use brain::cell::{Cell as _, Swap};
 use brain::flags::{Config, ElectionLock, LeaseOptions, TikvOptions};
 use brain::log::frame::is_barrier;
@@ -16,8 +17,9 @@ use brain::metrics::Metrics;
 use brain::rows::TikvRows;
 use brain::sequencer::Space;
 use brain::serve::Server;
-use brain::tikv::{ConnectError, Gc, Keeper, Tikv, TikvCell};
+use brain::tikv::{ConnectError, Gc, Keeper, Tikv, TikvCell, connect_timeout};
 use election::{Config as ElectionConfig, LeaseLock};
+use tokio::sync::watch;
 
 use crate::engine::{Engine, Ids, quota};
 use crate::patience;
@@ -44,7 +46,9 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Life) -
     let reached = tokio::select! {
         biased;
         () = life.leave.cancelled() => return life.end().await,
-        reached = patience::outlast(&waiting, async || reach(config, &options, &applicant).await) => reached?,
+        reached = patience::outlast(&waiting, async |failures| {
+            reach(config, &options, (&applicant, &metrics), failures).await
+        }) => reached?,
     };
     let Reached {
         tikv,
@@ -61,6 +65,13 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Life) -
         life.stop.clone(),
     );
     life.tasks.spawn("members", follow);
+    let roles = watch::Sender::new(Role::Nobody);
+    let collection = tikv.clone().collect_garbage(
+        roles.subscribe(),
+        |role| matches!(role, Role::Leading(_)),
+        life.stop.clone(),
+    );
+    life.tasks.spawn("garbage collection", collection);
     let (lock, timing) = lock(config, &tikv).await?;
     // What a sync is to a log in files, an append is here.
     let appends = metrics.disk.wal_fsync.clone();
@@ -76,6 +87,7 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Life) -
             member: peers.id(&config.name),
         },
         members,
+        roles,
         peers: Some((peer_server, peers)),
     };
     serve(config, Ports::Answered { open, urls, waiting }, engine, metrics, life).await
@@ -125,10 +137,18 @@ struct Reached {
 /// The cell with the rows of members.
 const ROSTER: &str = "members";
 
-/// Connects, and takes this member's place in the cluster that the key prefix belongs to.
-async fn reach(config: &Config, options: &TikvOptions, applicant: &Applicant) -> anyhow::Result<Reached> {
+/// Connects, the more patiently the more often that failed, and takes this member's place in the cluster that the key prefix
+/// belongs to.
+async fn reach(
+    config: &Config,
+    options: &TikvOptions,
+    (applicant, metrics): (&Applicant, &Metrics),
+    failures: u32,
+) -> anyhow::Result<Reached> {
     let mut connection = brain::tikv::Options::new(options.pd_endpoints.clone(), options.key_prefix.clone());
+    connection.metrics = metrics.tikv();
     connection.gc_window = options.gc_window;
+    connection.connect_timeout = connect_timeout(failures);
     connection.tls = options
         .tls
         .clone()

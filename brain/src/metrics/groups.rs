@@ -1,7 +1,10 @@
 //! Names, helps and buckets of the groups.
 
+use prometheus::Registry;
+
 use super::{
-    DiskMetrics, HealthMetrics, LeaseMetrics, MvccMetrics, NetworkMetrics, Register, ServerMetrics, TlsMetrics,
+    DiskMetrics, HealthMetrics, LeaseMetrics, MvccMetrics, NetworkMetrics, Register, ServerMetrics, TikvMetrics,
+    TlsMetrics,
 };
 
 impl DiskMetrics {
@@ -233,5 +236,35 @@ impl TlsMetrics {
                 "When the certificate in use expires.",
             ),
         }
+    }
+}
+
+impl TikvMetrics {
+    pub(super) fn register(r: &Register) -> Self {
+        Self {
+            requests: r.histograms(
+                "kubebrain_tikv_request_duration_seconds",
+                "Durations of requests to TiKV, each attempt for itself.",
+                &["op"],
+                0.0005,
+                16,
+            ),
+            failures: r.counters(
+                "kubebrain_tikv_request_failures_total",
+                "Requests to TiKV that failed, each attempt for itself.",
+                &["op", "reason"],
+            ),
+            replaced: r.counter(
+                "kubebrain_tikv_clients_replaced_total",
+                "Clients of TiKV that were replaced.",
+            ),
+        }
+    }
+}
+
+impl Default for TikvMetrics {
+    /// Shown to nobody.
+    fn default() -> Self {
+        Self::register(&Register(Registry::new()))
     }
 }

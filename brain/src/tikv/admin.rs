@@ -1,4 +1,4 @@
-//! What is done to ranges as a whole: physical destruction, the end of unfinished transactions, garbage collection.
+//! What is done to ranges as a whole: physical destruction, the end of unfinished transactions.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl Tikv {
             let range = from.to_vec()..to.to_vec();
             async move { client.unsafe_destroy_range(range).await }
         };
-        self.shared.pool.attempt_aside(LIMITS.attempt, destroy).await
+        self.shared.pool.aside("destroy", LIMITS.attempt, destroy).await
     }
 
     /// Ends every transaction that was begun at `until` or before and has a lock in the range: it is rolled back unless it
@@ -55,24 +55,10 @@ impl Tikv {
         // TiKV refuses to list locks beside one-phase commits that are under way. Those begun before `until` are soon over.
         let deadline = Instant::now() + LIMITS.attempt;
         loop {
-            match self.shared.pool.call(LIMITS, end).await {
+            match self.shared.pool.call("end_transactions", LIMITS, end).await {
                 Err(Error::Locked(_)) if Instant::now() + PAUSE < deadline => tokio::time::sleep(PAUSE).await,
                 outcome => return outcome,
             }
         }
-    }
-
-    /// Lets the whole cluster forget what is older than the window.
-    pub(super) async fn collect_garbage(&self) -> Result<(), Error> {
-        let now = self.timestamp().await?;
-        let window = u64::try_from(self.shared.options.gc_window.as_millis()).unwrap_or(u64::MAX >> 18);
-        let until = Ts(now.millis().saturating_sub(window) << 18);
-        let collect = |client: TransactionClient| async move { client.gc(until.timestamp()).await };
-        // PD answers with a later safe point when somebody else moved it further.
-        let ours = self.shared.pool.call(LIMITS, collect).await?;
-        if !ours {
-            tracing::info!("somebody else moves the safe point of the cluster, too");
-        }
-        Ok(())
     }
 }

@@ -45,6 +45,18 @@ impl Error {
         matches!(self, Error::Unreachable(_))
     }
 
+    /// The same in one word.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Error::Conflict => "conflict",
+            Error::Committed => "committed",
+            Error::Full(_) => "full",
+            Error::TooLarge(_) => "too_large",
+            Error::Locked(_) => "locked",
+            Error::Unreachable(_) => "unreachable",
+        }
+    }
+
     pub(super) fn unreachable(reason: &'static str) -> Error {
         Error::Unreachable(anyhow::anyhow!(reason))
     }

@@ -1,4 +1,4 @@
-//! The background of a connection: replaces stuck clients, notices new certificates, collects garbage.
+//! The background of a connection: replaces stuck clients, notices new certificates.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::options::{Gc, Tls};
-use super::{Shared, Tikv};
+use super::Shared;
+use super::options::Tls;
 
 /// How long to wait before clients are replaced once more, at first and at most: what is back is to be used within seconds.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
@@ -15,12 +15,19 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// How long to be silent about what goes on failing, at first and at most.
 const SILENCE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
-/// How long a connection may take to be made, at first and at most. A machine that is gone answers nothing, and the client
-/// waits for each address in turn: as long as the kernel tries.
+/// How long a connection may take to be made, at first and at most: the latter is longer than the kernel tries to reach a
+/// machine that is gone.
 const CONNECT: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(160));
 
 /// Clients that lived this long begin with the first pause again.
 const CALM: Duration = Duration::from_secs(60);
+
+/// How long a connection may take to be made that was not made so many times.
+#[must_use]
+pub fn connect_timeout(failures: u32) -> Duration {
+    let grown = CONNECT.0.saturating_mul(2u32.saturating_pow(failures));
+    grown.min(CONNECT.1)
+}
 
 /// Keeps a connection alive. Without it a stuck client stays stuck.
 pub struct Keeper {
@@ -44,45 +51,44 @@ impl Keeper {
         tls_tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let shared = self.shared.clone();
         let clients = async {
-            let (mut pause, mut limit, mut last) = (PAUSE.0, CONNECT.0, Instant::now());
+            let (mut pause, mut failures, mut last) = (PAUSE.0, 0, Instant::now());
             let mut voice = Voice::new();
             loop {
                 tokio::select! {
                     () = shared.pool.struck() => {
                         if last.elapsed() > CALM {
-                            (pause, limit) = (PAUSE.0, CONNECT.0);
+                            (pause, failures) = (PAUSE.0, 0);
                         }
-                        match self.replace(false, limit).await {
+                        match self.replace(false, connect_timeout(failures)).await {
                             Ok(()) => voice = Voice::new(),
                             Err(trouble) => {
                                 voice.tell(&trouble, self.shared.cluster_id);
-                                limit = (limit * 2).min(CONNECT.1);
+                                failures += 1;
                             }
                         }
                         last = Instant::now();
                         tokio::time::sleep(pause).await;
                         pause = (pause * 2).min(PAUSE.1);
                     }
-                    _ = tls_tick.tick(), if !self.tls.is_empty() => self.look_at_certificates(limit).await,
+                    _ = tls_tick.tick(), if !self.tls.is_empty() => self.look_at_certificates(connect_timeout(failures)).await,
                 }
             }
         };
         tokio::select! {
             () = stop.cancelled() => Ok(()),
             () = clients => Ok(()),
-            () = collect(&shared) => Ok(()),
         }
     }
 
     /// Replaces clients.
     async fn replace(&self, all: bool, limit: Duration) -> Result<(), Trouble> {
         let shared = &self.shared;
-        match shared.pd.cluster_id().await {
-            Ok(found) if found == shared.cluster_id => {}
-            Ok(found) => return Err(Trouble::OtherCluster(found)),
-            Err(error) => return Err(Trouble::NoPd(error)),
+        let reached = shared.pd.reach().await.map_err(Trouble::NoPd)?;
+        if reached.cluster_id != shared.cluster_id {
+            return Err(Trouble::OtherCluster(reached.cluster_id));
         }
-        let replaced = shared.pool.replace(&shared.options, all, limit).await;
+        let (options, endpoints) = (&shared.options, &reached.endpoints);
+        let replaced = shared.pool.replace(options, endpoints, all, limit).await;
         replaced.map_err(Trouble::NoClient)?;
         tracing::info!("connected to TiKV anew");
         Ok(())
@@ -152,23 +158,6 @@ impl Voice {
 impl std::fmt::Debug for Keeper {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Keeper(..)") // the key must not get into logs
-    }
-}
-
-/// Moves the safe point of the cluster to what is older than the window, again and again.
-async fn collect(shared: &Arc<Shared>) {
-    let Gc::Every(interval) = shared.options.gc else {
-        return std::future::pending().await;
-    };
-    let mut tick = tokio::time::interval(interval);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let tikv = Tikv { shared: shared.clone() };
-    loop {
-        tick.tick().await;
-        match tikv.collect_garbage().await {
-            Ok(()) => tracing::debug!("collected garbage"),
-            Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "cannot collect garbage"),
-        }
     }
 }
 

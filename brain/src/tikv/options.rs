@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::keys::MAX_PREFIX_LEN;
+use crate::metrics::TikvMetrics;
 
 /// Where TiKV is, which of its keys are ours, and how patient to be.
 #[derive(Debug, Clone)]
@@ -20,12 +21,17 @@ pub struct Options {
     pub rpc_timeout: Duration,
     /// How long a read or an append may take, retries included, before it is given up.
     pub timeout: Duration,
+    /// How long a connection may take to be made. The client visits members of PD, also those that are not among the
+    /// addresses, and a machine that is gone costs as long as the kernel tries: see [`super::connect_timeout`].
+    pub connect_timeout: Duration,
     /// How old data may get before the cluster's garbage collection takes it. Snapshots serve for half of it.
     pub gc_window: Duration,
     /// Whether this store moves the cluster's safe point. At most one store or database of a cluster does.
     pub gc: Gc,
     /// How often the certificates are looked at.
     pub tls_interval: Duration,
+    /// Where requests are counted.
+    pub metrics: TikvMetrics,
 }
 
 /// Files that prove who we are. They are read again when they change.
@@ -59,9 +65,11 @@ impl Options {
             connections: 4,
             rpc_timeout: Duration::from_secs(2),
             timeout: Duration::from_secs(5),
+            connect_timeout: super::connect_timeout(0),
             gc_window: Duration::from_secs(600),
             gc: Gc::Foreign,
             tls_interval: Duration::from_secs(10),
+            metrics: TikvMetrics::default(),
         }
     }
 

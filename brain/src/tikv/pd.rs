@@ -1,4 +1,4 @@
-//! What the client crate does not tell of PD: the id of its cluster, and where regions begin and end.
+//! What the client crate does not tell of PD: the id of its cluster, where regions begin and end, and what may be collected.
 //!
 //! A connection of our own, made when it is needed, used with a timeout, and dropped after a failure.
 
@@ -6,8 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use http::uri::PathAndQuery;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 use tonic::client::Grpc;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic_prost::ProstCodec;
@@ -19,6 +21,11 @@ use self::wire::{
 use super::keys;
 use super::options::{Options, Tls};
 
+#[cfg(test)]
+pub(super) use safe_point::Calls;
+pub(super) use safe_point::{Collected, Permitted};
+
+mod safe_point;
 mod wire;
 
 /// A key range that one region of TiKV holds; an empty end is the end of everything.
@@ -26,6 +33,17 @@ mod wire;
 pub(super) struct Region {
     pub(super) from: Bytes,
     pub(super) to: Bytes,
+}
+
+/// How long the other addresses may take when one has answered.
+const MOMENT: Duration = Duration::from_millis(250);
+
+/// What answers behind the addresses of PD.
+#[derive(Debug)]
+pub(super) struct Reached {
+    pub(super) cluster_id: u64,
+    /// Those of the addresses that answered, at least one.
+    pub(super) endpoints: Vec<String>,
 }
 
 /// Asks PD.
@@ -53,11 +71,37 @@ impl Pd {
         }
     }
 
-    /// The id of the cluster that the endpoints belong to, asked anew. The first endpoint that answers decides; they are all
-    /// asked at once.
-    pub(super) async fn cluster_id(&self) -> anyhow::Result<u64> {
-        let (members, _) = self.members().await?;
-        Ok(members.cluster_id())
+    /// Who answers, asked anew: all at once. The first one decides which cluster it is; the others have a moment more.
+    pub(super) async fn reach(&self) -> anyhow::Result<Reached> {
+        let asked = self.endpoints.iter();
+        let mut answers: FuturesUnordered<_> = asked
+            .map(|url| async move { (url, self.members_of(url).await) })
+            .collect();
+        let mut reached: Option<Reached> = None;
+        let mut failed = None;
+        let last = tokio::time::sleep(self.timeout);
+        tokio::pin!(last);
+        loop {
+            let (url, answer) = tokio::select! {
+                answer = answers.next() => match answer {
+                    Some(answer) => answer,
+                    None => break,
+                },
+                () = &mut last, if reached.is_some() => break,
+            };
+            match (answer, &mut reached) {
+                (Ok(_), Some(reached)) => reached.endpoints.push(url.clone()),
+                (Ok((members, _)), None) => {
+                    last.as_mut().reset(Instant::now() + MOMENT);
+                    reached = Some(Reached {
+                        cluster_id: members.cluster_id(),
+                        endpoints: vec![url.clone()],
+                    });
+                }
+                (Err(error), _) => failed = Some(error),
+            }
+        }
+        reached.ok_or_else(|| failed.unwrap_or_else(|| anyhow::anyhow!("PD has no address")))
     }
 
     /// The region that holds `key`.
@@ -74,9 +118,10 @@ impl Pd {
         decoded(&region)
     }
 
-    /// The regions of `[from, to)`, ascending, `limit` at most.
+    /// The regions of `[from, to)`, ascending, `limit` at most; an empty `to` is the end of everything.
     pub(super) async fn regions(&self, from: &[u8], to: &[u8], limit: i32) -> anyhow::Result<Vec<Region>> {
-        let (start_key, end_key) = (keys::encode(from), keys::encode(to));
+        let start_key = keys::encode(from);
+        let end_key = if to.is_empty() { Bytes::new() } else { keys::encode(to) };
         let ask = |cluster_id| ScanRegionsRequest {
             header: Some(RequestHeader { cluster_id }),
             start_key,

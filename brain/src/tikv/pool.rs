@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::error::{Error, Health, classify};
 use super::options::Options;
+use crate::metrics::TikvMetrics;
 
 /// Calls in a row without an answer after which a client is replaced.
 const STRIKES: u32 = 2;
@@ -41,6 +42,7 @@ pub(super) struct Pool {
     members: Vec<Member>,
     next: AtomicUsize,
     struck: Notify,
+    metrics: TikvMetrics,
 }
 
 #[derive(Default)]
@@ -58,21 +60,32 @@ pub(super) struct Picked<'a> {
 }
 
 impl Pool {
-    /// Connects all clients.
-    pub(super) async fn connect(options: &Options) -> anyhow::Result<Pool> {
+    /// Connects all clients, by those addresses of PD that answer. A client visits all that it is given, one after the other,
+    /// and waits for each as long as the kernel does.
+    pub(super) async fn connect(options: &Options, endpoints: &[String]) -> anyhow::Result<Pool> {
         let pool = Pool {
             members: (0..options.connections).map(|_| Member::default()).collect(),
             next: AtomicUsize::new(0),
             struck: Notify::new(),
+            metrics: options.metrics.clone(),
         };
-        let limit = 2 * options.rpc_timeout;
-        let all = pool.members.iter().map(|member| member.replace(options, limit));
+        let limit = options.connect_timeout;
+        let all = pool
+            .members
+            .iter()
+            .map(|member| member.replace(options, endpoints, limit));
         futures::future::try_join_all(all).await?;
         Ok(pool)
     }
 
     /// Calls until it succeeds, or fails in a way that does not pass, or time is up. Only for calls that may happen twice.
-    pub(super) async fn call<T, F>(&self, limits: Limits, call: impl Fn(TransactionClient) -> F) -> Result<T, Error>
+    /// Here as below `op` is the name under which they are counted.
+    pub(super) async fn call<T, F>(
+        &self,
+        op: &'static str,
+        limits: Limits,
+        call: impl Fn(TransactionClient) -> F,
+    ) -> Result<T, Error>
     where
         F: Future<Output = tikv_client::Result<T>>,
     {
@@ -80,7 +93,7 @@ impl Pool {
         let mut pause = PAUSE.0;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.attempt(limits.attempt.min(left), &call).await {
+            match self.attempt(op, limits.attempt.min(left), &call).await {
                 Err(error) if error.may_pass() && Instant::now() + pause < deadline => {
                     tracing::debug!(error = &error as &dyn std::error::Error, "trying again");
                     tokio::time::sleep(pause).await;
@@ -94,19 +107,21 @@ impl Pool {
     /// Calls once.
     pub(super) async fn attempt<T, F>(
         &self,
+        op: &'static str,
         limit: Duration,
         call: impl FnOnce(TransactionClient) -> F,
     ) -> Result<T, Error>
     where
         F: Future<Output = tikv_client::Result<T>>,
     {
-        self.attempt_by(&self.pick()?, limit, call).await
+        self.attempt_by(&self.pick()?, op, limit, call).await
     }
 
     /// Calls once, by a client that was picked before: what belongs together goes one way.
     pub(super) async fn attempt_by<T, F>(
         &self,
         Picked { member, client }: &Picked<'_>,
+        op: &'static str,
         limit: Duration,
         call: impl FnOnce(TransactionClient) -> F,
     ) -> Result<T, Error>
@@ -119,21 +134,41 @@ impl Pool {
             begun: Instant::now(),
             health: None,
         };
-        let (outcome, health) = client.within(limit, call).await;
+        let (outcome, health) = self.measured(op, limit, call(client.0.clone())).await;
         attempt.health = Some(health);
         outcome
     }
 
-    /// Calls once. A failure is not held against the client: it may be a server's that no other call needs.
-    pub(super) async fn attempt_aside<T, F>(
+    /// Calls once, and whatever comes of it is not the client's fault: others are there to notice that it is stuck.
+    pub(super) async fn aside<T, F>(
         &self,
+        op: &'static str,
         limit: Duration,
         call: impl FnOnce(TransactionClient) -> F,
     ) -> Result<T, Error>
     where
         F: Future<Output = tikv_client::Result<T>>,
     {
-        self.pick()?.client.within(limit, call).await.0
+        let client = self.pick()?.client;
+        let (outcome, _) = self.measured(op, limit, call(client.0.clone())).await;
+        outcome
+    }
+
+    /// Counts a call; one that its caller gives up is not counted.
+    async fn measured<T>(
+        &self,
+        op: &'static str,
+        limit: Duration,
+        call: impl Future<Output = tikv_client::Result<T>>,
+    ) -> (Result<T, Error>, Health) {
+        let begun = Instant::now();
+        let (outcome, health) = guarded(limit, call).await;
+        let took = begun.elapsed().as_secs_f64();
+        self.metrics.requests.with_label_values(&[op]).observe(took);
+        if let Err(error) = &outcome {
+            self.metrics.failures.with_label_values(&[op, error.reason()]).inc();
+        }
+        (outcome, health)
     }
 
     /// Waits until a client is to be replaced.
@@ -148,9 +183,17 @@ impl Pool {
     }
 
     /// Replaces the clients that are struck, or all of them; the old ones serve until the new ones are there.
-    pub(super) async fn replace(&self, options: &Options, all: bool, limit: Duration) -> anyhow::Result<()> {
+    pub(super) async fn replace(
+        &self,
+        options: &Options,
+        endpoints: &[String],
+        all: bool,
+        limit: Duration,
+    ) -> anyhow::Result<()> {
         let chosen = self.members.iter().filter(|member| all || member.is_struck());
-        let replaced = futures::future::join_all(chosen.map(|member| member.replace(options, limit))).await;
+        let replaced = futures::future::join_all(chosen.map(|member| member.replace(options, endpoints, limit))).await;
+        let number = replaced.iter().filter(|replaced| replaced.is_ok()).count();
+        self.metrics.replaced.inc_by(number as u64);
         replaced.into_iter().collect()
     }
 
@@ -173,42 +216,19 @@ impl Pool {
     }
 }
 
-impl Client {
-    async fn within<T, F>(
-        &self,
-        limit: Duration,
-        call: impl FnOnce(TransactionClient) -> F,
-    ) -> (Result<T, Error>, Health)
-    where
-        F: Future<Output = tikv_client::Result<T>>,
-    {
-        // The client trusts some of what it receives: a reply that makes it panic must not end more than itself.
-        let call = AssertUnwindSafe(call(self.0.clone())).catch_unwind();
-        match tokio::time::timeout(limit, call).await {
-            Ok(Ok(Ok(value))) => (Ok(value), Health::Fine),
-            Ok(Ok(Err(error))) => {
-                let (error, health) = classify(error);
-                (Err(error), health)
-            }
-            Ok(Err(_)) => (Err(Error::unreachable("the client panicked")), Health::Broken),
-            Err(_) => (Err(Error::unreachable("no answer in time")), Health::Doubtful),
-        }
-    }
-}
-
 impl Member {
     fn is_struck(&self) -> bool {
         self.strikes.load(Ordering::Relaxed) >= STRIKES
     }
 
-    async fn replace(&self, options: &Options, limit: Duration) -> anyhow::Result<()> {
+    async fn replace(&self, options: &Options, endpoints: &[String], limit: Duration) -> anyhow::Result<()> {
         let mut config = Config::default()
             .with_timeout(options.rpc_timeout)
             .with_grpc_max_decoding_message_size(MAX_REPLY);
         if let Some(tls) = &options.tls {
             config = config.with_security(&tls.ca, &tls.cert, &tls.key);
         }
-        let connect = TransactionClient::new_with_config(options.pd_endpoints.clone(), config);
+        let connect = TransactionClient::new_with_config(endpoints.to_vec(), config);
         let connect = AssertUnwindSafe(connect).catch_unwind();
         let client = match tokio::time::timeout(limit, connect).await {
             Ok(Ok(client)) => client?,
@@ -218,6 +238,21 @@ impl Member {
         self.client.store(Some(Arc::new(Client(client))));
         self.strikes.store(0, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+/// What came of a call, and what that says about the client.
+async fn guarded<T>(limit: Duration, call: impl Future<Output = tikv_client::Result<T>>) -> (Result<T, Error>, Health) {
+    // The client trusts some of what it receives: a reply that makes it panic must not end more than itself.
+    let call = AssertUnwindSafe(call).catch_unwind();
+    match tokio::time::timeout(limit, call).await {
+        Ok(Ok(Ok(value))) => (Ok(value), Health::Fine),
+        Ok(Ok(Err(error))) => {
+            let (error, health) = classify(error);
+            (Err(error), health)
+        }
+        Ok(Err(_)) => (Err(Error::unreachable("the client panicked")), Health::Broken),
+        Err(_) => (Err(Error::unreachable("no answer in time")), Health::Doubtful),
     }
 }
 

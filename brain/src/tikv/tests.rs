@@ -1,11 +1,13 @@
 use std::time::Duration;
 
 use tikv_stand_in::{Action, Fault, RegionFault, Rpc, StandIn};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::testing::{Connected, on_stand_in, prefix};
 use super::*;
+use crate::metrics::Metrics;
 use crate::tls::testing::{Ca, Leaf};
 
 const LOST: Action = Action::LoseReply { silent: false };
@@ -102,6 +104,27 @@ async fn a_pd_that_hangs_fails_calls_in_time_and_is_forgotten_when_it_returns() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_failures_and_replacements_are_counted() {
+    let metrics = Metrics::new(false);
+    let shown = || String::from_utf8(metrics.render().unwrap()).unwrap();
+    assert!(!shown().contains("kubebrain_tikv_"));
+    let here = on_stand_in(|options| options.metrics = metrics.tikv()).await;
+    let cell = here.tikv.cell("test");
+    assert!(won(&cell, None, "before").await);
+    let error = RegionFault::ServerIsBusy;
+    let busy = Fault::new(Rpc::Get, Action::Region { error }).times(3);
+    here.stand_in().faults().add(busy).unwrap();
+    assert_eq!(cell.get().await.unwrap(), Some(Bytes::from("before")));
+    let failed = "kubebrain_tikv_request_failures_total{op=\"get_now\",reason=\"unreachable\"} 3";
+    assert!(shown().contains(failed), "{}", shown());
+    assert!(shown().contains("kubebrain_tikv_request_duration_seconds_count{op=\"swap\"}"));
+    assert!(shown().contains("kubebrain_tikv_clients_replaced_total 0"));
+    lose_clients(&here, &cell).await;
+    comes_back(&cell).await;
+    testing::until("a replacement is counted", || metrics.tikv().replaced.get() > 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_that_were_gone_are_found_again() {
     let (here, cell) = impatient().await;
     let processes: Vec<u64> = here.stand_in().stores().into_keys().chain([StandIn::PD]).collect();
@@ -120,16 +143,58 @@ async fn servers_that_were_gone_are_found_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_could_not_connect_to_a_server_is_replaced() {
     let here = on_stand_in(|_| {}).await;
-    let (cell, stand_in) = (here.tikv.cell("test"), here.stand_in());
+    let cell = here.tikv.cell("test");
     assert!(won(&cell, None, "before").await);
-    let key = here.tikv.keys().cell("test");
+    lose_clients(&here, &cell).await;
+    comes_back(&cell).await;
+}
+
+/// Brings clients to a state that they do not get over.
+async fn lose_clients(here: &Connected, cell: &TikvCell) {
+    let (stand_in, key) = (here.stand_in(), here.tikv.keys().cell("test"));
     stand_in.kill(2).await.unwrap();
     stand_in.move_region(&key, 2).await.unwrap();
     for _ in 0..4 {
         assert!(cell.get().await.is_err());
     }
-    // The client asks PD no more: it goes on to try the server that it knows.
+    // They ask PD no more: they go on to try the server that they know.
     stand_in.move_region(&key, 1).await.unwrap();
+}
+
+/// An address where nothing answers: connections are made, and that is all.
+async fn mute() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    (listener, address)
+}
+
+/// An address where not even connections are made, as if the machine were gone.
+async fn gone() -> (TcpListener, Vec<TcpStream>, String) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(connected) = tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(address)).await {
+        waiting.push(connected.unwrap());
+    }
+    (listener, waiting, address.to_string())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn addresses_of_pd_where_nothing_answers_cost_a_moment_only() {
+    let ((_mute, mute), (_gone, _waiting, gone)) = (mute().await, gone().await);
+    let begun = Instant::now();
+    let here = on_stand_in(|options| {
+        options.pd_endpoints.splice(0..0, [mute, gone]);
+        options.rpc_timeout = Duration::from_secs(1);
+    })
+    .await;
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    let cell = here.tikv.cell("test");
+    assert!(won(&cell, None, "before").await);
+    // Clients that are replaced need no more.
+    lose_clients(&here, &cell).await;
     comes_back(&cell).await;
 }
 
@@ -311,26 +376,4 @@ async fn transactions_are_ended_while_others_are_just_being_committed() {
     ended.unwrap();
     let now = tikv.timestamp().await.unwrap();
     assert_eq!(tikv.get(now, &slot).await.unwrap(), Some(value));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_owner_of_garbage_moves_the_safe_point_and_others_do_not() {
-    for owner in [true, false] {
-        let here = on_stand_in(|options| {
-            options.gc_window = Duration::from_secs(120);
-            if owner {
-                options.gc = Gc::Every(Duration::from_secs(1));
-            }
-        })
-        .await;
-        testing::until("the safe point moves", || !owner || here.stand_in().safe_point() > 0).await;
-        let now = here.tikv.timestamp().await.unwrap();
-        let behind = now.millis() - Ts(here.stand_in().safe_point()).millis();
-        let expected = if owner {
-            120_000..150_000
-        } else {
-            now.millis()..now.millis() + 1
-        };
-        assert!(expected.contains(&behind), "{behind} ms behind, owner: {owner}");
-    }
 }

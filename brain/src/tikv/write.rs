@@ -68,7 +68,7 @@ impl Tikv {
                 }
             }
         };
-        self.shared.pool.call(self.limits(), insert).await
+        self.shared.pool.call("insert", self.limits(), insert).await
     }
 
     /// Sets the value of one key, or removes it, if it is `expected`.
@@ -84,7 +84,7 @@ impl Tikv {
             let left = deadline.saturating_duration_since(Instant::now());
             let committing = AtomicBool::new(false);
             let swap = |client| swap_once(client, key, expected, new, &committing);
-            let error = match self.shared.pool.attempt(limits.attempt.min(left), swap).await {
+            let error = match self.shared.pool.attempt("swap", limits.attempt.min(left), swap).await {
                 Ok(Attempted::Won) | Err(Error::Committed) => return Swap::Won,
                 Ok(Attempted::Lost) | Err(Error::Conflict) => return Swap::Lost,
                 Ok(Attempted::Nothing(error)) => anyhow::Error::new(error),
@@ -114,7 +114,7 @@ impl Tikv {
             let begun = AtomicU64::new(0);
             let left = deadline.saturating_duration_since(Instant::now());
             let write = |client| write_once(client, behind, changes, &begun);
-            let error = match self.shared.pool.attempt(limits.attempt.min(left), write).await {
+            let error = match self.shared.pool.attempt("write", limits.attempt.min(left), write).await {
                 Ok(None) => return Ok(Written::Done),
                 Ok(Some(found)) if found.as_ref() == Some(behind.new) => return Ok(Written::Done),
                 Ok(Some(found)) => return Ok(Written::Other(found)),
@@ -147,7 +147,7 @@ impl Tikv {
             async move {
                 let picked = pool.pick().ok()?;
                 let begin = |client: TransactionClient| async move { begin(&client).await };
-                let txn = pool.attempt_by(&picked, limit, begin).await.ok()?;
+                let txn = pool.attempt_by(&picked, "begin", limit, begin).await.ok()?;
                 Some((picked, txn))
             }
         });
@@ -163,7 +163,7 @@ impl Tikv {
                 if let Some((picked, txn)) = begun.filter(|_| expected) {
                     let at = Ts::of(&txn.start_timestamp());
                     let commit = |_| commit(txn, *behind, changes);
-                    match pool.attempt_by(&picked, limits.attempt, commit).await {
+                    match pool.attempt_by(&picked, "write", limits.attempt, commit).await {
                         Ok(()) => return Ok(Written::Done),
                         Err(error) => self.end_failed(at, behind.primary, &error).await,
                     }

@@ -28,7 +28,7 @@ mod tso;
 
 pub use faults::{Action, Fault, FaultError, FaultId, FaultState, Faults, RegionFault};
 pub use journal::JournalError;
-pub use options::{Options, Tls};
+pub use options::{GcApi, Options, Tls};
 pub use proto::pdpb;
 pub use regions::{Region, RegionsError};
 pub use replication::Tail;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
-use tikv_stand_in::{Options, StandIn, Tls, control};
+use tikv_stand_in::{GcApi, Options, StandIn, Tls, control};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -46,6 +46,9 @@ struct Flags {
     /// Where the chance of faults begins
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// PD knows GC states, as from 9.0 on, instead of safe points of services alone
+    #[arg(long)]
+    gc_states: bool,
     /// Where commands are taken over plain HTTP; nowhere when absent
     #[arg(long)]
     control_listen: Option<SocketAddr>,
@@ -92,6 +95,7 @@ impl Flags {
             cluster_id: self.cluster_id,
             seed: self.seed,
             tls: files.map(|((ca, cert), key)| Tls { ca, cert, key }),
+            gc: if self.gc_states { GcApi::States } else { GcApi::Services },
         }
     }
 }

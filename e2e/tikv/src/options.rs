@@ -23,6 +23,16 @@ pub struct Options {
     /// Where the chance of faults begins.
     pub seed: u64,
     pub tls: Option<Tls>,
+    pub gc: GcApi,
+}
+
+/// How PD is told what may be collected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GcApi {
+    /// By safe points of services, whose lowest the owner of GC asks for; the safe point itself is not compared with them.
+    Services,
+    /// As from PD 9.0 on: the safe point of transactions goes ahead, held back by barriers, and that of GC follows.
+    States,
 }
 
 /// Certificates and key of PD and all stores, as PEM files. Clients must bring a certificate of the same CA.
@@ -48,6 +58,7 @@ impl Default for Options {
             cluster_id: 7,
             seed: 0,
             tls: None,
+            gc: GcApi::Services,
         }
     }
 }

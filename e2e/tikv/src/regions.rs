@@ -150,6 +150,13 @@ impl Regions {
         &self.all[after - 1]
     }
 
+    /// The regions with a key in the range, in order; an empty `end` is none.
+    pub(crate) fn by_encoded_range<'a>(&'a self, start: &[u8], end: &'a [u8]) -> impl Iterator<Item = &'a Region> {
+        let first = self.by_encoded_key(start).id;
+        let from = self.all.iter().skip_while(move |region| region.id != first);
+        from.take_while(move |region| region.id == first || end.is_empty() || encode(&region.start).as_slice() < end)
+    }
+
     pub(crate) fn by_id(&self, id: u64) -> Option<&Region> {
         self.all.iter().find(|region| region.id == id)
     }

@@ -41,7 +41,11 @@ rpcs! {
     GetRegionById,
     GetStore,
     GetAllStores,
+    ScanRegions,
     UpdateGcSafePoint,
+    UpdateServiceGcSafePoint,
+    AdvanceGcSafePoint,
+    AdvanceTxnSafePoint,
     LoadKeyspace,
 }
 

@@ -3,6 +3,7 @@
 mod answer;
 mod commands;
 mod endpoint;
+mod gc;
 mod pd;
 mod shared;
 mod socket;
@@ -10,6 +11,7 @@ mod store;
 
 pub(crate) use endpoint::Endpoint;
 pub use endpoint::EndpointError;
+pub(crate) use gc::GcStates;
 pub(crate) use pd::PdServer;
 pub(crate) use shared::{PD, Process, Shared};
 pub(crate) use store::StoreServer;

@@ -23,7 +23,7 @@ use crate::proto::tikvpb::tikv_server::TikvServer;
 use crate::regions::{Region, Regions, RegionsError};
 use crate::replication::Tail;
 use crate::rpc::{Counters, Rpc};
-use crate::server::{Endpoint, EndpointError, PD, PdServer, Process, Shared, StoreServer};
+use crate::server::{Endpoint, EndpointError, GcStates, PD, PdServer, Process, Shared, StoreServer};
 use crate::tso::Tso;
 
 use errors::describe;
@@ -68,6 +68,7 @@ impl StandIn {
             faults: Faults::new(options.seed),
             counters: Counters::default(),
             late: Default::default(),
+            gc: GcStates::new(options.gc),
             gates: std::iter::once(PD)
                 .chain(ids.clone())
                 .map(|id| (id, Gate::default()))
@@ -150,6 +151,11 @@ impl StandIn {
     #[must_use]
     pub fn safe_point(&self) -> u64 {
         self.shared.engine.read().safe_point
+    }
+
+    /// Another service wants nothing to be collected that a read at `until` needs.
+    pub fn hold_gc(&self, service: &str, until: u64) {
+        self.shared.gc.hold(service, until);
     }
 
     /// Keys, versions of all keys together, and locks that are held.

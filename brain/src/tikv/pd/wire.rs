@@ -107,6 +107,72 @@ pub(super) struct ScanRegionsResponse {
     pub(super) regions: Vec<ListedRegion>,
 }
 
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct UpdateServiceGcSafePointRequest {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<RequestHeader>,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(super) service_id: Bytes,
+    #[prost(int64, tag = "3")]
+    pub(super) ttl: i64,
+    #[prost(uint64, tag = "4")]
+    pub(super) safe_point: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct UpdateServiceGcSafePointResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<ResponseHeader>,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(super) service_id: Bytes,
+    #[prost(uint64, tag = "4")]
+    pub(super) min_safe_point: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct UpdateGcSafePointRequest {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<RequestHeader>,
+    #[prost(uint64, tag = "2")]
+    pub(super) safe_point: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct UpdateGcSafePointResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<ResponseHeader>,
+    #[prost(uint64, tag = "2")]
+    pub(super) new_safe_point: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct KeyspaceScope {
+    #[prost(uint32, tag = "1")]
+    pub(super) keyspace_id: u32,
+}
+
+/// The same for the safe point of transactions and for that of GC.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct AdvanceSafePointRequest {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<RequestHeader>,
+    #[prost(message, optional, tag = "2")]
+    pub(super) keyspace_scope: Option<KeyspaceScope>,
+    #[prost(uint64, tag = "3")]
+    pub(super) target: u64,
+}
+
+/// The same for both, too; but only that of transactions names who blocks it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct AdvanceSafePointResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<ResponseHeader>,
+    #[prost(uint64, tag = "3")]
+    pub(super) new_safe_point: u64,
+    #[prost(string, tag = "4")]
+    pub(super) blocker_description: String,
+}
+
 impl Header for GetMembersResponse {
     fn header(&self) -> Option<&ResponseHeader> {
         self.header.as_ref()
@@ -120,6 +186,24 @@ impl Header for GetRegionResponse {
 }
 
 impl Header for ScanRegionsResponse {
+    fn header(&self) -> Option<&ResponseHeader> {
+        self.header.as_ref()
+    }
+}
+
+impl Header for UpdateServiceGcSafePointResponse {
+    fn header(&self) -> Option<&ResponseHeader> {
+        self.header.as_ref()
+    }
+}
+
+impl Header for UpdateGcSafePointResponse {
+    fn header(&self) -> Option<&ResponseHeader> {
+        self.header.as_ref()
+    }
+}
+
+impl Header for AdvanceSafePointResponse {
     fn header(&self) -> Option<&ResponseHeader> {
         self.header.as_ref()
     }

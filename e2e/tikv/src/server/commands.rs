@@ -181,8 +181,12 @@ async |request, engine, _region| {
     engine.write(mutation_keys(&request.mutations), |tables, max_ts| mvcc::prewrite(tables, &request, max_ts)).await
 });
 
-write!(PessimisticLock, kv::PessimisticLockRequest => kv::PessimisticLockResponse,
-    keys: |lock| mutation_keys(&lock.mutations), |tables, lock, _| mvcc::pessimistic_lock(tables, lock));
+regional!(PessimisticLock, kv::PessimisticLockRequest => kv::PessimisticLockResponse,
+keys: |lock| mutation_keys(&lock.mutations), size: |_| 0, async |request, engine, _region| {
+    let mut request = request;
+    request.lock_ttl = engine.lock_ttl.unwrap_or(request.lock_ttl);
+    engine.write(mutation_keys(&request.mutations), |tables, _| mvcc::pessimistic_lock(tables, &request)).await
+});
 
 write!(Commit, kv::CommitRequest => kv::CommitResponse,
     keys: |commit| commit.keys.clone(), |tables, commit, _| mvcc::commit(tables, commit));

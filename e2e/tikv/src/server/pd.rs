@@ -1,13 +1,12 @@
-//! The gRPC services of PD, as far as clients call them: members, timestamps, regions, stores, safe point, keyspaces.
-
-use std::sync::Arc;
+//! The gRPC services of PD, as far as clients call them: members, timestamps, regions, stores, safe points,
+//! keyspaces.
 
 use futures::stream::{BoxStream, StreamExt, try_unfold};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::answer::{Command, answer};
+use super::gc;
 use super::shared::{PD, Process};
-use crate::engine::Failure;
 use crate::faults::Action;
 use crate::proto::keyspacepb::keyspace_server::Keyspace;
 use crate::proto::keyspacepb::{LoadKeyspaceRequest, LoadKeyspaceResponse};
@@ -143,21 +142,60 @@ pd_command!(GetAllStores, pdpb::GetAllStoresRequest => pdpb::GetAllStoresRespons
     Ok(pdpb::GetAllStoresResponse { header: header(at), stores })
 });
 
+pd_command!(ScanRegions, pdpb::ScanRegionsRequest => pdpb::ScanRegionsResponse, |request, at| {
+    check_cluster(at, request.header.as_ref())?;
+    let limit = usize::try_from(request.limit).ok().filter(|&limit| limit > 0).unwrap_or(usize::MAX);
+    let tables = at.shared.engine.read();
+    let listed = tables.regions.by_encoded_range(&request.start_key, &request.end_key).take(limit);
+    let regions = listed.map(|region| pdpb::Region {
+        region: Some(region.to_wire()),
+        leader: region.leader_peer(),
+        ..Default::default()
+    });
+    Ok(pdpb::ScanRegionsResponse { header: header(at), regions: regions.collect(), ..Default::default() })
+});
+
 pd_command!(UpdateGcSafePoint, pdpb::UpdateGcSafePointRequest => pdpb::UpdateGcSafePointResponse, |request, at| {
     check_cluster(at, request.header.as_ref())?;
-    if request.safe_point > at.shared.engine.read().safe_point {
-        // Stores collect in their own time; here before the answer, so that whoever reads below the safe point meets
-        // the holes. It is carried to its end also when the caller leaves.
-        let shared = Arc::clone(&at.shared);
-        let collected = at.shared.late.spawn(async move { shared.engine.collect(request.safe_point).await });
-        let collected = collected.await.map_err(|error| Status::internal(error.to_string()))?;
-        collected.map_err(|failure| match failure {
-            Failure::Region(error) => Status::unavailable(error.message),
-            Failure::Call(status) => status,
-        })?;
-    }
-    let new_safe_point = at.shared.engine.read().safe_point;
+    at.shared.gc.check_update(request.safe_point).map_err(Status::unknown)?;
+    let new_safe_point = gc::collect(at, request.safe_point).await?;
     Ok(pdpb::UpdateGcSafePointResponse { header: header(at), new_safe_point })
+});
+
+pd_command!(UpdateServiceGcSafePoint, pdpb::UpdateServiceGcSafePointRequest => pdpb::UpdateServiceGcSafePointResponse, |request, at| {
+    check_cluster(at, request.header.as_ref())?;
+    let id = String::from_utf8_lossy(&request.service_id);
+    let (lowest, min_safe_point) = at.shared.gc.update_service(&id, request.safe_point)?;
+    Ok(pdpb::UpdateServiceGcSafePointResponse {
+        header: header(at),
+        service_id: lowest.into(),
+        ttl: i64::MAX,
+        min_safe_point,
+    })
+});
+
+pd_command!(AdvanceTxnSafePoint, pdpb::AdvanceTxnSafePointRequest => pdpb::AdvanceTxnSafePointResponse, |request, at| {
+    check_cluster(at, request.header.as_ref())?;
+    let advanced = at.shared.gc.advance_txn(request.target)?;
+    let refused = |text| pdpb::AdvanceTxnSafePointResponse {
+        header: failed(at, ErrorType::Unknown, text),
+        ..Default::default()
+    };
+    Ok(match advanced {
+        Ok(advanced) => pdpb::AdvanceTxnSafePointResponse { header: header(at), ..advanced },
+        Err(text) => refused(text),
+    })
+});
+
+pd_command!(AdvanceGcSafePoint, pdpb::AdvanceGcSafePointRequest => pdpb::AdvanceGcSafePointResponse, |request, at| {
+    check_cluster(at, request.header.as_ref())?;
+    let old_gc_safe_point = at.shared.engine.read().safe_point;
+    if let Err(text) = at.shared.gc.check_advance(old_gc_safe_point, request.target)? {
+        let header = failed(at, ErrorType::Unknown, text);
+        return Ok(pdpb::AdvanceGcSafePointResponse { header, ..Default::default() });
+    }
+    let new_gc_safe_point = gc::collect(at, request.target).await?;
+    Ok(pdpb::AdvanceGcSafePointResponse { header: header(at), old_gc_safe_point, new_gc_safe_point })
 });
 
 pd_command!(LoadKeyspace, LoadKeyspaceRequest => LoadKeyspaceResponse, |request, at| {
@@ -255,6 +293,31 @@ impl Pd for PdServer {
         &self,
         request: Request<pdpb::UpdateGcSafePointRequest>,
     ) -> Answer<pdpb::UpdateGcSafePointResponse> {
+        answer(&self.0, request).await
+    }
+
+    async fn scan_regions(&self, request: Request<pdpb::ScanRegionsRequest>) -> Answer<pdpb::ScanRegionsResponse> {
+        answer(&self.0, request).await
+    }
+
+    async fn update_service_gc_safe_point(
+        &self,
+        request: Request<pdpb::UpdateServiceGcSafePointRequest>,
+    ) -> Answer<pdpb::UpdateServiceGcSafePointResponse> {
+        answer(&self.0, request).await
+    }
+
+    async fn advance_txn_safe_point(
+        &self,
+        request: Request<pdpb::AdvanceTxnSafePointRequest>,
+    ) -> Answer<pdpb::AdvanceTxnSafePointResponse> {
+        answer(&self.0, request).await
+    }
+
+    async fn advance_gc_safe_point(
+        &self,
+        request: Request<pdpb::AdvanceGcSafePointRequest>,
+    ) -> Answer<pdpb::AdvanceGcSafePointResponse> {
         answer(&self.0, request).await
     }
 }

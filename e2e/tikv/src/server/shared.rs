@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use tokio_util::task::TaskTracker;
 
+use super::gc::GcStates;
 use crate::engine::Engine;
 use crate::faults::Faults;
 use crate::gate::Gate;
@@ -24,6 +25,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     /// Requests that go on without their callers.
     pub(crate) late: TaskTracker,
+    pub(crate) gc: GcStates,
     pub(crate) gates: BTreeMap<u64, Gate>,
     /// PD's URL and the stores' addresses as clients are told them; known once all listen.
     pub(crate) addresses: OnceLock<BTreeMap<u64, String>>,

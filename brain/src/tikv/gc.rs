@@ -1,0 +1,233 @@
+//! Garbage collection: lets a whole TiKV cluster forget what is older than the window.
+//!
+//! TiKV collects nothing by itself, and a cluster has one owner of GC at most: TiDB where there is one, else whoever was told
+//! to (`--tikv-gc-interval`), and of its members the one that leads.
+//!
+//! Invariant: the safe point never passes a lock that stands. What a lock says of its key would be decided by a record that
+//! may have been collected. So locks below the safe point are ended first, wherever in the cluster they are, if their
+//! transactions are over; those that are not hold the safe point back.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use tikv_client::{Backoff, BoundRange, ProtoLockInfo, Timestamp, TimestampExt, TransactionClient};
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use super::options::Gc;
+use super::pd::{Collected, Permitted};
+use super::read::Ts;
+use super::{Error, Tikv};
+
+/// Regions that are looked through at once.
+const REGIONS: i32 = 32;
+
+/// Locks that are asked for at once.
+const LOCKS: u32 = 1024;
+
+/// How long one look through some regions may take, and how long it is tried: a region may be without a leader for a while.
+const ATTEMPT: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long to wait before it is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What came of one round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Round {
+    /// The safe point is as late as the window permits.
+    Done,
+    /// It is not: somebody needs what is later.
+    Held(String),
+    /// Somebody else is further.
+    Foreign,
+}
+
+impl Tikv {
+    /// Moves the safe point of the cluster again and again, if the options ask for that, while `leads` says so of the newest
+    /// role. Runs until `stop`.
+    ///
+    /// # Errors
+    /// Never: what fails is tried again.
+    pub async fn collect_garbage<R>(
+        self,
+        mut role: watch::Receiver<R>,
+        leads: impl Fn(&R) -> bool,
+        stop: CancellationToken,
+    ) -> anyhow::Result<()> {
+        let mut until_another_leads = role.clone();
+        let rounds = async {
+            let Gc::Every(interval) = self.shared.options.gc else {
+                return std::future::pending().await;
+            };
+            while role.wait_for(&leads).await.is_ok() {
+                tokio::select! {
+                    _ = until_another_leads.wait_for(|role| !leads(role)) => {}
+                    () = self.collect_every(interval) => {}
+                }
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            () = stop.cancelled() => Ok(()),
+            () = rounds => Ok(()),
+        }
+    }
+
+    async fn collect_every(&self, interval: Duration) {
+        let mut tick = tokio::time::interval(interval);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut last = None;
+        loop {
+            tick.tick().await;
+            match self.collect_once().await {
+                Ok(round) => {
+                    // Who holds it names what it holds, and that changes: the kind counts.
+                    let kind = Some(std::mem::discriminant(&round));
+                    if last != kind {
+                        round.tell();
+                    }
+                    last = kind;
+                }
+                Err(error) => tracing::warn!(error = format!("{error:#}"), "cannot collect garbage"),
+            }
+        }
+    }
+
+    /// Moves the safe point once.
+    pub(super) async fn collect_once(&self) -> anyhow::Result<Round> {
+        let now = self.timestamp().await?;
+        let window = u64::try_from(self.shared.options.gc_window.as_millis())?;
+        let target = Ts(now.millis().saturating_sub(window) << 18);
+        let (safe_point, mut held_by, calls) = match self.shared.pd.permit(target.0).await? {
+            Permitted::Further => return Ok(Round::Foreign),
+            Permitted::Until {
+                safe_point,
+                held_by,
+                calls,
+            } => (Ts(safe_point), held_by, calls),
+        };
+        let until = self.end_older(safe_point).await?;
+        if until < safe_point {
+            held_by = Some(format!("a transaction begun at {}", until.0));
+        }
+        let collected = self.shared.pd.collect(until.0, calls).await?;
+        Ok(match (held_by, collected) {
+            (Some(by), _) => Round::Held(by),
+            (None, Collected::Moved) => Round::Done,
+            (None, Collected::Further) => Round::Foreign,
+        })
+    }
+
+    /// Ends all transactions of the cluster that were begun before `until`, are over and have left locks. Answers with how
+    /// far that is true: no lock is older.
+    pub(super) async fn end_older(&self, mut until: Ts) -> anyhow::Result<Ts> {
+        let mut next = Bytes::new();
+        loop {
+            let regions = self.shared.pd.regions(&next, &[], REGIONS).await?;
+            let end = regions.last().map(|region| region.to.clone());
+            let end = end.ok_or_else(|| anyhow::anyhow!("PD lists no regions"))?;
+            until = self.end_older_between(next.clone(), &end, until).await?;
+            if end.is_empty() {
+                return Ok(until);
+            }
+            anyhow::ensure!(end > next, "PD lists regions in no order");
+            next = end;
+        }
+    }
+
+    async fn end_older_between(&self, mut from: Bytes, to: &Bytes, mut until: Ts) -> Result<Ts, Error> {
+        loop {
+            let Some(newest) = until.0.checked_sub(1) else {
+                return Ok(until);
+            };
+            let scan = |client: TransactionClient| {
+                let range = range(&from, to);
+                async move { client.scan_locks(&Ts(newest).timestamp(), range, LOCKS).await }
+            };
+            let mut locks = self.patiently("scan_locks", scan).await?;
+            // Each region answers with so many: up to the key of the last of as many in all, none is missing.
+            locks.sort_by(|a, b| a.key.cmp(&b.key));
+            let after = locks.get(LOCKS as usize - 1).map(|lock| after(&lock.key));
+            locks.truncate(LOCKS as usize);
+            until = self.end(locks, until).await?;
+            match after {
+                Some(after) => from = after,
+                None => return Ok(until),
+            }
+        }
+    }
+
+    /// Ends those of the transactions that are over; answers with the beginning of the oldest that is not, or `until`.
+    ///
+    /// Whether an asynchronous commit has happened is in all of its locks together, and the client does not read them: it
+    /// says that the transaction is not over. (What it has for GC reads them wrong, and rolls back what was acknowledged.)
+    async fn end(&self, locks: Vec<ProtoLockInfo>, until: Ts) -> Result<Ts, Error> {
+        if locks.is_empty() {
+            return Ok(until);
+        }
+        let resolve = |client: TransactionClient| {
+            let locks = locks.clone();
+            // Who asks began before all: then nobody's commit is put off for it.
+            async move {
+                let nobody = Timestamp::from_version(0);
+                client.resolve_locks(locks, nobody, Backoff::no_backoff()).await
+            }
+        };
+        let alive = self.patiently("resolve_locks", resolve).await?;
+        tracing::info!(locks = locks.len(), alive = alive.len(), "ended old transactions");
+        Ok(oldest(&alive, until))
+    }
+
+    /// Most of the cluster is not ours: what goes wrong there says nothing about the client.
+    async fn patiently<T, F>(&self, op: &'static str, call: impl Fn(TransactionClient) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = tikv_client::Result<T>>,
+    {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.shared.pool.aside(op, ATTEMPT, &call).await {
+                Err(error) if error.may_pass() && Instant::now() + PAUSE < deadline => {
+                    tracing::debug!(error = &error as &dyn std::error::Error, "trying again");
+                    tokio::time::sleep(PAUSE).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+impl Round {
+    fn tell(&self) {
+        match self {
+            Round::Done => tracing::info!("the cluster's garbage is collected"),
+            Round::Held(by) => tracing::info!(by, "garbage is collected, but not all: it is needed yet"),
+            Round::Foreign => tracing::info!("somebody else collects the cluster's garbage: it is left to them"),
+        }
+    }
+}
+
+fn oldest(locks: &[ProtoLockInfo], until: Ts) -> Ts {
+    locks.iter().map(|lock| Ts(lock.lock_version)).fold(until, Ts::min)
+}
+
+/// An empty end is the end of everything.
+fn range(from: &Bytes, to: &Bytes) -> BoundRange {
+    if to.is_empty() {
+        (from.to_vec()..).into()
+    } else {
+        (from.to_vec()..to.to_vec()).into()
+    }
+}
+
+/// The first key behind `key`.
+fn after(key: &[u8]) -> Bytes {
+    let mut after = BytesMut::with_capacity(key.len() + 1);
+    after.put_slice(key);
+    after.put_u8(0);
+    after.freeze()
+}
+
+#[cfg(test)]
+mod tests;
