@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 
 mod certificates;
+mod garbage;
 mod idle;
 mod outage;
 mod refusals;
