@@ -134,7 +134,7 @@ impl Pool {
             begun: Instant::now(),
             health: None,
         };
-        let (outcome, health) = self.measured(op, limit, call(client.0.clone())).await;
+        let (outcome, health) = self.measured(op, limit, Box::pin(call(client.0.clone()))).await;
         attempt.health = Some(health);
         outcome
     }
@@ -150,11 +150,11 @@ impl Pool {
         F: Future<Output = tikv_client::Result<T>>,
     {
         let client = self.pick()?.client;
-        let (outcome, _) = self.measured(op, limit, call(client.0.clone())).await;
+        let (outcome, _) = self.measured(op, limit, Box::pin(call(client.0.clone()))).await;
         outcome
     }
 
-    /// Counts a call; one that its caller gives up is not counted.
+    /// Counts a call; one that its caller gives up is not counted. What the client does is large: callers put it into a box.
     async fn measured<T>(
         &self,
         op: &'static str,

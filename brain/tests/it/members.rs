@@ -17,6 +17,7 @@ use tonic::transport::{Channel, Endpoint};
 
 mod certificates;
 mod figures;
+mod garbage;
 mod idle;
 mod neighbours;
 mod outage;
