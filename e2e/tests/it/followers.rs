@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use e2e::members::{self, Members};
 use e2e::server::Program;
-use e2e::tikv::StandIn;
+use e2e::tikv::{StandIn, Tikv};
 use e2e::wire::v3electionpb::election_client::ElectionClient;
 use e2e::wire::v3lockpb::lock_client::LockClient;
 use e2e::wire::{etcdserverpb as pb, v3electionpb as election, v3lockpb as lock};
@@ -25,15 +25,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Cluster {
     members: Members,
-    tikv: StandIn,
 }
 
 impl Cluster {
-    fn start() -> Self {
-        let tikv = StandIn::start(None, &[]).unwrap();
+    fn start(pd: &str) -> Self {
         let program = Program::kubebrain().unwrap();
-        let members = Members::brains(&program, tikv.pd(), 3, &members::PATIENT).unwrap();
-        Self { members, tikv }
+        let members = Members::brains(&program, pd, 3, &members::PATIENT).unwrap();
+        Self { members }
     }
 
     async fn channel(&self, member: usize) -> Channel {
@@ -75,7 +73,8 @@ async fn observed(stream: &mut Streaming<election::LeaderResponse>) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_stops_waiting_at_a_follower_leaves_nothing_behind() {
     let _deadline = deadline();
-    let cluster = Cluster::start();
+    let tikv = Tikv::for_test().unwrap();
+    let cluster = Cluster::start(tikv.pd());
     let follower = cluster.members.followers().await.unwrap()[0];
     let channel = cluster.channel(follower).await;
     let (first, second) = (cluster.lease(follower).await, cluster.lease(follower).await);
@@ -113,7 +112,8 @@ async fn who_stops_waiting_at_a_follower_leaves_nothing_behind() {
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_and_elections_through_followers_outlive_a_change_of_leader() {
     let _deadline = deadline();
-    let mut cluster = Cluster::start();
+    let tikv = Tikv::for_test().unwrap();
+    let mut cluster = Cluster::start(tikv.pd());
     let leader = cluster.members.leader().await.unwrap();
     let followers = cluster.members.followers().await.unwrap();
     let (one, two) = (cluster.channel(followers[0]).await, cluster.channel(followers[1]).await);
@@ -206,7 +206,8 @@ async fn watch(channel: Channel, is_told: bool) -> Streaming<pb::WatchResponse> 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watch_that_needs_a_leader_ends_when_leader_and_storage_are_gone_and_not_before() {
     let _deadline = deadline();
-    let mut cluster = Cluster::start();
+    let tikv = StandIn::start(None, &[]).unwrap();
+    let mut cluster = Cluster::start(tikv.pd());
     let leader = cluster.members.leader().await.unwrap();
     let followers = cluster.members.followers().await.unwrap();
     let channel = cluster.channel(followers[0]).await;
@@ -224,7 +225,7 @@ async fn a_watch_that_needs_a_leader_ends_when_leader_and_storage_are_gone_and_n
         assert_eq!(seen.events.len(), 1, "{seen:?}");
     }
     // Nobody leads for longer than that without storage.
-    drop(cluster.tikv);
+    drop(tikv);
     let ended = within(needs.message()).await.expect_err("nothing is heard any more");
     assert_eq!(
         (ended.code(), ended.message()),

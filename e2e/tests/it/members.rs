@@ -10,6 +10,7 @@ use pb::kv_client::KvClient;
 use pb::maintenance_client::MaintenanceClient;
 use pb::watch_client::WatchClient;
 use pb::watch_request::RequestUnion;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
@@ -187,7 +188,8 @@ async fn a_leader_that_is_told_to_stop_hands_over_and_nothing_is_refused_meanwhi
         let mut revision = cluster.put(follower, "a", "1").await;
         let stop = CancellationToken::new();
         let ended = stop.clone();
-        let writes = tokio::spawn(async move {
+        let mut writes = JoinSet::new();
+        writes.spawn(async move {
             let put = pb::PutRequest {
                 key: b"b".to_vec().into(),
                 ..pb::PutRequest::default()
@@ -202,7 +204,7 @@ async fn a_leader_that_is_told_to_stop_hands_over_and_nothing_is_refused_meanwhi
         tokio::task::block_in_place(|| cluster.members.end(leader)).unwrap();
         assert_ne!(cluster.members.leader().await.unwrap(), leader);
         stop.cancel();
-        let last = writes.await.unwrap().expect("no write is refused");
+        let last = writes.join_next().await.unwrap().unwrap().expect("no write is refused");
         cluster.members.start(leader).unwrap();
         assert_eq!(cluster.put(leader, "c", "1").await, last + 1);
     }
