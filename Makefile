@@ -62,7 +62,8 @@ chaos: all-targets dynamic ## Break three brains on TiKV in ROUNDS=20 rounds, fr
 manifests: build ## Render the install YAML
 	$(PROGRAMS)/manifests
 
-demo: build ## From nothing to an API server on a brain that the operator made
+# With the tests' own dependencies, as above: who goes on with `make test` builds nothing twice.
+demo: all-targets ## From nothing to an API server on a brain that the operator made
 	$(CLUSTER) demo
 
 demo-down: ## End the demo
