@@ -17,7 +17,7 @@ use super::network::{HUB, Network};
 pub(crate) const STORES: u64 = 3;
 
 /// The requests that brains send.
-const RPCS: [Rpc; 9] = [
+const RPCS: [Rpc; 15] = [
     Rpc::Get,
     Rpc::BatchGet,
     Rpc::Scan,
@@ -27,14 +27,21 @@ const RPCS: [Rpc; 9] = [
     Rpc::GetRegion,
     Rpc::CheckTxnStatus,
     Rpc::ResolveLock,
+    Rpc::ScanLock,
+    Rpc::BatchRollback,
+    Rpc::UnsafeDestroyRange,
+    Rpc::GetMembers,
+    Rpc::GetAllStores,
+    Rpc::ScanRegions,
 ];
 
-const REGION_FAULTS: [RegionFault; 7] = [
+const REGION_FAULTS: [RegionFault; 8] = [
     RegionFault::NotLeader,
     RegionFault::RegionNotFound,
     RegionFault::EpochNotMatch,
     RegionFault::ServerIsBusy,
     RegionFault::StaleCommand,
+    RegionFault::StoreNotMatch,
     RegionFault::MaxTimestampNotSynced,
     RegionFault::ReadIndexNotReady,
 ];
