@@ -11,6 +11,7 @@ use e2e::config::{Config, Store};
 use e2e::deadline::Deadline;
 use e2e::demo;
 use e2e::home::Name;
+use e2e::members;
 use e2e::progress::Progress;
 use e2e::tools::own::Programs;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -160,6 +161,11 @@ fn start() -> anyhow::Result<Harness> {
         ports: Default::default(),
     };
     let cluster = Cluster::start(&config, Path::new(env!("CARGO_BIN_EXE_cluster")), &progress)?;
+    if config.store == Store::Tikv {
+        for text in members::ELECTED {
+            cluster.provoke(text)?;
+        }
+    }
     let witness = Witness::start(&cluster.store_url()?)?;
     Ok(Harness {
         cluster,

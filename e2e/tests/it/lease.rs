@@ -8,6 +8,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use e2e::home::Home;
+use e2e::lock::Lock;
 use e2e::members::{self, Members};
 use e2e::progress::Progress;
 use e2e::server::{Program, Server, command, free_ports, spawn};
@@ -218,12 +219,16 @@ async fn members_agree_on_a_leader_by_a_lease_and_hand_it_over() {
 struct ApiServer {
     child: Child,
     home: Home,
+    /// Else it would be swept as what a killed run left.
+    _lock: Lock,
 }
 
 impl ApiServer {
     async fn start(store: &str) -> Self {
         let home = Home::of(&format!("lease-{:08x}", rand::random::<u32>()).parse().unwrap());
         let (port, _) = free_ports().unwrap();
+        std::fs::create_dir_all(home.dir().parent().unwrap()).unwrap();
+        let lock = Lock::take(&home).unwrap();
         std::fs::create_dir_all(home.path("pki")).unwrap();
         credentials::tenant(&home, port).unwrap();
         let at = |flag: &str, file: &str| format!("--{flag}={}", home.path(format!("pki/tenant-{file}")).display());
@@ -252,7 +257,11 @@ impl ApiServer {
         let log = File::create(home.path("log")).unwrap();
         server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child = spawn(server).unwrap();
-        let started = Self { child, home };
+        let started = Self {
+            child,
+            home,
+            _lock: lock,
+        };
         let client = started.client().await;
         until("the API server", async || apiserver::ready(&client).await.is_ok()).await;
         started
@@ -268,7 +277,8 @@ impl Drop for ApiServer {
         // both fail only if it has ended already
         drop(self.child.kill());
         drop(self.child.wait());
-        if let Err(error) = std::fs::remove_dir_all(self.home.dir()) {
+        let removed = std::fs::remove_dir_all(self.home.dir()).and_then(|()| std::fs::remove_file(self.home.lock()));
+        if let Err(error) = removed {
             eprintln!("{}: {error}", self.home.dir().display());
         }
     }
