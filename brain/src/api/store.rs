@@ -141,19 +141,17 @@ impl<R: Rows> Store<R> {
         H: Future<Output = Result<Response<A>, Status>>,
         T: Future<Output = Result<Response<A>, Status>>,
     {
-        let mut answer = if self.elsewhere.is_last() {
-            self.elsewhere.answer(request, here, there).await?
-        } else {
-            // Counted once, by the member that a client asked.
-            let server = &self.metrics.server;
-            let _pending = Pending::new(&server.proposals_pending);
-            let answer = self.elsewhere.answer(request, here, there).await;
-            let is_lost = |status: &Status| status.code() == Code::Unavailable;
-            server
-                .proposals_failed
-                .inc_by(answer.as_ref().is_err_and(is_lost).into());
-            answer?
-        };
+        // Counted once, by the member that a client asked.
+        let server = (!self.elsewhere.is_last()).then_some(&self.metrics.server);
+        let pending = server.map(|server| Pending::new(&server.proposals_pending));
+        let answer = self.elsewhere.answer(request, here, there).await;
+        drop(pending);
+        if let (Some(server), Err(status)) = (server, &answer)
+            && status.code() == Code::Unavailable
+        {
+            server.proposals_failed.inc();
+        }
+        let mut answer = answer?;
         if self.elsewhere.is_last() {
             let committed = self.state.committed().0;
             answer.metadata_mut().insert(COMMITTED, committed.into());

@@ -6,6 +6,7 @@ use super::table::{FLAGS, Flag, Kind, Treatment};
 use super::*;
 
 mod members;
+mod warnings;
 
 fn ask(line: &str, env: &[(&str, &str)]) -> Result<Asked, String> {
     let args: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
@@ -125,37 +126,6 @@ fn nothing_given_is_etcds_defaults() {
     assert_eq!(config.auto_compaction, AutoCompaction::Off);
     assert_eq!(config.log.outputs, vec![LogOutput::Stderr]);
     assert_eq!(config.watch_progress_notify_interval, Duration::from_secs(600));
-}
-
-#[test]
-fn a_feature_gate_that_asks_for_what_is_not_so_is_warned_of() {
-    let check = |line: &str, expected: &[&str]| {
-        let warnings = serve(line).1;
-        let heads: Vec<_> = warnings
-            .iter()
-            .map(|warning| warning.split(':').next().unwrap())
-            .collect();
-        assert_eq!(heads, expected, "{line}");
-    };
-    let so = "LeaseCheckpoint=true,LeaseCheckpointPersist=true,InitialCorruptCheck=true,CompactHashCheck=false";
-    check(&format!("--feature-gates={so}"), &[]);
-    check("--feature-gates=AllBeta=true", &[]);
-    check("--experimental-enable-lease-checkpoint=false", &[]);
-    check(
-        "--experimental-stop-grpc-service-on-defrag",
-        &["the feature gate StopGRPCServiceOnDefrag=true has no effect here"],
-    );
-    check(
-        "--feature-gates=LeaseCheckpoint=false",
-        &["the feature gate LeaseCheckpoint=false has no effect here"],
-    );
-    check(
-        "--feature-gates=AllAlpha=true,SetMemberLocalAddr=false",
-        &[
-            "the feature gate CompactHashCheck=true has no effect here",
-            "the feature gate StopGRPCServiceOnDefrag=true has no effect here",
-        ],
-    );
 }
 
 #[test]
@@ -290,30 +260,6 @@ fn bad_values_are_refused_in_one_line_that_names_them() {
         assert!(error.contains(reason), "{line}: {error}");
         assert!(!error.contains('\n'), "{line}: {error}");
     }
-}
-
-#[test]
-fn what_has_no_effect_is_warned_of_once_unless_it_is_the_default() {
-    assert_eq!(
-        serve("--snapshot-count 5").1,
-        vec!["--snapshot-count has no effect here: there are no raft snapshots"]
-    );
-    assert_eq!(serve("--experimental-snapshot-catchup-entries 9").1.len(), 1);
-    for line in [
-        "--warning-apply-duration 1s",
-        "--experimental-warning-unary-request-duration 1s",
-        "--compaction-batch-limit 5",
-        "--compaction-sleep-interval 1s",
-    ] {
-        assert!(
-            serve(line).1.iter().any(|warning| warning.contains("no effect")),
-            "{line}"
-        );
-    }
-    assert_eq!(
-        serve("--snapshot-count 10000 --pre-vote=true --force-new-cluster=false").1,
-        Vec::<String>::new()
-    );
 }
 
 #[test]
