@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may stop at once")]
 
 mod circle;
+mod counted;
 mod cut;
 mod deposed;
 mod engine;
