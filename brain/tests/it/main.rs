@@ -11,6 +11,7 @@ mod figures;
 mod follow;
 mod gate;
 mod grpc;
+mod hot_rows;
 mod kubebrain;
 mod leases;
 mod locks;
