@@ -11,7 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tonic::transport::Channel;
 
 use super::contact::Contact;
-use super::peer::superseded_of;
+use super::peer::{MAX_MESSAGE, superseded_of};
 use crate::api::cluster::Members;
 use crate::api::elsewhere::{Leader as Way, Reads, Role};
 use crate::leader::Leader;
@@ -39,9 +39,6 @@ const STEP: usize = 4;
 /// What a follower may have in memory that is in no rows it can read, as a multiple of what a leader may have: beyond, it applies
 /// nothing more. Its leader has as much, and rows that it writes are read here a moment later.
 const MOST_RECENT: usize = 2;
-
-/// Messages of the stream in bytes at most: a batch of requests and what they superseded.
-const MAX_MESSAGE: usize = 256 << 20;
 
 /// Who this member is to its leader.
 #[derive(Debug, Clone)]
