@@ -24,7 +24,7 @@ use crate::sequencer::command::Seat;
 use crate::sequencer::{Channels, FlushEnded, Options, Sequencer, Space};
 use crate::state::since_boot;
 use crate::tasks::Owned;
-use crate::watch::{History as _, HistoryError, Hub};
+use crate::watch::{History as _, HistoryError, Hub, PrevKv};
 
 /// Generations on their way to the flush and back. Few: their bytes are what is bounded.
 const GENERATIONS: usize = 4;
@@ -257,7 +257,7 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
             return;
         }
         let history = LogHistory::new(self.engine.0.clone(), self.replica.state().clone());
-        let read = history.read(self.hub.revision() + 1, CHUNK);
+        let read = history.read(self.hub.revision() + 1, CHUNK, PrevKv::Included);
         match tokio::time::timeout(AT_ONCE, read).await {
             Ok(Ok(missed)) if missed.last().is_some_and(|last| last.revision == newest) => {
                 return self.hub.publish(missed);

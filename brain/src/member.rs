@@ -47,6 +47,7 @@ pub mod lock;
 pub mod namesake;
 pub mod peer;
 pub mod peers;
+pub mod proof;
 pub mod roster;
 pub mod waiting;
 
@@ -119,13 +120,13 @@ pub fn services<H: History, R: Rows>(
         quota,
         move_leader: move_leader(moves),
     };
-    let leases = Arc::new(LeaseService {
-        store: api.clone(),
-        min_ttl: config.min_lease_ttl(),
-        stop: leave.clone(),
-        metrics: metrics.clone(),
-        has_leader: Some(has_leader.clone()),
-    });
+    let leases = Arc::new(LeaseService::new(
+        api.clone(),
+        config.min_lease_ttl(),
+        leave.clone(),
+        metrics.clone(),
+        Some(has_leader.clone()),
+    ));
     let kv = Arc::new(KvService {
         store: api.clone(),
         stop: leave.clone(),
@@ -177,6 +178,9 @@ pub fn services<H: History, R: Rows>(
     }
 }
 
+/// Bytes that a member may ask in, but for what it forwards of keys and values: that may be as long as from a client.
+const MAX_SMALL: usize = 64 << 10;
+
 /// What is served to other members: their questions, and requests that they forward. Those go no further.
 pub fn peer_services<R: Rows>(
     config: &Config,
@@ -199,13 +203,7 @@ pub fn peer_services<R: Rows>(
         said: Said::default(),
         stop: stop.clone(),
     };
-    let leases = LeaseService {
-        store: here.clone(),
-        min_ttl: config.min_lease_ttl(),
-        stop: stop.clone(),
-        metrics,
-        has_leader: None,
-    };
+    let leases = LeaseService::new(here.clone(), config.min_lease_ttl(), stop.clone(), metrics, None);
     let maintenance = MaintenanceService {
         store: here.clone(),
         size: Arc::new(|| 0),
@@ -215,10 +213,14 @@ pub fn peer_services<R: Rows>(
     let kv = KvService { store: here, stop };
     let mut routes = Routes::builder();
     routes
-        .add_service(PeerServer::new(peers).max_encoding_message_size(usize::MAX))
-        .add_service(pb::kv_server::KvServer::new(kv).max_decoding_message_size(usize::MAX))
-        .add_service(pb::lease_server::LeaseServer::new(leases))
-        .add_service(pb::maintenance_server::MaintenanceServer::new(maintenance));
+        .add_service(
+            PeerServer::new(peers)
+                .max_decoding_message_size(MAX_SMALL)
+                .max_encoding_message_size(peer::MAX_MESSAGE),
+        )
+        .add_service(pb::kv_server::KvServer::new(kv).max_decoding_message_size(config.limits.max_receive_bytes()))
+        .add_service(pb::lease_server::LeaseServer::new(leases).max_decoding_message_size(MAX_SMALL))
+        .add_service(pb::maintenance_server::MaintenanceServer::new(maintenance).max_decoding_message_size(MAX_SMALL));
     routes.routes()
 }
 

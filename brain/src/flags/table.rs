@@ -213,7 +213,7 @@ pub(super) const FLAGS: &[Flag] = &[
     text("auth-token-ttl", "300", Auth, Works("seconds that a token lives")),
     bool("enable-pprof", "false", Monitoring, Idle("there is no Go profiler")),
     text("metrics", "basic", Monitoring, Works("basic or extensive: with or without histograms for each RPC")),
-    text("listen-metrics-urls", "", Monitoring, Works("comma-separated URLs for /metrics and health alone; they ask for no client certificates")),
+    text("listen-metrics-urls", "", Monitoring, Works("comma-separated URLs for /metrics and health alone; https asks for client certificates as the client URLs do")),
     text("logger", "zap", Logging, Works("zap: structured logs")),
     text("log-outputs", "default", Logging, Works("comma-separated targets: default, stderr, stdout or files")),
     text("log-level", "info", Logging, Works("debug, info, warn, error, panic or fatal")),

@@ -11,7 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tonic::transport::Channel;
 
 use super::contact::Contact;
-use super::peer::superseded_of;
+use super::peer::{MAX_MESSAGE, superseded_of};
 use crate::api::cluster::Members;
 use crate::api::elsewhere::{Leader as Way, Reads, Role};
 use crate::leader::Leader;
@@ -35,9 +35,6 @@ const CONNECT: Duration = Duration::from_secs(2);
 
 /// Chunks of the log that are read before anything else is looked at.
 const STEP: usize = 4;
-
-/// Messages of the stream in bytes at most: a batch of requests and what they superseded.
-const MAX_MESSAGE: usize = 256 << 20;
 
 /// Who this member is to its leader.
 #[derive(Debug, Clone)]

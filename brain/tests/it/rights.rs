@@ -113,13 +113,8 @@ impl Asked {
 }
 
 fn leases(store: Store<MemRows>) -> LeaseService<MemRows> {
-    LeaseService {
-        store,
-        min_ttl: 1,
-        stop: CancellationToken::new(),
-        metrics: Arc::new(Metrics::new(false)),
-        has_leader: None,
-    }
+    let metrics = Arc::new(Metrics::new(false));
+    LeaseService::new(store, 1, CancellationToken::new(), metrics, None)
 }
 
 fn message<T: std::fmt::Debug>(answer: Result<T, Status>) -> String {
