@@ -12,6 +12,7 @@ mod gate;
 mod grpc;
 mod kubebrain;
 mod leases;
+mod limits;
 mod locks;
 mod members;
 mod model;
