@@ -276,7 +276,11 @@ fn observe<R: Rows>(store: Store<R>, hub: Hub, size: Size) -> impl Fn(&Metrics) 
         metrics.mvcc.pending_events.set(gauge(hub.pending_events()));
         let events = &metrics.mvcc.events;
         events.inc_by(hub.events().saturating_sub(events.get()));
-        metrics.mvcc.db_total_size.set(gauge(size()));
-        metrics.mvcc.db_in_use.set(gauge(size()));
+        let total = size();
+        metrics.mvcc.db_total_size.set(gauge(total));
+        metrics
+            .mvcc
+            .db_in_use
+            .set(gauge(store.state.sizes().in_use().min(total)));
     }
 }

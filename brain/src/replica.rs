@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::log::{Log, Slot};
 use crate::mvcc::apply::Applier;
 use crate::mvcc::record::Record;
+use crate::mvcc::sizes::Sizes;
 use crate::mvcc::view::View;
 use crate::mvcc::{Committed, KeyValue, Revision};
 use crate::recent::{Generation, Recent};
@@ -49,6 +50,8 @@ pub struct Frozen {
     pub lease_rows: Vec<(Bytes, Option<Bytes>)>,
     /// Alarms behind its last record: kind and member.
     pub alarms: Vec<(i32, u64)>,
+    /// How much is stored behind its last record.
+    pub sizes: Sizes,
 }
 
 /// Rows that changed in the background.
@@ -155,6 +158,7 @@ impl<R: Rows> Replica<R> {
         self.next = next;
         self.last = Slot(next.0.saturating_sub(1));
         self.state.commit(base, first, next);
+        self.state.set_written(&self.applier.sizes);
         self.publish(None);
         self.state.show(next);
         events
@@ -184,6 +188,7 @@ impl<R: Rows> Replica<R> {
             compacted: self.applier.compacted,
             lease_rows: std::mem::take(&mut self.applier.lease_rows).into_iter().collect(),
             alarms: self.state.alarms().iter().copied().collect(),
+            sizes: self.applier.sizes,
         });
         self.sealed.push_back(frozen.clone());
         Some(frozen)
@@ -211,6 +216,7 @@ impl<R: Rows> Replica<R> {
         let marker = Slot(fence.marker);
         if (self.marker..=self.next).contains(&marker) && fence.reached() <= self.revision() {
             self.state.set_deleted_up_to(fence.deleted_up_to);
+            self.state.set_deleted(&fence.sizes);
             // What stands before is compacted: nobody looks for it.
             self.state.forget_below(marker.min(Slot(fence.deleted_slot)));
             let through = Some((marker, fence.reached()));

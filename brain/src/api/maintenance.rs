@@ -48,7 +48,9 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
 
     async fn status(&self, _: Request<pb::StatusRequest>) -> Result<Response<pb::StatusResponse>, Status> {
         let committed = self.store.state.committed().0;
-        let size = i64::try_from((self.size)()).unwrap_or(i64::MAX);
+        let total = (self.size)();
+        let in_use = self.store.state.sizes().in_use().min(total);
+        let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
         let alarms = self.store.state.alarms().clone();
         let errors = alarms.iter().map(|(kind, member)| {
             let kind = match *kind {
@@ -61,13 +63,13 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
         Ok(Response::new(pb::StatusResponse {
             header: Some(self.store.header(self.store.state.view().revision)),
             version: crate::version::ETCD.to_owned(),
-            db_size: size,
+            db_size: bytes(total),
             leader: self.store.leader(),
             raft_index: committed,
             raft_term: self.store.state.epoch(),
             raft_applied_index: committed,
             errors: errors.collect(),
-            db_size_in_use: size,
+            db_size_in_use: bytes(in_use),
             is_learner: false,
             storage_version: "3.6.0".to_owned(),
             db_size_quota: i64::try_from(self.quota).unwrap_or(i64::MAX),

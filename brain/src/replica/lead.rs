@@ -50,6 +50,14 @@ pub enum OpenError {
         /// The format found.
         found: u32,
     },
+    /// Stored by an older brain, in a format that this one does not read.
+    #[error(
+        "the data is of format {found}, this version reads format {FORMAT}: start the version that stored it, and copy what it has"
+    )]
+    Older {
+        /// The format found.
+        found: u32,
+    },
     /// The rows lack what the log has given up already.
     #[error(
         "the rows reach slot {marker} of the log but the log begins at slot {watermark}: rows were lost or rolled back; restore the data directory from a backup"
@@ -148,6 +156,7 @@ impl<R: Rows> Replica<R> {
             snapshot,
         });
         self.state.set_deleted_up_to(fence.deleted_up_to);
+        self.state.set_deleted(&fence.sizes);
         Ok(Leadership { writer, fence, wait })
     }
 }

@@ -42,7 +42,7 @@ impl<R: Rows> Replica<R> {
         let leases = load_leases(&snapshot).await?;
         let alarms: BTreeSet<(i32, u64)> = fence.alarms.iter().map(|alarm| (alarm.kind, alarm.member)).collect();
         let recent = Recent::new();
-        let applier = Applier::new(fence.revision, fence.compacted, recent.active().clone());
+        let applier = Applier::new(fence.revision, fence.compacted, fence.sizes, recent.active().clone());
         let view = View {
             revision: applier.revision,
             compacted: applier.compacted,
@@ -56,6 +56,8 @@ impl<R: Rows> Replica<R> {
         state.commit(fence.revision, marker, marker);
         state.show(marker);
         state.set_deleted_up_to(fence.deleted_up_to);
+        state.set_written(&fence.sizes);
+        state.set_deleted(&fence.sizes);
         state.set_epoch(fence.epoch);
         Ok(Self {
             state: Arc::new(state),
@@ -112,6 +114,9 @@ pub(super) fn read_fence(stored: Option<Bytes>) -> Result<Fence, OpenError> {
     };
     if fence.format > FORMAT {
         return Err(OpenError::Newer { found: fence.format });
+    }
+    if fence.format < FORMAT {
+        return Err(OpenError::Older { found: fence.format });
     }
     Ok(fence)
 }

@@ -35,7 +35,7 @@ use self::guard::{Health, caught};
 use self::layout::{FENCE_ROW, stored};
 pub use self::open::OpenError;
 pub use self::snapshot::FjallSnapshot;
-use super::{Change, Rows, RowsError, Step, check_keys};
+use super::{Change, Rows, RowsError, Step, check_lengths};
 
 mod guard;
 mod inspect;
@@ -46,6 +46,9 @@ mod snapshot;
 
 /// The longest row key in bytes: fjall stores lengths in 16 bits, and one byte is ours.
 pub const MAX_KEY_LEN: usize = 65_534;
+
+/// The longest value of a row in bytes. fjall stores lengths in 32 bits, but copies a value several times.
+pub const MAX_VALUE_LEN: usize = 256 << 20;
 
 /// fjall holds writes up, in a blocking loop, at four tables in memory and at twenty runs in level 0. We wait before that.
 const SEALED_MEMTABLES: usize = 3;
@@ -157,7 +160,7 @@ impl Rows for FjallRows {
     }
 
     async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
-        check_keys(&changes, MAX_KEY_LEN)?;
+        check_lengths(&changes, MAX_KEY_LEN, MAX_VALUE_LEN)?;
         let writer = self.shared.writer.clone().lock_owned().await;
         self.shared.health.check()?;
         if writer.fence != expected {
@@ -219,8 +222,12 @@ impl Rows for FjallRows {
         MAX_KEY_LEN
     }
 
-    fn size(&self) -> u64 {
-        self.shared.keyspace.disk_space() + inspect::journal_bytes(&self.shared.dir)
+    fn max_value_len(&self) -> usize {
+        MAX_VALUE_LEN
+    }
+
+    fn size(&self) -> Option<u64> {
+        Some(self.shared.keyspace.disk_space() + inspect::journal_bytes(&self.shared.dir))
     }
 }
 

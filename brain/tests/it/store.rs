@@ -235,7 +235,11 @@ impl Rows for Crowded {
         self.0.max_key_len()
     }
 
-    fn size(&self) -> u64 {
+    fn max_value_len(&self) -> usize {
+        self.0.max_value_len()
+    }
+
+    fn size(&self) -> Option<u64> {
         self.0.size()
     }
 }
