@@ -28,6 +28,7 @@ pub mod data_dir;
 pub mod flags;
 pub mod http;
 pub mod listen;
+pub mod memory;
 pub mod metrics;
 pub mod process;
 pub mod said;

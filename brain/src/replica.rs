@@ -22,6 +22,7 @@ use crate::rows::Rows;
 use crate::state::{State, since_boot};
 
 pub use lead::{Leadership, OpenError};
+pub use load::origin;
 pub use newer::{Newer, NewerRows};
 pub use tail::Tail;
 
@@ -38,6 +39,8 @@ pub struct Frozen {
     pub generation: Arc<Generation>,
     /// The slot behind its last record.
     pub marker: Slot,
+    /// The slot of its last record.
+    pub last: Slot,
     /// The revision behind its last record.
     pub revision: Revision,
     /// The compacted revision behind its last record.
@@ -68,6 +71,8 @@ pub struct Replica<R: Rows> {
     /// All slots before it are in the rows of the view.
     marker: Slot,
     next: Slot,
+    /// The last taken slot before it, as far as that is known.
+    last: Slot,
     reigns: reigns::Reigns,
 }
 
@@ -148,6 +153,7 @@ impl<R: Rows> Replica<R> {
             }
         }
         self.next = next;
+        self.last = Slot(next.0.saturating_sub(1));
         self.state.commit(base, first, next);
         self.publish(None);
         self.state.show(next);
@@ -173,6 +179,7 @@ impl<R: Rows> Replica<R> {
         let frozen = Arc::new(Frozen {
             generation,
             marker: self.next,
+            last: self.last,
             revision: self.applier.revision,
             compacted: self.applier.compacted,
             lease_rows: std::mem::take(&mut self.applier.lease_rows).into_iter().collect(),

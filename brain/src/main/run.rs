@@ -192,6 +192,16 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
         hub: running.hub,
         history: running.history,
         has_leader,
+        defragment: Arc::new({
+            let (log, rows) = (log.clone(), rows.clone());
+            move || {
+                let (log, rows) = (log.clone(), rows.clone());
+                Box::pin(async move {
+                    rows.compact().await?;
+                    Ok(log.shrink().await?)
+                })
+            }
+        }),
         size: Arc::new(move || log.size() + rows.size()),
         members,
         moves,
