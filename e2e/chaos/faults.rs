@@ -64,7 +64,7 @@ pub(crate) enum Where {
     Everybody,
 }
 
-/// Faults that can be asked for by name. Those that are [mixed](Named::is_mixed) come by chance, too.
+/// Faults that can be asked for by name; they come by chance, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Named {
     /// The leader is cut off from the store of its log alone, for so long that somebody else has to lead.
@@ -90,14 +90,6 @@ impl Named {
         Self::LargeRefused,
         Self::TinyRefused,
     ];
-
-    /// Whether it comes by chance, too: not yet what brains are known not to bear.
-    fn is_mixed(self) -> bool {
-        match self {
-            Self::SilentRegion | Self::StoreCrash | Self::OneStore => true,
-            Self::LogStore | Self::LargeRefused | Self::TinyRefused => false,
-        }
-    }
 
     /// Such a fault.
     pub(crate) fn draw(self, chance: &mut StdRng) -> Fault {
@@ -144,11 +136,7 @@ impl Fault {
                 let to = *to.choose(chance).expect("there are some");
                 Self::Cut(whom, to, ways.choose(chance).expect("there are some").clone())
             }
-            70..74 => {
-                let named = Named::ALL.into_iter().filter(|named| named.is_mixed());
-                let named: Vec<Named> = named.collect();
-                named.choose(chance).expect("there are some").draw(chance)
-            }
+            70..74 => Named::ALL.choose(chance).expect("there are some").draw(chance),
             74..79 if has_clock => Self::Clock(whom, *STEPS.choose(chance).expect("there are some")),
             _ => Self::Tikv(Trouble::any(chance)),
         }

@@ -335,7 +335,7 @@ pub(crate) fn too_large(min_bytes: usize) -> Fault {
         code: RefusalCode::ResourceExhausted,
         message: "grpc: received message larger than max".to_owned(),
     };
-    Fault::new(Rpc::Prewrite, refused).from_bytes(min_bytes)
+    Fault::new(Rpc::Prewrite, refused).with_min_bytes(min_bytes)
 }
 
 /// A key somewhere in what the members write: under their prefix, a kind of row, and a byte.

@@ -54,12 +54,12 @@ fn a_write_whose_reply_is_lost_is_done_once_and_wholly_or_not_at_all() {
 
 #[test]
 fn stores_are_cut_off_silent_and_killed_one_by_one() {
-    for fault in ["one-store", "silent-region", "store-crash"] {
+    for fault in ["one-store", "log-store", "silent-region", "store-crash"] {
         let logs = format!("--logs=/var/log/kubebrain-chaos/{fault}");
         chaos(
             &["--rounds=1".to_owned(), format!("--fault={fault}"), logs],
             None,
-            2 * EACH,
+            3 * EACH,
         );
     }
 }

@@ -188,7 +188,7 @@ impl Fault {
 
     /// The same, only to requests of so many bytes, or more.
     #[must_use]
-    pub fn from_bytes(mut self, min: usize) -> Self {
+    pub fn with_min_bytes(mut self, min: usize) -> Self {
         self.min_bytes = min;
         self
     }

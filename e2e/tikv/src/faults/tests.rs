@@ -51,7 +51,7 @@ fn fault_of_large_requests_spares_small_ones() {
         code: RefusalCode::ResourceExhausted,
         message: "too large".to_owned(),
     };
-    let faults = faults(Fault::new(Rpc::Prewrite, refused.clone()).from_bytes(1000));
+    let faults = faults(Fault::new(Rpc::Prewrite, refused.clone()).with_min_bytes(1000));
     let drawn = |len| faults.draw(Rpc::Prewrite, 1, |_| false, move || len);
     assert_eq!((drawn(999), drawn(1000)), (None, Some(refused)));
 }

@@ -264,7 +264,7 @@ async fn large_requests_alone_are_refused() {
     let large = "v".repeat(10_000);
     stand_in
         .faults()
-        .add(Fault::new(Rpc::Prewrite, refused).from_bytes(large.len()))
+        .add(Fault::new(Rpc::Prewrite, refused).with_min_bytes(large.len()))
         .unwrap();
     insert(&client, "small", "v").await.unwrap();
     let error = insert(&client, "large", &large).await.unwrap_err();
