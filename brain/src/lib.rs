@@ -37,6 +37,9 @@ pub mod telemetry;
 pub mod tls;
 pub mod version;
 
+#[cfg(test)]
+mod fuzzing;
+
 /// Wire messages of the etcd v3 API, generated from `proto/`.
 #[allow(
     missing_docs,

@@ -12,6 +12,7 @@ pub use self::faulty::{Fault, Faulty};
 pub use self::files::{FileLog, OpenError, Options, SyncObserver};
 pub use self::mem::MemLog;
 pub use self::tikv::TikvLog;
+pub use self::watched::{Unanswered, WatchedLog};
 
 mod faulty;
 mod files;
@@ -22,6 +23,7 @@ mod mem;
 pub mod reader;
 mod tikv;
 pub mod walk;
+mod watched;
 pub mod window;
 pub mod writer;
 

@@ -19,7 +19,7 @@ use crate::tasks::Tasks;
 use crate::telemetry;
 
 /// How long blocking work may go on after everything else has ended.
-const LAST_WORK: Duration = Duration::from_secs(5);
+const LAST_WORK: Duration = Duration::from_secs(1);
 
 /// Reads the command line, sets up logs, and runs the server to its end.
 #[must_use]

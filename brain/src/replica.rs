@@ -227,7 +227,10 @@ impl<R: Rows> Replica<R> {
 
     fn publish(&self, rows: Option<(R::Snapshot, Revision)>) {
         let old = self.state.view();
-        let (rows, rows_revision) = rows.unwrap_or_else(|| (old.rows.clone(), old.rows_revision));
+        let (rows, rows_revision, hot) = match rows {
+            Some((rows, revision)) => (rows, revision, Arc::default()),
+            None => (old.rows.clone(), old.rows_revision, old.hot.clone()),
+        };
         self.state.publish(View {
             revision: self.applier.revision,
             compacted: self.applier.compacted,
@@ -235,6 +238,7 @@ impl<R: Rows> Replica<R> {
             rows,
             rows_revision,
             counts: old.counts.clone(),
+            hot,
         });
     }
 }

@@ -8,7 +8,7 @@ use anyhow::Context;
 
 use crate::feed::Feed;
 use crate::leader::Leader;
-use crate::log::Log;
+use crate::log::{Log, Unanswered};
 use crate::metrics::Metrics;
 use crate::mvcc::history::LogHistory;
 use crate::replica::{OpenError, Replica, Tail};
@@ -76,6 +76,7 @@ pub async fn open<L: Log, R: Rows, Q: Space + Clone>(
         herald: None,
         lease: options.lease,
         metrics: metrics.clone(),
+        unanswered: Unanswered::default(),
     };
     Ok((store, leader))
 }

@@ -21,6 +21,8 @@ pub struct Config {
     pub discovery: Option<SrvDiscovery>,
     /// How the members agree on a leader.
     pub election: ElectionOptions,
+    /// Storage is asked before linearizable reads are answered.
+    pub strict_reads: bool,
     /// Where plain HTTP tells who leads.
     pub leader_http: Option<Url>,
     /// Where clients are served. With [`Config::listen_client_http_urls`], gRPC alone.

@@ -153,6 +153,7 @@ pub(super) const FLAGS: &[Flag] = &[
     text("lease-namespace", "", Storage, Works("namespace of the Lease [default: that of the pod or the kubeconfig]")),
     text("lease-name", "", Storage, Works("name of the Lease")),
     text("lease-kubeconfig", "", Storage, Works("path of the kubeconfig that leads to the API server of the Lease [default: the API server of the cluster that this is a pod of]")),
+    bool("strict-reads", "false", Storage, Works("ask storage, once for all linearizable reads that wait, whether another member leads by now; without it a leader trusts its lease, which assumes that clocks run: a virtual machine that was paused for longer than the lease can serve one stale read")),
     text("leader-http", "", Member, Works("host:port on which plain HTTP tells who leads, as the leader-elector sidecar does on 0.0.0.0:4040")),
     text("initial-advertise-peer-urls", "http://localhost:2380", Clustering, Works("comma-separated peer URLs told to others")),
     text("initial-cluster", "", Clustering, Works("comma-separated <name>=<peer URL> pairs of all members; for embedded storage only this member itself [default: <name>=<initial-advertise-peer-urls>]")),

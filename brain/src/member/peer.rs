@@ -124,6 +124,8 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
 
     async fn read_index(&self, _: Request<pb::ReadIndexRequest>) -> Result<Response<pb::ReadIndexResponse>, Status> {
         self.leading()?;
+        // With strict reads storage is asked, for all who wait in all members.
+        self.elsewhere.read_index().await?;
         let (committed, epoch) = (self.state.committed().0, self.state.epoch());
         Ok(Response::new(pb::ReadIndexResponse { committed, epoch }))
     }

@@ -49,6 +49,7 @@ impl<R: Rows> Replica<R> {
             rows: snapshot,
             rows_revision: fence.reached(),
             counts: Arc::default(),
+            hot: Arc::default(),
         };
         let state = State::new(view, leases, alarms);
         state.commit(fence.revision, marker, marker);
