@@ -24,10 +24,12 @@ pub mod leader;
 pub mod member;
 pub mod store;
 
+pub mod budget;
 pub mod data_dir;
 pub mod flags;
 pub mod http;
 pub mod listen;
+pub mod log_once;
 pub mod memory;
 pub mod metrics;
 pub mod process;

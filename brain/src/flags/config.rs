@@ -208,6 +208,8 @@ pub struct Limits {
     pub max_concurrent_streams: u32,
     /// Bytes the store may occupy.
     pub quota: Quota,
+    /// Bytes of memory that requests and answers under way may take.
+    pub max_inflight_bytes: usize,
 }
 
 impl Limits {

@@ -12,6 +12,7 @@ use super::hot_rows::HotRows;
 use super::op::{RangeOp, RangeResult, Span};
 use super::row::{Meta, decode_index, decode_object, size_of};
 use super::{Error, KeyValue, Revision};
+use crate::budget::Meter;
 use crate::recent::{Recent, Version};
 use crate::rows::{Order, RowsError, Scan, Snapshot, keys};
 
@@ -109,9 +110,18 @@ impl<S: Snapshot> View<S> {
     /// # Errors
     /// [`ViewError::Refused`] for revisions that cannot be read, else when the rows fail.
     pub async fn range(&self, op: &RangeOp) -> Result<RangeResult, ViewError> {
+        self.range_metered(op, &Meter::unlimited()).await
+    }
+
+    /// Answers a range, and has it charged as it is read.
+    ///
+    /// # Errors
+    /// As [`View::range`], and [`Error::TooManyRequests`] where there is no memory for it.
+    pub async fn range_metered(&self, op: &RangeOp, meter: &Meter) -> Result<RangeResult, ViewError> {
         let at = self.resolve(op.revision)?;
         if op.span.is_point() {
             let kvs: Vec<KeyValue> = self.get(&op.span.key, at).await?.into_iter().collect();
+            charge(meter, &kvs)?;
             let count = i64::try_from(kvs.len()).unwrap_or(i64::MAX);
             let kvs = if op.count_only { Vec::new() } else { kvs };
             return Ok(op.select(kvs, count));
@@ -135,6 +145,7 @@ impl<S: Snapshot> View<S> {
             let Some(page) = cursor.next(enough - kvs.len()).await? else {
                 break;
             };
+            charge(meter, &page)?;
             kvs.extend(page);
         }
         let read = i64::try_from(kvs.len()).unwrap_or(i64::MAX);
@@ -220,6 +231,14 @@ impl<S: Snapshot> View<S> {
             .map(|((key, meta), row)| expect_object(key, meta, row))
             .collect()
     }
+}
+
+/// What a pair takes beside its bytes, read and made ready for the wire.
+const PAIR_BYTES: usize = 256;
+
+fn charge(meter: &Meter, page: &[KeyValue]) -> Result<(), Error> {
+    let bytes = page.iter().map(|kv| kv.key.len() + kv.value.len() + PAIR_BYTES).sum();
+    meter.charge(bytes).map_err(|_| Error::TooManyRequests)
 }
 
 /// The smallest byte string behind `key`.
