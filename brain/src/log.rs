@@ -48,6 +48,20 @@ impl fmt::Display for Slot {
     }
 }
 
+/// What tells one log from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogId(pub [u8; 16]);
+
+/// What rows tell of the log that they come from. Records are synced before rows are made of them, so no crash makes the
+/// log shorter than this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// The log.
+    pub id: LogId,
+    /// The last taken slot that any row comes from.
+    pub last: Slot,
+}
+
 /// A sequence of slots, each written at most once.
 ///
 /// Laws, proved for every implementation by `log::laws`:
@@ -75,6 +89,16 @@ pub trait Log: Clone + Send + Sync + 'static {
 
     /// Destroys slots below the watermark, as many as the engine can cheaply; the rest stays for a later call.
     fn destroy_below_watermark(&self) -> impl Future<Output = Result<(), LogError>> + Send;
+
+    /// Gives space back that was taken for records to come.
+    fn shrink(&self) -> impl Future<Output = Result<(), LogError>> + Send {
+        async { Ok(()) }
+    }
+
+    /// The log's id, where it can be taken for another one: where it does not stand beside the rows in one store.
+    fn id(&self) -> Option<LogId> {
+        None
+    }
 
     /// The longest record that one slot takes, in bytes.
     fn max_record_len(&self) -> usize;

@@ -15,7 +15,7 @@ use crate::api::health::StoreHealth;
 use crate::api::kv::KvService;
 use crate::api::lease::LeaseService;
 use crate::api::lock::LockService;
-use crate::api::maintenance::{MaintenanceService, MoveLeader};
+use crate::api::maintenance::{Defragment, MaintenanceService, MoveLeader};
 use crate::api::status::Error;
 use crate::api::store::Store;
 use crate::api::watch::{Options as WatchServiceOptions, WatchService};
@@ -71,6 +71,8 @@ pub struct Member<H, R: Rows> {
     pub has_leader: tokio::sync::watch::Receiver<bool>,
     /// Bytes that the store occupies.
     pub size: Size,
+    /// Gives space back.
+    pub defragment: Defragment,
     /// Who there is.
     pub members: Members,
     /// Where to ask that another member leads.
@@ -91,6 +93,7 @@ pub fn services<H: History, R: Rows>(
         history,
         has_leader,
         size,
+        defragment,
         members,
         moves,
         leave,
@@ -117,6 +120,7 @@ pub fn services<H: History, R: Rows>(
     let maintenance = MaintenanceService {
         store: api.clone(),
         size: Arc::clone(&size),
+        defragment,
         quota,
         move_leader: move_leader(moves),
     };
@@ -207,6 +211,7 @@ pub fn peer_services<R: Rows>(
     let maintenance = MaintenanceService {
         store: here.clone(),
         size: Arc::new(|| 0),
+        defragment: Arc::new(|| Box::pin(async { Ok(()) })),
         quota: 0,
         move_leader: move_leader(mpsc::channel(1).0),
     };
@@ -271,7 +276,11 @@ fn observe<R: Rows>(store: Store<R>, hub: Hub, size: Size) -> impl Fn(&Metrics) 
         metrics.mvcc.pending_events.set(gauge(hub.pending_events()));
         let events = &metrics.mvcc.events;
         events.inc_by(hub.events().saturating_sub(events.get()));
-        metrics.mvcc.db_total_size.set(gauge(size()));
-        metrics.mvcc.db_in_use.set(gauge(size()));
+        let total = size();
+        metrics.mvcc.db_total_size.set(gauge(total));
+        metrics
+            .mvcc
+            .db_in_use
+            .set(gauge(store.state.sizes().in_use().min(total)));
     }
 }

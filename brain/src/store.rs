@@ -137,7 +137,7 @@ impl DiskSpace {
 /// When the file system cannot be asked.
 pub fn segment_bytes(path: &Path, quota: Option<u64>) -> anyhow::Result<u32> {
     let stat = rustix::fs::statvfs(path).with_context(|| format!("ask for the size of {}", path.display()))?;
-    let share = (stat.f_blocks * stat.f_frsize / 32).clamp(4 << 20, 64 << 20);
+    let share = (stat.f_blocks * stat.f_frsize / 32).clamp(4 << 20, 16 << 20);
     let share = quota.map_or(share, |quota| share.min(quota / 16).max(64 << 10));
     Ok(u32::try_from(share).unwrap_or(4 << 20))
 }

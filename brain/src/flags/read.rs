@@ -66,6 +66,7 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         auth: auth(&values)?,
         extensive_metrics: values.one_of("metrics", &[("basic", false), ("extensive", true)])?,
         unsafe_no_fsync: values.bool("unsafe-no-fsync"),
+        embedded_cache_bytes: Some(values.number("embedded-cache-bytes")?).filter(|bytes| *bytes > 0),
         storage,
         name,
     };

@@ -139,6 +139,7 @@ pub(super) const FLAGS: &[Flag] = &[
     text("feature-gates", "", Member, Works("comma-separated Gate=true|false pairs, with the gates of etcd 3.6; none has an effect here: InitialCorruptCheck, LeaseCheckpoint, LeaseCheckpointPersist and TxnModeWriteWithSharedBuffer are always on, CompactHashCheck, SetMemberLocalAddr and StopGRPCServiceOnDefrag always off")),
     text("config-file", "", Member, Refused("pass flags or ETCD_* environment variables instead")),
     text("storage", "embedded", Storage, Works("embedded: the data directory, for one member; tikv: a TiKV cluster, for many")),
+    text("embedded-cache-bytes", "0", Storage, Works("bytes of the data directory's blocks that are kept in memory; 0 means an eighth of the memory there is, between 64 MiB and 1 GiB")),
     text("tikv-pd-endpoints", "", Storage, Works("comma-separated addresses of TiKV's PD, host:port")),
     text("tikv-ca", "", Storage, Works("path of the CA that signed PD's and TiKV's certificates")),
     text("tikv-cert", "", Storage, Works("path of the certificate shown to PD and TiKV; read anew when it changes")),

@@ -135,7 +135,7 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
         state: running.state.clone(),
         sequencer: running.sequencer.clone(),
         elsewhere: elsewhere(role.clone(), later, &mut life),
-        limits: limits(config, &rows),
+        limits: Limits::new(config.limits.max_txn_ops, config.limits.max_request_bytes, &rows),
         cluster_id: ids.cluster,
         member_id: ids.member,
         metrics: metrics.clone(),
@@ -179,7 +179,20 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
         hub: running.hub,
         history: running.history,
         has_leader,
-        size: Arc::new(move || log.size() + rows.size()),
+        defragment: Arc::new({
+            let (log, rows) = (log.clone(), rows.clone());
+            move || {
+                let (log, rows) = (log.clone(), rows.clone());
+                Box::pin(async move {
+                    rows.compact().await?;
+                    Ok(log.shrink().await?)
+                })
+            }
+        }),
+        size: {
+            let state = running.state.clone();
+            Arc::new(move || state.total_size(&log, &rows))
+        },
         members,
         moves,
         leave: life.leave.clone(),
@@ -330,15 +343,6 @@ fn leader_name(own: String, standing: watch_channel::Receiver<Standing>) -> http
         Standing::Following { leader } => name_of(leader).to_owned(),
         Standing::NoLeader => String::new(),
     })
-}
-
-/// What requests may be.
-fn limits<R: Rows>(config: &Config, rows: &R) -> Limits {
-    Limits {
-        txn_ops: config.limits.max_txn_ops,
-        request_bytes: config.limits.max_request_bytes,
-        key_bytes: rows.max_key_len().saturating_sub(64) / 2,
-    }
 }
 
 /// Bounds of the write path. Records to another machine take longer: more of them are under way.

@@ -300,6 +300,7 @@ pub(super) fn is_damage(error: &anyhow::Error) -> bool {
         error.downcast_ref::<OpenError>(),
         Some(
             OpenError::Newer { .. }
+                | OpenError::Older { .. }
                 | OpenError::RowsBehind { .. }
                 | OpenError::Record { .. }
                 | OpenError::Rows(RowsError::Corrupt(_))

@@ -15,7 +15,7 @@ use super::circle::{Circle, Circular};
 use super::contact::Contact;
 use super::follow::{Follower, is_damage};
 use super::followers::Followers;
-use super::peers::{Peers, is_refusal, name_of};
+use super::peers::{Peers, is_of_another_cluster, is_refusal, name_of};
 use crate::api::elsewhere::{LaterLeader, Right, Role};
 use crate::api::status::Error;
 use crate::leader::{Claim, Ended, Leader, Told};
@@ -476,7 +476,8 @@ async fn follow<L: Log, R: Rows, Q: Space + Clone>(
 /// Why a leader cannot be followed, if that is for somebody to mend.
 fn refusal(error: &anyhow::Error) -> Option<&'static str> {
     let status = error.downcast_ref::<tonic::Status>();
-    if status.is_some_and(|status| status.message() == Error::ClusterIdMismatch.to_string()) {
+    let mismatch = |status: &tonic::Status| status.message() == Error::ClusterIdMismatch.to_string();
+    if status.is_some_and(mismatch) || is_of_another_cluster(error) {
         Some("the leader belongs to another cluster")
     } else if is_refusal(error) {
         Some("the leader refuses this member's certificate, or has a wrong one")

@@ -16,6 +16,7 @@ use crate::api::status::Error;
 use crate::feed::{Feed, News, Shown};
 use crate::member::Renewals;
 use crate::member::followers::Followers;
+use crate::mvcc::row::size_of;
 use crate::pb::etcdserverpb::Member;
 use crate::pb::peerpb as pb;
 use crate::rows::Rows;
@@ -186,6 +187,7 @@ pub fn superseded_of(batch: &mut pb::Batch) -> Vec<Option<crate::mvcc::KeyValue>
 fn from_wire(kv: crate::pb::mvccpb::KeyValue) -> crate::mvcc::KeyValue {
     crate::mvcc::KeyValue {
         key: kv.key,
+        size: size_of(&kv.value),
         value: kv.value,
         create_revision: kv.create_revision,
         mod_revision: kv.mod_revision,

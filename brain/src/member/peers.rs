@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint};
 
 use super::discovery::{Discovery, Place};
-use super::proof::Proof;
+use super::proof::{Proof, UNPROVED};
 use crate::api::cluster::Members;
 use crate::flags::url::Url;
 use crate::flags::{TlsOptions, TlsPolicy};
@@ -205,6 +205,13 @@ pub fn is_refusal(error: &anyhow::Error) -> bool {
     error
         .chain()
         .any(|cause| said(cause) || cause.to_string().contains("received fatal alert: "))
+}
+
+/// Whether the member that answered is of another cluster: it does not know the secret of this one.
+#[must_use]
+pub fn is_of_another_cluster(error: &anyhow::Error) -> bool {
+    // What a connector says arrives through layers that keep its text alone.
+    error.chain().any(|cause| cause.to_string().contains(UNPROVED))
 }
 
 /// Where DNS says that a member is.

@@ -33,6 +33,9 @@ const NONCE: usize = 32;
 /// What a connection of a member begins with: the name of the protocol and its version.
 const MAGIC: [u8; 8] = *b"kbpeer\0\x01";
 
+/// Why a proof is refused.
+pub(super) const UNPROVED: &str = "it does not know the secret of this cluster";
+
 /// What the accepting side says last.
 const WELCOME: u8 = 1;
 
@@ -146,7 +149,7 @@ impl Proof {
 
     fn verify(&self, side: Side, connection: &Connection, proof: &[u8]) -> io::Result<()> {
         let verified = hmac::verify(&self.key, &self.message(side, connection), proof);
-        verified.map_err(|_| refused("it does not know the secret of this cluster".to_owned()))
+        verified.map_err(|_| refused(UNPROVED.to_owned()))
     }
 
     /// What is signed; every part has a fixed length.

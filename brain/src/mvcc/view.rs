@@ -10,7 +10,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::counts::Counts;
 use super::hot_rows::HotRows;
 use super::op::{RangeOp, RangeResult, Span};
-use super::row::{Meta, decode_index, decode_object};
+use super::row::{Meta, decode_index, decode_object, size_of};
 use super::{Error, KeyValue, Revision};
 use crate::recent::{Recent, Version};
 use crate::rows::{Order, RowsError, Scan, Snapshot, keys};
@@ -231,9 +231,11 @@ pub(crate) fn successor(key: &Bytes) -> Bytes {
 }
 
 pub(crate) fn from_version(key: Bytes, revision: Revision, version: Version) -> Option<KeyValue> {
+    let value = version.value?;
     Some(KeyValue {
         key,
-        value: version.value?,
+        size: size_of(&value),
+        value,
         create_revision: version.create_revision,
         mod_revision: revision,
         version: version.version,
@@ -245,6 +247,7 @@ pub(crate) fn from_meta(key: Bytes, meta: Meta, value: Bytes) -> KeyValue {
     KeyValue {
         key,
         value,
+        size: meta.size,
         create_revision: meta.create_revision,
         mod_revision: meta.mod_revision,
         version: meta.version,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Change, Order, Page, Rows, RowsError, Scan, Snapshot, Step, check_keys};
+use super::{Change, Order, Page, Rows, RowsError, Scan, Snapshot, Step, check_lengths};
 
 /// Rows in memory. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -65,7 +65,7 @@ impl Rows for MemRows {
     }
 
     async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
-        check_keys(&changes, self.max_key_len())?;
+        check_lengths(&changes, self.max_key_len(), self.max_value_len())?;
         self.with(|state| {
             if state.fence != expected {
                 if state.fence.as_ref() == Some(&fence) {
@@ -105,8 +105,12 @@ impl Rows for MemRows {
         super::fjall::MAX_KEY_LEN
     }
 
-    fn size(&self) -> u64 {
-        self.with(|state| state.rows.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum())
+    fn max_value_len(&self) -> usize {
+        super::fjall::MAX_VALUE_LEN
+    }
+
+    fn size(&self) -> Option<u64> {
+        self.with(|state| Some(state.rows.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum()))
     }
 }
 

@@ -72,6 +72,7 @@ impl<L: Log, R: Rows> Engine<L, R> {
         let stop = CancellationToken::new();
         let mut tasks = Tasks::new(stop.clone());
         let metrics = Arc::new(Metrics::new(false));
+        let limits = Limits::new(128, 1_572_864, &rows);
         let (store, leader) = open((log, rows), &metrics).await?;
         let ending = stop.clone();
         let claim = Claim { lock: 0, seen: true };
@@ -95,11 +96,7 @@ impl<L: Log, R: Rows> Engine<L, R> {
             state: store.state.clone(),
             sequencer: store.sequencer.clone(),
             elsewhere: brain::api::elsewhere::Elsewhere::never(),
-            limits: Limits {
-                txn_ops: 128,
-                request_bytes: 1_572_864,
-                key_bytes: 30_000,
-            },
+            limits,
             cluster_id: 7,
             member_id: 1,
             metrics: metrics.clone(),

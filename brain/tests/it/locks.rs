@@ -132,6 +132,7 @@ impl Member {
             lease: timing.lease_duration,
         };
         let metrics = Arc::new(Metrics::new(false));
+        let limits = Limits::new(128, 1_572_864, &rows);
         let (running, mut leader) = store::open((log, rows), options, &metrics, Endless).await.unwrap();
         leader.herald = told.herald(id);
         let stop = CancellationToken::new();
@@ -170,11 +171,7 @@ impl Member {
             state: running.state,
             sequencer: running.sequencer,
             elsewhere: Elsewhere::new(role.clone()),
-            limits: Limits {
-                txn_ops: 128,
-                request_bytes: 1_572_864,
-                key_bytes: 30_000,
-            },
+            limits,
             cluster_id: 7,
             member_id: id,
             metrics,

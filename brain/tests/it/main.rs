@@ -15,6 +15,7 @@ mod health;
 mod hot_rows;
 mod kubebrain;
 mod leases;
+mod limits;
 mod locks;
 mod members;
 mod model;

@@ -49,6 +49,7 @@ impl Asked {
         let maintenance = MaintenanceService {
             store: store.clone(),
             size: Arc::new(|| 0),
+            defragment: Arc::new(|| Box::pin(async { Ok(()) })),
             quota: 0,
             move_leader: Arc::new(|_| Box::pin(async { Err(Error::NotLeader) })),
         };

@@ -12,7 +12,8 @@ use brain::rows::mem::MemRows;
 use brain::rows::{Change, Rows, RowsError, Step};
 use brain::watch::{History as _, PrevKv};
 use bytes::Bytes;
-use futures::{Stream, StreamExt as _};
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::Status;
@@ -118,9 +119,7 @@ async fn history_reads_superseded_versions_many_at_once() {
 }
 
 /// A stream of all keys, of which the first message was read.
-async fn streamed(
-    engine: &Engine<MemLog, MemRows>,
-) -> impl Stream<Item = Result<pb::RangeStreamResponse, Status>> + Unpin {
+async fn streamed(engine: &Engine<MemLog, MemRows>) -> BoxStream<'static, Result<pb::RangeStreamResponse, Status>> {
     let all = pb::RangeRequest {
         key: "\0".into(),
         range_end: "\0".into(),
@@ -136,7 +135,7 @@ async fn streamed(
         stream.next().await.unwrap().unwrap().range_response.unwrap().kvs.len(),
         10
     );
-    stream
+    stream.boxed()
 }
 
 #[tokio::test]
@@ -236,7 +235,11 @@ impl Rows for Crowded {
         self.0.max_key_len()
     }
 
-    fn size(&self) -> u64 {
+    fn max_value_len(&self) -> usize {
+        self.0.max_value_len()
+    }
+
+    fn size(&self) -> Option<u64> {
         self.0.size()
     }
 }

@@ -119,7 +119,8 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::mvcc::Event;
+    use crate::mvcc::row::size_of;
+    use crate::mvcc::{Event, KeyValue};
     use crate::watch::laws::{self, Subject};
 
     struct Store {
@@ -149,6 +150,7 @@ mod tests {
             let prev = self.keys.remove(key);
             let kv = KeyValue {
                 key: Bytes::from_static(key.as_bytes()),
+                size: size_of(&value),
                 value,
                 create_revision: prev.as_ref().map_or(revision, |prev| prev.create_revision),
                 mod_revision: revision,

@@ -15,6 +15,9 @@ const LEASES: i64 = 500;
 /// Keep-alives of each lease.
 const TIMES: i64 = 8;
 
+/// A machine with little time to spare does not change the leader.
+const PATIENT: &[&str] = &["--election-lease-duration=60s", "--election-renew-deadline=45s"];
+
 /// Streams of keep-alives that a member was asked for, by clients and by other members.
 async fn keep_alive_streams(member: &Member) -> u64 {
     let (_, metrics) = member.get("/metrics").await;
@@ -29,8 +32,8 @@ async fn keep_alive_streams(member: &Member) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_forwards_keep_alives_in_bulk() {
     let site = Site::new(2).await;
-    let leader = site.start(0, 2, &[]).await;
-    let follower = site.start(1, 2, &[]).await;
+    let leader = site.start(0, 2, PATIENT).await;
+    let follower = site.start(1, 2, PATIENT).await;
     let channel = Endpoint::new(site.client_url(1)).unwrap().connect().await.unwrap();
     let mut grants = JoinSet::new();
     for id in 1..=LEASES {
