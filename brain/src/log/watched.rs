@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::{AppendError, Log, LogError, Slot};
+use super::{AppendError, Log, LogError, LogId, Slot};
 
 /// Bytes of appends that may take a second more: large records are no sign of a silent storage.
 const BYTES_PER_SECOND: usize = 4 << 20;
@@ -109,6 +109,14 @@ impl<L: Log> Log for WatchedLog<L> {
 
     async fn destroy_below_watermark(&self) -> Result<(), LogError> {
         self.log.destroy_below_watermark().await
+    }
+
+    async fn shrink(&self) -> Result<(), LogError> {
+        self.log.shrink().await
+    }
+
+    fn id(&self) -> Option<LogId> {
+        self.log.id()
     }
 
     fn max_record_len(&self) -> usize {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brain::api::cluster::Members;
-use brain::api::elsewhere::{Elsewhere, Role, StorageCheck};
+use brain::api::elsewhere::{Elsewhere, LaterLeader, Role, StorageCheck};
 use brain::api::health::StoreHealth;
 use brain::api::request::Limits;
 use brain::api::store::Store;
@@ -128,26 +128,13 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
         waiting.because("there is no leader yet".to_owned());
     }
     let mut role = engine.roles.subscribe();
-    let mut elsewhere = Elsewhere::new(role.clone());
-    if config.strict_reads && !lone {
-        let later = leadership::later_leader(log.clone(), running.state.clone(), leader.unanswered.clone());
-        let (check, asking) = StorageCheck::new(later);
-        elsewhere = elsewhere.strict(check);
-        let stop = life.stop.clone();
-        life.tasks.spawn("strict reads", async move {
-            // Requests may ask as long as there are any.
-            tokio::select! {
-                () = asking => stop.cancelled().await,
-                () = stop.cancelled() => {}
-            }
-            Ok(())
-        });
-    }
+    let later = leadership::later_leader(log.clone(), running.state.clone(), leader.unanswered.clone());
+    let later = Some(later).filter(|_| config.strict_reads && !lone);
     let (moves, moved) = mpsc::channel(1);
     let api = Store {
         state: running.state.clone(),
         sequencer: running.sequencer.clone(),
-        elsewhere,
+        elsewhere: elsewhere(role.clone(), later, &mut life),
         limits: Limits::new(config.limits.max_txn_ops, config.limits.max_request_bytes, &rows),
         cluster_id: ids.cluster,
         member_id: ids.member,
@@ -224,6 +211,22 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
     };
     process::ready(&urls);
     life.tasks.join().await
+}
+
+/// Who answers; `later` is what strict reads ask.
+fn elsewhere(role: watch_channel::Receiver<Role>, later: Option<LaterLeader>, life: &mut Life) -> Elsewhere {
+    let elsewhere = Elsewhere::new(role);
+    let Some(later) = later else { return elsewhere };
+    let (check, asking) = StorageCheck::new(later);
+    let stop = life.stop.clone();
+    life.tasks.spawn("strict reads", async move {
+        tokio::select! {
+            () = asking => stop.cancelled().await,
+            () = stop.cancelled() => {}
+        }
+        Ok(())
+    });
+    elsewhere.strict(check)
 }
 
 /// What a member looks at to know whether it may lead, and whether there is a leader.

@@ -212,10 +212,7 @@ impl Office {
         stop: &CancellationToken,
     ) -> anyhow::Result<(Leader<L, R, Q>, Ended)> {
         let (lost, drain) = (CancellationToken::new(), CancellationToken::new());
-        let right = match self.cluster {
-            Some(_) => Right::none(),
-            None => Right::for_ever(),
-        };
+        let right = self.new_right();
         let (log, state) = (leader.engine.0.clone(), leader.replica.state().clone());
         let (unanswered, lease) = (leader.unanswered.clone(), leader.lease);
         let began = Instant::now();
@@ -232,12 +229,7 @@ impl Office {
         let mut standing = self.election.watch();
         let mut moving: Option<Move> = None;
         // A leader that saw nobody end before it may name no other within its first lease: whoever asks waits.
-        let haunted = if term.predecessor.ended() {
-            Duration::ZERO
-        } else {
-            leader.lease
-        };
-        let movable = tokio::time::sleep(haunted);
+        let movable = tokio::time::sleep(leader.lease * u32::from(!term.predecessor.ended()));
         tokio::pin!(movable);
         let mut may_move = false;
         let mut awaited: Option<(Move, Instant)> = None;
@@ -307,11 +299,7 @@ impl Office {
             }
         };
         if how == Ended::Stopped && self.cluster.is_some() {
-            let target = moving.as_ref().map(|asked| asked.target);
-            let outcome = self.hand_over(target).await;
-            if let Some(asked) = moving.take() {
-                let _gone = asked.reply.send(outcome);
-            }
+            self.hand_over_to(moving.take()).await;
         }
         if how == Ended::Lost && overtaken {
             how = Ended::Deposed;
@@ -325,6 +313,14 @@ impl Office {
         }
         self.roles.send_replace(Role::Nobody);
         Ok((leader, how))
+    }
+
+    /// The right of a term that begins.
+    fn new_right(&self) -> Right {
+        match self.cluster {
+            Some(_) => Right::none(),
+            None => Right::for_ever(),
+        }
     }
 
     /// Whether another member could lead.
@@ -345,6 +341,14 @@ impl Office {
                 "the lock was not released: it runs out by itself"
             ),
             Err(_) => debug!(limit = ?HAND_OVER, "the lock does not answer: it runs out by itself"),
+        }
+    }
+
+    /// Names another leader, whom somebody asked for or any, and tells who asked.
+    async fn hand_over_to(&self, moving: Option<Move>) {
+        let outcome = self.hand_over(moving.as_ref().map(|asked| asked.target)).await;
+        if let Some(asked) = moving {
+            let _gone = asked.reply.send(outcome);
         }
     }
 

@@ -12,8 +12,8 @@ use super::super::status::Error;
 /// Reads that may wait; further ones wait to be queued.
 const WAITING: usize = 10_000;
 
-/// How long storage may take for one question.
-const ANSWER: Duration = Duration::from_secs(5);
+/// How long storage may take for one question: less than a follower waits for its leader's answer.
+const ANSWER: Duration = Duration::from_millis(1_500);
 
 /// Asks storage whether a later leader has begun.
 pub type LaterLeader = Box<dyn Fn() -> BoxFuture<'static, anyhow::Result<bool>> + Send + Sync>;
