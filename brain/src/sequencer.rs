@@ -28,7 +28,7 @@ use crate::mvcc::overlay::{Delta, Head};
 use crate::mvcc::record::{Change, Record};
 use crate::replica::{Flushed, Frozen, Replica};
 use crate::rows::{Rows, RowsError};
-use crate::state::{NOSPACE, State};
+use crate::state::{CORRUPT, NOSPACE, State};
 use batch::{Batch, Builder};
 use command::{Command, Outcome};
 
@@ -91,6 +91,8 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
     unchecked: usize,
     /// The NOSPACE alarm is on its way: it counts already.
     is_raising: bool,
+    /// The CORRUPT alarm is on its way.
+    is_raising_corrupt: bool,
 }
 
 /// The channels of a sequencer.
@@ -142,6 +144,7 @@ where
             head,
             unchecked: 0,
             is_raising: false,
+            is_raising_corrupt: false,
         }
     }
 
@@ -216,7 +219,10 @@ where
     }
 
     fn may_remember(&self) -> bool {
-        self.replica.sealed().next().is_none() || self.replica.recent_bytes() < self.options.recent_bytes
+        // While rows refuse what is sealed, no key is written: what there is to do takes no room.
+        self.replica.sealed().next().is_none()
+            || self.replica.recent_bytes() < self.options.recent_bytes
+            || self.state.is_flush_refused()
     }
 
     /// Evaluates what is queued and sends it on its way.
@@ -238,6 +244,7 @@ where
         let full = self.unchecked >= CHECK_SPACE_EVERY && self.check_space();
         let is_raised = self.state.has_alarm(NOSPACE);
         self.is_raising &= !is_raised;
+        self.is_raising_corrupt &= !self.state.has_alarm(CORRUPT);
         let no_space = full || self.is_raising || is_raised;
         let mut builder = Builder::new(&self.state, self.deltas.iter().cloned().collect(), self.head, no_space);
         if let Err(error) = builder.evaluate(&mut commands).await {
@@ -273,6 +280,7 @@ where
                 );
                 self.state.leases().retry();
                 self.is_raising = false;
+                self.is_raising_corrupt = false;
                 Ok(())
             }
             error => Err(error.into()),

@@ -13,6 +13,7 @@ use futures::future::BoxFuture;
 use super::op::{Compare, DeleteOp, Op, OpResult, PutOp, RangeOp, RangeResult, Span, TxnOp, TxnResult};
 use super::overlay::{Head, Overlay};
 use super::record::KeyChange;
+use super::row::size_of;
 use super::view::{View, ViewError};
 use super::{Error, KeyValue, LeaseId, Revision};
 use crate::lease::Leases;
@@ -209,11 +210,13 @@ impl<S: Snapshot> Evaluator<'_, S> {
         let prev = self.current(&put.key).await?;
         let revision = self.head.revision + 1;
         let kept = prev.as_ref();
+        let value = kept
+            .filter(|_| put.ignore_value)
+            .map_or_else(|| put.value.clone(), |kv| kv.value.clone());
         let kv = KeyValue {
             key: put.key.clone(),
-            value: kept
-                .filter(|_| put.ignore_value)
-                .map_or_else(|| put.value.clone(), |kv| kv.value.clone()),
+            size: size_of(&value),
+            value,
             create_revision: kept.map_or(revision, |kv| kv.create_revision),
             mod_revision: revision,
             version: kept.map_or(1, |kv| kv.version + 1),
@@ -227,6 +230,7 @@ impl<S: Snapshot> Evaluator<'_, S> {
             lease: kv.lease.0,
             prev_mod: kept.map_or(0, |kv| kv.mod_revision),
             prev_lease: kept.map_or(0, |kv| kv.lease.0),
+            prev_size: kept.map_or(0, |kv| kv.size),
         };
         self.overlay.set(kv.key.clone(), Some(kv), change.prev_lease());
         let answer = OpResult::Put(prev.clone().filter(|_| put.prev_kv));
@@ -250,6 +254,7 @@ impl<S: Snapshot> Evaluator<'_, S> {
             key: kv.key.clone(),
             prev_mod: kv.mod_revision,
             prev_lease: kv.lease.0,
+            prev_size: kv.size,
             ..KeyChange::default()
         };
         self.overlay.set(kv.key.clone(), None, kv.lease);

@@ -66,7 +66,7 @@ impl<'a, R: Rows> Builder<'a, R> {
             superseded: Vec::new(),
             replies: Vec::new(),
             no_space,
-            corrupt: state.has_alarm(CORRUPT),
+            corrupt: state.has_alarm(CORRUPT) || state.is_flush_refused(),
         }
     }
 
