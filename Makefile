@@ -11,7 +11,7 @@ CLUSTER := $(PROGRAMS)/cluster
 export KUBEBRAIN_DYNAMIC := $(CARGO_TARGET_DIR)/debug/kubebrain
 
 .DEFAULT_GOAL := help
-.PHONY: help build all-targets dynamic check fmt clippy docs test test-long e2e fuzz chaos manifests demo demo-down bench bench-tikv tools
+.PHONY: help build all-targets dynamic check fmt clippy docs deny test test-long e2e fuzz chaos manifests demo demo-down bench bench-tikv tools
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '%-12s %s\n' "$$name" "$$what"; done
@@ -19,7 +19,7 @@ help: ## List the targets
 build: ## Build all programs
 	cargo build $(CARGO_FLAGS) --workspace
 
-check: fmt clippy docs ## Formatting, lints, documentation
+check: fmt clippy docs deny ## Formatting, lints, documentation, licences and sources of crates
 
 fmt:
 	cargo fmt --all --check
@@ -29,6 +29,10 @@ clippy:
 
 docs:
 	RUSTDOCFLAGS='-D warnings' cargo doc $(CARGO_FLAGS) --workspace --no-deps
+
+# With a copy of RustSec's advisory database, if ADVISORY_DB names one.
+deny:
+	cargo run $(CARGO_FLAGS) --package supply-chain -- check
 
 # Programs and tests in one go: the tests' own dependencies change features of shared ones, which are then built once.
 all-targets:

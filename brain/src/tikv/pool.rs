@@ -60,8 +60,7 @@ pub(super) struct Picked<'a> {
 }
 
 impl Pool {
-    /// Connects all clients, by those addresses of PD that answer. A client visits all that it is given, one after the other,
-    /// and waits for each as long as the kernel does.
+    /// Connects all clients, by those addresses of PD that answer.
     pub(super) async fn connect(options: &Options, endpoints: &[String]) -> anyhow::Result<Pool> {
         let pool = Pool {
             members: (0..options.connections).map(|_| Member::default()).collect(),
