@@ -28,6 +28,7 @@ pub mod data_dir;
 pub mod flags;
 pub mod http;
 pub mod listen;
+pub mod memory;
 pub mod metrics;
 pub mod process;
 pub mod said;
@@ -36,6 +37,9 @@ pub mod tasks;
 pub mod telemetry;
 pub mod tls;
 pub mod version;
+
+#[cfg(test)]
+mod fuzzing;
 
 /// Wire messages of the etcd v3 API, generated from `proto/`.
 #[allow(

@@ -5,6 +5,7 @@ pub mod auto_compact;
 pub mod counts;
 pub mod evaluate;
 pub mod history;
+pub mod hot_rows;
 pub mod materialize;
 pub mod op;
 pub mod overlay;

@@ -23,6 +23,7 @@ use crate::rows::Rows;
 use crate::state::{State, since_boot};
 
 pub use lead::{Leadership, OpenError};
+pub use load::origin;
 pub use newer::{Newer, NewerRows};
 pub use tail::Tail;
 
@@ -39,6 +40,8 @@ pub struct Frozen {
     pub generation: Arc<Generation>,
     /// The slot behind its last record.
     pub marker: Slot,
+    /// The slot of its last record.
+    pub last: Slot,
     /// The revision behind its last record.
     pub revision: Revision,
     /// The compacted revision behind its last record.
@@ -71,6 +74,8 @@ pub struct Replica<R: Rows> {
     /// All slots before it are in the rows of the view.
     marker: Slot,
     next: Slot,
+    /// The last taken slot before it, as far as that is known.
+    last: Slot,
     reigns: reigns::Reigns,
 }
 
@@ -151,6 +156,7 @@ impl<R: Rows> Replica<R> {
             }
         }
         self.next = next;
+        self.last = Slot(next.0.saturating_sub(1));
         self.state.commit(base, first, next);
         self.state.set_written(&self.applier.sizes);
         self.publish(None);
@@ -177,6 +183,7 @@ impl<R: Rows> Replica<R> {
         let frozen = Arc::new(Frozen {
             generation,
             marker: self.next,
+            last: self.last,
             revision: self.applier.revision,
             compacted: self.applier.compacted,
             lease_rows: std::mem::take(&mut self.applier.lease_rows).into_iter().collect(),
@@ -233,7 +240,10 @@ impl<R: Rows> Replica<R> {
 
     fn publish(&self, rows: Option<(R::Snapshot, Revision)>) {
         let old = self.state.view();
-        let (rows, rows_revision) = rows.unwrap_or_else(|| (old.rows.clone(), old.rows_revision));
+        let (rows, rows_revision, hot) = match rows {
+            Some((rows, revision)) => (rows, revision, Arc::default()),
+            None => (old.rows.clone(), old.rows_revision, old.hot.clone()),
+        };
         self.state.publish(View {
             revision: self.applier.revision,
             compacted: self.applier.compacted,
@@ -241,6 +251,7 @@ impl<R: Rows> Replica<R> {
             rows,
             rows_revision,
             counts: old.counts.clone(),
+            hot,
         });
     }
 }

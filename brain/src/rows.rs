@@ -64,6 +64,12 @@ pub trait Rows: Clone + Send + Sync + 'static {
     /// Answers when everything applied so far is durable.
     fn sync(&self) -> impl Future<Output = Result<(), RowsError>> + Send;
 
+    /// Gives space back that is occupied by what was overwritten or deleted, where the engine can do more of that than it does by
+    /// itself. Writes may wait meanwhile.
+    fn compact(&self) -> impl Future<Output = Result<(), RowsError>> + Send {
+        async { Ok(()) }
+    }
+
     /// How old a snapshot should get before it is replaced; `None` where it serves for ever.
     fn renew_after(&self) -> Option<Duration>;
 

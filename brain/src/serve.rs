@@ -23,10 +23,12 @@ use crate::listen::Listener;
 use crate::metrics::Metrics;
 use crate::said::Said;
 use crate::tasks::Tasks;
-use crate::tls::{ClientAuth, RELOAD_INTERVAL, ServerTls};
+use crate::tls::{RELOAD_INTERVAL, ServerTls};
+pub use admission::{Admission, Admitted, Io, PeerId};
 use connection::{Builder, Port, Room};
 use route::{Answers, Edge};
 
+mod admission;
 mod connection;
 mod route;
 mod rpc;
@@ -54,15 +56,16 @@ enum Purpose {
     Peers,
     /// HTTP alone.
     Http,
-    /// HTTP alone, for probes and scrapers: no client certificates, no browsers.
+    /// HTTP alone, for probes and scrapers: no browsers.
     Metrics,
 }
 
 /// Listeners that are bound and not served yet.
-#[derive(Debug)]
 pub struct Server {
     listeners: Vec<(Listener, Purpose)>,
     tls: Option<Arc<ServerTls>>,
+    /// Whom connections have to convince before anything else.
+    admission: Option<Arc<dyn Admission>>,
     config: Config,
 }
 
@@ -80,6 +83,14 @@ pub struct Services {
     pub metrics: Arc<Metrics>,
     /// Whether there is a leader, for clients that want to be told; `None` where nobody is.
     pub has_leader: Option<tokio::sync::watch::Receiver<bool>>,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("listeners", &self.listeners)
+            .finish_non_exhaustive()
+    }
 }
 
 impl std::fmt::Debug for Services {
@@ -150,8 +161,18 @@ impl Server {
         Ok(Server {
             listeners,
             tls,
+            admission: None,
             config: config.clone(),
         })
+    }
+
+    /// Serves only those whom this lets in.
+    #[must_use]
+    pub fn admitting(self, admission: Arc<dyn Admission>) -> Server {
+        Server {
+            admission: Some(admission),
+            ..self
+        }
     }
 
     /// Loads certificates and binds every URL for peers.
@@ -249,14 +270,10 @@ impl Server {
             edge.http &= matches!(purpose, Purpose::Both | Purpose::Http | Purpose::Metrics);
             edge.gate.take_if(|_| purpose == Purpose::Metrics);
             let is_probes = purpose == Purpose::Metrics;
-            let auth = if is_probes {
-                ClientAuth::Never
-            } else {
-                ClientAuth::AsConfigured
-            };
             let tls = self.tls.as_ref().filter(|_| listener.url().scheme().is_tls());
             let port = Port {
-                tls: tls.map(|tls| (Arc::clone(tls), auth)),
+                tls: tls.cloned(),
+                admission: self.admission.clone(),
                 edge,
                 builder: builder.clone(),
                 room: if is_probes { probes.clone() } else { clients.clone() },

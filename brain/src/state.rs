@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::watch;
 
 use crate::lease::Leases;
@@ -48,6 +48,8 @@ pub struct State<R: Rows> {
     deletion: watch::Sender<Deletion>,
     /// Something stored is damaged: reads and writes are refused.
     corrupt: AtomicBool,
+    /// Why this member cannot lead now, though it holds or held the lock.
+    cannot_lead: ArcSwapOption<String>,
     epoch: Arc<AtomicU64>,
     /// How much is stored.
     sizes: Mutex<Sizes>,
@@ -68,6 +70,7 @@ impl<R: Rows> State<R> {
             heard: AtomicU64::new(Slot::FIRST.0),
             deletion: watch::Sender::default(),
             corrupt: AtomicBool::new(false),
+            cannot_lead: ArcSwapOption::empty(),
             epoch: Arc::default(),
             sizes: Mutex::default(),
             flush_refused: AtomicBool::new(false),
@@ -132,6 +135,11 @@ impl<R: Rows> State<R> {
     /// Somebody says that all slots before `next` are committed.
     pub fn hear_of(&self, next: Slot) {
         self.heard.fetch_max(next.0, Ordering::AcqRel);
+    }
+
+    /// The highest slot that [`State::hear_of`] was given.
+    pub fn heard(&self) -> Slot {
+        Slot(self.heard.load(Ordering::Acquire))
     }
 
     /// How many slots are committed, as far as was heard, that the view does not show.
@@ -236,6 +244,16 @@ impl<R: Rows> State<R> {
     pub fn total_size<L: Log>(&self, log: &L, rows: &R) -> u64 {
         rows.size()
             .map_or_else(|| self.sizes().total(), |rows| rows + log.size())
+    }
+
+    /// Why this member cannot lead now: its storage did not answer in time. `None` if nothing is known against it.
+    pub fn cannot_lead(&self) -> Option<Arc<String>> {
+        self.cannot_lead.load_full()
+    }
+
+    /// Records why this member cannot lead, or that it can again.
+    pub fn set_cannot_lead(&self, reason: Option<String>) {
+        self.cannot_lead.store(reason.map(Arc::new));
     }
 
     /// The epoch of the leader, which takes the place of etcd's raft term.

@@ -21,12 +21,17 @@ use crate::state::{CORRUPT, NOSPACE};
 /// Hands the lead over to the member of an id, and waits until it has it.
 pub type MoveLeader = Arc<dyn Fn(u64) -> BoxFuture<'static, Result<(), Error>> + Send + Sync>;
 
+/// Gives back space that log and rows do not need.
+pub type Defragment = Arc<dyn Fn() -> BoxFuture<'static, anyhow::Result<()>> + Send + Sync>;
+
 /// The service over a store.
 pub struct MaintenanceService<R: Rows> {
     /// The store.
     pub store: Store<R>,
     /// Bytes that the store occupies on its medium.
     pub size: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// Gives space back.
+    pub defragment: Defragment,
     /// `--quota-backend-bytes`; 0 is none.
     pub quota: u64,
     /// Hands the lead over to the member of an id.
@@ -72,8 +77,13 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
         }))
     }
 
-    /// Space is given back as compaction goes on: there is nothing to do.
     async fn defragment(&self, _: Request<pb::DefragmentRequest>) -> Result<Response<pb::DefragmentResponse>, Status> {
+        let before = (self.size)();
+        (self.defragment)().await.map_err(|error| {
+            tracing::warn!(error = format!("{error:#}"), "defragmentation failed");
+            Status::unavailable(format!("etcdserver: defragmentation failed: {error:#}"))
+        })?;
+        tracing::info!(before, after = (self.size)(), "finished defragmentation");
         Ok(Response::new(pb::DefragmentResponse { header: None }))
     }
 

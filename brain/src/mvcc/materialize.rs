@@ -227,6 +227,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         let mut step = self.step();
         // An older leader's flush may have come further, in part.
         self.fence.reaching = self.fence.reached().max(frozen.revision);
+        self.fence.log_last = self.fence.log_last.max(frozen.last.0);
         // The generation's iterator must not be held over an await: it is asked again behind the last version.
         let mut last = None;
         let deleted = self.fence.deleted_up_to;
@@ -471,6 +472,7 @@ mod tests {
         let shorter = Frozen {
             generation: Recent::new().active().clone(),
             marker: Slot(fence.marker + 1),
+            last: Slot(fence.marker),
             revision: 4,
             compacted: fence.compacted,
             lease_rows: Vec::new(),

@@ -5,6 +5,7 @@ use prost::Message;
 
 use super::sizes::Sizes;
 use super::{LeaseId, Revision};
+use crate::log::{LogId, Origin, Slot};
 use crate::rows::RowsError;
 use crate::rows::keys::KeyError;
 
@@ -168,6 +169,12 @@ pub struct Fence {
     /// While it waits: how long older ones may have been answering reads when it began, in milliseconds.
     #[prost(uint32, tag = "13")]
     pub haunted: u32,
+    /// Id of the log that the rows come from; empty where log and rows are in one store.
+    #[prost(bytes = "vec", tag = "20")]
+    pub log_id: Vec<u8>,
+    /// The last taken slot that any row comes from, those of a flush under way included; 0 if there is none.
+    #[prost(uint64, tag = "21")]
+    pub log_last: u64,
     /// How much is stored before the marker.
     #[prost(message, required, tag = "30")]
     pub sizes: Sizes,
@@ -200,8 +207,20 @@ impl Fence {
             lock: 0,
             lease: 0,
             haunted: 0,
+            log_id: Vec::new(),
+            log_last: 0,
             sizes: Sizes::default(),
         }
+    }
+
+    /// The log that the rows come from, where they name one.
+    #[must_use]
+    pub fn origin(&self) -> Option<Origin> {
+        let id = <[u8; 16]>::try_from(self.log_id.as_slice()).ok()?;
+        Some(Origin {
+            id: LogId(id),
+            last: Slot(self.log_last),
+        })
     }
 }
 

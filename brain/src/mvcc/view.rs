@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::counts::Counts;
+use super::hot_rows::HotRows;
 use super::op::{RangeOp, RangeResult, Span};
 use super::row::{Meta, decode_index, decode_object, size_of};
 use super::{Error, KeyValue, Revision};
@@ -36,6 +37,8 @@ pub struct View<S> {
     pub rows_revision: Revision,
     /// Lists that are read page by page.
     pub counts: Arc<Counts>,
+    /// Keys that were read from `rows`.
+    pub hot: Arc<HotRows>,
 }
 
 /// Why a view cannot answer.
@@ -72,10 +75,15 @@ impl<S: Snapshot> View<S> {
             return Ok(from_version(key.clone(), revision, version));
         }
         if at >= self.rows_revision {
-            let Some(index) = self.rows.get(&keys::index_key(key)).await? else {
-                return Ok(None);
+            if let Some(found) = self.hot.get(key) {
+                return Ok(found);
+            }
+            let found = match self.rows.get(&keys::index_key(key)).await? {
+                Some(index) => Some(self.object(key, decode_index(key, &index)?).await?),
+                None => None,
             };
-            return self.object(key, decode_index(key, &index)?).await.map(Some);
+            self.hot.keep(key, found.as_ref());
+            return Ok(found);
         }
         self.get_old(key, at).await
     }

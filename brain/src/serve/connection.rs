@@ -19,11 +19,12 @@ use tonic::transport::server::Connected;
 use tracing::{debug, error, warn};
 
 use super::PATIENCE;
+use super::admission::{Admission, Io, PeerId};
 use super::route::{Caller, Edge, PerConnection};
 use crate::listen::{Accepted, Listener};
 use crate::metrics::NetworkMetrics;
 use crate::said::Said;
-use crate::tls::{ClientAuth, ServerTls, refusal};
+use crate::tls::{ServerTls, refusal};
 
 pub(super) type Builder = hyper_util::server::conn::auto::Builder<TokioExecutor>;
 
@@ -52,7 +53,9 @@ type Describe<T> = fn(<T as Connected>::ConnectInfo) -> Caller;
 /// All that a connection needs of its port.
 #[derive(Clone)]
 pub(super) struct Port {
-    pub(super) tls: Option<(Arc<ServerTls>, ClientAuth)>,
+    pub(super) tls: Option<Arc<ServerTls>>,
+    /// Whom connections have to convince before anything else.
+    pub(super) admission: Option<Arc<dyn Admission>>,
     pub(super) edge: Edge,
     pub(super) builder: Builder,
     pub(super) room: Room,
@@ -120,9 +123,11 @@ impl Port {
             }
             Accepted::Unix(stream) => self.shake(stream, None, (Caller::Unix, Caller::UnixTls), &stop).await,
         };
-        if let Some((io, caller)) = shaken {
-            self.serve(io, caller, stop.clone()).await;
-        }
+        let Some((mut io, caller)) = shaken else { return };
+        let Ok(peer) = self.admit(&mut io, &caller, &stop).await else {
+            return;
+        };
+        self.serve(io, (caller, peer), stop.clone()).await;
     }
 
     /// The stream to serve and who is at its other end; none when it is not to be.
@@ -136,13 +141,13 @@ impl Port {
     where
         T: Connected + Io,
     {
-        let Some((tls, auth)) = &self.tls else {
+        let Some(tls) = &self.tls else {
             let caller = plain(stream.connect_info());
             return Some((Box::new(stream), caller));
         };
         let handshake = async {
             let _turn = self.room.handshakes.acquire().await;
-            let acceptor = TlsAcceptor::from(tls.config(*auth));
+            let acceptor = TlsAcceptor::from(tls.config());
             tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await
         };
         let outcome = tokio::select! {
@@ -167,6 +172,35 @@ impl Port {
         }
     }
 
+    /// Whose connection it is, where members have to prove that.
+    async fn admit(
+        &self,
+        io: &mut Box<dyn Io>,
+        caller: &Caller,
+        stop: &CancellationToken,
+    ) -> io::Result<Option<PeerId>> {
+        let Some(admission) = &self.admission else {
+            return Ok(None);
+        };
+        let admitted = tokio::select! {
+            () = stop.cancelled() => return Err(io::ErrorKind::Interrupted.into()),
+            admitted = tokio::time::timeout(PATIENCE, admission.admit(io)) => admitted,
+        };
+        let why = match admitted {
+            Ok(Ok(peer)) => return Ok(Some(peer)),
+            Ok(Err(error)) => error,
+            Err(_) => io::Error::new(io::ErrorKind::TimedOut, "it says too little for too long"),
+        };
+        self.network.handshakes_failed.inc();
+        let from = caller
+            .address()
+            .map_or_else(|| "this machine".to_owned(), |ip| ip.to_string());
+        if self.refused.as_ref().is_some_and(|refused| refused.is_new(&from)) {
+            warn!(from, %why, "whoever has not proved to be a member of this cluster is refused");
+        }
+        Err(why)
+    }
+
     fn tell(&self, error: &io::Error, from: Option<IpAddr>) {
         let from = from.map_or_else(|| "this machine".to_owned(), |ip| ip.to_string());
         match (&self.refused, refusal(error)) {
@@ -181,7 +215,7 @@ impl Port {
         }
     }
 
-    async fn serve(&self, io: Box<dyn Io>, caller: Caller, stop: CancellationToken) {
+    async fn serve(&self, io: Box<dyn Io>, (caller, peer): (Caller, Option<PeerId>), stop: CancellationToken) {
         let signs = Arc::new(Signs::default());
         let io = TokioIo::new(Counted {
             io,
@@ -191,6 +225,7 @@ impl Port {
         let service = PerConnection {
             edge: self.edge.clone(),
             caller,
+            peer,
             signs: Arc::clone(&signs),
         };
         let mut connection = pin!(self.builder.serve_connection(io, TowerToHyperService::new(service)));
@@ -244,11 +279,6 @@ pub(super) struct Signs {
     /// A whole request head has come.
     pub(super) asked: AtomicBool,
 }
-
-/// A stream of bytes, whatever carries it.
-pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Io for T {}
 
 /// Counts what passes.
 struct Counted {

@@ -1,6 +1,7 @@
 //! Tells gRPC from HTTP, and gives every request the caller's address and certificates.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,6 +18,7 @@ use tonic::Status;
 use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo, UdsConnectInfo};
 use tower::{BoxError, Service};
 
+use super::admission::PeerId;
 use super::connection::Signs;
 use super::rpc;
 use crate::api::leaderless::refuses;
@@ -56,6 +58,16 @@ pub(super) enum Caller {
 }
 
 impl Caller {
+    /// The address at the other end; none on this machine.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        let address = match self {
+            Caller::Tcp(info) => info.remote_addr(),
+            Caller::TcpTls(info) => info.get_ref().remote_addr(),
+            Caller::Unix(_) | Caller::UnixTls(_) => None,
+        };
+        address.map(|address| address.ip())
+    }
+
     fn describe(&self, extensions: &mut http::Extensions) {
         match self {
             Caller::Tcp(info) => {
@@ -83,6 +95,8 @@ type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + 
 pub(super) struct PerConnection {
     pub(super) edge: Edge,
     pub(super) caller: Caller,
+    /// The member that the connection is of, where it had to prove that.
+    pub(super) peer: Option<PeerId>,
     pub(super) signs: Arc<Signs>,
 }
 
@@ -102,6 +116,9 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         self.signs.asked.store(true, Ordering::Relaxed);
         self.caller.describe(request.extensions_mut());
+        if let Some(peer) = self.peer {
+            request.extensions_mut().insert(peer);
+        }
         let edge = &self.edge;
         match is_grpc(&request) {
             true if edge.grpc => {

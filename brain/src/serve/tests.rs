@@ -283,7 +283,7 @@ impl Files {
 }
 
 #[tokio::test]
-async fn tls_asks_clients_for_certificates_and_probes_for_none() {
+async fn tls_asks_clients_and_scrapers_for_certificates() {
     let ca = Ca::new("ca");
     let dir = Files::new(&ca);
     let line = format!(
@@ -315,8 +315,15 @@ async fn tls_asks_clients_for_certificates_and_probes_for_none() {
             .await
             .is_err()
     );
-    // Probes get through TLS without a certificate, but to no RPC.
-    assert_eq!(connect(1, None).await, Err(Code::Unimplemented));
+    // As with etcd; nobody gets to an RPC there.
+    assert_ne!(
+        connect(1, None).await,
+        Err(Code::Unimplemented),
+        "a scraper without a certificate"
+    );
+    let leaf = ca.client("prometheus");
+    let scraper = Identity::from_pem(leaf.cert, leaf.key);
+    assert_eq!(connect(1, Some(scraper)).await, Err(Code::Unimplemented));
     let mut probe = TcpStream::connect(server.address(2)).await.unwrap();
     assert!(ask(&mut probe, "/livez").await.ends_with("ok\n"));
     server.end().await;

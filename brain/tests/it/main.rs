@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may stop at once")]
 
 mod circle;
+mod counted;
 mod cut;
 mod deposed;
 mod engine;
@@ -10,6 +11,8 @@ mod figures;
 mod follow;
 mod gate;
 mod grpc;
+mod health;
+mod hot_rows;
 mod kubebrain;
 mod leases;
 mod limits;
@@ -21,6 +24,7 @@ mod program;
 mod rights;
 mod same;
 mod script;
+mod stalled;
 mod store;
 mod text;
 mod tikv;

@@ -10,7 +10,7 @@ use super::request::{Create, Form, Refused};
 use super::response;
 use crate::mvcc::Revision;
 use crate::pb::etcdserverpb::{WatchCreateRequest, WatchResponse};
-use crate::watch::{Batch, Chunk, History, Inbox, Step, Subscription};
+use crate::watch::{Batch, Chunk, History, Inbox, PrevKv, Step, Subscription};
 
 /// Watchers ended by compaction whose ids stay taken until the client cancels them, as etcd's do. Beyond so many the
 /// oldest ids are forgotten.
@@ -194,7 +194,7 @@ impl<H: History> Watchers<H> {
             }
         }
         let step = match subscription.step(through) {
-            Step::Missing(next) => match self.shared.replay.cached(next) {
+            Step::Missing(next) => match self.shared.replay.cached(next, watcher.form.prev_kv) {
                 Some(chunk) => subscription.replay(&chunk),
                 None => Step::Missing(next),
             },
@@ -206,6 +206,12 @@ impl<H: History> Watchers<H> {
     /// The revision of history that has to be loaded next, and for whom.
     pub(super) fn wanted(&self) -> Option<(Revision, i64)> {
         self.waiting.first().copied()
+    }
+
+    /// What a watcher that waits for history shows of previous versions.
+    pub(super) fn prev_kv(&self, id: i64) -> PrevKv {
+        let watcher = self.by_id.get(&id);
+        watcher.map_or(PrevKv::Omitted, |watcher| watcher.form.prev_kv)
     }
 
     /// What was [wanted](Watchers::wanted) is here, or is compacted.
