@@ -35,6 +35,7 @@ fn requests_never_panic() {
         txn_ops: 128,
         request_bytes: 3 << 19,
         key_bytes: 4_000,
+        value_bytes: 8 << 20,
     };
     let put = pb::PutRequest {
         key: Bytes::from_static(b"key"),
