@@ -12,7 +12,7 @@ const LIMITS: [&str; 2] = [
 #[must_use]
 pub fn available() -> u64 {
     let system = rustix::system::sysinfo();
-    let physical = u64::from(system.totalram).saturating_mul(system.mem_unit.into());
+    let physical = system.totalram.saturating_mul(system.mem_unit.into());
     LIMITS
         .iter()
         .filter_map(|path| limit(&fs::read_to_string(path).ok()?))

@@ -6,6 +6,7 @@ use std::time::Duration;
 use brain::api::cluster::Members;
 use brain::api::elsewhere::{Elsewhere, LaterLeader, Role, StorageCheck};
 use brain::api::health::StoreHealth;
+use brain::api::maintenance::Defragment;
 use brain::api::request::Limits;
 use brain::api::store::Store;
 use brain::cell::Cell;
@@ -99,15 +100,7 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
     mut life: Life,
 ) -> anyhow::Result<()> {
     let (ids, lone) = (engine.ids, engine.peers.is_none());
-    let options = store::Options {
-        sequencer: bounds(ids.member, lone),
-        watch: watch::Options::default(),
-        lease: if lone {
-            Duration::ZERO
-        } else {
-            engine.timing.lease_duration
-        },
-    };
+    let options = options(ids.member, lone, &engine.timing);
     let (log, rows) = (engine.log.clone(), engine.rows.clone());
     let opening = async {
         let open = async || {
@@ -179,16 +172,7 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
         hub: running.hub,
         history: running.history,
         has_leader,
-        defragment: Arc::new({
-            let (log, rows) = (log.clone(), rows.clone());
-            move || {
-                let (log, rows) = (log.clone(), rows.clone());
-                Box::pin(async move {
-                    rows.compact().await?;
-                    Ok(log.shrink().await?)
-                })
-            }
-        }),
+        defragment: defragment(&log, &rows),
         size: {
             let state = running.state.clone();
             Arc::new(move || state.total_size(&log, &rows))
@@ -211,6 +195,27 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
     };
     process::ready(&urls);
     life.tasks.join().await
+}
+
+/// How a store is opened. A lead needs no lease where nobody else can lead.
+fn options(member: u64, lone: bool, timing: &ElectionConfig) -> store::Options {
+    store::Options {
+        sequencer: bounds(member, lone),
+        watch: watch::Options::default(),
+        lease: if lone { Duration::ZERO } else { timing.lease_duration },
+    }
+}
+
+/// Gives back the space that rows and log do not need.
+fn defragment<L: Log, R: Rows>(log: &L, rows: &R) -> Defragment {
+    let (log, rows) = (log.clone(), rows.clone());
+    Arc::new(move || {
+        let (log, rows) = (log.clone(), rows.clone());
+        Box::pin(async move {
+            rows.compact().await?;
+            Ok(log.shrink().await?)
+        })
+    })
 }
 
 /// Who answers; `later` is what strict reads ask.

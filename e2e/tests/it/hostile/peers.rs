@@ -56,7 +56,7 @@ async fn stranger_neither_follows_nor_is_listed() {
     let member = Member::start(|_| Vec::new()).unwrap();
     let mut cluster = ClusterClient::new(member.server.connect().await.unwrap());
     let list = pb::MemberListRequest { linearizable: false };
-    let before = cluster.member_list(list.clone()).await.unwrap().into_inner();
+    let before = cluster.member_list(list).await.unwrap().into_inner();
     let follow = FollowRequest {
         member: Some(pb::Member {
             id: 4_711,

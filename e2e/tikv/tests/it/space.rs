@@ -55,7 +55,7 @@ async fn collection_frees_old_versions_and_leaves_holes_below_the_safe_point() {
         Some(b"1".to_vec())
     );
     let safe_point = client.current_timestamp().await.unwrap();
-    assert!(client.gc(safe_point.clone()).await.unwrap());
+    assert!(client.gc(safe_point).await.unwrap());
     assert_eq!(stand_in.safe_point(), safe_point.version());
     assert_eq!(stand_in.sizes().versions, 1);
     assert_eq!(
