@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use crate::lease::Leases;
 use crate::log::Slot;
 use crate::mvcc::Revision;
+use crate::mvcc::fetch::Fetches;
 use crate::mvcc::view::View;
 use crate::rows::Rows;
 
@@ -48,6 +49,7 @@ pub struct State<R: Rows> {
     /// Something stored is damaged: reads and writes are refused.
     corrupt: AtomicBool,
     epoch: Arc<AtomicU64>,
+    fetches: Fetches,
 }
 
 impl<R: Rows> State<R> {
@@ -64,6 +66,7 @@ impl<R: Rows> State<R> {
             deletion: watch::Sender::default(),
             corrupt: AtomicBool::new(false),
             epoch: Arc::default(),
+            fetches: Fetches::default(),
         }
     }
 
@@ -88,6 +91,11 @@ impl<R: Rows> State<R> {
     /// Makes a newer view the one that reads take.
     pub fn publish(&self, view: View<R::Snapshot>) {
         self.view.store(Arc::new(view));
+    }
+
+    /// What requests may read before they are evaluated.
+    pub fn fetches(&self) -> &Fetches {
+        &self.fetches
     }
 
     /// The leases. Held for moments only.

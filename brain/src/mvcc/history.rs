@@ -9,7 +9,7 @@ use super::apply::{before_txn, event_of};
 use super::record::{Change, Keys, Record};
 use super::row::decode_object;
 use super::view::View;
-use super::{Committed, KeyValue, Revision};
+use super::{Committed, KeyValue, Prev, Revision};
 use crate::log::reader::{Item, Reader};
 use crate::log::{Log, LogError, Slot};
 use crate::rows::{Rows, RowsError, Snapshot, keys};
@@ -178,12 +178,14 @@ impl<L: Log, R: Rows> History for LogHistory<L, R> {
 async fn read_back<S: Snapshot>(keys: Keys, view: &View<S>) -> Result<Committed, RowsError> {
     let mut events = Vec::with_capacity(keys.changes.len());
     for change in keys.changes {
-        let prev_kv = match change.prev_mod {
-            0 => None,
+        let prev = match change.prev_mod {
+            0 => Prev::Nothing,
             own if own == keys.revision => before_txn(&events, &change.key),
-            revision => version_at(view, &change.key, revision).await?,
+            revision => version_at(view, &change.key, revision)
+                .await?
+                .map_or(Prev::Nothing, Prev::Version),
         };
-        events.push(event_of(change, keys.revision, prev_kv));
+        events.push(event_of(change, keys.revision, prev));
     }
     Ok(Committed {
         revision: keys.revision,

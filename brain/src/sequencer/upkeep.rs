@@ -6,7 +6,7 @@ use crate::feed::News;
 use crate::log::Log;
 use crate::mvcc::LeaseId;
 use crate::rows::Rows;
-use crate::state::{NOSPACE, since_boot};
+use crate::state::{CORRUPT, NOSPACE, since_boot};
 
 /// Leases that expire in one tick at most (etcd: 1,000 a second).
 const EXPIRE_LIMIT: usize = 500;
@@ -76,24 +76,27 @@ where
     }
 
     /// Leases that ran out, checkpoints that are due, space, and what has been unflushed for long.
-    pub(super) async fn tick(&mut self) -> anyhow::Result<()> {
+    pub(super) fn tick(&mut self) {
         let now = since_boot();
+        // Nothing is deleted while data is damaged: they end when the alarm is cleared.
+        let limit = match self.state.has_alarm(CORRUPT) {
+            true => 0,
+            false => self.room_for_expired(EXPIRE_LIMIT),
+        };
         let (expired, checkpoints) = {
             let mut leases = self.state.leases();
             (
-                leases.expired(now, EXPIRE_LIMIT),
+                leases.expired(now, limit),
                 leases.due_checkpoints(now, CHECKPOINT_LIMIT),
             )
         };
         self.metrics.lease.expired.inc_by(expired.len() as u64);
-        let expired = expired.into_iter().map(|id| Request::Revoke { id, expired: true });
-        self.own.extend(expired.map(|request| Command::unasked(request, 64)));
+        self.end_leases(expired);
         self.note(checkpoints);
         self.forget_abandoned();
         self.check_space();
         if self.replica.is_dirty() && self.replica.last_seal().elapsed() >= self.options.flush_interval {
-            self.freeze().await?;
+            self.freeze();
         }
-        Ok(())
     }
 }

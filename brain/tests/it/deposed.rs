@@ -192,8 +192,8 @@ fn ask(old: &Old, key: &'static [u8], len: usize) -> Asked {
         ignore_value: false,
         ignore_lease: false,
     };
-    let (sequencer, mut asked) = (old.store.sequencer.clone(), JoinSet::new());
-    asked.spawn(async move { sequencer.ask(Command::Write(Op::Put(put)), len).await.told });
+    let (sequencer, state, mut asked) = (old.store.sequencer.clone(), old.store.state.clone(), JoinSet::new());
+    asked.spawn(async move { sequencer.ask(&state, Command::Write(Op::Put(put)), len).await.told });
     Asked(asked)
 }
 

@@ -137,6 +137,7 @@ impl Member {
                 kind: EventKind::Delete,
                 kv,
                 prev_kv,
+                is_prev_unread: false,
             };
         };
         let kv = KeyValue {
@@ -152,6 +153,7 @@ impl Member {
             kind: EventKind::Put,
             kv,
             prev_kv,
+            is_prev_unread: false,
         }
     }
 

@@ -10,7 +10,7 @@ use super::request::{Create, Form, Refused};
 use super::response;
 use crate::mvcc::Revision;
 use crate::pb::etcdserverpb::{WatchCreateRequest, WatchResponse};
-use crate::watch::{Batch, Chunk, History, Inbox, Step, Subscription};
+use crate::watch::{Batch, Chunk, History, Inbox, PrevKv, Step, Subscription};
 
 /// Watchers ended by compaction whose ids stay taken until the client cancels them, as etcd's do. Beyond so many the
 /// oldest ids are forgotten.
@@ -100,7 +100,10 @@ impl<H: History> Watchers<H> {
         let create = Create::try_from(request)?;
         let id = self.choose_id(create.id)?;
         let hub = &self.shared.hub;
-        let (subscription, revision) = hub.subscribe(&self.inbox, id, create.range, create.kinds, create.start);
+        let (mut subscription, revision) = hub.subscribe(&self.inbox, id, create.range, create.kinds, create.start);
+        if create.form.prev_kv == PrevKv::Included {
+            subscription.want_prev_kv();
+        }
         let behind = subscription.is_behind();
         self.starts.extend(create.start.map(|start| (start, id)));
         let watcher = Watcher {
