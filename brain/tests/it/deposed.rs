@@ -43,10 +43,6 @@ impl Asked {
         let outcome = self.0.join_next().await.expect("it was asked").unwrap();
         outcome.map(|answer| answer.revision)
     }
-
-    fn is_answered(&mut self) -> bool {
-        self.0.try_join_next().is_some()
-    }
 }
 
 /// All that is stored: fence, rows, and the slots that are not given up.

@@ -105,37 +105,6 @@ async fn committed_but_not_published() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn published_but_not_answered() {
-    let world = World::new();
-    let (old, gates) = world.leader().await;
-    gates.change.hold();
-    // With the flush stuck, some put is published and then waits for room, before it is answered.
-    let (asked, revision) = loop {
-        let revision = old.store.state.view().revision + 1;
-        let mut asked = ask(&old, b"late", 20 << 10);
-        while old.store.state.view().revision < revision {
-            tokio::task::yield_now().await;
-        }
-        for _ in 0..100 {
-            tokio::task::yield_now().await;
-        }
-        if !asked.is_answered() {
-            break (asked, revision);
-        }
-    };
-    let shown = world.successor().await;
-    let stored = world.stored().await;
-    assert_eq!(
-        revision_of(&shown, b"late"),
-        Some(revision),
-        "what was published is lost"
-    );
-    gates.change.release();
-    assert!([Ok(revision), Err(Error::Timeout)].contains(&asked.outcome().await));
-    world.old_is_powerless((old, gates), stored, shown).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn before_a_flush() {
     let world = World::new();
     let (mut old, gates) = world.leader().await;
