@@ -11,7 +11,7 @@ CLUSTER := $(PROGRAMS)/cluster
 export KUBEBRAIN_DYNAMIC := $(CARGO_TARGET_DIR)/debug/kubebrain
 
 .DEFAULT_GOAL := help
-.PHONY: help build all-targets dynamic check fmt clippy docs test test-long e2e chaos manifests demo demo-down bench bench-tikv tools
+.PHONY: help build all-targets dynamic check fmt clippy docs deny test test-long e2e fuzz chaos manifests demo demo-down bench bench-tikv tools
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '%-12s %s\n' "$$name" "$$what"; done
@@ -19,7 +19,7 @@ help: ## List the targets
 build: ## Build all programs
 	cargo build $(CARGO_FLAGS) --workspace
 
-check: fmt clippy docs ## Formatting, lints, documentation
+check: fmt clippy docs deny ## Formatting, lints, documentation, licences and sources of crates
 
 fmt:
 	cargo fmt --all --check
@@ -29,6 +29,10 @@ clippy:
 
 docs:
 	RUSTDOCFLAGS='-D warnings' cargo doc $(CARGO_FLAGS) --workspace --no-deps
+
+# With a copy of RustSec's advisory database, if ADVISORY_DB names one.
+deny:
+	cargo run $(CARGO_FLAGS) --package supply-chain -- check
 
 # Programs and tests in one go: the tests' own dependencies change features of shared ones, which are then built once.
 all-targets:
@@ -54,6 +58,10 @@ test-long: test ## The same with long parameters
 
 e2e: tools ## Only the end-to-end tests
 	cargo test $(CARGO_FLAGS) --no-fail-fast --workspace --test e2e; status=$$?; $(CLUSTER) down --tests || status=1; exit $$status
+
+FUZZ ?= 60
+fuzz: ## Try damaged input on everything that reads it, FUZZ=60 seconds each
+	KUBEBRAIN_FUZZ_SECONDS=$(FUZZ) cargo test $(CARGO_FLAGS) -p brain --lib -- --test-threads 2 fuzzing::
 
 ROUNDS ?= 20
 chaos: all-targets dynamic ## Break three brains on TiKV in ROUNDS=20 rounds, from SEED if given

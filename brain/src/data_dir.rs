@@ -5,7 +5,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
@@ -15,7 +15,10 @@ pub use identity::Identity;
 mod identity;
 
 /// The newest layout of the directory that this program reads and writes.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
+
+/// The oldest one: rows of an older layout do not name the log that they come from.
+const OLDEST_FORMAT: u32 = 2;
 
 const IDENTITY: &str = "IDENTITY";
 const IDENTITY_NEW: &str = "IDENTITY.new";
@@ -57,6 +60,14 @@ pub enum DataDirError {
         /// Its format.
         found: u32,
     },
+    /// An older program wrote it.
+    #[error("data directory {} has format {found}, older than {OLDEST_FORMAT}, the oldest that this version reads: choose an empty --data-dir", path.display())]
+    Older {
+        /// The directory.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+    },
     /// What tells whose it is does not read.
     #[error("{} is damaged: {what}; restore the data directory from a backup", path.display())]
     Damaged {
@@ -92,6 +103,9 @@ impl DataDir {
         };
         create(path).map_err(io("cannot be created"))?;
         inspect(path)?;
+        if let Some(warning) = loose_permission(path).map_err(io("cannot be read"))? {
+            tracing::warn!(error = warning, "check file permission");
+        }
         let mut lock = lock(path)?;
         // Another process may have been here between the look and the lock.
         let identity = match inspect(path)? {
@@ -121,6 +135,28 @@ impl DataDir {
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
+}
+
+/// What etcd warns of, in its words, when others than its owner have rights in a directory. It goes on, and so do we: a
+/// mounted volume often belongs to a group. Everything below is for its owner alone.
+fn loose_permission(path: &Path) -> io::Result<Option<String>> {
+    let mode = fs::metadata(path)?.permissions().mode() & 0o777;
+    if mode == 0o700 {
+        return Ok(None);
+    }
+    let letters: String = (0..9)
+        .map(|bit| {
+            if mode & (0o400 >> bit) == 0 {
+                '-'
+            } else {
+                char::from(b"rwx"[bit % 3])
+            }
+        })
+        .collect();
+    Ok(Some(format!(
+        "directory {:?} exist, but the permission is \"d{letters}\". The recommended permission is \"-rwx------\" to prevent possible unprivileged access to the data",
+        path.display().to_string()
+    )))
 }
 
 /// Creates the directory, durably, unless it exists.

@@ -1,15 +1,19 @@
 //! HTTP beside gRPC: `/health`, `/livez`, `/readyz`, `/version`, `/metrics`. Paths, codes and bodies are etcd's.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
 use axum::routing::any;
+use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
+use tokio::time::Instant;
 use tracing::error;
 
+use crate::log_once::LogOnce;
 use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics};
 use crate::version;
 
@@ -74,7 +78,22 @@ impl Alarm {
 struct Site {
     health: Arc<dyn Health>,
     metrics: Arc<Metrics>,
+    log: Log,
+    page: Page,
 }
+
+/// Lines about checks that fail again and again.
+#[derive(Clone, Default)]
+struct Log {
+    checks: LogOnce,
+    health: LogOnce,
+}
+
+/// The page of metrics that was rendered last, and when.
+type Page = Arc<Mutex<Option<(Instant, Bytes)>>>;
+
+/// How long a page of metrics is answered: whoever asks at the same time gets the same one.
+const PAGE_AGE: Duration = Duration::from_millis(100);
 
 /// The routes, without any gate before them.
 pub fn routes(health: Arc<dyn Health>, metrics: Arc<Metrics>) -> Router {
@@ -87,7 +106,12 @@ pub fn routes(health: Arc<dyn Health>, metrics: Arc<Metrics>) -> Router {
         .route("/version", any(version))
         .route("/metrics", any(metrics_page))
         .fallback(not_found)
-        .with_state(Site { health, metrics })
+        .with_state(Site {
+            health,
+            metrics,
+            log: Log::default(),
+            page: Page::default(),
+        })
 }
 
 async fn version(request: Request<Body>) -> Response<Body> {
@@ -100,12 +124,27 @@ async fn version(request: Request<Body>) -> Response<Body> {
 }
 
 async fn metrics_page(State(site): State<Site>) -> Response<Body> {
-    match site.metrics.render() {
+    match site.page() {
         Ok(text) => answer(StatusCode::OK, METRICS_TYPE, text),
         Err(error) => {
             error!(%error, "metrics cannot be rendered");
             plain_error(StatusCode::INTERNAL_SERVER_ERROR, "metrics cannot be rendered")
         }
+    }
+}
+
+impl Site {
+    /// The page of metrics; rendered once for all who ask at the same time.
+    fn page(&self) -> anyhow::Result<Bytes> {
+        let mut page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((rendered, text)) = &*page
+            && rendered.elapsed() < PAGE_AGE
+        {
+            return Ok(text.clone());
+        }
+        let text = Bytes::from(self.metrics.render()?);
+        *page = Some((Instant::now(), text.clone()));
+        Ok(text)
     }
 }
 

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::feed::{Feed, News};
 use crate::log::frame::Candidate;
 use crate::log::writer::{OpenError as LogOpenError, WriteError};
-use crate::log::{Log, LogError};
+use crate::log::{Log, LogError, Unanswered, WatchedLog};
 use crate::metrics::Metrics;
 use crate::mvcc::history::LogHistory;
 use crate::mvcc::materialize::Materializer;
@@ -24,7 +24,7 @@ use crate::sequencer::command::Seat;
 use crate::sequencer::{Channels, FlushEnded, Options, Sequencer, Space};
 use crate::state::since_boot;
 use crate::tasks::Owned;
-use crate::watch::{History as _, HistoryError, Hub};
+use crate::watch::{History as _, HistoryError, Hub, PrevKv};
 
 /// Generations on their way to the flush and back. Few: their bytes are what is bounded.
 const GENERATIONS: usize = 4;
@@ -92,6 +92,8 @@ pub struct Leader<L, R: Rows, Q> {
     pub lease: Duration,
     /// What is measured.
     pub metrics: Arc<Metrics>,
+    /// What the log has not answered in the term that is under way.
+    pub unanswered: Unanswered,
 }
 
 impl<L: Log, R: Rows, Q: Space + Clone> Leader<L, R, Q> {
@@ -106,6 +108,7 @@ impl<L: Log, R: Rows, Q: Space + Clone> Leader<L, R, Q> {
         lost: &CancellationToken,
         Told { placed, begun }: Told,
     ) -> anyhow::Result<(Self, Ended)> {
+        self.unanswered.clear();
         let opened = tokio::select! {
             biased;
             () = lost.cancelled() => return Ok((self, Ended::Lost)),
@@ -146,8 +149,9 @@ impl<L: Log, R: Rows, Q: Space + Clone> Leader<L, R, Q> {
                 feed.tell(news);
             }
         };
+        let (log, rows) = self.engine.clone();
         let sequencer = Sequencer::new(
-            self.engine.clone(),
+            (WatchedLog::new(log, self.unanswered.clone()), rows),
             (self.replica, writer),
             channels,
             publish,
@@ -175,7 +179,12 @@ impl<L: Log, R: Rows, Q: Space + Clone> Leader<L, R, Q> {
         let in_order = ended.is_ok() && failed.is_none() && !lost.is_cancelled();
         let flushed = match failed {
             Some(ended) => ended,
-            None if in_order && self.lease.is_zero() => background.end().await.context("the flush")?,
+            None if in_order && self.lease.is_zero() => tokio::select! {
+                biased;
+                ended = background.end() => ended.context("the flush")?,
+                // The next start takes from the log what the rows lack.
+                () = lost.cancelled() => Ok(()),
+            },
             None if ended.as_ref().is_err_and(|error| error.is::<FlushEnded>()) => {
                 background.end().await.context("the flush")?
             }
@@ -217,6 +226,7 @@ impl<L: Log, R: Rows, Q: Space + Clone> Leader<L, R, Q> {
         placed: &mut Option<oneshot::Sender<()>>,
     ) -> anyhow::Result<Leadership> {
         let (log, rows) = &self.engine;
+        let log = &WatchedLog::new(log.clone(), self.unanswered.clone());
         let candidate = Candidate {
             member: self.options.member,
             lease: self.lease,
@@ -257,7 +267,7 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
             return;
         }
         let history = LogHistory::new(self.engine.0.clone(), self.replica.state().clone());
-        let read = history.read(self.hub.revision() + 1, CHUNK);
+        let read = history.read(self.hub.revision() + 1, CHUNK, PrevKv::Included);
         match tokio::time::timeout(AT_ONCE, read).await {
             Ok(Ok(missed)) if missed.last().is_some_and(|last| last.revision == newest) => {
                 return self.hub.publish(missed);

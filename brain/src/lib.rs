@@ -24,10 +24,13 @@ pub mod leader;
 pub mod member;
 pub mod store;
 
+pub mod budget;
 pub mod data_dir;
 pub mod flags;
 pub mod http;
 pub mod listen;
+pub mod log_once;
+pub mod memory;
 pub mod metrics;
 pub mod process;
 pub mod said;
@@ -36,6 +39,9 @@ pub mod tasks;
 pub mod telemetry;
 pub mod tls;
 pub mod version;
+
+#[cfg(test)]
+mod fuzzing;
 
 /// Wire messages of the etcd v3 API, generated from `proto/`.
 #[allow(

@@ -40,6 +40,17 @@ pub enum Accepted {
     Unix(UnixStream),
 }
 
+impl Accepted {
+    /// The address at the other end, where there is one.
+    #[must_use]
+    pub fn ip(&self) -> Option<IpAddr> {
+        match self {
+            Accepted::Tcp(stream) => stream.peer_addr().map(|address| address.ip()).ok(),
+            Accepted::Unix(_) => None,
+        }
+    }
+}
+
 impl Listener {
     /// Binds to a URL; port 0 takes any. Call it inside a runtime.
     ///

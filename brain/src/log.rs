@@ -12,6 +12,7 @@ pub use self::faulty::{Fault, Faulty};
 pub use self::files::{FileLog, OpenError, Options, SyncObserver};
 pub use self::mem::MemLog;
 pub use self::tikv::TikvLog;
+pub use self::watched::{Unanswered, WatchedLog};
 
 mod faulty;
 mod files;
@@ -22,6 +23,7 @@ mod mem;
 pub mod reader;
 mod tikv;
 pub mod walk;
+mod watched;
 pub mod window;
 pub mod writer;
 
@@ -44,6 +46,20 @@ impl fmt::Display for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
     }
+}
+
+/// What tells one log from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogId(pub [u8; 16]);
+
+/// What rows tell of the log that they come from. Records are synced before rows are made of them, so no crash makes the
+/// log shorter than this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// The log.
+    pub id: LogId,
+    /// The last taken slot that any row comes from.
+    pub last: Slot,
 }
 
 /// A sequence of slots, each written at most once.
@@ -73,6 +89,16 @@ pub trait Log: Clone + Send + Sync + 'static {
 
     /// Destroys slots below the watermark, as many as the engine can cheaply; the rest stays for a later call.
     fn destroy_below_watermark(&self) -> impl Future<Output = Result<(), LogError>> + Send;
+
+    /// Gives space back that was taken for records to come.
+    fn shrink(&self) -> impl Future<Output = Result<(), LogError>> + Send {
+        async { Ok(()) }
+    }
+
+    /// The log's id, where it can be taken for another one: where it does not stand beside the rows in one store.
+    fn id(&self) -> Option<LogId> {
+        None
+    }
 
     /// The longest record that one slot takes, in bytes.
     fn max_record_len(&self) -> usize;

@@ -22,7 +22,8 @@ mod tikv;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    process::run(|config, signals| async move {
+    process::run(|mut config, signals| async move {
+        engine::cap_requests(&mut config);
         let life = Life::begin(signals);
         match &config.storage {
             Storage::Embedded => embedded::run(&config, life).await,

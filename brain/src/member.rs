@@ -15,7 +15,7 @@ use crate::api::health::StoreHealth;
 use crate::api::kv::KvService;
 use crate::api::lease::LeaseService;
 use crate::api::lock::LockService;
-use crate::api::maintenance::{MaintenanceService, MoveLeader};
+use crate::api::maintenance::{Defragment, MaintenanceService, MoveLeader};
 use crate::api::status::Error;
 use crate::api::store::Store;
 use crate::api::watch::{Options as WatchServiceOptions, WatchService};
@@ -47,6 +47,7 @@ pub mod lock;
 pub mod namesake;
 pub mod peer;
 pub mod peers;
+pub mod proof;
 pub mod roster;
 pub mod waiting;
 
@@ -70,6 +71,8 @@ pub struct Member<H, R: Rows> {
     pub has_leader: tokio::sync::watch::Receiver<bool>,
     /// Bytes that the store occupies.
     pub size: Size,
+    /// Gives space back.
+    pub defragment: Defragment,
     /// Who there is.
     pub members: Members,
     /// Where to ask that another member leads.
@@ -90,6 +93,7 @@ pub fn services<H: History, R: Rows>(
         history,
         has_leader,
         size,
+        defragment,
         members,
         moves,
         leave,
@@ -116,16 +120,17 @@ pub fn services<H: History, R: Rows>(
     let maintenance = MaintenanceService {
         store: api.clone(),
         size: Arc::clone(&size),
+        defragment,
         quota,
         move_leader: move_leader(moves),
     };
-    let leases = Arc::new(LeaseService {
-        store: api.clone(),
-        min_ttl: config.min_lease_ttl(),
-        stop: leave.clone(),
-        metrics: metrics.clone(),
-        has_leader: Some(has_leader.clone()),
-    });
+    let leases = Arc::new(LeaseService::new(
+        api.clone(),
+        config.min_lease_ttl(),
+        leave.clone(),
+        metrics.clone(),
+        Some(has_leader.clone()),
+    ));
     let kv = Arc::new(KvService {
         store: api.clone(),
         stop: leave.clone(),
@@ -177,6 +182,9 @@ pub fn services<H: History, R: Rows>(
     }
 }
 
+/// Bytes that a member may ask in, but for what it forwards of keys and values: that may be as long as from a client.
+const MAX_SMALL: usize = 64 << 10;
+
 /// What is served to other members: their questions, and requests that they forward. Those go no further.
 pub fn peer_services<R: Rows>(
     config: &Config,
@@ -199,26 +207,25 @@ pub fn peer_services<R: Rows>(
         said: Said::default(),
         stop: stop.clone(),
     };
-    let leases = LeaseService {
-        store: here.clone(),
-        min_ttl: config.min_lease_ttl(),
-        stop: stop.clone(),
-        metrics,
-        has_leader: None,
-    };
+    let leases = LeaseService::new(here.clone(), config.min_lease_ttl(), stop.clone(), metrics, None);
     let maintenance = MaintenanceService {
         store: here.clone(),
         size: Arc::new(|| 0),
+        defragment: Arc::new(|| Box::pin(async { Ok(()) })),
         quota: 0,
         move_leader: move_leader(mpsc::channel(1).0),
     };
     let kv = KvService { store: here, stop };
     let mut routes = Routes::builder();
     routes
-        .add_service(PeerServer::new(peers).max_encoding_message_size(usize::MAX))
-        .add_service(pb::kv_server::KvServer::new(kv).max_decoding_message_size(usize::MAX))
-        .add_service(pb::lease_server::LeaseServer::new(leases))
-        .add_service(pb::maintenance_server::MaintenanceServer::new(maintenance));
+        .add_service(
+            PeerServer::new(peers)
+                .max_decoding_message_size(MAX_SMALL)
+                .max_encoding_message_size(peer::MAX_MESSAGE),
+        )
+        .add_service(pb::kv_server::KvServer::new(kv).max_decoding_message_size(config.limits.max_receive_bytes()))
+        .add_service(pb::lease_server::LeaseServer::new(leases).max_decoding_message_size(MAX_SMALL))
+        .add_service(pb::maintenance_server::MaintenanceServer::new(maintenance).max_decoding_message_size(MAX_SMALL));
     routes.routes()
 }
 
@@ -269,7 +276,11 @@ fn observe<R: Rows>(store: Store<R>, hub: Hub, size: Size) -> impl Fn(&Metrics) 
         metrics.mvcc.pending_events.set(gauge(hub.pending_events()));
         let events = &metrics.mvcc.events;
         events.inc_by(hub.events().saturating_sub(events.get()));
-        metrics.mvcc.db_total_size.set(gauge(size()));
-        metrics.mvcc.db_in_use.set(gauge(size()));
+        let total = size();
+        metrics.mvcc.db_total_size.set(gauge(total));
+        metrics
+            .mvcc
+            .db_in_use
+            .set(gauge(store.state.sizes().in_use().min(total)));
     }
 }

@@ -12,8 +12,8 @@ use prometheus::{
     Registry, TextEncoder, exponential_buckets,
 };
 
-pub(crate) use grpc::is_service;
 pub use grpc::{GrpcMetrics, InFlight};
+pub(crate) use grpc::{has_one_request, is_service};
 pub use process::ProcessMetrics;
 
 mod grpc;
@@ -199,6 +199,16 @@ pub struct NetworkMetrics {
     pub connections: IntGauge,
     /// Handshakes that failed or took too long.
     pub handshakes_failed: IntCounter,
+    /// Connections that were closed by this side, by `reason`.
+    pub closed: IntCounterVec,
+    /// GOAWAY frames sent, by `reason`.
+    pub goaways: IntCounterVec,
+    /// Requests that were refused or reset by this side, by `reason`.
+    pub refused: IntCounterVec,
+    /// Bytes of memory that requests and answers of clients take.
+    pub held: IntGauge,
+    /// Bytes of memory that requests and answers of other members take.
+    pub held_for_peers: IntGauge,
 }
 
 /// Certificates.

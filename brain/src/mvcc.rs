@@ -6,12 +6,14 @@ pub mod counts;
 pub mod evaluate;
 pub mod fetch;
 pub mod history;
+pub mod hot_rows;
 pub mod materialize;
 pub mod op;
 pub mod overlay;
 pub mod patience;
 pub mod record;
 pub mod row;
+pub mod sizes;
 pub mod view;
 
 use bytes::Bytes;
@@ -33,8 +35,10 @@ impl LeaseId {
 pub struct KeyValue {
     /// Any bytes but none.
     pub key: Bytes,
-    /// Any bytes; empty for a deletion.
+    /// Any bytes; empty for a deletion, and where the value was not read.
     pub value: Bytes,
+    /// Bytes of the value, also where it was not read.
+    pub size: u32,
     /// Revision of the put that brought the key into being; 0 for a deletion.
     pub create_revision: Revision,
     /// Revision of the request that made this version.

@@ -19,7 +19,7 @@ use crate::tasks::Tasks;
 use crate::telemetry;
 
 /// How long blocking work may go on after everything else has ended.
-const LAST_WORK: Duration = Duration::from_secs(5);
+const LAST_WORK: Duration = Duration::from_secs(1);
 
 /// Reads the command line, sets up logs, and runs the server to its end.
 #[must_use]
@@ -27,6 +27,8 @@ pub fn run<F>(server: impl FnOnce(Config, Signals) -> F) -> ExitCode
 where
     F: Future<Output = anyhow::Result<()>>,
 {
+    // Stored data is for its owner alone, whatever creates it.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     match flags::parse(std::env::args_os().skip(1), std::env::vars_os()) {
         Err(error) => fail(2, &error),
         Ok(Asked::Print(text)) => match io::stdout().write_all(text.as_bytes()) {

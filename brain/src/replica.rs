@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::log::{Log, Slot};
 use crate::mvcc::apply::Applier;
 use crate::mvcc::record::Record;
+use crate::mvcc::sizes::Sizes;
 use crate::mvcc::view::View;
 use crate::mvcc::{Committed, Prev, Revision};
 use crate::recent::{Generation, Recent};
@@ -22,6 +23,7 @@ use crate::rows::Rows;
 use crate::state::{State, since_boot};
 
 pub use lead::{Leadership, OpenError};
+pub use load::origin;
 pub use newer::{Newer, NewerRows};
 pub use tail::Tail;
 
@@ -38,6 +40,8 @@ pub struct Frozen {
     pub generation: Arc<Generation>,
     /// The slot behind its last record.
     pub marker: Slot,
+    /// The slot of its last record.
+    pub last: Slot,
     /// The revision behind its last record.
     pub revision: Revision,
     /// The compacted revision behind its last record.
@@ -46,6 +50,8 @@ pub struct Frozen {
     pub lease_rows: Vec<(Bytes, Option<Bytes>)>,
     /// Alarms behind its last record: kind and member.
     pub alarms: Vec<(i32, u64)>,
+    /// How much is stored behind its last record.
+    pub sizes: Sizes,
 }
 
 /// Rows that changed in the background.
@@ -68,6 +74,8 @@ pub struct Replica<R: Rows> {
     /// All slots before it are in the rows of the view.
     marker: Slot,
     next: Slot,
+    /// The last taken slot before it, as far as that is known.
+    last: Slot,
     reigns: reigns::Reigns,
 }
 
@@ -143,7 +151,9 @@ impl<R: Rows> Replica<R> {
             }
         }
         self.next = next;
+        self.last = Slot(next.0.saturating_sub(1));
         self.state.commit(base, first, next);
+        self.state.set_written(&self.applier.sizes);
         self.publish(None);
         self.state.show(next);
         events
@@ -168,10 +178,12 @@ impl<R: Rows> Replica<R> {
         let frozen = Arc::new(Frozen {
             generation,
             marker: self.next,
+            last: self.last,
             revision: self.applier.revision,
             compacted: self.applier.compacted,
             lease_rows: std::mem::take(&mut self.applier.lease_rows).into_iter().collect(),
             alarms: self.state.alarms().iter().copied().collect(),
+            sizes: self.applier.sizes,
         });
         self.sealed.push_back(frozen.clone());
         Some(frozen)
@@ -199,6 +211,7 @@ impl<R: Rows> Replica<R> {
         let marker = Slot(fence.marker);
         if (self.marker..=self.next).contains(&marker) && fence.reached() <= self.revision() {
             self.state.set_deleted_up_to(fence.deleted_up_to);
+            self.state.set_deleted(&fence.sizes);
             // What stands before is compacted: nobody looks for it.
             self.state.forget_below(marker.min(Slot(fence.deleted_slot)));
             let through = Some((marker, fence.reached()));
@@ -222,7 +235,10 @@ impl<R: Rows> Replica<R> {
 
     fn publish(&self, rows: Option<(R::Snapshot, Revision)>) {
         let old = self.state.view();
-        let (rows, rows_revision) = rows.unwrap_or_else(|| (old.rows.clone(), old.rows_revision));
+        let (rows, rows_revision, hot) = match rows {
+            Some((rows, revision)) => (rows, revision, Arc::default()),
+            None => (old.rows.clone(), old.rows_revision, old.hot.clone()),
+        };
         self.state.publish(View {
             revision: self.applier.revision,
             compacted: self.applier.compacted,
@@ -230,6 +246,7 @@ impl<R: Rows> Replica<R> {
             rows,
             rows_revision,
             counts: old.counts.clone(),
+            hot,
         });
     }
 }

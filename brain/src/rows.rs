@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use self::tikv::{TikvRows, TikvSnapshot};
+pub use self::tikv::{MAX_VALUE_LEN as TIKV_MAX_VALUE_LEN, TikvRows, TikvSnapshot};
 
 pub mod fjall;
 pub mod keys;
@@ -64,6 +64,12 @@ pub trait Rows: Clone + Send + Sync + 'static {
     /// Answers when everything applied so far is durable.
     fn sync(&self) -> impl Future<Output = Result<(), RowsError>> + Send;
 
+    /// Gives space back that is occupied by what was overwritten or deleted, where the engine can do more of that than it does by
+    /// itself. Writes may wait meanwhile.
+    fn compact(&self) -> impl Future<Output = Result<(), RowsError>> + Send {
+        async { Ok(()) }
+    }
+
     /// How old a snapshot should get before it is replaced; `None` where it serves for ever.
     fn renew_after(&self) -> Option<Duration>;
 
@@ -73,11 +79,15 @@ pub trait Rows: Clone + Send + Sync + 'static {
     /// The longest row key that `apply` takes, in bytes.
     fn max_key_len(&self) -> usize;
 
-    /// Bytes that the rows occupy on their medium.
-    fn size(&self) -> u64;
+    /// The longest value of a row that `apply` takes, in bytes.
+    fn max_value_len(&self) -> usize;
+
+    /// Bytes that the rows occupy on their medium; `None` where only those who write them can count them.
+    fn size(&self) -> Option<u64>;
 }
 
-/// One change of a row. Keys are never empty, nor longer than [`Rows::max_key_len`]. Of several changes of one row the last one counts.
+/// One change of a row. Keys are never empty, nor longer than [`Rows::max_key_len`]; values are not longer than
+/// [`Rows::max_value_len`]. Of several changes of one row the last one counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// Sets the row `key` to a value.
@@ -203,13 +213,22 @@ impl Change {
     }
 }
 
-fn check_keys(changes: &[Change], max: usize) -> Result<(), RowsError> {
+/// Refuses what no engine that has these limits takes.
+fn check_lengths(changes: &[Change], max_key_len: usize, max_value_len: usize) -> Result<(), RowsError> {
     for change in changes {
-        let (Change::Put(key, _) | Change::Delete(key)) = change;
-        if key.is_empty() || key.len() > max {
+        let (key, value) = match change {
+            Change::Put(key, value) => (key, value.len()),
+            Change::Delete(key) => (key, 0),
+        };
+        if key.is_empty() || key.len() > max_key_len {
             return Err(RowsError::Refused(format!(
-                "a row key of {} bytes, which must have between 1 and {max}",
+                "a row key of {} bytes, which must have between 1 and {max_key_len}",
                 key.len()
+            )));
+        }
+        if value > max_value_len {
+            return Err(RowsError::Refused(format!(
+                "a row value of {value} bytes, which must have at most {max_value_len}"
             )));
         }
     }

@@ -31,7 +31,7 @@ use crate::mvcc::overlay::{Delta, Head};
 use crate::mvcc::record::{Change, Record};
 use crate::replica::{Flushed, Frozen, Replica};
 use crate::rows::Rows;
-use crate::state::{NOSPACE, State};
+use crate::state::{CORRUPT, NOSPACE, State};
 use batch::{Batch, Builder, Told};
 use command::{Command, Outcome, Reply};
 use fetch::Expired;
@@ -101,6 +101,8 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
     unchecked: usize,
     /// The NOSPACE alarm is on its way: it counts already.
     is_raising: bool,
+    /// The CORRUPT alarm is on its way.
+    is_raising_corrupt: bool,
 }
 
 /// The channels of a sequencer.
@@ -155,6 +157,7 @@ where
             head,
             unchecked: 0,
             is_raising: false,
+            is_raising_corrupt: false,
         }
     }
 
@@ -237,7 +240,10 @@ where
     }
 
     fn may_remember(&self) -> bool {
-        self.replica.sealed().next().is_none() || self.replica.recent_bytes() < self.options.recent_bytes
+        // While rows refuse what is sealed, no key is written: what there is to do takes no room.
+        self.replica.sealed().next().is_none()
+            || self.replica.recent_bytes() < self.options.recent_bytes
+            || self.state.is_flush_refused()
     }
 
     /// Evaluates what is queued and sends it on its way.
@@ -259,6 +265,7 @@ where
         let full = self.unchecked >= CHECK_SPACE_EVERY && self.check_space();
         let is_raised = self.state.has_alarm(NOSPACE);
         self.is_raising &= !is_raised;
+        self.is_raising_corrupt &= !self.state.has_alarm(CORRUPT);
         let no_space = full || self.is_raising || is_raised;
         let under_way = self.deltas.iter().cloned().collect();
         let builder = Builder::new(self.state.clone(), under_way, self.head, no_space);

@@ -1,8 +1,8 @@
 //! The network side of the server: gRPC and HTTP on the same ports, in plain text or TLS.
 //!
-//! Invariant: what clients can make us hold is bounded. A connection is accepted only when there is room for it;
-//! whoever does not finish its handshake, or says nothing, is dropped after [`PATIENCE`]. A slow client delays
-//! nobody else.
+//! Invariant: what clients can make us hold is bounded. A connection is accepted only when there is room for it, or when
+//! one that does nothing can be closed for it; whoever does not finish its handshake, or sends no request, is dropped. What
+//! requests, answers and streams take of memory is charged to a budget. A slow client delays nobody else.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,32 +10,38 @@ use std::time::Duration;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use axum::Router;
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tracing::warn;
 
+use crate::budget::Budget;
 use crate::flags::url::Url;
-use crate::flags::{Config, Keepalive, TlsOptions};
+use crate::flags::{Config, TlsOptions};
 use crate::http::{self, Gate, Health};
 use crate::listen::Listener;
+use crate::log_once::LogOnce;
 use crate::metrics::Metrics;
 use crate::said::Said;
 use crate::tasks::Tasks;
-use crate::tls::{ClientAuth, RELOAD_INTERVAL, ServerTls};
-use connection::{Builder, Port, Room};
-use route::{Answers, Edge};
+use crate::tls::{RELOAD_INTERVAL, ServerTls};
+pub use admission::{Admission, Admitted, Io, PeerId};
+use connection::{Http1, Port};
+use connections::Connections;
+use route::{Answers, Edge, Refusals};
 
+mod admission;
 mod connection;
+mod connections;
+mod decoded;
+mod framing;
+mod http2;
+mod inbound;
 mod route;
 mod rpc;
 
 /// How long a handshake, or the first bytes of a client, may take.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Handshakes that are under way at a time.
-const HANDSHAKES: usize = 1024;
 
 /// Files kept for the store and for ourselves.
 const RESERVED_FILES: u64 = 1024;
@@ -54,15 +60,25 @@ enum Purpose {
     Peers,
     /// HTTP alone.
     Http,
-    /// HTTP alone, for probes and scrapers: no client certificates, no browsers.
+    /// HTTP alone, for probes and scrapers: no browsers.
     Metrics,
 }
 
+/// What is spoken on a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Protocols {
+    /// HTTP/1.1 and HTTP/2.
+    Both,
+    /// HTTP/1.1 alone: one request at a time on a connection.
+    Http1,
+}
+
 /// Listeners that are bound and not served yet.
-#[derive(Debug)]
 pub struct Server {
     listeners: Vec<(Listener, Purpose)>,
     tls: Option<Arc<ServerTls>>,
+    /// Whom connections have to convince before anything else.
+    admission: Option<Arc<dyn Admission>>,
     config: Config,
 }
 
@@ -80,6 +96,14 @@ pub struct Services {
     pub metrics: Arc<Metrics>,
     /// Whether there is a leader, for clients that want to be told; `None` where nobody is.
     pub has_leader: Option<tokio::sync::watch::Receiver<bool>>,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("listeners", &self.listeners)
+            .finish_non_exhaustive()
+    }
 }
 
 impl std::fmt::Debug for Services {
@@ -150,8 +174,18 @@ impl Server {
         Ok(Server {
             listeners,
             tls,
+            admission: None,
             config: config.clone(),
         })
+    }
+
+    /// Serves only those whom this lets in.
+    #[must_use]
+    pub fn admitting(self, admission: Arc<dyn Admission>) -> Server {
+        Server {
+            admission: Some(admission),
+            ..self
+        }
     }
 
     /// Loads certificates and binds every URL for peers.
@@ -201,11 +235,9 @@ impl Server {
         let metrics = services.metrics.clone();
         let answers = Arc::new(ArcSwap::from_pointee(services.answers()));
         let edge = Edge {
-            answers: answers.clone(),
             grpc: true,
-            http: true,
             gate: Some(Gate::new(self.config.browsers.clone())),
-            metrics: metrics.grpc.clone(),
+            ..self.edge(answers.clone(), &metrics)
         };
         self.serve(edge, &metrics, (leave, stop, grace), tasks);
         Open(answers)
@@ -218,14 +250,34 @@ impl Server {
             http,
             has_leader: None,
         };
-        let edge = Edge {
-            answers: Arc::new(ArcSwap::from_pointee(answers)),
+        let edge = self.edge(Arc::new(ArcSwap::from_pointee(answers)), metrics);
+        self.serve(edge, metrics, (stop, stop, Duration::ZERO), tasks);
+    }
+
+    /// Plain HTTP.
+    fn edge(&self, answers: Arc<ArcSwap<Answers>>, metrics: &Metrics) -> Edge {
+        let limits = &self.config.limits;
+        // Members check what they forward before they do.
+        let message = match self.is_for_peers() {
+            true => limits.max_inflight_bytes / 2,
+            false => limits.max_receive_bytes(),
+        };
+        Edge {
+            answers,
             grpc: false,
             http: true,
             gate: None,
             metrics: metrics.grpc.clone(),
-        };
-        self.serve(edge, metrics, (stop, stop, Duration::ZERO), tasks);
+            limits: rpc::Limits {
+                message,
+                txn_ops: limits.max_txn_ops,
+            },
+            refusals: Refusals::new(metrics.network.clone()),
+        }
+    }
+
+    fn is_for_peers(&self) -> bool {
+        self.listeners.iter().any(|(_, purpose)| *purpose == Purpose::Peers)
     }
 
     fn serve(
@@ -240,27 +292,40 @@ impl Server {
             tasks.spawn("certificates", follow);
         }
         let mut ports = JoinSet::new();
-        let clients = Room::new(client_room(), HANDSHAKES);
-        let (probes, refused) = (Room::new(PROBES, PROBES), Said::default());
-        let builder = builder(self.config.limits.max_concurrent_streams, self.config.keepalive);
+        let (network, limits) = (&metrics.network, self.config.limits);
+        let held = match self.is_for_peers() {
+            true => &network.held_for_peers,
+            false => &network.held,
+        };
+        let budget = Budget::new(limits.max_inflight_bytes, held.clone());
+        let clients = Connections::new(client_room(), budget.clone(), network.clone());
+        let probes = Connections::new(PROBES, budget, network.clone());
+        let refused = Said::default();
+        let http2 = http2::Options {
+            max_concurrent_streams: limits.max_concurrent_streams,
+            keepalive: self.config.keepalive,
+            goaways: LogOnce::default(),
+        };
+        let http1 = http1();
         for (listener, purpose) in self.listeners {
             let mut edge = edge.clone();
             edge.grpc &= matches!(purpose, Purpose::Both | Purpose::Grpc | Purpose::Peers);
             edge.http &= matches!(purpose, Purpose::Both | Purpose::Http | Purpose::Metrics);
             edge.gate.take_if(|_| purpose == Purpose::Metrics);
             let is_probes = purpose == Purpose::Metrics;
-            let auth = if is_probes {
-                ClientAuth::Never
-            } else {
-                ClientAuth::AsConfigured
-            };
             let tls = self.tls.as_ref().filter(|_| listener.url().scheme().is_tls());
             let port = Port {
-                tls: tls.map(|tls| (Arc::clone(tls), auth)),
+                tls: tls.cloned(),
+                admission: self.admission.clone(),
                 edge,
-                builder: builder.clone(),
-                room: if is_probes { probes.clone() } else { clients.clone() },
-                network: metrics.network.clone(),
+                protocols: match purpose {
+                    Purpose::Metrics => Protocols::Http1,
+                    Purpose::Both | Purpose::Grpc | Purpose::Peers | Purpose::Http => Protocols::Both,
+                },
+                http1: http1.clone(),
+                http2: http2.clone(),
+                connections: if is_probes { probes.clone() } else { clients.clone() },
+                network: network.clone(),
                 refused: (purpose == Purpose::Peers).then(|| refused.clone()),
             };
             ports.spawn(port.run(listener, leave.clone(), grace));
@@ -291,32 +356,18 @@ fn client_room() -> usize {
     }
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let room = files.saturating_sub(RESERVED_FILES).max(files / 2);
-    usize::try_from(room).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS)
+    usize::try_from(room).unwrap_or(usize::MAX)
 }
 
-/// How connections are spoken. Windows are large enough for a whole request each way without a round trip.
-fn builder(max_streams: u32, keepalive: Keepalive) -> Builder {
+/// How HTTP/1.1 is spoken.
+fn http1() -> Http1 {
     use hyper_util::rt::{TokioExecutor, TokioTimer};
-    const STREAM_WINDOW: u32 = 1024 * 1024;
-    const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
-    /// Clients cancel many requests at once when they time out; a hundred is no attack.
-    const RESETS: usize = 1024;
-    let mut builder = Builder::new(TokioExecutor::new());
+    let mut builder = Http1::new(TokioExecutor::new()).http1_only();
     builder
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(Some(3 * PATIENCE))
         .max_buf_size(64 * 1024);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_concurrent_streams(max_streams)
-        .max_pending_accept_reset_streams(RESETS)
-        .max_header_list_size(64 * 1024)
-        .keep_alive_interval(keepalive.interval)
-        .keep_alive_timeout(keepalive.timeout);
     builder
 }
 

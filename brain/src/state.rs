@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::watch;
 
 use crate::lease::Leases;
-use crate::log::Slot;
+use crate::log::{Log, Slot};
 use crate::mvcc::Revision;
 use crate::mvcc::fetch::Fetches;
+use crate::mvcc::sizes::Sizes;
 use crate::mvcc::view::View;
 use crate::rows::Rows;
 
@@ -48,8 +49,14 @@ pub struct State<R: Rows> {
     deletion: watch::Sender<Deletion>,
     /// Something stored is damaged: reads and writes are refused.
     corrupt: AtomicBool,
+    /// Why this member cannot lead now, though it holds or held the lock.
+    cannot_lead: ArcSwapOption<String>,
     epoch: Arc<AtomicU64>,
     fetches: Fetches,
+    /// How much is stored.
+    sizes: Mutex<Sizes>,
+    /// Rows refuse what is to be flushed.
+    flush_refused: AtomicBool,
 }
 
 impl<R: Rows> State<R> {
@@ -65,8 +72,11 @@ impl<R: Rows> State<R> {
             heard: AtomicU64::new(Slot::FIRST.0),
             deletion: watch::Sender::default(),
             corrupt: AtomicBool::new(false),
+            cannot_lead: ArcSwapOption::empty(),
             epoch: Arc::default(),
             fetches: Fetches::default(),
+            sizes: Mutex::default(),
+            flush_refused: AtomicBool::new(false),
         }
     }
 
@@ -81,6 +91,9 @@ impl<R: Rows> State<R> {
         self.show(other.committed());
         self.set_deleted_up_to(other.deletion().borrow().up_to);
         self.set_epoch(other.epoch());
+        let sizes = other.sizes();
+        self.set_written(&sizes);
+        self.set_deleted(&sizes);
     }
 
     /// The newest view.
@@ -130,6 +143,11 @@ impl<R: Rows> State<R> {
     /// Somebody says that all slots before `next` are committed.
     pub fn hear_of(&self, next: Slot) {
         self.heard.fetch_max(next.0, Ordering::AcqRel);
+    }
+
+    /// The highest slot that [`State::hear_of`] was given.
+    pub fn heard(&self) -> Slot {
+        Slot(self.heard.load(Ordering::Acquire))
     }
 
     /// How many slots are committed, as far as was heard, that the view does not show.
@@ -201,6 +219,49 @@ impl<R: Rows> State<R> {
     /// Stops serving: something stored is damaged.
     pub fn set_corrupt(&self) {
         self.corrupt.store(true, Ordering::Release);
+    }
+
+    /// Why this member cannot lead now: its storage did not answer in time. `None` if nothing is known against it.
+    pub fn cannot_lead(&self) -> Option<Arc<String>> {
+        self.cannot_lead.load_full()
+    }
+
+    /// Records why this member cannot lead, or that it can again.
+    pub fn set_cannot_lead(&self, reason: Option<String>) {
+        self.cannot_lead.store(reason.map(Arc::new));
+    }
+
+    /// Rows refuse what is to be flushed: nothing more may be acknowledged.
+    pub fn is_flush_refused(&self) -> bool {
+        self.flush_refused.load(Ordering::Acquire)
+    }
+
+    /// Notes whether rows refuse what is to be flushed; answers with what was so before.
+    pub fn set_flush_refused(&self, refused: bool) -> bool {
+        self.flush_refused.swap(refused, Ordering::AcqRel)
+    }
+
+    /// How much is stored, as far as this member knows.
+    pub fn sizes(&self) -> Sizes {
+        *self.sizes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what is written up to the view.
+    pub fn set_written(&self, sizes: &Sizes) {
+        let mut known = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        (known.written, known.logged) = (sizes.written, sizes.logged);
+    }
+
+    /// Notes what compaction has given up.
+    pub fn set_deleted(&self, sizes: &Sizes) {
+        let mut known = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        (known.deleted, known.dropped) = (sizes.deleted, sizes.dropped);
+    }
+
+    /// Bytes that the store occupies: on its medium, or as all members count them where the medium is shared.
+    pub fn total_size<L: Log>(&self, log: &L, rows: &R) -> u64 {
+        rows.size()
+            .map_or_else(|| self.sizes().total(), |rows| rows + log.size())
     }
 
     /// The epoch of the leader, which takes the place of etcd's raft term.

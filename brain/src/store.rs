@@ -8,7 +8,7 @@ use anyhow::Context;
 
 use crate::feed::Feed;
 use crate::leader::Leader;
-use crate::log::Log;
+use crate::log::{Log, Unanswered};
 use crate::metrics::Metrics;
 use crate::mvcc::history::LogHistory;
 use crate::replica::{OpenError, Replica, Tail};
@@ -76,6 +76,7 @@ pub async fn open<L: Log, R: Rows, Q: Space + Clone>(
         herald: None,
         lease: options.lease,
         metrics: metrics.clone(),
+        unanswered: Unanswered::default(),
     };
     Ok((store, leader))
 }
@@ -136,7 +137,7 @@ impl DiskSpace {
 /// When the file system cannot be asked.
 pub fn segment_bytes(path: &Path, quota: Option<u64>) -> anyhow::Result<u32> {
     let stat = rustix::fs::statvfs(path).with_context(|| format!("ask for the size of {}", path.display()))?;
-    let share = (stat.f_blocks * stat.f_frsize / 32).clamp(4 << 20, 64 << 20);
+    let share = (stat.f_blocks * stat.f_frsize / 32).clamp(4 << 20, 16 << 20);
     let share = quota.map_or(share, |quota| share.min(quota / 16).max(64 << 10));
     Ok(u32::try_from(share).unwrap_or(4 << 20))
 }

@@ -9,7 +9,7 @@ use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 /// How long tasks may take to end after the stop. Whatever starts the process kills it sooner or later, without a word.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// The long-lived tasks of the process.
 ///

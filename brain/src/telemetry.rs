@@ -11,16 +11,7 @@ use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt as _};
 use crate::flags::{LogFormat, LogLevel, LogOptions, LogOutput};
 
 /// Crates whose INFO is not ours to show; below WARN they speak only at `debug`.
-const CHATTY: &[&str] = &[
-    "h2",
-    "hyper",
-    "hyper_util",
-    "tonic",
-    "tower",
-    "rustls",
-    "fjall",
-    "lsm_tree",
-];
+const CHATTY: &[&str] = &["hyper", "hyper_util", "tonic", "tower", "rustls", "fjall", "lsm_tree"];
 
 /// Sets the process's logger; call it once, before anything logs. `RUST_LOG` overrides the level.
 ///
@@ -56,8 +47,11 @@ fn filter(level: LogLevel) -> EnvFilter {
         theirs
     };
     let chatty: Vec<String> = CHATTY.iter().map(|name| format!("{name}={theirs}")).collect();
-    // These two repeat every failed call, of which whoever made it tells once.
-    let default = format!("{ours},{},tikv_client=off,kube_client::client=off", chatty.join(","));
+    // These repeat every failed call or connection, which we log once ourselves.
+    let default = format!(
+        "{ours},{},h2=error,tikv_client=off,kube_client::client=off",
+        chatty.join(",")
+    );
     EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default))
 }
 

@@ -1,6 +1,6 @@
 //! TiKV: the one place that speaks to it. No type of the client crate leaves this module.
 //!
-//! What the client does not do by itself is done here: a limit on every call (a silent PD hangs it for ever), repetition of
+//! What the client does not do by itself is done here: a limit on every call (it has none for a whole one), repetition of
 //! what passes (a busy server is reported at once), several connections, replacement of clients that are stuck, certificates
 //! that change, and a sober view of what a failed commit means (`error.rs`). Never used: async commit, which loses
 //! acknowledged writes with this client, and its heartbeats, which leave a task behind each transaction.

@@ -24,6 +24,7 @@ mod allowed;
 mod config;
 mod dial;
 mod files;
+mod revoked;
 
 /// How often files are looked at.
 pub const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
@@ -32,15 +33,6 @@ pub const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TlsError(String);
-
-/// Which certificates a listener asks of clients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClientAuth {
-    /// Those of the trusted CAs, if there are any: etcd's rule for client URLs.
-    AsConfigured,
-    /// None, whatever is configured: for metrics and probes.
-    Never,
-}
 
 /// The TLS of listeners that share their certificates.
 #[derive(Debug)]
@@ -54,8 +46,7 @@ pub struct ServerTls {
 #[derive(Debug)]
 struct Loaded {
     files: Files,
-    as_configured: Arc<ServerConfig>,
-    never: Arc<ServerConfig>,
+    config: Arc<ServerConfig>,
     /// When the certificate expires, in seconds since 1970.
     not_after: i64,
 }
@@ -74,14 +65,11 @@ impl ServerTls {
         })
     }
 
-    /// What a new connection is served with.
+    /// What a new connection is served with. Clients need a certificate of the trusted CAs, if there are any: etcd's rule,
+    /// for metrics, too.
     #[must_use]
-    pub fn config(&self, clients: ClientAuth) -> Arc<ServerConfig> {
-        let current = self.current.load();
-        Arc::clone(match clients {
-            ClientAuth::AsConfigured => &current.as_configured,
-            ClientAuth::Never => &current.never,
-        })
+    pub fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.current.load().config)
     }
 
     /// When the certificate in use expires, in seconds since 1970.
@@ -156,11 +144,9 @@ impl ServerTls {
 impl Loaded {
     fn from(files: Files, options: &TlsOptions, policy: &TlsPolicy) -> Result<Loaded, TlsError> {
         let material = files.parse(options)?;
-        let as_configured = config::server(&material, options, policy, ClientAuth::AsConfigured)?;
-        let never = config::server(&material, options, policy, ClientAuth::Never)?;
+        let config = config::server(&material, options, policy)?;
         Ok(Loaded {
-            as_configured: Arc::new(as_configured),
-            never: Arc::new(never),
+            config: Arc::new(config),
             not_after: material.not_after,
             files,
         })

@@ -17,13 +17,35 @@ use crate::history::{At, Value};
 /// How long a client waits for an answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How many bytes stand behind a value's number.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Padding {
+    /// So many behind each.
+    All(usize),
+    /// So many behind some, which fill messages and records up to their limits; none behind the others.
+    Some(usize),
+}
+
+/// One value in so many is filled.
+const FILLED: u64 = 8;
+
+impl Padding {
+    fn of(self, value: Value) -> usize {
+        match self {
+            Self::All(bytes) => bytes,
+            Self::Some(bytes) if value.0.is_multiple_of(FILLED) => bytes,
+            Self::Some(_) => 0,
+        }
+    }
+}
+
 /// What all clients of a round share.
 #[derive(Clone, Debug)]
 pub(super) struct Round {
     /// Begins all of its keys.
     pub(super) prefix: String,
-    /// What is written beside the value's number, in bytes.
-    pub(super) padding: usize,
+    /// What is written beside the value's number.
+    pub(super) padding: Padding,
     /// The revision before its first.
     pub(super) base: i64,
     began: Instant,
@@ -32,7 +54,7 @@ pub(super) struct Round {
 }
 
 impl Round {
-    pub(super) fn new(number: u64, padding: usize, base: i64) -> Self {
+    pub(super) fn new(number: u64, padding: Padding, base: i64) -> Self {
         Self {
             prefix: format!("round/{number}/"),
             padding,

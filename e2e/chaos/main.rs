@@ -23,7 +23,7 @@ mod lab;
 mod load;
 mod round;
 
-use faults::Fault;
+use faults::{Fault, Named};
 use history::History;
 use lab::members::{Clock, FAKETIME, Members};
 use lab::network::{self, Network};
@@ -49,6 +49,9 @@ struct Flags {
     /// Faults in a round.
     #[arg(long, default_value_t = 3)]
     faults: usize,
+    /// Only faults of this kind, one after the other, on a stand-in.
+    #[arg(long, value_enum)]
+    fault: Option<Named>,
     /// Instead of these faults, lose so many replies to writes in each round, and kill leaders meanwhile; on a stand-in, whatever
     /// `TIKV_PD` says.
     #[arg(long)]
@@ -57,7 +60,7 @@ struct Flags {
     #[arg(long)]
     with_clock: Option<PathBuf>,
     /// Where logs, and the histories of failed rounds, are kept.
-    #[arg(long, default_value = "/var/log/kubebrain/chaos")]
+    #[arg(long, default_value = "/var/log/kubebrain-chaos")]
     logs: PathBuf,
 }
 
@@ -80,7 +83,7 @@ fn prepare(flags: &Flags, progress: &Progress) -> anyhow::Result<Option<Addresse
         debian::require(&[FAKETIME], progress)?;
     }
     network::enter(|| match std::env::var(REAL) {
-        Ok(pd) if flags.lost_replies.is_none() => ask(&pd).map(Some),
+        Ok(pd) if flags.lost_replies.is_none() && flags.fault.is_none() => ask(&pd).map(Some),
         _ => Ok(None),
     })
 }
@@ -164,7 +167,10 @@ async fn play(flags: &Flags, lab: &mut Lab, seed: u64) -> anyhow::Result<bool> {
     let wrong = match flags.lost_replies {
         Some(count) => Wrong::LostReplies(count),
         None => {
-            let faults = (0..flags.faults).map(|_| Fault::any(&mut chance, MEMBERS, has_clock, has_stand_in));
+            let faults = (0..flags.faults).map(|_| match flags.fault {
+                Some(named) => named.draw(&mut chance),
+                None => Fault::any(&mut chance, MEMBERS, has_clock, has_stand_in),
+            });
             Wrong::Faults(faults.collect())
         }
     };

@@ -20,7 +20,7 @@ use crate::lab::members::Members;
 use crate::lab::network::Network;
 use crate::lab::tikv::Tikv;
 use crate::load::client::Client;
-use crate::load::{Round, leases, watcher, worker};
+use crate::load::{Padding, Round, leases, watcher, worker};
 
 /// Clients that read and write, for each member.
 const WORKERS: usize = 2;
@@ -31,7 +31,14 @@ const DEATHS: u64 = 5;
 /// For everybody to answer when all is well again.
 const RECOVERY: Duration = Duration::from_secs(40);
 /// What is written beside a value's number: sometimes so much that rows are flushed within the round.
-const PADDING: [usize; 4] = [0, 64, 1_000, 12_000];
+const PADDING: [Padding; 5] = [
+    Padding::All(0),
+    Padding::All(64),
+    Padding::All(1_000),
+    Padding::All(12_000),
+    // of which a transaction may hold three
+    Padding::Some(450_000),
+];
 
 /// Everything that a round is played on.
 pub(crate) struct Lab {

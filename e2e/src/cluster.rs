@@ -198,9 +198,10 @@ impl Cluster {
 ///
 /// # Errors
 ///
-/// Something cannot be removed.
+/// Something cannot be removed, or the directory of that name is no cluster's.
 pub fn down(name: &Name, progress: &Progress) -> anyhow::Result<bool> {
     let home = Home::of(name);
+    home.check()?;
     if !home.dir().exists() && !home.lock().exists() {
         return Ok(false);
     }

@@ -10,10 +10,12 @@ use std::str::FromStr;
 use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::marker;
 use crate::tools::cache::Key;
 
-const HOMES: &str = "/var/lib/kubebrain";
-const LOGS: &str = "/var/log/kubebrain";
+/// Apart from where a brain keeps its own data, which no test may touch.
+const HOMES: &str = "/var/lib/kubebrain-clusters";
+const LOGS: &str = "/var/log/kubebrain-clusters";
 
 /// A cluster's name: 1 to 20 of `a`-`z`, `0`-`9` and `-`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -56,7 +58,8 @@ impl Home {
         Self(name.clone())
     }
 
-    /// The homes of all clusters that are up or were left by killed runs, be it that only their lock is left.
+    /// The homes of all clusters that are up or were left by killed runs, be it that only their lock is left. Directories
+    /// of others are not among them.
     ///
     /// # Errors
     ///
@@ -70,7 +73,65 @@ impl Home {
                 names.extend(name.and_then(|name| name.parse().ok()));
             }
         }
-        Ok(names.into_iter().map(Self).collect())
+        let homes = names.into_iter().map(Self);
+        Ok(homes.filter(|home| home.check().is_ok()).collect())
+    }
+
+    /// Refuses directories under the cluster's name that are not its own.
+    ///
+    /// # Errors
+    ///
+    /// There is one.
+    pub fn check(&self) -> anyhow::Result<()> {
+        marker::check(&self.dir(), &self.0)?;
+        marker::check(&self.logs(), &self.0)
+    }
+
+    /// Makes the directory of the home, marked as the cluster's.
+    ///
+    /// # Errors
+    ///
+    /// It is there and somebody else's, or the file system refuses.
+    pub fn claim(&self) -> anyhow::Result<()> {
+        marker::claim(&self.dir(), &self.0)
+    }
+
+    /// Removes the home; the logs stay.
+    ///
+    /// # Errors
+    ///
+    /// It is somebody else's, or something in it cannot be removed.
+    pub fn remove(&self) -> anyhow::Result<()> {
+        marker::remove(&self.dir(), &self.0)
+    }
+
+    /// Removes the logs.
+    ///
+    /// # Errors
+    ///
+    /// They are somebody else's, or something cannot be removed.
+    pub fn remove_logs(&self) -> anyhow::Result<()> {
+        marker::remove(&self.logs(), &self.0)
+    }
+
+    /// The clusters that logs are kept of, the latest last.
+    ///
+    /// # Errors
+    ///
+    /// The directory of logs cannot be read.
+    pub fn all_with_logs() -> anyhow::Result<Vec<Self>> {
+        let mut homes = Vec::new();
+        if Path::new(LOGS).exists() {
+            for entry in fs::read_dir(LOGS).with_context(|| format!("list {LOGS}"))? {
+                let entry = entry?;
+                let modified = entry.metadata().and_then(|metadata| metadata.modified());
+                let name = entry.file_name().to_str().and_then(|name| name.parse().ok());
+                homes.extend(modified.ok().zip(name.map(Self)));
+            }
+        }
+        homes.retain(|(_, home)| home.check().is_ok());
+        homes.sort_by_key(|(modified, _)| *modified);
+        Ok(homes.into_iter().map(|(_, home)| home).collect())
     }
 
     /// The cluster's name.
@@ -104,8 +165,8 @@ impl Home {
     ///
     /// Most often, this is not run by root.
     pub fn open_log(&self, program: &str) -> anyhow::Result<File> {
-        let (dir, log) = (self.logs(), self.log(program));
-        fs::create_dir_all(&dir).with_context(|| format!("create {}: a cluster needs root", dir.display()))?;
+        let log = self.log(program);
+        marker::claim(&self.logs(), &self.0)?;
         File::options()
             .create(true)
             .append(true)
@@ -160,6 +221,7 @@ impl Home {
     /// A directory cannot be made.
     pub fn create(&self) -> anyhow::Result<()> {
         use std::os::unix::fs::PermissionsExt as _;
+        self.claim()?;
         for dir in ["pki", "config", "cni", "node", "sockets", "volumes", "store"] {
             let path = self.path(dir);
             fs::create_dir_all(&path).with_context(|| format!("create {}", path.display()))?;
@@ -173,18 +235,13 @@ impl Home {
 
     /// Removes the logs of an earlier run. The host's own is open already, by those who only add to it: it is emptied.
     fn clear_logs(&self) -> anyhow::Result<()> {
-        let logs = self.logs();
-        fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
-        for entry in fs::read_dir(&logs).with_context(|| format!("list {}", logs.display()))? {
-            let path = entry?.path();
-            let removed = match path {
-                _ if path == self.log("host") => File::options().write(true).open(&path).and_then(|log| log.set_len(0)),
-                _ if path.is_dir() => fs::remove_dir_all(&path),
-                _ => fs::remove_file(&path),
-            };
-            removed.with_context(|| format!("remove the old log {}", path.display()))?;
+        let (logs, host) = (self.logs(), self.log("host"));
+        marker::claim(&logs, &self.0)?;
+        if host.exists() {
+            let emptied = File::options().write(true).open(&host).and_then(|log| log.set_len(0));
+            emptied.with_context(|| format!("empty the old log {}", host.display()))?;
         }
-        Ok(())
+        marker::empty(&logs, &self.0, |path| path == host)
     }
 
     /// Writes a file in the home.
@@ -223,7 +280,17 @@ mod tests {
         }
         assert_eq!(
             Home::of(&"e2e-1".parse().unwrap()).dir(),
-            Path::new("/var/lib/kubebrain/e2e-1")
+            Path::new("/var/lib/kubebrain-clusters/e2e-1")
         );
+    }
+
+    #[test]
+    fn homes_lie_apart_from_a_brains_data() {
+        let home = Home::of(&"data".parse().unwrap());
+        for path in [home.dir(), home.logs(), home.lock()] {
+            for brains in ["/var/lib/kubebrain", "/var/log/kubebrain", "/var/lib/etcd"] {
+                assert!(!path.starts_with(brains), "{}", path.display());
+            }
+        }
     }
 }

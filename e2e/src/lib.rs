@@ -23,6 +23,7 @@ pub mod kubeconfig;
 pub mod kubectl;
 pub mod kubelet;
 pub mod lock;
+pub mod marker;
 pub mod members;
 pub mod mounts;
 pub mod namespace;

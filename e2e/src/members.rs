@@ -27,7 +27,7 @@ const PORTS: std::ops::Range<u16> = 20_000..32_000;
 pub const PATIENT: [&str; 2] = ["--election-lease-duration=4s", "--election-renew-deadline=3s"];
 
 /// What members may say of an election that was due.
-pub const ELECTED: [&str; 5] = [
+pub const ELECTED: [&str; 7] = [
     // whoever asked for /health meanwhile
     "RAFT NO LEADER",
     "lost the lead",
@@ -35,6 +35,9 @@ pub const ELECTED: [&str; 5] = [
     "the lead was not handed over",
     "could not renew the lease in time",
     "no answer from the lock",
+    // storage stood still for as long
+    "cannot lead: giving up the lock",
+    "the writer does not end in time",
 ];
 
 /// A cluster whose members can be killed and started again one by one. Dropping it kills them.

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
@@ -119,6 +120,7 @@ impl Server {
     pub fn start(program: &Program, flags: &[&str]) -> anyhow::Result<Self> {
         let dir = tempfile::Builder::new()
             .prefix("store-")
+            .permissions(fs::Permissions::from_mode(0o700))
             .tempdir()
             .context("make a data directory")?;
         Self::launch(program, flags, free_ports()?, DataDir::Own(dir))

@@ -43,8 +43,10 @@ pub fn abandoned(progress: &Progress) -> anyhow::Result<()> {
 ///
 /// # Errors
 ///
-/// Something cannot be removed; what comes after it is then still there.
+/// There is a directory under its name that is not its own, and nothing is done; or something cannot be removed, and what comes
+/// after it is still there.
 pub fn everything(home: &Home) -> anyhow::Result<()> {
+    home.check()?;
     let state = State::read(home).ok(); // a run that was killed very early has none yet
     let sandboxes = containers(home);
     for program in state.iter().flat_map(|state| state.programs.values()) {
@@ -69,9 +71,7 @@ pub fn everything(home: &Home) -> anyhow::Result<()> {
     for (setting, value) in state.iter().flat_map(|state| &state.sysctls) {
         fs::write(setting, value).with_context(|| format!("set {setting} back to {value}"))?;
     }
-    if home.dir().exists() {
-        fs::remove_dir_all(home.dir()).with_context(|| format!("remove {}", home.dir().display()))?;
-    }
+    home.remove()?;
     remove_file(&home.lock())?;
     old_logs(home)
 }
@@ -206,23 +206,10 @@ fn remove_links_into(dir: &str, logs: &Path) -> anyhow::Result<()> {
 }
 
 fn old_logs(home: &Home) -> anyhow::Result<()> {
-    let logs = home.logs();
-    let Some(Ok(entries)) = logs.parent().map(fs::read_dir) else {
-        return Ok(());
-    };
-    let mut dirs: Vec<_> = entries
-        .flatten()
-        .filter_map(|e| Some((e.metadata().ok()?.modified().ok()?, e.path())))
-        .collect();
-    dirs.sort();
-    let surplus = dirs.len().saturating_sub(LOGS_KEPT);
-    let up: Vec<_> = Home::all()?.iter().map(Home::logs).collect();
-    for (_, dir) in dirs
-        .iter()
-        .take(surplus)
-        .filter(|(_, dir)| *dir != logs && !up.contains(dir))
-    {
-        fs::remove_dir_all(dir).with_context(|| format!("remove the old logs {}", dir.display()))?;
-    }
-    Ok(())
+    let logged = Home::all_with_logs()?;
+    let surplus = logged.len().saturating_sub(LOGS_KEPT);
+    let up: Vec<_> = Home::all()?.iter().map(|home| home.name().clone()).collect();
+    let old = logged.iter().take(surplus);
+    old.filter(|old| old.name() != home.name() && !up.contains(old.name()))
+        .try_for_each(Home::remove_logs)
 }

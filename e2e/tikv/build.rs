@@ -1,14 +1,12 @@
-//! Compiles the server side of PD's and TiKV's services from the `.proto` files that the client crate ships, so that
-//! the stand-in and the client under test speak of the same messages. No system `protoc`, no copy of the files.
+//! Compiles the server side of PD's and TiKV's services from the `.proto` files of the client, so that the stand-in and the
+//! client under test speak of the same messages. No system `protoc`, no copy of the files.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context, bail, ensure};
-use serde_json::Value;
+use anyhow::{Context, ensure};
 
-/// The package whose directory holds `proto/` and `proto/include/`.
-const CLIENT: &str = "tikv-client";
+/// Where `proto/` and `proto/include/` are, seen from here.
+const CLIENT: &str = "../../brain/tikv-client";
 
 /// What newer PDs answer and the client's files do not name yet, as in kvproto: to be put into the service, and behind it.
 const GC_STATES: [&str; 2] = [
@@ -47,7 +45,7 @@ message AdvanceTxnSafePointResponse {
 ];
 
 fn main() -> anyhow::Result<()> {
-    let proto = client_directory()?.join("proto");
+    let proto = Path::new(env!("CARGO_MANIFEST_DIR")).join(CLIENT).join("proto");
     let include = proto.join("include");
     println!("cargo:rerun-if-changed={}", proto.display());
     println!("cargo:rerun-if-changed=build.rs");
@@ -89,45 +87,4 @@ fn amend(proto: &Path, amended: &Path) -> anyhow::Result<()> {
     let text = text.replacen(service, &format!("{service}{calls}"), 1) + messages;
     std::fs::create_dir_all(amended).context("make a directory for pdpb.proto")?;
     std::fs::write(amended.join("pdpb.proto"), text).context("write pdpb.proto")
-}
-
-/// Where cargo keeps the client crate's sources: of the locked version, wherever this machine keeps packages.
-fn client_directory() -> anyhow::Result<PathBuf> {
-    // A build of this package alone has not fetched what other packages need, and offline cargo then refuses to list.
-    let listing = match metadata(true) {
-        Ok(listing) => listing,
-        Err(_) => metadata(false)?,
-    };
-    let packages = listing["packages"]
-        .as_array()
-        .context("cargo metadata lists no packages")?;
-    let mut manifests = packages
-        .iter()
-        .filter(|package| package["name"] == CLIENT)
-        .map(|package| &package["manifest_path"]);
-    let Some(manifest) = manifests.next() else {
-        bail!("{CLIENT} is not among the workspace's packages")
-    };
-    ensure!(
-        manifests.next().is_none(),
-        "more than one version of {CLIENT} is locked"
-    );
-    let manifest = PathBuf::from(manifest.as_str().context("a manifest_path that is no text")?);
-    Ok(manifest.parent().context("a manifest without a directory")?.to_owned())
-}
-
-fn metadata(offline: bool) -> anyhow::Result<Value> {
-    let mut command = Command::new(std::env::var_os("CARGO").context("CARGO is not set")?);
-    command.args(["metadata", "--locked", "--format-version", "1", "--filter-platform"]);
-    command.arg(std::env::var_os("TARGET").context("TARGET is not set")?);
-    if offline {
-        command.arg("--offline");
-    }
-    let output = command.output().context("run cargo metadata")?;
-    ensure!(
-        output.status.success(),
-        "cargo metadata: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    serde_json::from_slice(&output.stdout).context("read the output of cargo metadata")
 }

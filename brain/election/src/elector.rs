@@ -25,6 +25,8 @@ use crate::{
 const COMMANDS: usize = 4;
 /// Attempts to release the lock at the end. Each may meet a renewal of our own that was still on its way.
 const RELEASES: usize = 3;
+/// How long they may take together: whoever stops the process does not wait for long.
+const RELEASE_LIMIT: Duration = Duration::from_secs(1);
 
 /// One candidate for one lock.
 #[derive(Debug)]
@@ -120,7 +122,9 @@ impl<L: Lock, C: Clock> Elector<L, C> {
                 return Err(self.lost());
             }
         }
-        self.release().await;
+        if timeout(RELEASE_LIMIT, self.release()).await.is_err() {
+            warn!(lock = self.lock.describe(), "could not release the lock in time");
+        }
         Ok(())
     }
 
@@ -219,6 +223,8 @@ impl<L: Lock, C: Clock> Elector<L, C> {
             Command::Look => self.state.hear_nothing(),
             Command::Heard(record, at) => self.state.hear(record, at),
             Command::HandOver(to, reply) => self.hand_over(to, reply).await,
+            Command::StepDown(reply) => self.step_down(reply).await,
+            Command::Compete => self.state.rest(false),
         }
     }
 
@@ -233,6 +239,22 @@ impl<L: Lock, C: Clock> Elector<L, C> {
         self.publish();
         if let Err(Err(error)) = reply.send(outcome) {
             warn!(%error, "hand-over failed, and nobody waits for the answer");
+        }
+    }
+
+    async fn step_down(&mut self, reply: oneshot::Sender<Result<(), HandOverError>>) {
+        self.state.rest(true);
+        let outcome = if self.state.expire(self.clock.now()) || self.state.held().is_none() {
+            Err(HandOverError::NotLeading)
+        } else {
+            let outcome = self.yield_to("").await;
+            // Also where the record has to run out by itself.
+            self.state.end();
+            outcome
+        };
+        self.publish();
+        if let Err(Err(error)) = reply.send(outcome) {
+            warn!(%error, "stepping down failed, and nobody waits for the answer");
         }
     }
 

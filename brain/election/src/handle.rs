@@ -67,6 +67,8 @@ pub(crate) enum Command {
     Look,
     Heard(Record, Moment),
     HandOver(String, oneshot::Sender<Result<(), HandOverError>>),
+    StepDown(oneshot::Sender<Result<(), HandOverError>>),
+    Compete,
 }
 
 /// What the elector shows: written by it alone.
@@ -186,6 +188,24 @@ impl<C: Clock> Handle<C> {
         let command = Command::HandOver(to.to_owned(), reply);
         self.commands.send(command).await.map_err(|_| HandOverError::Ended)?;
         answer.await.map_err(|_| HandOverError::Ended)?
+    }
+
+    /// Ends this candidate's term, gives the lock to whoever looks first, and claims it no more before [`Handle::compete`]: for
+    /// a leader that can renew the lock and nothing else.
+    ///
+    /// # Errors
+    /// See [`HandOverError`]. Whatever it is, nothing is claimed.
+    pub async fn step_down(&self) -> Result<(), HandOverError> {
+        let (reply, answer) = oneshot::channel();
+        let command = Command::StepDown(reply);
+        self.commands.send(command).await.map_err(|_| HandOverError::Ended)?;
+        answer.await.map_err(|_| HandOverError::Ended)?
+    }
+
+    /// Competes again after [`Handle::step_down`].
+    pub async fn compete(&self) {
+        // An elector that has ended competes for nothing.
+        drop(self.commands.send(Command::Compete).await);
     }
 
     /// Tells a follower that who leads said so of itself, by [`Handle::renewals`]: the lock is not read as long as new ones

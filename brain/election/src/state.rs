@@ -71,6 +71,8 @@ pub struct State<V> {
     unseen_until: Option<Moment>,
     /// Until then who holds the lock is heard to renew it: nothing else is to be learnt from it.
     quiet_until: Option<Moment>,
+    /// Nothing is claimed.
+    resting: bool,
 }
 
 /// A term, and when the last request that prolonged it was sent.
@@ -96,7 +98,19 @@ impl<V: Clone> State<V> {
             unseen_claim: false,
             unseen_until: None,
             quiet_until: None,
+            resting: false,
         }
+    }
+
+    /// From now on nothing is claimed, whoever the record names; or everything as usual. A term goes on.
+    pub fn rest(&mut self, resting: bool) {
+        self.resting = resting;
+    }
+
+    /// Ends the term, if any. The record may name this candidate until it runs out.
+    pub fn end(&mut self) {
+        self.held = None;
+        self.doubt();
     }
 
     /// What is to be done at `now`.
@@ -104,6 +118,9 @@ impl<V: Clone> State<V> {
     pub fn decide(&self, now: Moment, wall: Timestamp) -> Decision<V> {
         if !self.fresh {
             return Decision::Read;
+        }
+        if self.resting && self.held.is_none() {
+            return Decision::Wait(self.config.lease_duration);
         }
         let Some(seen) = &self.seen else {
             return Decision::Acquire(self.claim_over(None, wall), None, Predecessor::Unseen);

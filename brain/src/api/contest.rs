@@ -16,7 +16,7 @@ use crate::mvcc::Revision;
 use crate::pb::etcdserverpb as pb;
 use crate::pb::mvccpb::KeyValue;
 use crate::rows::Rows;
-use crate::watch::{Entry, History, Hub, Inbox, KeyRange, Kinds, Replay, Step, Subscription};
+use crate::watch::{Entry, History, Hub, Inbox, KeyRange, Kinds, PrevKv, Replay, Step, Subscription};
 use pb::compare::{CompareResult, CompareTarget, TargetUnion};
 use pb::kv_server::Kv as _;
 use pb::lease_server::Lease as _;
@@ -284,7 +284,7 @@ impl<H: History> Events<H> {
         loop {
             let step = match self.subscription.step(Revision::MAX) {
                 Step::Missing(from) => {
-                    let chunk = self.replay.load(from).await.ok()?;
+                    let chunk = self.replay.load(from, PrevKv::Omitted).await.ok()?;
                     self.subscription.replay(&chunk)
                 }
                 step => step,

@@ -14,9 +14,11 @@ use crate::log::Slot;
 
 pub use reads::Reads;
 pub use role::{Leader, Right, Role};
+pub use strict::{LaterLeader, StorageCheck};
 
 mod reads;
 mod role;
+mod strict;
 
 /// How long a request waits for a leader, as etcd's `ReqTimeout` with default timings.
 pub const PATIENCE: Duration = Duration::from_secs(7);
@@ -29,6 +31,8 @@ pub struct Elsewhere {
     forwards: bool,
     /// Room for requests that wait for a leader, or for its answer, in bytes. Those that find none are refused.
     room: Arc<Semaphore>,
+    /// With strict reads the leader asks storage, too.
+    strict: Option<StorageCheck>,
 }
 
 /// Bytes of requests that may wait for a leader or its answer.
@@ -45,6 +49,16 @@ impl Elsewhere {
             role,
             forwards: true,
             room: Arc::new(Semaphore::new(ROOM as usize)),
+            strict: None,
+        }
+    }
+
+    /// The same, but what the leader answers from memory is confirmed by storage first.
+    #[must_use]
+    pub fn strict(self, check: StorageCheck) -> Self {
+        Self {
+            strict: Some(check),
+            ..self
         }
     }
 
@@ -119,8 +133,25 @@ impl Elsewhere {
                 }
             }
         };
-        let confirmed = tokio::time::timeout(PATIENCE, waiting).await;
+        let confirmed = async {
+            waiting.await?;
+            self.ask_storage(&right).await
+        };
+        let confirmed = tokio::time::timeout(PATIENCE, confirmed).await;
         Ok(confirmed.unwrap_or(Err(Error::Timeout))?)
+    }
+
+    /// With strict reads: asks storage whether this member still led by this right when it was called.
+    async fn ask_storage(&self, right: &Right) -> Result<(), Error> {
+        let Some(check) = self.strict.as_ref().filter(|_| !right.is_for_ever()) else {
+            return Ok(());
+        };
+        check.ask().await?;
+        // Storage was asked for leaders later than the one that is known here now.
+        match self.right() {
+            Some(now) if now.is(right) => Ok(()),
+            _ => Err(Error::NotLeader),
+        }
     }
 
     /// Follows who answers.
@@ -222,18 +253,24 @@ impl Elsewhere {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if !self.forwards {
-                return if self.holds() {
-                    Ok(None)
-                } else {
-                    Err(Error::NotLeader.into())
-                };
+                let right = self.right().filter(|right| right.holds(crate::state::since_boot()));
+                self.ask_storage(&right.ok_or(Error::NotLeader)?).await?;
+                return Ok(None);
             }
             let holds = |role: &Role| match role {
                 Role::Leading(right) => right.holds(crate::state::since_boot()),
                 _ => true,
             };
-            let Role::Following(leader) = self.settled(holds).await? else {
-                return Ok(None);
+            let leader = match self.settled(holds).await? {
+                Role::Following(leader) => leader,
+                Role::Leading(right) => match self.ask_storage(&right).await {
+                    Err(Error::NotLeader) if Instant::now() < deadline => {
+                        self.changed_from(None, deadline).await?;
+                        continue;
+                    }
+                    confirmed => return Ok(confirmed.map(|()| None)?),
+                },
+                _ => return Ok(None),
             };
             match tokio::time::timeout_at(deadline, leader.reads.ask()).await {
                 Ok(Some(slot)) => return Ok(Some(slot)),

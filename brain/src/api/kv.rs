@@ -12,6 +12,7 @@ use tonic::{Request, Response, Status};
 use super::status::Error;
 use super::store::Store;
 use super::{request, response};
+use crate::budget::Meter;
 use crate::mvcc::evaluate;
 use crate::mvcc::op::{Op, OpResult, TxnOp};
 use crate::pb::etcdserverpb as pb;
@@ -36,7 +37,7 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
 
     async fn range(&self, request: Request<pb::RangeRequest>) -> Result<Response<pb::RangeResponse>, Status> {
         let began = Instant::now();
-        let answer = self.range_here(request.get_ref()).await;
+        let answer = self.range_here(request.get_ref(), &meter(&request)).await;
         self.store.metrics.mvcc.ranges.inc();
         let success = if answer.is_ok() { "true" } else { "false" };
         let durations = self.store.metrics.server.range.with_label_values(&[success]);
@@ -90,13 +91,16 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
 }
 
 impl<R: Rows> KvService<R> {
-    async fn range_here(&self, request: &pb::RangeRequest) -> Result<pb::RangeResponse, Status> {
+    async fn range_here(&self, request: &pb::RangeRequest, meter: &Meter) -> Result<pb::RangeResponse, Status> {
         let op = request::range(request)?;
         let view = match request.serializable {
             true => self.store.view()?,
             false => self.store.linearizable().await?,
         };
-        let result = view.range(&op).await.map_err(|error| self.store.failed(error))?;
+        let result = view
+            .range_metered(&op, meter)
+            .await
+            .map_err(|error| self.store.failed(error))?;
         Ok(response::range(self.store.header(view.revision), result))
     }
 
@@ -182,6 +186,11 @@ fn client(leader: Channel) -> pb::kv_client::KvClient<Channel> {
     pb::kv_client::KvClient::new(leader)
         .max_decoding_message_size(usize::MAX)
         .max_encoding_message_size(usize::MAX)
+}
+
+/// What charges a request for its answer; nobody is charged where there is no budget.
+fn meter<T>(request: &Request<T>) -> Meter {
+    request.extensions().get().cloned().unwrap_or_default()
 }
 
 /// Whether a txn changes nothing, whatever its compares say.

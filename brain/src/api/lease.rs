@@ -4,12 +4,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use async_stream::try_stream;
-use futures::Stream;
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, Stream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 
+use self::keep_alive::{Ahead, KeepAlives, answered};
 use super::leaderless::{is_required, lost};
 use super::status::Error;
 use super::store::Store;
@@ -21,19 +23,25 @@ use crate::rows::Rows;
 use crate::sequencer::command::Request as Command;
 use crate::state::{CORRUPT, NOSPACE, since_boot};
 
+mod keep_alive;
+
 /// The service over a store.
 pub struct LeaseService<R: Rows> {
-    /// The store.
-    pub store: Store<R>,
-    /// The shortest time to live that is granted, in seconds: etcd raises shorter ones to 1.5 election timeouts.
-    pub min_ttl: i64,
-    /// Ends streams of keep-alives.
-    pub stop: CancellationToken,
-    /// Counts renewals.
-    pub metrics: Arc<Metrics>,
-    /// Whether there is a leader, for streams of clients that want to be told; `None` for other members.
-    pub has_leader: Option<watch::Receiver<bool>>,
+    store: Store<R>,
+    keep_alives: Arc<KeepAlives<R>>,
+    min_ttl: i64,
+    stop: CancellationToken,
+    metrics: Arc<Metrics>,
+    has_leader: Option<watch::Receiver<bool>>,
 }
+
+/// What a stream of keep-alives waits for.
+enum Next {
+    Request(Option<pb::LeaseKeepAliveRequest>),
+    Renewed(Vec<(pb::LeaseKeepAliveResponse, u64)>),
+}
+
+type Renewing = BoxFuture<'static, Result<Vec<(pb::LeaseKeepAliveResponse, u64)>, Status>>;
 
 #[tonic::async_trait]
 impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
@@ -60,23 +68,39 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         let told = is_required(request.metadata().as_ref());
         let has_leader = self.has_leader.clone().filter(|_| told);
         let mut requests = request.into_inner();
-        let (store, metrics, stop) = (self.store.clone(), self.metrics.clone(), self.stop.clone());
+        let (keep_alives, metrics, stop) = (self.keep_alives.clone(), self.metrics.clone(), self.stop.clone());
         let answers = try_stream! {
-            loop {
-                let request = tokio::select! {
-                    request = requests.message() => request,
+            let (mut ahead, mut open) = (Ahead::default(), true);
+            let mut renewing: Option<Renewing> = None;
+            while open || renewing.is_some() || !ahead.is_empty() {
+                if renewing.is_none() && !ahead.is_empty() {
+                    renewing = Some(keep_alives.clone().renew_all(ahead.take()).boxed());
+                }
+                let renewed = async {
+                    match &mut renewing {
+                        Some(renewing) => renewing.await,
+                        None => std::future::pending().await,
+                    }
+                };
+                let next = tokio::select! {
+                    renewed = renewed => renewed.map(Next::Renewed),
+                    request = requests.message(), if open && !ahead.is_full() => request.map(Next::Request),
                     () = stop.cancelled() => Err(Error::Stopped.into()),
                     () = lost(has_leader.clone()) => Err(Error::NoLeader.into()),
                 }?;
-                let Some(request) = request else { break };
-                let answer = tokio::select! {
-                    answer = keep_alive(&store, request) => answer,
-                    () = lost(has_leader.clone()) => Err(Error::NoLeader.into()),
-                }?;
-                if answer.ttl > 0 {
-                    metrics.lease.renewed.inc();
+                match next {
+                    Next::Request(Some(request)) => ahead.add(request.id),
+                    Next::Request(None) => open = false,
+                    Next::Renewed(renewed) => {
+                        renewing = None;
+                        for (answer, times) in renewed {
+                            for _ in 0..times {
+                                metrics.lease.renewed.inc_by(u64::from(answer.ttl > 0));
+                                yield answer;
+                            }
+                        }
+                    }
                 }
-                yield answer;
             }
         };
         Ok(Response::new(Box::pin(answers)))
@@ -98,6 +122,27 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
 }
 
 impl<R: Rows> LeaseService<R> {
+    /// `min_ttl` is the shortest time to live that is granted, in seconds: etcd raises shorter ones to 1.5 election timeouts.
+    /// `stop` ends streams of keep-alives, and so does `has_leader` for clients that want to be told; it is `None` for other
+    /// members.
+    #[must_use]
+    pub fn new(
+        store: Store<R>,
+        min_ttl: i64,
+        stop: CancellationToken,
+        metrics: Arc<Metrics>,
+        has_leader: Option<watch::Receiver<bool>>,
+    ) -> Self {
+        Self {
+            keep_alives: Arc::new(KeepAlives::new(store.clone())),
+            store,
+            min_ttl,
+            stop,
+            metrics,
+            has_leader,
+        }
+    }
+
     async fn grant_here(
         &self,
         request: Request<pb::LeaseGrantRequest>,
@@ -183,7 +228,8 @@ impl<R: Rows> LeaseService<R> {
     /// # Errors
     /// With etcd's status.
     pub async fn keep_alive(&self, request: pb::LeaseKeepAliveRequest) -> Result<pb::LeaseKeepAliveResponse, Status> {
-        keep_alive(&self.store, request).await
+        let answers = self.keep_alives.renew(&[request.id]).await?;
+        answered(&answers, request.id)
     }
 
     /// A positive id that no lease has.
@@ -198,50 +244,7 @@ impl<R: Rows> LeaseService<R> {
     }
 }
 
-/// Has the leader answer one keep-alive.
-async fn keep_alive<R: Rows>(
-    store: &Store<R>,
-    request: pb::LeaseKeepAliveRequest,
-) -> Result<pb::LeaseKeepAliveResponse, Status> {
-    let here = |request: Request<pb::LeaseKeepAliveRequest>| async move {
-        keep_alive_here(store, request.get_ref().id).await.map(Response::new)
-    };
-    let there = |leader, request: Request<pb::LeaseKeepAliveRequest>| async move {
-        let asked = futures::stream::iter([request.into_inner()]);
-        let mut answers = client(leader).lease_keep_alive(asked).await?.into_inner();
-        let mut answer = answers.message().await?.ok_or(Error::TimeoutDueToLeaderFail)?;
-        store.own(&mut answer.header);
-        Ok(Response::new(answer))
-    };
-    let answer = store.answer(Request::new(request), here, there).await?;
-    Ok(answer.into_inner())
-}
-
-/// Answers one keep-alive: a lease that is gone has no time to live.
-async fn keep_alive_here<R: Rows>(store: &Store<R>, id: i64) -> Result<pb::LeaseKeepAliveResponse, Status> {
-    // Like etcd's, the header is older than the renewal.
-    let header = Some(store.header(store.view()?.revision));
-    let ttl = renew(store, LeaseId(id)).await?;
-    // Whoever leads next counts from what it knows: only a leader may promise that time.
-    if !store.elsewhere.holds() {
-        return Err(Error::NotLeader.into());
-    }
-    Ok(pb::LeaseKeepAliveResponse { header, id, ttl })
-}
-
 /// The same service of the leader.
 fn client(leader: Channel) -> pb::lease_client::LeaseClient<Channel> {
     pb::lease_client::LeaseClient::new(leader).max_decoding_message_size(usize::MAX)
-}
-
-/// Renews a lease; answers with its time to live, or 0 if there is none.
-async fn renew<R: Rows>(store: &Store<R>, id: LeaseId) -> Result<i64, Status> {
-    let Some(renewed) = store.state.leases().renew(id, since_boot()) else {
-        return Ok(0);
-    };
-    if renewed.clear_checkpoint {
-        // A restart must not expire earlier what was renewed now.
-        store.ask(Command::Checkpoint(vec![(id, 0)]), 64).await?;
-    }
-    Ok(renewed.ttl)
 }

@@ -21,12 +21,17 @@ use crate::state::{CORRUPT, NOSPACE};
 /// Hands the lead over to the member of an id, and waits until it has it.
 pub type MoveLeader = Arc<dyn Fn(u64) -> BoxFuture<'static, Result<(), Error>> + Send + Sync>;
 
+/// Gives back space that log and rows do not need.
+pub type Defragment = Arc<dyn Fn() -> BoxFuture<'static, anyhow::Result<()>> + Send + Sync>;
+
 /// The service over a store.
 pub struct MaintenanceService<R: Rows> {
     /// The store.
     pub store: Store<R>,
     /// Bytes that the store occupies on its medium.
     pub size: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// Gives space back.
+    pub defragment: Defragment,
     /// `--quota-backend-bytes`; 0 is none.
     pub quota: u64,
     /// Hands the lead over to the member of an id.
@@ -43,7 +48,9 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
 
     async fn status(&self, _: Request<pb::StatusRequest>) -> Result<Response<pb::StatusResponse>, Status> {
         let committed = self.store.state.committed().0;
-        let size = i64::try_from((self.size)()).unwrap_or(i64::MAX);
+        let total = (self.size)();
+        let in_use = self.store.state.sizes().in_use().min(total);
+        let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
         let alarms = self.store.state.alarms().clone();
         let errors = alarms.iter().map(|(kind, member)| {
             let kind = match *kind {
@@ -56,13 +63,13 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
         Ok(Response::new(pb::StatusResponse {
             header: Some(self.store.header(self.store.state.view().revision)),
             version: crate::version::ETCD.to_owned(),
-            db_size: size,
+            db_size: bytes(total),
             leader: self.store.leader(),
             raft_index: committed,
             raft_term: self.store.state.epoch(),
             raft_applied_index: committed,
             errors: errors.collect(),
-            db_size_in_use: size,
+            db_size_in_use: bytes(in_use),
             is_learner: false,
             storage_version: "3.6.0".to_owned(),
             db_size_quota: i64::try_from(self.quota).unwrap_or(i64::MAX),
@@ -70,8 +77,13 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
         }))
     }
 
-    /// Space is given back as compaction goes on: there is nothing to do.
     async fn defragment(&self, _: Request<pb::DefragmentRequest>) -> Result<Response<pb::DefragmentResponse>, Status> {
+        let before = (self.size)();
+        (self.defragment)().await.map_err(|error| {
+            tracing::warn!(error = format!("{error:#}"), "defragmentation failed");
+            Status::unavailable(format!("etcdserver: defragmentation failed: {error:#}"))
+        })?;
+        tracing::info!(before, after = (self.size)(), "finished defragmentation");
         Ok(Response::new(pb::DefragmentResponse { header: None }))
     }
 

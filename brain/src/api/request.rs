@@ -9,7 +9,9 @@ use crate::mvcc::LeaseId;
 use crate::mvcc::op::{
     Compare, CompareResult, CompareTarget, DeleteOp, Op, PutOp, RangeOp, SortOrder, SortTarget, Span, TxnOp,
 };
+use crate::mvcc::row::OBJECT_HEADER;
 use crate::pb::etcdserverpb as pb;
+use crate::rows::{Rows, keys};
 use pb::compare::TargetUnion;
 use pb::request_op::Request;
 
@@ -22,6 +24,8 @@ pub struct Limits {
     pub request_bytes: usize,
     /// The longest key that the rows take, in bytes.
     pub key_bytes: usize,
+    /// The longest value that the rows take, in bytes.
+    pub value_bytes: usize,
 }
 
 /// Bytes that etcd adds to a request before it compares it with `--max-request-bytes`.
@@ -32,6 +36,17 @@ const ENVELOPE: usize = 20;
 const NESTED: usize = 8;
 
 impl Limits {
+    /// What flags allow, and `rows` take: what is acknowledged must fit into rows later.
+    #[must_use]
+    pub fn new<R: Rows>(txn_ops: usize, request_bytes: usize, rows: &R) -> Self {
+        Self {
+            txn_ops,
+            request_bytes,
+            key_bytes: keys::longest(rows.max_key_len()),
+            value_bytes: rows.max_value_len().saturating_sub(OBJECT_HEADER),
+        }
+    }
+
     /// Refuses what is too long. `encoded` is the request's length on the wire.
     ///
     /// # Errors
@@ -94,7 +109,7 @@ pub fn put(request: &pb::PutRequest, limits: &Limits) -> Result<PutOp, Error> {
     if request.ignore_lease && request.lease != 0 {
         return Err(Error::LeaseProvided);
     }
-    if request.key.len() > limits.key_bytes {
+    if request.key.len() > limits.key_bytes || request.value.len() > limits.value_bytes {
         return Err(Error::RequestTooLarge);
     }
     Ok(PutOp {

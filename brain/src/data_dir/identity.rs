@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use super::{DataDirError, FORMAT};
+use super::{DataDirError, FORMAT, OLDEST_FORMAT};
 
 const MAGIC: &str = "kubebrain data directory";
 
@@ -23,6 +23,7 @@ pub struct Identity {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     Newer(u32),
+    Older(u32),
     Damaged(&'static str),
 }
 
@@ -30,6 +31,10 @@ impl Refusal {
     pub(super) fn at(self, dir: &Path, file: &Path) -> DataDirError {
         match self {
             Refusal::Newer(found) => DataDirError::Newer {
+                path: dir.to_owned(),
+                found,
+            },
+            Refusal::Older(found) => DataDirError::Older {
                 path: dir.to_owned(),
                 found,
             },
@@ -65,6 +70,9 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Identity, Refusal> {
     let format: u32 = format.ok_or(Refusal::Damaged("it names no format"))?;
     if format > FORMAT {
         return Err(Refusal::Newer(format));
+    }
+    if format < OLDEST_FORMAT {
+        return Err(Refusal::Older(format));
     }
     let (Some(cluster), Some(member)) = (lines.next(), lines.next()) else {
         return Err(Refusal::Damaged("it is cut short"));

@@ -5,7 +5,7 @@ use tempfile::TempDir;
 use super::*;
 
 const FIRST: Identity = Identity {
-    format: 1,
+    format: FORMAT,
     cluster_id: 0xc1,
     member_id: 0xa1,
 };
@@ -93,6 +93,35 @@ fn a_newer_format_is_refused() {
         matches!(error, DataDirError::Newer { found, .. } if found == FORMAT + 1),
         "{error}"
     );
+}
+
+#[test]
+fn an_older_format_is_refused() {
+    let temp = TempDir::new().unwrap();
+    fs::write(
+        temp.path().join(IDENTITY),
+        format!("kubebrain data directory\nformat {}\nwhatever\n", OLDEST_FORMAT - 1),
+    )
+    .unwrap();
+    let error = refused(temp.path());
+    assert!(
+        matches!(error, DataDirError::Older { found, .. } if found == OLDEST_FORMAT - 1),
+        "{error}"
+    );
+}
+
+#[test]
+fn loose_permissions_are_described_in_etcds_words() {
+    let temp = TempDir::new().unwrap();
+    fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(loose_permission(temp.path()).unwrap(), None);
+    fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let warning = loose_permission(temp.path()).unwrap().unwrap();
+    assert!(
+        warning.contains("exist, but the permission is \"drwxr-xr-x\". The recommended permission is \"-rwx------\""),
+        "{warning}"
+    );
+    DataDir::open(temp.path(), || FIRST).unwrap();
 }
 
 #[test]

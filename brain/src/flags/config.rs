@@ -15,12 +15,16 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Where the data is.
     pub storage: Storage,
+    /// Bytes of the embedded store's blocks that are kept in memory; none: by the memory there is.
+    pub embedded_cache_bytes: Option<u64>,
     /// Peer URLs of all members by name, this one's included.
     pub initial_cluster: BTreeMap<String, Vec<Url>>,
     /// The domain whose SRV records name all members, instead of [`Config::initial_cluster`].
     pub discovery: Option<SrvDiscovery>,
     /// How the members agree on a leader.
     pub election: ElectionOptions,
+    /// Storage is asked before linearizable reads are answered.
+    pub strict_reads: bool,
     /// Where plain HTTP tells who leads.
     pub leader_http: Option<Url>,
     /// Where clients are served. With [`Config::listen_client_http_urls`], gRPC alone.
@@ -204,6 +208,8 @@ pub struct Limits {
     pub max_concurrent_streams: u32,
     /// Bytes the store may occupy.
     pub quota: Quota,
+    /// Bytes of memory that requests and answers under way may take.
+    pub max_inflight_bytes: usize,
 }
 
 impl Limits {

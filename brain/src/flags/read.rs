@@ -9,6 +9,7 @@ use super::duration;
 use super::table::Flag;
 use super::url::Url;
 use super::{Given, go_bool};
+use crate::memory;
 
 mod election;
 mod gates;
@@ -37,10 +38,11 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         listen_peer_urls: values.bind_urls("listen-peer-urls")?,
         advertise_client_urls: advertised(&values, &listen_client_urls)?,
         listen_client_urls,
-        initial_cluster: members::cluster(&values, &name, &storage)?,
         discovery: members::discovery(&values, &storage)?,
+        initial_cluster: members::cluster(&values, &name, &storage)?,
         initial_advertise_peer_urls: values.urls("initial-advertise-peer-urls")?,
         election: election::read(&values, &storage)?,
+        strict_reads: values.bool("strict-reads"),
         leader_http: election::leader_http(&values)?,
         joins_existing: values.one_of("initial-cluster-state", &[("new", false), ("existing", true)])?,
         initial_cluster_token: values.text("initial-cluster-token").to_owned(),
@@ -65,6 +67,7 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         auth: auth(&values)?,
         extensive_metrics: values.one_of("metrics", &[("basic", false), ("extensive", true)])?,
         unsafe_no_fsync: values.bool("unsafe-no-fsync"),
+        embedded_cache_bytes: Some(values.number("embedded-cache-bytes")?).filter(|bytes| *bytes > 0),
         storage,
         name,
     };
@@ -217,11 +220,35 @@ fn limits(values: &Values<'_>, storage: &Storage, warnings: &mut Vec<String>) ->
         return Err(values.error("max-concurrent-streams", "0 would serve nobody"));
     }
     Ok(Limits {
+        max_inflight_bytes: inflight_bytes(values, max_request_bytes)?,
         max_request_bytes,
         max_txn_ops: values.number("max-txn-ops")?,
         max_concurrent_streams,
         quota,
     })
+}
+
+/// Bytes of memory for requests and answers under way; by default a share of the memory that there is.
+fn inflight_bytes(values: &Values<'_>, max_request_bytes: usize) -> Result<usize, String> {
+    const SHARE: u64 = 4;
+    const LEAST: u64 = 256 << 20;
+    const MOST: u64 = 4 << 30;
+    // One connection has half, and a request is there encoded and decoded.
+    let needed = max_request_bytes.saturating_add(512 * 1024).saturating_mul(8);
+    let bytes = match values.number::<u64>("max-inflight-bytes")? {
+        0 => {
+            let default = (memory::available() / SHARE).clamp(LEAST, MOST);
+            usize::try_from(default).unwrap_or(usize::MAX).max(needed)
+        }
+        bytes => usize::try_from(bytes).unwrap_or(usize::MAX),
+    };
+    if bytes < needed {
+        return Err(values.error(
+            "max-inflight-bytes",
+            format!("{bytes} is less than the {needed} that requests of --max-request-bytes need"),
+        ));
+    }
+    Ok(bytes)
 }
 
 fn keepalive(values: &Values<'_>) -> Result<Keepalive, String> {

@@ -128,7 +128,9 @@ async fn run(site: &Site, kind: &str, checks: &[Check], method: &Method, uri: &U
         written.expect("a string takes what is written to it");
     }
     if !ok {
-        warn!(kind, reason = %text.trim_end().replace('\n', "; "), "health checks fail");
+        if let Some(count) = site.log.checks.due() {
+            warn!(kind, count, reason = %text.trim_end().replace('\n', "; "), "health checks fail");
+        }
         return plain_error(StatusCode::SERVICE_UNAVAILABLE, &text);
     }
     if !has(uri, "verbose") {
@@ -153,7 +155,9 @@ pub(super) async fn health(State(site): State<Site>, method: Method, uri: Uri) -
         }
         Err(reason) => {
             counters.failures.inc();
-            warn!(reason, "/health is false");
+            if let Some(count) = site.log.health.due() {
+                warn!(reason, count, "/health is false");
+            }
             let body = serde_json::json!({ "health": "false", "reason": reason });
             plain_error(StatusCode::SERVICE_UNAVAILABLE, &body.to_string())
         }

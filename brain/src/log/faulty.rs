@@ -10,7 +10,7 @@ use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::{AppendError, Log, LogError, Slot, check_len};
+use super::{AppendError, Log, LogError, LogId, Slot, check_len};
 
 /// Appends held back at most; the oldest lands when there is one more.
 const MAX_HELD: usize = 64;
@@ -261,6 +261,14 @@ impl<L: Log> Log for Faulty<L> {
 
     async fn destroy_below_watermark(&self) -> Result<(), LogError> {
         self.inner.destroy_below_watermark().await
+    }
+
+    async fn shrink(&self) -> Result<(), LogError> {
+        self.inner.shrink().await
+    }
+
+    fn id(&self) -> Option<LogId> {
+        self.inner.id()
     }
 
     fn max_record_len(&self) -> usize {

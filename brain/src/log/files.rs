@@ -29,8 +29,8 @@ use self::disk::Disk;
 pub use self::disk::SyncObserver;
 pub use self::error::OpenError;
 use self::shared::Shared;
-use self::writer::{Request, Writer};
-use super::{AppendError, Log, LogError, Slot, check_len};
+use self::writer::{Ask, Request, Writer};
+use super::{AppendError, Log, LogError, LogId, Origin, Slot, check_len};
 
 mod control;
 mod disk;
@@ -66,7 +66,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             first_segment_bytes: 4 << 20,
-            segment_bytes: 64 << 20,
+            segment_bytes: 16 << 20,
             unsafe_no_fsync: false,
         }
     }
@@ -82,7 +82,7 @@ pub struct FileLog {
 struct Inner {
     shared: Arc<Shared>,
     /// `None` only while it is dropped.
-    queue: Option<mpsc::Sender<Request>>,
+    queue: Option<mpsc::Sender<Ask>>,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -106,20 +106,26 @@ impl FileLog {
     /// # Errors
     /// Whatever is not as it was left: see [`OpenError`]. Nothing was changed then.
     pub fn open(dir: &Path, options: Options) -> Result<FileLog, OpenError> {
-        Self::open_on(dir, options, Disk::default())
+        Self::open_on(dir, options, Disk::default(), None)
     }
 
-    /// The same, with somebody who is told how long each sync of a batch took.
+    /// The same; `on_sync` observes how long each sync of a batch took, and the log must be the one that rows come from, if
+    /// there are any.
     ///
     /// # Errors
     /// As [`FileLog::open`].
-    pub fn open_observed(dir: &Path, options: Options, on_sync: SyncObserver) -> Result<FileLog, OpenError> {
-        Self::open_on(dir, options, Disk::observed(on_sync))
+    pub fn open_for(
+        dir: &Path,
+        options: Options,
+        on_sync: SyncObserver,
+        origin: Option<Origin>,
+    ) -> Result<FileLog, OpenError> {
+        Self::open_on(dir, options, Disk::observed(on_sync), origin)
     }
 
-    fn open_on(dir: &Path, options: Options, disk: Disk) -> Result<FileLog, OpenError> {
+    fn open_on(dir: &Path, options: Options, disk: Disk, origin: Option<Origin>) -> Result<FileLog, OpenError> {
         let options = options.sane();
-        let (shared, active, next) = open::open(dir, options, disk)?;
+        let (shared, active, next) = open::open(dir, options, disk, origin)?;
         let (queue, inbox) = mpsc::channel(QUEUE);
         let writer = Writer::new(Arc::clone(&shared), inbox, active, next);
         let thread = std::thread::Builder::new().name("log-writer".into());
@@ -168,7 +174,10 @@ impl Log for FileLog {
         let gone = || AppendError::Failed(anyhow::anyhow!("the log's writer is gone"));
         let (reply, answer) = oneshot::channel();
         let queue = self.inner.queue.as_ref().ok_or_else(gone)?;
-        queue.send(Request { slot, record, reply }).await.map_err(|_| gone())?;
+        queue
+            .send(Ask::Append(Request { slot, record, reply }))
+            .await
+            .map_err(|_| gone())?;
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
@@ -198,6 +207,23 @@ impl Log for FileLog {
     async fn destroy_below_watermark(&self) -> Result<(), LogError> {
         self.blocking(|shared| shared.destroy().map_err(|error| LogError::Failed(error.into())))
             .await
+    }
+
+    async fn shrink(&self) -> Result<(), LogError> {
+        let failed = |reason: String| LogError::Failed(anyhow::anyhow!(reason));
+        let gone = || failed("the log's writer is gone".to_owned());
+        let (reply, answer) = oneshot::channel();
+        let queue = self.inner.queue.as_ref().ok_or_else(gone)?;
+        queue.send(Ask::Shrink(reply)).await.map_err(|_| gone())?;
+        answer
+            .await
+            .unwrap_or_else(|_| Err("the log's writer is gone".to_owned()))
+            .map_err(failed)?;
+        self.destroy_below_watermark().await
+    }
+
+    fn id(&self) -> Option<LogId> {
+        Some(self.inner.shared.id)
     }
 
     fn max_record_len(&self) -> usize {

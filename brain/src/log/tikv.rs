@@ -113,7 +113,7 @@ impl Log for TikvLog {
             }
             Err(Error::Conflict | Error::Committed) => inner.compare(slot, &key, &record).await,
             Err(Error::Full(error)) => Err(AppendError::Full(error)),
-            Err(error @ Error::TooLarge(_)) => Err(AppendError::Failed(error.into())),
+            // Too large, too: a leader whose append does not get through loses its lead, and its successor voids the record.
             Err(error) => Err(AppendError::Unknown(slot, error.into())),
         }
     }

@@ -11,6 +11,7 @@ use brain::flags::Config;
 use brain::log::{FileLog, SyncObserver};
 use brain::member;
 use brain::member::lock::{AnyLock, StorageLock};
+use brain::memory;
 use brain::metrics::Metrics;
 use brain::rows::fjall::FjallRows;
 use brain::serve::Server;
@@ -31,7 +32,7 @@ pub(crate) async fn run(config: &Config, life: Life) -> anyhow::Result<()> {
     })?;
     let metrics = Arc::new(Metrics::new(config.extensive_metrics));
     let quota = quota(config);
-    let (log, rows) = open(config, &dir, quota, &metrics)?;
+    let (log, rows) = open(config, &dir, quota, &metrics).await?;
     let ids = Ids {
         cluster: dir.identity().cluster_id,
         member: dir.identity().member_id,
@@ -51,8 +52,8 @@ pub(crate) async fn run(config: &Config, life: Life) -> anyhow::Result<()> {
     serve(config, Ports::Bound(Box::new(server)), engine, metrics, life).await
 }
 
-/// Opens log and rows.
-fn open(
+/// Opens rows and log. The rows first: they tell which log must be there.
+async fn open(
     config: &Config,
     dir: &DataDir,
     quota: Option<u64>,
@@ -66,8 +67,15 @@ fn open(
         unsafe_no_fsync: config.unsafe_no_fsync,
     };
     let on_sync = SyncObserver::new(move |took| fsync.observe(took.as_secs_f64()));
-    let log = FileLog::open_observed(&dir.path().join("log"), log_options, on_sync).context("open the log")?;
-    let rows =
-        FjallRows::open(&dir.path().join("rows"), brain::rows::fjall::Options::default()).context("open the rows")?;
+    let cache_bytes = config
+        .embedded_cache_bytes
+        .unwrap_or_else(|| memory::cache_share(memory::available()));
+    let rows_options = brain::rows::fjall::Options {
+        cache_bytes,
+        ..brain::rows::fjall::Options::default()
+    };
+    let rows = FjallRows::open(&dir.path().join("rows"), rows_options).context("open the rows")?;
+    let origin = brain::replica::origin(&rows).await.context("open the rows")?;
+    let log = FileLog::open_for(&dir.path().join("log"), log_options, on_sync, origin).context("open the log")?;
     Ok((log, rows))
 }

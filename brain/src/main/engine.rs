@@ -2,9 +2,11 @@
 
 use brain::api::cluster::Members;
 use brain::api::elsewhere::Role;
-use brain::flags::{Config, Quota};
+use brain::flags::{Config, Quota, Storage};
 use brain::member::lock::AnyLock;
 use brain::member::peers::Peers;
+use brain::mvcc::row::OBJECT_HEADER;
+use brain::rows::{self, fjall};
 use brain::serve::Server;
 use election::Config as ElectionConfig;
 use tokio::sync::watch;
@@ -29,6 +31,21 @@ pub(crate) struct Engine<L, R, C, Q> {
 pub(crate) struct Ids {
     pub(crate) cluster: u64,
     pub(crate) member: u64,
+}
+
+/// Lowers `--max-request-bytes` to what the engine can store: a larger value could be acknowledged and never become a row.
+pub(crate) fn cap_requests(config: &mut Config) {
+    let (engine, longest) = match config.storage {
+        Storage::Embedded => ("the embedded store", fjall::MAX_VALUE_LEN),
+        Storage::Tikv(_) => ("TiKV", rows::TIKV_MAX_VALUE_LEN),
+    };
+    let (asked, longest) = (config.limits.max_request_bytes, longest - OBJECT_HEADER);
+    if asked > longest {
+        tracing::warn!(
+            "--max-request-bytes of {asked} is more than {engine} takes: requests of more than {longest} bytes are refused"
+        );
+        config.limits.max_request_bytes = longest;
+    }
 }
 
 /// The bytes that the store may occupy.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brain::api::cluster::Members;
-use brain::api::elsewhere::{Elsewhere, Role};
+use brain::api::elsewhere::{Elsewhere, LaterLeader, Role, StorageCheck};
 use brain::api::health::StoreHealth;
 use brain::api::request::Limits;
 use brain::api::store::Store;
@@ -18,7 +18,7 @@ use brain::member::circle::Circle;
 use brain::member::contact::{self, Contact};
 use brain::member::follow::Follower;
 use brain::member::followers::Followers;
-use brain::member::leadership::{self, Cluster, Move, Office};
+use brain::member::leadership::{self, Cluster, Move, Office, Rest};
 use brain::member::lock::AnyLock;
 use brain::member::peers::name_of;
 use brain::member::waiting::Waiting;
@@ -40,8 +40,12 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::Engine;
 use crate::patience;
 
-/// How long requests under way may take after SIGTERM; less than a pod's grace period of 30 s.
-const GRACE: Duration = Duration::from_secs(15);
+/// How long clients' requests under way may take after SIGTERM. Whatever is stuck, the process ends within 10 s, well within a
+/// pod's grace period of 30 s: then the writer drains, the lock is handed over, and the tasks are ended where they stand.
+const GRACE: Duration = Duration::from_secs(4);
+
+/// How long requests of peers may take that are under way when nobody leads here any more.
+const PEER_GRACE: Duration = Duration::from_secs(1);
 
 /// The process: what runs in it, and how it ends.
 pub(crate) struct Life {
@@ -124,12 +128,14 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
         waiting.because("there is no leader yet".to_owned());
     }
     let mut role = engine.roles.subscribe();
+    let later = leadership::later_leader(log.clone(), running.state.clone(), leader.unanswered.clone());
+    let later = Some(later).filter(|_| config.strict_reads && !lone);
     let (moves, moved) = mpsc::channel(1);
     let api = Store {
         state: running.state.clone(),
         sequencer: running.sequencer.clone(),
-        elsewhere: Elsewhere::new(role.clone()),
-        limits: limits(config, &rows),
+        elsewhere: elsewhere(role.clone(), later, &mut life),
+        limits: Limits::new(config.limits.max_txn_ops, config.limits.max_request_bytes, &rows),
         cluster_id: ids.cluster,
         member_id: ids.member,
         metrics: metrics.clone(),
@@ -173,7 +179,20 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
         hub: running.hub,
         history: running.history,
         has_leader,
-        size: Arc::new(move || log.size() + rows.size()),
+        defragment: Arc::new({
+            let (log, rows) = (log.clone(), rows.clone());
+            move || {
+                let (log, rows) = (log.clone(), rows.clone());
+                Box::pin(async move {
+                    rows.compact().await?;
+                    Ok(log.shrink().await?)
+                })
+            }
+        }),
+        size: {
+            let state = running.state.clone();
+            Arc::new(move || state.total_size(&log, &rows))
+        },
         members,
         moves,
         leave: life.leave.clone(),
@@ -192,6 +211,22 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
     };
     process::ready(&urls);
     life.tasks.join().await
+}
+
+/// Who answers; `later` is what strict reads ask.
+fn elsewhere(role: watch_channel::Receiver<Role>, later: Option<LaterLeader>, life: &mut Life) -> Elsewhere {
+    let elsewhere = Elsewhere::new(role);
+    let Some(later) = later else { return elsewhere };
+    let (check, asking) = StorageCheck::new(later);
+    let stop = life.stop.clone();
+    life.tasks.spawn("strict reads", async move {
+        tokio::select! {
+            () = asking => stop.cancelled().await,
+            () = stop.cancelled() => {}
+        }
+        Ok(())
+    });
+    elsewhere.strict(check)
 }
 
 /// What a member looks at to know whether it may lead, and whether there is a leader.
@@ -228,7 +263,7 @@ fn take_office<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
         let followers = Followers::default();
         let told = (feed.clone(), election.renewals(), members.clone(), followers.clone());
         let services = for_peers(config, api, told, (metrics, &led));
-        server.start(services, &led, &led, GRACE, &mut life.tasks);
+        server.start(services, &led, &led, PEER_GRACE, &mut life.tasks);
         let follower = Follower {
             member: member::describe(config, ids.member),
             members,
@@ -262,6 +297,7 @@ fn take_office<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
         lock: Box::new(move || lock.id()),
         circle: seen.circle,
         contact: seen.contact,
+        rest: Rest::default(),
     };
     let leading = leadership::run(leader, office, life.stop.clone(), led);
     life.tasks.spawn("leadership", leading);
@@ -307,15 +343,6 @@ fn leader_name(own: String, standing: watch_channel::Receiver<Standing>) -> http
         Standing::Following { leader } => name_of(leader).to_owned(),
         Standing::NoLeader => String::new(),
     })
-}
-
-/// What requests may be.
-fn limits<R: Rows>(config: &Config, rows: &R) -> Limits {
-    Limits {
-        txn_ops: config.limits.max_txn_ops,
-        request_bytes: config.limits.max_request_bytes,
-        key_bytes: rows.max_key_len().saturating_sub(64) / 2,
-    }
 }
 
 /// Bounds of the write path. Records to another machine take longer: more of them are under way.

@@ -11,6 +11,7 @@ use brain::log::{SyncObserver, TikvLog};
 use brain::member::discovery::Discovery;
 use brain::member::lock::{AnyLock, StorageLock};
 use brain::member::peers::{Book, Peers};
+use brain::member::proof::{MembersOnly, Proof, SECRET};
 use brain::member::roster::{self, Applicant};
 use brain::member::waiting::Waiting;
 use brain::metrics::Metrics;
@@ -39,7 +40,8 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Life) -
         book,
         (config.peer_tls.clone(), config.tls_policy.clone()),
         config.initial_cluster_token.clone(),
-    );
+    )
+    .tls_only(config.listen_peer_urls.iter().any(|url| url.scheme().is_tls()));
     let waiting = Waiting::new("TiKV is being connected to");
     let open = life.open(server, waiting.services(metrics.clone()));
     let applicant = Applicant::new(config);
@@ -54,10 +56,18 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Life) -
         tikv,
         keeper,
         cluster,
+        secret,
         table,
     } = reached;
+    let member = peers.id(&config.name);
+    let proof = Proof::new(&secret, cluster, member);
+    let peers = peers.proving(proof.clone());
     life.tasks.spawn("TiKV", keeper.run(life.stop.clone()));
     let members = roster::members(&applicant, &table, &peers);
+    let admission = Arc::new(MembersOnly {
+        proof,
+        members: members.clone(),
+    });
     let follow = roster::follow(
         tikv.cell(ROSTER),
         (applicant, peers.clone()),
@@ -82,13 +92,10 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Life) -
         lock,
         timing,
         space: QuotaSpace(quota(config)),
-        ids: Ids {
-            cluster,
-            member: peers.id(&config.name),
-        },
+        ids: Ids { cluster, member },
+        peers: Some((peer_server.admitting(admission), peers)),
         members,
         roles,
-        peers: Some((peer_server, peers)),
     };
     serve(config, Ports::Answered { open, urls, waiting }, engine, metrics, life).await
 }
@@ -131,6 +138,8 @@ struct Reached {
     keeper: Keeper,
     /// The id of the cluster that the key prefix belongs to.
     cluster: u64,
+    /// What its members prove themselves with.
+    secret: [u8; SECRET],
     table: roster::Table,
 }
 
@@ -158,6 +167,7 @@ async fn reach(
     }
     let (tikv, keeper) = Tikv::connect(connection).await?;
     let cluster = claim(&tikv, &config.initial_cluster_token).await?;
+    let secret = secret(&tikv).await?;
     let table = roster::enter(&tikv.cell(ROSTER), applicant).await;
     let table = table.map_err(|error| match error {
         roster::EnterError::Unreachable(error) => ConnectError::Unreachable(error).into(),
@@ -167,6 +177,7 @@ async fn reach(
         tikv,
         keeper,
         cluster,
+        secret,
         table,
     })
 }
@@ -191,6 +202,23 @@ async fn claim(tikv: &Tikv, token: &str) -> anyhow::Result<u64> {
         let owner = [&id.to_be_bytes(), token.as_bytes()].concat();
         if let Swap::Unknown(error) = cell.compare_and_set(None, Some(owner.into())).await {
             return Err(ConnectError::Unreachable(error.context("claim the key prefix")).into());
+        }
+    }
+}
+
+/// The secret of the cluster, which its first member makes.
+async fn secret(tikv: &Tikv) -> anyhow::Result<[u8; SECRET]> {
+    let cell = tikv.cell("secret");
+    loop {
+        let stored = cell.get().await.context("read the secret of the cluster");
+        if let Some(secret) = stored.map_err(ConnectError::Unreachable)? {
+            let secret: Result<[u8; SECRET], _> = secret.as_ref().try_into();
+            return secret
+                .context("the secret of the cluster is damaged: remove its cell from TiKV and restart all members");
+        }
+        let secret: [u8; SECRET] = rand::random();
+        if let Swap::Unknown(error) = cell.compare_and_set(None, Some(secret.to_vec().into())).await {
+            return Err(ConnectError::Unreachable(error.context("store the secret of the cluster")).into());
         }
     }
 }

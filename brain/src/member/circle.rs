@@ -2,6 +2,7 @@
 //!
 //! A tenant's cluster may have a Lease of the same name; the UID tells them apart.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,15 +11,18 @@ use tracing::{debug, warn};
 
 use crate::mvcc::KeyValue;
 use crate::mvcc::op::Span;
-use crate::mvcc::view::View;
+use crate::mvcc::view::{View, successor};
 use crate::rows::{Rows, RowsError, Snapshot};
 use crate::state::State;
 
 /// How long to wait before an API server that does not answer is asked again, at first and at most.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// Keys that are looked at in one go.
-const PAGE: usize = 1_000;
+/// Keys that are looked at, at most. A cluster has some hundred kinds of objects.
+const SEEKS: usize = 2_000;
+
+/// Levels of directories that are told apart: an API server's prefix (`/registry`) and the kind of the object.
+const LEVELS: usize = 2;
 
 /// The Lease that is competed for, and must not be stored here.
 #[derive(Debug, Clone)]
@@ -103,21 +107,72 @@ impl Circle {
     }
 }
 
-/// What is stored under the name of a Lease, whatever prefix an API server has put before it.
+/// What is stored under the name of a Lease, whatever prefix an API server has put before it. Looks at one key of each directory,
+/// not at all keys: an API server's prefix is a directory of few levels, with a directory for each kind of objects in it.
 async fn leases<S: Snapshot>(view: &View<S>, namespace: &str, name: &str) -> Result<Vec<KeyValue>, RowsError> {
     let suffix = format!("/leases/{namespace}/{name}");
-    let everything = Span {
-        key: Bytes::from_static(b"\0"),
-        end: Bytes::from_static(b"\0"),
-    };
-    let mut cursor = view.cursor(&everything, view.revision, false);
-    let mut found = Vec::new();
-    while let Some(page) = cursor.next(PAGE).await? {
-        for kv in page {
-            if kv.key.ends_with(suffix.as_bytes()) {
-                found.extend(view.get(&kv.key, view.revision).await?);
+    let (mut found, mut asked) = (Vec::new(), BTreeSet::new());
+    let mut from = Bytes::from_static(b"\0");
+    for _ in 0..SEEKS {
+        let Some(key) = first_key(view, from).await? else {
+            return Ok(found);
+        };
+        for prefix in directories(&key) {
+            if asked.insert(prefix.to_vec()) {
+                let lease = [prefix, suffix.as_bytes()].concat().into();
+                found.extend(view.get(&lease, view.revision).await?);
             }
         }
+        from = behind_directory(&key);
     }
+    debug!(seeks = SEEKS, "looked for the lease under the first prefixes only");
     Ok(found)
+}
+
+/// The first key from `from` on.
+async fn first_key<S: Snapshot>(view: &View<S>, from: Bytes) -> Result<Option<Bytes>, RowsError> {
+    let rest = Span {
+        key: from,
+        end: Bytes::from_static(b"\0"),
+    };
+    let mut cursor = view.cursor(&rest, view.revision, false);
+    while let Some(page) = cursor.next(1).await? {
+        if let Some(kv) = page.into_iter().next() {
+            return Ok(Some(kv.key));
+        }
+    }
+    Ok(None)
+}
+
+/// The directories that a key lies in, outermost first, without the slashes behind them.
+fn directories(key: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let ends = key.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+    ends.map(|(at, _)| &key[..at])
+}
+
+/// The first key that may lie behind the directory of [`LEVELS`] levels that a key lies in; or behind the key, where it lies in
+/// none.
+fn behind_directory(key: &Bytes) -> Bytes {
+    let end = key.iter().enumerate().filter(|(at, byte)| *at > 0 && **byte == b'/');
+    match end.map(|(at, _)| at).nth(LEVELS - 1) {
+        // '0' is the byte behind '/'.
+        Some(at) => [&key[..at], b"0"].concat().into(),
+        None => successor(key),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_of_a_key_are_skipped_from_the_second_level_on() {
+        let behind = |key: &'static str| behind_directory(&Bytes::from_static(key.as_bytes()));
+        assert_eq!(behind("/registry/pods/ns/a"), "/registry/pods0");
+        assert_eq!(behind("/registry/a"), "/registry/a\0");
+        assert_eq!(behind("flat"), "flat\0");
+        assert_eq!(behind("a/b/c"), "a/b0");
+        let found: Vec<&[u8]> = directories(b"/any/prefix/leases").collect();
+        assert_eq!(found, [&b""[..], b"/any", b"/any/prefix"]);
+    }
 }

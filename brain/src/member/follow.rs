@@ -11,7 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tonic::transport::Channel;
 
 use super::contact::Contact;
-use super::peer::superseded_of;
+use super::peer::{MAX_MESSAGE, superseded_of};
 use crate::api::cluster::Members;
 use crate::api::elsewhere::{Leader as Way, Reads, Role};
 use crate::leader::Leader;
@@ -36,8 +36,9 @@ const CONNECT: Duration = Duration::from_secs(2);
 /// Chunks of the log that are read before anything else is looked at.
 const STEP: usize = 4;
 
-/// Messages of the stream in bytes at most: a batch of requests and what they superseded.
-const MAX_MESSAGE: usize = 256 << 20;
+/// What a follower may have in memory that is in no rows it can read, as a multiple of what a leader may have: beyond, it applies
+/// nothing more. Its leader has as much, and rows that it writes are read here a moment later.
+const MOST_RECENT: usize = 2;
 
 /// Who this member is to its leader.
 #[derive(Debug, Clone)]
@@ -82,7 +83,7 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
             loop {
                 tokio::select! {
                     () = &mut rest => break,
-                    read = newer.next() => self.refresh(read)?,
+                    read = newer.next() => self.refresh(read).await?,
                 }
             }
             if is_last {
@@ -122,11 +123,15 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
                 ended = asking.end() => return ended.map(|()| tracing::info!("the leader does not answer")),
                 // The leader's word is not waited for any longer because rows take long.
                 read = newer.next() => {
-                    self.refresh(read)?;
+                    self.refresh(read).await?;
+                    self.catch_up_if_behind().await?;
                     continue;
                 }
                 _ = seals.tick() => {
                     self.seal_when_full();
+                    if self.is_overfull() {
+                        newer.want_after(ROWS);
+                    }
                     continue;
                 }
             };
@@ -153,14 +158,32 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
     async fn hear(&mut self, news: News, follower: &Follower) -> anyhow::Result<()> {
         let ends = news.batch.as_ref().map_or(0, |batch| batch.next);
         self.replica.state().hear_of(Slot(news.committed.max(ends)));
+        if let Some(members) = news.members {
+            follower.members.learn(members.members);
+        }
+        if self.is_overfull() {
+            // What is left out is read from the log, or from rows, when there is room again. Who reads here waits for it.
+            return Ok(());
+        }
         if news.committed > 0 {
             self.catch_up(Slot(news.committed)).await?;
         }
         if let Some(batch) = news.batch {
             self.take(batch).await?;
         }
-        if let Some(members) = news.members {
-            follower.members.learn(members.members);
+        Ok(())
+    }
+
+    /// Whether more is in memory than may be. Rows cannot be read, else it would be in them.
+    fn is_overfull(&self) -> bool {
+        self.replica.recent_bytes() >= MOST_RECENT * self.options.recent_bytes
+    }
+
+    /// Reads what was left out while too much was in memory.
+    async fn catch_up_if_behind(&mut self) -> anyhow::Result<()> {
+        let heard = self.replica.state().heard();
+        if !self.is_overfull() && heard > self.replica.next() {
+            self.catch_up(heard).await?;
         }
         Ok(())
     }
@@ -244,8 +267,10 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
     }
 
     /// Takes newer rows, if they could be read.
-    fn refresh(&mut self, read: Result<Newer<R::Snapshot>, OpenError>) -> anyhow::Result<()> {
+    async fn refresh(&mut self, read: Result<Newer<R::Snapshot>, OpenError>) -> anyhow::Result<()> {
         match read.map_err(anyhow::Error::from) {
+            // They hold what was left out: nothing else makes room again.
+            Ok(newer) if newer.is_ahead_of(&self.replica) && self.is_overfull() => self.rebase().await?,
             Ok(newer) => {
                 self.replica.refresh(newer);
                 if self.replica.is_dirty() {
@@ -275,6 +300,7 @@ pub(super) fn is_damage(error: &anyhow::Error) -> bool {
         error.downcast_ref::<OpenError>(),
         Some(
             OpenError::Newer { .. }
+                | OpenError::Older { .. }
                 | OpenError::RowsBehind { .. }
                 | OpenError::Record { .. }
                 | OpenError::Rows(RowsError::Corrupt(_))

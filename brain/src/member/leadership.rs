@@ -1,5 +1,6 @@
 //! Leads while the elector says so, and follows otherwise.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -14,23 +15,39 @@ use super::circle::{Circle, Circular};
 use super::contact::Contact;
 use super::follow::{Follower, is_damage};
 use super::followers::Followers;
-use super::peers::{Peers, is_refusal, name_of};
-use crate::api::elsewhere::{Right, Role};
+use super::peers::{Peers, is_of_another_cluster, is_refusal, name_of};
+use crate::api::elsewhere::{LaterLeader, Right, Role};
 use crate::api::status::Error;
 use crate::leader::{Claim, Ended, Leader, Told};
-use crate::log::Log;
+use crate::log::{Log, Unanswered};
 use crate::rows::Rows;
 use crate::said::Said;
 use crate::sequencer::Space;
 use crate::state::State;
 
 mod guard;
+mod storage;
 
 /// How long to read the log before a leader that could not be followed is dialled again.
 const REDIAL: Duration = Duration::from_millis(100);
 
 /// Longer than any election: a leader that cannot be followed for so long is a matter for a human.
 const STUCK: Duration = Duration::from_secs(60);
+
+/// How long the writer may take to finish what is queued when it is to end in order.
+const DRAIN: Duration = Duration::from_millis(2_500);
+
+/// The same where nobody else can lead, and rows are flushed then.
+const FLUSH: Duration = Duration::from_secs(4);
+
+/// How long a hand-over of the lock may take, and so long the release of it.
+const HAND_OVER: Duration = Duration::from_millis(1_500);
+
+/// A term that lasted so long was a good one: the next time storage fails counts as the first one.
+const GOOD_TERM: Duration = Duration::from_secs(60);
+
+/// How often the rest of a member doubles whose storage fails in term after term.
+const DOUBLINGS: u32 = 4;
 
 /// How long a member that is to lead may take until it follows: after a change of leader nobody does yet.
 const ARRIVAL: Duration = Duration::from_secs(2);
@@ -77,6 +94,31 @@ pub struct Office {
     pub circle: Option<Circle>,
     /// Told whenever the log was read.
     pub contact: Contact,
+    /// After this member's storage failed it.
+    pub rest: Rest,
+}
+
+/// A member whose storage failed while it led competes no more until it rested and storage answers: others may have a better
+/// way to it.
+#[derive(Debug, Default)]
+pub struct Rest {
+    /// It competes again then, if storage answers.
+    until: Option<Instant>,
+    /// Terms in a row that ended so.
+    failures: u32,
+}
+
+impl Rest {
+    /// Storage failed in a term that began then.
+    fn begin(&mut self, term: Instant, lease: Duration) {
+        if term.elapsed() >= GOOD_TERM {
+            self.failures = 0;
+        }
+        let jitter = rand::rng().random_range(1.0..1.5);
+        let rest = storage::limit(lease).mul_f64(jitter) * 2u32.pow(self.failures.min(DOUBLINGS));
+        self.failures += 1;
+        self.until = Some(Instant::now() + rest);
+    }
 }
 
 /// Runs a member until `stop`. `ended` is cancelled when it neither leads nor follows any more: the lock is needed until then.
@@ -135,6 +177,12 @@ impl Office {
     ) -> anyhow::Result<()> {
         let limit = tokio::time::sleep(limit.unwrap_or(Duration::MAX));
         tokio::pin!(limit);
+        let rested = rested(
+            self.rest.until,
+            (leader.engine.clone(), leader.replica.state().clone()),
+            leader.lease,
+        );
+        tokio::pin!(rested);
         let shown = (&self.roles, &self.contact);
         let followed = follow(&self.election, shown, self.cluster.as_ref(), leader, now);
         tokio::pin!(followed);
@@ -145,6 +193,11 @@ impl Office {
                 changed = standing.changed() => break changed.context("the election ended"),
                 () = &mut limit => break Ok(()),
                 Some(asked) = self.moves.recv() => refuse(asked, Error::NotLeader),
+                () = &mut rested, if self.rest.until.is_some() => {
+                    self.rest.until = None;
+                    tracing::info!("storage answers again: this member can lead");
+                    self.election.compete().await;
+                }
                 damaged = &mut followed => break damaged,
             }
         };
@@ -159,23 +212,24 @@ impl Office {
         stop: &CancellationToken,
     ) -> anyhow::Result<(Leader<L, R, Q>, Ended)> {
         let (lost, drain) = (CancellationToken::new(), CancellationToken::new());
-        let right = match self.cluster {
-            Some(_) => Right::none(),
-            None => Right::for_ever(),
-        };
+        let right = self.new_right();
         let (log, state) = (leader.engine.0.clone(), leader.replica.state().clone());
+        let (unanswered, lease) = (leader.unanswered.clone(), leader.lease);
+        let began = Instant::now();
+        let failing = storage::failed(&state, &unanswered, storage::limit(lease));
+        tokio::pin!(failing);
+        let drain_limit = if self.cluster.is_some() { DRAIN } else { FLUSH };
+        let slow = over_limit(&drain, drain_limit);
+        tokio::pin!(slow);
+        // Why this member gives the lock up.
+        let mut unable: Option<String> = None;
         let (begun, mut begins) = oneshot::channel();
         let (placed, placing) = oneshot::channel();
         let (mut leads, mut overtaken) = (false, false);
         let mut standing = self.election.watch();
         let mut moving: Option<Move> = None;
         // A leader that saw nobody end before it may name no other within its first lease: whoever asks waits.
-        let haunted = if term.predecessor.ended() {
-            Duration::ZERO
-        } else {
-            leader.lease
-        };
-        let movable = tokio::time::sleep(haunted);
+        let movable = tokio::time::sleep(leader.lease * u32::from(!term.predecessor.ended()));
         tokio::pin!(movable);
         let mut may_move = false;
         let mut awaited: Option<(Move, Instant)> = None;
@@ -206,11 +260,24 @@ impl Office {
                     }
                     leads = true;
                 }
-                () = guard::guard(&self.election, term, (&right, self.renew_deadline), &*self.overruled, (&log, &state)),
+                () = guard::guard(&self.election, term, (&right, self.renew_deadline), &*self.overruled, (&log, &state, &unanswered)),
                     if leads && self.cluster.is_some() && !lost.is_cancelled() =>
                 {
                     warn!("a later leader has begun");
                     overtaken = true;
+                    lost.cancel();
+                }
+                reason = &mut failing, if unable.is_none() && self.has_others() && !lost.is_cancelled() => {
+                    unable = Some(reason);
+                    self.roles.send_replace(Role::Leaving);
+                    lost.cancel();
+                }
+                () = &mut slow, if !lost.is_cancelled() => {
+                    // What is queued is answered by a timeout, and whoever leads next finds in the log what became of it.
+                    if self.has_others() {
+                        unable = Some(format!("what was under way did not end within {drain_limit:?}"));
+                    }
+                    warn!(limit = ?drain_limit, "the writer does not end in time: what is under way is given up");
                     lost.cancel();
                 }
                 found = &mut circular => return Err(found.into()),
@@ -232,20 +299,57 @@ impl Office {
             }
         };
         if how == Ended::Stopped && self.cluster.is_some() {
-            let target = moving.as_ref().map(|asked| asked.target);
-            let outcome = self.hand_over(target).await;
-            if let Some(asked) = moving.take() {
-                let _gone = asked.reply.send(outcome);
-            }
+            self.hand_over_to(moving.take()).await;
         }
         if how == Ended::Lost && overtaken {
             how = Ended::Deposed;
+        }
+        if let Some(reason) = unable.filter(|_| how == Ended::Lost) {
+            self.rest.begin(began, lease);
+            self.step_down(reason, &state).await;
         }
         for asked in moving.into_iter().chain(awaited.map(|(asked, _)| asked)) {
             refuse(asked, Error::TimeoutDueToLeaderFail);
         }
         self.roles.send_replace(Role::Nobody);
         Ok((leader, how))
+    }
+
+    /// The right of a term that begins.
+    fn new_right(&self) -> Right {
+        match self.cluster {
+            Some(_) => Right::none(),
+            None => Right::for_ever(),
+        }
+    }
+
+    /// Whether another member could lead.
+    fn has_others(&self) -> bool {
+        let cluster = self.cluster.as_ref();
+        cluster.is_some_and(|cluster| cluster.follower.members.watch().borrow().len() > 1)
+    }
+
+    /// Gives the lock up because of this member's own way to storage, and leaves it to others for a while. The outcome of what
+    /// was under way is unknown: the next leader's barrier decides it.
+    async fn step_down<R: Rows>(&self, reason: String, state: &State<R>) {
+        warn!(reason, "cannot lead: giving up the lock for another member to take");
+        state.set_cannot_lead(Some(format!("etcdserver: cannot lead: {reason}")));
+        match tokio::time::timeout(HAND_OVER, self.election.step_down()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => debug!(
+                error = format!("{:#}", anyhow::Error::from(error)),
+                "the lock was not released: it runs out by itself"
+            ),
+            Err(_) => debug!(limit = ?HAND_OVER, "the lock does not answer: it runs out by itself"),
+        }
+    }
+
+    /// Names another leader, whom somebody asked for or any, and tells who asked.
+    async fn hand_over_to(&self, moving: Option<Move>) {
+        let outcome = self.hand_over(moving.as_ref().map(|asked| asked.target)).await;
+        if let Some(asked) = moving {
+            let _gone = asked.reply.send(outcome);
+        }
     }
 
     /// Names another leader, if anybody follows who can be one.
@@ -257,7 +361,12 @@ impl Office {
         else {
             return Err(Error::BadLeaderTransferee);
         };
-        match self.election.hand_over(&identity).await {
+        let named = tokio::time::timeout(HAND_OVER, self.election.hand_over(&identity)).await;
+        let Ok(named) = named else {
+            warn!(limit = ?HAND_OVER, "the lock does not answer: the lead was not handed over");
+            return Err(Error::TimeoutDueToLeaderFail);
+        };
+        match named {
             Ok(()) => Ok(()),
             Err(HandOverError::BadTarget(_)) => Err(Error::BadLeaderTransferee),
             Err(error) => {
@@ -269,6 +378,28 @@ impl Office {
             }
         }
     }
+}
+
+/// Answers when a drain has taken too long.
+async fn over_limit(drain: &CancellationToken, limit: Duration) {
+    drain.cancelled().await;
+    tokio::time::sleep(limit).await;
+}
+
+/// Answers when a member has rested until then and its storage answers: it can lead again.
+async fn rested<L: Log, R: Rows>(until: Option<Instant>, (engine, state): ((L, R), Arc<State<R>>), lease: Duration) {
+    if let Some(until) = until {
+        storage::recovered(engine, state.committed(), until, storage::limit(lease)).await;
+        state.set_cannot_lead(None);
+    }
+}
+
+/// Asks the log whether a leader later than the one that is known here has begun.
+pub fn later_leader<L: Log, R: Rows>(log: L, state: Arc<State<R>>, unanswered: Unanswered) -> LaterLeader {
+    Box::new(move || {
+        let (log, state, unanswered) = (log.clone(), state.clone(), unanswered.clone());
+        Box::pin(async move { Ok(guard::has_later_barrier(&log, &state, &unanswered).await?) })
+    })
 }
 
 /// Waits until whoever is to lead follows, and answers whether it does before the time is up. A stranger never will.
@@ -345,7 +476,8 @@ async fn follow<L: Log, R: Rows, Q: Space + Clone>(
 /// Why a leader cannot be followed, if that is for somebody to mend.
 fn refusal(error: &anyhow::Error) -> Option<&'static str> {
     let status = error.downcast_ref::<tonic::Status>();
-    if status.is_some_and(|status| status.message() == Error::ClusterIdMismatch.to_string()) {
+    let mismatch = |status: &tonic::Status| status.message() == Error::ClusterIdMismatch.to_string();
+    if status.is_some_and(mismatch) || is_of_another_cluster(error) {
         Some("the leader belongs to another cluster")
     } else if is_refusal(error) {
         Some("the leader refuses this member's certificate, or has a wrong one")

@@ -17,13 +17,21 @@ use crate::feed::{Feed, News, Shown};
 use crate::member::Renewals;
 use crate::member::followers::Followers;
 use crate::mvcc::Prev;
+use crate::mvcc::row::size_of;
 use crate::pb::etcdserverpb::Member;
 use crate::pb::peerpb as pb;
 use crate::rows::Rows;
 use crate::said::Said;
+use crate::serve::PeerId;
 use crate::state::{State, since_boot};
 
-/// The service of a member.
+/// Bytes of a message to followers at most. A longer batch they read in the log.
+pub(crate) const MAX_MESSAGE: usize = 64 << 20;
+
+/// Bytes of a message that are left for what is around a batch and each of its parts.
+const MARGIN: usize = 1 << 20;
+
+/// The service of a member. Connections come here only from members: see [`proof`](super::proof).
 pub struct PeerService<R: Rows> {
     /// The cluster that followers must belong to.
     pub cluster_id: u64,
@@ -51,6 +59,7 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
 
     async fn follow(&self, request: Request<pb::FollowRequest>) -> Result<Response<Self::FollowStream>, Status> {
         self.leading()?;
+        let peer = request.extensions().get().copied();
         let pb::FollowRequest {
             member,
             identity,
@@ -63,6 +72,9 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
             return Err(Error::ClusterIdMismatch.into());
         }
         let member = member.ok_or(Error::MemberNotFound)?;
+        if peer.is_some_and(|PeerId(peer)| peer != member.id) {
+            return Err(Error::MemberNotFound.into());
+        }
         let entered = self.followers.enter(member.id, identity);
         self.members.learn([member]);
         // Subscribed before the slot is asked for: nothing is between them.
@@ -94,7 +106,7 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
                         members: Some(pb::Members { members }),
                         ..Default::default()
                     },
-                    Next::News(Ok(News::Batch(Shown { first, next, payload: Some(payload), events }))) => pb::News {
+                    Next::News(Ok(News::Batch(Shown { first, next, payload: Some(payload), events }))) if fits(&payload, &events) => pb::News {
                         batch: Some(pb::Batch {
                             first: first.0,
                             next: next.0,
@@ -103,7 +115,7 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
                         }),
                         ..Default::default()
                     },
-                    Next::News(Ok(News::Batch(Shown { payload: None, .. })) | Err(RecvError::Lagged(_))) => committed(&state),
+                    Next::News(Ok(News::Batch(_)) | Err(RecvError::Lagged(_))) => committed(&state),
                     Next::News(Ok(News::Rows)) => pb::News { rows: true, ..Default::default() },
                     Next::News(Err(RecvError::Closed)) => break,
                 };
@@ -114,6 +126,8 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
 
     async fn read_index(&self, _: Request<pb::ReadIndexRequest>) -> Result<Response<pb::ReadIndexResponse>, Status> {
         self.leading()?;
+        // With strict reads storage is asked, for all who wait in all members.
+        self.elsewhere.read_index().await?;
         let (committed, epoch) = (self.state.committed().0, self.state.epoch());
         Ok(Response::new(pb::ReadIndexResponse { committed, epoch }))
     }
@@ -144,6 +158,17 @@ fn committed<R: Rows>(state: &State<R>) -> pb::News {
 
 /// In place of a version whose value the leader has not read.
 const UNREAD: i64 = -1;
+/// Whether a batch and what it superseded fit into one message.
+fn fits(payload: &bytes::Bytes, events: &[Arc<crate::mvcc::Committed>]) -> bool {
+    /// What an empty version takes, and more than the numbers of any.
+    const VERSION: usize = 64;
+    let events = events.iter().flat_map(|committed| &committed.events);
+    let superseded = events.map(|event| {
+        let version = event.prev_kv.as_ref();
+        VERSION + version.map_or(0, |kv| kv.key.len() + kv.value.len())
+    });
+    superseded.sum::<usize>() + payload.len() <= MAX_MESSAGE - MARGIN
+}
 
 /// What each change superseded, in order; a default where there was nothing.
 fn superseded(events: &[Arc<crate::mvcc::Committed>]) -> Vec<crate::pb::mvccpb::KeyValue> {
@@ -177,6 +202,7 @@ pub fn superseded_of(batch: &mut pb::Batch) -> Vec<Prev> {
 fn from_wire(kv: crate::pb::mvccpb::KeyValue) -> crate::mvcc::KeyValue {
     crate::mvcc::KeyValue {
         key: kv.key,
+        size: size_of(&kv.value),
         value: kv.value,
         create_revision: kv.create_revision,
         mod_revision: kv.mod_revision,

@@ -3,19 +3,24 @@
 //! A member is dialled where its row says it is, and where the configuration says: it may have moved, or be new.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use http::Uri;
 use hyper_util::rt::TokioIo;
 use sha2::{Digest as _, Sha256};
+use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint};
 
 use super::discovery::{Discovery, Place};
+use super::proof::{Proof, UNPROVED};
 use crate::api::cluster::Members;
 use crate::flags::url::Url;
 use crate::flags::{TlsOptions, TlsPolicy};
+use crate::serve::Io;
 use crate::tls;
 
 /// How long a connection may take.
@@ -39,13 +44,37 @@ pub struct Peers {
     book: Book,
     tls: (TlsOptions, TlsPolicy),
     token: String,
+    /// This member's, once the storage was reached.
+    proof: Option<Proof>,
+    is_tls_only: bool,
 }
 
 impl Peers {
     /// `token` is the cluster's.
     #[must_use]
     pub fn new(book: Book, tls: (TlsOptions, TlsPolicy), token: String) -> Self {
-        Self { book, tls, token }
+        Self {
+            book,
+            tls,
+            token,
+            proof: None,
+            is_tls_only: false,
+        }
+    }
+
+    /// The same, who prove themselves so.
+    #[must_use]
+    pub fn proving(self, proof: Proof) -> Self {
+        Self {
+            proof: Some(proof),
+            ..self
+        }
+    }
+
+    /// The same, who are never dialled without TLS if it is so, whatever rows and DNS say.
+    #[must_use]
+    pub fn tls_only(self, is_tls_only: bool) -> Self {
+        Self { is_tls_only, ..self }
     }
 
     /// Names and peer URLs that the configuration has; none when DNS has them.
@@ -78,7 +107,7 @@ impl Peers {
     pub async fn dial(&self, name: &str, known: &Members) -> anyhow::Result<Channel> {
         let (ways, mut failed) = self.ways(name, known).await;
         for (url, host) in ways {
-            match self.dial_url(&url, host).await {
+            match self.dial_url(&url, host, self.id(name)).await {
                 Ok(channel) => return Ok(channel),
                 Err(error) => failed = error.context(format!("dial {url}")),
             }
@@ -108,7 +137,11 @@ impl Peers {
         (ways, failed)
     }
 
-    async fn dial_url(&self, url: &Url, name: Option<String>) -> anyhow::Result<Channel> {
+    async fn dial_url(&self, url: &Url, name: Option<String>, member: u64) -> anyhow::Result<Channel> {
+        anyhow::ensure!(
+            url.scheme().is_tls() || !self.is_tls_only,
+            "this member listens for peers with TLS and dials nobody without it"
+        );
         // The scheme is of what is spoken inside: who makes the connection speaks TLS.
         let endpoint = Endpoint::from_shared(format!("http://{}", url.address()))?
             .connect_timeout(CONNECT)
@@ -117,20 +150,46 @@ impl Peers {
             .keep_alive_timeout(PING.1)
             .initial_connection_window_size(16 << 20)
             .initial_stream_window_size(8 << 20);
-        if !url.scheme().is_tls() {
-            return Ok(endpoint.connect().await?);
-        }
         let (host, port) = url.host_port().context("peers are dialled by host and port")?;
-        let name = name.unwrap_or_else(|| host.to_owned());
-        let (host, tls) = (host.to_owned(), self.tls.clone());
-        let secure = tower::service_fn(move |_: Uri| {
-            let (host, name, (options, policy)) = (host.clone(), name.clone(), tls.clone());
-            async move {
-                let dialled = tls::dial((&host, port), &name, &options, &policy).await;
-                dialled.map(TokioIo::new)
-            }
+        let (host, name) = (host.to_owned(), name.unwrap_or_else(|| host.to_owned()));
+        let connector = Arc::new(Connector {
+            address: (host, port),
+            tls: url.scheme().is_tls().then(|| (name, self.tls.clone())),
+            proof: self.proof.clone(),
+            member,
         });
-        Ok(endpoint.connect_with_connector(secure).await?)
+        let connect = tower::service_fn(move |_: Uri| {
+            let connector = Arc::clone(&connector);
+            async move { connector.connect().await.map(TokioIo::new) }
+        });
+        Ok(endpoint.connect_with_connector(connect).await?)
+    }
+}
+
+/// Makes the connections of a channel to a member.
+struct Connector {
+    address: (String, u16),
+    /// With TLS, where the certificate must have this name.
+    tls: Option<(String, (TlsOptions, TlsPolicy))>,
+    proof: Option<Proof>,
+    member: u64,
+}
+
+impl Connector {
+    async fn connect(&self) -> io::Result<Box<dyn Io>> {
+        let address = (self.address.0.as_str(), self.address.1);
+        let mut io: Box<dyn Io> = match &self.tls {
+            Some((name, (options, policy))) => Box::new(tls::dial(address, name, options, policy).await?),
+            None => {
+                let stream = TcpStream::connect(address).await?;
+                stream.set_nodelay(true)?;
+                Box::new(stream)
+            }
+        };
+        if let Some(proof) = &self.proof {
+            proof.dial(&mut io, self.member).await?;
+        }
+        Ok(io)
     }
 }
 
@@ -139,13 +198,20 @@ impl Peers {
 #[must_use]
 pub fn is_refusal(error: &anyhow::Error) -> bool {
     let said = |cause: &(dyn std::error::Error + 'static)| {
-        let io: Option<&std::io::Error> = cause.downcast_ref();
+        let io: Option<&io::Error> = cause.downcast_ref();
         io.is_some_and(|io| tls::refusal(io).is_some() || io.get_ref().is_some_and(|inner| inner.is::<tls::TlsError>()))
     };
     // What the other side says after the handshake arrives through HTTP/2, which keeps its text alone.
     error
         .chain()
         .any(|cause| said(cause) || cause.to_string().contains("received fatal alert: "))
+}
+
+/// Whether the member that answered is of another cluster: it does not know the secret of this one.
+#[must_use]
+pub fn is_of_another_cluster(error: &anyhow::Error) -> bool {
+    // What a connector says arrives through layers that keep its text alone.
+    error.chain().any(|cause| cause.to_string().contains(UNPROVED))
 }
 
 /// Where DNS says that a member is.

@@ -20,6 +20,9 @@ mod table;
 /// How often the rows are read anew.
 const LOOK: Duration = Duration::from_secs(30);
 
+/// Between two reads for members that are looked for.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// Why a member did not get its row.
 #[derive(Debug, thiserror::Error)]
 pub enum EnterError {
@@ -72,6 +75,11 @@ pub async fn follow<C: Cell>(
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             _ = look.tick() => {}
+            // No more often than somebody who asks for nothing else could bear.
+            () = members.asked_for() => {
+                look.reset();
+                tokio::time::sleep(PAUSE).await;
+            }
         }
         match cell.get().await {
             Ok(stored) => members.replace(list(&applicant, &Table::decode(stored.as_ref())?, &peers)),

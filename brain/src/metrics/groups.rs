@@ -219,6 +219,29 @@ impl NetworkMetrics {
             sent: r.counter("etcd_network_client_grpc_sent_bytes_total", "Bytes sent to clients."),
             connections: r.gauge("kubebrain_network_connections", "Open connections of clients."),
             handshakes_failed: r.counter("kubebrain_network_handshakes_failed_total", "Handshakes that failed."),
+            closed: r.counters(
+                "kubebrain_network_connections_closed_total",
+                "Connections that this member closed.",
+                &["reason"],
+            ),
+            goaways: r.counters(
+                "kubebrain_network_goaways_sent_total",
+                "HTTP/2 GOAWAY frames that this member sent.",
+                &["reason"],
+            ),
+            refused: r.counters(
+                "kubebrain_network_requests_refused_total",
+                "Requests that were refused or reset because of what they or their connections held.",
+                &["reason"],
+            ),
+            held: r.gauge(
+                "kubebrain_network_held_bytes",
+                "Bytes of memory that requests and answers of clients take.",
+            ),
+            held_for_peers: r.gauge(
+                "kubebrain_network_peer_held_bytes",
+                "Bytes of memory that requests and answers of other members take.",
+            ),
         }
     }
 }

@@ -73,6 +73,18 @@ pub(crate) fn is_service(name: &str) -> bool {
     SERVICES.iter().any(|(service, _)| *service == name)
 }
 
+/// Whether the API has a method of this path that takes one request rather than a stream of them.
+#[must_use]
+pub(crate) fn has_one_request(path: &str) -> bool {
+    let Some((service, method)) = path.strip_prefix('/').and_then(|path| path.rsplit_once('/')) else {
+        return false;
+    };
+    let of_service = SERVICES.iter().filter(|(name, _)| *name == service);
+    of_service
+        .flat_map(|(_, methods)| *methods)
+        .any(|(name, kind)| *name == method && *kind != BIDI)
+}
+
 /// Counters of every method.
 #[derive(Debug, Clone)]
 pub struct GrpcMetrics {

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::record::{Alarm, Change, KeyChange, Keys, Record};
-use super::row::LeaseRow;
+use super::row::{LeaseRow, size_of};
+use super::sizes::Sizes;
 use super::{Committed, Event, EventKind, KeyValue, LeaseId, Prev, Revision};
 use crate::lease::Leases;
 use crate::recent::{Generation, Version};
@@ -27,6 +28,8 @@ pub struct Applier {
     pub generation: Arc<Generation>,
     /// Lease rows that differ from the stored ones; `None` is gone.
     pub lease_rows: BTreeMap<Bytes, Option<Bytes>>,
+    /// How much is stored; what compaction gave up is only known to who compacts.
+    pub sizes: Sizes,
     /// Something was applied that is not flushed.
     pub dirty: bool,
 }
@@ -34,8 +37,9 @@ pub struct Applier {
 impl Applier {
     /// The state of stored rows.
     #[must_use]
-    pub fn new(revision: Revision, compacted: Revision, generation: Arc<Generation>) -> Self {
+    pub fn new(revision: Revision, compacted: Revision, sizes: Sizes, generation: Arc<Generation>) -> Self {
         Self {
+            sizes,
             revision,
             compacted,
             generation,
@@ -56,6 +60,7 @@ impl Applier {
         let mut superseded = superseded.into_iter();
         let (mut events, mut alarms) = (Vec::new(), Vec::new());
         self.dirty |= !record.entries.is_empty();
+        self.sizes.count(&record);
         for entry in record.entries {
             match entry.change {
                 Some(Change::Keys(keys)) => events.push(self.apply_keys(keys, &mut superseded, leases)),
@@ -157,6 +162,7 @@ pub fn event_of(change: KeyChange, revision: Revision, prev: Prev) -> Event {
     let lease = change.lease();
     let kv = KeyValue {
         key: change.key,
+        size: size_of(&change.value),
         value: change.value,
         create_revision: change.create_revision,
         mod_revision: revision,

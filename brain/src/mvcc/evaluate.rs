@@ -17,6 +17,7 @@ use super::fetch::{Budget, Fetched, Needs, Row, ValueRead};
 use super::op::{Compare, DeleteOp, Op, OpResult, PutOp, RangeOp, RangeResult, Span, TxnOp, TxnResult};
 use super::overlay::{Head, Overlay};
 use super::record::KeyChange;
+use super::row::size_of;
 use super::view::{View, ViewError, from_version, successor};
 use super::{Error, KeyValue, LeaseId, Prev, Revision};
 use crate::lease::Leases;
@@ -330,11 +331,13 @@ impl<'a> Evaluator<'a> {
         }
         let revision = self.head.revision + 1;
         let kept = prev.as_ref().map(|row| &row.kv);
+        let value = kept
+            .filter(|_| put.ignore_value)
+            .map_or_else(|| put.value.clone(), |kv| kv.value.clone());
         let kv = KeyValue {
             key: put.key.clone(),
-            value: kept
-                .filter(|_| put.ignore_value)
-                .map_or_else(|| put.value.clone(), |kv| kv.value.clone()),
+            size: size_of(&value),
+            value,
             create_revision: kept.map_or(revision, |kv| kv.create_revision),
             mod_revision: revision,
             version: kept.map_or(1, |kv| kv.version + 1),
@@ -348,6 +351,7 @@ impl<'a> Evaluator<'a> {
             lease: kv.lease.0,
             prev_mod: kept.map_or(0, |kv| kv.mod_revision),
             prev_lease: kept.map_or(0, |kv| kv.lease.0),
+            prev_size: kept.map_or(0, |kv| kv.size),
         };
         self.overlay.set(kv.key.clone(), Some(kv), change.prev_lease());
         let answer = OpResult::Put(kept.filter(|_| put.prev_kv).cloned());
@@ -387,6 +391,7 @@ impl<'a> Evaluator<'a> {
             key: row.kv.key.clone(),
             prev_mod: row.kv.mod_revision,
             prev_lease: row.kv.lease.0,
+            prev_size: row.kv.size,
             ..KeyChange::default()
         };
         self.overlay.set(row.kv.key.clone(), None, row.kv.lease);

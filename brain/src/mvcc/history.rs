@@ -2,22 +2,27 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use prost::Message;
 
 use super::apply::{before_txn, event_of};
-use super::record::{Change, Keys, Record};
+use super::record::{Change, KeyChange, Keys, Record};
 use super::row::decode_object;
 use super::view::View;
-use super::{Committed, KeyValue, Prev, Revision};
+use super::{Committed, Event, KeyValue, Prev, Revision};
 use crate::log::reader::{Item, Reader};
 use crate::log::{Log, LogError, Slot};
 use crate::rows::{Rows, RowsError, Snapshot, keys};
 use crate::state::State;
-use crate::watch::{History, HistoryError};
+use crate::watch::{History, HistoryError, PrevKv};
 
 /// How often a read is begun under which slots are destroyed. Compaction is never that fast.
 const ATTEMPTS: usize = 8;
+
+/// Superseded versions that the first request of a read asks for at least: what they bring is not known before.
+const FIRST_GETS: usize = 64;
+
+/// Superseded versions that one request asks for at most.
+const LAST_GETS: usize = 4096;
 
 /// Reads committed revisions back.
 pub struct LogHistory<L, R: Rows> {
@@ -32,7 +37,12 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
     }
 
     /// `None` says that slots were destroyed meanwhile.
-    async fn try_read(&self, from: Revision, max_bytes: usize) -> anyhow::Result<Option<Vec<Arc<Committed>>>> {
+    async fn try_read(
+        &self,
+        from: Revision,
+        max_bytes: usize,
+        prev_kv: PrevKv,
+    ) -> anyhow::Result<Option<Vec<Arc<Committed>>>> {
         let view = self.state.view();
         // A fresh store is at revision 1, at which nothing happened.
         let from = from.max(2);
@@ -45,7 +55,13 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
         self.state.forget_below(began);
         let read = async {
             began = self.locate(from, began).await?;
-            self.read_slots((began, committed), from, &view, max_bytes).await
+            let revisions = self
+                .read_slots((began, committed), from, view.revision, max_bytes)
+                .await?;
+            anyhow::Ok(match prev_kv {
+                PrevKv::Omitted => revisions.into_iter().map(|keys| read_back(keys, || None)).collect(),
+                PrevKv::Included => with_superseded(revisions, &view, max_bytes).await?,
+            })
         };
         let read = read.await;
         // Slots that were destroyed meanwhile look free, or hold what came late.
@@ -60,14 +76,14 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
         Ok(Some(found))
     }
 
-    /// Reads back what the slots of a range hold, from a revision on.
+    /// The revisions that the slots of a range hold, from `from` through `newest`.
     async fn read_slots(
         &self,
         (began, committed): (Slot, Slot),
         from: Revision,
-        view: &View<R::Snapshot>,
+        newest: Revision,
         max_bytes: usize,
-    ) -> anyhow::Result<Vec<Arc<Committed>>> {
+    ) -> anyhow::Result<Vec<Keys>> {
         let mut reader = Reader::seek(self.log.clone(), began).await?;
         let (mut found, mut bytes) = (Vec::new(), 0);
         while let Some(item) = reader.next().await? {
@@ -86,11 +102,11 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
                 if keys.revision < from {
                     continue;
                 }
-                if keys.revision > view.revision || (bytes >= max_bytes && !found.is_empty()) {
+                if keys.revision > newest || (bytes >= max_bytes && !found.is_empty()) {
                     return Ok(found);
                 }
                 bytes += keys.encoded_len();
-                found.push(Arc::new(read_back(keys, view).await?));
+                found.push(keys);
             }
         }
         Ok(found)
@@ -132,13 +148,18 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
 }
 
 impl<L: Log, R: Rows> History for LogHistory<L, R> {
-    async fn read(&self, from: Revision, max_bytes: usize) -> Result<Vec<Arc<Committed>>, HistoryError> {
+    async fn read(
+        &self,
+        from: Revision,
+        max_bytes: usize,
+        prev_kv: PrevKv,
+    ) -> Result<Vec<Arc<Committed>>, HistoryError> {
         for _ in 0..ATTEMPTS {
             let compacted = self.compacted();
             if from < compacted {
                 return Err(HistoryError::Compacted(compacted));
             }
-            match self.try_read(from, max_bytes).await {
+            match self.try_read(from, max_bytes, prev_kv).await {
                 Ok(Some(found)) => {
                     // What was read before a compaction passed by may lack versions that it deleted.
                     let compacted = self.compacted();
@@ -174,23 +195,89 @@ impl<L: Log, R: Rows> History for LogHistory<L, R> {
     }
 }
 
-/// The events of a revision, with the versions that they superseded where they are still there.
-async fn read_back<S: Snapshot>(keys: Keys, view: &View<S>) -> Result<Committed, RowsError> {
+/// The events of a revision. `superseded` has the versions of earlier revisions that its changes superseded, in order.
+fn read_back(keys: Keys, mut superseded: impl FnMut() -> Option<KeyValue>) -> Arc<Committed> {
     let mut events = Vec::with_capacity(keys.changes.len());
     for change in keys.changes {
         let prev = match change.prev_mod {
             0 => Prev::Nothing,
             own if own == keys.revision => before_txn(&events, &change.key),
-            revision => version_at(view, &change.key, revision)
-                .await?
-                .map_or(Prev::Nothing, Prev::Version),
+            _ => superseded().map_or(Prev::Nothing, Prev::Version),
         };
         events.push(event_of(change, keys.revision, prev));
     }
-    Ok(Committed {
+    Arc::new(Committed {
         revision: keys.revision,
         events,
     })
+}
+
+/// The events of revisions, with the versions that they superseded where they are still there: of the first one, and of as
+/// many more as fit into `max_bytes`. Superseded versions are read many at once, as many as what came before lets expect to fit.
+async fn with_superseded<S: Snapshot>(
+    revisions: Vec<Keys>,
+    view: &View<S>,
+    max_bytes: usize,
+) -> Result<Vec<Arc<Committed>>, RowsError> {
+    let mut rest = revisions.into_iter().peekable();
+    let (mut found, mut events, mut bytes) = (Vec::new(), 0_usize, 0_usize);
+    while rest.peek().is_some() && (found.is_empty() || bytes < max_bytes) {
+        let average = bytes.checked_div(events).unwrap_or(usize::MAX).max(1);
+        let most = (max_bytes.saturating_sub(bytes) / average).clamp(FIRST_GETS, LAST_GETS);
+        let (mut group, mut changes) = (Vec::new(), 0);
+        while let Some(keys) = rest.next_if(|keys| group.is_empty() || changes + keys.changes.len() <= most) {
+            changes += keys.changes.len();
+            group.push(keys);
+        }
+        let mut versions = superseded(&group, view).await?.into_iter();
+        for keys in group {
+            let committed = read_back(keys, || versions.next().flatten());
+            events += committed.events.len();
+            bytes += committed.events.iter().map(event_bytes).sum::<usize>();
+            found.push(committed);
+        }
+    }
+    Ok(found)
+}
+
+/// The versions that changes superseded, of each change that superseded one of an earlier revision; `None` where it is gone.
+async fn superseded<S: Snapshot>(revisions: &[Keys], view: &View<S>) -> Result<Vec<Option<KeyValue>>, RowsError> {
+    let changes = revisions
+        .iter()
+        .flat_map(|keys| keys.changes.iter().map(|change| (keys.revision, change)))
+        .filter(|(revision, change)| is_of_earlier(change, *revision))
+        .map(|(_, change)| (&change.key, change.prev_mod));
+    let (mut versions, mut rows, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+    for (key, revision) in changes {
+        match view.recent.get(key, revision) {
+            Some((found, version)) if found == revision => {
+                versions.push(super::view::from_version(key.clone(), revision, version));
+            }
+            _ => {
+                rows.push((versions.len(), key));
+                versions.push(None);
+                wanted.push(keys::object_key(key, revision));
+            }
+        }
+    }
+    for (rows, wanted) in rows.chunks(LAST_GETS).zip(wanted.chunks(LAST_GETS)) {
+        for ((at, key), row) in rows.iter().zip(view.rows.multi_get(wanted).await?) {
+            let object = row.map(|row| decode_object(key, &row)).transpose()?.flatten();
+            versions[*at] = object.map(|(meta, value)| super::view::from_meta((*key).clone(), meta, value));
+        }
+    }
+    Ok(versions)
+}
+
+/// Whether a change of a revision superseded a version of an earlier one.
+fn is_of_earlier(change: &KeyChange, revision: Revision) -> bool {
+    change.prev_mod != 0 && change.prev_mod != revision
+}
+
+/// Bytes of the keys and values of an event.
+fn event_bytes(event: &Event) -> usize {
+    let len = |kv: &KeyValue| kv.key.len() + kv.value.len();
+    len(&event.kv) + event.prev_kv.as_ref().map_or(0, len)
 }
 
 /// Stored bytes are not what was written.
@@ -199,21 +286,4 @@ fn is_damage(error: &anyhow::Error) -> bool {
         matches!(cause.downcast_ref(), Some(LogError::Corrupt(_)))
             || matches!(cause.downcast_ref(), Some(RowsError::Corrupt(_)))
     })
-}
-
-/// The version of a key that a revision made, if it is not compacted.
-async fn version_at<S: Snapshot>(
-    view: &View<S>,
-    key: &Bytes,
-    revision: Revision,
-) -> Result<Option<KeyValue>, RowsError> {
-    if let Some((found, version)) = view.recent.get(key, revision)
-        && found == revision
-    {
-        return Ok(super::view::from_version(key.clone(), revision, version));
-    }
-    let Some(row) = view.rows.get(&keys::object_key(key, revision)).await? else {
-        return Ok(None);
-    };
-    Ok(decode_object(key, &row)?.map(|(meta, value)| super::view::from_meta(key.clone(), meta, value)))
 }

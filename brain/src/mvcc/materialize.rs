@@ -3,11 +3,15 @@
 //! One task writes the rows, so that the fence moves in one line. Rows only ever trail the log: a flush that was cut short
 //! is done again after the next start, with the same bytes.
 //!
+//! Rows that refuse a change will refuse it again: what they lack stays in the log and in memory, the CORRUPT alarm stops writes, and
+//! the change is tried again from time to time, for an operator may have raised the limit.
+//!
 //! Order: a version is deleted only behind the marker, oldest first, a tombstone never before what it covers. Rows are synced
 //! before the watermark moves, and the watermark moves before slots are destroyed.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -20,16 +24,23 @@ use super::Revision;
 use super::patience::{Interrupted, Passing, reached};
 use super::record::{self, Record};
 use super::row::Fence;
+use super::sizes::superseded_by;
 use crate::log::reader::{Item, Reader};
 use crate::log::{Log, Slot};
 use crate::metrics::Metrics;
 use crate::replica::{Flushed, Frozen};
-use crate::rows::{Change, Rows, keys};
+use crate::rows::{Change, Rows, RowsError, keys};
 use crate::state::State;
 
 mod step;
 
 use step::{Step, fill};
+
+/// How much of the log compaction reads at once, in bytes.
+const READ_AHEAD: usize = 4 << 20;
+
+/// How long to wait before a change is tried again that rows refused.
+const REFUSED: Duration = Duration::from_secs(30);
 
 /// The task that writes the rows.
 pub struct Materializer<L, R: Rows> {
@@ -43,10 +54,33 @@ pub struct Materializer<L, R: Rows> {
     backlog: VecDeque<Arc<Frozen>>,
     frozen: mpsc::Receiver<Arc<Frozen>>,
     flushed: mpsc::Sender<Flushed<R::Snapshot>>,
+    /// A compaction that is under way.
+    deletion: Option<Deletion<L>>,
     /// When views were last given a snapshot.
     shown: Instant,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
+}
+
+/// Where a compaction reads on.
+struct Deletion<L> {
+    reader: Reader<L>,
+    /// Bytes of the records that were read from the fence's `deleted_slot` on.
+    unneeded: usize,
+}
+
+/// What is written before the last step of a flush.
+#[derive(Default)]
+struct Ahead {
+    /// The rows tell how far the flush reaches.
+    is_told: bool,
+    steps: Vec<Vec<Change>>,
+}
+
+/// Something to write.
+enum Work {
+    Flush(Arc<Frozen>),
+    Delete,
 }
 
 impl<L: Log, R: Rows> Materializer<L, R> {
@@ -66,6 +100,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             .cloned()
             .collect();
         let stored = fence.encode_to_vec().into();
+        state.set_flush_refused(false);
         Self {
             log,
             rows,
@@ -75,6 +110,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             backlog,
             frozen,
             flushed,
+            deletion: None,
             shown: Instant::now(),
             metrics,
             stop,
@@ -100,7 +136,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
     }
 
     async fn flush_and_delete(&mut self) -> anyhow::Result<()> {
-        let mut more = self.delete_step().await?;
+        let mut more = self.insist(Work::Delete).await?;
         loop {
             // Between two steps of a compaction a flush goes first.
             let goes_on = more && !self.stop.is_cancelled();
@@ -119,11 +155,58 @@ impl<L: Log, R: Rows> Materializer<L, R> {
                 }
             };
             match frozen {
-                Some(frozen) => self.flush(frozen).await?,
+                Some(frozen) => {
+                    self.insist(Work::Flush(frozen)).await?;
+                }
                 None if goes_on => {}
                 None => return Ok(()),
             }
-            more = self.delete_step().await?;
+            more = self.insist(Work::Delete).await?;
+        }
+    }
+
+    /// Works until rows take it; answers as [`Materializer::delete_step`].
+    async fn insist(&mut self, work: Work) -> anyhow::Result<bool> {
+        loop {
+            let outcome = match &work {
+                Work::Flush(frozen) => self.flush(frozen.clone()).await.map(|()| true),
+                Work::Delete => self.delete_step().await,
+            };
+            match outcome {
+                Err(error) if is_refused(&error) => self.wait_refused(&error).await?,
+                Ok(more) => {
+                    if self.state.set_flush_refused(false) {
+                        tracing::info!("rows take again what they refused: the CORRUPT alarm can be disarmed");
+                    }
+                    return Ok(more);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Stops writes and waits before a change is tried again that rows refused.
+    async fn wait_refused(&mut self, error: &anyhow::Error) -> anyhow::Result<()> {
+        if !self.state.set_flush_refused(true) {
+            tracing::error!(
+                error = format!("{error:#}"),
+                "rows refuse what is acknowledged: the CORRUPT alarm stops writes, reads go on; raise the storage limit that \
+                 the error names (on TiKV raftstore.raft-entry-max-size or storage.max-key-size), then disarm the alarm"
+            );
+        }
+        // What the fence is, not what it was to become.
+        self.fence = Fence::decode(self.stored.clone()).context("decode the fence")?;
+        self.deletion = None;
+        let again = tokio::time::sleep(REFUSED);
+        tokio::pin!(again);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return Err(Interrupted.into()),
+                () = &mut again => return Ok(()),
+                // The sequencer must not wait for room.
+                frozen = self.frozen.recv() => self.backlog.push_back(frozen.ok_or(Interrupted)?),
+            }
         }
     }
 
@@ -144,33 +227,33 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         let mut step = self.step();
         // An older leader's flush may have come further, in part.
         self.fence.reaching = self.fence.reached().max(frozen.revision);
+        self.fence.log_last = self.fence.log_last.max(frozen.last.0);
         // The generation's iterator must not be held over an await: it is asked again behind the last version.
         let mut last = None;
         let deleted = self.fence.deleted_up_to;
-        // The first step says how far this reaches, before anything of it is there; the last one that all of it is.
-        let (mut is_told, mut steps) = (false, Vec::new());
+        let mut ahead = Ahead::default();
         while !fill(&frozen.generation, frozen.compacted, deleted, &mut last, &mut step) {
             let full = std::mem::replace(&mut step, self.step());
-            if !is_told {
-                self.apply(full).await?;
-                is_told = true;
-                continue;
-            }
-            steps.push(full.changes);
-            if steps.len() >= full.most.at_once {
-                self.spread(std::mem::take(&mut steps)).await?;
-            }
+            self.write_ahead(full, &mut ahead).await?;
         }
-        self.spread(steps).await?;
+        // These may be ahead of the marker, too: whoever replays the log over them sets each row to what it was last.
         for (row, value) in frozen.lease_rows.iter().cloned() {
-            step.push(match value {
+            let change = match value {
                 Some(value) => Change::Put(row, value),
                 None => Change::Delete(row),
-            });
+            };
+            if !step.has_room(1, change.len()) {
+                let full = std::mem::replace(&mut step, self.step());
+                self.write_ahead(full, &mut ahead).await?;
+            }
+            step.push(change);
         }
+        self.spread(ahead.steps).await?;
         self.fence.marker = frozen.marker.0;
         self.fence.revision = frozen.revision;
         self.fence.compacted = frozen.compacted;
+        self.fence.sizes.written = frozen.sizes.written;
+        self.fence.sizes.logged = frozen.sizes.logged;
         self.fence.alarms = frozen
             .alarms
             .iter()
@@ -184,25 +267,52 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         self.show(Some((frozen.marker, self.fence.reached()))).await
     }
 
+    /// Writes a step of a flush that is not its last one. The first says how far the flush reaches, before anything of it is
+    /// there; the last one will say that all of it is.
+    async fn write_ahead(&mut self, full: Step, ahead: &mut Ahead) -> anyhow::Result<()> {
+        if !ahead.is_told {
+            ahead.is_told = true;
+            return self.apply(full).await;
+        }
+        ahead.steps.push(full.changes);
+        if ahead.steps.len() >= full.most.at_once {
+            self.spread(std::mem::take(&mut ahead.steps)).await?;
+        }
+        Ok(())
+    }
+
     /// Deletes some of what compaction made superfluous; `true` if there is more.
     async fn delete_step(&mut self) -> anyhow::Result<bool> {
         let target = self.fence.compacted.min(self.fence.revision);
         if target <= self.fence.deleted_up_to {
             return Ok(false);
         }
-        let from = Slot(self.fence.deleted_slot);
-        let mut reader = reached!(&self.stop, Reader::seek(self.log.clone(), from))?;
+        // The log is read once: what was read ahead serves the next step.
+        let mut deletion = match self.deletion.take() {
+            Some(deletion) => deletion,
+            None => {
+                let from = Slot(self.fence.deleted_slot);
+                let reader = reached!(&self.stop, Reader::seek(self.log.clone(), from))?;
+                Deletion {
+                    reader: reader.in_chunks(READ_AHEAD),
+                    unneeded: 0,
+                }
+            }
+        };
         let mut step = self.step();
         let mut more = false;
-        while let Some(item) = reached!(&self.stop, reader.next())? {
+        while let Some(item) = reached!(&self.stop, deletion.reader.next())? {
             let Item::Batch { first, payload, .. } = item else {
                 continue;
             };
+            let bytes = payload.len();
             let record = Record::decode(payload).with_context(|| format!("decode slot {first}"))?;
             if first.0 >= self.fence.marker || record.base >= target {
                 break;
             }
-            self.delete_superseded(first, record, target, &mut step).await?;
+            self.delete_superseded((first, record), target, &mut deletion, &mut step)
+                .await?;
+            deletion.unneeded += bytes;
             // The last revision must not leave another step: that one would find nothing to do, and not finish.
             if step.changes.len() >= step.most.rows / 2 && self.fence.deleted_up_to < target {
                 more = true;
@@ -215,7 +325,10 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         self.apply(step).await?;
         if !more {
             self.destroy(target).await?;
-        } else if self.rows.renew_after().is_some_and(|age| self.shown.elapsed() >= age) {
+            return Ok(false);
+        }
+        self.deletion = Some(deletion);
+        if self.rows.renew_after().is_some_and(|age| self.shown.elapsed() >= age) {
             self.show(None).await?;
         }
         Ok(more)
@@ -224,9 +337,9 @@ impl<L: Log, R: Rows> Materializer<L, R> {
     /// Deletes the versions that one batch superseded up to `target`.
     async fn delete_superseded(
         &mut self,
-        slot: Slot,
-        record: Record,
+        (slot, record): (Slot, Record),
         target: Revision,
+        deletion: &mut Deletion<L>,
         step: &mut Step,
     ) -> anyhow::Result<()> {
         for entry in record.entries {
@@ -236,17 +349,14 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             if keys.revision <= self.fence.deleted_up_to || keys.revision > target {
                 continue;
             }
+            let put_again = put_again(&keys.changes);
+            let mut deleted = 0;
             for (at, change) in keys.changes.iter().enumerate() {
+                deleted += superseded_by(change);
                 if change.prev_mod > 0 {
                     step.push(Change::Delete(keys::object_key(&change.key, change.prev_mod)));
                 }
-                // Etcd lets a txn delete "from key on" and put one of these keys again.
-                let put_again = || {
-                    keys.changes[at..]
-                        .iter()
-                        .any(|later| later.key == change.key && !later.is_delete())
-                };
-                if change.is_delete() && !put_again() {
+                if change.is_delete() && put_again.get(&change.key).is_none_or(|later| *later < at) {
                     step.push(Change::Delete(keys::object_key(&change.key, keys.revision)));
                 }
                 if step.is_full() {
@@ -256,7 +366,12 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             }
             self.metrics.mvcc.compaction_keys.inc_by(keys.changes.len() as u64);
             self.fence.deleted_up_to = keys.revision;
-            self.fence.deleted_slot = slot.0;
+            self.fence.sizes.deleted += deleted;
+            if slot.0 > self.fence.deleted_slot {
+                let dropped = std::mem::take(&mut deletion.unneeded);
+                self.fence.sizes.dropped += i64::try_from(dropped).unwrap_or(i64::MAX);
+                self.fence.deleted_slot = slot.0;
+            }
         }
         Ok(())
     }
@@ -305,10 +420,26 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         // What is acknowledged is in the log. Writers wait when too much of it is in memory.
         reached!(&self.stop, apply())?;
         self.stored = fence;
+        self.state.set_deleted(&self.fence.sizes);
         self.state.note_step();
         tokio::task::yield_now().await;
         Ok(())
     }
+}
+
+/// The keys that one revision deletes and puts, and where it puts them last: etcd lets a txn delete "from key on" and put one of
+/// these keys again.
+fn put_again(changes: &[record::KeyChange]) -> HashMap<&Bytes, usize> {
+    if !changes.iter().any(record::KeyChange::is_delete) {
+        return HashMap::new();
+    }
+    let puts = changes.iter().enumerate().filter(|(_, change)| !change.is_delete());
+    puts.map(|(at, change)| (&change.key, at)).collect()
+}
+
+/// Rows do not take a change, however often it is tried.
+fn is_refused(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(RowsError::Refused(_)))
 }
 
 /// Answers when a moment has come; never without one.
@@ -341,10 +472,12 @@ mod tests {
         let shorter = Frozen {
             generation: Recent::new().active().clone(),
             marker: Slot(fence.marker + 1),
+            last: Slot(fence.marker),
             revision: 4,
             compacted: fence.compacted,
             lease_rows: Vec::new(),
             alarms: Vec::new(),
+            sizes: fence.sizes,
         };
         let (_frozen, to_flush) = mpsc::channel(1);
         let (flushed, mut from_flush) = mpsc::channel(1);

@@ -84,6 +84,9 @@ pub struct KeyChange {
     /// The lease that the key was attached to before.
     #[prost(int64, tag = "7")]
     pub prev_lease: i64,
+    /// Bytes of the value of the version that this one supersedes.
+    #[prost(uint32, tag = "8")]
+    pub prev_size: u32,
 }
 
 impl KeyChange {

@@ -3,7 +3,9 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 
+use super::sizes::Sizes;
 use super::{LeaseId, Revision};
+use crate::log::{LogId, Origin, Slot};
 use crate::rows::RowsError;
 use crate::rows::keys::KeyError;
 
@@ -24,17 +26,25 @@ pub struct Meta {
     pub version: i64,
     /// The lease the key is attached to.
     pub lease: LeaseId,
+    /// Bytes of the value.
+    pub size: u32,
 }
 
 const META: usize = 32;
+/// Bytes of an index row's value.
+pub const INDEX: usize = META + 4;
 const TOMBSTONE: u8 = 0;
 const OBJECT: u8 = 1;
+
+/// Bytes of an object row's value beside the value that it holds.
+pub const OBJECT_HEADER: usize = 1 + META;
 
 /// The value of an index row.
 #[must_use]
 pub fn encode_index(meta: &Meta) -> Bytes {
-    let mut bytes = BytesMut::with_capacity(META);
+    let mut bytes = BytesMut::with_capacity(INDEX);
     put_meta(&mut bytes, meta);
+    bytes.put_u32(meta.size);
     bytes.freeze()
 }
 
@@ -43,10 +53,11 @@ pub fn encode_index(meta: &Meta) -> Bytes {
 /// # Errors
 /// [`RowsError::Corrupt`] when it is none.
 pub fn decode_index(key: &[u8], bytes: &[u8]) -> Result<Meta, RowsError> {
-    if bytes.len() != META {
+    if bytes.len() != INDEX {
         return Err(damaged("index", key, bytes));
     }
-    Ok(get_meta(bytes))
+    let (meta, mut size) = bytes.split_at(META);
+    Ok(get_meta(meta, size.get_u32()))
 }
 
 /// The value of an object row: a version with its value, or a tombstone.
@@ -69,7 +80,10 @@ pub fn encode_object(version: Option<(&Meta, &[u8])>) -> Bytes {
 pub fn decode_object(key: &[u8], bytes: &Bytes) -> Result<Option<(Meta, Bytes)>, RowsError> {
     match bytes.first() {
         Some(&TOMBSTONE) if bytes.len() == 1 => Ok(None),
-        Some(&OBJECT) if bytes.len() > META => Ok(Some((get_meta(&bytes[1..]), bytes.slice(1 + META..)))),
+        Some(&OBJECT) if bytes.len() > META => {
+            let value = bytes.slice(OBJECT_HEADER..);
+            Ok(Some((get_meta(&bytes[1..], size_of(&value)), value)))
+        }
         _ => Err(damaged("object", key, bytes)),
     }
 }
@@ -86,13 +100,20 @@ fn put_meta(bytes: &mut BytesMut, meta: &Meta) {
     bytes.put_i64(meta.lease.0);
 }
 
-fn get_meta(mut bytes: &[u8]) -> Meta {
+fn get_meta(mut bytes: &[u8], size: u32) -> Meta {
     Meta {
         create_revision: bytes.get_i64(),
         mod_revision: bytes.get_i64(),
         version: bytes.get_i64(),
         lease: LeaseId(bytes.get_i64()),
+        size,
     }
+}
+
+/// Bytes of a value. No row takes more than this counts.
+#[must_use]
+pub fn size_of(value: &[u8]) -> u32 {
+    u32::try_from(value.len()).unwrap_or(u32::MAX)
 }
 
 /// The value of a lease row.
@@ -148,10 +169,19 @@ pub struct Fence {
     /// While it waits: how long older ones may have been answering reads when it began, in milliseconds.
     #[prost(uint32, tag = "13")]
     pub haunted: u32,
+    /// Id of the log that the rows come from; empty where log and rows are in one store.
+    #[prost(bytes = "vec", tag = "20")]
+    pub log_id: Vec<u8>,
+    /// The last taken slot that any row comes from, those of a flush under way included; 0 if there is none.
+    #[prost(uint64, tag = "21")]
+    pub log_last: u64,
+    /// How much is stored before the marker.
+    #[prost(message, required, tag = "30")]
+    pub sizes: Sizes,
 }
 
 /// The version of everything that this brain stores.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 impl Fence {
     /// The newest revision that may be in the rows.
@@ -177,7 +207,20 @@ impl Fence {
             lock: 0,
             lease: 0,
             haunted: 0,
+            log_id: Vec::new(),
+            log_last: 0,
+            sizes: Sizes::default(),
         }
+    }
+
+    /// The log that the rows come from, where they name one.
+    #[must_use]
+    pub fn origin(&self) -> Option<Origin> {
+        let id = <[u8; 16]>::try_from(self.log_id.as_slice()).ok()?;
+        Some(Origin {
+            id: LogId(id),
+            last: Slot(self.log_last),
+        })
     }
 }
 
@@ -192,6 +235,7 @@ mod tests {
             mod_revision: i64::MAX,
             version: 3,
             lease: LeaseId(-5),
+            size: 5,
         };
         assert_eq!(decode_index(b"k", &encode_index(&meta)).unwrap(), meta);
         let object = encode_object(Some((&meta, b"value")));
@@ -201,6 +245,7 @@ mod tests {
         );
         assert_eq!(decode_object(b"k", &encode_object(None)).unwrap(), None);
         let empty = encode_object(Some((&meta, b"")));
+        let meta = Meta { size: 0, ..meta };
         assert_eq!(decode_object(b"k", &empty).unwrap(), Some((meta, Bytes::new())));
     }
 

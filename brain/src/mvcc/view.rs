@@ -9,9 +9,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::counts::Counts;
 use super::fetch::Budget;
+use super::hot_rows::HotRows;
 use super::op::{RangeOp, RangeResult, Span};
-use super::row::{Meta, decode_index, decode_object};
+use super::row::{Meta, decode_index, decode_object, size_of};
 use super::{Error, KeyValue, Revision};
+use crate::budget::Meter;
 use crate::recent::{Recent, Version};
 use crate::rows::{Order, RowsError, Scan, Snapshot, keys};
 
@@ -37,6 +39,8 @@ pub struct View<S> {
     pub rows_revision: Revision,
     /// Lists that are read page by page.
     pub counts: Arc<Counts>,
+    /// Keys that were read from `rows`.
+    pub hot: Arc<HotRows>,
 }
 
 /// Why a view cannot answer.
@@ -73,10 +77,15 @@ impl<S: Snapshot> View<S> {
             return Ok(from_version(key.clone(), revision, version));
         }
         if at >= self.rows_revision {
-            let Some(index) = self.rows.get(&keys::index_key(key)).await? else {
-                return Ok(None);
+            if let Some(found) = self.hot.get(key) {
+                return Ok(found);
+            }
+            let found = match self.rows.get(&keys::index_key(key)).await? {
+                Some(index) => Some(self.object(key, decode_index(key, &index)?).await?),
+                None => None,
             };
-            return self.object(key, decode_index(key, &index)?).await.map(Some);
+            self.hot.keep(key, found.as_ref());
+            return Ok(found);
         }
         self.get_old(key, at).await
     }
@@ -116,7 +125,15 @@ impl<S: Snapshot> View<S> {
     /// # Errors
     /// [`ViewError::Refused`] for revisions that cannot be read, else when the rows fail.
     pub async fn range(&self, op: &RangeOp) -> Result<RangeResult, ViewError> {
-        self.range_charged(op, None).await
+        self.range_metered(op, &Meter::unlimited()).await
+    }
+
+    /// Answers a range, and has it charged as it is read.
+    ///
+    /// # Errors
+    /// As [`View::range`], and [`Error::TooManyRequests`] where there is no memory for it.
+    pub async fn range_metered(&self, op: &RangeOp, meter: &Meter) -> Result<RangeResult, ViewError> {
+        self.range_charged(op, Charged::Meter(meter)).await
     }
 
     /// Answers a range within a budget.
@@ -124,22 +141,20 @@ impl<S: Snapshot> View<S> {
     /// # Errors
     /// As [`View::range`] and [`Budget::take`].
     pub async fn range_within(&self, op: &RangeOp, budget: &mut Budget) -> Result<RangeResult, ViewError> {
-        self.range_charged(op, Some(budget)).await
+        self.range_charged(op, Charged::Budget(budget)).await
     }
 
-    async fn range_charged(&self, op: &RangeOp, mut budget: Option<&mut Budget>) -> Result<RangeResult, ViewError> {
+    async fn range_charged(&self, op: &RangeOp, mut charged: Charged<'_>) -> Result<RangeResult, ViewError> {
         let at = self.resolve(op.revision)?;
         if op.span.is_point() {
             let kvs: Vec<KeyValue> = self.get(&op.span.key, at).await?.into_iter().collect();
-            if let Some(budget) = &mut budget {
-                budget.keep(kvs.iter())?;
-            }
+            charged.keep(&kvs)?;
             let count = i64::try_from(kvs.len()).unwrap_or(i64::MAX);
             let kvs = if op.count_only { Vec::new() } else { kvs };
             return Ok(op.select(kvs, count));
         }
         if op.count_only {
-            let count = self.count_charged(&op.span, at, budget).await?;
+            let count = self.count_charged(&op.span, at, charged.budget()).await?;
             return Ok(RangeResult {
                 kvs: Vec::new(),
                 count,
@@ -153,9 +168,7 @@ impl<S: Snapshot> View<S> {
             let Some(page) = cursor.next(enough - kvs.len()).await? else {
                 break;
             };
-            if let Some(budget) = &mut budget {
-                budget.keep(page.iter())?;
-            }
+            charged.keep(&page)?;
             kvs.extend(page);
         }
         let read = i64::try_from(kvs.len()).unwrap_or(i64::MAX);
@@ -163,7 +176,7 @@ impl<S: Snapshot> View<S> {
             None => read,
             Some(rest) => match self.counts.take(&op.span, at) {
                 Some(count) => count,
-                None => read + self.count_charged(&rest, at, budget).await?,
+                None => read + self.count_charged(&rest, at, charged.budget()).await?,
             },
         };
         let result = op.select(kvs, count);
@@ -260,6 +273,37 @@ impl<S: Snapshot> View<S> {
     }
 }
 
+/// What a pair takes beside its bytes, read and made ready for the wire.
+const PAIR_BYTES: usize = 256;
+
+fn charge(meter: &Meter, page: &[KeyValue]) -> Result<(), Error> {
+    let bytes = page.iter().map(|kv| kv.key.len() + kv.value.len() + PAIR_BYTES).sum();
+    meter.charge(bytes).map_err(|_| Error::TooManyRequests)
+}
+
+/// What a range that is read is charged to.
+enum Charged<'a> {
+    Meter(&'a Meter),
+    Budget(&'a mut Budget),
+}
+
+impl Charged<'_> {
+    fn keep(&mut self, page: &[KeyValue]) -> Result<(), Error> {
+        match self {
+            Charged::Meter(meter) => charge(meter, page),
+            Charged::Budget(budget) => budget.keep(page.iter()),
+        }
+    }
+
+    /// The budget of rows that are looked at, if there is one.
+    fn budget(&mut self) -> Option<&mut Budget> {
+        match self {
+            Charged::Meter(_) => None,
+            Charged::Budget(budget) => Some(budget),
+        }
+    }
+}
+
 /// The smallest byte string behind `key`.
 pub(crate) fn successor(key: &Bytes) -> Bytes {
     let mut next = BytesMut::with_capacity(key.len() + 1);
@@ -269,9 +313,11 @@ pub(crate) fn successor(key: &Bytes) -> Bytes {
 }
 
 pub(crate) fn from_version(key: Bytes, revision: Revision, version: Version) -> Option<KeyValue> {
+    let value = version.value?;
     Some(KeyValue {
         key,
-        value: version.value?,
+        size: size_of(&value),
+        value,
         create_revision: version.create_revision,
         mod_revision: revision,
         version: version.version,
@@ -283,6 +329,7 @@ pub(crate) fn from_meta(key: Bytes, meta: Meta, value: Bytes) -> KeyValue {
     KeyValue {
         key,
         value,
+        size: meta.size,
         create_revision: meta.create_revision,
         mod_revision: meta.mod_revision,
         version: meta.version,

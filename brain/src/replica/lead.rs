@@ -12,7 +12,7 @@ use super::{Flushed, Replica};
 use crate::log::frame::Candidate;
 use crate::log::reader::Reader;
 use crate::log::writer::{self, Writer};
-use crate::log::{Log, LogError, Slot};
+use crate::log::{Log, LogError, LogId, Slot};
 use crate::mvcc::row::{FORMAT, Fence};
 use crate::rows::{Rows, RowsError, Snapshot};
 
@@ -50,6 +50,14 @@ pub enum OpenError {
         /// The format found.
         found: u32,
     },
+    /// Stored by an older brain, in a format that this one does not read.
+    #[error(
+        "the data is of format {found}, this version reads format {FORMAT}: start the version that stored it, and copy what it has"
+    )]
+    Older {
+        /// The format found.
+        found: u32,
+    },
     /// The rows lack what the log has given up already.
     #[error(
         "the rows reach slot {marker} of the log but the log begins at slot {watermark}: rows were lost or rolled back; restore the data directory from a backup"
@@ -60,6 +68,17 @@ pub enum OpenError {
         /// The slot below which the log is gone.
         watermark: Slot,
     },
+    /// The log lacks what is in the rows.
+    #[error(
+        "the log ends before slot {last}, which the rows come from: the log was rolled back; restore log and rows from one copy"
+    )]
+    LogBehind {
+        /// The last slot that the rows come from.
+        last: Slot,
+    },
+    /// The rows come from another log.
+    #[error("this is another log than the one that the rows come from: restore log and rows from one copy")]
+    OtherLog,
     /// Slots were destroyed while they were read: begin again from rows.
     #[error("the log was cut while it was read")]
     Destroyed,
@@ -129,7 +148,7 @@ impl<R: Rows> Replica<R> {
             self.replay(read)?;
         }
         rows.take_over().await?;
-        let fence = take_fence(rows, own.epoch, (candidate, wait)).await?;
+        let fence = take_fence(rows, (own.epoch, log.id()), (candidate, wait)).await?;
         let snapshot = rows.snapshot().await?;
         let through = read_fence(snapshot.fence().await?)?;
         self.swap_rows(Flushed {
@@ -137,6 +156,7 @@ impl<R: Rows> Replica<R> {
             snapshot,
         });
         self.state.set_deleted_up_to(fence.deleted_up_to);
+        self.state.set_deleted(&fence.sizes);
         Ok(Leadership { writer, fence, wait })
     }
 }
@@ -144,7 +164,7 @@ impl<R: Rows> Replica<R> {
 /// Writes a later epoch into the fence: whatever an older leader still has in hand fails from now on.
 async fn take_fence<R: Rows>(
     rows: &R,
-    epoch: u64,
+    (epoch, log): (u64, Option<LogId>),
     (candidate, wait): (Candidate, Duration),
 ) -> Result<Fence, OpenError> {
     loop {
@@ -158,6 +178,7 @@ async fn take_fence<R: Rows>(
         fence.lock = candidate.lock;
         fence.lease = to_millis(candidate.lease);
         fence.haunted = to_millis(wait);
+        fence.log_id = log.map(|LogId(id)| id.to_vec()).unwrap_or_default();
         match rows.apply(stored, fence.encode_to_vec().into(), Vec::new()).await {
             Ok(()) => return Ok(fence),
             Err(RowsError::Fenced(_)) => {} // an older leader was faster, once more

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::reigns::Reigns;
 use super::{OpenError, Replica};
 use crate::lease::Leases;
-use crate::log::{Log, Slot};
+use crate::log::{Log, Origin, Slot};
 use crate::mvcc::LeaseId;
 use crate::mvcc::apply::Applier;
 use crate::mvcc::row::{FORMAT, Fence, LeaseRow};
@@ -38,10 +38,11 @@ impl<R: Rows> Replica<R> {
                 OpenError::Destroyed
             });
         }
+        check_origin(log, rows, &fence).await?;
         let leases = load_leases(&snapshot).await?;
         let alarms: BTreeSet<(i32, u64)> = fence.alarms.iter().map(|alarm| (alarm.kind, alarm.member)).collect();
         let recent = Recent::new();
-        let applier = Applier::new(fence.revision, fence.compacted, recent.active().clone());
+        let applier = Applier::new(fence.revision, fence.compacted, fence.sizes, recent.active().clone());
         let view = View {
             revision: applier.revision,
             compacted: applier.compacted,
@@ -49,11 +50,14 @@ impl<R: Rows> Replica<R> {
             rows: snapshot,
             rows_revision: fence.reached(),
             counts: Arc::default(),
+            hot: Arc::default(),
         };
         let state = State::new(view, leases, alarms);
         state.commit(fence.revision, marker, marker);
         state.show(marker);
         state.set_deleted_up_to(fence.deleted_up_to);
+        state.set_written(&fence.sizes);
+        state.set_deleted(&fence.sizes);
         state.set_epoch(fence.epoch);
         Ok(Self {
             state: Arc::new(state),
@@ -63,9 +67,38 @@ impl<R: Rows> Replica<R> {
             last_seal: Instant::now(),
             marker,
             next: marker,
+            last: Slot(fence.log_last),
             reigns: Reigns::of(&fence),
         })
     }
+}
+
+/// The log that rows come from, where they name one.
+///
+/// # Errors
+/// When the rows fail, or are newer than this version.
+pub async fn origin<R: Rows>(rows: &R) -> Result<Option<Origin>, OpenError> {
+    Ok(read_fence(rows.fence().await?)?.origin())
+}
+
+/// Refuses a log that lacks what the rows hold, or is another one than they come from.
+async fn check_origin<L: Log, R: Rows>(log: &L, rows: &R, fence: &Fence) -> Result<(), OpenError> {
+    if let (Some(id), Some(origin)) = (log.id(), fence.origin())
+        && origin.id != id
+    {
+        return Err(OpenError::OtherLog);
+    }
+    let last = Slot(fence.log_last);
+    // The slot of the last record that is in rows is never destroyed before a later one is in them, too.
+    if last < Slot::FIRST || !log.read(last, 1).await?.is_empty() {
+        return Ok(());
+    }
+    let newer = read_fence(rows.fence().await?)?;
+    Err(if newer.log_last > fence.log_last {
+        OpenError::Destroyed
+    } else {
+        OpenError::LogBehind { last }
+    })
 }
 
 /// The stored fence, or that of an empty store.
@@ -81,6 +114,9 @@ pub(super) fn read_fence(stored: Option<Bytes>) -> Result<Fence, OpenError> {
     };
     if fence.format > FORMAT {
         return Err(OpenError::Newer { found: fence.format });
+    }
+    if fence.format < FORMAT {
+        return Err(OpenError::Older { found: fence.format });
     }
     Ok(fence)
 }

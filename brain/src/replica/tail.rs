@@ -142,6 +142,7 @@ impl<R: Rows> Replica<R> {
             Read::Barrier(slot, barrier) => {
                 self.reigns.begin(barrier.lock, barrier.lease);
                 self.state.set_epoch(barrier.epoch);
+                self.last = slot;
                 self.pass(Slot(slot.0 + WINDOW));
                 return Ok(());
             }

@@ -22,6 +22,7 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::fjall::{AbstractTree, Database, Keyspace, PersistMode};
@@ -30,11 +31,11 @@ use bytes::Bytes;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
-use self::guard::Health;
+use self::guard::{Health, caught};
 use self::layout::{FENCE_ROW, stored};
 pub use self::open::OpenError;
 pub use self::snapshot::FjallSnapshot;
-use super::{Change, Rows, RowsError, Step, check_keys};
+use super::{Change, Rows, RowsError, Step, check_lengths};
 
 mod guard;
 mod inspect;
@@ -46,11 +47,26 @@ mod snapshot;
 /// The longest row key in bytes: fjall stores lengths in 16 bits, and one byte is ours.
 pub const MAX_KEY_LEN: usize = 65_534;
 
+/// The longest value of a row in bytes. fjall stores lengths in 32 bits, but copies a value several times.
+pub const MAX_VALUE_LEN: usize = 256 << 20;
+
 /// fjall holds writes up, in a blocking loop, at four tables in memory and at twenty runs in level 0. We wait before that.
 const SEALED_MEMTABLES: usize = 3;
 const LEVEL0_RUNS: usize = 16;
 const POLL: Duration = Duration::from_millis(5);
 const STALLED: Duration = Duration::from_secs(120);
+
+/// How old views get. Those of an idle store, too, must not keep the files of tables that were compacted.
+const RENEW: Duration = Duration::from_secs(60);
+
+/// Bytes of tables that were compacted and may stay.
+const LEFT_OVER: u64 = 8 << 20;
+
+/// The length at which fjall ends a journal, what is written at once to reach it, and how often at most.
+const JOURNAL_END: u64 = 64_000_000;
+const SHORT_JOURNAL: u64 = 8 << 20;
+const FILLER: usize = 1 << 20;
+const FILLERS: usize = 80;
 
 /// What the rows may use of the machine.
 #[derive(Debug, Clone)]
@@ -71,7 +87,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            cache_bytes: 16 << 20,
+            cache_bytes: 64 << 20,
             memtable_bytes: 8 << 20,
             journal_bytes: 128 << 20,
             open_files: NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN),
@@ -99,6 +115,8 @@ struct Shared {
     /// The rows as of the last batch. Taken by the writer: fjall's newest view may show half of a batch that is being applied.
     view: ArcSwap<FjallSnapshot>,
     cut: Option<String>,
+    /// All rows are being compacted: until that is done fjall makes no room.
+    is_compacting: AtomicBool,
 }
 
 struct Writer {
@@ -130,6 +148,10 @@ impl Rows for FjallRows {
     type Snapshot = FjallSnapshot;
 
     async fn snapshot(&self) -> Result<FjallSnapshot, RowsError> {
+        if let Ok(writer) = self.shared.writer.clone().try_lock_owned() {
+            let shared = self.shared.clone();
+            guard::blocking(move || shared.release(writer, LEFT_OVER)).await?;
+        }
         Ok(FjallSnapshot::clone(&self.shared.view.load()))
     }
 
@@ -138,7 +160,7 @@ impl Rows for FjallRows {
     }
 
     async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
-        check_keys(&changes, MAX_KEY_LEN)?;
+        check_lengths(&changes, MAX_KEY_LEN, MAX_VALUE_LEN)?;
         let writer = self.shared.writer.clone().lock_owned().await;
         self.shared.health.check()?;
         if writer.fence != expected {
@@ -150,7 +172,11 @@ impl Rows for FjallRows {
         self.shared.wait_for_room().await?;
         let shared = self.shared.clone();
         // The lock goes along: a caller that stops waiting does not let the next batch in.
-        guard::blocking(move || shared.commit(writer, fence, changes)).await
+        guard::blocking(move || {
+            let mut writer = writer;
+            shared.commit(&mut writer, fence, &changes, 0)
+        })
+        .await
     }
 
     async fn take_over(&self) -> Result<(), RowsError> {
@@ -163,8 +189,29 @@ impl Rows for FjallRows {
         guard::blocking(move || shared.health.write(|| shared.database.persist(PersistMode::SyncAll))).await
     }
 
+    /// Files of tables that were compacted go when no snapshot is older.
     fn renew_after(&self) -> Option<Duration> {
-        None
+        Some(RENEW)
+    }
+
+    async fn compact(&self) -> Result<(), RowsError> {
+        {
+            let mut writer = self.shared.writer.clone().lock_owned().await;
+            for _ in 0..FILLERS {
+                self.shared.wait_for_room().await?;
+                let shared = self.shared.clone();
+                let more;
+                (writer, more) = guard::blocking(move || shared.fill_journal(writer)).await?;
+                if !more {
+                    break;
+                }
+            }
+        }
+        let shared = self.shared.clone();
+        guard::blocking(move || shared.compact()).await?;
+        let writer = self.shared.writer.clone().lock_owned().await;
+        let shared = self.shared.clone();
+        guard::blocking(move || shared.release(writer, 1)).await
     }
 
     fn step(&self) -> Step {
@@ -175,20 +222,27 @@ impl Rows for FjallRows {
         MAX_KEY_LEN
     }
 
-    fn size(&self) -> u64 {
-        self.shared.keyspace.disk_space() + inspect::journal_bytes(&self.shared.dir)
+    fn max_value_len(&self) -> usize {
+        MAX_VALUE_LEN
+    }
+
+    fn size(&self) -> Option<u64> {
+        Some(self.shared.keyspace.disk_space() + inspect::journal_bytes(&self.shared.dir))
     }
 }
 
 impl Shared {
     /// Waits until fjall takes a batch without holding the thread up.
     async fn wait_for_room(&self) -> Result<(), RowsError> {
-        let begin = Instant::now();
+        let mut begin = Instant::now();
         while self.keyspace.sealed_memtable_count() >= SEALED_MEMTABLES
             || self.keyspace.tree.l0_run_count() >= LEVEL0_RUNS
         {
             // A background thread that died will never make room; fjall then refuses this.
             self.health.write(|| self.database.persist(PersistMode::Buffer))?;
+            if self.is_compacting.load(Ordering::Relaxed) {
+                begin = Instant::now();
+            }
             if begin.elapsed() > STALLED {
                 return Err(RowsError::Failed(anyhow::anyhow!(
                     "fjall has not written its tables for {STALLED:?}"
@@ -199,7 +253,7 @@ impl Shared {
         Ok(())
     }
 
-    fn commit(&self, mut writer: OwnedMutexGuard<Writer>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
+    fn commit(&self, writer: &mut Writer, fence: Bytes, changes: &[Change], padding: usize) -> Result<(), RowsError> {
         let bytes: usize = changes.iter().map(Change::len).sum();
         // Moving the fence must be possible on a disk that is all but full, or a restart would not be.
         let reserve = if changes.is_empty() {
@@ -211,13 +265,13 @@ impl Shared {
         let batch = writer.batch + 1;
         self.health.write(|| {
             let mut rows = ::fjall::OwnedWriteBatch::with_capacity(self.database.clone(), changes.len() + 1);
-            for change in &changes {
+            for change in changes {
                 match change {
                     Change::Put(key, value) => rows.insert(&self.keyspace, stored(key), value.as_ref()),
                     Change::Delete(key) => rows.remove(&self.keyspace, stored(key)),
                 }
             }
-            rows.insert(&self.keyspace, FENCE_ROW, layout::fence_value(batch, &fence));
+            rows.insert(&self.keyspace, FENCE_ROW, layout::fence_value(batch, &fence, padding));
             rows.commit()
         })?;
         writer.batch = batch;
@@ -225,6 +279,58 @@ impl Shared {
         self.view
             .store(Arc::new(FjallSnapshot::take(&self.database, &self.keyspace)));
         Ok(())
+    }
+
+    /// Writes the fence once more, so that views are newer than what was compacted.
+    fn touch(&self, writer: &mut Writer) -> Result<(), RowsError> {
+        match writer.fence.clone() {
+            Some(fence) => self.commit(writer, fence, &[], 0),
+            None => Ok(()),
+        }
+    }
+
+    /// fjall ends a journal, and removes it once its rows are in tables, only when it is [`JOURNAL_END`] bytes long. Brings a newest journal
+    /// that occupies space nearer to that; `false` when there is nothing to do.
+    fn fill_journal(&self, mut writer: OwnedMutexGuard<Writer>) -> Result<(OwnedMutexGuard<Writer>, bool), RowsError> {
+        let bytes = inspect::newest_journal_bytes(&self.dir)?;
+        let Some(fence) = writer.fence.clone() else {
+            return Ok((writer, false));
+        };
+        // A short one is left alone, and so is a medium that has no room for it.
+        if !(SHORT_JOURNAL..=JOURNAL_END).contains(&bytes)
+            || inspect::require_space(&self.dir, self.options.reserve_bytes + 2 * JOURNAL_END).is_err()
+        {
+            return Ok((writer, false));
+        }
+        self.commit(&mut writer, fence, &[], FILLER)?;
+        Ok((writer, true))
+    }
+
+    /// Makes tables of all rows, and merges these into one level. Blocks; fjall writes no other tables meanwhile.
+    fn compact(&self) -> Result<(), RowsError> {
+        self.health.check()?;
+        if inspect::require_space(&self.dir, self.options.reserve_bytes + self.keyspace.disk_space()).is_err() {
+            tracing::info!("not enough free space to compact all rows at once");
+            return Ok(());
+        }
+        self.is_compacting.store(true, Ordering::Relaxed);
+        let compacted = self
+            .health
+            .write(|| self.keyspace.rotate_memtable_and_wait())
+            .and_then(|()| caught(|| self.keyspace.major_compact()));
+        self.is_compacting.store(false, Ordering::Relaxed);
+        compacted
+    }
+
+    /// Has fjall remove the files of tables that were compacted, if they hold so many bytes: it does that only when it rotates a memory
+    /// table. Those that an older view needs stay.
+    fn release(&self, mut writer: OwnedMutexGuard<Writer>, at_least: u64) -> Result<(), RowsError> {
+        let kept = inspect::table_bytes(self.keyspace.path())?;
+        if kept.saturating_sub(self.keyspace.disk_space()) < at_least || writer.fence.is_none() {
+            return Ok(());
+        }
+        self.touch(&mut writer)?;
+        self.health.write(|| self.keyspace.rotate_memtable()).map(|_| ())
     }
 }
 

@@ -64,6 +64,36 @@ pub struct RowRange {
     pub to: Bytes,
 }
 
+/// The longest key whose rows all have keys of at most `max_row_len` bytes, however many zeros it holds.
+#[must_use]
+pub fn longest(max_row_len: usize) -> usize {
+    max_row_len.saturating_sub(64) / 2
+}
+
+/// Bytes that a key takes within the keys of its rows.
+#[must_use]
+pub fn escaped_len(key: &[u8]) -> usize {
+    key.len() + key.iter().filter(|byte| **byte == 0).count() + END.len()
+}
+
+/// Bytes of the key of the index row of a key that takes `escaped` bytes.
+#[must_use]
+pub fn index_len(escaped: usize) -> usize {
+    1 + escaped
+}
+
+/// The same of its object rows.
+#[must_use]
+pub fn object_len(escaped: usize) -> usize {
+    1 + escaped + NUMBER
+}
+
+/// The same of its attachment to a lease.
+#[must_use]
+pub fn attachment_len(escaped: usize) -> usize {
+    1 + NUMBER + escaped
+}
+
 /// Key of the index row of `key`.
 #[must_use]
 pub fn index_key(key: &[u8]) -> Bytes {

@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Change, Order, Page, Rows, RowsError, Scan, Snapshot, Step, check_keys};
+use super::{Change, Order, Page, Rows, RowsError, Scan, Snapshot, Step, check_lengths};
 
 /// Rows in memory. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct MemRows {
     state: Arc<Mutex<State>>,
+    gets: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
@@ -26,6 +28,7 @@ struct State {
 pub struct MemSnapshot {
     fence: Option<Bytes>,
     rows: Arc<BTreeMap<Bytes, Bytes>>,
+    gets: Arc<AtomicU64>,
 }
 
 impl MemRows {
@@ -33,6 +36,12 @@ impl MemRows {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Requests for rows by key so far, each for one or for many.
+    #[must_use]
+    pub fn gets(&self) -> u64 {
+        self.gets.load(Ordering::Relaxed)
     }
 
     fn with<T>(&self, read: impl FnOnce(&mut State) -> T) -> T {
@@ -47,6 +56,7 @@ impl Rows for MemRows {
         Ok(self.with(|state| MemSnapshot {
             fence: state.fence.clone(),
             rows: state.rows.clone(),
+            gets: self.gets.clone(),
         }))
     }
 
@@ -55,7 +65,7 @@ impl Rows for MemRows {
     }
 
     async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
-        check_keys(&changes, self.max_key_len())?;
+        check_lengths(&changes, self.max_key_len(), self.max_value_len())?;
         self.with(|state| {
             if state.fence != expected {
                 if state.fence.as_ref() == Some(&fence) {
@@ -95,8 +105,12 @@ impl Rows for MemRows {
         super::fjall::MAX_KEY_LEN
     }
 
-    fn size(&self) -> u64 {
-        self.with(|state| state.rows.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum())
+    fn max_value_len(&self) -> usize {
+        super::fjall::MAX_VALUE_LEN
+    }
+
+    fn size(&self) -> Option<u64> {
+        self.with(|state| Some(state.rows.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum()))
     }
 }
 
@@ -122,10 +136,12 @@ impl Snapshot for MemSnapshot {
     }
 
     async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, RowsError> {
+        self.gets.fetch_add(1, Ordering::Relaxed);
         Ok(self.rows.get(key).cloned())
     }
 
     async fn multi_get(&self, keys: &[Bytes]) -> Result<Vec<Option<Bytes>>, RowsError> {
+        self.gets.fetch_add(1, Ordering::Relaxed);
         Ok(keys.iter().map(|key| self.rows.get(key).cloned()).collect())
     }
 

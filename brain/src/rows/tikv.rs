@@ -8,16 +8,15 @@
 //! - **Take-over** ends transactions that an older writer left unfinished; else their locks would live for seconds.
 //! - **Snapshots** read at a timestamp. TiKV answers reads below the cluster's safe point with silent holes, so the age of a
 //!   snapshot is looked at after every reply, against half of the window that garbage collection leaves.
-//! - **Size** is an estimate: what this process wrote, less what it deleted, taken at the average.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 
 pub use self::snapshot::TikvSnapshot;
-use super::{Change, Rows, RowsError, Step, check_keys};
+use super::{Change, Rows, RowsError, Step, check_lengths};
 use crate::tikv::{Behind, Error, Limits, Mutation, Tikv, Written};
 
 /// Reads at a timestamp. A lock that stays is a dead writer's, or of one that is deposed: whoever writes the rows takes no
@@ -60,7 +59,7 @@ const BESIDE: usize = 512;
 const LANES: u8 = 16;
 
 /// The longest value of a row, in bytes: TiKV takes raft entries of 8 MiB.
-const MAX_VALUE_LEN: usize = (8 << 20) - (64 << 10);
+pub const MAX_VALUE_LEN: usize = (8 << 20) - (64 << 10);
 
 /// Rows in TiKV. Clones share them.
 #[derive(Debug, Clone)]
@@ -73,8 +72,6 @@ struct Shared {
     tikv: Tikv,
     /// Bytes of key and value of a row, about.
     average: AtomicUsize,
-    written: AtomicU64,
-    deleted: AtomicU64,
     /// The fence as this process wrote it last. Whoever finds another one has to take the lanes with it.
     fence: Mutex<Option<Bytes>>,
 }
@@ -86,8 +83,6 @@ impl TikvRows {
         let shared = Shared {
             tikv,
             average: AtomicUsize::new(512),
-            written: AtomicU64::new(0),
-            deleted: AtomicU64::new(0),
             fence: Mutex::new(None),
         };
         TikvRows {
@@ -111,8 +106,7 @@ impl Rows for TikvRows {
     }
 
     async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
-        check_keys(&changes, self.max_key_len())?;
-        check_values(&changes)?;
+        check_lengths(&changes, self.max_key_len(), self.max_value_len())?;
         let shared = &self.shared;
         let keys = shared.tikv.keys();
         let mut mutations = shared.mutations(&changes);
@@ -128,14 +122,13 @@ impl Rows for TikvRows {
         };
         shared.write(behind, &mutations).await?;
         shared.set_own(Some(fence));
-        shared.count(&changes);
+        shared.observe_changes(&changes);
         Ok(())
     }
 
     async fn spread(&self, fence: Bytes, steps: Vec<Vec<Change>>) -> Result<(), RowsError> {
         for step in &steps {
-            check_keys(step, self.max_key_len())?;
-            check_values(step)?;
+            check_lengths(step, self.max_key_len(), self.max_value_len())?;
         }
         // One lane has one transaction at a time.
         for at_once in steps.chunks(LANES.into()) {
@@ -176,9 +169,12 @@ impl Rows for TikvRows {
         self.shared.tikv.keys().max_row_len()
     }
 
-    fn size(&self) -> u64 {
-        let deleted = self.shared.deleted.load(Ordering::Relaxed);
-        self.shared.written.load(Ordering::Relaxed).saturating_sub(deleted)
+    fn max_value_len(&self) -> usize {
+        MAX_VALUE_LEN
+    }
+
+    fn size(&self) -> Option<u64> {
+        None // other members write them, too
     }
 }
 
@@ -215,7 +211,7 @@ impl Shared {
             })
             .collect();
         outcome(self.tikv.write_all(&writes, limits).await)?;
-        steps.iter().for_each(|step| self.count(step));
+        steps.iter().for_each(|step| self.observe_changes(step));
         Ok(())
     }
 
@@ -228,42 +224,19 @@ impl Shared {
         *self.fence.lock().unwrap_or_else(PoisonError::into_inner) = fence;
     }
 
-    fn count(&self, changes: &[Change]) {
-        let (mut puts, mut bytes, mut deletes) = (0u64, 0u64, 0u64);
-        for change in changes {
-            match change {
-                Change::Put(..) => {
-                    puts += 1;
-                    bytes += change.len() as u64;
-                }
-                Change::Delete(_) => deletes += 1,
-            }
-        }
+    /// Learns from changes how long rows are.
+    fn observe_changes(&self, changes: &[Change]) {
+        let puts = changes.iter().filter(|change| matches!(change, Change::Put(..)));
+        let (puts, bytes) = puts.fold((0, 0), |(puts, bytes), put| (puts + 1, bytes + put.len()));
         if let Some(mean) = bytes.checked_div(puts) {
-            self.observe(usize::try_from(mean).unwrap_or(usize::MAX));
+            self.observe(mean);
         }
-        self.written.fetch_add(bytes, Ordering::Relaxed);
-        let gone = deletes * self.average.load(Ordering::Relaxed) as u64;
-        self.deleted.fetch_add(gone, Ordering::Relaxed);
     }
 
     /// Learns from the mean length of some rows.
     fn observe(&self, mean: usize) {
         let old = self.average.load(Ordering::Relaxed);
         self.average.store((old / 2 + mean / 2).max(1), Ordering::Relaxed);
-    }
-}
-
-fn check_values(changes: &[Change]) -> Result<(), RowsError> {
-    let longest = changes.iter().map(|change| match change {
-        Change::Put(_, value) => value.len(),
-        Change::Delete(_) => 0,
-    });
-    match longest.max() {
-        Some(longest) if longest > MAX_VALUE_LEN => Err(RowsError::Refused(format!(
-            "a value of {longest} bytes, where TiKV takes {MAX_VALUE_LEN}"
-        ))),
-        _ => Ok(()),
     }
 }
 

@@ -74,7 +74,7 @@ impl<R: Rows> Builder<R> {
             replies: Vec::new(),
             again: Vec::new(),
             no_space,
-            corrupt: state.has_alarm(CORRUPT),
+            corrupt: state.has_alarm(CORRUPT) || state.is_flush_refused(),
             state,
         }
     }

@@ -33,7 +33,7 @@ where
         self.unchecked = 0;
         // An append that finds no space is repeated until there is some, and everything behind it waits.
         let is_stuck = self.writer.is_full();
-        let full = is_stuck || self.space.exceeded(self.log.size() + self.rows.size());
+        let full = is_stuck || self.space.exceeded(self.state.total_size(&self.log, &self.rows));
         if full && !self.is_raising && !self.state.has_alarm(NOSPACE) {
             self.is_raising = true;
             tracing::error!("no space left: puts are refused until space is made and the NOSPACE alarm is disarmed");
@@ -45,6 +45,16 @@ where
             }
         }
         full
+    }
+
+    /// Raises the alarm while rows refuse what is to be flushed: what is acknowledged could never become rows. NOSPACE would not
+    /// do, for it lets deletions and compactions go on; only CORRUPT stops all writes.
+    fn check_flush(&mut self) {
+        if self.state.is_flush_refused() && !self.is_raising_corrupt && !self.state.has_alarm(CORRUPT) {
+            self.is_raising_corrupt = true;
+            let request = Request::Alarm(self.options.member, CORRUPT, true);
+            self.own.push_back(Command::unasked(request, 64));
+        }
     }
 
     /// While nothing is taken: makes room where nobody waits any more, so that others are not refused because of them.
@@ -95,7 +105,10 @@ where
         self.note(checkpoints);
         self.forget_abandoned();
         self.check_space();
-        if self.replica.is_dirty() && self.replica.last_seal().elapsed() >= self.options.flush_interval {
+        self.check_flush();
+        let is_old = self.replica.last_seal().elapsed() >= self.options.flush_interval;
+        // While rows refuse a generation, others would only pile up behind it.
+        if self.replica.is_dirty() && is_old && !self.state.is_flush_refused() {
             self.freeze();
         }
     }

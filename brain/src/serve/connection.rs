@@ -4,47 +4,37 @@ use std::io;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::{Buf as _, Bytes};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 use tracing::{debug, error, warn};
 
-use super::PATIENCE;
+use super::admission::{Admission, Io, PeerId};
+use super::connections::{Admitted, Connection, Connections, FIRST_REQUEST};
+use super::http2;
 use super::route::{Caller, Edge, PerConnection};
+use super::{PATIENCE, Protocols};
 use crate::listen::{Accepted, Listener};
 use crate::metrics::NetworkMetrics;
 use crate::said::Said;
-use crate::tls::{ClientAuth, ServerTls, refusal};
+use crate::tls::{ServerTls, refusal};
 
-pub(super) type Builder = hyper_util::server::conn::auto::Builder<TokioExecutor>;
+pub(super) type Http1 = hyper_util::server::conn::auto::Builder<TokioExecutor>;
 
-/// The shortest beginning of an HTTP/2 connection.
-const PREFACE: u64 = 24;
+/// How every connection of HTTP/2 begins.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Room for connections and handshakes, shared by ports.
-#[derive(Debug, Clone)]
-pub(super) struct Room {
-    connections: Arc<Semaphore>,
-    handshakes: Arc<Semaphore>,
-}
-
-impl Room {
-    pub(super) fn new(connections: usize, handshakes: usize) -> Room {
-        Room {
-            connections: Arc::new(Semaphore::new(connections)),
-            handshakes: Arc::new(Semaphore::new(handshakes)),
-        }
-    }
-}
+/// How often connections are looked at whose time may be over.
+const SWEEP: Duration = Duration::from_secs(1);
 
 /// From what is known of the other end of a connection to who that is.
 type Describe<T> = fn(<T as Connected>::ConnectInfo) -> Caller;
@@ -52,10 +42,14 @@ type Describe<T> = fn(<T as Connected>::ConnectInfo) -> Caller;
 /// All that a connection needs of its port.
 #[derive(Clone)]
 pub(super) struct Port {
-    pub(super) tls: Option<(Arc<ServerTls>, ClientAuth)>,
+    pub(super) tls: Option<Arc<ServerTls>>,
+    /// Whom connections have to convince before anything else.
+    pub(super) admission: Option<Arc<dyn Admission>>,
     pub(super) edge: Edge,
-    pub(super) builder: Builder,
-    pub(super) room: Room,
+    pub(super) protocols: Protocols,
+    pub(super) http1: Http1,
+    pub(super) http2: http2::Options,
+    pub(super) connections: Connections,
     pub(super) network: NetworkMetrics,
     /// Where peers are served: who was refused. Of clients that is said to those who debug.
     pub(super) refused: Option<Said>,
@@ -64,40 +58,48 @@ pub(super) struct Port {
 impl Port {
     /// Serves until `stop`, and then for at most `grace`.
     pub(super) async fn run(self, listener: Listener, stop: CancellationToken, grace: Duration) {
-        let mut connections = JoinSet::new();
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => break,
-                Some(ended) = connections.join_next() => report(ended),
-                (accepted, permit) = self.next(&listener) => {
-                    connections.spawn(self.clone().connection(accepted, permit, stop.clone()));
+        let mut open = JoinSet::new();
+        let mut sweep = tokio::time::interval(SWEEP);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        {
+            let mut next = pin!(self.next(&listener));
+            loop {
+                tokio::select! {
+                    () = stop.cancelled() => break,
+                    Some(ended) = open.join_next() => report(ended),
+                    _ = sweep.tick() => self.connections.sweep(),
+                    (accepted, admitted) = next.as_mut() => {
+                        open.spawn(self.clone().connection(accepted, admitted, stop.clone()));
+                        next.set(self.next(&listener));
+                    }
                 }
             }
         }
         drop(listener);
         let drained = async {
-            while let Some(ended) = connections.join_next().await {
+            while let Some(ended) = open.join_next().await {
                 report(ended);
             }
         };
         if tokio::time::timeout(grace, drained).await.is_err() {
             debug!(
-                connections = connections.len(),
+                connections = open.len(),
                 "connections outlived the grace period and are cut off"
             );
-            connections.shutdown().await;
+            open.shutdown().await;
         }
     }
 
-    /// Waits for room, then for a connection. What passes by itself is waited out.
-    async fn next(&self, listener: &Listener) -> (Accepted, Option<OwnedSemaphorePermit>) {
+    /// Waits for a connection, and for its place. What passes by itself is waited out.
+    async fn next(&self, listener: &Listener) -> (Accepted, Admitted) {
         const PAUSE: Duration = Duration::from_millis(100);
-        // The semaphore is never closed.
-        let permit = Arc::clone(&self.room.connections).acquire_owned().await.ok();
         let mut told = false;
         loop {
             match listener.accept().await {
-                Ok(accepted) => return (accepted, permit),
+                Ok(accepted) => match self.connections.admit(accepted.ip()).await {
+                    Some(admitted) => return (accepted, admitted),
+                    None => debug!("an address has its share of connections"),
+                },
                 // The client left before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
@@ -110,18 +112,58 @@ impl Port {
         }
     }
 
-    async fn connection(self, accepted: Accepted, _permit: Option<OwnedSemaphorePermit>, stop: CancellationToken) {
+    async fn connection(self, accepted: Accepted, admitted: Admitted, stop: CancellationToken) {
         self.network.connections.inc();
         let _open = Open(&self.network);
-        let shaken = match accepted {
-            Accepted::Tcp(stream) => {
-                let from = stream.peer_addr().map(|address| address.ip()).ok();
-                self.shake(stream, from, (Caller::Tcp, Caller::TcpTls), &stop).await
-            }
-            Accepted::Unix(stream) => self.shake(stream, None, (Caller::Unix, Caller::UnixTls), &stop).await,
+        let connection = &admitted.connection;
+        let opening = async {
+            let shaken = match accepted {
+                Accepted::Tcp(stream) => {
+                    let from = stream.peer_addr().map(|address| address.ip()).ok();
+                    // Boxed: it is gone once the connection is served, and its memory with it.
+                    Box::pin(self.shake(stream, from, (Caller::Tcp, Caller::TcpTls), connection)).await
+                }
+                Accepted::Unix(stream) => {
+                    Box::pin(self.shake(stream, None, (Caller::Unix, Caller::UnixTls), connection)).await
+                }
+            };
+            let (mut io, caller) = shaken?;
+            let peer = self.admit(&mut io, &caller, &stop).await.ok()?;
+            let mut io = Counted {
+                io,
+                read: Bytes::new(),
+                connection: Arc::clone(connection),
+                network: self.network.clone(),
+            };
+            let is_http2 = io.read_preface().await.ok()?;
+            Some((io, (caller, peer), is_http2))
         };
-        if let Some((io, caller)) = shaken {
-            self.serve(io, caller, stop.clone()).await;
+        let opened = tokio::select! {
+            () = stop.cancelled() => return,
+            _ = connection.closed() => {
+                debug!("a client sent no request in time");
+                return;
+            }
+            opened = opening => opened,
+        };
+        let Some((io, (caller, peer), is_http2)) = opened else {
+            return;
+        };
+        let service = PerConnection {
+            edge: self.edge.clone(),
+            caller,
+            peer,
+            connection: Arc::clone(connection),
+        };
+        if is_http2 && self.protocols == Protocols::Http1 {
+            debug!("HTTP/2 is not spoken here");
+            return;
+        }
+        if is_http2 {
+            connection.expect_request(FIRST_REQUEST);
+            Box::pin(http2::serve(io, service, &self, stop)).await;
+        } else {
+            Box::pin(self.serve_http1(io, service, &stop)).await;
         }
     }
 
@@ -131,25 +173,26 @@ impl Port {
         stream: T,
         from: Option<IpAddr>,
         (plain, secure): (Describe<T>, Describe<tokio_rustls::server::TlsStream<T>>),
-        stop: &CancellationToken,
+        connection: &Connection,
     ) -> Option<(Box<dyn Io>, Caller)>
     where
-        T: Connected + Io,
+        T: Connected + Readable + Io,
     {
-        let Some((tls, auth)) = &self.tls else {
+        let Some(tls) = &self.tls else {
             let caller = plain(stream.connect_info());
             return Some((Box::new(stream), caller));
         };
         let handshake = async {
-            let _turn = self.room.handshakes.acquire().await;
-            let acceptor = TlsAcceptor::from(tls.config(*auth));
-            tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await
+            // Whoever is silent takes no turn.
+            stream.readable().await?;
+            let _turn = self.connections.handshake(connection).await;
+            let mut config = tls.config();
+            if self.protocols == Protocols::Http1 {
+                Arc::make_mut(&mut config).alpn_protocols = vec![b"http/1.1".to_vec()];
+            }
+            TlsAcceptor::from(config).accept(stream).await
         };
-        let outcome = tokio::select! {
-            () = stop.cancelled() => return None,
-            outcome = handshake => outcome,
-        };
-        match outcome {
+        match tokio::time::timeout(PATIENCE, handshake).await {
             Ok(Ok(stream)) => {
                 let caller = secure(stream.connect_info());
                 Some((Box::new(stream), caller))
@@ -167,6 +210,35 @@ impl Port {
         }
     }
 
+    /// Whose connection it is, where members have to prove that.
+    async fn admit(
+        &self,
+        io: &mut Box<dyn Io>,
+        caller: &Caller,
+        stop: &CancellationToken,
+    ) -> io::Result<Option<PeerId>> {
+        let Some(admission) = &self.admission else {
+            return Ok(None);
+        };
+        let admitted = tokio::select! {
+            () = stop.cancelled() => return Err(io::ErrorKind::Interrupted.into()),
+            admitted = tokio::time::timeout(PATIENCE, admission.admit(io)) => admitted,
+        };
+        let why = match admitted {
+            Ok(Ok(peer)) => return Ok(Some(peer)),
+            Ok(Err(error)) => error,
+            Err(_) => io::Error::new(io::ErrorKind::TimedOut, "it says too little for too long"),
+        };
+        self.network.handshakes_failed.inc();
+        let from = caller
+            .address()
+            .map_or_else(|| "this machine".to_owned(), |ip| ip.to_string());
+        if self.refused.as_ref().is_some_and(|refused| refused.is_new(&from)) {
+            warn!(from, %why, "whoever has not proved to be a member of this cluster is refused");
+        }
+        Err(why)
+    }
+
     fn tell(&self, error: &io::Error, from: Option<IpAddr>) {
         let from = from.map_or_else(|| "this machine".to_owned(), |ip| ip.to_string());
         match (&self.refused, refusal(error)) {
@@ -181,46 +253,34 @@ impl Port {
         }
     }
 
-    async fn serve(&self, io: Box<dyn Io>, caller: Caller, stop: CancellationToken) {
-        let signs = Arc::new(Signs::default());
-        let io = TokioIo::new(Counted {
-            io,
-            signs: Arc::clone(&signs),
-            network: self.network.clone(),
-        });
-        let service = PerConnection {
-            edge: self.edge.clone(),
-            caller,
-            signs: Arc::clone(&signs),
-        };
-        let mut connection = pin!(self.builder.serve_connection(io, TowerToHyperService::new(service)));
-        let mut patience = pin!(tokio::time::sleep(PATIENCE));
-        let (mut draining, mut spoke) = (false, false);
+    async fn serve_http1(&self, io: Counted, service: PerConnection, stop: &CancellationToken) {
+        let connection = Arc::clone(&service.connection);
+        let service = TowerToHyperService::new(service);
+        let mut serving = pin!(self.http1.serve_connection(TokioIo::new(io), service));
+        let mut draining = false;
         loop {
             tokio::select! {
-                ended = connection.as_mut() => {
+                ended = serving.as_mut() => {
                     if let Err(error) = ended {
                         debug!(%error, "a connection failed");
                     }
                     return;
                 }
+                reason = connection.closed() => {
+                    debug!(reason = reason.label(), "a connection is closed");
+                    return;
+                }
                 () = stop.cancelled(), if !draining => {
                     draining = true;
-                    connection.as_mut().graceful_shutdown();
-                }
-                () = patience.as_mut(), if !spoke => {
-                    spoke = true;
-                    if !signs.asked.load(Ordering::Relaxed) && signs.received.load(Ordering::Relaxed) < PREFACE {
-                        debug!("a client said nothing");
-                        return;
-                    }
+                    serving.as_mut().graceful_shutdown();
                 }
             }
         }
     }
 }
 
-fn report(ended: Result<(), tokio::task::JoinError>) {
+/// Reports the panic of a task.
+pub(super) fn report(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
@@ -237,30 +297,56 @@ impl Drop for Open<'_> {
     }
 }
 
-/// Signs of life of a connection.
-#[derive(Debug, Default)]
-pub(super) struct Signs {
-    received: AtomicU64,
-    /// A whole request head has come.
-    pub(super) asked: AtomicBool,
+/// A socket that tells when there is something to read.
+trait Readable {
+    /// Waits for the first byte, or the end.
+    fn readable(&self) -> impl Future<Output = io::Result<()>> + Send;
 }
 
-/// A stream of bytes, whatever carries it.
-pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+impl Readable for tokio::net::TcpStream {
+    async fn readable(&self) -> io::Result<()> {
+        tokio::net::TcpStream::readable(self).await
+    }
+}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Io for T {}
+impl Readable for tokio::net::UnixStream {
+    async fn readable(&self) -> io::Result<()> {
+        tokio::net::UnixStream::readable(self).await
+    }
+}
 
-/// Counts what passes.
-struct Counted {
+/// Counts what passes, and notes when nothing does.
+pub(super) struct Counted {
     io: Box<dyn Io>,
-    signs: Arc<Signs>,
+    /// What was read to tell protocols apart.
+    read: Bytes,
+    connection: Arc<Connection>,
     network: NetworkMetrics,
 }
 
 impl Counted {
+    /// Whether the client begins to speak HTTP/2. It reads what it looked at again.
+    async fn read_preface(&mut self) -> io::Result<bool> {
+        let mut buf = [0; PREFACE.len()];
+        let mut len = 0;
+        while len < PREFACE.len() && buf[..len] == PREFACE[..len] {
+            match self.read(&mut buf[len..]).await? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => len += read,
+            }
+        }
+        self.read = Bytes::copy_from_slice(&buf[..len]);
+        Ok(buf[..len] == *PREFACE)
+    }
+
     fn sent(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if let Poll::Ready(Ok(len)) = &polled {
-            self.network.sent.inc_by(*len as u64);
+        match &polled {
+            Poll::Ready(Ok(len)) => {
+                self.network.sent.inc_by(*len as u64);
+                self.connection.sent();
+            }
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => self.connection.blocked(),
         }
         polled
     }
@@ -268,10 +354,16 @@ impl Counted {
 
 impl AsyncRead for Counted {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.read.is_empty() {
+            let len = self.read.len().min(buf.remaining());
+            buf.put_slice(&self.read[..len]);
+            self.read.advance(len);
+            return Poll::Ready(Ok(()));
+        }
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.io).poll_read(cx, buf);
         let len = (buf.filled().len() - before) as u64;
-        self.signs.received.fetch_add(len, Ordering::Relaxed);
+        self.connection.receive(len);
         self.network.received.inc_by(len);
         polled
     }

@@ -1,9 +1,9 @@
-//! Tells gRPC from HTTP, and gives every request the caller's address and certificates.
+//! Tells gRPC from HTTP, and gives every request the caller's address and certificates, and gRPC what it may take.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use arc_swap::ArcSwap;
@@ -16,13 +16,17 @@ use tokio::sync::watch;
 use tonic::Status;
 use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo, UdsConnectInfo};
 use tower::{BoxError, Service};
+use tracing::warn;
 
-use super::connection::Signs;
-use super::rpc;
+use super::admission::PeerId;
+use super::connections::Connection;
+use super::rpc::{self, Limits};
 use crate::api::leaderless::refuses;
 use crate::api::status::Error;
+use crate::budget::Exceeded;
 use crate::http::{Gate, Secure};
-use crate::metrics::GrpcMetrics;
+use crate::log_once::LogOnce;
+use crate::metrics::{GrpcMetrics, NetworkMetrics};
 
 /// What answers: the same on all ports.
 pub(super) struct Answers {
@@ -44,6 +48,39 @@ pub(super) struct Edge {
     /// What stands before HTTP, if anything does.
     pub(super) gate: Option<Gate>,
     pub(super) metrics: GrpcMetrics,
+    /// What RPCs may be.
+    pub(super) limits: Limits,
+    pub(super) refusals: Refusals,
+}
+
+/// Counts requests that were refused or reset because of what they or their connections hold.
+#[derive(Debug, Clone)]
+pub(super) struct Refusals {
+    network: NetworkMetrics,
+    log: LogOnce,
+}
+
+impl Refusals {
+    pub(super) fn new(network: NetworkMetrics) -> Self {
+        Self {
+            network,
+            log: LogOnce::default(),
+        }
+    }
+
+    pub(super) fn count(&self, reason: &'static str) {
+        self.network.refused.with_label_values(&[reason]).inc();
+        if let Some(count) = self.log.due() {
+            warn!(reason, count, "requests of clients were refused or reset");
+        }
+    }
+
+    pub(super) fn exceeded(&self, exceeded: Exceeded) {
+        self.count(match exceeded {
+            Exceeded::Connection => "connection_memory",
+            Exceeded::Total => "total_memory",
+        });
+    }
 }
 
 /// Who is at the other end, in the types that tonic's requests look for.
@@ -56,6 +93,16 @@ pub(super) enum Caller {
 }
 
 impl Caller {
+    /// The address at the other end; none on this machine.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        let address = match self {
+            Caller::Tcp(info) => info.remote_addr(),
+            Caller::TcpTls(info) => info.get_ref().remote_addr(),
+            Caller::Unix(_) | Caller::UnixTls(_) => None,
+        };
+        address.map(|address| address.ip())
+    }
+
     fn describe(&self, extensions: &mut http::Extensions) {
         match self {
             Caller::Tcp(info) => {
@@ -83,7 +130,9 @@ type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + 
 pub(super) struct PerConnection {
     pub(super) edge: Edge,
     pub(super) caller: Caller,
-    pub(super) signs: Arc<Signs>,
+    /// The member that the connection is of, where it had to prove that.
+    pub(super) peer: Option<PeerId>,
+    pub(super) connection: Arc<Connection>,
 }
 
 impl<B> Service<Request<B>> for PerConnection
@@ -100,8 +149,11 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        self.signs.asked.store(true, Ordering::Relaxed);
+        let http1 = (request.version() != Version::HTTP_2).then(|| self.connection.begin());
         self.caller.describe(request.extensions_mut());
+        if let Some(peer) = self.peer {
+            request.extensions_mut().insert(peer);
+        }
         let edge = &self.edge;
         match is_grpc(&request) {
             true if edge.grpc => {
@@ -111,10 +163,17 @@ where
                 let has_leader = answers.has_leader.as_ref();
                 if has_leader.is_some_and(|has_leader| refuses(request.headers(), has_leader)) {
                     let refusal = async { Ok(Status::from(Error::NoLeader).into_http()) };
-                    return Box::pin(rpc::answer(refusal, uri, in_flight));
+                    return Box::pin(rpc::answer(refusal, uri, in_flight, None));
                 }
-                let mut grpc = answers.grpc.clone();
-                Box::pin(rpc::answer(grpc.call(request), uri, in_flight))
+                let call = rpc::Call {
+                    grpc: answers.grpc.clone(),
+                    limits: edge.limits,
+                    account: self.connection.account.clone(),
+                    refusals: edge.refusals.clone(),
+                };
+                let deadline = rpc::deadline(request.headers());
+                let pending = rpc::within(deadline, call.run(request));
+                Box::pin(rpc::answer(pending, uri, in_flight, deadline))
             }
             true => {
                 let refusal = rpc::unknown(request.uri().path());
@@ -122,10 +181,15 @@ where
             }
             false if edge.http => {
                 let mut http = edge.answers.load().http.clone();
-                match edge.gate.clone() {
+                let answer = match edge.gate.clone() {
                     Some(gate) => gated(gate, &mut http, request),
                     None => Box::pin(http.call(request)),
-                }
+                };
+                Box::pin(async move {
+                    let answer = answer.await;
+                    drop(http1);
+                    answer
+                })
             }
             false => Box::pin(async { Ok(nothing_here()) }),
         }
@@ -150,8 +214,18 @@ where
     })
 }
 
+/// The refusal of a request for which there is no memory.
+pub(super) fn too_many_requests(is_grpc: bool) -> Response<Body> {
+    if is_grpc {
+        return Status::from(Error::TooManyRequests).into_http();
+    }
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+    response
+}
+
 /// gRPC says so, and needs HTTP/2.
-fn is_grpc<B>(request: &Request<B>) -> bool {
+pub(super) fn is_grpc<B>(request: &Request<B>) -> bool {
     let content_type = request.headers().get(CONTENT_TYPE);
     request.version() == Version::HTTP_2
         && content_type.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))

@@ -1,22 +1,197 @@
-//! What every RPC goes through: counted by its outcome, and with the texts of grpc-go where tonic has its own.
+//! What every RPC goes through: its request is read and charged before it is begun, its deadline is kept, its outcome
+//! counted, and its texts are those of grpc-go where tonic has its own.
 
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use std::time::Duration;
+
+use axum::Router;
 use axum::body::Body;
-use bytes::Bytes;
-use http::{HeaderMap, Response, Uri};
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Request, Response, Uri};
 use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tonic::{Code, Status};
+use tower::{BoxError, Service as _};
 
-use crate::metrics::{InFlight, is_service};
+use super::decoded::decoded_bytes;
+use super::framing::{Framed, HEADER, announced};
+use super::route::Refusals;
+use crate::api::status::Error;
+use crate::budget::{Account, Exceeded, Meter};
+use crate::metrics::{InFlight, has_one_request, is_service};
 
-/// Awaits the answer of the service and counts how the RPC ends.
+/// How long a request that is not complete may take for its next bytes.
+const BODY_PATIENCE: Duration = Duration::from_secs(20);
+
+/// The longest deadline that is kept: beyond that there is none.
+const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// What RPCs may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Longest message in bytes.
+    pub(super) message: usize,
+    /// Most operations in one list of a txn.
+    pub(super) txn_ops: usize,
+}
+
+/// An RPC that is to be begun.
+pub(super) struct Call {
+    pub(super) grpc: Router,
+    pub(super) limits: Limits,
+    pub(super) account: Account,
+    pub(super) refusals: Refusals,
+}
+
+impl Call {
+    /// Begins the RPC: a unary one when its whole request has come and there is memory for it.
+    pub(super) async fn run<B>(mut self, request: Request<B>) -> Result<Response<Body>, Infallible>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        match self.begin(request).await {
+            Ok(response) => Ok(response),
+            Err(Refused::Exceeded(exceeded)) => {
+                self.refusals.exceeded(exceeded);
+                Ok(Error::TooManyRequests.status().into_http())
+            }
+            Err(Refused::Status(status)) => Ok(status.into_http()),
+            Err(Refused::Stalled) => {
+                self.refusals.count("request_stalled");
+                Ok(Error::DeadlineExceeded.status().into_http())
+            }
+        }
+    }
+
+    async fn begin<B>(&mut self, mut request: Request<B>) -> Result<Response<Body>, Refused>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let meter = Meter::new(&self.account)?;
+        request.extensions_mut().insert(meter.clone());
+        let mut charge = self.account.charge(0)?;
+        if !has_one_request(request.uri().path()) {
+            let request = request.map(|body| Body::new(Framed::new(body.map_err(axum::Error::new), charge)));
+            return Ok(self.call(request, meter).await);
+        }
+        let (head, body) = request.into_parts();
+        let mut body = Box::pin(body);
+        let mut read = BytesMut::new();
+        let mut first = None;
+        loop {
+            let next = timeout(BODY_PATIENCE, body.frame())
+                .await
+                .map_err(|_| Refused::Stalled)?;
+            let Some(frame) = next else { break };
+            let Ok(bytes) = frame.map_err(refused)?.into_data() else {
+                continue;
+            };
+            charge.grow(bytes.len())?;
+            match first.take() {
+                None if read.is_empty() => first = Some(bytes),
+                earlier => {
+                    read.extend(earlier);
+                    read.extend_from_slice(&bytes);
+                }
+            }
+            let so_far: &[u8] = first.as_deref().unwrap_or(&read);
+            let len = announced(so_far).unwrap_or(0);
+            // Too long by its header, or longer than it says: the service refuses it.
+            if len > self.limits.message || so_far.len() > HEADER + len {
+                break;
+            }
+        }
+        let whole = first.unwrap_or_else(|| read.freeze());
+        if let Some(message) = whole.get(HEADER..) {
+            charge.grow(decoded_bytes(head.uri.path(), message, self.limits.txn_ops)?)?;
+        }
+        let request = Request::from_parts(head, Body::from(whole));
+        let response = self.call(request, meter).await;
+        drop(charge);
+        Ok(response)
+    }
+
+    async fn call(&mut self, request: Request<Body>, meter: Meter) -> Response<Body> {
+        let response = self.grpc.call(request).await.unwrap_or_else(|never| match never {});
+        response.map(|body| Body::new(Metered { body, meter }))
+    }
+}
+
+/// Why an RPC was not begun.
+enum Refused {
+    Exceeded(Exceeded),
+    Status(Status),
+    Stalled,
+}
+
+impl From<Exceeded> for Refused {
+    fn from(exceeded: Exceeded) -> Self {
+        Refused::Exceeded(exceeded)
+    }
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Refused::Status(error.into())
+    }
+}
+
+/// The client's body failed, or there was no memory for it.
+fn refused(error: impl Into<BoxError>) -> Refused {
+    let status = Status::from_error(error.into());
+    if status.message() == Error::TooManyRequests.text() {
+        Refused::Exceeded(Exceeded::Connection)
+    } else {
+        Refused::Status(status)
+    }
+}
+
+/// When the client stops waiting, by its `grpc-timeout`.
+pub(super) fn deadline(headers: &HeaderMap) -> Option<Instant> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let count: u64 = digits.parse().ok()?;
+    let time = match unit {
+        "H" => Duration::from_secs(count * 3600),
+        "M" => Duration::from_secs(count * 60),
+        "S" => Duration::from_secs(count),
+        "m" => Duration::from_millis(count),
+        "u" => Duration::from_micros(count),
+        "n" => Duration::from_nanos(count),
+        _ => return None,
+    };
+    (time < FAR).then(|| Instant::now() + time)
+}
+
+/// What comes of a call by its deadline. Then it is dropped: what is not begun is not begun any more.
+pub(super) async fn within(
+    deadline: Option<Instant>,
+    pending: impl Future<Output = Result<Response<Body>, Infallible>>,
+) -> Result<Response<Body>, Infallible> {
+    match deadline {
+        None => pending.await,
+        Some(deadline) => match tokio::time::timeout_at(deadline, pending).await {
+            Ok(response) => response,
+            Err(_) => Ok(Error::DeadlineExceeded.status().into_http()),
+        },
+    }
+}
+
+/// Awaits the answer of the service and counts how the RPC ends, at its deadline at the latest.
 pub(super) async fn answer(
     pending: impl Future<Output = Result<Response<Body>, Infallible>>,
     uri: Uri,
     in_flight: Option<InFlight>,
+    deadline: Option<Instant>,
 ) -> Result<Response<Body>, Infallible> {
     let (mut parts, body) = pending.await?.into_parts();
     // An answer without messages carries its status in its head.
@@ -26,8 +201,41 @@ pub(super) async fn answer(
         }
         return Ok(Response::from_parts(parts, body));
     }
-    let body = Body::new(Answer { body, uri, in_flight });
+    let body = Body::new(Answer {
+        body,
+        uri,
+        in_flight,
+        deadline: deadline.map(|deadline| Box::pin(sleep_until(deadline))),
+        is_over: false,
+    });
     Ok(Response::from_parts(parts, body))
+}
+
+/// A body whose request is charged for it until it is encoded.
+struct Metered {
+    body: Body,
+    meter: Meter,
+}
+
+impl http_body::Body for Metered {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if polled.is_ready() {
+            self.meter.release();
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// A body whose trailers tell how the RPC ended.
@@ -35,6 +243,9 @@ struct Answer {
     body: Body,
     uri: Uri,
     in_flight: Option<InFlight>,
+    deadline: Option<Pin<Box<Sleep>>>,
+    /// The deadline ended it.
+    is_over: bool,
 }
 
 impl http_body::Body for Answer {
@@ -42,7 +253,21 @@ impl http_body::Body for Answer {
     type Error = axum::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
         let mut polled = Pin::new(&mut self.body).poll_frame(cx);
+        if polled.is_pending()
+            && let Some(deadline) = &mut self.deadline
+            && deadline.as_mut().poll(cx).is_ready()
+        {
+            self.is_over = true;
+            self.body = Body::empty();
+            let mut trailers = HeaderMap::new();
+            if Error::DeadlineExceeded.status().add_header(&mut trailers).is_ok() {
+                polled = Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+            }
+        }
         if let Poll::Ready(Some(Ok(frame))) = &mut polled
             && let Some(trailers) = frame.trailers_mut()
             && let Some(code) = mend(trailers, &self.uri)
@@ -54,7 +279,7 @@ impl http_body::Body for Answer {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        !self.is_over && self.body.is_end_stream() || self.is_over && self.in_flight.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -144,6 +369,29 @@ mod tests {
             assert_eq!((status.code(), status.message()), after);
         }
         assert_eq!(mend(&mut HeaderMap::new(), &Uri::from_static("/a/b")), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deadlines_are_those_of_grpc() {
+        let after = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("grpc-timeout", text.parse().unwrap());
+            deadline(&headers).map(|deadline| deadline - Instant::now())
+        };
+        assert_eq!(after("2H"), Some(Duration::from_secs(7200)));
+        assert_eq!(
+            (after("3M"), after("4S")),
+            (Some(Duration::from_secs(180)), Some(Duration::from_secs(4)))
+        );
+        assert_eq!(after("50m"), Some(Duration::from_millis(50)));
+        assert_eq!(
+            (after("7u"), after("0n")),
+            (Some(Duration::from_micros(7)), Some(Duration::ZERO))
+        );
+        for nonsense in ["", "S", "5", "-1S", "123456789S", "1x", "99999999H"] {
+            assert_eq!(after(nonsense), None, "{nonsense}");
+        }
+        assert_eq!(deadline(&HeaderMap::new()), None);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use tikv_client::TransactionClient;
 use tikv_client::transaction::ResolveLocksOptions;
 use tokio::time::Instant;
 
+use super::error::Message;
 use super::read::Ts;
 use super::{Error, Limits, Tikv};
 
@@ -55,7 +56,12 @@ impl Tikv {
         // TiKV refuses to list locks beside one-phase commits that are under way. Those begun before `until` are soon over.
         let deadline = Instant::now() + LIMITS.attempt;
         loop {
-            match self.shared.pool.call("end_transactions", LIMITS, end).await {
+            match self
+                .shared
+                .pool
+                .call(("end_transactions", Message::Short), LIMITS, end)
+                .await
+            {
                 Err(Error::Locked(_)) if Instant::now() + PAUSE < deadline => tokio::time::sleep(PAUSE).await,
                 outcome => return outcome,
             }

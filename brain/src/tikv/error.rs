@@ -39,7 +39,35 @@ pub(super) enum Health {
     Broken,
 }
 
+/// Whether a message may be too large for TiKV, or for a proxy before it. Who says so of a short one has another reason: a memory
+/// quota, or a connection that is told to calm down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Message {
+    /// It may not.
+    Short,
+    /// It may.
+    Long,
+}
+
+/// Bytes from which on a message is a long one.
+const LONG: usize = 1 << 20;
+
+impl Message {
+    /// A message that carries so many bytes.
+    pub(super) fn of(bytes: usize) -> Message {
+        if bytes < LONG { Message::Short } else { Message::Long }
+    }
+}
+
 impl Error {
+    /// The failure of such a message: a short one that is called too large may get through later.
+    pub(super) fn of(self, message: Message) -> Error {
+        match (self, message) {
+            (Error::TooLarge(source), Message::Short) => Error::Unreachable(source),
+            (error, _) => error,
+        }
+    }
+
     /// The same call may succeed a little later.
     pub(super) fn may_pass(&self) -> bool {
         matches!(self, Error::Unreachable(_))
@@ -204,6 +232,15 @@ mod tests {
             let (found, _) = classify(error);
             assert!(found.may_pass(), "{found:?}");
         }
+    }
+
+    #[test]
+    fn only_long_messages_are_too_large() {
+        let too_large = || Error::TooLarge(anyhow::anyhow!("entry too large"));
+        for bytes in [0, 10, LONG - 1] {
+            assert!(too_large().of(Message::of(bytes)).may_pass(), "{bytes} bytes");
+        }
+        assert!(matches!(too_large().of(Message::of(LONG)), Error::TooLarge(_)));
     }
 
     #[test]

@@ -15,9 +15,9 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// How long to be silent about what goes on failing, at first and at most.
 const SILENCE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
-/// How long a connection may take to be made, at first and at most: the latter is longer than the kernel tries to reach a
-/// machine that is gone.
-const CONNECT: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(160));
+/// How long a connection may take to be made, at first and at most. The client asks all members of PD at once, then the leader,
+/// and gives each the time of one request.
+const CONNECT: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(16));
 
 /// Clients that lived this long begin with the first pause again.
 const CALM: Duration = Duration::from_secs(60);

@@ -21,8 +21,7 @@ pub struct Options {
     pub rpc_timeout: Duration,
     /// How long a read or an append may take, retries included, before it is given up.
     pub timeout: Duration,
-    /// How long a connection may take to be made. The client visits members of PD, also those that are not among the
-    /// addresses, and a machine that is gone costs as long as the kernel tries: see [`super::connect_timeout`].
+    /// How long a connection may take to be made: see [`super::connect_timeout`].
     pub connect_timeout: Duration,
     /// How old data may get before the cluster's garbage collection takes it. Snapshots serve for half of it.
     pub gc_window: Duration,

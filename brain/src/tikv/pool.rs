@@ -14,7 +14,7 @@ use tikv_client::{Config, TransactionClient};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::error::{Error, Health, classify};
+use super::error::{Error, Health, Message, classify};
 use super::options::Options;
 use crate::metrics::TikvMetrics;
 
@@ -60,8 +60,7 @@ pub(super) struct Picked<'a> {
 }
 
 impl Pool {
-    /// Connects all clients, by those addresses of PD that answer. A client visits all that it is given, one after the other,
-    /// and waits for each as long as the kernel does.
+    /// Connects all clients, by those addresses of PD that answer.
     pub(super) async fn connect(options: &Options, endpoints: &[String]) -> anyhow::Result<Pool> {
         let pool = Pool {
             members: (0..options.connections).map(|_| Member::default()).collect(),
@@ -79,10 +78,10 @@ impl Pool {
     }
 
     /// Calls until it succeeds, or fails in a way that does not pass, or time is up. Only for calls that may happen twice.
-    /// Here as below `op` is the name under which they are counted.
+    /// `op` is the name under which they are counted, and the size of their message. Here as below.
     pub(super) async fn call<T, F>(
         &self,
-        op: &'static str,
+        (op, message): (&'static str, Message),
         limits: Limits,
         call: impl Fn(TransactionClient) -> F,
     ) -> Result<T, Error>
@@ -93,7 +92,8 @@ impl Pool {
         let mut pause = PAUSE.0;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.attempt(op, limits.attempt.min(left), &call).await {
+            let outcome = self.attempt(op, limits.attempt.min(left), &call).await;
+            match outcome.map_err(|error| error.of(message)) {
                 Err(error) if error.may_pass() && Instant::now() + pause < deadline => {
                     tracing::debug!(error = &error as &dyn std::error::Error, "trying again");
                     tokio::time::sleep(pause).await;

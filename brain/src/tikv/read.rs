@@ -7,6 +7,7 @@ use tikv_client::{
     TransactionOptions,
 };
 
+use super::error::Message;
 use super::{Error, Limits, Tikv};
 
 /// A timestamp of PD: milliseconds since 1970, and 18 bits that count within one.
@@ -57,7 +58,10 @@ impl Tikv {
     /// A timestamp of this very moment: later than everything that was acknowledged to anyone.
     pub(crate) async fn timestamp(&self) -> Result<Ts, Error> {
         let ask = |client: TransactionClient| async move { Ok(Ts::of(&client.current_timestamp().await?)) };
-        self.shared.pool.call("timestamp", self.limits(), ask).await
+        self.shared
+            .pool
+            .call(("timestamp", Message::Short), self.limits(), ask)
+            .await
     }
 
     /// The value of one key.
@@ -66,7 +70,11 @@ impl Tikv {
             let key = key.to_vec();
             async move { snapshot(&client, at).get(key).await }
         };
-        let value = self.shared.pool.call("get", self.limits(), get).await?;
+        let value = self
+            .shared
+            .pool
+            .call(("get", Message::Short), self.limits(), get)
+            .await?;
         Ok(value.map(Bytes::from))
     }
 
@@ -79,7 +87,7 @@ impl Tikv {
                 snapshot(&client, now).get(key).await
             }
         };
-        let value = self.shared.pool.call("get_now", limits, get).await?;
+        let value = self.shared.pool.call(("get_now", Message::Short), limits, get).await?;
         Ok(value.map(Bytes::from))
     }
 
@@ -89,7 +97,10 @@ impl Tikv {
             let keys: Vec<Key> = keys.iter().map(|key| key.to_vec().into()).collect();
             async move { Ok(snapshot(&client, at).batch_get(keys).await?.map(pair).collect()) }
         };
-        self.shared.pool.call("get_many", self.limits(), get).await
+        self.shared
+            .pool
+            .call(("get_many", Message::Long), self.limits(), get)
+            .await
     }
 
     /// The first keys of a range, or the last ones, and their values. It costs a request to every region of the range, each
@@ -111,7 +122,10 @@ impl Tikv {
                 })
             }
         };
-        self.shared.pool.call("scan", self.limits(), scan).await
+        self.shared
+            .pool
+            .call(("scan", Message::Long), self.limits(), scan)
+            .await
     }
 }
 

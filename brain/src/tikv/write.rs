@@ -8,6 +8,7 @@ use tikv_client::transaction::Mutation as ClientMutation;
 use tikv_client::{Error as ClientError, Timestamp, Transaction, TransactionClient};
 use tokio::time::Instant;
 
+use super::error::Message;
 use super::read::{Ts, options};
 use super::{Error, Limits, Tikv};
 use crate::cell::Swap;
@@ -68,7 +69,8 @@ impl Tikv {
                 }
             }
         };
-        self.shared.pool.call("insert", self.limits(), insert).await
+        let message = Message::of(value.len());
+        self.shared.pool.call(("insert", message), self.limits(), insert).await
     }
 
     /// Sets the value of one key, or removes it, if it is `expected`.
@@ -110,6 +112,8 @@ impl Tikv {
     ) -> Result<Written, Error> {
         let deadline = Instant::now() + limits.total;
         let mut pause = limits.attempt / 1000;
+        // The client sends a long change by itself.
+        let message = Message::of(changes.iter().map(Mutation::len).max().unwrap_or(0));
         loop {
             let begun = AtomicU64::new(0);
             let left = deadline.saturating_duration_since(Instant::now());
@@ -118,7 +122,7 @@ impl Tikv {
                 Ok(None) => return Ok(Written::Done),
                 Ok(Some(found)) if found.as_ref() == Some(behind.new) => return Ok(Written::Done),
                 Ok(Some(found)) => return Ok(Written::Other(found)),
-                Err(error) => error,
+                Err(error) => error.of(message),
             };
             self.end_failed(Ts(begun.into_inner()), behind.primary, &error).await;
             let hopeless = matches!(error, Error::Full(_) | Error::TooLarge(_));

@@ -10,6 +10,7 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, 
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use super::revoked::Revoked;
 use crate::flags::TlsOptions;
 
 /// Names of which a certificate needs one; any will do where none are listed.
@@ -19,20 +20,26 @@ pub(super) struct Names {
     common_names: Vec<String>,
 }
 
-/// Lets in what `inner` lets in, if it has one of the names.
+/// Lets in what `inner` lets in, if it has one of the names and none of its chain is revoked.
 #[derive(Debug)]
 pub(super) struct Allowed {
     inner: Arc<dyn ClientCertVerifier>,
     names: Names,
+    revoked: Revoked,
 }
 
 impl Allowed {
-    pub(super) fn wrap(inner: Arc<dyn ClientCertVerifier>, options: &TlsOptions) -> Arc<dyn ClientCertVerifier> {
+    pub(super) fn wrap(
+        inner: Arc<dyn ClientCertVerifier>,
+        options: &TlsOptions,
+        revoked: &Revoked,
+    ) -> Arc<dyn ClientCertVerifier> {
         let names = Names::of(options);
-        if names.hostnames.is_empty() && names.common_names.is_empty() {
+        if names.hostnames.is_empty() && names.common_names.is_empty() && revoked.is_empty() {
             return inner;
         }
-        Arc::new(Allowed { inner, names })
+        let revoked = revoked.clone();
+        Arc::new(Allowed { inner, names, revoked })
     }
 }
 
@@ -88,6 +95,7 @@ impl ClientCertVerifier for Allowed {
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.inner.verify_client_cert(leaf, intermediates, now)?;
         self.names.check(leaf)?;
+        self.revoked.check(leaf, intermediates)?;
         Ok(verified)
     }
 

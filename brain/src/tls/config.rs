@@ -10,7 +10,7 @@ use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtoco
 
 use super::allowed::Allowed;
 use super::files::Material;
-use super::{ClientAuth, TlsError, bad, pair};
+use super::{TlsError, bad, pair};
 use crate::flags::{TlsOptions, TlsPolicy, TlsVersion};
 
 /// Names that Go has for suites of TLS 1.2 which are not offered, all of them weaker. They are skipped.
@@ -33,22 +33,15 @@ const WEAK: &[&str] = &[
     "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
 ];
 
-pub(super) fn server(
-    material: &Material,
-    options: &TlsOptions,
-    policy: &TlsPolicy,
-    clients: ClientAuth,
-) -> Result<ServerConfig, TlsError> {
+pub(super) fn server(material: &Material, options: &TlsOptions, policy: &TlsPolicy) -> Result<ServerConfig, TlsError> {
     let (cert, key) = pair(options)?;
     let provider = Arc::new(provider(policy)?);
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&versions(policy))
         .map_err(|error| TlsError(format!("no TLS version is left: {error}")))?;
-    let builder = match (&material.roots, clients) {
-        (Some(roots), ClientAuth::AsConfigured) => {
-            builder.with_client_cert_verifier(verifier(roots, material, options, provider)?)
-        }
-        _ => builder.with_no_client_auth(),
+    let builder = match &material.roots {
+        Some(roots) => builder.with_client_cert_verifier(verifier(roots, material, options, provider)?),
+        None => builder.with_no_client_auth(),
     };
     let mut config = builder
         .with_single_cert(material.chain.clone(), material.key.clone_key())
@@ -72,8 +65,7 @@ fn verifier(
     let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots.clone()), provider);
     if !material.revoked.is_empty() {
         builder = builder
-            .with_crls(material.revoked.iter().cloned())
-            .only_check_end_entity_revocation()
+            .with_crls(material.revoked.lists())
             .allow_unknown_revocation_status();
     }
     let verifier = builder.build().map_err(|error| {
@@ -81,7 +73,7 @@ fn verifier(
         let path = options.crl.as_deref().or(options.trusted_ca.as_deref());
         path.map_or_else(|| TlsError(error.to_string()), |path| bad(path, &error))
     })?;
-    Ok(Allowed::wrap(verifier, options))
+    Ok(Allowed::wrap(verifier, options, &material.revoked))
 }
 
 pub(super) fn versions(policy: &TlsPolicy) -> Vec<&'static SupportedProtocolVersion> {

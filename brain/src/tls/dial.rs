@@ -16,6 +16,7 @@ use super::TlsError;
 use super::allowed::Names;
 use super::config::{provider, versions};
 use super::files::Shown;
+use super::revoked::Revoked;
 use crate::flags::{TlsOptions, TlsPolicy};
 
 /// Dials an address, shows the certificate for dialling, and lets in whom the CA signed for `name` and the lists of names
@@ -49,12 +50,17 @@ fn client(options: &TlsOptions, policy: &TlsPolicy) -> Result<ClientConfig, TlsE
     let shown = Shown::read(options)?;
     let provider = Arc::new(provider(policy)?);
     let roots = Arc::new(shown.roots);
-    let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider))
-        .build()
-        .map_err(|error| TlsError(error.to_string()))?;
+    let mut verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider));
+    if !shown.revoked.is_empty() {
+        verifier = verifier
+            .with_crls(shown.revoked.lists())
+            .allow_unknown_revocation_status();
+    }
+    let verifier = verifier.build().map_err(|error| TlsError(error.to_string()))?;
     let verifier = Arc::new(Server {
         inner: verifier,
         names: Names::of(options),
+        revoked: shown.revoked,
     });
     let builder = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&versions(policy))
@@ -71,11 +77,12 @@ fn client(options: &TlsOptions, policy: &TlsPolicy) -> Result<ClientConfig, TlsE
     Ok(config)
 }
 
-/// Lets in what `inner` lets in, if it has one of the names, where names are asked for.
+/// Lets in what `inner` lets in, if it has one of the names, where names are asked for, and none of its chain is revoked.
 #[derive(Debug)]
 struct Server {
     inner: Arc<WebPkiServerVerifier>,
     names: Names,
+    revoked: Revoked,
 }
 
 impl ServerCertVerifier for Server {
@@ -89,6 +96,7 @@ impl ServerCertVerifier for Server {
     ) -> Result<ServerCertVerified, Error> {
         let verified = self.inner.verify_server_cert(leaf, intermediates, name, ocsp, now)?;
         self.names.check(leaf)?;
+        self.revoked.check(leaf, intermediates)?;
         Ok(verified)
     }
 

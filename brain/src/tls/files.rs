@@ -6,9 +6,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustls::RootCertStore;
 use rustls_pki_types::pem::{self, PemObject as _};
-use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use super::revoked::Revoked;
 use super::{TlsError, bad, pair};
 use crate::flags::TlsOptions;
 
@@ -32,6 +33,7 @@ impl std::fmt::Debug for Files {
 pub(super) struct Shown {
     pub(super) pair: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
     pub(super) roots: RootCertStore,
+    pub(super) revoked: Revoked,
 }
 
 impl Shown {
@@ -39,17 +41,22 @@ impl Shown {
         let load =
             |(cert, key): &(PathBuf, PathBuf)| Ok((certificates(cert, &read(cert)?)?, private_key(key, &read(key)?)?));
         let pair = options.dial_pair.as_ref().or(options.pair.as_ref());
-        let roots_of = |path: &PathBuf| roots(path, &read(path)?);
+        let pair = pair.map(load).transpose()?;
+        let Some(ca) = &options.trusted_ca else {
+            return Err(TlsError(
+                "certificates of peers cannot be told apart without a trusted CA".to_owned(),
+            ));
+        };
+        let cas = certificates(ca, &read(ca)?)?;
+        let chain = pair.iter().flat_map(|(chain, _)| chain);
+        let revoked = match &options.crl {
+            Some(path) => Revoked::read(path, &read(path)?, (ca, cas.iter().chain(chain)))?,
+            None => Revoked::default(),
+        };
         Ok(Shown {
-            pair: pair.map(load).transpose()?,
-            roots: match &options.trusted_ca {
-                Some(path) => roots_of(path)?,
-                None => {
-                    return Err(TlsError(
-                        "certificates of peers cannot be told apart without a trusted CA".to_owned(),
-                    ));
-                }
-            },
+            roots: roots(ca, cas)?,
+            pair,
+            revoked,
         })
     }
 }
@@ -60,7 +67,7 @@ pub(super) struct Material {
     pub(super) chain: Vec<CertificateDer<'static>>,
     pub(super) key: PrivateKeyDer<'static>,
     pub(super) roots: Option<RootCertStore>,
-    pub(super) revoked: Vec<CertificateRevocationListDer<'static>>,
+    pub(super) revoked: Revoked,
     pub(super) not_after: i64,
 }
 
@@ -80,19 +87,19 @@ impl Files {
         let (cert, key) = pair(options)?;
         let chain = certificates(cert, &self.cert)?;
         let not_after = check_dates(cert, &chain)?;
-        let roots = match (&options.trusted_ca, &self.ca) {
-            (Some(path), Some(bytes)) => Some(roots(path, bytes)?),
-            _ => None,
-        };
-        let revoked = match (&options.crl, &self.crl) {
-            (Some(path), Some(bytes)) => revoked(path, bytes)?,
-            _ => Vec::new(),
-        };
+        let (mut known, mut revoked) = (None, Revoked::default());
+        if let (Some(path), Some(bytes)) = (&options.trusted_ca, &self.ca) {
+            let cas = certificates(path, bytes)?;
+            if let (Some(crl), Some(bytes)) = (&options.crl, &self.crl) {
+                revoked = Revoked::read(crl, bytes, (path, cas.iter().chain(&chain)))?;
+            }
+            known = Some(roots(path, cas)?);
+        }
         let key = private_key(key, &self.key)?;
         Ok(Material {
             chain,
             key,
-            roots,
+            roots: known,
             revoked,
             not_after,
         })
@@ -141,21 +148,12 @@ fn check_dates(path: &Path, chain: &[CertificateDer<'static>]) -> Result<i64, Tl
     Ok(validity.not_after.timestamp())
 }
 
-fn roots(path: &Path, bytes: &[u8]) -> Result<RootCertStore, TlsError> {
+fn roots(path: &Path, certificates: Vec<CertificateDer<'static>>) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(path, bytes)? {
+    for certificate in certificates {
         roots
             .add(certificate)
             .map_err(|error| bad(path, format!("not a usable CA: {error}")))?;
     }
     Ok(roots)
-}
-
-fn revoked(path: &Path, bytes: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
-    let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(bytes).collect();
-    match lists.map_err(|error| bad(path, error))? {
-        lists if !lists.is_empty() => Ok(lists),
-        _ if bytes.is_empty() => Err(bad(path, "no revocation list")),
-        _ => Ok(vec![CertificateRevocationListDer::from(bytes.to_vec())]),
-    }
 }

@@ -12,6 +12,7 @@ pub(crate) struct Ca {
     issuer: Issuer<'static, KeyPair>,
     /// Its certificate.
     pub(crate) pem: String,
+    serial: u64,
 }
 
 /// A certificate and its key, in PEM.
@@ -32,14 +33,29 @@ fn params(name: &str, days: std::ops::Range<i64>) -> CertificateParams {
 
 impl Ca {
     pub(crate) fn new(name: &str) -> Ca {
+        Ca::signed_by(name, None)
+    }
+
+    /// A CA whose certificate this one signs.
+    pub(crate) fn intermediate(&self, name: &str) -> Ca {
+        Ca::signed_by(name, Some(self))
+    }
+
+    fn signed_by(name: &str, root: Option<&Ca>) -> Ca {
         let mut params = params(name, 0..30);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let serial: u64 = rand::random::<u64>() >> 1;
+        params.serial_number = Some(SerialNumber::from(serial));
         let key = KeyPair::generate().unwrap();
-        let pem = params.self_signed(&key).unwrap().pem();
+        let certificate = match root {
+            None => params.self_signed(&key),
+            Some(root) => params.signed_by(&key, &root.issuer),
+        };
         Ca {
+            pem: certificate.unwrap().pem(),
             issuer: Issuer::new(params, key),
-            pem,
+            serial,
         }
     }
 
@@ -81,8 +97,17 @@ impl Ca {
 
     /// A list that revokes one certificate.
     pub(crate) fn revoke(&self, leaf: &Leaf) -> CertificateRevocationList {
+        self.revoke_serial(leaf.serial)
+    }
+
+    /// A list that revokes the certificate of a CA.
+    pub(crate) fn revoke_ca(&self, ca: &Ca) -> CertificateRevocationList {
+        self.revoke_serial(ca.serial)
+    }
+
+    fn revoke_serial(&self, serial: u64) -> CertificateRevocationList {
         let revoked = RevokedCertParams {
-            serial_number: SerialNumber::from(leaf.serial),
+            serial_number: SerialNumber::from(serial),
             revocation_time: OffsetDateTime::now_utc() - Duration::hours(1),
             reason_code: None,
             invalidity_date: None,

@@ -57,12 +57,7 @@ impl Dir {
 }
 
 /// Shakes hands in memory. Answers the protocol version, or which side refused and why.
-fn shake(
-    server: &ServerTls,
-    auth: ClientAuth,
-    ca: &str,
-    client: Option<&Leaf>,
-) -> Result<rustls::ProtocolVersion, String> {
+fn shake(server: &ServerTls, ca: &str, client: Option<&Leaf>) -> Result<rustls::ProtocolVersion, String> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(ca.as_bytes()) {
         roots.add(certificate.unwrap()).unwrap();
@@ -84,7 +79,7 @@ fn shake(
     };
     let name = ServerName::try_from("brain.example").unwrap();
     let mut client = ClientConnection::new(Arc::new(config), name).unwrap();
-    let mut server = ServerConnection::new(server.config(auth)).unwrap();
+    let mut server = ServerConnection::new(server.config()).unwrap();
     while client.is_handshaking() || server.is_handshaking() {
         let mut wire = Vec::new();
         while client.wants_write() {
@@ -125,8 +120,8 @@ fn clients_need_a_certificate_of_the_trusted_ca() {
     let mutual = ServerTls::load(&dir.mutual(), &POLICY).unwrap();
     let one_way = ServerTls::load(&dir.server_only(), &POLICY).unwrap();
     let (good, wrong, server) = (ca.client("c"), other.client("c"), ca.server());
-    let check = |server: &ServerTls, auth, roots: &Ca, client, refusal: Option<&str>| {
-        let outcome = shake(server, auth, &roots.pem, client);
+    let check = |server: &ServerTls, roots: &Ca, client, refusal: Option<&str>| {
+        let outcome = shake(server, &roots.pem, client);
         match refusal {
             None => assert_eq!(outcome, Ok(rustls::ProtocolVersion::TLSv1_3)),
             Some(refusal) => assert!(
@@ -135,37 +130,12 @@ fn clients_need_a_certificate_of_the_trusted_ca() {
             ),
         }
     };
-    check(&mutual, ClientAuth::AsConfigured, &ca, Some(&good), None);
-    check(
-        &mutual,
-        ClientAuth::AsConfigured,
-        &ca,
-        None,
-        Some("server: peer sent no certificates"),
-    );
-    check(
-        &mutual,
-        ClientAuth::AsConfigured,
-        &ca,
-        Some(&wrong),
-        Some("server: invalid peer certificate"),
-    );
-    check(
-        &mutual,
-        ClientAuth::AsConfigured,
-        &other,
-        Some(&good),
-        Some("client: invalid peer certificate"),
-    );
-    check(
-        &mutual,
-        ClientAuth::AsConfigured,
-        &ca,
-        Some(&server),
-        Some("server: invalid peer certificate"),
-    );
-    check(&mutual, ClientAuth::Never, &ca, None, None);
-    check(&one_way, ClientAuth::AsConfigured, &ca, None, None);
+    check(&mutual, &ca, Some(&good), None);
+    check(&mutual, &ca, None, Some("server: peer sent no certificates"));
+    check(&mutual, &ca, Some(&wrong), Some("server: invalid peer certificate"));
+    check(&mutual, &other, Some(&good), Some("client: invalid peer certificate"));
+    check(&mutual, &ca, Some(&server), Some("server: invalid peer certificate"));
+    check(&one_way, &ca, None, None);
 }
 
 #[test]
@@ -173,25 +143,24 @@ fn certificates_and_cas_are_replaced_without_a_restart() {
     let (old, new) = (Ca::new("old"), Ca::new("new"));
     let dir = Dir::new(&old.server(), &old.pem);
     let tls = ServerTls::load(&dir.mutual(), &POLICY).unwrap();
-    let auth = ClientAuth::AsConfigured;
     assert_eq!(tls.reload(), Ok(false));
-    assert!(shake(&tls, auth, &old.pem, Some(&new.client("c"))).is_err());
+    assert!(shake(&tls, &old.pem, Some(&new.client("c"))).is_err());
 
     let bundle = format!("{}{}", old.pem, new.pem);
     dir.write(&old.server(), &bundle);
     assert_eq!(tls.reload(), Ok(true));
-    assert!(shake(&tls, auth, &old.pem, Some(&old.client("c"))).is_ok());
-    assert!(shake(&tls, auth, &old.pem, Some(&new.client("c"))).is_ok());
+    assert!(shake(&tls, &old.pem, Some(&old.client("c"))).is_ok());
+    assert!(shake(&tls, &old.pem, Some(&new.client("c"))).is_ok());
 
     dir.write(&new.server(), &bundle);
     assert_eq!(tls.reload(), Ok(true));
-    assert!(shake(&tls, auth, &new.pem, Some(&old.client("c"))).is_ok());
-    assert!(shake(&tls, auth, &old.pem, Some(&old.client("c"))).is_err());
+    assert!(shake(&tls, &new.pem, Some(&old.client("c"))).is_ok());
+    assert!(shake(&tls, &old.pem, Some(&old.client("c"))).is_err());
 
     dir.write(&new.server(), &new.pem);
     assert_eq!(tls.reload(), Ok(true));
-    assert!(shake(&tls, auth, &new.pem, Some(&new.client("c"))).is_ok());
-    assert!(shake(&tls, auth, &new.pem, Some(&old.client("c"))).is_err());
+    assert!(shake(&tls, &new.pem, Some(&new.client("c"))).is_ok());
+    assert!(shake(&tls, &new.pem, Some(&old.client("c"))).is_err());
 }
 
 #[test]
@@ -199,7 +168,7 @@ fn what_does_not_load_leaves_the_old_in_use() {
     let ca = Ca::new("ca");
     let dir = Dir::new(&ca.server(), &ca.pem);
     let tls = ServerTls::load(&dir.mutual(), &POLICY).unwrap();
-    let still_serves = || shake(&tls, ClientAuth::AsConfigured, &ca.pem, Some(&ca.client("c"))).is_ok();
+    let still_serves = || shake(&tls, &ca.pem, Some(&ca.client("c"))).is_ok();
     for (file, text) in [
         ("tls.crt", ca.server().cert),
         ("tls.key", "garbage".to_owned()),
@@ -229,19 +198,19 @@ async fn the_follower_takes_what_changed() {
     let metrics = crate::metrics::Metrics::new(false).tls;
     let stop = CancellationToken::new();
     let follower = Arc::clone(&tls).follow(RELOAD_INTERVAL, metrics.clone(), stop.clone());
-    let before = tls.config(ClientAuth::AsConfigured);
+    let before = tls.config();
     // What the follower did is in its metrics alone: they are looked at as often as it looks at the files.
     let watcher = async {
         fs::write(dir.path().join("tls.key"), "garbage").unwrap();
         while metrics.reloads.with_label_values(&["failure"]).get() == 0 {
             tokio::time::sleep(RELOAD_INTERVAL).await;
         }
-        assert!(Arc::ptr_eq(&before, &tls.config(ClientAuth::AsConfigured)));
+        assert!(Arc::ptr_eq(&before, &tls.config()));
         dir.write(&ca.server(), &ca.pem);
         while metrics.reloads.with_label_values(&["success"]).get() == 0 {
             tokio::time::sleep(RELOAD_INTERVAL).await;
         }
-        assert!(!Arc::ptr_eq(&before, &tls.config(ClientAuth::AsConfigured)));
+        assert!(!Arc::ptr_eq(&before, &tls.config()));
         stop.cancel();
     };
     let (outcome, ()) = tokio::join!(follower, watcher);
@@ -256,7 +225,7 @@ fn names_can_be_asked_of_clients() {
     let dir = Dir::new(&ca.server(), &ca.pem);
     let allows = |options: &TlsOptions, client: &Leaf| {
         let tls = ServerTls::load(options, &POLICY).unwrap();
-        shake(&tls, ClientAuth::AsConfigured, &ca.pem, Some(client)).is_ok()
+        shake(&tls, &ca.pem, Some(client)).is_ok()
     };
     let hosts = TlsOptions {
         allowed_hostnames: vec!["x.example".into(), "a.example".into()],
@@ -292,14 +261,8 @@ fn revoked_clients_are_refused() {
             &POLICY,
         )
         .unwrap();
-        assert!(
-            shake(&tls, ClientAuth::AsConfigured, &ca.pem, Some(&good)).is_ok(),
-            "{name}"
-        );
-        assert!(
-            shake(&tls, ClientAuth::AsConfigured, &ca.pem, Some(&revoked)).is_err(),
-            "{name}"
-        );
+        assert!(shake(&tls, &ca.pem, Some(&good)).is_ok(), "{name}");
+        assert!(shake(&tls, &ca.pem, Some(&revoked)).is_err(), "{name}");
     }
     let path = dir.path().join("crl.bad");
     fs::write(&path, "not a list").unwrap();
@@ -310,4 +273,81 @@ fn revoked_clients_are_refused() {
         })
         .contains("crl.bad")
     );
+}
+
+/// Options with a revocation list in a file.
+fn with_list(dir: &Dir, list: &rcgen::CertificateRevocationList) -> TlsOptions {
+    let path = dir.path().join("list.pem");
+    fs::write(&path, list.pem().unwrap()).unwrap();
+    TlsOptions {
+        crl: Some(path),
+        ..dir.mutual()
+    }
+}
+
+/// A certificate with the one that signed it behind it.
+fn chained(mut leaf: Leaf, ca: &Ca) -> Leaf {
+    leaf.cert.push_str(&ca.pem);
+    leaf
+}
+
+#[test]
+fn clients_below_a_revoked_intermediate_are_refused() {
+    let root = Ca::new("root");
+    let (good, revoked) = (root.intermediate("good"), root.intermediate("revoked"));
+    let dir = Dir::new(&root.server(), &root.pem);
+    let tls = ServerTls::load(&with_list(&dir, &root.revoke_ca(&revoked)), &POLICY).unwrap();
+    for (ca, allowed) in [(&good, true), (&revoked, false)] {
+        let client = chained(ca.client("c"), ca);
+        let outcome = shake(&tls, &root.pem, Some(&client));
+        assert_eq!(outcome.is_ok(), allowed, "{outcome:?}");
+    }
+}
+
+#[test]
+fn serial_numbers_are_revoked_below_an_intermediate_as_by_etcd() {
+    let root = Ca::new("root");
+    let intermediate = root.intermediate("intermediate");
+    let (good, revoked) = (intermediate.client("good"), intermediate.client("revoked"));
+    let dir = Dir::new(&root.server(), &root.pem);
+    let tls = ServerTls::load(&with_list(&dir, &root.revoke(&revoked)), &POLICY).unwrap();
+    for (client, allowed) in [(good, true), (revoked, false)] {
+        let client = chained(client, &intermediate);
+        let outcome = shake(&tls, &root.pem, Some(&client));
+        assert_eq!(outcome.is_ok(), allowed, "{outcome:?}");
+    }
+}
+
+#[test]
+fn revocation_lists_of_unknown_issuers_are_refused() {
+    let (ca, other, namesake) = (Ca::new("ca"), Ca::new("other"), Ca::new("ca"));
+    let dir = Dir::new(&ca.server(), &ca.pem);
+    let leaf = ca.client("c");
+    let unknown = refused(&with_list(&dir, &other.revoke(&leaf)));
+    assert!(unknown.contains("CN=other, is not among the CAs in"), "{unknown}");
+    let forged = refused(&with_list(&dir, &namesake.revoke(&leaf)));
+    assert!(forged.contains("is not signed by its issuer, CN=ca"), "{forged}");
+}
+
+#[tokio::test]
+async fn dialling_refuses_a_revoked_server() {
+    let root = Ca::new("root");
+    let intermediate = root.intermediate("intermediate");
+    let dir = Dir::new(&chained(intermediate.server(), &intermediate), &root.pem);
+    let server = ServerTls::load(&dir.server_only(), &POLICY).unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(server.config());
+    for (list, allowed) in [
+        (root.revoke_ca(&root.intermediate("other")), true),
+        (root.revoke_ca(&intermediate), false),
+    ] {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (options, policy) = (with_list(&dir, &list), POLICY);
+        let (accepted, dialled) = tokio::join!(
+            async { acceptor.accept(listener.accept().await.unwrap().0).await },
+            dial(("127.0.0.1", port), "brain.example", &options, &policy)
+        );
+        assert_eq!(dialled.is_ok(), allowed, "{dialled:?}");
+        assert_eq!(accepted.is_ok(), allowed);
+    }
 }

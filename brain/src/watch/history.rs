@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::PrevKv;
 use crate::mvcc::{Committed, Revision};
 
 #[cfg(test)]
@@ -14,15 +15,17 @@ pub(crate) mod model;
 /// Laws, checked for every implementation by `history::laws`:
 /// 1. `read` shows only what is published, and every published revision that is not compacted.
 /// 2. The compacted revision itself can still be read, a deletion in it included.
-/// 3. `published` and `compacted` never go back, and answer without waiting.
+/// 3. Without `PrevKv::Included` no previous version is read or answered.
+/// 4. `published` and `compacted` never go back, and answer without waiting.
 pub trait History: Send + Sync + 'static {
     /// Whole revisions at or after `from` in ascending order, without a gap: the first one, and then as many as fit
-    /// into `max_bytes`. Previous versions are filled in where compaction left them. Nothing means that there is
-    /// no such revision up to the published one.
+    /// into `max_bytes`. Previous versions are filled in where compaction left them if `prev_kv` asks for them, and
+    /// count as bytes. Nothing means that there is no such revision up to the published one.
     fn read(
         &self,
         from: Revision,
         max_bytes: usize,
+        prev_kv: PrevKv,
     ) -> impl Future<Output = Result<Vec<Arc<Committed>>, HistoryError>> + Send;
 
     /// The newest revision that reads may show.

@@ -16,7 +16,7 @@ use super::Options;
 use super::history::{History, HistoryError};
 use super::mailbox::locked;
 use super::range::KeyRange;
-use super::ring::{Entry, Limit, scan};
+use super::ring::{Entry, Limit, PrevKv, scan};
 use crate::mvcc::Revision;
 
 /// Reads that are under way at once, for all streams together.
@@ -29,6 +29,8 @@ const LAST_RETRY: Duration = Duration::from_secs(1);
 pub struct Chunk {
     from: Revision,
     through: Revision,
+    /// Whether the events have the versions that they superseded.
+    prev_kv: PrevKv,
     entries: Vec<Arc<Entry>>,
     weight: usize,
 }
@@ -44,6 +46,11 @@ impl Chunk {
     #[must_use]
     pub fn through(&self) -> Revision {
         self.through
+    }
+
+    /// Whether the chunk serves whoever asks for this.
+    fn has(&self, prev_kv: PrevKv) -> bool {
+        self.prev_kv == PrevKv::Included || prev_kv == PrevKv::Omitted
     }
 
     /// As [`super::ring::Ring::scan`].
@@ -82,25 +89,26 @@ impl<H: History> Replay<H> {
         &self.history
     }
 
-    /// A chunk in memory that covers `revision`.
-    pub fn cached(&self, revision: Revision) -> Option<Arc<Chunk>> {
+    /// A chunk in memory that covers `revision`, with previous versions if they are asked for.
+    pub fn cached(&self, revision: Revision, prev_kv: PrevKv) -> Option<Arc<Chunk>> {
         let mut cache = locked(&self.cache);
         let at = cache
             .iter()
-            .position(|chunk| (chunk.from..=chunk.through).contains(&revision))?;
+            .position(|chunk| chunk.has(prev_kv) && (chunk.from..=chunk.through).contains(&revision))?;
         let chunk = cache.remove(at)?;
         cache.push_back(Arc::clone(&chunk));
         Some(chunk)
     }
 
-    /// A chunk that begins at or before `from` and covers it. Keeps trying while history cannot be read.
+    /// A chunk that begins at or before `from` and covers it, with previous versions if they are asked for. Keeps trying
+    /// while history cannot be read.
     ///
     /// # Errors
     /// The compacted revision, if `from` is older.
-    pub async fn load(&self, from: Revision) -> Result<Arc<Chunk>, Revision> {
+    pub async fn load(&self, from: Revision, prev_kv: PrevKv) -> Result<Arc<Chunk>, Revision> {
         let mut delay = FIRST_RETRY;
         loop {
-            match self.try_load(from).await {
+            match self.try_load(from, prev_kv).await {
                 Ok(chunk) => {
                     if self.failing.swap(false, Ordering::Relaxed) {
                         info!("history can be read again");
@@ -119,10 +127,10 @@ impl<H: History> Replay<H> {
         }
     }
 
-    async fn try_load(&self, from: Revision) -> Result<Arc<Chunk>, HistoryError> {
+    async fn try_load(&self, from: Revision, prev_kv: PrevKv) -> Result<Arc<Chunk>, HistoryError> {
         let closed = |error| HistoryError::Unavailable(anyhow::Error::new(error));
         let _permit = self.reads.acquire().await.map_err(closed)?;
-        if let Some(chunk) = self.cached(from) {
+        if let Some(chunk) = self.cached(from, prev_kv) {
             return Ok(chunk); // another stream was faster
         }
         let published = self.history.published();
@@ -130,12 +138,13 @@ impl<H: History> Replay<H> {
             let error = anyhow!("revision {from} is behind the published one, {published}");
             return Err(HistoryError::Unavailable(error));
         }
-        let revisions = self.history.read(from, self.options.chunk_bytes).await?;
+        let revisions = self.history.read(from, self.options.chunk_bytes, prev_kv).await?;
         let through = revisions.last().map_or(published, |last| last.revision);
         let entries: Vec<_> = revisions.iter().flat_map(Entry::of).collect();
         let chunk = Arc::new(Chunk {
             from,
             through,
+            prev_kv,
             weight: entries.iter().map(|entry| entry.weight()).sum(),
             entries,
         });

@@ -99,7 +99,7 @@ impl Store {
         let mut batches = Vec::new();
         loop {
             let step = match subscription.step(Revision::MAX) {
-                Step::Missing(next) => subscription.replay(&self.replay.load(next).await.unwrap()),
+                Step::Missing(next) => subscription.replay(&self.replay.load(next, PrevKv::Included).await.unwrap()),
                 step => step,
             };
             match step {
@@ -320,9 +320,9 @@ async fn history_is_read_again_until_it_answers_and_not_if_it_is_compacted() {
     let store = Store::new(options());
     store.commit(&[&["a"], &["a"], &["a"]]).await;
     store.replay.history().fail(10);
-    assert_eq!(store.replay.load(2).await.unwrap().through(), 4);
+    assert_eq!(store.replay.load(2, PrevKv::Included).await.unwrap().through(), 4);
     store.replay.history().compact(3);
-    assert_eq!(store.replay.load(1).await.unwrap_err(), 3);
+    assert_eq!(store.replay.load(1, PrevKv::Included).await.unwrap_err(), 3);
 }
 
 #[tokio::test]
@@ -334,13 +334,13 @@ async fn the_cache_of_history_is_bounded() {
     });
     store.commit(&[&["a"] as &[&str]; 50]).await;
     for from in 2..=51 {
-        store.replay.load(from).await.unwrap();
+        store.replay.load(from, PrevKv::Included).await.unwrap();
     }
     let cached = (2..=51)
-        .filter(|revision| store.replay.cached(*revision).is_some())
+        .filter(|revision| store.replay.cached(*revision, PrevKv::Included).is_some())
         .count();
     assert!((1..10).contains(&cached), "{cached} chunks are cached");
-    assert!(store.replay.cached(51).is_some() && store.replay.cached(2).is_none());
+    assert!(store.replay.cached(51, PrevKv::Included).is_some() && store.replay.cached(2, PrevKv::Included).is_none());
 }
 
 #[test]

@@ -15,6 +15,7 @@ use election::{LeaseLock, Lock as _};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::counted::Counted;
 use crate::engine::Engine;
 
 /// What leads to an API server.
@@ -127,5 +128,31 @@ async fn a_silent_server_is_waited_for_only_if_the_name_is_stored_here() {
     let (checked, ()) = tokio::join!(circle.check_before(&engine.store.state), later);
     checked.unwrap();
     empty.stop().await.unwrap();
+    engine.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn looking_for_the_lease_reads_few_keys_however_many_there_are() {
+    let rows = Counted::new(MemRows::new());
+    let reads = rows.reads.clone();
+    let mut engine = Engine::start(MemLog::new(), rows).await.unwrap();
+    for n in 0..1_000 {
+        let kind = ["pods", "leases", "events"][n % 3];
+        let key = format!("/registry/{kind}/namespace-{}/object-{n}", n % 7);
+        engine.put(key.as_bytes(), b"k8s").await.unwrap();
+    }
+    engine.put(b"/registry/leases/ns/brain", OURS.as_bytes()).await.unwrap();
+    engine.compact().await;
+    let server = Server::default();
+    let (lock, _dir, _serving) = server.lock().await;
+    server.set(Some(OURS));
+    reads.take();
+    let error = Circle::new(lock).check_before(&engine.store.state).await.unwrap_err();
+    assert!(error.is::<Circular>());
+    let (calls, rows) = reads.take();
+    assert!(
+        calls < 50 && rows < 50,
+        "{calls} reads of {rows} rows for three kinds of objects"
+    );
     engine.stop().await.unwrap();
 }

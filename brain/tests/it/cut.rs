@@ -63,7 +63,11 @@ impl<R: Rows> Rows for CutRows<R> {
         self.inner.max_key_len()
     }
 
-    fn size(&self) -> u64 {
+    fn max_value_len(&self) -> usize {
+        self.inner.max_value_len()
+    }
+
+    fn size(&self) -> Option<u64> {
         self.inner.size()
     }
 }

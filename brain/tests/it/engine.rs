@@ -17,7 +17,7 @@ use brain::rows::Rows;
 use brain::sequencer::{Options as SequencerOptions, Space};
 use brain::store::{self, Store};
 use brain::tasks::Tasks;
-use brain::watch::{self, History};
+use brain::watch::{self, History, PrevKv};
 use pb::kv_server::Kv;
 use pb::lease_server::Lease;
 use tokio::sync::oneshot;
@@ -72,6 +72,7 @@ impl<L: Log, R: Rows> Engine<L, R> {
         let stop = CancellationToken::new();
         let mut tasks = Tasks::new(stop.clone());
         let metrics = Arc::new(Metrics::new(false));
+        let limits = Limits::new(128, 1_572_864, &rows);
         let (store, leader) = open((log, rows), &metrics).await?;
         let ending = stop.clone();
         let claim = Claim { lock: 0, seen: true };
@@ -95,22 +96,12 @@ impl<L: Log, R: Rows> Engine<L, R> {
             state: store.state.clone(),
             sequencer: store.sequencer.clone(),
             elsewhere: brain::api::elsewhere::Elsewhere::never(),
-            limits: Limits {
-                txn_ops: 128,
-                request_bytes: 1_572_864,
-                key_bytes: 30_000,
-            },
+            limits,
             cluster_id: 7,
             member_id: 1,
             metrics: metrics.clone(),
         };
-        let lease = LeaseService {
-            store: api.clone(),
-            min_ttl: 2,
-            stop: stop.clone(),
-            metrics,
-            has_leader: None,
-        };
+        let lease = LeaseService::new(api.clone(), 2, stop.clone(), metrics, None);
         Ok(Self {
             store,
             kv: KvService {
@@ -200,7 +191,7 @@ impl<L: Log, R: Rows> Engine<L, R> {
     pub(crate) async fn history(&self, from: i64) -> Vec<Arc<Committed>> {
         let (mut next, mut all) = (from, Vec::new());
         loop {
-            let chunk = self.store.history.read(next, 4 << 10).await.unwrap();
+            let chunk = self.store.history.read(next, 4 << 10, PrevKv::Included).await.unwrap();
             let Some(last) = chunk.last() else { return all };
             next = last.revision + 1;
             all.extend(chunk);

@@ -142,7 +142,11 @@ impl Rows for Counted {
         self.rows.max_key_len()
     }
 
-    fn size(&self) -> u64 {
+    fn max_value_len(&self) -> usize {
+        self.rows.max_value_len()
+    }
+
+    fn size(&self) -> Option<u64> {
         self.rows.size()
     }
 }

@@ -22,7 +22,7 @@ use brain::rows::mem::MemRows;
 use brain::said::Said;
 use brain::store::Store;
 use brain::tasks::Owned;
-use brain::watch::History as _;
+use brain::watch::{History as _, PrevKv};
 use election::{Config as Timing, Elector, Handle as Election};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -153,7 +153,12 @@ impl<L: Log, R: Rows> Other<L, R> {
         let revision = leading.revision();
         assert_eq!(self.store.state.view().revision, revision);
         assert_eq!(self.store.hub.revision(), revision);
-        let read = self.store.history.read(COMPACTED, usize::MAX).await.unwrap();
+        let read = self
+            .store
+            .history
+            .read(COMPACTED, usize::MAX, PrevKv::Included)
+            .await
+            .unwrap();
         let found: Vec<i64> = read.iter().map(|committed| committed.revision).collect();
         assert_eq!(found, (COMPACTED..=revision).collect::<Vec<_>>());
     }

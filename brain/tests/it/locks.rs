@@ -12,12 +12,12 @@ use brain::api::request::Limits;
 use brain::api::store::Store as Api;
 use brain::cell::mem::MemCell;
 use brain::leader::Herald;
-use brain::log::MemLog;
 use brain::log::frame::is_barrier;
+use brain::log::{Log, MemLog};
 use brain::member::contact::Contact;
 use brain::member::follow::Follower;
 use brain::member::followers::Followers;
-use brain::member::leadership::{self, Cluster, Office};
+use brain::member::leadership::{self, Cluster, Office, Rest};
 use brain::member::lock::StorageLock;
 use brain::member::peers::{Book, Peers};
 use brain::metrics::Metrics;
@@ -52,6 +52,8 @@ pub(crate) enum Told {
     Log,
     /// The first one holds this lock, in whose record the second one announces itself.
     Record(StorageLock<MemCell>),
+    /// All compete for this lock.
+    Shared(StorageLock<MemCell>),
 }
 
 impl Told {
@@ -59,6 +61,7 @@ impl Told {
     fn lock(&self, id: u64) -> StorageLock<MemCell> {
         match self {
             Told::Record(lock) if id == 1 => lock.clone(),
+            Told::Shared(lock) => lock.clone(),
             _ => StorageLock::new(MemCell::new(), "a lock of its own"),
         }
     }
@@ -76,6 +79,7 @@ impl Told {
         let told = self.clone();
         Box::new(move || match &told {
             Told::Record(lock) if id == 1 => Some(lock.overruled()),
+            Told::Shared(lock) => Some(lock.overruled()),
             _ => None,
         })
     }
@@ -84,21 +88,28 @@ impl Told {
 /// A member with a lock of its own.
 pub(crate) struct Member {
     pub(crate) kv: KvService<MemRows>,
-    roles: watch::Receiver<Role>,
+    pub(crate) roles: watch::Receiver<Role>,
     tasks: Tasks,
     stop: CancellationToken,
     _moves: mpsc::Sender<leadership::Move>,
 }
 
 impl Member {
-    pub(crate) async fn start(id: u64, (log, rows): (MemLog, MemRows), told: &Told, flush: Duration) -> Self {
+    pub(crate) async fn start<L: Log>(id: u64, (log, rows): (L, MemRows), told: &Told, flush: Duration) -> Self {
         let lock = told.lock(id);
         // Somebody held it once and gave it back: whoever takes it need not wait for anybody who held this one.
         let released = Record {
             renew_time: Some("2026-01-02T03:04:05Z".parse().unwrap()),
             ..Record::default()
         };
-        lock.create(&released).await.unwrap();
+        let created = lock.create(&released).await;
+        let is_shared = matches!(told, Told::Shared(_));
+        assert!(created.is_ok() || is_shared);
+        let known = |id| pb::Member {
+            id,
+            ..pb::Member::default()
+        };
+        let members = Members::new([1, 2].into_iter().filter(|_| is_shared).map(known));
         let millis = Duration::from_millis;
         let timing = Timing {
             lease_duration: millis(600),
@@ -121,6 +132,7 @@ impl Member {
             lease: timing.lease_duration,
         };
         let metrics = Arc::new(Metrics::new(false));
+        let limits = Limits::new(128, 1_572_864, &rows);
         let (running, mut leader) = store::open((log, rows), options, &metrics, Endless).await.unwrap();
         leader.herald = told.herald(id);
         let stop = CancellationToken::new();
@@ -136,7 +148,7 @@ impl Member {
                 peers: Peers::new(Book::Fixed(BTreeMap::new()), Default::default(), String::new()),
                 follower: Follower {
                     member: pb::Member::default(),
-                    members: Members::new([]),
+                    members,
                     identity: timing.identity.clone(),
                     cluster_id: 7,
                 },
@@ -144,10 +156,11 @@ impl Member {
                 said: Said::default(),
             }),
             moves: moved,
-            lock: Box::new(move || id),
+            lock: Box::new(move || if is_shared { 0 } else { id }),
             overruled: told.overruled(id),
             circle: None,
             contact: Contact::default(),
+            rest: Rest::default(),
         };
         let led = CancellationToken::new();
         let elected = elector.run(led.clone());
@@ -158,11 +171,7 @@ impl Member {
             state: running.state,
             sequencer: running.sequencer,
             elsewhere: Elsewhere::new(role.clone()),
-            limits: Limits {
-                txn_ops: 128,
-                request_bytes: 1_572_864,
-                key_bytes: 30_000,
-            },
+            limits,
             cluster_id: 7,
             member_id: id,
             metrics,
@@ -197,7 +206,7 @@ impl Member {
     }
 
     /// Reads the counter: its value, and the revision that set it.
-    async fn read(&self) -> Option<(i64, i64)> {
+    pub(crate) async fn read(&self) -> Option<(i64, i64)> {
         let range = pb::RangeRequest {
             key: Bytes::from_static(KEY),
             ..Default::default()
@@ -213,7 +222,7 @@ impl Member {
     }
 
     /// Adds one if nobody has since; answers with the revision of that, if it is sure.
-    async fn add(&self, (value, revision): (i64, i64)) -> Result<Option<i64>, tonic::Status> {
+    pub(crate) async fn add(&self, (value, revision): (i64, i64)) -> Result<Option<i64>, tonic::Status> {
         let put = pb::PutRequest {
             key: Bytes::from_static(KEY),
             value: (value + 1).to_string().into(),

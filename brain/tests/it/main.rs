@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may stop at once")]
 
 mod circle;
+mod counted;
 mod cut;
 mod deposed;
 mod engine;
@@ -11,8 +12,11 @@ mod figures;
 mod follow;
 mod gate;
 mod grpc;
+mod health;
+mod hot_rows;
 mod kubebrain;
 mod leases;
+mod limits;
 mod locks;
 mod members;
 mod model;
@@ -21,6 +25,7 @@ mod program;
 mod rights;
 mod same;
 mod script;
+mod stalled;
 mod store;
 mod text;
 mod tikv;

@@ -24,6 +24,7 @@ mod outage;
 mod refusals;
 mod roster;
 mod starting;
+mod streams;
 
 /// How long anything may take that is to happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -25,29 +25,8 @@ pub(crate) struct Kubebrain {
 impl Kubebrain {
     /// Starts it on `dir`, and waits until it serves.
     pub(crate) async fn start(dir: &Path) -> Self {
-        let (client, peer) = (free_port(), free_port());
-        let client_url = format!("http://127.0.0.1:{client}");
-        let peer_url = format!("http://127.0.0.1:{peer}");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_kubebrain"))
-            .arg("--data-dir")
-            .arg(dir)
-            .args([
-                "--listen-client-urls",
-                &client_url,
-                "--advertise-client-urls",
-                &client_url,
-            ])
-            .args([
-                "--listen-peer-urls",
-                &peer_url,
-                "--initial-advertise-peer-urls",
-                &peer_url,
-            ])
-            .arg(format!("--initial-cluster=default={peer_url}"))
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
+        let (mut command, client_url) = command(dir);
+        let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         timeout(START, until_ready(&mut lines))
             .await
@@ -82,10 +61,64 @@ impl Kubebrain {
         }
     }
 
+    /// SIGTERM, and waits for its end: everything acknowledged is flushed.
+    pub(crate) async fn stop(mut self) {
+        let pid = self
+            .child
+            .id()
+            .and_then(|id| rustix::process::Pid::from_raw(id.cast_signed()));
+        rustix::process::kill_process(pid.unwrap(), rustix::process::Signal::TERM).unwrap();
+        assert!(self.child.wait().await.unwrap().success());
+    }
+
     /// SIGKILL.
     pub(crate) async fn kill(mut self) {
         self.child.kill().await.unwrap();
     }
+}
+
+/// The command that starts it on `dir`, and the address that clients reach it at.
+fn command(dir: &Path) -> (Command, String) {
+    let (client, peer) = (free_port(), free_port());
+    let client_url = format!("http://127.0.0.1:{client}");
+    let peer_url = format!("http://127.0.0.1:{peer}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kubebrain"));
+    command
+        .arg("--data-dir")
+        .arg(dir)
+        .args([
+            "--listen-client-urls",
+            &client_url,
+            "--advertise-client-urls",
+            &client_url,
+        ])
+        .args([
+            "--listen-peer-urls",
+            &peer_url,
+            "--initial-advertise-peer-urls",
+            &peer_url,
+        ])
+        .arg(format!("--initial-cluster=default={peer_url}"))
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    (command, client_url)
+}
+
+/// The last line that it prints when it does not start on `dir`.
+pub(crate) async fn refusal(dir: &Path) -> String {
+    let mut child = command(dir).0.spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut last = String::new();
+    let ended = async {
+        while let Some(line) = lines.next_line().await.unwrap() {
+            assert!(!line.contains("ready to serve client requests"), "it started");
+            last = line;
+        }
+        child.wait().await.unwrap()
+    };
+    let status = timeout(START, ended).await.expect("kubebrain did not end");
+    assert_eq!(status.code(), Some(1), "{last}");
+    last
 }
 
 async fn until_ready(lines: &mut Lines<BufReader<ChildStderr>>) {

@@ -49,6 +49,7 @@ impl Asked {
         let maintenance = MaintenanceService {
             store: store.clone(),
             size: Arc::new(|| 0),
+            defragment: Arc::new(|| Box::pin(async { Ok(()) })),
             quota: 0,
             move_leader: Arc::new(|_| Box::pin(async { Err(Error::NotLeader) })),
         };
@@ -113,13 +114,8 @@ impl Asked {
 }
 
 fn leases(store: Store<MemRows>) -> LeaseService<MemRows> {
-    LeaseService {
-        store,
-        min_ttl: 1,
-        stop: CancellationToken::new(),
-        metrics: Arc::new(Metrics::new(false)),
-        has_leader: None,
-    }
+    let metrics = Arc::new(Metrics::new(false));
+    LeaseService::new(store, 1, CancellationToken::new(), metrics, None)
 }
 
 fn message<T: std::fmt::Debug>(answer: Result<T, Status>) -> String {

@@ -6,12 +6,17 @@ use std::time::Duration;
 
 use brain::log::frame::is_barrier;
 use brain::log::{Fault, Faulty, FileLog, Log, MemLog, Options as LogOptions};
+use brain::pb::etcdserverpb::kv_server::Kv as _;
 use brain::rows::fjall::{FjallRows, Options as RowsOptions};
 use brain::rows::mem::MemRows;
 use brain::rows::{Change, Rows, RowsError, Step};
+use brain::watch::{History as _, PrevKv};
 use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tonic::Status;
 
 use crate::cut::CutRows;
 use crate::engine::Engine;
@@ -93,6 +98,77 @@ async fn a_killed_engine_comes_back_with_everything_it_acknowledged() {
     }
 }
 
+#[tokio::test]
+async fn history_reads_superseded_versions_many_at_once() {
+    let (log, rows) = (MemLog::new(), MemRows::new());
+    let mut engine = Engine::start(log.clone(), rows.clone()).await.unwrap();
+    let last = engine.puts(500).await;
+    engine.stop().await.unwrap();
+    let engine = Engine::start(log, rows.clone()).await.unwrap();
+    let mut gets = rows.gets();
+    for (prev_kv, superseded, most) in [(PrevKv::Omitted, 0, 0), (PrevKv::Included, 500 - 17, 3)] {
+        let read = engine.store.history.read(2, usize::MAX, prev_kv).await.unwrap();
+        assert_eq!(read.last().unwrap().revision, last);
+        let found = read.iter().flat_map(|committed| &committed.events);
+        assert_eq!(found.filter(|event| event.prev_kv.is_some()).count(), superseded);
+        let asked = rows.gets() - gets;
+        assert!(asked <= most, "{asked} requests for {superseded} superseded versions");
+        gets += asked;
+    }
+    engine.stop().await.unwrap();
+}
+
+/// A stream of all keys, of which the first message was read.
+async fn streamed(engine: &Engine<MemLog, MemRows>) -> BoxStream<'static, Result<pb::RangeStreamResponse, Status>> {
+    let all = pb::RangeRequest {
+        key: "\0".into(),
+        range_end: "\0".into(),
+        ..Default::default()
+    };
+    let mut stream = engine
+        .kv
+        .range_stream(tonic::Request::new(all))
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(
+        stream.next().await.unwrap().unwrap().range_response.unwrap().kvs.len(),
+        10
+    );
+    stream.boxed()
+}
+
+#[tokio::test]
+async fn a_range_stream_that_nobody_reads_holds_no_view() {
+    let mut engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
+    for n in 0..200 {
+        engine.put(format!("key-{n:03}").as_bytes(), b"old").await.unwrap();
+    }
+    let (slow, late) = (streamed(&engine).await, streamed(&engine).await);
+    let held = Arc::downgrade(&engine.store.state.view());
+    let revision = engine.store.state.view().revision;
+    for n in 0..200 {
+        engine.put(format!("key-{n:03}").as_bytes(), b"new").await.unwrap();
+    }
+    assert!(held.upgrade().is_none(), "a stream holds a view");
+    let rest: Vec<_> = slow
+        .map(|message| message.unwrap().range_response.unwrap())
+        .collect()
+        .await;
+    let kvs: Vec<_> = rest.iter().flat_map(|response| &response.kvs).collect();
+    assert!(kvs.len() == 190 && kvs.iter().all(|kv| kv.value == "old"));
+    let last = rest.last().unwrap();
+    assert_eq!((last.count, last.header.unwrap().revision), (200, revision));
+    engine.compact().await;
+    let ended = late.map(|message| message.map(|_| ()).map_err(|status| status.message().to_owned()));
+    let ended: Vec<_> = ended.collect().await;
+    assert_eq!(
+        ended,
+        [Err("etcdserver: mvcc: required revision has been compacted".to_owned())]
+    );
+    engine.stop().await.unwrap();
+}
+
 /// Puts this many keys, deletes them in one revision, and waits until they are gone.
 async fn everything_is_deleted_at_once(engine: &mut Engine<MemLog, MemRows>, keys: usize) {
     for n in 0..keys {
@@ -159,7 +235,11 @@ impl Rows for Crowded {
         self.0.max_key_len()
     }
 
-    fn size(&self) -> u64 {
+    fn max_value_len(&self) -> usize {
+        self.0.max_value_len()
+    }
+
+    fn size(&self) -> Option<u64> {
         self.0.size()
     }
 }

@@ -9,12 +9,18 @@ use e2e::tikv::real::Addresses;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
-use tikv_stand_in::{Action, Fault, FaultId, Options, RegionFault, Rpc, StandIn, Tail};
+use tikv_stand_in::{Action, Fault, FaultId, Options, RefusalCode, RegionFault, Rpc, StandIn, Tail};
 
 use super::network::{HUB, Network};
 
 /// TiKV's nodes.
 pub(crate) const STORES: u64 = 3;
+
+/// Until others lead what a dead store led.
+const ELECTION: Duration = Duration::from_millis(300);
+
+/// The prefix that members have if they are not given one, as it begins their keys.
+const PREFIX: &[u8] = b"\x09kubebrain";
 
 /// The requests that brains send.
 const RPCS: [Rpc; 15] = [
@@ -80,6 +86,7 @@ impl Tikv {
             ..Options::default()
         };
         let stand_in = StandIn::start(options).await.context("start the stand-in for TiKV")?;
+        spread(&stand_in, seed).await.context("spread the regions")?;
         let stores = stand_in.stores();
         let addresses = Addresses {
             pd: vec![stand_in.pd().parse()?],
@@ -129,6 +136,26 @@ impl Tikv {
         }
     }
 
+    /// Where the store listens that leads a part of what the members store.
+    ///
+    /// # Errors
+    ///
+    /// It is no address. On a real cluster each part has one of the stores, for nobody knows who leads what.
+    pub(crate) fn store_of(&self, part: Part) -> anyhow::Result<SocketAddr> {
+        let Some(stand_in) = self.as_stand_in() else {
+            let stores = &self.addresses.stores;
+            let store = stores.get(part as usize % stores.len().max(1));
+            return store.copied().context("a cluster without stores");
+        };
+        let key = part.first_key();
+        let regions = stand_in.regions();
+        let led = regions.iter().rev().find(|region| region.start <= key);
+        let leader = led.context("no region begins all")?.leader;
+        let stores = stand_in.stores();
+        let address = stores.get(&leader).context("a leader that is no store")?;
+        Ok(address.parse()?)
+    }
+
     /// Ends a stand-in; a real cluster runs on.
     ///
     /// # Errors
@@ -142,6 +169,42 @@ impl Tikv {
     }
 }
 
+/// What members store, by where it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The lock and the membership.
+    Cells,
+    /// The fence, and the lanes.
+    Fence,
+    Rows,
+    Log,
+}
+
+impl Part {
+    pub(crate) const ALL: [Self; 4] = [Self::Cells, Self::Fence, Self::Rows, Self::Log];
+
+    /// Under the prefix that members have of themselves.
+    fn first_key(self) -> Vec<u8> {
+        let kind = match self {
+            Self::Cells => b'c',
+            Self::Fence => b'f',
+            Self::Rows => b'r',
+            Self::Log => b'w',
+        };
+        [PREFIX, &[kind]].concat()
+    }
+}
+
+/// Gives each part a region of its own; those of the log and of the lock are led by different stores.
+async fn spread(stand_in: &StandIn, seed: u64) -> anyhow::Result<()> {
+    for (place, part) in [0, 1, 2, 1].into_iter().zip(Part::ALL) {
+        let key = part.first_key();
+        stand_in.split(&key).await?;
+        stand_in.move_region(&key, (seed + place) % STORES + 1).await?;
+    }
+    Ok(())
+}
+
 /// Something that a store or PD of a stand-in does wrong for a while.
 #[derive(Clone, Debug)]
 pub(crate) enum Trouble {
@@ -151,6 +214,10 @@ pub(crate) enum Trouble {
     Pause(u64),
     /// A process is gone.
     Kill(u64),
+    /// A store is gone, and soon others lead what it led.
+    Crash(u64),
+    /// The region of a part answers nothing, wherever it is.
+    Silence(Part),
     /// All processes are killed and come back at once.
     Restart,
     /// A region is split at a random key of the members'.
@@ -163,11 +230,14 @@ impl Trouble {
     /// Any.
     pub(crate) fn any(chance: &mut StdRng) -> Self {
         match chance.random_range(0..100) {
-            0..60 => Self::Faults(fault(chance)),
-            60..70 => Self::Pause(chance.random_range(StandIn::PD..=STORES)),
-            70..78 => Self::Kill(chance.random_range(StandIn::PD..=STORES)),
-            78..84 => Self::Restart,
-            84..92 => Self::Split(key(chance)),
+            0..45 => Self::Faults(fault(chance)),
+            45..52 => Self::Faults(slow_reads(chance)),
+            52..60 => Self::Pause(chance.random_range(StandIn::PD..=STORES)),
+            60..67 => Self::Kill(chance.random_range(StandIn::PD..=STORES)),
+            67..75 => Self::Crash(chance.random_range(1..=STORES)),
+            75..81 => Self::Silence(*Part::ALL.choose(chance).expect("there are some")),
+            81..86 => Self::Restart,
+            86..93 => Self::Split(key(chance)),
             _ => Self::Move(key(chance), chance.random_range(1..=STORES)),
         }
     }
@@ -182,6 +252,12 @@ impl Trouble {
             Self::Faults(fault) => return Ok(Some(tikv.faults().add(fault.clone())?)),
             Self::Pause(process) => tikv.pause(*process)?,
             Self::Kill(process) => tikv.kill(*process).await?,
+            Self::Crash(store) => {
+                tikv.kill(*store).await?;
+                tokio::time::sleep(ELECTION).await;
+                tikv.elect().await?;
+            }
+            Self::Silence(part) => tikv.silence(&part.first_key(), true),
             Self::Restart => tikv.restart(Tail::Keep).await?,
             // that such a region is there already is no failure
             Self::Split(key) => drop(tikv.split(key).await),
@@ -205,7 +281,8 @@ impl Trouble {
                 tikv.faults().deliver().await;
             }
             Self::Pause(process) => tikv.resume(*process)?,
-            Self::Kill(process) => tikv.revive(*process).await?,
+            Self::Kill(process) | Self::Crash(process) => tikv.revive(*process).await?,
+            Self::Silence(part) => tikv.silence(&part.first_key(), false),
             Self::Restart | Self::Split(_) | Self::Move(..) => {}
         }
         Ok(())
@@ -237,23 +314,36 @@ fn fault(chance: &mut StdRng) -> Fault {
     }
 }
 
+/// Reads that take longer than a storage that is well, one by one or all of them.
+fn slow_reads(chance: &mut StdRng) -> Fault {
+    let rpc = *[Rpc::Get, Rpc::BatchGet, Rpc::Scan]
+        .choose(chance)
+        .expect("there are some");
+    let single = chance.random_bool(0.5);
+    let by = Duration::from_millis(chance.random_range(if single { 500..3_500 } else { 2..100 }));
+    let slow = Fault::new(rpc, Action::DelayReply { by });
+    match single {
+        true => slow.after(chance.random_range(0..20)).times(chance.random_range(1..4)),
+        false => slow,
+    }
+}
+
+/// Requests that somebody on the way to TiKV finds too large, or says so: proxies, limits of messages, quotas of memory.
+/// `min_bytes` of them; 0 is all.
+pub(crate) fn too_large(min_bytes: usize) -> Fault {
+    let refused = Action::Refuse {
+        code: RefusalCode::ResourceExhausted,
+        message: "grpc: received message larger than max".to_owned(),
+    };
+    Fault::new(Rpc::Prewrite, refused).with_min_bytes(min_bytes)
+}
+
 /// A key somewhere in what the members write: under their prefix, a kind of row, and a byte.
 fn key(chance: &mut StdRng) -> Vec<u8> {
-    let kind = *b"cfrw".choose(chance).expect("there are some");
-    vec![
-        9,
-        b'k',
-        b'u',
-        b'b',
-        b'e',
-        b'b',
-        b'r',
-        b'a',
-        b'i',
-        b'n',
-        kind,
-        chance.random(),
-    ]
+    let part = *Part::ALL.choose(chance).expect("there are some");
+    let mut key = part.first_key();
+    key.push(chance.random());
+    key
 }
 
 /// A printed seed makes the same choices again.

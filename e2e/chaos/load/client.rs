@@ -64,7 +64,7 @@ impl Client {
     }
 
     async fn send(&self, round: &Round, request: &Request) -> Result<pb::TxnResponse, Status> {
-        let mut kv = KvClient::new(self.channel.clone());
+        let mut kv = KvClient::new(self.channel.clone()).max_decoding_message_size(usize::MAX);
         let op = |op: &Op| wire::any(op, round.padding, request.method == Method::Serializable);
         if request.method == Method::Txn {
             let ops = |ops: &[Op]| {

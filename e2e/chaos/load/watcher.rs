@@ -114,7 +114,10 @@ impl Stream {
                 .map_err(|_| Status::cancelled("the stream is gone"))?;
         }
         let queue = tokio_stream::wrappers::ReceiverStream::new(queue);
-        let messages = WatchClient::new(self.plan.channel.clone()).watch(queue).await?;
+        let messages = WatchClient::new(self.plan.channel.clone())
+            .max_decoding_message_size(usize::MAX)
+            .watch(queue)
+            .await?;
         Ok((requests, messages.into_inner()))
     }
 

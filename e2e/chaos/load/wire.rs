@@ -6,12 +6,13 @@ use pb::compare::{CompareResult, CompareTarget, TargetUnion};
 use pb::request_op::Request as AnyRequest;
 use pb::response_op::Response as AnyResponse;
 
+use super::Padding;
 use crate::history::{Compare, Done, Event, Keys, Kv, Op, Value};
 
 /// A value's number, and bytes that follow from it.
-pub(super) fn bytes(value: Value, padding: usize) -> Vec<u8> {
+pub(super) fn bytes(value: Value, padding: Padding) -> Vec<u8> {
     let mut bytes = value.0.to_be_bytes().to_vec();
-    bytes.resize(8 + padding, filler(value));
+    bytes.resize(8 + padding.of(value), filler(value));
     bytes
 }
 
@@ -70,7 +71,7 @@ pub(super) fn range(keys: &Keys) -> (bytes::Bytes, bytes::Bytes) {
     }
 }
 
-pub(super) fn put(op: &Op, padding: usize) -> Option<pb::PutRequest> {
+pub(super) fn put(op: &Op, padding: Padding) -> Option<pb::PutRequest> {
     let Op::Put {
         key,
         value,
@@ -89,7 +90,7 @@ pub(super) fn put(op: &Op, padding: usize) -> Option<pb::PutRequest> {
     })
 }
 
-pub(super) fn any(op: &Op, padding: usize, serializable: bool) -> AnyRequest {
+pub(super) fn any(op: &Op, padding: Padding, serializable: bool) -> AnyRequest {
     match op {
         Op::Put { .. } => AnyRequest::RequestPut(put(op, padding).unwrap_or_default()),
         Op::Delete { keys, prev } => {
@@ -113,7 +114,7 @@ pub(super) fn any(op: &Op, padding: usize, serializable: bool) -> AnyRequest {
     }
 }
 
-pub(super) fn compare(compare: &Compare, padding: usize) -> pb::Compare {
+pub(super) fn compare(compare: &Compare, padding: Padding) -> pb::Compare {
     let (key, target, union) = match compare {
         Compare::Modified(key, revision) => (key, CompareTarget::Mod, TargetUnion::ModRevision(*revision)),
         Compare::Version(key, version) => (key, CompareTarget::Version, TargetUnion::Version(*version)),

@@ -38,16 +38,28 @@ fn clients_of_broken_clusters_see_nothing_that_etcd_would_not_show() {
 #[test]
 fn members_of_a_cluster_that_runs_already_are_broken_likewise() {
     let tikv = Tikv::for_test().unwrap();
-    let logs = "--logs=/var/log/kubebrain/named-cluster".to_owned();
+    let logs = "--logs=/var/log/kubebrain-chaos/named-cluster".to_owned();
     chaos(&["--rounds=2".to_owned(), logs], Some(tikv.pd()), 2 * EACH);
 }
 
 #[test]
 fn a_write_whose_reply_is_lost_is_done_once_and_wholly_or_not_at_all() {
-    let logs = "--logs=/var/log/kubebrain/lost-replies".to_owned();
+    let logs = "--logs=/var/log/kubebrain-chaos/lost-replies".to_owned();
     chaos(
         &["--rounds=1".to_owned(), "--lost-replies=1000".to_owned(), logs],
         None,
         4 * EACH,
     );
+}
+
+#[test]
+fn stores_are_cut_off_silent_and_killed_one_by_one() {
+    for fault in ["one-store", "log-store", "silent-region", "store-crash"] {
+        let logs = format!("--logs=/var/log/kubebrain-chaos/{fault}");
+        chaos(
+            &["--rounds=1".to_owned(), format!("--fault={fault}"), logs],
+            None,
+            3 * EACH,
+        );
+    }
 }

@@ -229,6 +229,7 @@ impl ApiServer {
         let (port, _) = free_ports().unwrap();
         std::fs::create_dir_all(home.dir().parent().unwrap()).unwrap();
         let lock = Lock::take(&home).unwrap();
+        home.claim().unwrap();
         std::fs::create_dir_all(home.path("pki")).unwrap();
         credentials::tenant(&home, port).unwrap();
         let at = |flag: &str, file: &str| format!("--{flag}={}", home.path(format!("pki/tenant-{file}")).display());
@@ -277,9 +278,12 @@ impl Drop for ApiServer {
         // both fail only if it has ended already
         drop(self.child.kill());
         drop(self.child.wait());
-        let removed = std::fs::remove_dir_all(self.home.dir()).and_then(|()| std::fs::remove_file(self.home.lock()));
+        let removed = self
+            .home
+            .remove()
+            .and_then(|()| Ok(std::fs::remove_file(self.home.lock())?));
         if let Err(error) = removed {
-            eprintln!("{}: {error}", self.home.dir().display());
+            eprintln!("{}: {error:#}", self.home.dir().display());
         }
     }
 }

@@ -10,6 +10,7 @@ mod demo;
 mod differential;
 mod followers;
 mod harness;
+mod hostile;
 mod kubectl;
 mod lease;
 mod locks;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use e2e::cluster::{self, Cluster};
 use e2e::config::{Config, Store};
@@ -32,6 +33,8 @@ fn start(config: &Config, progress: &Progress) -> Cluster {
 /// All that a machine shows of a cluster, but logs.
 fn traces(home: &Home) -> Vec<String> {
     let mut traces = Vec::new();
+    let dir = home.dir();
+    let homes = dir.parent().and_then(Path::to_str).unwrap();
     let mut search = |dir: &str, what: &str| {
         let entries = fs::read_dir(dir).into_iter().flatten().flatten();
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -41,7 +44,7 @@ fn traces(home: &Home) -> Vec<String> {
                 .map(|name| format!("{dir}/{name}")),
         );
     };
-    search("/var/lib/kubebrain", &home.name().to_string());
+    search(homes, &home.name().to_string());
     search("/run/netns", &home.netns());
     search("/var/lib/cni/results", &format!("{}-", home.netns()));
     for hierarchy in fs::read_dir("/sys/fs/cgroup").unwrap().flatten() {
@@ -116,4 +119,24 @@ fn what_a_killed_run_left_is_swept() {
         "left behind after a second run: {:#?}",
         traces(&home)
     );
+}
+
+#[test]
+fn directory_of_a_brain_survives_down() {
+    let _deadline = deadline();
+    let home = Home::of(&config("b").name);
+    let data = home.path("member/rows/000001");
+    fs::create_dir_all(data.parent().unwrap()).unwrap();
+    fs::write(&data, "somebody's").unwrap();
+    let mut down = Command::new(env!("CARGO_BIN_EXE_cluster"));
+    let down = down
+        .args(["down", "--name", &home.name().to_string()])
+        .output()
+        .unwrap();
+    let survived = fs::read_to_string(&data);
+    // only now, for a failed test must not leave what the next run refuses
+    drop(fs::remove_dir_all(home.dir()));
+    assert_eq!(survived.unwrap(), "somebody's");
+    let said = String::from_utf8_lossy(&down.stderr);
+    assert!(!down.status.success() && said.contains("is left alone"), "{said}");
 }

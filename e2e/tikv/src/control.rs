@@ -10,6 +10,8 @@
 //! | `POST` | `/deliver` | deliver the messages that are held back, answers how many |
 //! | `POST` | `/split`, `/merge` | `{"key"}` |
 //! | `POST` | `/move` | `{"key", "store"}` |
+//! | `POST` | `/silence` | `{"key", "silent"}`: whether the region of the key answers nothing |
+//! | `POST` | `/elect` | regions of stores that are killed or paused are led by others |
 //! | `POST` | `/pause`, `/resume`, `/kill`, `/revive` | `{"process"}`: 0 is PD, stores count from 1 |
 //! | `POST` | `/sync` | `{"hold"}`: whether writes are answered before they are synced |
 //! | `POST` | `/restart` | `{"tail": "keep"}` or `{"tail": "drop"}` |
@@ -47,6 +49,8 @@ pub fn router(stand_in: Arc<StandIn>) -> Router {
         .route("/split", post(split))
         .route("/merge", post(merge))
         .route("/move", post(move_region))
+        .route("/silence", post(silence))
+        .route("/elect", post(elect))
         .route("/pause", post(pause))
         .route("/resume", post(resume))
         .route("/kill", post(kill))
@@ -117,6 +121,14 @@ struct Move {
     #[serde(with = "hex::serde")]
     key: Vec<u8>,
     store: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Silence {
+    #[serde(with = "hex::serde")]
+    key: Vec<u8>,
+    silent: bool,
 }
 
 #[derive(Deserialize)]
@@ -217,6 +229,16 @@ async fn merge(State(stand_in): Served, Body(Key { key }): Body<Key>) -> Done {
 
 async fn move_region(State(stand_in): Served, Body(Move { key, store }): Body<Move>) -> Done {
     stand_in.move_region(&key, store).await?;
+    done()
+}
+
+async fn silence(State(stand_in): Served, Body(Silence { key, silent }): Body<Silence>) -> Done {
+    stand_in.silence(&key, silent);
+    done()
+}
+
+async fn elect(State(stand_in): Served) -> Done {
+    stand_in.elect().await?;
     done()
 }
 

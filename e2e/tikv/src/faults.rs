@@ -11,7 +11,7 @@ use futures::future::BoxFuture;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-pub use rules::{Action, Fault, FaultError, FaultId, FaultState, RegionFault};
+pub use rules::{Action, Fault, FaultError, FaultId, FaultState, RefusalCode, RegionFault};
 
 use crate::rpc::Rpc;
 
@@ -124,15 +124,22 @@ impl Faults {
         held.messages.push_back(message);
     }
 
-    /// What happens to a request of this kind; `touches` says whether one of its keys has a prefix.
-    pub(crate) fn draw(&self, rpc: Rpc, store: u64, touches: impl Fn(&[u8]) -> bool) -> Option<Action> {
+    /// What happens to a request of this kind; `touches` says whether one of its keys has a prefix, `len` its bytes.
+    pub(crate) fn draw(
+        &self,
+        rpc: Rpc,
+        store: u64,
+        touches: impl Fn(&[u8]) -> bool,
+        len: impl Fn() -> usize,
+    ) -> Option<Action> {
         let mut rules = self.lock();
         let Rules { set, chance, .. } = &mut *rules;
         for state in set.iter_mut() {
             let fault = &state.fault;
             let fits = fault.rpc == rpc
                 && fault.store.is_none_or(|meant| meant == store)
-                && (fault.key_prefix.is_empty() || touches(&fault.key_prefix));
+                && (fault.key_prefix.is_empty() || touches(&fault.key_prefix))
+                && (fault.min_bytes == 0 || len() >= fault.min_bytes);
             if !fits {
                 continue;
             }

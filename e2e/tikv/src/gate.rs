@@ -1,5 +1,8 @@
 //! A process that can be stopped in its tracks, as by SIGSTOP: requests reach it, answers leave it, only while it is open.
 
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
 use tokio::sync::watch;
 
 #[derive(Debug)]
@@ -31,6 +34,41 @@ impl Gate {
         }
         // The sender lives as long as `self`, so the wait cannot fail.
         if self.open.subscribe().wait_for(|open| *open).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Regions that answer nothing, whatever store leads them: as when a majority of their peers hangs. Each is named by a key in it.
+#[derive(Debug)]
+pub(crate) struct SilentRegions {
+    keys: watch::Sender<BTreeSet<Bytes>>,
+}
+
+impl Default for SilentRegions {
+    fn default() -> Self {
+        Self {
+            keys: watch::Sender::new(BTreeSet::new()),
+        }
+    }
+}
+
+impl SilentRegions {
+    pub(crate) fn set(&self, key: &[u8], silent: bool) {
+        self.keys.send_modify(|keys| match silent {
+            true => drop(keys.insert(Bytes::copy_from_slice(key))),
+            false => drop(keys.remove(key)),
+        });
+    }
+
+    /// Waits until none of the keys is in the region that `contains` is of.
+    pub(crate) async fn pass(&self, contains: impl Fn(&[u8]) -> bool) {
+        let silent = |keys: &BTreeSet<Bytes>| keys.iter().any(|key| contains(key));
+        if !silent(&self.keys.borrow()) {
+            return;
+        }
+        // The sender lives as long as `self`, so the wait cannot fail.
+        if self.keys.subscribe().wait_for(|keys| !silent(keys)).await.is_err() {
             std::future::pending::<()>().await;
         }
     }

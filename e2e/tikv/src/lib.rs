@@ -26,7 +26,7 @@ mod server;
 mod stand_in;
 mod tso;
 
-pub use faults::{Action, Fault, FaultError, FaultId, FaultState, Faults, RegionFault};
+pub use faults::{Action, Fault, FaultError, FaultId, FaultState, Faults, RefusalCode, RegionFault};
 pub use journal::JournalError;
 pub use options::{GcApi, Options, Tls};
 pub use proto::pdpb;

@@ -2,6 +2,8 @@
 //!
 //! Invariant: regions lie in key order without gap or overlap, the first begins at the empty key, the last has no end.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 
 use crate::codec::{encode, encode_bound};
@@ -212,6 +214,23 @@ impl Regions {
         }
         region.leader = store;
         Ok(next)
+    }
+
+    /// Gives each region whose leader is not among `alive` to the next of its peers that is, as an election does; those of which
+    /// no majority is alive stay as they are.
+    pub(crate) fn elect(&self, alive: &BTreeSet<u64>) -> Self {
+        let mut next = self.clone();
+        for region in &mut next.all {
+            let living: Vec<u64> = region.peers.iter().map(|peer| peer.store_id).collect();
+            let living: Vec<u64> = living.into_iter().filter(|store| alive.contains(store)).collect();
+            if alive.contains(&region.leader) || 2 * living.len() <= region.peers.len() {
+                continue;
+            }
+            // not always the same one, so that one store does not come to lead everything
+            let after = living.iter().find(|&&store| store > region.leader);
+            region.leader = after.or(living.first()).copied().unwrap_or(region.leader);
+        }
+        next
     }
 
     /// The region that a request to `store` is meant for, or the region error with which TiKV refuses it.

@@ -3,7 +3,7 @@
 mod contents;
 mod errors;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -73,6 +73,7 @@ impl StandIn {
                 .chain(ids.clone())
                 .map(|id| (id, Gate::default()))
                 .collect(),
+            silent: Default::default(),
             addresses: OnceLock::new(),
         });
         let mut endpoints = BTreeMap::new();
@@ -231,6 +232,21 @@ impl StandIn {
             .get(&process)
             .ok_or(CommandError::NoProcess(process))?;
         Ok(self.start_listening(process).await?)
+    }
+
+    /// Holds elections: regions whose leader was killed or paused are led by other peers, where a majority of them answers.
+    pub async fn elect(&self) -> Result<(), CommandError> {
+        let endpoints = self.endpoints.lock().await;
+        let is_open = |id: &u64| self.shared.gates.get(id).is_some_and(Gate::is_open);
+        let running = endpoints.iter().filter(|(_, endpoint)| endpoint.is_running());
+        let alive: BTreeSet<u64> = running.map(|(&id, _)| id).filter(|id| is_open(id)).collect();
+        drop(endpoints);
+        self.change_regions(|regions| Ok(regions.elect(&alive))).await
+    }
+
+    /// From now on the region of `key` answers nothing, or does again; whoever asked meanwhile is answered then.
+    pub fn silence(&self, key: &[u8], silent: bool) {
+        self.shared.silent.set(key, silent);
     }
 
     /// While held, writes are answered before they are synced: only then is there a tail to lose.

@@ -384,3 +384,41 @@ async fn a_release_that_meets_its_own_late_renewal_is_tried_again() {
     assert_ne!(lock.record(), before);
     assert_eq!(lock.record().unwrap().holder_identity, "");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_steps_down_claims_nothing_until_it_competes_again() {
+    let (lock, mut running) = (quiet(), Running::new());
+    let a = start(&lock, "a", &mut running);
+    leads(&a).await;
+    pass(LEASE).await;
+    a.handle.step_down().await.unwrap();
+    assert!(matches!(a.handle.step_down().await, Err(HandOverError::NotLeading)));
+    pass(10 * LEASE).await;
+    assert_eq!(
+        a.handle.standing(),
+        Standing::NoLeader,
+        "nobody else is there, and it rests"
+    );
+    let b = start(&lock, "b", &mut running);
+    assert_eq!(leads(&b).await.predecessor, Predecessor::Released);
+    // Named by the other one, it rests all the same.
+    b.handle.hand_over("a").await.unwrap();
+    pass(LEASE / 2).await;
+    assert!(!a.handle.is_leading());
+    a.handle.compete().await;
+    leads(&a).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_steps_down_although_the_lock_does_not_answer() {
+    let (lock, mut running) = (quiet(), Running::new());
+    let a = start(&lock, "a", &mut running);
+    leads(&a).await;
+    pass(LEASE).await;
+    lock.set_faults(deaf());
+    assert!(matches!(a.handle.step_down().await, Err(HandOverError::Lock(_))));
+    assert!(!a.handle.is_leading());
+    lock.set_faults(Faults::default());
+    pass(10 * LEASE).await;
+    assert!(!a.handle.is_leading(), "the record names it, and it rests");
+}

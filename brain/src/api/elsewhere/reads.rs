@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tonic::transport::Channel;
 
+use crate::api::status::Error;
 use crate::log::Slot;
 use crate::pb::peerpb::ReadIndexRequest;
 use crate::pb::peerpb::peer_client::PeerClient;
@@ -31,8 +32,11 @@ impl Reads {
                     asked.push(next);
                 }
                 let asks = client.read_index(ReadIndexRequest {});
-                let Ok(Ok(answer)) = tokio::time::timeout(ANSWER, asks).await else {
-                    return;
+                let answer = match tokio::time::timeout(ANSWER, asks).await {
+                    Ok(Ok(answer)) => answer,
+                    // It leads, and its storage did not answer a strict read: those who wait ask again.
+                    Ok(Err(status)) if status.message() == Error::Timeout.text() => continue,
+                    Ok(Err(_)) | Err(_) => return,
                 };
                 let committed = Slot(answer.get_ref().committed);
                 for read in asked {

@@ -1,6 +1,9 @@
 //! `RangeStream` of etcd 3.7: a range in chunks of bounded size, all at one revision.
 //!
 //! All messages merged are what `Range` would have answered: pairs in every chunk, header, count and `more` in the last.
+//!
+//! Between two chunks no view is held: a client that reads slowly, or not at all, keeps neither memory nor a snapshot. When
+//! its revision is compacted meanwhile, the stream ends as etcd's does.
 
 use std::sync::Arc;
 
@@ -9,9 +12,10 @@ use futures::Stream;
 use tonic::Status;
 
 use crate::api::response::key_value;
-use crate::api::store::Store;
-use crate::mvcc::op::RangeOp;
+use crate::api::store::{Store, refused};
+use crate::mvcc::op::{RangeOp, Span};
 use crate::mvcc::view::View;
+use crate::mvcc::{KeyValue, Revision};
 use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
 
@@ -28,24 +32,25 @@ pub(super) fn open<R: Rows>(
     view: Arc<View<R::Snapshot>>,
     op: RangeOp,
 ) -> Result<impl Stream<Item = Result<pb::RangeStreamResponse, Status>>, Status> {
-    let at = view.resolve(op.revision).map_err(crate::api::store::refused)?;
+    let at = view.resolve(op.revision).map_err(refused)?;
     Ok(try_stream! {
         let header = Some(store.header(view.revision));
         let limit = usize::try_from(op.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
         let (mut streamed, mut chunk) = (0, FIRST_CHUNK);
-        let failed = |error| store.rows_failed(&error);
-        let mut count = 0;
         if op.count_only || op.span.is_point() {
             let result = view.range(&op).await.map_err(|error| store.failed(error))?;
+            drop(view);
             if !result.kvs.is_empty() {
                 yield message(pb::RangeResponse { kvs: result.kvs.into_iter().map(key_value).collect(), ..Default::default() });
             }
             yield message(pb::RangeResponse { header, count: result.count, ..Default::default() });
             return;
         }
-        let mut cursor = view.cursor(&op.span, at, !op.keys_only);
-        while streamed < limit {
-            let Some(page) = cursor.next(chunk.min(limit - streamed)).await.map_err(failed)? else { break };
+        drop(view);
+        let mut rest = Some(op.span.clone());
+        while let Some(span) = rest.as_ref().filter(|_| streamed < limit) {
+            let (page, left) = page(&store, span, at, (chunk.min(limit - streamed), !op.keys_only)).await?;
+            rest = left;
             streamed += page.len();
             chunk = (chunk * 2).min(CHUNK);
             if !page.is_empty() {
@@ -58,15 +63,41 @@ pub(super) fn open<R: Rows>(
                 yield message(pb::RangeResponse { kvs: kvs.collect(), ..Default::default() });
             }
         }
-        count += i64::try_from(streamed).unwrap_or(i64::MAX);
+        let mut count = i64::try_from(streamed).unwrap_or(i64::MAX);
         let mut more = false;
-        if let Some(rest) = cursor.rest() {
-            let left = view.count(&rest, at).await.map_err(failed)?;
+        if let Some(rest) = rest {
+            let view = newest(&store, at)?;
+            let left = view.count(&rest, at).await.map_err(|error| store.rows_failed(&error))?;
             more = left > 0;
             count += left;
         }
         yield message(pb::RangeResponse { header, count, more, ..Default::default() });
     })
+}
+
+/// The newest view, if it still has a revision.
+fn newest<R: Rows>(store: &Store<R>, at: Revision) -> Result<Arc<View<R::Snapshot>>, Status> {
+    let view = store.view()?;
+    view.resolve(at).map_err(refused)?;
+    Ok(view)
+}
+
+/// The first pairs of a span, at most so many, with or without values, and what is left of it.
+async fn page<R: Rows>(
+    store: &Store<R>,
+    span: &Span,
+    at: Revision,
+    (most, values): (usize, bool),
+) -> Result<(Vec<KeyValue>, Option<Span>), Status> {
+    let view = newest(store, at)?;
+    let mut cursor = view.cursor(span, at, values);
+    loop {
+        // A cursor may stand between the versions of a key while its pages are empty.
+        match cursor.next(most).await.map_err(|error| store.rows_failed(&error))? {
+            Some(page) if page.is_empty() => {}
+            page => return Ok((page.unwrap_or_default(), cursor.rest())),
+        }
+    }
 }
 
 fn message(range_response: pb::RangeResponse) -> pb::RangeStreamResponse {

@@ -255,7 +255,8 @@ impl<H: History> Session<H> {
             && let Some(wanted) = self.watchers.wanted()
         {
             let shared = Arc::clone(&self.shared);
-            let loading = async move { shared.replay.load(wanted.0).await };
+            let prev_kv = self.watchers.prev_kv(wanted.1);
+            let loading = async move { shared.replay.load(wanted.0, prev_kv).await };
             self.loading = Some((wanted, Box::pin(loading)));
         }
     }

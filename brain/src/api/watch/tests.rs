@@ -19,6 +19,7 @@ use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Status, Streaming};
 
 use super::{Options, WatchService};
+use crate::mvcc::row::size_of;
 use crate::mvcc::{Committed, Event, EventKind, KeyValue, LeaseId, Revision};
 use crate::pb::etcdserverpb::watch_client::WatchClient;
 use crate::pb::etcdserverpb::watch_request::RequestUnion;
@@ -143,6 +144,7 @@ impl Member {
         let kv = KeyValue {
             key: key.clone(),
             value: Bytes::copy_from_slice(value),
+            size: size_of(value),
             create_revision: prev_kv.as_ref().map_or(revision, |prev| prev.create_revision),
             mod_revision: revision,
             version: prev_kv.as_ref().map_or(1, |prev| prev.version + 1),

@@ -197,7 +197,7 @@ impl<H: History> Watchers<H> {
             }
         }
         let step = match subscription.step(through) {
-            Step::Missing(next) => match self.shared.replay.cached(next) {
+            Step::Missing(next) => match self.shared.replay.cached(next, watcher.form.prev_kv) {
                 Some(chunk) => subscription.replay(&chunk),
                 None => Step::Missing(next),
             },
@@ -209,6 +209,12 @@ impl<H: History> Watchers<H> {
     /// The revision of history that has to be loaded next, and for whom.
     pub(super) fn wanted(&self) -> Option<(Revision, i64)> {
         self.waiting.first().copied()
+    }
+
+    /// What a watcher that waits for history shows of previous versions.
+    pub(super) fn prev_kv(&self, id: i64) -> PrevKv {
+        let watcher = self.by_id.get(&id);
+        watcher.map_or(PrevKv::Omitted, |watcher| watcher.form.prev_kv)
     }
 
     /// What was [wanted](Watchers::wanted) is here, or is compacted.

@@ -1,6 +1,7 @@
 //! Who else there is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::ToSocketAddrs as _;
 
 use super::super::config::{SrvDiscovery, Storage};
 use super::super::url::Url;
@@ -44,12 +45,13 @@ pub(super) fn cluster(
         let url = Url::parse(url).map_err(|what| values.error("initial-cluster", what))?;
         members.entry(member.to_owned()).or_default().push(url);
     }
+    let advertised = values.urls("initial-advertise-peer-urls")?;
     if members.is_empty() {
-        members.insert(name.to_owned(), values.urls("initial-advertise-peer-urls")?);
+        members.insert(name.to_owned(), advertised.clone());
     }
-    if !members.contains_key(name) {
+    let Some(listed) = members.get(name) else {
         return Err(values.error("initial-cluster", format!("couldn't find local name {name:?} in it")));
-    }
+    };
     let others: Vec<&str> = members
         .keys()
         .map(String::as_str)
@@ -61,5 +63,59 @@ pub(super) fn cluster(
             "--initial-cluster names other members ({others}): the embedded store has exactly one"
         ));
     }
+    check_advertised(name, listed, &advertised)?;
     Ok(members)
+}
+
+/// The peer URLs of this member must be the same in both flags, literally or when their hosts are resolved, as etcd demands:
+/// what is advertised is recorded at the first start, and later starts are compared with it.
+fn check_advertised(name: &str, listed: &[Url], advertised: &[Url]) -> Result<(), String> {
+    let joined = |urls: &[&Url], prefix: &str| {
+        let texts: Vec<String> = urls.iter().map(|url| format!("{prefix}{url}")).collect();
+        texts.join(",")
+    };
+    let (missing, unlisted) = (without(listed, advertised), without(advertised, listed));
+    if missing.is_empty() && unlisted.is_empty() {
+        return Ok(());
+    }
+    let resolved = (resolve(listed), resolve(advertised));
+    let reason = match resolved {
+        (Ok(listed), Ok(advertised)) if listed == advertised => return Ok(()),
+        (Ok(_), Ok(_)) => "the URLs resolve to different addresses".to_owned(),
+        (Err(error), _) | (_, Err(error)) => error,
+    };
+    let prefix = format!("{name}=");
+    Err(if missing.is_empty() {
+        format!(
+            "--initial-advertise-peer-urls has {} but missing from --initial-cluster={} ({reason})",
+            joined(&unlisted, &prefix),
+            joined(&listed.iter().collect::<Vec<_>>(), &prefix),
+        )
+    } else {
+        format!(
+            "--initial-cluster has {} but missing from --initial-advertise-peer-urls={} ({reason})",
+            joined(&missing, &prefix),
+            joined(&advertised.iter().collect::<Vec<_>>(), ""),
+        )
+    })
+}
+
+/// Those of `urls` that are not among `others`.
+fn without<'a>(urls: &'a [Url], others: &[Url]) -> Vec<&'a Url> {
+    urls.iter().filter(|url| !others.contains(url)).collect()
+}
+
+/// Schemes and first addresses that URLs lead to.
+fn resolve(urls: &[Url]) -> Result<BTreeSet<(bool, String)>, String> {
+    let resolved = urls.iter().map(|url| {
+        let is_tls = url.scheme().is_tls();
+        let Some(host_port) = url.host_port() else {
+            return Ok((is_tls, url.address().to_owned()));
+        };
+        let found = host_port.to_socket_addrs();
+        let mut found = found.map_err(|error| format!("{url} does not resolve: {error}"))?;
+        let first = found.next().ok_or_else(|| format!("{url} does not resolve"))?;
+        Ok((is_tls, first.to_string()))
+    });
+    resolved.collect()
 }

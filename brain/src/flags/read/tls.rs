@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::super::config::{Config, TlsOptions, TlsPolicy, TlsVersion};
+use super::super::config::{Config, Storage, TlsOptions, TlsPolicy, TlsVersion};
 use super::super::url::Url;
 use super::Values;
 
@@ -76,6 +76,12 @@ pub(super) fn check_schemes(config: &Config, warnings: &mut Vec<String>) -> Resu
             (None, Some(_)) => warnings.push(format!("{cert} has no effect: no URL to listen on is https or unixs")),
             _ => {}
         }
+    }
+    let plain = config.listen_peer_urls.iter().find(|url| !url.scheme().is_tls());
+    if let (Storage::Tikv(_), Some(_), Some(url)) = (&config.storage, &config.client_tls.trusted_ca, plain) {
+        warnings.push(format!(
+            "clients need certificates, but {url} is plain: members prove to each other who they are, and send all data unencrypted"
+        ));
     }
     Ok(())
 }

@@ -96,3 +96,27 @@ fn what_does_not_go_together_is_refused() {
         assert!(error.contains(reason), "{line}: {error}");
     }
 }
+
+#[test]
+fn peer_urls_of_this_member_must_be_alike_in_both_flags() {
+    let error = refused(&format!("{TIKV} --name a --initial-cluster a=http://127.0.0.9:1"));
+    let expected = "--initial-cluster has a=http://127.0.0.9:1 but missing from \
+        --initial-advertise-peer-urls=http://localhost:2380 (the URLs resolve to different addresses)";
+    assert_eq!(error, expected);
+    let error = refused(
+        "--initial-cluster default=http://127.0.0.9:1 \
+        --initial-advertise-peer-urls http://127.0.0.9:1,http://127.0.0.9:2",
+    );
+    assert!(
+        error.starts_with("--initial-advertise-peer-urls has default=http://127.0.0.9:2 but missing from "),
+        "{error}"
+    );
+    // Names that resolve alike are the same, and what is the same need not resolve.
+    for alike in [
+        "--initial-cluster default=http://127.0.0.1:2380 --initial-advertise-peer-urls http://127.0.0.1:2380",
+        "--initial-cluster default=http://unknown.invalid:1 --initial-advertise-peer-urls http://unknown.invalid:1",
+        "--initial-cluster default=http://[0:0::1]:1 --initial-advertise-peer-urls http://[::1]:1",
+    ] {
+        serve(&format!("{TIKV} {alike}"));
+    }
+}

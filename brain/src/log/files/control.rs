@@ -7,12 +7,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt as _};
 use std::path::Path;
 
 use super::OpenError;
 use super::disk::Disk;
-use super::page::{self, LogId, PAGE, PageError};
+use super::page::{self, PAGE, PageError};
+use crate::log::LogId;
 
 const MAGIC: [u8; 8] = *b"KBLOGCTL";
 /// Name of the file.
@@ -59,6 +60,7 @@ impl Control {
                 .write(true)
                 .create(true)
                 .truncate(true)
+                .mode(0o600)
                 .open(&new)?;
             disk.allocate(&file, BYTES)?;
             let mut control = Control {

@@ -39,6 +39,26 @@ pub enum OpenError {
         /// The file that does not belong here.
         file: PathBuf,
     },
+    /// There is none, but there are rows that come from one.
+    #[error("{}: the log is missing, and the rows lack what only it holds: restore the whole data directory from one copy", dir.display())]
+    Lost {
+        /// The directory of the log.
+        dir: PathBuf,
+    },
+    /// The rows come from another one.
+    #[error("{} is another log than the one that the rows come from: restore the whole data directory from one copy", dir.display())]
+    OtherLog {
+        /// The directory of the log.
+        dir: PathBuf,
+    },
+    /// It lacks what is in the rows.
+    #[error("{} ends before slot {last}, which the rows come from: the log was rolled back; restore the whole data directory from one copy", dir.display())]
+    Behind {
+        /// The directory of the log.
+        dir: PathBuf,
+        /// The slot that must be there.
+        last: u64,
+    },
     /// Written by a newer program.
     #[error("{} has format version {version}, this program knows {VERSION} at most: start a newer one", file.display())]
     Newer {

@@ -79,6 +79,11 @@ impl Index {
         self.held.pop();
     }
 
+    /// One more than the highest slot.
+    pub(super) fn beyond(&self) -> u64 {
+        self.beyond
+    }
+
     /// Bytes of all segments.
     pub(super) fn bytes(&self) -> u64 {
         self.held.iter().map(|held| u64::from(held.segment.capacity)).sum()

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use super::settle::{self, End};
 use super::shared::Shared;
 use super::writer::{Active, Next};
 use super::{OpenError, Options};
+use crate::log::Origin;
 
 /// Names in the directory.
 #[derive(Debug, Default)]
@@ -54,9 +56,19 @@ fn is_unfinished(name: &str) -> bool {
 }
 
 /// Opens the log in `dir`, or begins one there.
-pub(super) fn open(dir: &Path, options: Options, disk: Disk) -> Result<(Arc<Shared>, Active, Next), OpenError> {
+pub(super) fn open(
+    dir: &Path,
+    options: Options,
+    disk: Disk,
+    origin: Option<Origin>,
+) -> Result<(Arc<Shared>, Active, Next), OpenError> {
     if !dir.exists() {
-        fs::create_dir_all(dir).map_err(OpenError::io("create", dir))?;
+        if origin.is_some() {
+            return Err(OpenError::Lost { dir: dir.to_owned() });
+        }
+        let mut private = fs::DirBuilder::new();
+        private.recursive(true).mode(0o700);
+        private.create(dir).map_err(OpenError::io("create", dir))?;
         if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             disk.sync_dir(parent).map_err(OpenError::io("sync", parent))?;
         }
@@ -73,9 +85,14 @@ pub(super) fn open(dir: &Path, options: Options, disk: Disk) -> Result<(Arc<Shar
             dir: dir.to_owned(),
             found,
         });
+    } else if origin.is_some() {
+        return Err(OpenError::Lost { dir: dir.to_owned() });
     } else {
         Control::create(dir, &disk)?
     };
+    if origin.is_some_and(|origin| origin.id != control.id) {
+        return Err(OpenError::OtherLog { dir: dir.to_owned() });
+    }
     let state = control.state;
     let obsolete = obsolete(dir, &listing, &control)?;
     let mut segments = Vec::new();
@@ -83,6 +100,14 @@ pub(super) fn open(dir: &Path, options: Options, disk: Disk) -> Result<(Arc<Shar
         segments.push(Segment::open(dir, control.id, seq)?);
     }
     let (index, end) = check(dir, segments, state)?;
+    if let Some(Origin { last, .. }) = origin
+        && index.beyond() <= last.0
+    {
+        return Err(OpenError::Behind {
+            dir: dir.to_owned(),
+            last: last.0,
+        });
+    }
 
     for path in &obsolete {
         match fs::remove_file(path) {

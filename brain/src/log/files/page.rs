@@ -4,6 +4,7 @@
 //! damaged one.
 
 use super::frame::{number, short};
+use crate::log::LogId;
 
 /// Bytes of a page.
 pub(super) const PAGE: usize = 4096;
@@ -12,10 +13,6 @@ pub(super) const VERSION: u32 = 1;
 /// Where the fields of a file begin, behind magic, version and the log's identity.
 const FIELDS: usize = 32;
 const CRC: usize = PAGE - 4;
-
-/// What tells the files of one log from those of another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct LogId(pub(super) [u8; 16]);
 
 /// Why a page cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,13 +6,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::OpenError;
 use super::disk::Disk;
 use super::frame::{self, Head, Kind};
-use super::page::{self, LogId, PAGE};
+use super::page::{self, PAGE};
+use crate::log::LogId;
 
 const MAGIC: [u8; 8] = *b"KBLOGSEG";
 /// Offset of the first frame.
@@ -81,6 +82,7 @@ impl Segment {
                 .write(true)
                 .create(true)
                 .truncate(true)
+                .mode(0o600)
                 .open(&new)?;
             disk.allocate(&file, u64::from(capacity))?;
             disk.write(&file, &page::encode(MAGIC, id, &[seq, stamp, u64::from(capacity)]), 0)?;

@@ -11,8 +11,9 @@ use super::control::{Control, State};
 use super::disk::{Disk, is_full};
 use super::frame;
 use super::index::Index;
-use super::page::{LogId, PAGE};
+use super::page::PAGE;
 use super::segment::{FRAMES, Segment};
+use crate::log::LogId;
 
 /// Lock order: `destroying`, `control`, `index`.
 #[derive(Debug)]

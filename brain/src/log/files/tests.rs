@@ -70,7 +70,7 @@ fn copy(from: &Path) -> tempfile::TempDir {
 async fn appends_that_wait_together_share_a_sync() {
     let dir = tempfile::tempdir().unwrap();
     let disk = Disk::default();
-    let log = FileLog::open_on(dir.path(), Options::default(), disk.clone()).unwrap();
+    let log = FileLog::open_on(dir.path(), Options::default(), disk.clone(), None).unwrap();
     let before = disk.faults.syncs.load(SeqCst);
     let appends = (1..=500).map(|slot| log.append(Slot(slot), record(slot, 0, 100)));
     for answer in futures::future::join_all(appends).await {
@@ -131,7 +131,7 @@ async fn a_failed_write_or_sync_ends_the_service() {
     ] {
         let dir = scratch();
         let disk = Disk::default();
-        let log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
+        let log = FileLog::open_on(dir.path(), SMALL, disk.clone(), None).unwrap();
         let written = append_range(&log, 1..=3, 100).await;
         fail(&disk);
         for slot in [4, 4, 5] {
@@ -151,7 +151,7 @@ async fn a_failed_write_or_sync_ends_the_service() {
 async fn a_failed_sync_of_the_control_file_ends_the_service() {
     let dir = scratch();
     let disk = Disk::default();
-    let log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
+    let log = FileLog::open_on(dir.path(), SMALL, disk.clone(), None).unwrap();
     append_range(&log, 1..=3, 100).await;
     disk.faults.failed_sync.store(true, SeqCst);
     assert!(log.raise_watermark(Slot(2)).await.is_err());
@@ -184,7 +184,7 @@ async fn without_preallocation_zeros_are_written() {
     let dir = scratch();
     let disk = Disk::default();
     disk.faults.no_fallocate.store(true, SeqCst);
-    let log = FileLog::open_on(dir.path(), SMALL, disk).unwrap();
+    let log = FileLog::open_on(dir.path(), SMALL, disk, None).unwrap();
     let written = append_range(&log, 1..=40, 500).await;
     drop(log);
     assert_eq!(read_all(&open_small(dir.path()), 0).await, written);

@@ -32,6 +32,14 @@ pub(super) struct Request {
     pub(super) reply: oneshot::Sender<Result<(), AppendError>>,
 }
 
+/// What handles of the log ask of its writer.
+#[derive(Debug)]
+pub(super) enum Ask {
+    Append(Request),
+    /// Go on in a new, short segment.
+    Shrink(oneshot::Sender<Result<(), String>>),
+}
+
 impl Request {
     fn answer(self, answer: Result<(), AppendError>) {
         if self.reply.send(answer).is_err() {
@@ -78,7 +86,7 @@ impl Refusal {
 /// State of the thread.
 pub(super) struct Writer {
     shared: Arc<Shared>,
-    inbox: mpsc::Receiver<Request>,
+    inbox: mpsc::Receiver<Ask>,
     active: Active,
     next: Next,
     /// Frames of the batch under construction.
@@ -91,7 +99,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(shared: Arc<Shared>, inbox: mpsc::Receiver<Request>, active: Active, next: Next) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, inbox: mpsc::Receiver<Ask>, active: Active, next: Next) -> Self {
         Self {
             shared,
             inbox,
@@ -108,12 +116,12 @@ impl Writer {
     /// Serves until every handle is gone and the queue is empty.
     pub(super) fn run(mut self) {
         let mut full = None;
-        while let Some(request) = self.inbox.blocking_recv() {
-            self.take(request, &mut full);
+        while let Some(ask) = self.inbox.blocking_recv() {
+            self.serve(ask, &mut full);
             while self.buffer.len() < BATCH_BYTES
-                && let Ok(request) = self.inbox.try_recv()
+                && let Ok(ask) = self.inbox.try_recv()
             {
-                self.take(request, &mut full);
+                self.serve(ask, &mut full);
             }
             self.commit();
             if self.inbox.is_empty() {
@@ -126,6 +134,86 @@ impl Writer {
         {
             tracing::debug!("the segment prepared last was not finished");
         }
+    }
+
+    fn serve(&mut self, ask: Ask, full: &mut Option<String>) {
+        match ask {
+            Ask::Append(request) => self.take(request, full),
+            Ask::Shrink(reply) => {
+                self.commit();
+                let shrunk = match self.shared.failure() {
+                    Some(reason) => Err(reason.to_owned()),
+                    None => self.shrink(),
+                };
+                if reply.send(shrunk).is_err() {
+                    tracing::debug!("nobody waits for the log to shrink any more");
+                }
+            }
+        }
+    }
+
+    /// Goes on in a segment of the first length, and gives back what is left of the one before and of one made ahead.
+    fn shrink(&mut self) -> Result<(), String> {
+        self.is_marked = true;
+        if let Next::UnderWay(thread) = std::mem::replace(&mut self.next, Next::None)
+            && let Ok(Ok(made)) = thread.join()
+        {
+            self.next = Next::Ready(made);
+        }
+        let Active {
+            segment, end, begin, ..
+        } = &self.active;
+        if begin.is_some() || self.active.is_spoiled {
+            return Ok(()); // nothing stands in it yet
+        }
+        let (seq, before, last) = (segment.seq + 1, *end, Arc::clone(segment));
+        let fail = |error: io::Error| {
+            let reason = format!("cannot make a segment in {}: {error}", self.shared.dir.display());
+            if is_full(&error) {
+                reason
+            } else {
+                self.shared.fail(reason)
+            }
+        };
+        // `control` names the new segment before anything is in it.
+        let capacity = capacity_after(self.shared.options, 0, 0);
+        let made_ahead = match std::mem::replace(&mut self.next, Next::None) {
+            Next::Ready(made) => made,
+            _ => self.shared.create_segment(seq, capacity).map_err(fail)?,
+        };
+        let fill = |stamp| {
+            let mut frames = Vec::new();
+            frame::encode(&mut frames, stamp, Kind::Begin, u64::from(before), FRAMES, &[]);
+            frame::encode(&mut frames, stamp, Kind::Synced, 0, FRAMES + HEAD, &[]);
+            frames
+        };
+        let shared = &self.shared;
+        let next = match Segment::create(&shared.dir, &shared.disk, shared.id, seq, capacity, fill) {
+            Ok(next) => next,
+            Err(error) => {
+                let reason = fail(error);
+                self.next = Next::Ready(made_ahead);
+                return Err(reason);
+            }
+        };
+        shared.forget_bytes(&made_ahead);
+        shared.count_bytes(&next);
+        // Now that something stands behind it, it may be shorter than it was made.
+        let shorter = last.shorten(before).map_err(fail)?;
+        shared.forget_bytes(&last);
+        shared.count_bytes(&shorter);
+        let next = Arc::new(next);
+        let mut index = shared.index_mut();
+        index.cut_last(shorter, before);
+        index.push(Arc::clone(&next), Vec::new(), FRAMES + HEAD);
+        drop(index);
+        self.active = Active {
+            segment: next,
+            end: FRAMES + HEAD,
+            begin: None,
+            is_spoiled: false,
+        };
+        Ok(())
     }
 
     /// Answers a request, or puts it into the batch. `full` remembers that there is no room for a segment, so that a

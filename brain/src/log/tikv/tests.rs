@@ -1,7 +1,8 @@
-use tikv_stand_in::{Action, Fault, Rpc};
+use tikv_stand_in::{Action, Fault, RegionFault, Rpc};
 
 use super::*;
 use crate::log::laws::{self, Subject};
+use crate::log::writer::append_until_known;
 use crate::tikv::testing::{self, Connected, on_stand_in};
 
 /// A log behind a prefix of its own; it is opened anew with nothing known.
@@ -163,4 +164,20 @@ fn bytes_that_rot_or_stand_elsewhere_are_named() {
         );
     }
     assert!(matches!(unseal(Slot(7), stored.slice(..3)), Err(LogError::Corrupt(_))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn append_that_is_called_too_large_is_repeated() {
+    let here = on_stand_in(|_| {}).await;
+    let log = TikvLog::keeping(here.tikv.clone(), |_| false);
+    let faults = here.stand_in().faults();
+    let error = RegionFault::RaftEntryTooLarge;
+    for (slot, len) in [(1, 10), (2, 4 << 20)] {
+        let fault = Fault::new(Rpc::Prewrite, Action::Region { error }).times(3);
+        faults.add(fault).unwrap();
+        let record = Bytes::from(vec![7; len]);
+        append_until_known(&log, Slot(slot), record).await.unwrap();
+        faults.clear();
+    }
+    assert_eq!(log.read(Slot(1), usize::MAX).await.unwrap().len(), 2);
 }

@@ -147,6 +147,30 @@ async fn a_member_that_came_later_or_moved_is_found_and_dialled() {
 }
 
 #[tokio::test]
+async fn a_plain_url_is_not_dialled_where_tls_is_set() {
+    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let zone = Zone::default();
+    zone.set([
+        (PLAIN, srv("b0.brains.test.", port)),
+        ("b0.brains.test.", RData::A(A::new(127, 0, 0, 1))),
+    ]);
+    let (discovery, _serving) = zone.serve().await;
+    let stored = Members::new([crate::pb::etcdserverpb::Member {
+        id: 1,
+        name: "b1".to_owned(),
+        peer_ur_ls: vec![format!("http://127.0.0.1:{port}")],
+        ..Default::default()
+    }]);
+    let peers = Peers::new(Book::Srv(Box::new(discovery)), Default::default(), String::new()).tls_only(true);
+    for name in ["b0", "b1"] {
+        let dialled = peers.dial(name, &stored).await;
+        let error = format!("{:#}", dialled.expect_err("a plain URL was dialled"));
+        assert!(error.contains("dials nobody without it"), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn a_silent_server_is_an_error_that_names_what_was_asked() {
     let (discovery, _serving) = Zone::default().serve().await;
     let error = format!("{:#}", discovery.members().await.unwrap_err());

@@ -9,7 +9,7 @@ use tracing::debug;
 
 use crate::api::elsewhere::Right;
 use crate::log::frame::{Frame, WINDOW};
-use crate::log::{Log, LogError, Slot};
+use crate::log::{Log, LogError, Slot, Unanswered};
 use crate::rows::Rows;
 use crate::state::State;
 
@@ -35,7 +35,7 @@ pub(super) async fn guard<L: Log, R: Rows>(
     term: &Term,
     (right, renew_deadline): (&Right, Duration),
     overruled: &(dyn Fn() -> Option<u64> + Send + Sync),
-    (log, state): (&L, &State<R>),
+    (log, state, unanswered): (&L, &State<R>, &Unanswered),
 ) {
     let mut last = None;
     let mut look = tokio::time::interval(LOOK);
@@ -48,7 +48,7 @@ pub(super) async fn guard<L: Log, R: Rows>(
         }
         let later = match overruled() {
             Some(epoch) => Ok(epoch > state.epoch()),
-            None => has_later_barrier(log, state).await,
+            None => has_later_barrier(log, state, unanswered).await,
         };
         match later {
             Ok(true) => return,
@@ -68,10 +68,15 @@ pub(super) async fn guard<L: Log, R: Rows>(
 }
 
 /// Whether a barrier of a later epoch stands in the log: in the first slot that its writer found free, which is not behind those
-/// that this leader has open.
-async fn has_later_barrier<L: Log, R: Rows>(log: &L, state: &State<R>) -> Result<bool, LogError> {
+/// that this leader has tried. What is published may be far behind them, where large batches wait for their turn.
+pub(super) async fn has_later_barrier<L: Log, R: Rows>(
+    log: &L,
+    state: &State<R>,
+    unanswered: &Unanswered,
+) -> Result<bool, LogError> {
     let mut next = state.committed();
-    let (end, epoch) = (Slot(next.0 + WINDOW), state.epoch());
+    let tried = unanswered.next().unwrap_or(next).max(next);
+    let (end, epoch) = (Slot(tried.0 + WINDOW), state.epoch());
     while next <= end {
         let slots = log.read(next, AHEAD).await?;
         let Some((last, _)) = slots.last() else { break };
@@ -85,4 +90,38 @@ async fn has_later_barrier<L: Log, R: Rows>(log: &L, state: &State<R>) -> Result
 
 fn is_later(slot: Slot, bytes: Bytes, epoch: u64) -> bool {
     matches!(Frame::decode(slot, bytes), Ok(Frame::Barrier(barrier)) if barrier.epoch > epoch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::frame::Barrier;
+    use crate::log::{MemLog, WatchedLog};
+    use crate::replica::Replica;
+    use crate::rows::mem::MemRows;
+
+    #[tokio::test]
+    async fn a_later_barrier_is_found_behind_all_slots_that_were_tried() {
+        let (log, unanswered) = (MemLog::new(), Unanswered::default());
+        let state = Replica::load(&log, &MemRows::new()).await.unwrap().state().clone();
+        // More than a window of slots is committed and not published yet.
+        let own = WatchedLog::new(log.clone(), unanswered.clone());
+        let first = state.committed();
+        let end = first.0 + 3 * WINDOW;
+        for slot in first.0..end {
+            own.append(Slot(slot), Bytes::from_static(b"a part of a batch"))
+                .await
+                .unwrap();
+        }
+        assert!(!has_later_barrier(&log, &state, &unanswered).await.unwrap());
+        let barrier = Barrier {
+            epoch: state.epoch() + 1,
+            nonce: 1,
+            writer: 2,
+            lease: Duration::from_secs(2),
+            lock: 0,
+        };
+        log.append(Slot(end), barrier.encode()).await.unwrap();
+        assert!(has_later_barrier(&log, &state, &unanswered).await.unwrap());
+    }
 }

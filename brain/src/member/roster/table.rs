@@ -35,7 +35,7 @@ use crate::version;
 const FORMAT: u32 = 1;
 
 /// The version of what members say to each other.
-const PEER_FORMAT: u32 = 1;
+const PEER_FORMAT: u32 = 2;
 
 /// All rows.
 #[derive(Clone, PartialEq, Message)]

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::mvcc::Revision;
-use crate::mvcc::row::{Meta, encode_index, encode_object};
+use crate::mvcc::row::{Meta, encode_index, encode_object, size_of};
 use crate::recent::{Found, Generation, Version};
 use crate::rows::{self, Change, keys};
 
@@ -31,7 +31,7 @@ impl Step {
     }
 
     /// Whether so many more rows, of so many bytes together, make it no larger than it should be. An empty one takes anything.
-    fn has_room(&self, rows: usize, bytes: usize) -> bool {
+    pub(super) fn has_room(&self, rows: usize, bytes: usize) -> bool {
         self.changes.is_empty()
             || (self.changes.len() + rows <= self.most.rows && self.bytes + bytes <= self.most.bytes)
     }
@@ -97,5 +97,6 @@ fn meta_of(revision: Revision, version: &Version) -> Meta {
         mod_revision: revision,
         version: version.version,
         lease: version.lease,
+        size: version.value.as_deref().map_or(0, size_of),
     }
 }

@@ -227,6 +227,7 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
                 mod_revision: kv.mod_revision,
                 version: kv.version,
                 lease: kv.lease,
+                size: kv.size,
             };
             *kv = expect_object(kv.key.clone(), meta, found.next().flatten())?;
         }

@@ -95,6 +95,24 @@ pub(super) fn journal_bytes(dir: &Path) -> u64 {
         .sum()
 }
 
+/// Bytes that the newest journal occupies.
+pub(super) fn newest_journal_bytes(dir: &Path) -> Result<u64, RowsError> {
+    let journals = journals(dir)?;
+    let newest = journals.last().and_then(|path| fs::metadata(path).ok());
+    Ok(newest.map_or(0, |metadata| (metadata.blocks() * 512).min(metadata.len())))
+}
+
+/// Bytes of all files of tables of a keyspace, also of those that are compacted.
+pub(super) fn table_bytes(keyspace: &Path) -> Result<u64, RowsError> {
+    let tables = list(&keyspace.join(TABLES))?;
+    // One may be removed meanwhile.
+    Ok(tables
+        .iter()
+        .filter_map(|path| fs::metadata(path).ok())
+        .map(|metadata| metadata.len())
+        .sum())
+}
+
 /// An error unless `bytes` are free on the medium.
 pub(super) fn require_space(dir: &Path, bytes: u64) -> Result<(), RowsError> {
     let medium = rustix::fs::statvfs(dir).map_err(|error| io(error.into()))?;

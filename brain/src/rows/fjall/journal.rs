@@ -5,11 +5,15 @@
 //! be whole, because fjall synced it before it began the next one. The newest is cut behind its last whole batch. The numbers of the
 //! batches, which the fence rows carry, must leave none out.
 //!
+//! A kernel that fails to write a page may forget that it is dirty: what then still reads well is lost with the power, and a later sync
+//! says nothing of it. So what is left of the newest journal is written once more, in place, and synced before anything relies on it.
+//!
 //! A batch is a start (1, items: u32, sequence number: u64), items (2, kind: u8, compression: u8, keyspace: u64, key length: u16, value length:
 //! u32, stored length: u32, key, value) and an end (3, xxh3-64 of the items: u64, `FJL` 3), all little endian. Zeros fill the file up.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use xxhash_rust::xxh3::Xxh3;
@@ -40,7 +44,7 @@ pub(super) struct Journals {
     pub(super) cut: Option<String>,
 }
 
-/// Reads all journals, and cuts the newest behind its last whole batch.
+/// Reads all journals, cuts the newest behind its last whole batch, and makes sure that the rest of it is on disk.
 pub(super) fn check(dir: &Path) -> Result<Journals, RowsError> {
     let mut journals = Journals::default();
     let paths = inspect::journals(dir)?;
@@ -48,9 +52,12 @@ pub(super) fn check(dir: &Path) -> Result<Journals, RowsError> {
         let newest = index + 1 == paths.len();
         let (end, flaw) = journals.read(path)?;
         match flaw {
+            None if newest => renew(path, end).map_err(|error| named(path, error))?,
             None => {}
             Some(flaw) if newest => {
-                cut(path, end).map_err(|error| named(path, error))?;
+                renew(path, end)
+                    .and_then(|()| cut(path, end))
+                    .map_err(|error| named(path, error))?;
                 journals.cut = Some(format!("{} was cut at byte {end}: {flaw}", path.display()));
             }
             Some(flaw) => return Err(damaged(path, &format!("is damaged at byte {end}: {flaw}"))),
@@ -102,6 +109,23 @@ impl Journals {
         self.sequences.push(batch.sequence);
         Ok(())
     }
+}
+
+/// Writes the first `end` bytes once more. It needs no space.
+fn renew(path: &Path, end: u64) -> std::io::Result<()> {
+    if end == 0 {
+        return Ok(());
+    }
+    let file = File::options().read(true).write(true).open(path)?;
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < end {
+        let part = usize::try_from(end - at).unwrap_or(usize::MAX).min(buffer.len());
+        file.read_exact_at(&mut buffer[..part], at)?;
+        file.write_all_at(&buffer[..part], at)?;
+        at += part as u64;
+    }
+    file.sync_all()
 }
 
 fn cut(path: &Path, end: u64) -> std::io::Result<()> {

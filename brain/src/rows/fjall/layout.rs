@@ -56,16 +56,20 @@ pub(super) fn range(from: &[u8], to: Option<&[u8]>) -> Option<(Bound<Slice>, Bou
     Some((lower, upper))
 }
 
-/// Value of the fence row: the number of its batch, and the fence.
-pub(super) fn fence_value(batch: u64, fence: &[u8]) -> Vec<u8> {
-    let mut value = Vec::with_capacity(8 + fence.len());
+/// Value of the fence row: the number of its batch, the fence behind its length, and zeros that nobody reads.
+pub(super) fn fence_value(batch: u64, fence: &[u8], padding: usize) -> Vec<u8> {
+    let mut value = Vec::with_capacity(12 + fence.len() + padding);
     value.extend_from_slice(&batch.to_be_bytes());
+    value.extend_from_slice(&u32::try_from(fence.len()).unwrap_or(u32::MAX).to_be_bytes());
     value.extend_from_slice(fence);
+    value.resize(value.len() + padding, 0);
     value
 }
 
 /// The number of the batch and the fence of a fence row; `None` when it is too short.
 pub(super) fn parse_fence(value: &[u8]) -> Option<(u64, Bytes)> {
-    let (batch, fence) = value.split_first_chunk()?;
+    let (batch, rest) = value.split_first_chunk()?;
+    let (length, rest) = rest.split_first_chunk()?;
+    let fence = rest.get(..usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
     Some((u64::from_be_bytes(*batch), Bytes::copy_from_slice(fence)))
 }

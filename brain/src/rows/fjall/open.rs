@@ -1,10 +1,15 @@
 //! Creating and opening the directory.
 
 use std::fs::{self, File, TryLockError};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use ::fjall::config::{BlockSizePolicy, BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry};
+use ::fjall::compaction::Leveled;
+use ::fjall::config::{
+    BlockSizePolicy, BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry, PartitioningPolicy, PinningPolicy,
+};
 use ::fjall::{AbstractTree, CompressionType, Database, Error, Keyspace, KeyspaceCreateOptions, PersistMode};
 use arc_swap::ArcSwap;
 use tokio::sync::Mutex;
@@ -33,6 +38,7 @@ pub enum OpenError {
 
 /// fjall's thread pool has a member that spins while another compacts; with one thread there is none.
 const WORKERS: usize = 1;
+const TABLE_BYTES: u64 = 16 << 20;
 const MIN_JOURNAL_BYTES: u64 = 64 << 20;
 const MIN_MEMTABLE_BYTES: u64 = 64 << 10;
 const MIN_OPEN_FILES: usize = 10;
@@ -58,6 +64,7 @@ pub(super) fn open(dir: &Path, options: Options) -> Result<Shared, OpenError> {
         writer: Arc::new(Mutex::new(Writer { batch, fence })),
         view,
         cut: journals.cut,
+        is_compacting: AtomicBool::new(false),
     })
 }
 
@@ -69,7 +76,9 @@ fn create(dir: &Path, options: &Options) -> Result<(), OpenError> {
     if !inspect::is_vacant(&new)? {
         fs::remove_dir_all(&new).map_err(|error| named(&new, error))?;
     }
-    fs::create_dir_all(&new).map_err(|error| named(&new, error))?;
+    let mut private = fs::DirBuilder::new();
+    private.recursive(true).mode(0o700);
+    private.create(&new).map_err(|error| named(&new, error))?;
     inspect::require_space(&new, options.reserve_bytes)?;
     let (database, keyspace) = start(&new, options)?;
     caught(|| database.persist(PersistMode::SyncAll))?;
@@ -166,13 +175,22 @@ fn start(dir: &Path, options: &Options) -> Result<(Database, Keyspace), OpenErro
     Ok((database, keyspace))
 }
 
-/// Point reads dominate: filters on every level, and small blocks.
+/// Point reads dominate: filters on every level, and small blocks. Tables of level 0 are small and keep filter and index in memory; those
+/// of other levels have them in parts of one block each, so that a cold read fetches and checks a part of each, and the cache holds the
+/// parts that are used. Small tables keep the first level small, into which all of level 0 is merged each time.
+///
+/// fjall stores these options when it makes the keyspace.
 fn keyspace_options(options: &Options) -> KeyspaceCreateOptions {
     KeyspaceCreateOptions::default()
         .manual_journal_persist(true)
         .max_memtable_size(options.memtable_bytes.max(MIN_MEMTABLE_BYTES))
         .data_block_size_policy(BlockSizePolicy::all(4096))
         .expect_point_read_hits(false)
+        .filter_block_pinning_policy(PinningPolicy::new([true, false]))
+        .index_block_pinning_policy(PinningPolicy::new([true, false]))
+        .filter_block_partitioning_policy(PartitioningPolicy::new([false, true]))
+        .index_block_partitioning_policy(PartitioningPolicy::new([false, true]))
+        .compaction_strategy(Arc::new(Leveled::default().with_table_target_size(TABLE_BYTES)))
         .filter_policy(FilterPolicy::all(FilterPolicyEntry::Bloom(
             BloomConstructionPolicy::BitsPerKey(10.0),
         )))

@@ -1,4 +1,4 @@
-use tikv_stand_in::{Action, Fault, Rpc};
+use tikv_stand_in::{Action, Fault, RegionFault, Rpc};
 use tokio::time::Instant;
 
 use super::*;
@@ -309,4 +309,27 @@ async fn steps_in_one_region_are_committed_in_one_phase() {
     assert_eq!(asked.get(&Rpc::Prewrite), Some(&count), "{asked:?}");
     assert_eq!(asked.get(&Rpc::Commit), None, "{asked:?}");
     assert_eq!(asked.get(&Rpc::Get), Some(&1), "the fence is read once: {asked:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn too_large_is_believed_of_long_rows_only() {
+    let here = on_stand_in(|_| {}).await;
+    let rows = TikvRows::new(here.tikv.clone());
+    let faults = here.stand_in().faults();
+    let error = RegionFault::RaftEntryTooLarge;
+    let fault = || Fault::new(Rpc::Prewrite, Action::Region { error });
+    faults.add(fault().times(3)).unwrap();
+    rows.apply(None, fence(0), many("0")).await.unwrap();
+    faults.clear();
+    faults.add(fault().times(2)).unwrap();
+    rows.spread(fence(0), vec![many("1"), vec![laws::put("other", "1")]])
+        .await
+        .unwrap();
+    faults.clear();
+    faults.add(fault()).unwrap();
+    let long = laws::put("long", "v".repeat(2 << 20));
+    let refused = rows.apply(Some(fence(0)), fence(1), vec![long]).await;
+    assert!(matches!(refused, Err(RowsError::Refused(_))), "{refused:?}");
+    faults.clear();
+    assert_eq!(rows.fence().await.unwrap(), Some(fence(0)));
 }

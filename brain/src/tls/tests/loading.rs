@@ -52,7 +52,7 @@ fn versions_and_suites_follow_the_policy() {
             },
         )
     };
-    let version = |tls: ServerTls| shake(&tls, ClientAuth::AsConfigured, &ca.pem, None).unwrap();
+    let version = |tls: ServerTls| shake(&tls, &ca.pem, None).unwrap();
     let (t12, t13) = (TlsVersion::Tls12, TlsVersion::Tls13);
     assert_eq!(version(load(t12, t12, &[]).unwrap()), rustls::ProtocolVersion::TLSv1_2);
     assert_eq!(version(load(t13, t13, &[]).unwrap()), rustls::ProtocolVersion::TLSv1_3);
@@ -65,7 +65,7 @@ fn versions_and_suites_follow_the_policy() {
     assert_eq!(chacha.skipped_suites(), vec!["TLS_RSA_WITH_AES_128_CBC_SHA"]);
     assert_eq!(version(chacha), rustls::ProtocolVersion::TLSv1_2);
     let rsa_only = load(t12, t12, &["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]).unwrap();
-    assert!(shake(&rsa_only, ClientAuth::AsConfigured, &ca.pem, None).is_err());
+    assert!(shake(&rsa_only, &ca.pem, None).is_err());
     assert!(load(t12, t13, &["NO_SUCH"]).is_err_and(|error| error.to_string().contains("NO_SUCH")));
     assert!(load(t12, t12, &["TLS_RSA_WITH_AES_128_CBC_SHA"]).is_err());
 }

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 
 use super::{History, HistoryError};
-use crate::mvcc::{Event, EventKind, Revision};
+use crate::mvcc::{Committed, Event, EventKind, Revision};
+use crate::watch::PrevKv;
 
 /// A fresh store at revision 1 that makes history on command; each command is published when it answers.
 pub(crate) trait Subject {
@@ -49,15 +50,15 @@ async fn a_fresh_store_has_no_history(store: impl Subject) {
     let history = store.history();
     assert_eq!(history.published(), 1);
     assert!(history.compacted() < 1);
-    assert_eq!(history.read(1, usize::MAX).await.unwrap(), []);
-    assert_eq!(history.read(2, usize::MAX).await.unwrap(), []);
+    assert_eq!(history.read(1, usize::MAX, PrevKv::Included).await.unwrap(), []);
+    assert_eq!(history.read(2, usize::MAX, PrevKv::Included).await.unwrap(), []);
 }
 
 async fn reads_begin_where_asked_and_have_no_gap(store: impl Subject) {
     let history = store.history();
     for from in 1..=22 {
         for max_bytes in [0, 1, 1500, usize::MAX] {
-            let read = history.read(from, max_bytes).await.unwrap();
+            let read = history.read(from, max_bytes, PrevKv::Included).await.unwrap();
             let revisions: Vec<Revision> = read.iter().map(|committed| committed.revision).collect();
             let first = from.max(2);
             let expected: Vec<Revision> = (first..=21).take(revisions.len()).collect();
@@ -76,7 +77,7 @@ async fn reads_begin_where_asked_and_have_no_gap(store: impl Subject) {
 
 async fn events_tell_what_was_before(store: impl Subject) {
     let history = store.history();
-    let read = history.read(2, usize::MAX).await.unwrap();
+    let read = history.read(2, usize::MAX, PrevKv::Included).await.unwrap();
     let event = |revision: usize| -> &Event { &read[revision - 2].events[0] };
     let (first, second) = (event(2), event(6));
     assert_eq!(
@@ -89,6 +90,16 @@ async fn events_tell_what_was_before(store: impl Subject) {
         (2, 2, 6)
     );
     assert_eq!(second.prev_kv.as_ref(), Some(&first.kv));
+    let plain = history.read(2, usize::MAX, PrevKv::Omitted).await.unwrap();
+    let mut without = read
+        .iter()
+        .map(|committed| Committed::clone(committed))
+        .collect::<Vec<_>>();
+    without
+        .iter_mut()
+        .flat_map(|committed| &mut committed.events)
+        .for_each(|event| event.prev_kv = None);
+    assert!(plain.iter().map(|committed| &**committed).eq(&without));
     let (put, deleted, again) = (event(4), event(5), event(8));
     assert_eq!(
         (deleted.kind, deleted.prev_kv.as_ref()),
@@ -110,14 +121,14 @@ async fn the_compacted_revision_can_be_read_and_none_before(mut store: impl Subj
         store.compact(compacted).await;
         let history = store.history();
         assert_eq!((history.compacted(), history.published()), (compacted, 21));
-        let read = history.read(compacted, usize::MAX).await.unwrap();
+        let read = history.read(compacted, usize::MAX, PrevKv::Included).await.unwrap();
         assert_eq!(read.first().map(|committed| committed.revision), Some(compacted));
         assert_eq!(i64::try_from(read.len()).unwrap(), 22 - compacted);
         // All three are deletions.
         assert_eq!(read[0].events[0].kind, EventKind::Delete);
         assert_eq!(&read[0].events[0].kv.key[..], b"c");
         for from in [1, compacted - 1] {
-            let refused = history.read(from, usize::MAX).await;
+            let refused = history.read(from, usize::MAX, PrevKv::Included).await;
             assert!(
                 matches!(refused, Err(HistoryError::Compacted(at)) if at == compacted),
                 "{refused:?}"

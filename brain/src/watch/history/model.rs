@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use super::{History, HistoryError};
-use crate::mvcc::{Committed, EventKind, Revision};
+use crate::mvcc::{Committed, EventKind, KeyValue, Revision};
+use crate::watch::PrevKv;
 use crate::watch::mailbox::locked;
 
 /// The plainest history that obeys the laws. It also counts reads, and fails as many of them as it is told to.
@@ -58,7 +59,7 @@ impl ModelHistory {
         locked(&self.0).reads
     }
 
-    fn slice(&self, from: Revision, max_bytes: usize) -> Result<Vec<Arc<Committed>>, HistoryError> {
+    fn slice(&self, from: Revision, max_bytes: usize, prev_kv: PrevKv) -> Result<Vec<Arc<Committed>>, HistoryError> {
         let mut state = locked(&self.0);
         state.reads += 1;
         if state.failures > 0 {
@@ -82,9 +83,11 @@ impl ModelHistory {
             bytes += size;
             let mut committed = Committed::clone(committed);
             for event in &mut committed.events {
+                let compacted =
+                    |prev: &mut KeyValue| prev.mod_revision < state.compacted && event.kind == EventKind::Put;
                 event
                     .prev_kv
-                    .take_if(|prev| prev.mod_revision < state.compacted && event.kind == EventKind::Put);
+                    .take_if(|prev| prev_kv == PrevKv::Omitted || compacted(prev));
             }
             revisions.push(Arc::new(committed));
         }
@@ -93,9 +96,14 @@ impl ModelHistory {
 }
 
 impl History for ModelHistory {
-    async fn read(&self, from: Revision, max_bytes: usize) -> Result<Vec<Arc<Committed>>, HistoryError> {
+    async fn read(
+        &self,
+        from: Revision,
+        max_bytes: usize,
+        prev_kv: PrevKv,
+    ) -> Result<Vec<Arc<Committed>>, HistoryError> {
         tokio::task::yield_now().await; // as a read from a medium does
-        self.slice(from, max_bytes)
+        self.slice(from, max_bytes, prev_kv)
     }
 
     fn published(&self) -> Revision {
@@ -111,6 +119,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
+    use crate::mvcc::row::size_of;
     use crate::mvcc::{Event, KeyValue};
     use crate::watch::laws::{self, Subject};
 
@@ -146,6 +155,7 @@ mod tests {
             let prev = self.keys.remove(key);
             let kv = KeyValue {
                 key: Bytes::from_static(key.as_bytes()),
+                size: size_of(&value),
                 value,
                 create_revision: prev.as_ref().map_or(revision, |prev| prev.create_revision),
                 mod_revision: revision,

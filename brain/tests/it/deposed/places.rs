@@ -10,7 +10,7 @@ use brain::rows::Rows;
 use brain::rows::mem::MemRows;
 use tokio::task::JoinSet;
 
-use super::{Old, PUTS, World, ask, revision_of, shown};
+use super::{Old, PUTS, World, revision_of, shown};
 use crate::engine::Engine;
 use crate::gate::Gated;
 use crate::wire::{Request, Target, pb};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use brain::log::{Log as _, LogError, MemLog, Slot};
 use brain::mvcc::history::LogHistory;
-use brain::watch::{History as _, HistoryError};
+use brain::watch::{History as _, HistoryError, PrevKv};
 
 use super::meddled::Meddled;
 use super::{COMPACTED, Leading, Other, PUTS};
@@ -70,7 +70,7 @@ async fn slots_that_are_destroyed_under_a_read_of_history_are_no_damage() {
     leading.engine.puts(PUTS.0).await;
     let state = leading.engine.store.state.clone();
     let history = LogHistory::new(looks_back(&leading.log, Back::Cuts), state.clone());
-    let read = history.read(30, usize::MAX).await.unwrap();
+    let read = history.read(30, usize::MAX, PrevKv::Included).await.unwrap();
     assert_eq!(read[0].revision, 30);
     assert_eq!(read.last().unwrap().revision, leading.revision());
     assert!(!state.is_corrupt());
@@ -83,7 +83,7 @@ async fn a_log_that_begins_later_all_the_time_is_not_read_for_ever() {
     leading.engine.puts(PUTS.0).await;
     let state = leading.engine.store.state.clone();
     let history = LogHistory::new(looks_back(&leading.log, Back::Creeps), state);
-    let refused = history.read(2, usize::MAX).await;
+    let refused = history.read(2, usize::MAX, PrevKv::Included).await;
     assert!(matches!(refused, Err(HistoryError::Unavailable(_))), "{refused:?}");
     leading.engine.stop().await.unwrap();
 }

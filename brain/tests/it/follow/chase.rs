@@ -5,6 +5,7 @@ use tokio::time::timeout;
 
 use super::meddled::Meddled;
 use super::{Leading, Other, PATIENCE, PUTS};
+use crate::gate::Gated;
 
 /// A log whose reads take so long that another record is committed in the meantime.
 fn slow(leading: &Leading) -> Meddled {
@@ -71,5 +72,42 @@ async fn who_reads_the_log_alone_gets_on_where_records_are_large() {
     }
     other.tail().await;
     assert!(other.store.state.view().revision > 1);
+    leading.engine.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_follower_that_cannot_read_rows_keeps_little_in_memory_and_catches_up_later() {
+    let mut leading = Leading::start().await;
+    let (_serving, channel) = leading.listen().await;
+    let rows = Gated::new(leading.rows.clone());
+    let mut other = Other::open(leading.log.clone(), rows.clone()).await;
+    let (state, mut role) = (other.store.state.clone(), other.roles.subscribe());
+    let bound = 2 * other.leader.options.recent_bytes;
+    rows.snapshot.hold();
+    let value = vec![b'v'; 16 << 10];
+    let goes_on = async {
+        let follows = role.wait_for(|role| matches!(role, Role::Following(_)));
+        follows.await.map(drop).unwrap();
+        let mut most = 0;
+        for _ in 0..200 {
+            leading.engine.put(b"large", &value).await.unwrap();
+            most = most.max(state.view().recent.bytes());
+        }
+        let committed = leading.engine.store.state.committed();
+        while state.heard() < committed {
+            tokio::task::yield_now().await;
+            most = most.max(state.view().recent.bytes());
+        }
+        assert!(
+            most < bound + 2 * value.len(),
+            "{most} bytes are in memory, the bound is {bound}"
+        );
+        assert!(state.lag() > 0, "it shows what it has no room for");
+        rows.snapshot.release();
+        state.shown(committed).await;
+    };
+    other.follow(channel, goes_on).await;
+    assert_eq!(other.store.state.view().revision, leading.revision());
+    assert!(other.leader.replica.recent_bytes() < bound);
     leading.engine.stop().await.unwrap();
 }

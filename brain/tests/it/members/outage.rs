@@ -372,3 +372,35 @@ async fn disarm(maintenance: &mut Maintenance) {
     }
     assert_eq!(alarms(maintenance).await, []);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_whose_log_is_silent_gives_the_lock_up_and_ends_on_sigterm() {
+    let site = Site::new(2).await;
+    let mut leader = site.start(0, 2, &[]).await;
+    let mut follower = site.start(1, 2, &[]).await;
+    let mut kv = KvClient::new(leader.connect().await);
+    kv.put(put("before", 1)).await.unwrap();
+    let silent = Fault::new(Rpc::Prewrite, Action::LoseRequest { silent: true });
+    let silent = silent.on_keys(Site::key(b'w', b""));
+    site.tikv.faults().add(silent).unwrap();
+    let stuck = async { timeout(REQUEST, kv.put(put("stuck", 1))).await.expect("a write hangs") };
+    let given_up = async {
+        leader.says("cannot lead: giving up the lock").await;
+        leader.get("/readyz").await
+    };
+    let (stuck, (status, body)) = tokio::join!(stuck, given_up);
+    times_out(&stuck);
+    assert!(
+        status == 503 && body.contains("cannot lead: an append"),
+        "{status} {body}"
+    );
+    // The other one cannot begin its term either.
+    follower.says("cannot lead: giving up the lock").await;
+    assert_eq!(leader.get("/livez").await.0, 200, "a restart would not help");
+    for member in [&mut leader, &mut follower] {
+        member.signal(rustix::process::Signal::TERM);
+        let ended = timeout(REQUEST, member.ended()).await;
+        let (code, said) = ended.expect("it does not end");
+        assert_eq!(code, Some(0), "{said}");
+    }
+}

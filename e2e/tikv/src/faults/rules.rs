@@ -48,6 +48,33 @@ pub enum Action {
     },
     /// Nothing is done; the answer is a region error.
     Region { error: RegionFault },
+    /// Nothing is done; the call fails so, as by a proxy, a limit of messages, or a server that is short of memory.
+    Refuse { code: RefusalCode, message: String },
+}
+
+/// How a call fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalCode {
+    ResourceExhausted,
+    OutOfRange,
+    Internal,
+    Unavailable,
+    Cancelled,
+    Unknown,
+}
+
+impl From<RefusalCode> for tonic::Code {
+    fn from(code: RefusalCode) -> Self {
+        match code {
+            RefusalCode::ResourceExhausted => Self::ResourceExhausted,
+            RefusalCode::OutOfRange => Self::OutOfRange,
+            RefusalCode::Internal => Self::Internal,
+            RefusalCode::Unavailable => Self::Unavailable,
+            RefusalCode::Cancelled => Self::Cancelled,
+            RefusalCode::Unknown => Self::Unknown,
+        }
+    }
 }
 
 /// Which region error.
@@ -79,6 +106,9 @@ pub struct Fault {
     /// Only to requests one of whose keys begins so; in JSON in hexadecimal digits.
     #[serde(default, with = "hex::serde")]
     pub key_prefix: Vec<u8>,
+    /// Only to requests of so many bytes, or more.
+    #[serde(default)]
+    pub min_bytes: usize,
     /// So many requests that fit are let through first.
     #[serde(default)]
     pub skip: u64,
@@ -114,6 +144,7 @@ impl Fault {
             action,
             store: None,
             key_prefix: Vec::new(),
+            min_bytes: 0,
             skip: 0,
             count: None,
             probability: always(),
@@ -155,13 +186,22 @@ impl Fault {
         self
     }
 
+    /// The same, only to requests of so many bytes, or more.
+    #[must_use]
+    pub fn with_min_bytes(mut self, min: usize) -> Self {
+        self.min_bytes = min;
+        self
+    }
+
     pub(super) fn check(&self) -> Result<(), FaultError> {
         if !(0.0..=1.0).contains(&self.probability) {
             return Err(FaultError::Probability);
         }
         match self.action {
             Action::Region { .. } if !self.rpc.is_regional() => Err(FaultError::NoRegion(self.rpc)),
-            Action::Late { .. } | Action::Duplicate { .. } if self.rpc == Rpc::Tso => Err(FaultError::Stream),
+            Action::Late { .. } | Action::Duplicate { .. } | Action::Refuse { .. } if self.rpc == Rpc::Tso => {
+                Err(FaultError::Stream)
+            }
             _ => Ok(()),
         }
     }

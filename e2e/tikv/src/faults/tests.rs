@@ -19,7 +19,7 @@ fn faults(fault: Fault) -> Faults {
 /// Which of `count` requests it happens to.
 fn happens(faults: &Faults, count: usize) -> Vec<bool> {
     (0..count)
-        .map(|_| faults.draw(Rpc::Get, 1, |_| false).is_some())
+        .map(|_| faults.draw(Rpc::Get, 1, |_| false, || 0).is_some())
         .collect()
 }
 
@@ -37,12 +37,23 @@ fn a_fault_happens_after_those_let_through_and_so_many_times() {
 fn a_fault_is_for_its_kind_its_store_and_its_keys() {
     let faults = faults(Fault::new(Rpc::Get, lose()).at_store(2).on_keys("w/"));
     let touches = |prefix: &[u8]| b"w/17".starts_with(prefix);
-    assert!(faults.draw(Rpc::Scan, 2, touches).is_none());
-    assert!(faults.draw(Rpc::Get, 1, touches).is_none());
-    assert!(faults.draw(Rpc::Get, 2, |_| false).is_none());
-    assert_eq!(faults.draw(Rpc::Get, 2, touches), Some(lose()));
+    assert!(faults.draw(Rpc::Scan, 2, touches, || 0).is_none());
+    assert!(faults.draw(Rpc::Get, 1, touches, || 0).is_none());
+    assert!(faults.draw(Rpc::Get, 2, |_| false, || 0).is_none());
+    assert_eq!(faults.draw(Rpc::Get, 2, touches, || 0), Some(lose()));
     faults.clear();
-    assert!(faults.draw(Rpc::Get, 2, touches).is_none());
+    assert!(faults.draw(Rpc::Get, 2, touches, || 0).is_none());
+}
+
+#[test]
+fn fault_of_large_requests_spares_small_ones() {
+    let refused = Action::Refuse {
+        code: RefusalCode::ResourceExhausted,
+        message: "too large".to_owned(),
+    };
+    let faults = faults(Fault::new(Rpc::Prewrite, refused.clone()).with_min_bytes(1000));
+    let drawn = |len| faults.draw(Rpc::Prewrite, 1, |_| false, move || len);
+    assert_eq!((drawn(999), drawn(1000)), (None, Some(refused)));
 }
 
 #[test]

@@ -101,3 +101,20 @@ fn requests_are_refused_with_the_error_that_fits() {
     let refused = new.by_key(b"a").check_key(b"m").unwrap_err();
     assert_eq!(refused.key_not_in_region.unwrap().key, &b"m"[..]);
 }
+
+#[test]
+fn election_moves_what_the_dead_led_where_a_majority_lives() {
+    let regions = Regions::new(vec![1, 2, 3])
+        .split(b"m")
+        .unwrap()
+        .move_to(b"m", 3)
+        .unwrap();
+    let led = |alive: &[u64]| -> Vec<u64> {
+        let elected = regions.elect(&alive.iter().copied().collect());
+        elected.all.iter().map(|region| region.leader).collect()
+    };
+    assert_eq!(led(&[1, 2, 3]), [1, 3]);
+    assert_eq!(led(&[2, 3]), [2, 3]);
+    assert_eq!(led(&[1, 2]), [1, 1]);
+    assert_eq!(led(&[2]), [1, 3], "no majority");
+}

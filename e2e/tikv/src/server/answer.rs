@@ -4,6 +4,7 @@ use std::future::{Future, pending};
 use std::time::Duration;
 
 use futures::FutureExt;
+use prost::Message;
 use tonic::{Request, Response, Status};
 use tracing::debug;
 
@@ -15,7 +16,7 @@ use crate::regions::{not_leader, refusal};
 use crate::rpc::Rpc;
 
 /// A request that a process answers.
-pub(super) trait Command: Clone + Send + Sync + 'static {
+pub(super) trait Command: Message + Clone + 'static {
     type Reply: Send + 'static;
     const RPC: Rpc;
 
@@ -43,15 +44,17 @@ async fn lost<R>(silent: bool) -> Result<R, Status> {
 pub(super) async fn answer<C: Command>(at: &Process, request: Request<C>) -> Result<Response<C::Reply>, Status> {
     let command = request.into_inner();
     at.shared.counters.count(C::RPC);
-    at.running().await;
-    let fault = at.shared.faults.draw(C::RPC, at.id, |prefix| command.touches(prefix));
+    let region = command.context().map(|context| context.region_id);
+    at.answering(region).await;
+    let touches = |prefix: &[u8]| command.touches(prefix);
+    let fault = at.shared.faults.draw(C::RPC, at.id, touches, || command.encoded_len());
     let reply = match fault {
         None => command.run(at.clone()).await,
         // Rare and large: boxed, so that calls without faults do not pay for it.
         Some(action) => suffer(at, command, action).boxed().await,
     };
     // A stopped process does not answer either.
-    at.running().await;
+    at.answering(region).await;
     reply.map(Response::new)
 }
 
@@ -78,6 +81,7 @@ async fn suffer<C: Command>(at: &Process, command: C, action: Action) -> Result<
             deliver_later(at, command, after);
             reply
         }
+        Action::Refuse { code, message } => Err(Status::new(code.into(), message)),
         Action::Region { error } => {
             let error = region_error(at, command.context(), error);
             C::refused(error).ok_or_else(|| Status::internal("no region error for this kind of request"))

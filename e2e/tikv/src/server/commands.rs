@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use bytes::Bytes;
+use prost::Message;
 use tonic::Status;
 
 use super::answer::{Command, raft_entry_too_large};
@@ -21,7 +22,7 @@ const RAFT_ENTRY_MAX: u64 = 8 << 20;
 const RESOLVE_BATCH: usize = 256;
 
 /// A request to a region.
-pub(super) trait Regional: Clone + Send + Sync + 'static {
+pub(super) trait Regional: Message + Clone + 'static {
     type Reply: Default + Send + 'static;
     const RPC: Rpc;
 

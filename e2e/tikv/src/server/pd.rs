@@ -226,7 +226,7 @@ async fn timestamps(at: &Process, request: &pdpb::TsoRequest) -> Result<Option<p
         true => Ok(None),
         false => Err(Status::unavailable("the message was lost, by command")),
     };
-    let reply = match at.shared.faults.draw(Rpc::Tso, PD, |_| false) {
+    let reply = match at.shared.faults.draw(Rpc::Tso, PD, |_| false, || 0) {
         None => give().await?,
         Some(Action::LoseRequest { silent }) => lost(silent)?,
         Some(Action::LoseReply { silent }) => {

@@ -8,7 +8,7 @@ use tokio_util::task::TaskTracker;
 use super::gc::GcStates;
 use crate::engine::Engine;
 use crate::faults::Faults;
-use crate::gate::Gate;
+use crate::gate::{Gate, SilentRegions};
 use crate::rpc::Counters;
 use crate::tso::Tso;
 
@@ -27,6 +27,7 @@ pub(crate) struct Shared {
     pub(crate) late: TaskTracker,
     pub(crate) gc: GcStates,
     pub(crate) gates: BTreeMap<u64, Gate>,
+    pub(crate) silent: SilentRegions,
     /// PD's URL and the stores' addresses as clients are told them; known once all listen.
     pub(crate) addresses: OnceLock<BTreeMap<u64, String>>,
 }
@@ -54,5 +55,16 @@ impl Process {
         if let Some(gate) = self.shared.gates.get(&self.id) {
             gate.pass().await;
         }
+    }
+
+    /// Waits while the process is paused, or the region is silent that a request is for.
+    pub(crate) async fn answering(&self, region: Option<u64>) {
+        self.running().await;
+        let Some(region) = region else { return };
+        let contains = |key: &[u8]| {
+            let tables = self.shared.engine.read();
+            tables.regions.by_id(region).is_some_and(|region| region.contains(key))
+        };
+        self.shared.silent.pass(contains).await;
     }
 }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use tikv_client::{Error, TransactionClient};
-use tikv_stand_in::{Action, Fault, Options, RegionFault, Rpc, StandIn};
+use tikv_stand_in::{Action, Fault, Options, RefusalCode, RegionFault, Rpc, StandIn};
 use tokio::time::Instant;
 
 use crate::client::{
@@ -252,4 +252,22 @@ async fn a_request_delayed_beyond_its_callers_patience_is_still_done() {
             .already_exist
             .is_some()
     );
+}
+
+#[tokio::test]
+async fn large_requests_alone_are_refused() {
+    let (stand_in, client) = start().await;
+    let refused = Action::Refuse {
+        code: RefusalCode::ResourceExhausted,
+        message: "trying to send message larger than max".to_owned(),
+    };
+    let large = "v".repeat(10_000);
+    stand_in
+        .faults()
+        .add(Fault::new(Rpc::Prewrite, refused).with_min_bytes(large.len()))
+        .unwrap();
+    insert(&client, "small", "v").await.unwrap();
+    let error = insert(&client, "large", &large).await.unwrap_err();
+    assert_eq!(code(&error), "ResourceExhausted");
+    assert_eq!(get(&client, "large").await, None);
 }

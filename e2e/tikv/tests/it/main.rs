@@ -9,6 +9,7 @@ mod locks;
 mod program;
 mod regions;
 mod restarts;
+mod silence;
 mod space;
 mod tls;
 mod transactions;

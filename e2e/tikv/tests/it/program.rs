@@ -98,6 +98,15 @@ async fn everything_can_be_commanded_over_http() {
     program.ok("DELETE", "/faults", json!(null)).await;
     program.ok("POST", "/pause", json!({"process": 1})).await;
     program.ok("POST", "/resume", json!({"process": 1})).await;
+    program
+        .ok("POST", "/silence", json!({"key": "6b", "silent": true}))
+        .await;
+    program
+        .ok("POST", "/silence", json!({"key": "6b", "silent": false}))
+        .await;
+    program.ok("POST", "/kill", json!({"process": 2})).await;
+    program.ok("POST", "/elect", json!(null)).await;
+    program.ok("POST", "/revive", json!({"process": 2})).await;
     program.ok("POST", "/kill", json!({"process": 0})).await;
     assert!(TransactionClient::new(vec![program.address("pd")]).await.is_err());
     program.ok("POST", "/revive", json!({"process": 0})).await;

@@ -137,3 +137,41 @@ async fn timestamps_ascend_over_many_askers() {
         "several timestamps go with one message"
     );
 }
+
+#[tokio::test]
+async fn election_after_a_kill_serves_the_regions_of_the_dead() {
+    let (stand_in, client) = start_with(Options::default().with_stores(3)).await;
+    stand_in.split(b"m").await.unwrap();
+    stand_in.move_region(b"m", 2).await.unwrap();
+    insert(&client, "a", "1").await.unwrap();
+    insert(&client, "n", "1").await.unwrap();
+    stand_in.kill(2).await.unwrap();
+    stand_in.elect().await.unwrap();
+    let leaders: Vec<u64> = stand_in.regions().iter().map(|region| region.leader).collect();
+    assert_eq!(leaders, [1, 3]);
+    assert_eq!(get(&connect(&stand_in).await, "n").await.as_deref(), Some("1"));
+    stand_in.revive(2).await.unwrap();
+    stand_in.elect().await.unwrap();
+    insert(&connect(&stand_in).await, "o", "1").await.unwrap();
+}
+
+#[tokio::test]
+async fn silent_region_answers_when_it_is_heard_again_and_others_always() {
+    let (stand_in, client) = start_with(Options::default().with_stores(3)).await;
+    stand_in.split(b"m").await.unwrap();
+    insert(&client, "a", "1").await.unwrap();
+    insert(&client, "n", "1").await.unwrap();
+    stand_in.silence(b"z", true);
+    assert_eq!(get(&client, "a").await.as_deref(), Some("1"));
+    let mut read = Box::pin(get(&client, "n"));
+    // as long as another region answers twenty times
+    for _ in 0..20 {
+        tokio::select! {
+            biased;
+            answer = &mut read => panic!("the silent region answered {answer:?}"),
+            other = get(&client, "a") => assert_eq!(other.as_deref(), Some("1")),
+        }
+    }
+    stand_in.silence(b"z", false);
+    assert_eq!(read.await.as_deref(), Some("1"));
+}

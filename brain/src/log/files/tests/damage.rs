@@ -114,18 +114,18 @@ async fn a_batch_torn_anywhere_is_cut_and_what_came_before_stays() {
 
 /// Appends all of `slots` in one batch.
 fn append_batch(dir: &Path, options: Options, slots: std::ops::RangeInclusive<u64>, len: usize) -> Vec<(u64, Bytes)> {
-    let (shared, active, next) = open::open(dir, options, Disk::default()).unwrap();
+    let (shared, active, next) = open::open(dir, options, Disk::default(), None).unwrap();
     let (queue, inbox) = mpsc::channel(QUEUE);
     let mut written = Vec::new();
     for slot in slots {
         let (reply, _) = oneshot::channel();
         let record = record(slot, 0, len);
         queue
-            .try_send(Request {
+            .try_send(Ask::Append(Request {
                 slot: Slot(slot),
                 record: record.clone(),
                 reply,
-            })
+            }))
             .unwrap();
         written.push((slot, record));
     }

@@ -83,7 +83,7 @@ impl Power {
     fn check(&self, image: &Path) -> Result<(), String> {
         let slot = self.promised.slot.load(SeqCst);
         let watermark = self.promised.watermark.load(SeqCst);
-        let (shared, ..) = open::open(image, SMALL, Disk::default()).map_err(|error| error.to_string())?;
+        let (shared, ..) = open::open(image, SMALL, Disk::default(), None).map_err(|error| error.to_string())?;
         let state = shared.state();
         if state.watermark < watermark {
             return Err(format!("watermark {} instead of {watermark}", state.watermark));
@@ -121,7 +121,7 @@ async fn survives(seed: u64) -> usize {
     *disk.faults.power.lock().unwrap() = Some(power);
     let mut next = 1;
     for round in 1..=12u64 {
-        let log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
+        let log = FileLog::open_on(dir.path(), SMALL, disk.clone(), None).unwrap();
         for burst in [1, 6, 1, 3] {
             let appends = (next..next + burst).map(|slot| log.append(Slot(slot), record_of(slot)));
             for answer in futures::future::join_all(appends).await {

@@ -20,7 +20,7 @@ async fn fill(log: &FileLog, from: u64, len: usize) -> Vec<(u64, Bytes)> {
 async fn a_full_disk_stops_appends_and_nothing_else() {
     let dir = scratch();
     let disk = Disk::default();
-    let log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
+    let log = FileLog::open_on(dir.path(), SMALL, disk.clone(), None).unwrap();
     let mut written = append_range(&log, 1..=20, 500).await;
     disk.faults.full.store(true, SeqCst);
     written.extend(fill(&log, 21, 500).await);
@@ -46,13 +46,13 @@ async fn a_full_disk_stops_appends_and_nothing_else() {
 async fn a_write_that_stops_for_want_of_space_leaves_no_trace() {
     let dir = scratch();
     let disk = Disk::default();
-    let mut log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
+    let mut log = FileLog::open_on(dir.path(), SMALL, disk.clone(), None).unwrap();
     let mut written = Vec::new();
     for slot in 1..=30 {
         if slot % 7 == 0 {
             log.raise_watermark(Slot(slot / 7)).await.unwrap();
             drop(log);
-            log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
+            log = FileLog::open_on(dir.path(), SMALL, disk.clone(), None).unwrap();
         }
         disk.faults.full_write.store(true, SeqCst);
         let answer = log.append(Slot(slot), record(slot, 1, 200)).await;
@@ -78,7 +78,7 @@ async fn a_write_that_stops_for_want_of_space_leaves_no_trace() {
 async fn a_segment_whose_first_batch_fails_is_made_anew() {
     let dir = scratch();
     let disk = Disk::default();
-    let log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
+    let log = FileLog::open_on(dir.path(), SMALL, disk.clone(), None).unwrap();
     // Nine of these fill a segment.
     let mut written = append_range(&log, 1..=9, 400).await;
     for watermark in [2, 3, 4] {
@@ -103,7 +103,7 @@ async fn a_segment_whose_first_batch_fails_is_made_anew() {
 async fn whole_records_of_a_batch_that_failed_do_not_come_back() {
     let dir = scratch();
     let disk = Disk::default();
-    let log = FileLog::open_on(dir.path(), SMALL, disk.clone()).unwrap();
+    let log = FileLog::open_on(dir.path(), SMALL, disk.clone(), None).unwrap();
     let mut written = Vec::new();
     for round in 0..60 {
         let slots = round * 10 + 1..=round * 10 + 8;
@@ -130,7 +130,7 @@ async fn a_log_that_cannot_even_begin_says_so() {
     let dir = scratch();
     let disk = Disk::default();
     disk.faults.full.store(true, SeqCst);
-    let refused = FileLog::open_on(dir.path(), SMALL, disk).unwrap_err();
+    let refused = FileLog::open_on(dir.path(), SMALL, disk, None).unwrap_err();
     assert!(matches!(refused, OpenError::Full { .. }), "{refused}");
     drop(open_small(dir.path()));
 }
@@ -186,4 +186,34 @@ async fn a_real_full_disk_stops_appends_and_nothing_else() {
     let next = written.len() as u64 + 1;
     written.extend(append_range(&log, next..=next + 100, 1000).await);
     assert_eq!(read_all(&log, 200).await, written[199..]);
+}
+
+#[tokio::test]
+async fn a_shrunk_log_occupies_what_it_holds() {
+    let dir = scratch();
+    let options = Options {
+        first_segment_bytes: 8 << 10,
+        segment_bytes: 1 << 20,
+        unsafe_no_fsync: false,
+    };
+    let log = FileLog::open(dir.path(), options).unwrap();
+    let mut written = append_range(&log, 1..=300, 1000).await;
+    log.raise_watermark(Slot(300)).await.unwrap();
+    log.destroy_below_watermark().await.unwrap();
+    let before = log.size();
+    log.shrink().await.unwrap();
+    let after = log.size();
+    assert!(after < before / 2, "{after} of {before} bytes are left");
+    written.extend(append_range(&log, 301..=320, 1000).await);
+    log.raise_watermark(Slot(310)).await.unwrap();
+    log.destroy_below_watermark().await.unwrap();
+    assert!(log.size() <= 64 << 10, "{} bytes hold ten records", log.size());
+    let left: Vec<_> = written.into_iter().filter(|(slot, _)| *slot >= 310).collect();
+    assert!(read_all(&log, 310).await == left);
+    let size = log.size();
+    drop(log);
+    let again = FileLog::open(dir.path(), options).unwrap();
+    assert_eq!(again.size(), size);
+    assert!(read_all(&again, 310).await == left);
+    append_range(&again, 321..=325, 1000).await;
 }

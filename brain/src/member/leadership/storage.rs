@@ -1,0 +1,94 @@
+//! Whether a leader's storage answers: who renews the lock and gets nothing into the log, or nothing out of the rows, is no
+//! leader, and another member may have a better way to storage.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior};
+
+use crate::log::{Log, Slot, Unanswered};
+use crate::rows::{Rows, Snapshot as _};
+use crate::state::State;
+
+/// How long storage may take at least, however short a lease is. A connection that is stuck costs one attempt of the TiKV
+/// client, 2.5 s, and is replaced.
+const LIMIT: Duration = Duration::from_secs(3);
+
+/// How often appends that are under way are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long to wait before rows are asked again that did not answer.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// How much of the log is read to see whether it can be read.
+const GLANCE: usize = 1;
+
+/// How long storage may take before a leader whose lock lasts so long steps down.
+pub(super) fn limit(lease: Duration) -> Duration {
+    lease.max(LIMIT)
+}
+
+/// Ends when an append or a read of the log, or a read of the rows, has taken longer than `limit`; says which.
+pub(super) async fn failed<R: Rows>(state: &State<R>, unanswered: &Unanswered, limit: Duration) -> String {
+    let overdue = async {
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            look.tick().await;
+            if let Some((what, age)) = unanswered.overdue(limit) {
+                return format!("{what} has not been answered by storage for {age:.1?}");
+            }
+        }
+    };
+    tokio::select! {
+        reason = overdue => reason,
+        reason = unreadable(state, limit) => reason,
+    }
+}
+
+/// Reads the manifest again and again, as views read: at their timestamp, so that no flush is in the way.
+async fn unreadable<R: Rows>(state: &State<R>, limit: Duration) -> String {
+    loop {
+        let begun = Instant::now();
+        let mut why = String::from("no answer");
+        let read = async {
+            while let Err(error) = state.view().rows.fence().await {
+                why = format!("{:#}", anyhow::Error::from(error));
+                tokio::time::sleep(AGAIN).await;
+            }
+        };
+        if tokio::time::timeout(limit, read).await.is_err() {
+            return format!("the rows could not be read for {limit:?}: {why}");
+        }
+        tokio::time::sleep_until(begun + limit / 2).await;
+    }
+}
+
+/// Waits until `since` at least, and until log and rows can be read.
+pub(super) async fn recovered<L: Log, R: Rows>((log, rows): (L, R), next: Slot, since: Instant, limit: Duration) {
+    tokio::time::sleep_until(since).await;
+    loop {
+        let read = async { log.read(next, GLANCE).await.is_ok() && rows.fence().await.is_ok() };
+        if tokio::time::timeout(limit, read).await == Ok(true) {
+            return;
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::{MemLog, WatchedLog};
+    use crate::rows::mem::MemRows;
+
+    #[tokio::test(start_paused = true)]
+    async fn storage_that_answers_has_not_failed() {
+        let (log, unanswered) = (MemLog::new(), Unanswered::default());
+        let log = WatchedLog::new(log, unanswered.clone());
+        let rows = MemRows::new();
+        let replica = crate::replica::Replica::load(&log, &rows).await.unwrap();
+        let failed = failed(replica.state(), &unanswered, LIMIT);
+        assert!(tokio::time::timeout(100 * LIMIT, failed).await.is_err());
+        recovered((log, rows), Slot::FIRST, Instant::now(), LIMIT).await;
+    }
+}

@@ -1,0 +1,93 @@
+//! What rows occupy, and what a restart relies on.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+
+use super::{FjallRows, History, Options, small};
+use crate::rows::fjall::{inspect, journal};
+use crate::rows::{Rows, Snapshot as _, laws};
+
+/// Bytes that all files below `dir` occupy.
+fn occupied(dir: &Path) -> u64 {
+    fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                return occupied(&path);
+            }
+            let metadata = fs::metadata(path).unwrap();
+            (metadata.blocks() * 512).min(metadata.len())
+        })
+        .sum()
+}
+
+#[tokio::test]
+async fn compaction_leaves_little_more_than_live_rows() {
+    const ROWS: u64 = 20;
+    const ROW: usize = 100 << 10;
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("rows");
+    let rows = FjallRows::open(&dir, Options::default()).unwrap();
+    let fence = |batch: u64| History::fence(batch);
+    for batch in 1..=300 {
+        let value: Vec<u8> = (0..ROW as u64).map(|at| (at * batch % 251) as u8).collect();
+        let change = laws::put(format!("key/{}", batch % ROWS), value);
+        rows.apply(fence(batch - 1), fence(batch).unwrap(), vec![change])
+            .await
+            .unwrap();
+    }
+    let before = occupied(&dir);
+    rows.compact().await.unwrap();
+    // The views that were there are gone now, and with them what they needed.
+    drop(rows.snapshot().await.unwrap());
+    let (after, live) = (occupied(&dir), ROWS * ROW as u64);
+    eprintln!("{before} bytes before, {after} after, {live} live");
+    assert!(before > 15 * live, "{before} bytes for {live} are no churn");
+    for path in [dir.clone(), dir.join("keyspaces/1/tables")] {
+        for entry in fs::read_dir(path).unwrap() {
+            let path = entry.unwrap().path();
+            eprintln!("{} {}", path.display(), fs::metadata(&path).unwrap().len());
+        }
+    }
+    assert!(after < 2 * live, "{after} bytes are occupied by {live}");
+    let snapshot = rows.snapshot().await.unwrap();
+    assert_eq!(rows.fence().await.unwrap(), fence(300));
+    assert!(snapshot.get(b"key/7").await.unwrap().is_some());
+    drop((snapshot, rows));
+    let again = FjallRows::open(&dir, Options::default()).unwrap();
+    assert_eq!(again.fence().await.unwrap(), fence(300));
+}
+
+#[tokio::test]
+async fn the_newest_journal_is_written_again_before_rows_rely_on_it() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("rows");
+    let rows = FjallRows::open(&dir, small()).unwrap();
+    for batch in 1..=5 {
+        History::new(1).apply(&rows, batch).await.unwrap();
+    }
+    drop(rows);
+    let newest = inspect::journals(&dir).unwrap().pop().unwrap();
+    let content = fs::read(&newest).unwrap();
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+    File::options()
+        .write(true)
+        .open(&newest)
+        .unwrap()
+        .set_modified(long_ago)
+        .unwrap();
+    journal::check(&dir).unwrap();
+    let written = fs::metadata(&newest).unwrap().modified().unwrap();
+    assert!(written > long_ago, "the journal was only read");
+    assert!(fs::read(&newest).unwrap() == content);
+    let again = FjallRows::open(&dir, small()).unwrap();
+    assert_eq!(
+        again.fence().await.unwrap(),
+        Some(Bytes::copy_from_slice(&5u64.to_be_bytes()))
+    );
+}

@@ -1,0 +1,401 @@
+//! The limits of the engine: what a flush writes at once, what it does when rows refuse it, what compaction reads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use brain::api::request::{self, Limits};
+use brain::log::{AppendError, Log, LogError, MemLog, Slot};
+use brain::rows::mem::MemRows;
+use brain::rows::{Change, Rows, RowsError, Step};
+use brain::sequencer::command::Request as Command;
+use brain::state::CORRUPT;
+use bytes::Bytes;
+use tokio::time::timeout;
+
+use crate::cut::CutRows;
+use crate::engine::Engine;
+use crate::gate::Gated;
+use crate::wire::{Request, Response, Target, pb};
+
+/// What rows take in one step, as on TiKV.
+const STEP: Step = Step {
+    rows: 128,
+    bytes: 8 << 10,
+    at_once: 4,
+};
+
+/// Rows that refuse long values, and count the rows of their largest step. Clones share them.
+#[derive(Clone)]
+struct Limited {
+    rows: MemRows,
+    longest: Arc<AtomicUsize>,
+    largest: Arc<AtomicUsize>,
+}
+
+impl Limited {
+    fn new() -> Self {
+        Self {
+            rows: MemRows::new(),
+            longest: Arc::new(AtomicUsize::new(usize::MAX)),
+            largest: Arc::default(),
+        }
+    }
+
+    fn refuse_longer_than(&self, bytes: usize) {
+        self.longest.store(bytes, Ordering::SeqCst);
+    }
+}
+
+impl Rows for Limited {
+    type Snapshot = <MemRows as Rows>::Snapshot;
+
+    async fn snapshot(&self) -> Result<Self::Snapshot, RowsError> {
+        self.rows.snapshot().await
+    }
+
+    async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
+        self.rows.fence().await
+    }
+
+    async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
+        let longest = self.longest.load(Ordering::SeqCst);
+        let is_long = |change: &Change| matches!(change, Change::Put(_, value) if value.len() > longest);
+        if changes.iter().any(is_long) {
+            return Err(RowsError::Refused(format!("a value of more than {longest} bytes")));
+        }
+        self.largest.fetch_max(changes.len(), Ordering::SeqCst);
+        self.rows.apply(expected, fence, changes).await
+    }
+
+    async fn take_over(&self) -> Result<(), RowsError> {
+        self.rows.take_over().await
+    }
+
+    async fn sync(&self) -> Result<(), RowsError> {
+        self.rows.sync().await
+    }
+
+    fn renew_after(&self) -> Option<Duration> {
+        self.rows.renew_after()
+    }
+
+    fn step(&self) -> Step {
+        STEP
+    }
+
+    fn max_key_len(&self) -> usize {
+        self.rows.max_key_len()
+    }
+
+    fn max_value_len(&self) -> usize {
+        self.rows.max_value_len()
+    }
+
+    fn size(&self) -> Option<u64> {
+        self.rows.size()
+    }
+}
+
+/// A log that counts the bytes which are read from it. Clones share it.
+#[derive(Clone)]
+struct Counted {
+    log: MemLog,
+    read: Arc<AtomicUsize>,
+}
+
+impl Log for Counted {
+    async fn append(&self, slot: Slot, record: Bytes) -> Result<(), AppendError> {
+        self.log.append(slot, record).await
+    }
+
+    async fn read(&self, from: Slot, max_bytes: usize) -> Result<Vec<(Slot, Bytes)>, LogError> {
+        let slots = self.log.read(from, max_bytes).await?;
+        let bytes = slots.iter().map(|(_, record)| record.len()).sum();
+        self.read.fetch_add(bytes, Ordering::SeqCst);
+        Ok(slots)
+    }
+
+    async fn watermark(&self) -> Result<Slot, LogError> {
+        self.log.watermark().await
+    }
+
+    async fn raise_watermark(&self, to: Slot) -> Result<(), LogError> {
+        self.log.raise_watermark(to).await
+    }
+
+    async fn destroy_below_watermark(&self) -> Result<(), LogError> {
+        self.log.destroy_below_watermark().await
+    }
+
+    fn max_record_len(&self) -> usize {
+        self.log.max_record_len()
+    }
+
+    fn size(&self) -> u64 {
+        self.log.size()
+    }
+}
+
+async fn is_alarmed<L: Log, R: Rows>(engine: &Engine<L, R>) -> bool {
+    let raised = async {
+        while !engine.store.state.has_alarm(CORRUPT) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), raised).await.is_ok()
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_flush_stops_writes_and_serves_reads() {
+    let (log, rows) = (MemLog::new(), Limited::new());
+    let mut engine = Engine::start(log.clone(), rows.clone()).await.unwrap();
+    engine.put(b"a", b"short").await.unwrap();
+    rows.refuse_longer_than(100);
+    let last = engine.put(b"b", &[7; 200]).await.unwrap();
+    assert!(is_alarmed(&engine).await, "no alarm was raised");
+    let refused = engine.put(b"c", b"short").await.unwrap_err();
+    assert_eq!(refused.text, "etcdserver: corrupt cluster");
+    assert_eq!(engine.mod_revision(b"b").await, Some(last));
+    timeout(Duration::from_secs(5), engine.stop()).await.unwrap().unwrap();
+
+    let mut again = Engine::start(log.clone(), rows.clone()).await.unwrap();
+    assert_eq!(again.mod_revision(b"b").await, Some(last));
+    again.put(b"c", b"short").await.unwrap_err();
+    // An alarm that is disarmed while its cause is there comes back.
+    let disarm = Command::Alarm(1, CORRUPT, false);
+    again
+        .store
+        .sequencer
+        .ask(&again.store.state, disarm, 64)
+        .await
+        .told
+        .unwrap();
+    assert!(is_alarmed(&again).await, "the alarm did not come back");
+    rows.refuse_longer_than(usize::MAX);
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    let disarm = Command::Alarm(1, CORRUPT, false);
+    again
+        .store
+        .sequencer
+        .ask(&again.store.state, disarm, 64)
+        .await
+        .told
+        .unwrap();
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    again.put(b"c", b"short").await.unwrap();
+    again.stop().await.unwrap();
+}
+
+async fn grant<L: Log, R: Rows>(engine: &mut Engine<L, R>, id: i64) {
+    let grant = pb::LeaseGrantRequest { ttl: 600, id };
+    engine.call(Request::Grant(grant)).await.unwrap();
+}
+
+async fn attach<L: Log, R: Rows>(engine: &mut Engine<L, R>, key: String, lease: i64) {
+    let put = pb::PutRequest {
+        key: key.into(),
+        lease,
+        ..Default::default()
+    };
+    engine.call(Request::Put(put)).await.unwrap();
+}
+
+async fn attached<L: Log, R: Rows>(engine: &mut Engine<L, R>, id: i64) -> (i64, Vec<Bytes>) {
+    let ask = pb::LeaseTimeToLiveRequest { id, keys: true };
+    match engine.call(Request::TimeToLive(ask)).await.unwrap() {
+        Response::TimeToLive(found) => (found.granted_ttl, found.keys),
+        other => panic!("{other:?}"),
+    }
+}
+
+const LEASES: i64 = 300;
+
+/// Grants leases and attaches keys in a first flush; ends leases, moves keys and grants again in a second one.
+async fn lease_changes<L: Log, R: Rows>(engine: &mut Engine<L, R>) {
+    for id in 1..=LEASES {
+        attach(engine, format!("key-{}", id % 100), 1 + id % 7).await;
+    }
+    for id in 8..40 {
+        engine
+            .call(Request::Revoke(pb::LeaseRevokeRequest { id }))
+            .await
+            .unwrap();
+        grant(engine, id).await;
+        attach(engine, format!("key-{id}"), id).await;
+    }
+    for id in [2, 3] {
+        engine
+            .call(Request::Revoke(pb::LeaseRevokeRequest { id }))
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_rows_are_flushed_in_bounded_steps() {
+    let (log, rows) = (MemLog::new(), Limited::new());
+    let mut engine = Engine::start(log, rows.clone()).await.unwrap();
+    for id in 1..=LEASES {
+        grant(&mut engine, id).await;
+    }
+    engine.stop().await.unwrap();
+    let largest = rows.largest.load(Ordering::SeqCst);
+    assert!(
+        largest <= STEP.rows,
+        "{largest} rows in one step of at most {}",
+        STEP.rows
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn flush_of_leases_that_was_cut_short_is_done_again() {
+    let mut cuts = 0;
+    for writes in 1.. {
+        let (log, rows) = (MemLog::new(), Limited::new());
+        let mut first = Engine::start(log.clone(), rows.clone()).await.unwrap();
+        for id in 1..=LEASES {
+            grant(&mut first, id).await;
+        }
+        first.stop().await.unwrap();
+        // All of it is in the log, and nothing in rows.
+        let gated = Gated::new(rows.clone());
+        let mut second = Engine::start(log.clone(), gated.clone()).await.unwrap();
+        gated.change.hold();
+        lease_changes(&mut second).await;
+        let mut expected = Vec::new();
+        for id in 1..=LEASES {
+            expected.push(attached(&mut second, id).await);
+        }
+        let sizes = second.store.state.sizes();
+        second.kill().await;
+        let cut = CutRows::after(writes, rows.clone());
+        let is_cut = match Engine::start(log.clone(), cut).await {
+            Ok(third) => third.stop().await.is_err(),
+            Err(_) => true,
+        };
+        // As the log has it, then as the rows have it.
+        for _ in 0..2 {
+            let mut again = Engine::start(log.clone(), rows.clone()).await.unwrap();
+            for (id, expected) in (1..).zip(&expected) {
+                let found = attached(&mut again, id).await;
+                assert!(found == *expected, "lease {id} after {writes} writes: {found:?}");
+            }
+            assert_eq!(again.store.state.sizes(), sizes);
+            again.stop().await.unwrap();
+        }
+        if !is_cut {
+            break;
+        }
+        cuts += 1;
+    }
+    assert!(cuts >= 3, "the flush took {cuts} steps");
+}
+
+#[tokio::test(start_paused = true)]
+async fn compaction_reads_the_log_about_once() {
+    let (log, rows) = (MemLog::new(), Limited::new());
+    let log = Counted {
+        log,
+        read: Arc::default(),
+    };
+    let mut engine = Engine::start(log.clone(), rows.clone()).await.unwrap();
+    for n in 0..4_000 {
+        engine
+            .put(format!("key-{}", n % 100).as_bytes(), &[7; 1_000])
+            .await
+            .unwrap();
+    }
+    let written = usize::try_from(log.size()).unwrap();
+    let before = log.read.load(Ordering::SeqCst);
+    engine.compact().await;
+    let read = log.read.load(Ordering::SeqCst) - before;
+    assert!(read < 2 * written, "{read} bytes were read of a log of {written} bytes");
+    assert!(read > written / 2);
+    engine.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn sizes_are_those_of_the_rows() {
+    let (log, rows) = (MemLog::new(), Limited::new());
+    let mut engine = Engine::start(log.clone(), rows.clone()).await.unwrap();
+    let everything = pb::DeleteRangeRequest {
+        key: "key-3".into(),
+        range_end: "\0".into(),
+        ..Default::default()
+    };
+    let put = |key: &'static str| pb::RequestOp {
+        request: Some(pb::request_op::Request::RequestPut(pb::PutRequest {
+            key: key.into(),
+            value: "again".into(),
+            ..Default::default()
+        })),
+    };
+    let delete = pb::RequestOp {
+        request: Some(pb::request_op::Request::RequestDeleteRange(everything.clone())),
+    };
+    for round in 0..3 {
+        for n in 0..300_u32 {
+            let key = [format!("key-{}", n % 90).as_bytes(), &[0; 3]].concat();
+            engine.put(&key, &vec![7; n as usize]).await.unwrap();
+        }
+        let success = match round {
+            0 => vec![put("key-4")],
+            1 => vec![delete.clone(), put("key-4"), put("key-0")],
+            _ => vec![put("key-5"), delete.clone()],
+        };
+        let txn = pb::TxnRequest {
+            success,
+            ..Default::default()
+        };
+        engine.call(Request::Txn(txn)).await.unwrap();
+        let revision = engine.store.state.view().revision;
+        if round > 0 {
+            engine.compact_at(revision - 10).await;
+        }
+        let sizes = engine.store.state.sizes();
+        engine.stop().await.unwrap();
+        engine = Engine::start(log.clone(), rows.clone()).await.unwrap();
+        assert_eq!(engine.store.state.sizes(), sizes, "round {round}");
+        // A key that one txn puts and deletes counts twice until it is compacted.
+        let stored = rows.size().unwrap();
+        assert!(
+            sizes.in_use().abs_diff(stored) < 100,
+            "round {round}: {sizes:?}, {stored} stored"
+        );
+    }
+    let before = engine.store.state.sizes();
+    engine.compact().await;
+    let after = engine.store.state.sizes();
+    assert_eq!(Some(after.in_use()), rows.size());
+    // Of the log hardly more is retained than the revision of the compaction.
+    let retained = after.total() - after.in_use();
+    assert!(
+        retained < 5_000 && before.total() > after.total(),
+        "{before:?} {after:?}"
+    );
+    engine.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn values_that_rows_do_not_take_are_refused_at_once() {
+    let mut limits = Limits::new(128, usize::MAX >> 1, &MemRows::new());
+    (limits.key_bytes, limits.value_bytes) = (10, 100);
+    let put = |key: usize, value: usize| pb::PutRequest {
+        key: vec![b'k'; key].into(),
+        value: vec![b'v'; value].into(),
+        ..Default::default()
+    };
+    let refused = |put: &pb::PutRequest| request::put(put, &limits).err().map(|error| format!("{error:?}"));
+    assert_eq!(refused(&put(10, 100)), None);
+    for too_large in [put(11, 0), put(1, 101)] {
+        assert_eq!(refused(&too_large).as_deref(), Some("RequestTooLarge"));
+        let op = pb::request_op::Request::RequestPut(too_large);
+        let txn = pb::TxnRequest {
+            failure: vec![pb::RequestOp { request: Some(op) }],
+            ..Default::default()
+        };
+        let refused = request::txn(&txn, &limits).err().map(|error| format!("{error:?}"));
+        assert_eq!(refused.as_deref(), Some("RequestTooLarge"));
+    }
+}

@@ -1,0 +1,203 @@
+//! A leader that can renew its lock and gets nothing into its log, or out of it: another member leads.
+
+use std::time::Duration;
+
+use brain::api::elsewhere::Role;
+use brain::api::health::StoreHealth;
+use brain::api::kv::KvService;
+use brain::cell::mem::MemCell;
+use brain::http::Health as _;
+use brain::log::frame::is_barrier;
+use brain::log::{AppendError, Log, LogError, MemLog, Slot};
+use brain::member::lock::StorageLock;
+use brain::rows::mem::MemRows;
+use bytes::Bytes;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::locks::{Member, Told};
+use crate::wire::pb::PutRequest;
+use crate::wire::pb::kv_server::Kv as _;
+
+/// How long anything may take that is to happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long the end of a process may take, whatever is stuck.
+const STOP: Duration = Duration::from_secs(10);
+
+/// How often rows are written.
+const FLUSH: Duration = Duration::from_millis(50);
+
+/// A member's way to a log that others reach by theirs. Requests on it hang while it is cut.
+#[derive(Clone)]
+struct Way {
+    log: MemLog,
+    appends: watch::Sender<bool>,
+    reads: watch::Sender<bool>,
+}
+
+impl Way {
+    fn to(log: &MemLog) -> Self {
+        Self {
+            log: log.clone(),
+            appends: watch::Sender::new(true),
+            reads: watch::Sender::new(true),
+        }
+    }
+
+    fn cut(&self) {
+        self.appends.send_replace(false);
+        self.reads.send_replace(false);
+    }
+
+    fn mend(&self) {
+        self.appends.send_replace(true);
+        self.reads.send_replace(true);
+    }
+}
+
+async fn pass(way: &watch::Sender<bool>) {
+    way.subscribe().wait_for(|open| *open).await.map(drop).unwrap();
+}
+
+impl Log for Way {
+    async fn append(&self, slot: Slot, record: Bytes) -> Result<(), AppendError> {
+        pass(&self.appends).await;
+        self.log.append(slot, record).await
+    }
+
+    async fn read(&self, from: Slot, max_bytes: usize) -> Result<Vec<(Slot, Bytes)>, LogError> {
+        pass(&self.reads).await;
+        self.log.read(from, max_bytes).await
+    }
+
+    async fn watermark(&self) -> Result<Slot, LogError> {
+        pass(&self.reads).await;
+        self.log.watermark().await
+    }
+
+    async fn raise_watermark(&self, to: Slot) -> Result<(), LogError> {
+        self.log.raise_watermark(to).await
+    }
+
+    async fn destroy_below_watermark(&self) -> Result<(), LogError> {
+        self.log.destroy_below_watermark().await
+    }
+
+    fn max_record_len(&self) -> usize {
+        self.log.max_record_len()
+    }
+
+    fn size(&self) -> u64 {
+        self.log.size()
+    }
+}
+
+/// Two members of one store, which compete for one lock.
+struct Pair {
+    ways: [Way; 2],
+    rows: MemRows,
+    told: Told,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let log = MemLog::keeping(is_barrier);
+        Self {
+            ways: [Way::to(&log), Way::to(&log)],
+            rows: MemRows::new(),
+            told: Told::Shared(StorageLock::new(MemCell::new(), "the lock")),
+        }
+    }
+
+    async fn start(&self, member: usize) -> Member {
+        let engine = (self.ways[member].clone(), self.rows.clone());
+        Member::start(member as u64 + 1, engine, &self.told, FLUSH).await
+    }
+}
+
+async fn leads(member: &Member) {
+    timeout(PATIENCE, member.leads()).await.expect("it does not lead");
+}
+
+/// Why a member says that it is not ready to lead.
+async fn cannot_lead(member: &Member) -> String {
+    let why = async {
+        loop {
+            match StoreHealth(member.kv.store.clone()).linearizable_read().await {
+                Err(why) if why.contains("cannot lead") => return why,
+                _ => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    timeout(PATIENCE, why).await.expect("it says nothing")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_whose_appends_hang_is_followed_by_another_member_and_leads_again_when_it_can() {
+    let pair = Pair::new();
+    let first = pair.start(0).await;
+    leads(&first).await;
+    assert_eq!(first.add((0, 0)).await.unwrap(), Some(2));
+    let second = pair.start(1).await;
+    pair.ways[0].cut();
+    let unknown = first.add((1, 2)).await.unwrap_err();
+    assert_eq!(unknown.message(), "etcdserver: request timed out");
+    leads(&second).await;
+    // The write was not there before the barrier of the second one.
+    assert_eq!(second.add((1, 2)).await.unwrap(), Some(3));
+    assert!(cannot_lead(&first).await.contains("an append has not been answered"));
+    // Nobody holds the lock, and still the first one does not take it.
+    second.stop().await;
+    let mut roles = first.roles.clone();
+    let leads_again = roles.wait_for(|role| matches!(role, Role::Leading(_)));
+    assert!(timeout(STOP, leads_again).await.is_err(), "it leads without a log");
+    pair.ways[0].mend();
+    leads(&first).await;
+    assert_eq!(first.read().await, Some((2, 3)));
+    StoreHealth(first.kv.store.clone()).linearizable_read().await.unwrap();
+    first.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_cannot_begin_its_term_leaves_the_lock_to_another() {
+    let pair = Pair::new();
+    pair.ways[0].appends.send_replace(false);
+    let first = pair.start(0).await;
+    cannot_lead(&first).await;
+    let second = pair.start(1).await;
+    leads(&second).await;
+    assert_eq!(second.add((0, 0)).await.unwrap(), Some(2));
+    for member in [first, second] {
+        timeout(STOP, member.stop()).await.expect("it does not end");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_with_a_stuck_append_ends_when_it_is_to_stop() {
+    let pair = Pair::new();
+    let first = pair.start(0).await;
+    leads(&first).await;
+    let second = pair.start(1).await;
+    pair.ways[0].cut();
+    let stuck = pair.ways[0].appends.clone();
+    let kv = KvService {
+        store: first.kv.store.clone(),
+        stop: first.kv.stop.clone(),
+    };
+    let put = PutRequest {
+        key: Bytes::from_static(b"stuck"),
+        ..Default::default()
+    };
+    let mut asked =
+        brain::tasks::Owned::start(
+            async move { kv.put(tonic::Request::new(put)).await.unwrap_err().message().to_owned() },
+        );
+    while stuck.receiver_count() == 0 {
+        tokio::task::yield_now().await;
+    }
+    timeout(STOP, first.stop()).await.expect("it does not end");
+    assert_eq!(asked.end().await.unwrap(), "etcdserver: request timed out");
+    leads(&second).await;
+    second.stop().await;
+}

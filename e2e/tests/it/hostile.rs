@@ -1,0 +1,85 @@
+//! Clients that want to do harm: the memory of a brain stays bounded, its probes and its quiet clients are served.
+//!
+//! Attacks come from an address of their own. Bounds are generous: without a limit each of these costs gigabytes, or minutes.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use e2e::probe;
+use e2e::server::{Program, Server, free_ports};
+use e2e::wire::etcdserverpb as pb;
+use futures::future::join_all;
+use pb::kv_client::KvClient;
+use prost::Message as _;
+use tokio::time::timeout;
+use tonic::transport::Channel;
+
+use crate::harness::deadline;
+use http2::Http2;
+
+mod http2;
+mod memory;
+mod peers;
+mod tls;
+
+/// What a quiet client, or a probe, waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How much more memory an attack may cost, whatever is sent.
+const GROWTH: u64 = 768 << 20;
+const PUT: &str = "/etcdserverpb.KV/Put";
+
+/// A brain under attack, with a quiet client that was there before.
+struct Victim {
+    server: Server,
+    quiet: KvClient<Channel>,
+    before: u64,
+}
+
+impl Victim {
+    async fn start(flags: &[&str]) -> Self {
+        let server = Server::start(&Program::kubebrain().unwrap(), flags).unwrap();
+        let quiet = KvClient::new(server.connect().await.unwrap());
+        let before = server.usage().unwrap().rss;
+        Self { server, quiet, before }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.server.endpoint().strip_prefix("http://").unwrap().parse().unwrap()
+    }
+
+    /// Probes are answered, and so are puts of a client that is connected and of one that is not.
+    async fn serves(&mut self) {
+        assert!(self.server.ended().unwrap().is_none(), "{}", self.server.last_lines());
+        let at = self.address().to_string();
+        let answer = timeout(PATIENCE, probe::command(&at, "GET", "/livez", "")).await;
+        let answer = answer.unwrap_or_else(|_| panic!("/livez is not answered within {PATIENCE:?}"));
+        answer.unwrap();
+        let put = put("quiet", b"still here".to_vec());
+        let written = timeout(PATIENCE, self.quiet.put(put.clone())).await;
+        written.expect("a put of a client that was connected").unwrap();
+        let fresh = async {
+            let mut client = KvClient::new(self.server.connect().await.unwrap());
+            client.put(put).await.unwrap();
+        };
+        timeout(PATIENCE, fresh).await.expect("a put of a new client");
+    }
+
+    /// The highest that memory has been is no more than `most` bytes above what it was before.
+    fn is_bounded(&self, most: u64) {
+        let peak = self.server.usage().unwrap().peak_rss.saturating_sub(self.before) >> 20;
+        eprintln!("{peak} MiB more at the peak");
+        assert!(
+            peak <= most >> 20,
+            "{peak} MiB more at the peak, {} allowed",
+            most >> 20
+        );
+    }
+}
+
+fn put(key: impl Into<Vec<u8>>, value: Vec<u8>) -> pb::PutRequest {
+    pb::PutRequest {
+        key: key.into().into(),
+        value: value.into(),
+        ..pb::PutRequest::default()
+    }
+}
