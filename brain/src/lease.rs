@@ -210,14 +210,10 @@ impl Leases {
         ids
     }
 
-    /// Takes back that leases were handed out by [`Leases::expired`], [`Leases::due_checkpoints`] or [`Leases::hand_over`],
-    /// because nothing could be written: they are handed out again.
-    pub fn retry(&mut self) {
-        for (id, lease) in &mut self.by_id {
+    /// Takes back that a lease was handed out by [`Leases::expired`], because it could not be revoked: it is handed out again.
+    pub fn retry_expired(&mut self, id: LeaseId) {
+        if let Some(lease) = self.by_id.get_mut(&id) {
             lease.expiring = false;
-            if std::mem::take(&mut lease.checkpointing) {
-                self.by_checkpoint.insert((lease.checkpoint_at, *id));
-            }
         }
     }
 

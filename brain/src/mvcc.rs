@@ -4,6 +4,7 @@ pub mod apply;
 pub mod auto_compact;
 pub mod counts;
 pub mod evaluate;
+pub mod fetch;
 pub mod history;
 pub mod hot_rows;
 pub mod materialize;
@@ -57,6 +58,18 @@ pub enum EventKind {
     Delete,
 }
 
+/// The version that a change superseded.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Prev {
+    /// There was none, or nothing is known of it.
+    #[default]
+    Nothing,
+    /// It was this one.
+    Version(KeyValue),
+    /// There was one, but nobody has read its value: whoever wants it reads it back from history.
+    Unread,
+}
+
 /// One change of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
@@ -66,6 +79,8 @@ pub struct Event {
     pub kv: KeyValue,
     /// The key before; `None` when it did not exist, or when compaction took that version away already.
     pub prev_kv: Option<KeyValue>,
+    /// It existed, but its value was not read: `prev_kv` is only in history.
+    pub is_prev_unread: bool,
 }
 
 /// Everything that one revision changed, in the order of its operations; at least one event.
@@ -98,6 +113,9 @@ pub enum Error {
     /// The quota is used up or the disk is full.
     #[error("database space exceeded")]
     NoSpace,
+    /// More than can be evaluated in one request.
+    #[error("request is too large")]
+    TooLarge,
     /// The writer's queue is full.
     #[error("too many requests")]
     TooManyRequests,

@@ -103,6 +103,20 @@ impl Recent {
         }
     }
 
+    /// These generations, and behind them those of `older` that are not among them.
+    #[must_use]
+    pub fn over(&self, older: &Self) -> Self {
+        if Arc::ptr_eq(&self.generations, &older.generations) {
+            return self.clone();
+        }
+        let is_known =
+            |generation: &&Arc<Generation>| self.generations.iter().any(|known| Arc::ptr_eq(known, generation));
+        let behind = older.generations.iter().filter(|generation| !is_known(generation));
+        Self {
+            generations: self.generations.iter().chain(behind).cloned().collect(),
+        }
+    }
+
     /// Bytes of all generations, as [`Generation::bytes`] counts them.
     #[must_use]
     pub fn bytes(&self) -> usize {

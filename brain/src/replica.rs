@@ -17,7 +17,7 @@ use crate::mvcc::apply::Applier;
 use crate::mvcc::record::Record;
 use crate::mvcc::sizes::Sizes;
 use crate::mvcc::view::View;
-use crate::mvcc::{Committed, KeyValue, Revision};
+use crate::mvcc::{Committed, Prev, Revision};
 use crate::recent::{Generation, Recent};
 use crate::rows::Rows;
 use crate::state::{State, since_boot};
@@ -135,12 +135,7 @@ impl<R: Rows> Replica<R> {
 
     /// Applies the committed batch that stands from slot `first` up to `next`, and shows it. `superseded` are the
     /// versions that its key changes superseded, in their order; empty if they are not known.
-    pub fn apply(
-        &mut self,
-        record: Record,
-        superseded: Vec<Option<KeyValue>>,
-        (first, next): (Slot, Slot),
-    ) -> Vec<Committed> {
+    pub fn apply(&mut self, record: Record, superseded: Vec<Prev>, (first, next): (Slot, Slot)) -> Vec<Committed> {
         self.reigns.served();
         let base = record.base;
         let (events, alarms) = {

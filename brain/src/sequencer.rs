@@ -1,19 +1,21 @@
 //! The one writer: takes what is queued, evaluates it in order, appends it as one record, publishes what is committed.
 //!
 //! A single task owns all mutable state of the write path. While one record is on its way the next batch is evaluated over
-//! it, so throughput comes from the size of batches, and revisions are dense by construction.
+//! it, so throughput comes from the size of batches, and revisions are dense by construction. What a request needs of the rows
+//! was read before it came here: storage is waited for by whoever needs it, never by the writer.
 //!
 //! Invariant: nothing of a batch is visible before its record and all before it are durable; then the view is published
 //! first, events follow in order, replies come last.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use futures::stream::FuturesOrdered;
+use futures::stream::{FuturesOrdered, FuturesUnordered};
 use prost::Message;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -24,13 +26,15 @@ use crate::log::frame::PART_HEADER;
 use crate::log::writer::{WriteError, Writer};
 use crate::log::{Log, Slot};
 use crate::metrics::Metrics;
+use crate::mvcc::LeaseId;
 use crate::mvcc::overlay::{Delta, Head};
 use crate::mvcc::record::{Change, Record};
 use crate::replica::{Flushed, Frozen, Replica};
-use crate::rows::{Rows, RowsError};
+use crate::rows::Rows;
 use crate::state::{CORRUPT, NOSPACE, State};
-use batch::{Batch, Builder};
-use command::{Command, Outcome};
+use batch::{Batch, Builder, Told};
+use command::{Command, Outcome, Reply};
+use fetch::Expired;
 
 use options::FILLED;
 pub use options::Options;
@@ -38,6 +42,7 @@ pub use options::Options;
 pub mod command;
 
 mod batch;
+mod fetch;
 mod options;
 mod upkeep;
 
@@ -78,8 +83,13 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
     writer: Writer,
     commands: mpsc::Receiver<Command>,
     own: VecDeque<Command>,
+    /// Leases that ran out, whose keys are to be read.
+    expired: VecDeque<LeaseId>,
+    fetching: FuturesUnordered<BoxFuture<'static, Expired>>,
     frozen: mpsc::Sender<Arc<Frozen>>,
     flushed: mpsc::Receiver<Flushed<R::Snapshot>>,
+    /// The flush had no room for the active generation when it was to have it.
+    is_freeze_due: bool,
     publish: E,
     space: Q,
     metrics: Arc<Metrics>,
@@ -133,8 +143,11 @@ where
             writer,
             commands: channels.commands,
             own: VecDeque::new(),
+            expired: VecDeque::new(),
+            fetching: FuturesUnordered::new(),
             frozen: channels.frozen,
             flushed: channels.flushed,
+            is_freeze_due: false,
             publish,
             space,
             metrics,
@@ -166,6 +179,7 @@ where
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stopping = false;
+        let frozen = self.frozen.clone();
         // When a hand-over ends, whatever became of its record.
         let mut over: Option<Instant> = None;
         loop {
@@ -175,7 +189,7 @@ where
             }
             if stopping && self.own.is_empty() && self.commands.is_empty() && self.under_way.is_empty() {
                 if over.is_some() {
-                    return self.freeze().await;
+                    return self.freeze_last().await;
                 }
                 over = Some(Instant::now() + HAND_OVER);
                 self.hand_over();
@@ -183,11 +197,18 @@ where
             }
             tokio::select! {
                 biased;
-                Some(committed) = self.under_way.next() => self.publish_batch(committed?).await?,
+                Some(committed) = self.under_way.next() => self.publish_batch(committed?),
                 // It ends before this task only when it fails. Who waits for it to make room would wait for ever.
                 flushed = self.flushed.recv() => self.swap_rows(flushed.ok_or(FlushEnded)?),
-                () = passed(over) => return self.freeze().await,
-                _ = tick.tick() => self.tick().await?,
+                () = passed(over) => return self.freeze_last().await,
+                Ok(room) = frozen.reserve(), if self.is_freeze_due => {
+                    self.is_freeze_due = false;
+                    if let Some(sealed) = self.replica.seal() {
+                        room.send(sealed);
+                    }
+                }
+                Some(expired) = self.fetching.next() => self.end_lease(expired),
+                _ = tick.tick() => self.tick(),
                 () = stop.cancelled(), if !stopping => {
                     self.commands.close();
                     stopping = true;
@@ -227,7 +248,7 @@ where
 
     /// Evaluates what is queued and sends it on its way.
     async fn take(&mut self) -> anyhow::Result<()> {
-        let mut commands = VecDeque::new();
+        let mut commands = Vec::new();
         let mut bytes = 0;
         while commands.len() < self.options.batch_requests && (commands.is_empty() || bytes < self.options.batch_bytes)
         {
@@ -238,7 +259,7 @@ where
                 continue;
             }
             bytes += command.size;
-            commands.push_back(command);
+            commands.push(command);
         }
         self.unchecked += bytes;
         let full = self.unchecked >= CHECK_SPACE_EVERY && self.check_space();
@@ -246,45 +267,21 @@ where
         self.is_raising &= !is_raised;
         self.is_raising_corrupt &= !self.state.has_alarm(CORRUPT);
         let no_space = full || self.is_raising || is_raised;
-        let mut builder = Builder::new(&self.state, self.deltas.iter().cloned().collect(), self.head, no_space);
-        if let Err(error) = builder.evaluate(&mut commands).await {
-            return self.give_up(error);
-        }
-        let batch = builder.finish();
-        for command in commands.into_iter().rev() {
-            self.own.push_front(command);
-        }
+        let under_way = self.deltas.iter().cloned().collect();
+        let builder = Builder::new(self.state.clone(), under_way, self.head, no_space);
+        let mut evaluating = pin!(builder.evaluate(commands));
+        // What takes long lets go of the thread: what is under way goes on then. What was published since is laid over
+        // itself, which changes nothing.
+        let batch = loop {
+            tokio::select! {
+                biased;
+                batch = &mut evaluating => break batch?,
+                Some(committed) = self.under_way.next() => self.publish_batch(committed?),
+                flushed = self.flushed.recv() => self.swap_rows(flushed.ok_or(FlushEnded)?),
+            }
+        };
         self.send(batch, bytes);
-        if !self.own.is_empty() {
-            // What waits needs everything before it published.
-            // The log may need what the flush gives up, and the flush somebody who takes its news.
-            while !self.under_way.is_empty() {
-                tokio::select! {
-                    biased;
-                    Some(committed) = self.under_way.next() => self.publish_batch(committed?).await?,
-                    flushed = self.flushed.recv() => self.swap_rows(flushed.ok_or(FlushEnded)?),
-                }
-            }
-        }
         Ok(())
-    }
-
-    /// Nothing of a batch was appended that needs rows which cannot be read now: whoever waits for it is told that it timed
-    /// out, and what nobody waits for comes again.
-    fn give_up(&mut self, error: RowsError) -> anyhow::Result<()> {
-        match error {
-            RowsError::Unavailable(_) | RowsError::Unknown(_) => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "requests that need rows time out"
-                );
-                self.state.leases().retry();
-                self.is_raising = false;
-                self.is_raising_corrupt = false;
-                Ok(())
-            }
-            error => Err(error.into()),
-        }
     }
 
     fn send(&mut self, batch: Batch, size: usize) {
@@ -317,7 +314,7 @@ where
     }
 
     /// Shows a committed batch to the world.
-    async fn publish_batch(&mut self, under_way: UnderWay) -> anyhow::Result<()> {
+    fn publish_batch(&mut self, under_way: UnderWay) {
         let UnderWay {
             batch,
             first,
@@ -326,8 +323,8 @@ where
         } = under_way;
         self.deltas.pop_front();
         let is_unproved = batch.record.entries.is_empty();
+        let compacted = self.replica.compacted();
         if !is_unproved {
-            let compacted = self.replica.compacted();
             count(&batch.record, &self.metrics);
             let events = self.replica.apply(batch.record, batch.superseded, (first, next));
             let events = events.into_iter().map(Arc::new).collect();
@@ -337,19 +334,36 @@ where
                 payload,
                 events,
             }));
-            if self.replica.active_bytes() >= self.options.flush_bytes || self.replica.compacted() > compacted {
-                self.freeze().await?;
-            }
         }
         for (reply, told) in batch.replies {
+            let told = match told {
+                Told::Outcome(told) => Reply::Outcome(Outcome { told, is_unproved }),
+                Told::Again(request) => Reply::Again(request),
+            };
             // Whoever has gone away does not need to know.
-            drop(reply.send(Outcome { told, is_unproved }));
+            drop(reply.send(told));
         }
-        Ok(())
+        self.end_leases(batch.again);
+        if self.replica.active_bytes() >= self.options.flush_bytes || self.replica.compacted() > compacted {
+            self.freeze();
+        }
     }
 
-    /// Hands the active generation to the flush and begins a new one.
-    async fn freeze(&mut self) -> anyhow::Result<()> {
+    /// Hands the active generation to the flush and begins a new one, as soon as the flush has room for it.
+    fn freeze(&mut self) {
+        match self.frozen.try_reserve() {
+            Ok(room) => {
+                self.is_freeze_due = false;
+                if let Some(frozen) = self.replica.seal() {
+                    room.send(frozen);
+                }
+            }
+            Err(_) => self.is_freeze_due = true,
+        }
+    }
+
+    /// Hands the last generation to the flush.
+    async fn freeze_last(&mut self) -> anyhow::Result<()> {
         let Some(frozen) = self.replica.seal() else {
             return Ok(());
         };

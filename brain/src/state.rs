@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use crate::lease::Leases;
 use crate::log::{Log, Slot};
 use crate::mvcc::Revision;
+use crate::mvcc::fetch::Fetches;
 use crate::mvcc::sizes::Sizes;
 use crate::mvcc::view::View;
 use crate::rows::Rows;
@@ -51,6 +52,7 @@ pub struct State<R: Rows> {
     /// Why this member cannot lead now, though it holds or held the lock.
     cannot_lead: ArcSwapOption<String>,
     epoch: Arc<AtomicU64>,
+    fetches: Fetches,
     /// How much is stored.
     sizes: Mutex<Sizes>,
     /// Rows refuse what is to be flushed.
@@ -72,6 +74,7 @@ impl<R: Rows> State<R> {
             corrupt: AtomicBool::new(false),
             cannot_lead: ArcSwapOption::empty(),
             epoch: Arc::default(),
+            fetches: Fetches::default(),
             sizes: Mutex::default(),
             flush_refused: AtomicBool::new(false),
         }
@@ -101,6 +104,11 @@ impl<R: Rows> State<R> {
     /// Makes a newer view the one that reads take.
     pub fn publish(&self, view: View<R::Snapshot>) {
         self.view.store(Arc::new(view));
+    }
+
+    /// What requests may read before they are evaluated.
+    pub fn fetches(&self) -> &Fetches {
+        &self.fetches
     }
 
     /// The leases. Held for moments only.

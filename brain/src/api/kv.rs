@@ -1,6 +1,5 @@
 //! The service `etcdserverpb.KV`.
 
-use std::collections::HashMap;
 use std::pin::Pin;
 
 use futures::Stream;
@@ -14,9 +13,8 @@ use super::status::Error;
 use super::store::Store;
 use super::{request, response};
 use crate::budget::Meter;
-use crate::mvcc::evaluate::Evaluator;
+use crate::mvcc::evaluate;
 use crate::mvcc::op::{Op, OpResult, TxnOp};
-use crate::mvcc::overlay::{Head, Overlay};
 use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
 use crate::sequencer::command::{Answer, Request as Command};
@@ -108,8 +106,8 @@ impl<R: Rows> KvService<R> {
 
     async fn put_here(&self, request: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
         let request = request.into_inner();
-        let op = request::put(&request, &self.store.limits)?;
         let size = self.store.limits.check_size(request.encoded_len())?;
+        let op = request::put(&request, &self.store.limits)?;
         match self.write(Op::Put(op), size).await? {
             (revision, OpResult::Put(prev)) => Ok(Response::new(response::put(self.store.header(revision), prev))),
             _ => Err(unexpected()),
@@ -121,8 +119,8 @@ impl<R: Rows> KvService<R> {
         request: Request<pb::DeleteRangeRequest>,
     ) -> Result<Response<pb::DeleteRangeResponse>, Status> {
         let request = request.into_inner();
-        let op = request::delete(&request)?;
         let size = self.store.limits.check_size(request.encoded_len())?;
+        let op = request::delete(&request)?;
         match self.write(Op::Delete(op), size).await? {
             (revision, OpResult::Delete(deleted, kvs)) => Ok(Response::new(response::delete(
                 self.store.header(revision),
@@ -135,11 +133,11 @@ impl<R: Rows> KvService<R> {
 
     async fn txn_here(&self, request: Request<pb::TxnRequest>) -> Result<Response<pb::TxnResponse>, Status> {
         let request = request.into_inner();
-        let op = request::txn(&request, &self.store.limits)?;
-        if op.is_readonly() {
-            return self.read_only(op).await;
+        if is_readonly(&request) {
+            return self.read_only(request::txn(&request, &self.store.limits)?).await;
         }
         let size = self.store.limits.check_size(request.encoded_len())?;
+        let op = request::txn(&request, &self.store.limits)?;
         match self.write(Op::Txn(op), size).await? {
             (revision, OpResult::Txn(result)) => Ok(Response::new(response::txn(self.store.header(revision), result))),
             _ => Err(unexpected()),
@@ -176,25 +174,10 @@ impl<R: Rows> KvService<R> {
     /// A txn that changes nothing needs no writer.
     async fn read_only(&self, op: TxnOp) -> Result<Response<pb::TxnResponse>, Status> {
         let view = self.store.linearizable().await?;
-        let mut evaluator = Evaluator {
-            view: &view,
-            leases: self.store.state.leases_mutex(),
-            overlay: &mut Overlay::default(),
-            prefetched: &HashMap::new(),
-            head: Head {
-                revision: view.revision,
-                compacted: view.compacted,
-            },
-            changes: Vec::new(),
-        };
-        match evaluator
-            .run(&Op::Txn(op))
-            .await
-            .map_err(|error| self.store.failed(error))?
-        {
-            OpResult::Txn(result) => Ok(Response::new(response::txn(self.store.header(view.revision), result))),
-            _ => Err(unexpected()),
-        }
+        let state = &self.store.state;
+        let result = evaluate::read_only(&view, state.leases_mutex(), &op, state.fetches().budget()).await;
+        let result = result.map_err(|error| self.store.failed(error))?;
+        Ok(Response::new(response::txn(self.store.header(view.revision), result)))
     }
 }
 

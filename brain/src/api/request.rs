@@ -1,6 +1,6 @@
 //! Requests from the wire: checked as etcd checks them before it looks at its state, then turned into operations.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use bytes::Bytes;
 
@@ -30,6 +30,10 @@ pub struct Limits {
 
 /// Bytes that etcd adds to a request before it compares it with `--max-request-bytes`.
 const ENVELOPE: usize = 20;
+
+/// Operations of a txn and all that are nested in it, as a multiple of `--max-txn-ops`. Etcd bounds each way from the outermost
+/// txn to an innermost one, but not how many ways there are.
+const NESTED: usize = 8;
 
 impl Limits {
     /// What flags allow, and `rows` take: what is acknowledged must fit into rows later.
@@ -137,6 +141,7 @@ pub fn delete(request: &pb::DeleteRangeRequest) -> Result<DeleteOp, Error> {
 /// # Errors
 /// As etcd's `checkTxnRequest` and `checkIntervals`.
 pub fn txn(request: &pb::TxnRequest, limits: &Limits) -> Result<TxnOp, Error> {
+    count_ops(request, limits.txn_ops.saturating_mul(NESTED))?;
     let op = checked_txn(request, limits.txn_ops, limits)?;
     check_overlaps(&op.success)?;
     check_overlaps(&op.failure)?;
@@ -216,29 +221,82 @@ fn compare(request: &pb::Compare) -> Compare {
     }
 }
 
+/// Counts operations, at each level as etcd does; answers with how many may follow.
+fn count_ops(request: &pb::TxnRequest, most: usize) -> Result<usize, Error> {
+    let ops = request
+        .compare
+        .len()
+        .max(request.success.len())
+        .max(request.failure.len());
+    let mut left = most.checked_sub(ops).ok_or(Error::TooManyOps)?;
+    for op in request.success.iter().chain(&request.failure) {
+        if let Some(Request::RequestTxn(nested)) = &op.request {
+            left = count_ops(nested, left)?;
+        }
+    }
+    Ok(left)
+}
+
+/// Disjoint ranges of keys: from each first key up to its end, which is not part of it.
+#[derive(Debug, Default)]
+struct Intervals(BTreeMap<Bytes, Bytes>);
+
+impl Intervals {
+    /// Adds the keys of a span. Etcd does not see overlaps with what reaches to the end of the key space.
+    fn add(&mut self, span: &Span) {
+        if let Some(end) = span.limit().filter(|_| !span.is_empty()) {
+            self.insert(span.key.clone(), end);
+        }
+    }
+
+    fn insert(&mut self, mut from: Bytes, mut to: Bytes) {
+        if let Some((before, end)) = self.0.range::<Bytes, _>(..=&from).next_back()
+            && *end >= from
+        {
+            to = to.max(end.clone());
+            from = before.clone();
+        }
+        while let Some((next, end)) = self.0.range::<Bytes, _>(&from..=&to).next() {
+            to = to.max(end.clone());
+            let next = next.clone();
+            self.0.remove(&next);
+        }
+        self.0.insert(from, to);
+    }
+
+    fn extend(&mut self, other: Self) {
+        other.0.into_iter().for_each(|(from, to)| self.insert(from, to));
+    }
+
+    fn contains(&self, key: &Bytes) -> bool {
+        self.0
+            .range::<Bytes, _>(..=key)
+            .next_back()
+            .is_some_and(|(_, end)| key < end)
+    }
+}
+
 /// Refuses a branch that puts a key twice, or puts one that it deletes. Answers with what it puts and deletes.
-fn check_overlaps(ops: &[Op]) -> Result<(HashSet<&Bytes>, Vec<&Span>), Error> {
-    let mut deletes: Vec<&Span> = ops
-        .iter()
-        .filter_map(|op| match op {
-            // Etcd does not see overlaps with deletions that reach to the end of the key space.
-            Op::Delete(delete) if !delete.span.is_open() => Some(&delete.span),
-            _ => None,
-        })
-        .collect();
+fn check_overlaps(ops: &[Op]) -> Result<(HashSet<&Bytes>, Intervals), Error> {
+    let mut deletes = Intervals::default();
+    for op in ops {
+        if let Op::Delete(delete) = op {
+            deletes.add(&delete.span);
+        }
+    }
     let mut puts = HashSet::new();
     for op in ops {
         let Op::Txn(nested) = op else { continue };
         let (then_puts, then_deletes) = check_overlaps(&nested.success)?;
         let (else_puts, else_deletes) = check_overlaps(&nested.failure)?;
         for key in &then_puts {
-            if puts.contains(key) || deleted(&deletes, key) {
+            if puts.contains(key) || deletes.contains(key) {
                 return Err(Error::DuplicateKey);
             }
         }
         for key in &else_puts {
             // Only one of the two branches is taken.
-            if puts.contains(key) && !then_puts.contains(key) || deleted(&deletes, key) {
+            if puts.contains(key) && !then_puts.contains(key) || deletes.contains(key) {
                 return Err(Error::DuplicateKey);
             }
         }
@@ -249,16 +307,12 @@ fn check_overlaps(ops: &[Op]) -> Result<(HashSet<&Bytes>, Vec<&Span>), Error> {
     }
     for op in ops {
         if let Op::Put(put) = op
-            && (deleted(&deletes, &put.key) || !puts.insert(&put.key))
+            && (deletes.contains(&put.key) || !puts.insert(&put.key))
         {
             return Err(Error::DuplicateKey);
         }
     }
     Ok((puts, deletes))
-}
-
-fn deleted(deletes: &[&Span], key: &Bytes) -> bool {
-    deletes.iter().any(|span| span.contains(key))
 }
 
 fn span(key: &Bytes, end: &Bytes) -> Span {
@@ -271,4 +325,62 @@ fn span(key: &Bytes, end: &Bytes) -> Span {
 /// A copy of its own: a slice would keep the whole receive buffer of the connection in memory.
 pub(super) fn own(bytes: &Bytes) -> Bytes {
     Bytes::copy_from_slice(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
+    use super::*;
+
+    fn delete(key: &[u8], end: &[u8]) -> Span {
+        span(&Bytes::copy_from_slice(key), &Bytes::copy_from_slice(end))
+    }
+
+    #[test]
+    fn intervals_hold_the_keys_of_all_their_spans() {
+        let mut rng = StdRng::seed_from_u64(1);
+        let mut key = |most: u8| -> Vec<u8> {
+            let len = rng.random_range(1..3);
+            (0..len).map(|_| rng.random_range(0..most)).collect()
+        };
+        for _ in 0..500 {
+            let (mut intervals, mut spans) = (Intervals::default(), Vec::new());
+            for n in 0..12 {
+                let end = if n % 3 == 0 { Vec::new() } else { key(6) };
+                let span = delete(&key(6), &end);
+                intervals.add(&span);
+                spans.push(span);
+                for _ in 0..20 {
+                    let key = Bytes::from(key(6));
+                    let expected = spans.iter().any(|span| !span.is_open() && span.contains(&key));
+                    assert_eq!(intervals.contains(&key), expected, "{key:?} in {spans:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn overlaps_are_found_in_far_more_operations_than_a_txn_may_have() {
+        let key = |n: u32| Bytes::from(format!("{n:08}"));
+        let put = |key| {
+            Op::Put(PutOp {
+                key,
+                value: Bytes::new(),
+                lease: LeaseId::NONE,
+                prev_kv: false,
+                ignore_value: false,
+                ignore_lease: false,
+            })
+        };
+        let spans = (0..100_000).map(|n| {
+            let span = super::span(&key(2 * n), &key(2 * n + 1));
+            Op::Delete(DeleteOp { span, prev_kv: false })
+        });
+        let mut ops: Vec<Op> = spans.chain((0..100_000).map(|n| put(key(2 * n + 1)))).collect();
+        check_overlaps(&ops).unwrap();
+        ops.push(put(Bytes::from("00100000x")));
+        assert!(check_overlaps(&ops).is_err());
+    }
 }

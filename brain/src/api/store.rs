@@ -178,7 +178,7 @@ impl<R: Rows> Store<R> {
             return Err(Error::Corrupt.into());
         }
         let right = self.elsewhere.right();
-        let outcome = self.sequencer.ask(request, size).await;
+        let outcome = self.sequencer.ask(&self.state, request, size).await;
         if outcome.is_unproved {
             self.elsewhere.confirm(right).await?;
         }
@@ -247,6 +247,7 @@ pub fn refused(error: mvcc::Error) -> Status {
         mvcc::Error::LeaseNotFound => Error::LeaseNotFound,
         mvcc::Error::LeaseExists => Error::LeaseExist,
         mvcc::Error::NoSpace => Error::NoSpace,
+        mvcc::Error::TooLarge => Error::RequestTooLarge,
         mvcc::Error::TooManyRequests => Error::TooManyRequests,
         mvcc::Error::Timeout => Error::Timeout,
         mvcc::Error::NotLeader => Error::NotLeader,

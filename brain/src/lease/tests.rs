@@ -51,8 +51,17 @@ fn a_renewal_gives_the_whole_time_again() {
 fn an_expired_lease_is_handed_out_again_when_it_could_not_be_revoked() {
     let mut leases = one(10);
     assert_eq!(leases.expired(at(10), 500), [A]);
-    leases.retry();
+    leases.retry_expired(A);
     assert_eq!(leases.expired(at(10), 500), [A]);
+}
+
+#[test]
+fn checkpoint_under_way_is_cleared_by_a_renewal_after_a_lease_is_retried() {
+    let mut leases = one(60);
+    assert_eq!(leases.due_checkpoints(at(30), 10).len(), 1);
+    leases.retry_expired(A);
+    assert!(leases.renew(A, at(31)).unwrap().clear_checkpoint, "under way");
+    consistent(&leases);
 }
 
 #[test]

@@ -16,6 +16,7 @@ use crate::api::status::Error;
 use crate::feed::{Feed, News, Shown};
 use crate::member::Renewals;
 use crate::member::followers::Followers;
+use crate::mvcc::Prev;
 use crate::mvcc::row::size_of;
 use crate::pb::etcdserverpb::Member;
 use crate::pb::peerpb as pb;
@@ -155,6 +156,8 @@ fn committed<R: Rows>(state: &State<R>) -> pb::News {
     }
 }
 
+/// In place of a version whose value the leader has not read.
+const UNREAD: i64 = -1;
 /// Whether a batch and what it superseded fit into one message.
 fn fits(payload: &bytes::Bytes, events: &[Arc<crate::mvcc::Committed>]) -> bool {
     /// What an empty version takes, and more than the numbers of any.
@@ -170,17 +173,29 @@ fn fits(payload: &bytes::Bytes, events: &[Arc<crate::mvcc::Committed>]) -> bool 
 /// What each change superseded, in order; a default where there was nothing.
 fn superseded(events: &[Arc<crate::mvcc::Committed>]) -> Vec<crate::pb::mvccpb::KeyValue> {
     let events = events.iter().flat_map(|committed| &committed.events);
+    let unread = || crate::pb::mvccpb::KeyValue {
+        mod_revision: UNREAD,
+        ..Default::default()
+    };
     events
-        .map(|event| event.prev_kv.clone().map(response::key_value).unwrap_or_default())
+        .map(|event| match &event.prev_kv {
+            _ if event.is_prev_unread => unread(),
+            Some(kv) => response::key_value(kv.clone()),
+            None => Default::default(),
+        })
         .collect()
 }
 
 /// The other way round.
 #[must_use]
-pub fn superseded_of(batch: &mut pb::Batch) -> Vec<Option<crate::mvcc::KeyValue>> {
+pub fn superseded_of(batch: &mut pb::Batch) -> Vec<Prev> {
     let kvs = std::mem::take(&mut batch.superseded);
     kvs.into_iter()
-        .map(|kv| (kv.mod_revision != 0).then(|| from_wire(kv)))
+        .map(|kv| match kv.mod_revision {
+            0 => Prev::Nothing,
+            UNREAD => Prev::Unread,
+            _ => Prev::Version(from_wire(kv)),
+        })
         .collect()
 }
 

@@ -12,7 +12,7 @@ use prost::Message;
 use super::record::{Alarm, Change, KeyChange, Keys, Record};
 use super::row::{LeaseRow, size_of};
 use super::sizes::Sizes;
-use super::{Committed, Event, EventKind, KeyValue, LeaseId, Revision};
+use super::{Committed, Event, EventKind, KeyValue, LeaseId, Prev, Revision};
 use crate::lease::Leases;
 use crate::recent::{Generation, Version};
 use crate::rows::keys;
@@ -53,7 +53,7 @@ impl Applier {
     pub fn apply(
         &mut self,
         record: Record,
-        superseded: Vec<Option<KeyValue>>,
+        superseded: Vec<Prev>,
         leases: &mut Leases,
         now: Duration,
     ) -> (Vec<Committed>, Vec<Alarm>) {
@@ -87,7 +87,7 @@ impl Applier {
     fn apply_keys(
         &mut self,
         keys: Keys,
-        superseded: &mut impl Iterator<Item = Option<KeyValue>>,
+        superseded: &mut impl Iterator<Item = Prev>,
         leases: &mut Leases,
     ) -> Committed {
         let revision = keys.revision;
@@ -97,12 +97,12 @@ impl Applier {
             self.generation
                 .insert(change.key.clone(), revision, version_of(&change));
             self.attach(&change, leases);
-            let superseded = superseded.next().flatten();
-            let prev_kv = match change.prev_mod {
+            let superseded = superseded.next().unwrap_or_default();
+            let prev = match change.prev_mod {
                 own if own == revision => before_txn(&events, &change.key),
                 _ => superseded,
             };
-            events.push(event_of(change, revision, prev_kv));
+            events.push(event_of(change, revision, prev));
         }
         Committed { revision, events }
     }
@@ -141,14 +141,19 @@ fn version_of(change: &KeyChange) -> Version {
 
 /// What a watch shows as the previous version of a key that the same txn has changed already: the one before the txn.
 #[must_use]
-pub fn before_txn(events: &[Event], key: &Bytes) -> Option<KeyValue> {
-    let first = events.iter().find(|event| event.kv.key == *key)?;
-    first.prev_kv.clone()
+pub fn before_txn(events: &[Event], key: &Bytes) -> Prev {
+    match events.iter().find(|event| event.kv.key == *key) {
+        Some(Event {
+            is_prev_unread: true, ..
+        }) => Prev::Unread,
+        Some(Event { prev_kv: Some(kv), .. }) => Prev::Version(kv.clone()),
+        _ => Prev::Nothing,
+    }
 }
 
 /// The event that a change is.
 #[must_use]
-pub fn event_of(change: KeyChange, revision: Revision, prev_kv: Option<KeyValue>) -> Event {
+pub fn event_of(change: KeyChange, revision: Revision, prev: Prev) -> Event {
     let kind = if change.is_delete() {
         EventKind::Delete
     } else {
@@ -164,5 +169,15 @@ pub fn event_of(change: KeyChange, revision: Revision, prev_kv: Option<KeyValue>
         version: change.version,
         lease,
     };
-    Event { kind, kv, prev_kv }
+    let is_prev_unread = prev == Prev::Unread;
+    let prev_kv = match prev {
+        Prev::Version(kv) => Some(kv),
+        Prev::Nothing | Prev::Unread => None,
+    };
+    Event {
+        kind,
+        kv,
+        prev_kv,
+        is_prev_unread,
+    }
 }

@@ -7,7 +7,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::{Error, Revision};
-use crate::sequencer::command::{Handle, Request};
+use crate::sequencer::command::Handle;
 
 /// What history is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub async fn run(
             Retention::Revisions(kept) => Some(revision() - kept).filter(|target| *target > 0),
         };
         let Some(target) = target else { continue };
-        match sequencer.ask(Request::Compact(target), 16).await.told {
+        match sequencer.compact(target).await.told {
             Ok(_) => tracing::debug!(revision = target, "compacted without being asked"),
             // The leader does it.
             Err(Error::Compacted | Error::NotLeader) => {}

@@ -3,56 +3,143 @@
 //!
 //! Rules are etcd's (`etcdserver/txn`): all compares, nested ones included, see the state before the txn; then the chosen
 //! branches are checked against that same state; then nothing can fail any more.
+//!
+//! Storage is never asked here: what is not in memory was [fetched](super::fetch) before. What takes long yields now and then.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::slice::Iter;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 
+use super::fetch::{Budget, Fetched, Needs, Row, ValueRead};
 use super::op::{Compare, DeleteOp, Op, OpResult, PutOp, RangeOp, RangeResult, Span, TxnOp, TxnResult};
 use super::overlay::{Head, Overlay};
 use super::record::KeyChange;
 use super::row::size_of;
-use super::view::{View, ViewError};
-use super::{Error, KeyValue, LeaseId, Revision};
+use super::view::{View, ViewError, from_version, successor};
+use super::{Error, KeyValue, LeaseId, Prev, Revision};
 use crate::lease::Leases;
-use crate::rows::{RowsError, Snapshot};
+use crate::recent::{self, Recent};
+use crate::rows::{Order, RowsError, Snapshot};
+
+/// Rows that are looked at before others have their turn.
+const PAGE: usize = 256;
 
 /// A change, and the version that it superseded.
-pub type Changed = (KeyChange, Option<KeyValue>);
+pub type Changed = (KeyChange, Prev);
 
 /// The newest state, and what one request does to it.
-pub struct Evaluator<'a, S> {
-    /// What is published.
-    pub view: &'a View<S>,
+pub struct Evaluator<'a> {
+    /// Versions in memory that are published.
+    pub recent: &'a Recent,
+    /// Up to which revision they count.
+    pub at: Revision,
+    /// What was read of the rows for this request; `None` where it needs nothing of them.
+    pub fetched: Option<&'a Fetched>,
     /// Leases that are published.
-    pub leases: &'a std::sync::Mutex<Leases>,
-    /// What is not.
+    pub leases: &'a Mutex<Leases>,
+    /// What is not published.
     pub overlay: &'a mut Overlay,
-    /// Keys read ahead from the view's rows.
-    pub prefetched: &'a HashMap<Bytes, Option<KeyValue>>,
     /// The state before the request.
     pub head: Head,
     /// What the request changed.
     pub changes: Vec<Changed>,
+    /// Rows that were looked at since others had their turn.
+    pub looked: usize,
 }
 
 /// Why a request could not be evaluated.
-pub type EvaluateError = ViewError;
+#[derive(Debug, thiserror::Error)]
+pub enum EvaluateError {
+    /// The client's error.
+    #[error(transparent)]
+    Refused(#[from] Error),
+    /// A defect: it was to be fetched.
+    #[error("{:?} is needed and was not read", .0.escape_ascii().to_string())]
+    NotFetched(Bytes),
+}
 
-impl<S: Snapshot> Evaluator<'_, S> {
-    /// Does what `op` says. If it fails, nothing was changed.
+impl From<EvaluateError> for ViewError {
+    fn from(error: EvaluateError) -> Self {
+        match error {
+            EvaluateError::Refused(error) => ViewError::Refused(error),
+            error @ EvaluateError::NotFetched(_) => ViewError::Rows(RowsError::Failed(error.into())),
+        }
+    }
+}
+
+/// Evaluates a txn that changes nothing, as of a view.
+///
+/// # Errors
+/// [`ViewError::Refused`] with the client's error, or when the rows fail.
+pub async fn read_only<S: Snapshot>(
+    view: &Arc<View<S>>,
+    leases: &Mutex<Leases>,
+    txn: &TxnOp,
+    budget: Budget,
+) -> Result<TxnResult, ViewError> {
+    let needs = Needs::of_compares(txn, view);
+    let mut fetched = needs.fetch(view, || view.clone(), budget).await?;
+    let mut overlay = Overlay::default();
+    let mut path = Vec::with_capacity(1);
+    let mut evaluator = Evaluator::of_view(view, &fetched, leases, &mut overlay);
+    evaluator.choose(txn, &mut path).await?;
+    evaluator.check(txn, &mut path.iter()).await?;
+    let mut ranges = Vec::new();
+    chosen_ranges(txn, &mut path.iter(), &mut ranges);
+    fetched.read_ranges(ranges.into_iter(), view).await?;
+    let mut evaluator = Evaluator::of_view(view, &fetched, leases, &mut overlay);
+    Ok(evaluator.execute(txn, &mut path.iter()).await?)
+}
+
+/// The ranges of the branches that are taken.
+fn chosen_ranges<'b>(txn: &'b TxnOp, path: &mut Iter<'_, bool>, ranges: &mut Vec<&'b RangeOp>) {
+    let holds = path.next().copied().unwrap_or(false);
+    for op in branch(txn, holds) {
+        match op {
+            Op::Range(range) => ranges.push(range),
+            Op::Txn(nested) => chosen_ranges(nested, path, ranges),
+            Op::Put(_) | Op::Delete(_) => {}
+        }
+    }
+}
+
+impl<'a> Evaluator<'a> {
+    /// The state that a view shows.
+    fn of_view<S>(
+        view: &'a View<S>,
+        fetched: &'a Fetched,
+        leases: &'a Mutex<Leases>,
+        overlay: &'a mut Overlay,
+    ) -> Self {
+        Self {
+            recent: &view.recent,
+            at: view.revision,
+            fetched: Some(fetched),
+            leases,
+            overlay,
+            head: Head {
+                revision: view.revision,
+                compacted: view.compacted,
+            },
+            changes: Vec::new(),
+            looked: 0,
+        }
+    }
+
+    /// Does what `op` says. If it is refused, nothing was changed.
     ///
     /// # Errors
-    /// [`ViewError::Refused`] with the client's error, or when the rows fail.
+    /// [`EvaluateError::Refused`] with the client's error.
     pub async fn run(&mut self, op: &Op) -> Result<OpResult, EvaluateError> {
         match op {
             Op::Put(put) => {
                 // Etcd looks at the lease first here, and last within a txn.
                 self.check_lease(put.lease)?;
-                self.check_existing(put).await?;
-                self.put(put).await
+                self.check_existing(put)?;
+                self.put(put)
             }
             Op::Delete(delete) => self.delete(delete).await,
             Op::Range(range) => Ok(OpResult::Range(self.range(range).await?)),
@@ -74,19 +161,29 @@ impl<S: Snapshot> Evaluator<'_, S> {
     /// Deletes the keys of a lease that ends.
     ///
     /// # Errors
-    /// When the rows fail.
+    /// Never, unless by a defect.
     pub async fn delete_attached(&mut self, id: LeaseId) -> Result<(), EvaluateError> {
         let keys = self.overlay.attached(id, &self.locked_leases());
         for key in keys {
-            if let Some(kv) = self.current(&key).await? {
-                self.remove(kv);
+            if let Some(row) = self.current(&key)? {
+                self.remove(row);
             }
+            self.pause(1).await;
         }
         Ok(())
     }
 
+    /// Lets others have their turn, after so many more rows.
+    async fn pause(&mut self, rows: usize) {
+        self.looked += rows;
+        if self.looked >= PAGE {
+            self.looked = 0;
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// Evaluates the compares of a txn and of the nested ones on its path, outermost first.
-    async fn choose(&self, txn: &TxnOp, path: &mut Vec<bool>) -> Result<(), EvaluateError> {
+    async fn choose(&mut self, txn: &TxnOp, path: &mut Vec<bool>) -> Result<(), EvaluateError> {
         let mut holds = true;
         for compare in &txn.compares {
             if !self.compare(compare).await? {
@@ -104,23 +201,34 @@ impl<S: Snapshot> Evaluator<'_, S> {
     }
 
     fn choose_nested<'b>(
-        &'b self,
+        &'b mut self,
         txn: &'b TxnOp,
         path: &'b mut Vec<bool>,
     ) -> BoxFuture<'b, Result<(), EvaluateError>> {
         Box::pin(self.choose(txn, path))
     }
 
-    async fn compare(&self, compare: &Compare) -> Result<bool, EvaluateError> {
+    async fn compare(&mut self, compare: &Compare) -> Result<bool, EvaluateError> {
         if compare.span.is_point() {
-            let kv = self.current(&compare.span.key).await?;
-            return Ok(compare.holds(kv.as_slice()));
+            let row = self.current(&compare.span.key)?;
+            return Ok(compare.holds(row.map(|row| row.kv).as_slice()));
         }
-        Ok(compare.holds(&self.current_range(&compare.span).await?))
+        let mut walk = self.walk(&compare.span)?;
+        let mut is_empty = true;
+        while let Some(rows) = walk.next() {
+            for row in &rows {
+                if !compare.holds(std::slice::from_ref(&row.kv)) {
+                    return Ok(false);
+                }
+            }
+            is_empty &= rows.is_empty();
+            self.pause(PAGE).await;
+        }
+        Ok(!is_empty || compare.holds(&[]))
     }
 
     /// Checks the chosen branches against the state before the txn.
-    async fn check(&self, txn: &TxnOp, path: &mut Iter<'_, bool>) -> Result<(), EvaluateError> {
+    async fn check(&mut self, txn: &TxnOp, path: &mut Iter<'_, bool>) -> Result<(), EvaluateError> {
         let holds = path.next().copied().unwrap_or(false);
         for op in branch(txn, holds) {
             match op {
@@ -131,7 +239,7 @@ impl<S: Snapshot> Evaluator<'_, S> {
                     _ => {}
                 },
                 Op::Put(put) => {
-                    self.check_existing(put).await?;
+                    self.check_existing(put)?;
                     self.check_lease(put.lease)?;
                 }
                 Op::Delete(_) => {}
@@ -142,7 +250,7 @@ impl<S: Snapshot> Evaluator<'_, S> {
     }
 
     fn check_nested<'b>(
-        &'b self,
+        &'b mut self,
         txn: &'b TxnOp,
         path: &'b mut Iter<'_, bool>,
     ) -> BoxFuture<'b, Result<(), EvaluateError>> {
@@ -157,8 +265,8 @@ impl<S: Snapshot> Evaluator<'_, S> {
         }
     }
 
-    async fn check_existing(&self, put: &PutOp) -> Result<(), EvaluateError> {
-        if (put.ignore_value || put.ignore_lease) && self.current(&put.key).await?.is_none() {
+    fn check_existing(&self, put: &PutOp) -> Result<(), EvaluateError> {
+        if (put.ignore_value || put.ignore_lease) && self.current(&put.key)?.is_none() {
             return Err(Error::KeyNotFound.into());
         }
         Ok(())
@@ -171,7 +279,7 @@ impl<S: Snapshot> Evaluator<'_, S> {
         for op in ops {
             let result = match op {
                 Op::Range(range) => OpResult::Range(self.range(range).await?),
-                Op::Put(put) => self.put(put).await?,
+                Op::Put(put) => self.put(put)?,
                 Op::Delete(delete) => self.delete(delete).await?,
                 Op::Txn(nested) => OpResult::Txn(self.execute_nested(nested, path).await?),
             };
@@ -188,28 +296,41 @@ impl<S: Snapshot> Evaluator<'_, S> {
         Box::pin(self.execute(txn, path))
     }
 
-    async fn range(&self, op: &RangeOp) -> Result<RangeResult, EvaluateError> {
+    async fn range(&mut self, op: &RangeOp) -> Result<RangeResult, EvaluateError> {
+        if let Some(result) = self.fetched.and_then(|fetched| fetched.range(op)) {
+            return Ok(result.clone());
+        }
         if op.revision > 0 {
-            return self.view.range(op).await;
+            return Err(EvaluateError::NotFetched(op.span.key.clone()));
         }
         if op.span.is_point() {
-            let kvs: Vec<KeyValue> = self.current(&op.span.key).await?.into_iter().collect();
+            let kvs: Vec<KeyValue> = self.current(&op.span.key)?.map(|row| row.kv).into_iter().collect();
             let count = i64::try_from(kvs.len()).unwrap_or(i64::MAX);
             return Ok(op.select(if op.count_only { Vec::new() } else { kvs }, count));
         }
-        if self.overlay.range(&op.span).is_empty() {
-            // The view may be older, but nothing of this span changed since.
-            return self.view.range(op).await;
+        let enough = if op.count_only { 0 } else { op.enough() };
+        let (mut kvs, mut count) = (Vec::new(), 0);
+        let mut walk = self.walk(&op.span)?;
+        while let Some(rows) = walk.next() {
+            count += i64::try_from(rows.len()).unwrap_or(i64::MAX);
+            for row in rows.into_iter().take(enough - kvs.len().min(enough)) {
+                if op.reads_values() {
+                    expect_value(&row)?;
+                }
+                kvs.push(row.kv);
+            }
+            self.pause(PAGE).await;
         }
-        let kvs = self.current_range(&op.span).await?;
-        let count = i64::try_from(kvs.len()).unwrap_or(i64::MAX);
-        Ok(op.select(if op.count_only { Vec::new() } else { kvs }, count))
+        Ok(op.select(kvs, count))
     }
 
-    async fn put(&mut self, put: &PutOp) -> Result<OpResult, EvaluateError> {
-        let prev = self.current(&put.key).await?;
+    fn put(&mut self, put: &PutOp) -> Result<OpResult, EvaluateError> {
+        let prev = self.current(&put.key)?;
+        if put.prev_kv || put.ignore_value {
+            prev.as_ref().map_or(Ok(()), expect_value)?;
+        }
         let revision = self.head.revision + 1;
-        let kept = prev.as_ref();
+        let kept = prev.as_ref().map(|row| &row.kv);
         let value = kept
             .filter(|_| put.ignore_value)
             .map_or_else(|| put.value.clone(), |kv| kv.value.clone());
@@ -233,60 +354,130 @@ impl<S: Snapshot> Evaluator<'_, S> {
             prev_size: kept.map_or(0, |kv| kv.size),
         };
         self.overlay.set(kv.key.clone(), Some(kv), change.prev_lease());
-        let answer = OpResult::Put(prev.clone().filter(|_| put.prev_kv));
-        self.changes.push((change, prev));
+        let answer = OpResult::Put(kept.filter(|_| put.prev_kv).cloned());
+        self.changes.push((change, prev.map_or(Prev::Nothing, Prev::from)));
         Ok(answer)
     }
 
     async fn delete(&mut self, delete: &DeleteOp) -> Result<OpResult, EvaluateError> {
-        let kvs = if delete.span.is_point() {
-            self.current(&delete.span.key).await?.into_iter().collect()
-        } else {
-            self.current_range(&delete.span).await?
-        };
-        let deleted = i64::try_from(kvs.len()).unwrap_or(i64::MAX);
-        kvs.iter().for_each(|kv| self.remove(kv.clone()));
-        Ok(OpResult::Delete(deleted, if delete.prev_kv { kvs } else { Vec::new() }))
+        let mut deleted = 0;
+        let mut kvs = Vec::new();
+        if delete.span.is_point() {
+            if let Some(row) = self.current(&delete.span.key)? {
+                deleted = 1;
+                kvs.extend(delete.prev_kv.then(|| row.kv.clone()));
+                self.remove(row);
+            }
+            return Ok(OpResult::Delete(deleted, kvs));
+        }
+        // What is removed lies before what is still walked over.
+        let mut walk = self.walk(&delete.span)?;
+        while let Some(rows) = walk.next() {
+            deleted += i64::try_from(rows.len()).unwrap_or(i64::MAX);
+            for row in rows {
+                if delete.prev_kv {
+                    expect_value(&row)?;
+                    kvs.push(row.kv.clone());
+                }
+                self.remove(row);
+            }
+            self.pause(PAGE).await;
+        }
+        Ok(OpResult::Delete(deleted, kvs))
     }
 
-    fn remove(&mut self, kv: KeyValue) {
+    fn remove(&mut self, row: Row) {
         let change = KeyChange {
-            key: kv.key.clone(),
-            prev_mod: kv.mod_revision,
-            prev_lease: kv.lease.0,
-            prev_size: kv.size,
+            key: row.kv.key.clone(),
+            prev_mod: row.kv.mod_revision,
+            prev_lease: row.kv.lease.0,
+            prev_size: row.kv.size,
             ..KeyChange::default()
         };
-        self.overlay.set(kv.key.clone(), None, kv.lease);
-        self.changes.push((change, Some(kv)));
+        self.overlay.set(row.kv.key.clone(), None, row.kv.lease);
+        self.changes.push((change, Prev::from(row)));
     }
 
     /// A key's newest state.
-    async fn current(&self, key: &Bytes) -> Result<Option<KeyValue>, RowsError> {
+    fn current(&self, key: &Bytes) -> Result<Option<Row>, EvaluateError> {
         if let Some(state) = self.overlay.get(key) {
-            return Ok(state.cloned());
+            return Ok(state.cloned().map(Row::read));
         }
-        match self.prefetched.get(key) {
-            Some(kv) => Ok(kv.clone()),
-            None => self.view.get(key, self.view.revision).await,
+        if let Some((revision, version)) = self.recent.get(key, self.at) {
+            return Ok(from_version(key.clone(), revision, version).map(Row::read));
         }
+        let fetched = self.fetched.and_then(|fetched| fetched.get(key, self.at));
+        fetched.ok_or_else(|| EvaluateError::NotFetched(key.clone()))
     }
 
-    /// The newest state of a span, in key order.
-    async fn current_range(&self, span: &Span) -> Result<Vec<KeyValue>, EvaluateError> {
-        let published = self.view.range(&RangeOp::all(span.clone())).await?.kvs;
-        let over = self.overlay.range(span);
-        if over.is_empty() {
-            return Ok(published);
-        }
-        let mut merged: std::collections::BTreeMap<Bytes, Option<KeyValue>> =
-            published.into_iter().map(|kv| (kv.key.clone(), Some(kv))).collect();
-        merged.extend(over);
-        Ok(merged.into_values().flatten().collect())
+    /// Walks over the newest state of a span.
+    fn walk(&self, span: &Span) -> Result<Walk<'a>, EvaluateError> {
+        let not_fetched = || EvaluateError::NotFetched(span.key.clone());
+        let fetched = self.fetched.ok_or_else(not_fetched)?;
+        Ok(Walk {
+            rows: fetched.span(span).ok_or_else(not_fetched)?,
+            recent: fetched.under(self.recent),
+            at: self.at,
+            overlay: self.overlay.range(span),
+            rest: (!span.is_empty()).then(|| recent::Span {
+                from: span.key.clone(),
+                to: span.limit(),
+            }),
+        })
     }
 
-    fn locked_leases(&self) -> std::sync::MutexGuard<'_, Leases> {
-        self.leases.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn locked_leases(&self) -> MutexGuard<'_, Leases> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A walk over the newest state of a span, a page at a time. What is changed behind it is not its concern.
+struct Walk<'a> {
+    /// What was read, and is not walked over yet.
+    rows: &'a [Row],
+    recent: Recent,
+    at: Revision,
+    /// What is not published, and not walked over yet.
+    overlay: BTreeMap<Bytes, Option<KeyValue>>,
+    rest: Option<recent::Span>,
+}
+
+impl Walk<'_> {
+    /// The next keys that exist, in order; `None` at the end. A page may be empty.
+    fn next(&mut self) -> Option<Vec<Row>> {
+        let rest = self.rest.take()?;
+        let newer: Vec<_> = self.recent.range(&rest, self.at, Order::Ascending).take(PAGE).collect();
+        // As far as everything is at hand.
+        let last_row = self.rows.get(PAGE - 1).map(|row| &row.kv.key);
+        let last_newer = newer.get(PAGE - 1).map(|found| &found.key);
+        let last = last_row.into_iter().chain(last_newer).min().cloned();
+        let is_within = |key: &Bytes| last.as_ref().is_none_or(|last| key <= last);
+        let (rows, rows_left) = self
+            .rows
+            .split_at(self.rows.partition_point(|row| is_within(&row.kv.key)));
+        self.rows = rows_left;
+        let mut page: BTreeMap<Bytes, Option<Row>> =
+            rows.iter().map(|row| (row.kv.key.clone(), Some(row.clone()))).collect();
+        for found in newer.into_iter().take_while(|found| is_within(&found.key)) {
+            let row = from_version(found.key.clone(), found.revision, found.version).map(Row::read);
+            page.insert(found.key, row);
+        }
+        let mut newest = std::mem::take(&mut self.overlay);
+        if let Some(last) = last {
+            let from = successor(&last);
+            self.overlay = newest.split_off(&from);
+            self.rest = Some(recent::Span { from, to: rest.to });
+        }
+        page.extend(newest.into_iter().map(|(key, kv)| (key, kv.map(Row::read))));
+        Some(page.into_values().flatten().collect())
+    }
+}
+
+/// A value that was read.
+fn expect_value(row: &Row) -> Result<(), EvaluateError> {
+    match row.value {
+        ValueRead::Read => Ok(()),
+        ValueRead::Skipped => Err(EvaluateError::NotFetched(row.kv.key.clone())),
     }
 }
 

@@ -8,7 +8,7 @@ use super::apply::{before_txn, event_of};
 use super::record::{Change, KeyChange, Keys, Record};
 use super::row::decode_object;
 use super::view::View;
-use super::{Committed, Event, KeyValue, Revision};
+use super::{Committed, Event, KeyValue, Prev, Revision};
 use crate::log::reader::{Item, Reader};
 use crate::log::{Log, LogError, Slot};
 use crate::rows::{Rows, RowsError, Snapshot, keys};
@@ -199,12 +199,12 @@ impl<L: Log, R: Rows> History for LogHistory<L, R> {
 fn read_back(keys: Keys, mut superseded: impl FnMut() -> Option<KeyValue>) -> Arc<Committed> {
     let mut events = Vec::with_capacity(keys.changes.len());
     for change in keys.changes {
-        let prev_kv = match change.prev_mod {
-            0 => None,
+        let prev = match change.prev_mod {
+            0 => Prev::Nothing,
             own if own == keys.revision => before_txn(&events, &change.key),
-            _ => superseded(),
+            _ => superseded().map_or(Prev::Nothing, Prev::Version),
         };
-        events.push(event_of(change, keys.revision, prev_kv));
+        events.push(event_of(change, keys.revision, prev));
     }
     Arc::new(Committed {
         revision: keys.revision,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::{KeyValue, LeaseId, Revision};
 
 /// One key or a range of keys, in the form that etcd's API has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Span {
     /// The key, or the first key of the range.
     pub key: Bytes,
@@ -66,7 +66,7 @@ impl Span {
 }
 
 /// What the result of a range is ordered by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SortTarget {
     /// The key.
     Key,
@@ -81,7 +81,7 @@ pub enum SortTarget {
 }
 
 /// In which order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SortOrder {
     /// Whatever the store finds natural: by key.
     None,
@@ -92,7 +92,7 @@ pub enum SortOrder {
 }
 
 /// A read of one key or many.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RangeOp {
     /// Which keys.
     pub span: Span,
@@ -128,6 +128,21 @@ impl RangeOp {
             count_only: false,
             mod_revision: (0, 0),
             create_revision: (0, 0),
+        }
+    }
+
+    /// Values are answered, or sorted by.
+    #[must_use]
+    pub fn reads_values(&self) -> bool {
+        !self.count_only && (!self.keys_only || self.target == SortTarget::Value)
+    }
+
+    /// How many pairs, in key order, decide the answer.
+    #[must_use]
+    pub fn enough(&self) -> usize {
+        match usize::try_from(self.limit) {
+            Ok(limit) if limit > 0 && !self.needs_all() => limit.saturating_add(1),
+            _ => usize::MAX,
         }
     }
 

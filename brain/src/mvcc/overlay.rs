@@ -16,8 +16,17 @@ pub struct Delta {
     keys: BTreeMap<Bytes, Option<KeyValue>>,
     /// Leases granted (their time to live in seconds) and ended (`None`).
     leases: HashMap<LeaseId, Option<i64>>,
-    /// Keys attached to (`true`) and detached from (`false`) leases.
-    attachments: HashMap<LeaseId, BTreeMap<Bytes, bool>>,
+    /// Keys attached to and detached from leases.
+    attachments: HashMap<LeaseId, Attachments>,
+}
+
+/// Keys of one lease that a batch attached or detached.
+#[derive(Debug, Default)]
+struct Attachments {
+    /// The lease ended within the batch: nothing that was attached before counts, even if the lease was granted again since.
+    is_ended: bool,
+    /// Attached (`true`) and detached (`false`) keys.
+    keys: BTreeMap<Bytes, bool>,
 }
 
 /// The newest state, published or not.
@@ -78,6 +87,7 @@ impl Overlay {
                 .attachments
                 .entry(prev_lease)
                 .or_default()
+                .keys
                 .insert(key.clone(), false);
         }
         if lease != LeaseId::NONE {
@@ -85,6 +95,7 @@ impl Overlay {
                 .attachments
                 .entry(lease)
                 .or_default()
+                .keys
                 .insert(key.clone(), true);
         }
         self.current.keys.insert(key, kv);
@@ -98,7 +109,11 @@ impl Overlay {
     /// Ends a lease.
     pub fn revoke(&mut self, id: LeaseId) {
         self.current.leases.insert(id, None);
-        self.current.attachments.remove(&id);
+        let ended = Attachments {
+            is_ended: true,
+            keys: BTreeMap::new(),
+        };
+        self.current.attachments.insert(id, ended);
     }
 
     /// The lease exists, published or not.
@@ -115,7 +130,13 @@ impl Overlay {
     pub fn attached(&self, id: LeaseId, published: &Leases) -> BTreeSet<Bytes> {
         let mut keys: BTreeSet<Bytes> = published.attached(id).cloned().collect();
         for delta in self.under_way.iter().map(Arc::as_ref).chain([&self.current]) {
-            for (key, attached) in delta.attachments.get(&id).into_iter().flatten() {
+            let Some(attachments) = delta.attachments.get(&id) else {
+                continue;
+            };
+            if attachments.is_ended {
+                keys.clear();
+            }
+            for (key, attached) in &attachments.keys {
                 if *attached {
                     keys.insert(key.clone());
                 } else {

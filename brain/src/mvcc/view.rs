@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::counts::Counts;
+use super::fetch::Budget;
 use super::hot_rows::HotRows;
 use super::op::{RangeOp, RangeResult, Span};
 use super::row::{Meta, decode_index, decode_object, size_of};
@@ -105,6 +106,20 @@ impl<S: Snapshot> View<S> {
         Ok(wanted.iter().map(|key| objects.next_if(|kv| kv.key == *key)).collect())
     }
 
+    /// The same without values: index rows only.
+    ///
+    /// # Errors
+    /// When the rows fail.
+    pub async fn get_many_without_values(&self, wanted: &[Bytes]) -> Result<Vec<Option<KeyValue>>, RowsError> {
+        let index: Vec<Bytes> = wanted.iter().map(|key| keys::index_key(key)).collect();
+        let rows = self.rows.multi_get(&index).await?;
+        let found = wanted.iter().zip(rows).map(|(key, row)| match row {
+            Some(row) => Ok(Some(from_meta(key.clone(), decode_index(key, &row)?, Bytes::new()))),
+            None => Ok(None),
+        });
+        found.collect()
+    }
+
     /// Answers a range.
     ///
     /// # Errors
@@ -118,34 +133,42 @@ impl<S: Snapshot> View<S> {
     /// # Errors
     /// As [`View::range`], and [`Error::TooManyRequests`] where there is no memory for it.
     pub async fn range_metered(&self, op: &RangeOp, meter: &Meter) -> Result<RangeResult, ViewError> {
+        self.range_charged(op, Charged::Meter(meter)).await
+    }
+
+    /// Answers a range within a budget.
+    ///
+    /// # Errors
+    /// As [`View::range`] and [`Budget::take`].
+    pub async fn range_within(&self, op: &RangeOp, budget: &mut Budget) -> Result<RangeResult, ViewError> {
+        self.range_charged(op, Charged::Budget(budget)).await
+    }
+
+    async fn range_charged(&self, op: &RangeOp, mut charged: Charged<'_>) -> Result<RangeResult, ViewError> {
         let at = self.resolve(op.revision)?;
         if op.span.is_point() {
             let kvs: Vec<KeyValue> = self.get(&op.span.key, at).await?.into_iter().collect();
-            charge(meter, &kvs)?;
+            charged.keep(&kvs)?;
             let count = i64::try_from(kvs.len()).unwrap_or(i64::MAX);
             let kvs = if op.count_only { Vec::new() } else { kvs };
             return Ok(op.select(kvs, count));
         }
         if op.count_only {
-            let count = self.count(&op.span, at).await?;
+            let count = self.count_charged(&op.span, at, charged.budget()).await?;
             return Ok(RangeResult {
                 kvs: Vec::new(),
                 count,
                 more: false,
             });
         }
-        let enough = match usize::try_from(op.limit) {
-            Ok(limit) if limit > 0 && !op.needs_all() => limit.saturating_add(1),
-            _ => usize::MAX,
-        };
-        let values = !op.keys_only || op.target == super::op::SortTarget::Value;
+        let (enough, values) = (op.enough(), op.reads_values());
         let mut cursor = self.cursor(&op.span, at, values);
         let mut kvs = Vec::new();
         while kvs.len() < enough {
             let Some(page) = cursor.next(enough - kvs.len()).await? else {
                 break;
             };
-            charge(meter, &page)?;
+            charged.keep(&page)?;
             kvs.extend(page);
         }
         let read = i64::try_from(kvs.len()).unwrap_or(i64::MAX);
@@ -153,7 +176,7 @@ impl<S: Snapshot> View<S> {
             None => read,
             Some(rest) => match self.counts.take(&op.span, at) {
                 Some(count) => count,
-                None => read + self.count(&rest, at).await?,
+                None => read + self.count_charged(&rest, at, charged.budget()).await?,
             },
         };
         let result = op.select(kvs, count);
@@ -185,6 +208,23 @@ impl<S: Snapshot> View<S> {
         let mut cursor = self.cursor(span, at, false);
         let mut count = 0;
         while let Some(page) = cursor.next(usize::MAX).await? {
+            count += i64::try_from(page.len()).unwrap_or(i64::MAX);
+        }
+        Ok(count)
+    }
+
+    async fn count_charged(
+        &self,
+        span: &Span,
+        at: Revision,
+        mut budget: Option<&mut Budget>,
+    ) -> Result<i64, ViewError> {
+        let mut cursor = self.cursor(span, at, false);
+        let mut count = 0;
+        while let Some(page) = cursor.next(usize::MAX).await? {
+            if let Some(budget) = &mut budget {
+                budget.take(page.len(), 0)?;
+            }
             count += i64::try_from(page.len()).unwrap_or(i64::MAX);
         }
         Ok(count)
@@ -239,6 +279,29 @@ const PAIR_BYTES: usize = 256;
 fn charge(meter: &Meter, page: &[KeyValue]) -> Result<(), Error> {
     let bytes = page.iter().map(|kv| kv.key.len() + kv.value.len() + PAIR_BYTES).sum();
     meter.charge(bytes).map_err(|_| Error::TooManyRequests)
+}
+
+/// What a range that is read is charged to.
+enum Charged<'a> {
+    Meter(&'a Meter),
+    Budget(&'a mut Budget),
+}
+
+impl Charged<'_> {
+    fn keep(&mut self, page: &[KeyValue]) -> Result<(), Error> {
+        match self {
+            Charged::Meter(meter) => charge(meter, page),
+            Charged::Budget(budget) => budget.keep(page.iter()),
+        }
+    }
+
+    /// The budget of rows that are looked at, if there is one.
+    fn budget(&mut self) -> Option<&mut Budget> {
+        match self {
+            Charged::Meter(_) => None,
+            Charged::Budget(budget) => Some(budget),
+        }
+    }
 }
 
 /// The smallest byte string behind `key`.

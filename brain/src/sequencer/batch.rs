@@ -1,23 +1,30 @@
 //! A batch: requests evaluated in order into one record.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::command::{Answer, Command, Outcome, Request};
-use crate::mvcc::evaluate::{Changed, Evaluator};
-use crate::mvcc::op::{Op, TxnOp};
+use super::command::{Answer, Command, Reply, Request};
+use crate::mvcc::evaluate::{Changed, EvaluateError, Evaluator};
+use crate::mvcc::fetch::Fetched;
+use crate::mvcc::op::Op;
 use crate::mvcc::overlay::{Delta, Head, Overlay};
 use crate::mvcc::record::{Alarm, Change, Checkpoint, Compact, Entry, Grant, Keys, Record, Revoke};
-use crate::mvcc::view::{View, ViewError};
-use crate::mvcc::{Error, KeyValue, LeaseId, Revision};
-use crate::rows::{Rows, RowsError, Snapshot};
+use crate::mvcc::view::View;
+use crate::mvcc::{Error, LeaseId, Prev, Revision};
+use crate::rows::Rows;
 use crate::state::{CORRUPT, NOSPACE, State};
 
 /// Who waits, and what for.
-pub(super) type Reply = (oneshot::Sender<Outcome>, Result<Answer, Error>);
+pub(super) type Waiting = (oneshot::Sender<Reply>, Told);
+
+/// What whoever waits is told.
+#[derive(Debug)]
+pub(super) enum Told {
+    Outcome(Result<Answer, Error>),
+    /// What was read for it is too old.
+    Again(Request),
+}
 
 /// Requests that were evaluated and are to be committed together.
 #[derive(Debug)]
@@ -25,9 +32,11 @@ pub(super) struct Batch {
     /// What is written.
     pub record: Record,
     /// The versions that the record's key changes superseded, in their order.
-    pub superseded: Vec<Option<KeyValue>>,
+    pub superseded: Vec<Prev>,
     /// Outcomes, told when the record is committed.
-    pub replies: Vec<Reply>,
+    pub replies: Vec<Waiting>,
+    /// Leases that ran out, whose keys have to be read once more.
+    pub again: Vec<LeaseId>,
     /// The same changes, for those who are evaluated before it is published.
     pub delta: Arc<Delta>,
     /// The state behind it.
@@ -35,29 +44,27 @@ pub(super) struct Batch {
 }
 
 /// Evaluates requests one after the other.
-pub(super) struct Builder<'a, R: Rows> {
-    state: &'a State<R>,
+pub(super) struct Builder<R: Rows> {
+    state: Arc<State<R>>,
     view: Arc<View<R::Snapshot>>,
     overlay: Overlay,
-    prefetched: HashMap<Bytes, Option<KeyValue>>,
     head: Head,
     record: Record,
-    superseded: Vec<Option<KeyValue>>,
-    replies: Vec<Reply>,
+    superseded: Vec<Prev>,
+    replies: Vec<Waiting>,
+    again: Vec<LeaseId>,
     /// Puts and grants are refused.
     no_space: bool,
     /// Everything but alarms is refused.
     corrupt: bool,
 }
 
-impl<'a, R: Rows> Builder<'a, R> {
+impl<R: Rows> Builder<R> {
     /// An empty batch behind `head`, over batches that are under way.
-    pub(super) fn new(state: &'a State<R>, under_way: Vec<Arc<Delta>>, head: Head, no_space: bool) -> Self {
+    pub(super) fn new(state: Arc<State<R>>, under_way: Vec<Arc<Delta>>, head: Head, no_space: bool) -> Self {
         Self {
-            state,
             view: state.view(),
             overlay: Overlay::over(under_way),
-            prefetched: HashMap::new(),
             head,
             record: Record {
                 base: head.revision,
@@ -65,100 +72,70 @@ impl<'a, R: Rows> Builder<'a, R> {
             },
             superseded: Vec::new(),
             replies: Vec::new(),
+            again: Vec::new(),
             no_space,
             corrupt: state.has_alarm(CORRUPT) || state.is_flush_refused(),
+            state,
         }
     }
 
-    /// Evaluates commands in order, as far as none has to wait for what is under way.
-    pub(super) async fn evaluate(&mut self, commands: &mut VecDeque<Command>) -> Result<(), RowsError> {
-        self.prefetch(commands.iter()).await?;
-        while let Some(command) = commands.pop_front() {
-            if self.must_wait(&command) {
-                commands.push_front(command);
-                break;
-            }
+    /// Evaluates commands in order. Those whose rows were read too early are not begun.
+    ///
+    /// # Errors
+    /// When something is missing that was to be read before: a defect.
+    pub(super) async fn evaluate(mut self, commands: Vec<Command>) -> Result<Batch, EvaluateError> {
+        for command in commands {
             self.add(command).await?;
         }
-        Ok(())
+        Ok(self.finish())
     }
 
-    /// Reads in one go what requests will need from the rows.
-    ///
-    /// # Errors
-    /// When the rows fail.
-    async fn prefetch(&mut self, commands: impl Iterator<Item = &Command>) -> Result<(), RowsError> {
-        let mut wanted = BTreeSet::new();
-        for command in commands {
-            if let Request::Write(op) = &command.request {
-                points(op, &mut |key| {
-                    if self.overlay.get(key).is_none() && !wanted.contains(key) {
-                        wanted.insert(key.clone());
-                    }
-                });
+    async fn add(&mut self, command: Command) -> Result<(), EvaluateError> {
+        let (request, fetched, reply) = command.begin();
+        let is_current = |fetched: &Fetched| fetched.is_current(self.view.rows_revision, self.head.revision);
+        let is_current = fetched.as_ref().is_none_or(is_current);
+        let told = if is_current {
+            match self.answer(request, fetched.as_ref()).await {
+                Ok(answer) => Told::Outcome(Ok(answer)),
+                Err(EvaluateError::Refused(error)) => Told::Outcome(Err(error)),
+                Err(error) => return Err(error),
             }
-        }
-        let mut missing = Vec::new();
-        for key in wanted {
-            match self.view.recent.get(&key, self.view.revision) {
-                Some(_) => {}
-                None => missing.push(key),
+        } else {
+            if let Request::Revoke { id, expired: true } = request {
+                self.again.push(id);
             }
-        }
-        if !missing.is_empty() {
-            let found = self.view.get_many(&missing).await?;
-            self.prefetched = missing.into_iter().zip(found).collect();
-        }
-        Ok(())
-    }
-
-    /// The request reads a revision that is not published yet: it has to wait until it is.
-    fn must_wait(&self, command: &Command) -> bool {
-        match &command.request {
-            Request::Write(Op::Txn(txn)) => {
-                reads_above(txn, self.view.revision) && self.head.revision > self.view.revision
-            }
-            _ => false,
-        }
-    }
-
-    /// Evaluates one request.
-    ///
-    /// # Errors
-    /// When the rows fail. What the client did wrong is its reply.
-    async fn add(&mut self, command: Command) -> Result<(), RowsError> {
-        let (request, reply) = command.begin();
-        let outcome = match self.answer(request).await {
-            Ok(answer) => Ok(answer),
-            Err(ViewError::Refused(error)) => Err(error),
-            Err(ViewError::Rows(error)) => return Err(error),
+            Told::Again(request)
         };
         if let Some(reply) = reply {
-            self.replies.push((reply, outcome));
+            self.replies.push((reply, told));
         }
         Ok(())
     }
 
     /// The batch.
-    pub(super) fn finish(self) -> Batch {
+    fn finish(self) -> Batch {
         Batch {
             record: self.record,
             superseded: self.superseded,
             replies: self.replies,
+            again: self.again,
             delta: Arc::new(self.overlay.into_delta()),
             head: self.head,
         }
     }
 
-    async fn answer(&mut self, request: Request) -> Result<Answer, ViewError> {
+    async fn answer(&mut self, request: Request, fetched: Option<&Fetched>) -> Result<Answer, EvaluateError> {
         if self.corrupt && !matches!(request, Request::Alarm(..) | Request::Checkpoint(..)) {
+            if let Request::Revoke { id, expired: true } = request {
+                self.state.leases().retry_expired(id);
+            }
             return Err(Error::Corrupt.into());
         }
         let result = match request {
-            Request::Write(op) => return self.write(&op).await,
+            Request::Write(op) => return self.write(&op, fetched).await,
             Request::Compact(revision) => self.compact(revision),
             Request::Grant(id, ttl) => self.grant(id, ttl),
-            Request::Revoke { id, expired } => return self.revoke(id, expired).await,
+            Request::Revoke { id, expired } => return self.revoke(id, expired, fetched).await,
             Request::Checkpoint(leases) => {
                 for (id, remaining) in leases {
                     self.push(Change::Checkpoint(Checkpoint { id: id.0, remaining }));
@@ -182,11 +159,11 @@ impl<'a, R: Rows> Builder<'a, R> {
         })
     }
 
-    async fn write(&mut self, op: &Op) -> Result<Answer, ViewError> {
+    async fn write(&mut self, op: &Op, fetched: Option<&Fetched>) -> Result<Answer, EvaluateError> {
         if self.no_space && op.puts() {
             return Err(Error::NoSpace.into());
         }
-        let mut evaluator = self.evaluator();
+        let mut evaluator = self.evaluator(fetched);
         let result = evaluator.run(op).await?;
         let (revision, changes) = (evaluator.revision(), evaluator.changes);
         self.commit(changes);
@@ -220,11 +197,11 @@ impl<'a, R: Rows> Builder<'a, R> {
         Ok(())
     }
 
-    async fn revoke(&mut self, id: LeaseId, expired: bool) -> Result<Answer, ViewError> {
+    async fn revoke(&mut self, id: LeaseId, expired: bool, fetched: Option<&Fetched>) -> Result<Answer, EvaluateError> {
         if !self.overlay.has_lease(id, &self.state.leases()) {
             return Err(Error::LeaseNotFound.into());
         }
-        let mut evaluator = self.evaluator();
+        let mut evaluator = self.evaluator(fetched);
         evaluator.delete_attached(id).await?;
         let changes = evaluator.changes;
         let keys = changes.len();
@@ -240,17 +217,17 @@ impl<'a, R: Rows> Builder<'a, R> {
         })
     }
 
-    fn evaluator(&mut self) -> Evaluator<'_, R::Snapshot>
-    where
-        R::Snapshot: Snapshot,
-    {
+    fn evaluator<'e>(&'e mut self, fetched: Option<&'e Fetched>) -> Evaluator<'e> {
         Evaluator {
-            view: &self.view,
+            recent: &self.view.recent,
+            // What is published meanwhile is in the overlay, too.
+            at: Revision::MAX,
+            fetched,
             leases: self.state.leases_mutex(),
             overlay: &mut self.overlay,
-            prefetched: &self.prefetched,
             head: self.head,
             changes: Vec::new(),
+            looked: 0,
         }
     }
 
@@ -271,30 +248,4 @@ impl<'a, R: Rows> Builder<'a, R> {
     fn push(&mut self, change: Change) {
         self.record.entries.push(Entry::from(change));
     }
-}
-
-/// Calls `found` with every single key that an operation looks at.
-fn points(op: &Op, found: &mut impl FnMut(&Bytes)) {
-    match op {
-        Op::Put(put) => found(&put.key),
-        Op::Delete(delete) if delete.span.is_point() => found(&delete.span.key),
-        Op::Range(range) if range.span.is_point() && range.revision <= 0 => found(&range.span.key),
-        Op::Delete(_) | Op::Range(_) => {}
-        Op::Txn(txn) => {
-            txn.compares
-                .iter()
-                .filter(|compare| compare.span.is_point())
-                .for_each(|compare| found(&compare.span.key));
-            txn.success.iter().chain(&txn.failure).for_each(|op| points(op, found));
-        }
-    }
-}
-
-/// A range somewhere in the txn reads above a revision.
-fn reads_above(txn: &TxnOp, revision: Revision) -> bool {
-    txn.success.iter().chain(&txn.failure).any(|op| match op {
-        Op::Range(range) => range.revision > revision,
-        Op::Txn(nested) => reads_above(nested, revision),
-        Op::Put(_) | Op::Delete(_) => false,
-    })
 }

@@ -5,8 +5,12 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
+use super::fetch;
+use crate::mvcc::fetch::Fetched;
 use crate::mvcc::op::{Op, OpResult};
 use crate::mvcc::{Error, LeaseId, Revision};
+use crate::rows::Rows;
+use crate::state::State;
 
 /// How long a request waits for its outcome, as etcd's `ReqTimeout` with default timings: 5 s and twice the election timeout.
 const TIMEOUT: Duration = Duration::from_secs(7);
@@ -16,6 +20,9 @@ pub const QUEUE: usize = 10_000;
 
 /// Bytes of requests that may wait for the sequencer. More are refused likewise.
 pub const QUEUE_BYTES: u32 = 128 << 20;
+
+/// What a compaction counts for among the bytes that wait.
+const COMPACT_BYTES: usize = 16;
 
 /// What to do.
 #[derive(Debug)]
@@ -68,6 +75,15 @@ impl Outcome {
     }
 }
 
+/// What comes back for a request.
+#[derive(Debug)]
+pub enum Reply {
+    /// It is done, or refused.
+    Outcome(Outcome),
+    /// It was not begun: what was read for it is too old. It is to be read once more.
+    Again(Request),
+}
+
 /// A request, and who waits for its outcome.
 #[derive(Debug)]
 pub struct Command {
@@ -76,7 +92,9 @@ pub struct Command {
     /// Its size on the wire in bytes, roughly.
     pub size: usize,
     /// Where the outcome goes; `None` when the sequencer asks itself.
-    pub reply: Option<oneshot::Sender<Outcome>>,
+    pub reply: Option<oneshot::Sender<Reply>>,
+    /// What was read for it; `None` where it needs nothing of the rows.
+    pub fetched: Option<Fetched>,
     /// Its place among the bytes that wait.
     room: Option<OwnedSemaphorePermit>,
 }
@@ -89,8 +107,15 @@ impl Command {
             request,
             size,
             reply: None,
+            fetched: None,
             room: None,
         }
+    }
+
+    /// The same with what was read for it.
+    #[must_use]
+    pub fn with(self, fetched: Option<Fetched>) -> Self {
+        Self { fetched, ..self }
     }
 
     /// Whoever waited for it has given up: it need not be begun.
@@ -99,10 +124,10 @@ impl Command {
         self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 
-    /// The request, and who waits for its outcome; it waits no more itself.
-    pub(super) fn begin(self) -> (Request, Option<oneshot::Sender<Outcome>>) {
+    /// The request, what was read for it, and who waits for its outcome; it waits no more itself.
+    pub(super) fn begin(self) -> (Request, Option<Fetched>, Option<oneshot::Sender<Reply>>) {
         drop(self.room);
-        (self.request, self.reply)
+        (self.request, self.fetched, self.reply)
     }
 }
 
@@ -162,13 +187,46 @@ impl Handle {
         (Self { writer }, Seat(seat))
     }
 
-    /// Has a request done. Once it is begun it is done even if the caller goes away; before that it is not done at all then.
-    pub async fn ask(&self, request: Request, size: usize) -> Outcome {
-        let asked = tokio::time::timeout(TIMEOUT, self.ask_and_wait(request, size)).await;
+    /// Has a request done. What it needs of the rows is read first, here, so that nobody else waits for that. Once it is begun it
+    /// is done even if the caller goes away; before that it is not done at all then.
+    pub async fn ask<R: Rows>(&self, state: &State<R>, request: Request, size: usize) -> Outcome {
+        let asked = tokio::time::timeout(TIMEOUT, self.ask_and_wait(state, request, size)).await;
         asked.unwrap_or(Err(Error::Timeout)).unwrap_or_else(Outcome::refused)
     }
 
-    async fn ask_and_wait(&self, request: Request, size: usize) -> Result<Outcome, Error> {
+    async fn ask_and_wait<R: Rows>(
+        &self,
+        state: &State<R>,
+        mut request: Request,
+        size: usize,
+    ) -> Result<Outcome, Error> {
+        loop {
+            let queue = self.enter(size)?;
+            let needs = fetch::needs(state, &request);
+            let fetched = match needs {
+                None => None,
+                Some((view, needs)) if needs.is_empty() => Some(Fetched::of(&*view)),
+                Some((view, needs)) => Some(Box::pin(fetch::fetch(state, &view, needs)).await?),
+            };
+            match queue.send(request, fetched).await? {
+                Reply::Outcome(outcome) => return Ok(outcome),
+                Reply::Again(again) => request = again,
+            }
+        }
+    }
+
+    /// Has history below a revision given up.
+    pub async fn compact(&self, revision: Revision) -> Outcome {
+        let compact = async { self.enter(COMPACT_BYTES)?.send(Request::Compact(revision), None).await };
+        match tokio::time::timeout(TIMEOUT, compact).await {
+            Ok(Ok(Reply::Outcome(outcome))) => outcome,
+            Ok(Err(error)) => Outcome::refused(error),
+            Ok(Ok(Reply::Again(_))) | Err(_) => Outcome::refused(Error::Timeout),
+        }
+    }
+
+    /// Takes a place among the bytes that wait.
+    fn enter(&self, size: usize) -> Result<Queue, Error> {
         let (inbox, room) = match self.writer.borrow().clone() {
             Writer::Sequencer(inbox, room) => (inbox, room),
             Writer::Nobody => return Err(Error::NotLeader),
@@ -176,14 +234,29 @@ impl Handle {
         };
         let bytes = u32::try_from(size).unwrap_or(QUEUE_BYTES).min(QUEUE_BYTES);
         let room = room.try_acquire_many_owned(bytes).map_err(|_| Error::TooManyRequests)?;
+        Ok(Queue { inbox, size, room })
+    }
+}
+
+/// The queue of a sequencer, and a place there.
+#[derive(Debug)]
+struct Queue {
+    inbox: mpsc::Sender<Command>,
+    size: usize,
+    room: OwnedSemaphorePermit,
+}
+
+impl Queue {
+    async fn send(self, request: Request, fetched: Option<Fetched>) -> Result<Reply, Error> {
         let (reply, outcome) = oneshot::channel();
         let command = Command {
             request,
-            size,
+            size: self.size,
             reply: Some(reply),
-            room: Some(room),
+            fetched,
+            room: Some(self.room),
         };
-        inbox.try_send(command).map_err(|error| match error {
+        self.inbox.try_send(command).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => Error::TooManyRequests,
             // Its sequencer has ended.
             mpsc::error::TrySendError::Closed(_) => Error::NotLeader,

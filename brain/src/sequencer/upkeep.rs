@@ -86,18 +86,22 @@ where
     }
 
     /// Leases that ran out, checkpoints that are due, space, and what has been unflushed for long.
-    pub(super) async fn tick(&mut self) -> anyhow::Result<()> {
+    pub(super) fn tick(&mut self) {
         let now = since_boot();
+        // Nothing is deleted while data is damaged: they end when the alarm is cleared.
+        let limit = match self.state.has_alarm(CORRUPT) {
+            true => 0,
+            false => self.room_for_expired(EXPIRE_LIMIT),
+        };
         let (expired, checkpoints) = {
             let mut leases = self.state.leases();
             (
-                leases.expired(now, EXPIRE_LIMIT),
+                leases.expired(now, limit),
                 leases.due_checkpoints(now, CHECKPOINT_LIMIT),
             )
         };
         self.metrics.lease.expired.inc_by(expired.len() as u64);
-        let expired = expired.into_iter().map(|id| Request::Revoke { id, expired: true });
-        self.own.extend(expired.map(|request| Command::unasked(request, 64)));
+        self.end_leases(expired);
         self.note(checkpoints);
         self.forget_abandoned();
         self.check_space();
@@ -105,8 +109,7 @@ where
         let is_old = self.replica.last_seal().elapsed() >= self.options.flush_interval;
         // While rows refuse a generation, others would only pile up behind it.
         if self.replica.is_dirty() && is_old && !self.state.is_flush_refused() {
-            self.freeze().await?;
+            self.freeze();
         }
-        Ok(())
     }
 }

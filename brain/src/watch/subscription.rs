@@ -11,7 +11,7 @@ use super::Hub;
 use super::mailbox::{Mail, Mailbox};
 use super::range::KeyRange;
 use super::replay::Chunk;
-use super::ring::{Entry, FellOff, Run};
+use super::ring::{Entry, FellOff, PrevKv, Run};
 use crate::mvcc::{EventKind, Revision};
 
 /// Which kinds of event a watcher wants.
@@ -80,6 +80,7 @@ pub struct Subscription {
     mailbox: Arc<Mailbox>,
     range: KeyRange,
     kinds: Kinds,
+    prev_kv: PrevKv,
     phase: Phase,
     next: Revision,
     /// Taken from the mailbox, not yet from the ring.
@@ -103,6 +104,7 @@ impl Subscription {
             mailbox: registered.mailbox,
             range,
             kinds,
+            prev_kv: PrevKv::Omitted,
             phase: Phase::Live,
             next: registered.next,
             runs: VecDeque::new(),
@@ -111,6 +113,11 @@ impl Subscription {
             subscription.enter(Phase::Behind);
         }
         subscription
+    }
+
+    /// Events are to be sent with the versions before them: those that nobody has read come from history.
+    pub fn want_prev_kv(&mut self) {
+        self.prev_kv = PrevKv::Included;
     }
 
     /// The first revision of which nothing was handed out.
@@ -180,6 +187,7 @@ impl Subscription {
         match taken {
             Err(FellOff) => self.fall_behind(oldest),
             Ok(entries) if entries.is_empty() && !self.runs.is_empty() => Step::Held,
+            Ok(entries) if self.lacks_prev_kv(&entries) => self.fall_behind(oldest),
             Ok(entries) => {
                 let next = entries
                     .last()
@@ -206,6 +214,11 @@ impl Subscription {
             }
             ring.scan(&self.range, self.next, limit)
         };
+        if self.lacks_prev_kv(&entries) {
+            // In the ring, but not all of it.
+            self.fall_behind(self.next);
+            return Step::Missing(self.next);
+        }
         if next > through {
             self.enter(Phase::Live);
         }
@@ -231,6 +244,12 @@ impl Subscription {
         self.next = self.next.max(from);
         self.enter(Phase::Behind);
         Step::Nothing
+    }
+
+    /// Some of the versions before these events are only in history.
+    fn lacks_prev_kv(&self, entries: &[Arc<Entry>]) -> bool {
+        let is_lacking = |entry: &Arc<Entry>| entry.event().is_prev_unread && self.kinds.contains(entry.event().kind);
+        self.prev_kv == PrevKv::Included && entries.iter().any(is_lacking)
     }
 
     fn enter(&mut self, phase: Phase) {

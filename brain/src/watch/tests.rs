@@ -27,6 +27,7 @@ pub(super) fn revision(revision: Revision, keys: &[&str], len: usize) -> Arc<Com
             ..KeyValue::default()
         },
         prev_kv: None,
+        is_prev_unread: false,
     };
     let events = keys.iter().map(event).collect();
     Arc::new(Committed { revision, events })

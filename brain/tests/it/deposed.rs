@@ -43,10 +43,6 @@ impl Asked {
         let outcome = self.0.join_next().await.expect("it was asked").unwrap();
         outcome.map(|answer| answer.revision)
     }
-
-    fn is_answered(&mut self) -> bool {
-        self.0.try_join_next().is_some()
-    }
 }
 
 /// All that is stored: fence, rows, and the slots that are not given up.
@@ -192,8 +188,8 @@ fn ask(old: &Old, key: &'static [u8], len: usize) -> Asked {
         ignore_value: false,
         ignore_lease: false,
     };
-    let (sequencer, mut asked) = (old.store.sequencer.clone(), JoinSet::new());
-    asked.spawn(async move { sequencer.ask(Command::Write(Op::Put(put)), len).await.told });
+    let (sequencer, state, mut asked) = (old.store.sequencer.clone(), old.store.state.clone(), JoinSet::new());
+    asked.spawn(async move { sequencer.ask(&state, Command::Write(Op::Put(put)), len).await.told });
     Asked(asked)
 }
 

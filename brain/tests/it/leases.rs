@@ -109,3 +109,36 @@ async fn a_leader_that_ends_in_order_does_not_wait_for_a_log_that_takes_nothing(
     assert!(log.appends() > before, "nothing was to be noted");
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn key_put_while_its_lease_ends_and_is_granted_again_stays() {
+    let mut member = start(&MemLog::new(), &MemRows::new()).await;
+    grant(&mut member).await;
+    let put = |lease| pb::PutRequest {
+        key: "k".into(),
+        lease,
+        ..pb::PutRequest::default()
+    };
+    member.call(Request::Put(put(ID))).await.unwrap();
+    let store = &member.kv.store;
+    let revoke = || {
+        store.ask(
+            Command::Revoke {
+                id: LeaseId(ID),
+                expired: false,
+            },
+            64,
+        )
+    };
+    // Queued in this order before any of them is evaluated.
+    let (first, again, granted, second) = tokio::join!(
+        revoke(),
+        pb::kv_server::Kv::put(&member.kv, tonic::Request::new(put(0))),
+        store.ask(Command::Grant(LeaseId(ID), TTL), 64),
+        revoke(),
+    );
+    (first.unwrap(), granted.unwrap(), second.unwrap());
+    let revision = again.unwrap().into_inner().header.map(|header| header.revision);
+    assert_eq!(member.mod_revision(b"k").await, revision);
+    member.stop().await.unwrap();
+}

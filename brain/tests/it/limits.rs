@@ -164,12 +164,24 @@ async fn refused_flush_stops_writes_and_serves_reads() {
     again.put(b"c", b"short").await.unwrap_err();
     // An alarm that is disarmed while its cause is there comes back.
     let disarm = Command::Alarm(1, CORRUPT, false);
-    again.store.sequencer.ask(disarm, 64).await.told.unwrap();
+    again
+        .store
+        .sequencer
+        .ask(&again.store.state, disarm, 64)
+        .await
+        .told
+        .unwrap();
     assert!(is_alarmed(&again).await, "the alarm did not come back");
     rows.refuse_longer_than(usize::MAX);
     tokio::time::sleep(Duration::from_secs(61)).await;
     let disarm = Command::Alarm(1, CORRUPT, false);
-    again.store.sequencer.ask(disarm, 64).await.told.unwrap();
+    again
+        .store
+        .sequencer
+        .ask(&again.store.state, disarm, 64)
+        .await
+        .told
+        .unwrap();
     tokio::time::sleep(Duration::from_secs(61)).await;
     again.put(b"c", b"short").await.unwrap();
     again.stop().await.unwrap();

@@ -7,6 +7,7 @@ mod cut;
 mod deposed;
 mod engine;
 mod etcd;
+mod fetch;
 mod figures;
 mod follow;
 mod gate;

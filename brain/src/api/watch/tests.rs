@@ -138,6 +138,7 @@ impl Member {
                 kind: EventKind::Delete,
                 kv,
                 prev_kv,
+                is_prev_unread: false,
             };
         };
         let kv = KeyValue {
@@ -154,6 +155,7 @@ impl Member {
             kind: EventKind::Put,
             kv,
             prev_kv,
+            is_prev_unread: false,
         }
     }
 

@@ -100,7 +100,10 @@ impl<H: History> Watchers<H> {
         let create = Create::try_from(request)?;
         let id = self.choose_id(create.id)?;
         let hub = &self.shared.hub;
-        let (subscription, revision) = hub.subscribe(&self.inbox, id, create.range, create.kinds, create.start);
+        let (mut subscription, revision) = hub.subscribe(&self.inbox, id, create.range, create.kinds, create.start);
+        if create.form.prev_kv == PrevKv::Included {
+            subscription.want_prev_kv();
+        }
         let behind = subscription.is_behind();
         self.starts.extend(create.start.map(|start| (start, id)));
         let watcher = Watcher {

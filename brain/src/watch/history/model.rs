@@ -132,7 +132,12 @@ mod tests {
         fn commit(&self, kind: EventKind, kv: KeyValue, prev_kv: Option<KeyValue>) {
             let committed = Committed {
                 revision: kv.mod_revision,
-                events: vec![Event { kind, kv, prev_kv }],
+                events: vec![Event {
+                    kind,
+                    kv,
+                    prev_kv,
+                    is_prev_unread: false,
+                }],
             };
             self.history.append(&Arc::new(committed));
         }

@@ -41,6 +41,7 @@ async fn put(watchers: &Watchers<ModelHistory>, revision: Revision) {
         kind: EventKind::Put,
         kv,
         prev_kv: None,
+        is_prev_unread: false,
     };
     let committed = Committed {
         revision,
