@@ -387,7 +387,7 @@ async fn txn_reads_spans_in_any_order_of_its_operations() {
     let Response::Txn(answer) = engine.call(Request::Txn(txn)).await.unwrap() else {
         panic!("not a txn");
     };
-    let found: Vec<_> = answer.responses.iter().map(|response| brief(response)).collect();
+    let found: Vec<_> = answer.responses.iter().map(brief).collect();
     assert_eq!(
         found,
         [

@@ -137,7 +137,9 @@ async fn key_put_while_its_lease_ends_and_is_granted_again_stays() {
         store.ask(Command::Grant(LeaseId(ID), TTL), 64),
         revoke(),
     );
-    (first.unwrap(), granted.unwrap(), second.unwrap());
+    first.unwrap();
+    granted.unwrap();
+    second.unwrap();
     let revision = again.unwrap().into_inner().header.map(|header| header.revision);
     assert_eq!(member.mod_revision(b"k").await, revision);
     member.stop().await.unwrap();
