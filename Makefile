@@ -1,10 +1,12 @@
 # Thin: what there is to know is in the programs that are called.
 
 TARGET := $(shell rustc -vV | sed -n 's/^host: //p')
-# One profile for what is tested, put into images and measured. Linked statically, because images hold nothing else.
-export RUSTFLAGS := -C target-feature=+crt-static
-CARGO_FLAGS := --release --locked --target $(TARGET)
+# One profile for what is tested, put into images and measured. Linked statically, because images hold nothing else. Names of source
+# files do not say where this machine keeps crates and what it builds; those of this repository are relative anyway.
 export CARGO_TARGET_DIR ?= $(CURDIR)/target
+CRATES := $(or $(CARGO_HOME),$(HOME)/.cargo)
+export RUSTFLAGS := -C target-feature=+crt-static --remap-path-prefix=$(CRATES)=/cargo --remap-path-prefix=$(CARGO_TARGET_DIR)=/target
+CARGO_FLAGS := --release --locked --target $(TARGET)
 PROGRAMS := $(CARGO_TARGET_DIR)/$(TARGET)/release
 CLUSTER := $(PROGRAMS)/cluster
 # Linked dynamically, because libfaketime cannot change the time of day of a static program; with debug assertions.

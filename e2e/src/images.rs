@@ -1,10 +1,14 @@
-//! Container images: a static program each, on nothing else. Built by buildah into the cache, keyed by content.
+//! Container images: a static program each, and the licences of what is in it. Built by buildah into the cache, keyed by content.
+//!
+//! Products are stripped; their debug information, by which backtraces can be read, is laid beside the image.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
+
+use supply_chain::{Graph, notices};
 
 use crate::command::output;
 use crate::progress::Progress;
@@ -29,9 +33,14 @@ pub struct Image {
     pub tag: &'static str,
     /// Relative to the workspace.
     containerfile: &'static str,
-    /// The one file that it copies.
+    /// The program that it copies.
     program: PathBuf,
+    /// The crate that the program is of, if it is one of ours that is given to others.
+    product: Option<&'static str>,
 }
+
+/// Lies in the image of a product.
+const NOTICES: &str = "THIRD-PARTY-NOTICES";
 
 impl Image {
     /// What a node cannot do without.
@@ -47,11 +56,13 @@ impl Image {
                 tag: POD,
                 containerfile: "e2e/images/pod/Containerfile",
                 program: pod,
+                product: None,
             },
             Self {
                 tag: COREDNS,
                 containerfile: "e2e/images/coredns/Containerfile",
                 program: coredns,
+                product: None,
             },
         ])
     }
@@ -69,16 +80,19 @@ impl Image {
                 tag: BRAIN,
                 containerfile: "brain/Containerfile",
                 program: brain,
+                product: Some("brain"),
             },
             Self {
                 tag: OPERATOR,
                 containerfile: "operator/Containerfile",
                 program: operator,
+                product: Some("operator"),
             },
             Self {
                 tag: APISERVER,
                 containerfile: "e2e/images/kube-apiserver/Containerfile",
                 program: apiserver,
+                product: None,
             },
         ])
     }
@@ -100,22 +114,37 @@ impl Image {
             "{} needs shared libraries, which its image does not have: run `make build`, which links statically",
             self.program.display()
         );
-        let key = Key::of([self.tag.as_bytes(), &recipe, &program]);
+        let notices = self.product.map(|product| {
+            let graph = Graph::of_workspace(workspace, supply_chain::TARGET)?;
+            notices::render(&graph, product).with_context(|| format!("collect the licences in {product}"))
+        });
+        let notices = notices.transpose()?;
+        let key = Key::of([
+            self.tag.as_bytes(),
+            &recipe,
+            &program,
+            notices.as_deref().unwrap_or_default().as_bytes(),
+        ]);
         let name = self.tag.rsplit('/').next().unwrap_or(self.tag).replace(':', "-");
         let entry = cache.once("images", &name, &key, progress, |dir| {
             progress.during(format_args!("build image {}", self.tag), || {
-                self.build(&containerfile, dir)
+                self.build(&containerfile, notices.as_deref(), dir)
             })
         })?;
         Ok(entry.join("image.tar"))
     }
 
-    /// Builds in `dir`, which afterwards holds `image.tar` alone.
-    fn build(&self, containerfile: &Path, dir: &Path) -> anyhow::Result<()> {
+    /// Builds in `dir`, which afterwards holds `image.tar`, and of a product its debug information.
+    fn build(&self, containerfile: &Path, notices: Option<&str>, dir: &Path) -> anyhow::Result<()> {
         let (context, storage) = (dir.join("context"), dir.join("storage"));
         fs::create_dir(&context)?;
         let name = self.program.file_name().context("a program without a name")?;
-        fs::copy(&self.program, context.join(name)).with_context(|| format!("copy {}", self.program.display()))?;
+        let copy = context.join(name);
+        fs::copy(&self.program, &copy).with_context(|| format!("copy {}", self.program.display()))?;
+        if let Some(notices) = notices {
+            fs::write(context.join(NOTICES), notices)?;
+            strip(&copy, dir)?;
+        }
         let buildah = debian::find("buildah")?;
         let buildah = || {
             let mut command = Command::new(&buildah);
@@ -137,6 +166,22 @@ impl Image {
         }
         Ok(())
     }
+}
+
+/// Strips a program of its symbols, which a file in `directory` keeps.
+fn strip(program: &Path, directory: &Path) -> anyhow::Result<()> {
+    let name = program
+        .file_name()
+        .context("a program without a name")?
+        .to_string_lossy();
+    let apart = directory.join(format!("{name}.debug"));
+    let objcopy = debian::find("objcopy")?;
+    let objcopy = || Command::new(&objcopy);
+    output(objcopy().arg("--only-keep-debug").arg(program).arg(&apart))?;
+    let mut link = std::ffi::OsString::from("--add-gnu-debuglink=");
+    link.push(&apart);
+    output(objcopy().arg("--strip-all").arg(link).arg(program))?;
+    Ok(())
 }
 
 /// Whether a 64-bit ELF file asks for a dynamic loader. What is no such file asks for nothing.

@@ -19,7 +19,6 @@ use crate::metrics::{self, Metrics, Readiness};
 /// What the endpoints look at.
 #[derive(Clone)]
 pub(crate) struct Health {
-    pub(crate) registry: metrics::Shared,
     pub(crate) metrics: Metrics,
     pub(crate) leadership: Leadership,
     /// All clusters, as soon as this replica works.
@@ -72,12 +71,8 @@ async fn ready(State(health): State<Health>) -> Response {
 
 async fn scrape(State(health): State<Health>) -> Response {
     survey(&health);
-    let mut text = String::new();
-    match prometheus_client::encoding::text::encode(&mut text, &health.registry) {
-        Ok(()) => {
-            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            ([(header::CONTENT_TYPE, kind)], text).into_response()
-        }
+    match health.metrics.render() {
+        Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
 }

@@ -10,7 +10,6 @@ use std::sync::{Arc, OnceLock};
 use anyhow::Context as _;
 use clap::Parser;
 use kube::Client;
-use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -91,8 +90,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     config.connect_timeout = Some(CONNECT);
     let client = Client::try_from(config.clone()).context("make a client for the API server")?;
     let listener = http::bind(flags.listen).await?;
-    let mut registry = Registry::default();
-    let metrics = Metrics::register(&mut registry);
+    let metrics = Metrics::new();
     let (elector, leadership) = if flags.leader_elect {
         let (namespace, name) = (&flags.leader_elect_namespace, &flags.leader_elect_name);
         let (elector, leadership) = leadership::candidate(config, namespace, name, &flags.identity)?;
@@ -110,7 +108,6 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         tasks.spawn("election", leadership::run(elector, worked.clone()));
     }
     let health = http::Health {
-        registry: Arc::new(registry),
         metrics: metrics.clone(),
         leadership: leadership.clone(),
         clusters: clusters.clone(),

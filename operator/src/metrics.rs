@@ -1,20 +1,20 @@
 //! What the operator counts. Labels are few and fixed: never names of objects.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
+use prometheus::core::Collector;
+use prometheus::{
+    Encoder as _, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder, exponential_buckets,
+};
 
 use crate::plan::Step;
 
+/// The content type of [`Metrics::render`].
+pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
 /// How a pass ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// All steps were carried out.
     Done,
@@ -24,97 +24,117 @@ pub(crate) enum Outcome {
     Stalled,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ByOutcome {
-    outcome: Outcome,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-enum StepKind {
-    Authority,
-    Certificate,
-    Bundle,
-    Apply,
-    Delete,
-    Claim,
-    Label,
-    Replace,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ByStep {
-    step: StepKind,
+impl Outcome {
+    fn label(self) -> &'static str {
+        match self {
+            Outcome::Done => "Done",
+            Outcome::Failed => "Failed",
+            Outcome::Stalled => "Stalled",
+        }
+    }
 }
 
 /// Whether clusters are ready.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Readiness {
     True,
     False,
     Unknown,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ByReadiness {
-    ready: Readiness,
+impl Readiness {
+    fn label(self) -> &'static str {
+        match self {
+            Readiness::True => "True",
+            Readiness::False => "False",
+            Readiness::Unknown => "Unknown",
+        }
+    }
 }
 
-/// The operator's metrics.
+/// The operator's metrics. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
-    reconciles: Family<ByOutcome, Counter>,
-    steps: Family<ByStep, Counter>,
-    panics: Counter,
+    registry: Registry,
+    reconciles: IntCounterVec,
+    steps: IntCounterVec,
+    panics: IntCounter,
     duration: Histogram,
-    leading: Gauge,
-    clusters: Family<ByReadiness, Gauge>,
-    expiry: Gauge<f64, AtomicU64>,
+    leading: IntGauge,
+    clusters: IntGaugeVec,
+    expiry: Gauge,
 }
 
 impl Metrics {
-    pub(crate) fn register(registry: &mut Registry) -> Self {
-        let registry = registry.sub_registry_with_prefix("kubebrain_operator");
-        let metrics = Self {
-            reconciles: Family::default(),
-            steps: Family::default(),
-            panics: Counter::default(),
-            duration: Histogram::new(exponential_buckets(0.005, 2.0, 13)),
-            leading: Gauge::default(),
-            clusters: Family::default(),
-            expiry: Gauge::default(),
-        };
-        registry.register("reconcile", "Passes over a cluster", metrics.reconciles.clone());
-        registry.register("steps", "Writes that passes carried out", metrics.steps.clone());
-        registry.register("reconcile_panics", "Passes that panicked", metrics.panics.clone());
-        registry.register(
-            "reconcile_duration_seconds",
-            "Duration of a pass",
-            metrics.duration.clone(),
-        );
-        registry.register("leader", "1 if this replica leads, else 0", metrics.leading.clone());
-        registry.register("clusters", "Clusters by readiness", metrics.clusters.clone());
-        let help = "Unix time at which the first of all certificates ends; 0 if there is none";
-        registry.register("certificate_expiry_timestamp_seconds", help, metrics.expiry.clone());
-        metrics
+    pub(crate) fn new() -> Metrics {
+        let registry = Registry::new();
+        let r = &registry;
+        Metrics {
+            reconciles: add(
+                r,
+                IntCounterVec::new(opts("reconcile_total", "Passes over a cluster"), &["outcome"]),
+            ),
+            steps: add(
+                r,
+                IntCounterVec::new(opts("steps_total", "Writes that passes carried out"), &["step"]),
+            ),
+            panics: add(
+                r,
+                IntCounter::with_opts(opts("reconcile_panics_total", "Passes that panicked")),
+            ),
+            duration: add(
+                r,
+                exponential_buckets(0.005, 2.0, 13).and_then(|buckets| {
+                    let common_opts = opts("reconcile_duration_seconds", "Duration of a pass");
+                    Histogram::with_opts(HistogramOpts { common_opts, buckets })
+                }),
+            ),
+            leading: add(
+                r,
+                IntGauge::with_opts(opts("leader", "1 if this replica leads, else 0")),
+            ),
+            clusters: add(
+                r,
+                IntGaugeVec::new(opts("clusters", "Clusters by readiness"), &["ready"]),
+            ),
+            expiry: add(
+                r,
+                Gauge::with_opts(opts(
+                    "certificate_expiry_timestamp_seconds",
+                    "Unix time at which the first of all certificates ends; 0 if there is none",
+                )),
+            ),
+            registry,
+        }
+    }
+
+    /// Everything in the text format of Prometheus; see [`CONTENT_TYPE`].
+    ///
+    /// # Errors
+    /// The encoder's.
+    pub(crate) fn render(&self) -> prometheus::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(text)
     }
 
     pub(crate) fn reconciled(&self, outcome: Outcome, took: Duration) {
-        self.reconciles.get_or_create(&ByOutcome { outcome }).inc();
+        self.reconciles.with_label_values(&[outcome.label()]).inc();
         self.duration.observe(took.as_secs_f64());
     }
 
     pub(crate) fn step(&self, step: &Step) {
         let step = match step {
-            Step::CreateAuthority | Step::RenewAuthority { .. } => StepKind::Authority,
-            Step::PublishBundle { .. } => StepKind::Bundle,
-            Step::Issue { .. } => StepKind::Certificate,
-            Step::Apply { .. } => StepKind::Apply,
-            Step::Delete { .. } => StepKind::Delete,
-            Step::ChangeClaim { .. } => StepKind::Claim,
-            Step::Label { .. } => StepKind::Label,
-            Step::Replace { .. } => StepKind::Replace,
+            Step::CreateAuthority | Step::RenewAuthority { .. } => "Authority",
+            Step::PublishBundle { .. } => "Bundle",
+            Step::Issue { .. } => "Certificate",
+            Step::Apply { .. } => "Apply",
+            Step::Delete { .. } => "Delete",
+            Step::ChangeClaim { .. } => "Claim",
+            Step::Label { .. } => "Label",
+            Step::Replace { .. } => "Replace",
         };
-        self.steps.get_or_create(&ByStep { step }).inc();
+        self.steps.with_label_values(&[step]).inc();
     }
 
     pub(crate) fn panicked(&self) {
@@ -134,12 +154,57 @@ impl Metrics {
             }
         }
         for (ready, count) in counts {
-            self.clusters.get_or_create(&ByReadiness { ready }).set(count);
+            self.clusters.with_label_values(&[ready.label()]).set(count);
         }
         #[allow(clippy::cast_precision_loss, reason = "seconds since 1970 are exact in 53 bits")]
         self.expiry.set(expiry.unwrap_or_default() as f64);
     }
 }
 
-/// A registry that the HTTP server can read while metrics change.
-pub(crate) type Shared = Arc<Registry>;
+fn opts(name: &str, help: &str) -> Opts {
+    Opts::new(name, help).namespace("kubebrain").subsystem("operator")
+}
+
+/// Each name is registered once, by the code above, so registration cannot fail.
+fn add<C: Collector + Clone + 'static>(registry: &Registry, made: prometheus::Result<C>) -> C {
+    let made = made.expect("names, labels and buckets are well formed");
+    registry
+        .register(Box::new(made.clone()))
+        .expect("each name is registered once");
+    made
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_types_and_labels_stay() {
+        let metrics = Metrics::new();
+        metrics.reconciled(Outcome::Done, Duration::from_millis(7));
+        metrics.step(&Step::CreateAuthority);
+        metrics.panicked();
+        metrics.lead(true);
+        metrics.survey([Readiness::True].into_iter(), Some(1_800_000_000));
+        let page = String::from_utf8(metrics.render().unwrap()).unwrap();
+        for line in [
+            "# TYPE kubebrain_operator_reconcile_total counter",
+            "kubebrain_operator_reconcile_total{outcome=\"Done\"} 1",
+            "kubebrain_operator_steps_total{step=\"Authority\"} 1",
+            "kubebrain_operator_reconcile_panics_total 1",
+            "# TYPE kubebrain_operator_reconcile_duration_seconds histogram",
+            "kubebrain_operator_reconcile_duration_seconds_bucket{le=\"0.005\"} 0",
+            "kubebrain_operator_reconcile_duration_seconds_bucket{le=\"20.48\"} 1",
+            "kubebrain_operator_reconcile_duration_seconds_bucket{le=\"+Inf\"} 1",
+            "kubebrain_operator_reconcile_duration_seconds_sum 0.007",
+            "# TYPE kubebrain_operator_leader gauge",
+            "kubebrain_operator_leader 1",
+            "kubebrain_operator_clusters{ready=\"True\"} 1",
+            "kubebrain_operator_clusters{ready=\"False\"} 0",
+            "kubebrain_operator_clusters{ready=\"Unknown\"} 0",
+            "kubebrain_operator_certificate_expiry_timestamp_seconds 1800000000",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
+        }
+    }
+}

@@ -34,6 +34,7 @@ pub const CLUSTER: &[Package] = &[
     package("ethtool", "ethtool"),
     package("socat", "socat"),
     package("buildah", "buildah"),
+    package("objcopy", "binutils"),
     package("nsenter", "util-linux"),
     package("sysctl", "procps"),
 ];

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::{Method, Request, Response};
 use kube::client::Body;
-use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tower::service_fn;
 
@@ -45,7 +44,7 @@ fn scripted(script: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> (Share
         events: Events::new(client.clone(), "test".to_owned()),
         client,
         settings: settings(),
-        metrics: Metrics::register(&mut Registry::default()),
+        metrics: Metrics::new(),
     };
     (Arc::new(context), asked)
 }
