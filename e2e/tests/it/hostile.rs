@@ -10,6 +10,7 @@ use e2e::server::{Program, Server, free_ports};
 use e2e::wire::etcdserverpb as pb;
 use futures::future::join_all;
 use pb::kv_client::KvClient;
+use pb::request_op::Request as Op;
 use prost::Message as _;
 use tokio::time::timeout;
 use tonic::transport::Channel;
@@ -17,22 +18,29 @@ use tonic::transport::Channel;
 use crate::harness::deadline;
 use http2::Http2;
 
+mod connections;
+mod files;
 mod http2;
 mod memory;
 mod peers;
 mod tls;
+mod txns;
 
 /// What a quiet client, or a probe, waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How much more memory an attack may cost, whatever is sent.
 const GROWTH: u64 = 768 << 20;
+const TXN: &str = "/etcdserverpb.KV/Txn";
 const PUT: &str = "/etcdserverpb.KV/Put";
+const RANGE: &str = "/etcdserverpb.KV/Range";
 
 /// A brain under attack, with a quiet client that was there before.
 struct Victim {
     server: Server,
     quiet: KvClient<Channel>,
     before: u64,
+    /// Where probes ask.
+    metrics: Option<SocketAddr>,
 }
 
 impl Victim {
@@ -40,20 +48,45 @@ impl Victim {
         let server = Server::start(&Program::kubebrain().unwrap(), flags).unwrap();
         let quiet = KvClient::new(server.connect().await.unwrap());
         let before = server.usage().unwrap().rss;
-        Self { server, quiet, before }
+        Self {
+            server,
+            quiet,
+            before,
+            metrics: None,
+        }
+    }
+
+    /// With a port for probes and scrapers.
+    async fn with_metrics() -> Self {
+        let metrics = SocketAddr::from(([127, 0, 0, 1], free_ports().unwrap().0));
+        let mut victim = Self::start(&[&format!("--listen-metrics-urls=http://{metrics}")]).await;
+        victim.metrics = Some(metrics);
+        victim
     }
 
     fn address(&self) -> SocketAddr {
         self.server.endpoint().strip_prefix("http://").unwrap().parse().unwrap()
     }
 
+    async fn put(&mut self, key: String, value: Vec<u8>) {
+        self.quiet.put(put(key, value)).await.unwrap();
+    }
+
+    /// Memory counts from here on.
+    fn settle(&mut self) {
+        self.before = self.server.usage().unwrap().rss;
+    }
+
     /// Probes are answered, and so are puts of a client that is connected and of one that is not.
     async fn serves(&mut self) {
         assert!(self.server.ended().unwrap().is_none(), "{}", self.server.last_lines());
-        let at = self.address().to_string();
-        let answer = timeout(PATIENCE, probe::command(&at, "GET", "/livez", "")).await;
-        let answer = answer.unwrap_or_else(|_| panic!("/livez is not answered within {PATIENCE:?}"));
-        answer.unwrap();
+        let ports = [Some(self.address()), self.metrics];
+        for at in ports.into_iter().flatten() {
+            let at = at.to_string();
+            let answer = timeout(PATIENCE, probe::command(&at, "GET", "/livez", "")).await;
+            let answer = answer.unwrap_or_else(|_| panic!("/livez at {at} is not answered within {PATIENCE:?}"));
+            answer.unwrap();
+        }
         let put = put("quiet", b"still here".to_vec());
         let written = timeout(PATIENCE, self.quiet.put(put.clone())).await;
         written.expect("a put of a client that was connected").unwrap();
@@ -81,5 +114,38 @@ fn put(key: impl Into<Vec<u8>>, value: Vec<u8>) -> pb::PutRequest {
         key: key.into().into(),
         value: value.into(),
         ..pb::PutRequest::default()
+    }
+}
+
+fn op(request: Op) -> pb::RequestOp {
+    pb::RequestOp { request: Some(request) }
+}
+
+/// A range of all keys.
+fn all_keys() -> pb::RangeRequest {
+    pb::RangeRequest {
+        key: vec![0].into(),
+        range_end: vec![0].into(),
+        ..pb::RangeRequest::default()
+    }
+}
+
+/// In one transaction, so that three levels stay below the limit of 128, each of which counts what lies around it.
+const OPS: usize = 42;
+
+/// The operations in transactions of transactions.
+fn nested(mut ops: Vec<pb::RequestOp>) -> pb::TxnRequest {
+    while ops.len() > OPS {
+        let chunks = ops.chunks(OPS).map(|chunk| {
+            op(Op::RequestTxn(pb::TxnRequest {
+                success: chunk.to_vec(),
+                ..pb::TxnRequest::default()
+            }))
+        });
+        ops = chunks.collect();
+    }
+    pb::TxnRequest {
+        success: ops,
+        ..pb::TxnRequest::default()
     }
 }

@@ -9,13 +9,17 @@ use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, 
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tempfile::TempDir;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use super::*;
 
-/// An authority, a certificate of a server, and their files.
+const SILENT: usize = 6_000;
+
+/// An authority, a certificate of a server and one of a client, and their files.
 pub(super) struct Pki {
     dir: TempDir,
     ca: String,
+    client: (String, String),
 }
 
 impl Pki {
@@ -26,14 +30,18 @@ impl Pki {
         let key = KeyPair::generate().unwrap();
         let ca = params.self_signed(&key).unwrap().pem();
         let issuer = Issuer::new(params, key);
-        let mut params = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        let key = KeyPair::generate().unwrap();
-        let server = (params.signed_by(&key, &issuer).unwrap().pem(), key.serialize_pem());
+        let issue = |usage| {
+            let mut params = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+            params.extended_key_usages = vec![usage];
+            let key = KeyPair::generate().unwrap();
+            (params.signed_by(&key, &issuer).unwrap().pem(), key.serialize_pem())
+        };
+        let server = issue(ExtendedKeyUsagePurpose::ServerAuth);
+        let client = issue(ExtendedKeyUsagePurpose::ClientAuth);
         for (name, content) in [("ca.crt", &ca), ("server.crt", &server.0), ("server.key", &server.1)] {
             fs::write(dir.path().join(name), content).unwrap();
         }
-        Self { dir, ca }
+        Self { dir, ca, client }
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -50,6 +58,14 @@ impl Pki {
             format!("--trusted-ca-file={}", self.file("ca.crt").display()),
             "--client-cert-auth=true".to_owned(),
         ]
+    }
+
+    async fn connect(&self, port: u16) -> Result<Channel, tonic::transport::Error> {
+        let tls = ClientTlsConfig::new()
+            .ca_certificate(Certificate::from_pem(&self.ca))
+            .identity(Identity::from_pem(&self.client.0, &self.client.1));
+        let endpoint = Endpoint::new(format!("https://127.0.0.1:{port}"))?.tls_config(tls)?;
+        endpoint.connect().await
     }
 
     /// The answer to `GET path` of somebody without a certificate, or why there is none.
@@ -80,6 +96,27 @@ impl Pki {
 fn start(flags: &[String]) -> Server {
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     Server::start(&Program::kubebrain().unwrap(), &flags).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_connections_do_not_shut_out_a_client_with_a_certificate() {
+    let _deadline = deadline();
+    let pki = Pki::new();
+    let port = free_ports().unwrap().0;
+    let _server = start(&pki.flags(port));
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let mut held = Vec::new();
+    for _ in 0..SILENT / 100 {
+        // a kernel that takes no more of them ends the attack
+        let opened = join_all((0..100).map(|_| timeout(Duration::from_secs(2), http2::connect(address))));
+        held.extend(opened.await.into_iter().flatten().flatten());
+    }
+    let served = timeout(PATIENCE, async {
+        let mut client = KvClient::new(pki.connect(port).await.unwrap());
+        client.put(put("a", b"b".to_vec())).await.unwrap();
+    });
+    served.await.expect("a client with a certificate gets in");
+    drop(held);
 }
 
 #[tokio::test(flavor = "multi_thread")]
