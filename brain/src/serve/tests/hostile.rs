@@ -184,6 +184,37 @@ const SMALL: &str = "--max-request-bytes 65536 --max-inflight-bytes 5242880";
 const SMALL_BYTES: i64 = 5_242_880;
 
 #[tokio::test]
+async fn unfinished_requests_hold_no_more_than_the_budget() {
+    let (server, asked) = start(SMALL);
+    let (mut clients, mut streams) = (Vec::new(), Vec::new());
+    let message = framed(&vec![0; 500_000]);
+    for _ in 0..3 {
+        let mut client = Client::connect(&server, 1 << 20).await;
+        for _ in 0..10 {
+            let (response, mut body) = client.begin("KV/Put", None).await;
+            body.send_data(message.slice(..message.len() - 1), false).unwrap();
+            streams.push((response, body));
+        }
+        clients.push(client);
+    }
+    // Four whole ones fit into a connection's half, and two connections into the budget.
+    while refused(&server, "connection_memory") + refused(&server, "total_memory") < 20 {
+        assert!(server.metrics.network.held.get() <= SMALL_BYTES);
+        tokio::task::yield_now().await;
+    }
+    // What was taken is given back when it does not go on.
+    tokio::time::pause();
+    while server.metrics.network.held.get() > 0 {
+        tokio::time::sleep(PATIENCE).await;
+    }
+    assert!(refused(&server, "request_stalled") > 0);
+    assert_eq!(asked.begun.load(Ordering::SeqCst), 0);
+    is(ended(clients[0].ask("KV/Range", b"10", None).await).await, (0, ""));
+    drop((clients, streams));
+    server.end().await;
+}
+
+#[tokio::test]
 async fn answers_that_nobody_takes_are_refused_then_reset() {
     let (server, _) = start(SMALL);
     let mut greedy = Client::connect(&server, 0).await;
@@ -315,5 +346,47 @@ async fn metrics_port_speaks_http1_alone() {
     assert!(reply.is_empty(), "{reply:?}");
     let page = ask(&mut TcpStream::connect(server.address(1)).await.unwrap(), "/metrics").await;
     assert!(page.starts_with("HTTP/1.1 200 OK\r\n"));
+    server.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn silent_connections_take_no_turns_to_shake_hands() {
+    let ca = Ca::new("ca");
+    let dir = Files::new(&ca);
+    let server = Running::start(
+        &format!("--listen-client-urls https://127.0.0.1:0 {}", dir.flags()),
+        Store::with(9),
+    );
+    let leaf = ca.client("apiserver");
+    let tls = ClientTlsConfig::new()
+        .ca_certificate(Certificate::from_pem(&ca.pem))
+        .domain_name("brain.example")
+        .identity(Identity::from_pem(leaf.cert, leaf.key));
+    let endpoint = Endpoint::from_shared(server.urls[0].clone())
+        .unwrap()
+        .tls_config(tls)
+        .unwrap();
+    let mut silent = Vec::new();
+    let get_in = async {
+        for _ in 0..1_100 {
+            silent.push(server.dial().await);
+        }
+        while server.metrics.network.connections.get() < 1_100 {
+            tokio::task::yield_now().await;
+        }
+        check(&endpoint.connect().await.unwrap(), "").await.unwrap();
+    };
+    // As long as something runs the clock stands still: nobody has to give up first.
+    let clock_stands = async {
+        for _ in 0..20_000_000 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        () = get_in => {}
+        () = clock_stands => panic!("the turns are taken"),
+    }
+    assert_eq!(server.metrics.network.handshakes_failed.get(), 0);
+    drop(silent);
     server.end().await;
 }
