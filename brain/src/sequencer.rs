@@ -275,7 +275,7 @@ where
         let batch = loop {
             tokio::select! {
                 biased;
-                batch = &mut evaluating => break batch?,
+                batch = &mut evaluating => break batch,
                 Some(committed) = self.under_way.next() => self.publish_batch(committed?),
                 flushed = self.flushed.recv() => self.swap_rows(flushed.ok_or(FlushEnded)?),
             }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 
 use super::fetch::{Budget, Fetched, Needs, Row, ValueRead};
-use super::op::{Compare, DeleteOp, Op, OpResult, PutOp, RangeOp, RangeResult, Span, TxnOp, TxnResult};
+use super::op::{Compare, CompareTarget, DeleteOp, Op, OpResult, PutOp, RangeOp, RangeResult, Span, TxnOp, TxnResult};
 use super::overlay::{Head, Overlay};
 use super::record::KeyChange;
 use super::row::size_of;
@@ -209,14 +209,21 @@ impl<'a> Evaluator<'a> {
     }
 
     async fn compare(&mut self, compare: &Compare) -> Result<bool, EvaluateError> {
+        let reads_value = matches!(compare.target, CompareTarget::Value(_));
         if compare.span.is_point() {
             let row = self.current(&compare.span.key)?;
+            if reads_value {
+                row.as_ref().map_or(Ok(()), expect_value)?;
+            }
             return Ok(compare.holds(row.map(|row| row.kv).as_slice()));
         }
         let mut walk = self.walk(&compare.span)?;
         let mut is_empty = true;
         while let Some(rows) = walk.next() {
             for row in &rows {
+                if reads_value {
+                    expect_value(row)?;
+                }
                 if !compare.holds(std::slice::from_ref(&row.kv)) {
                     return Ok(false);
                 }
@@ -304,7 +311,11 @@ impl<'a> Evaluator<'a> {
             return Err(EvaluateError::NotFetched(op.span.key.clone()));
         }
         if op.span.is_point() {
-            let kvs: Vec<KeyValue> = self.current(&op.span.key)?.map(|row| row.kv).into_iter().collect();
+            let row = self.current(&op.span.key)?;
+            if op.reads_values() {
+                row.as_ref().map_or(Ok(()), expect_value)?;
+            }
+            let kvs: Vec<KeyValue> = row.map(|row| row.kv).into_iter().collect();
             let count = i64::try_from(kvs.len()).unwrap_or(i64::MAX);
             return Ok(op.select(if op.count_only { Vec::new() } else { kvs }, count));
         }
@@ -365,7 +376,10 @@ impl<'a> Evaluator<'a> {
         if delete.span.is_point() {
             if let Some(row) = self.current(&delete.span.key)? {
                 deleted = 1;
-                kvs.extend(delete.prev_kv.then(|| row.kv.clone()));
+                if delete.prev_kv {
+                    expect_value(&row)?;
+                    kvs.push(row.kv.clone());
+                }
                 self.remove(row);
             }
             return Ok(OpResult::Delete(deleted, kvs));

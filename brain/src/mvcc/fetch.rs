@@ -7,7 +7,7 @@
 //! last revision of the newest of them. Under what a later view has in memory that is the newest state, unless the rows of
 //! that view have taken up something newer: then it has to be read again, see [`Fetched::is_current`].
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use super::op::{CompareTarget, Op, RangeOp, RangeResult, Span, TxnOp};
 use super::view::{View, ViewError};
 use super::{Error, KeyValue, Prev, Revision};
 use crate::recent::Recent;
-use crate::rows::{RowsError, Snapshot};
+use crate::rows::Snapshot;
 
 /// Requests that read at once. Further ones wait.
 const READS: usize = 1_024;
@@ -34,8 +34,11 @@ const ROW: usize = 200;
 /// Points that are read at once.
 const AT_ONCE: usize = 1_024;
 
-/// Points beyond which values are not read, where nobody asked for them.
-const WITH_VALUES: usize = 1_024;
+/// Values that nobody asked for are read, too, for those who watch, where there are no more of them than this, in bytes.
+const UNASKED_BYTES: usize = 1 << 20;
+
+/// Values that are read at once, in bytes.
+const VALUES_AT_ONCE: usize = 4 << 20;
 
 /// What all requests together may read. Clones share it.
 #[derive(Debug, Clone)]
@@ -154,7 +157,8 @@ struct Use {
 /// Keys that an evaluation will look at and that are not in memory.
 #[derive(Debug, Default)]
 pub struct Needs {
-    points: BTreeSet<Bytes>,
+    /// Whether somebody needs the value.
+    points: BTreeMap<Bytes, bool>,
     spans: HashMap<Span, Use>,
     /// Ranges at an older revision.
     ranges: HashSet<RangeOp>,
@@ -175,7 +179,7 @@ impl Needs {
     #[must_use]
     pub fn of_keys<'a, S>(keys: impl Iterator<Item = &'a Bytes>, view: &View<S>) -> Self {
         let mut needs = Self::default();
-        keys.for_each(|key| needs.point(key, view));
+        keys.for_each(|key| needs.point(key, false, view));
         needs
     }
 
@@ -195,8 +199,8 @@ impl Needs {
 
     fn add<S>(&mut self, op: &Op, view: &View<S>) {
         match op {
-            Op::Put(put) => self.point(&put.key, view),
-            Op::Delete(delete) if delete.span.is_point() => self.point(&delete.span.key, view),
+            Op::Put(put) => self.point(&put.key, put.prev_kv || put.ignore_value, view),
+            Op::Delete(delete) if delete.span.is_point() => self.point(&delete.span.key, delete.prev_kv, view),
             Op::Delete(delete) => self.span(&delete.span, delete.prev_kv),
             Op::Range(range) if range.revision > view.revision => {
                 let lowest = self
@@ -207,7 +211,7 @@ impl Needs {
             Op::Range(range) if range.revision > 0 => {
                 self.ranges.insert(range.clone());
             }
-            Op::Range(range) if range.span.is_point() => self.point(&range.span.key, view),
+            Op::Range(range) if range.span.is_point() => self.point(&range.span.key, range.reads_values(), view),
             Op::Range(range) => self.span(&range.span, range.reads_values()),
             Op::Txn(txn) => {
                 self.compares_of(txn, view);
@@ -227,17 +231,20 @@ impl Needs {
 
     fn compares_of<S>(&mut self, txn: &TxnOp, view: &View<S>) {
         for compare in &txn.compares {
+            let values = matches!(compare.target, CompareTarget::Value(_));
             if compare.span.is_point() {
-                self.point(&compare.span.key, view);
+                self.point(&compare.span.key, values, view);
             } else {
-                self.span(&compare.span, matches!(compare.target, CompareTarget::Value(_)));
+                self.span(&compare.span, values);
             }
         }
     }
 
-    fn point<S>(&mut self, key: &Bytes, view: &View<S>) {
-        if view.recent.get(key, view.revision).is_none() && !self.points.contains(key) {
-            self.points.insert(key.clone());
+    fn point<S>(&mut self, key: &Bytes, value: bool, view: &View<S>) {
+        if let Some(is_needed) = self.points.get_mut(key) {
+            *is_needed |= value;
+        } else if view.recent.get(key, view.revision).is_none() {
+            self.points.insert(key.clone(), value);
         }
     }
 
@@ -265,12 +272,10 @@ impl Needs {
         let _permit = reads.acquire_owned().await.map_err(|_| Error::Stopped)?;
         let mut fetched = Fetched::of(view);
         let mut more = More::default();
-        let points: Vec<Bytes> = self.points.into_iter().collect();
-        let is_few = points.len() <= WITH_VALUES;
+        let points: Vec<(Bytes, bool)> = self.points.into_iter().collect();
         for wanted in points.chunks(AT_ONCE) {
-            let found = read_points(view, wanted, is_few).await?;
-            budget.keep(found.iter().flatten().map(|row| &row.kv))?;
-            more.points.extend(wanted.iter().cloned().zip(found));
+            let found = read_points(view, wanted, points.len() <= AT_ONCE, &mut budget).await?;
+            more.points.extend(wanted.iter().map(|(key, _)| key.clone()).zip(found));
             fetched.extend(&newest());
         }
         for (span, wanted) in self.spans {
@@ -301,26 +306,75 @@ impl Needs {
     }
 }
 
-/// Points that are not in memory, each as it is at a view's revision.
+/// Points that are not in memory, each as it is at a view's revision. Values that nobody needs are read where these are `all`
+/// points and they are small. Nothing is read that was not charged before, but for a single value.
 async fn read_points<S: Snapshot>(
     view: &View<S>,
-    wanted: &[Bytes],
-    values: bool,
-) -> Result<Vec<Option<Row>>, RowsError> {
+    wanted: &[(Bytes, bool)],
+    all: bool,
+    budget: &mut Budget,
+) -> Result<Vec<Option<Row>>, ViewError> {
     if view.revision < view.rows_revision || wanted.len() == 1 {
         let mut found = Vec::with_capacity(wanted.len());
-        for key in wanted {
-            found.push(view.get(key, view.revision).await?.map(Row::read));
+        for (key, value) in wanted {
+            let mut row = view.get(key, view.revision).await?.map(Row::read);
+            if let Some(row) = row.as_mut().filter(|_| !value && wanted.len() > 1) {
+                row.kv.value = Bytes::new();
+                row.value = ValueRead::Skipped;
+            }
+            budget.keep(row.iter().map(|row| &row.kv))?;
+            found.push(row);
         }
         return Ok(found);
     }
-    if values {
-        let found = view.get_many(wanted).await?;
-        return Ok(found.into_iter().map(|kv| kv.map(Row::read)).collect());
+    let keys: Vec<Bytes> = wanted.iter().map(|(key, _)| key.clone()).collect();
+    let found = view.get_many_without_values(&keys).await?;
+    budget.keep(found.iter().flatten())?;
+    let sizes = || {
+        wanted
+            .iter()
+            .zip(&found)
+            .filter_map(|((_, value), kv)| Some((*value, kv.as_ref()?.size as usize)))
+    };
+    let unasked: usize = sizes().filter(|(value, _)| !value).map(|(_, size)| size).sum();
+    budget.take(0, sizes().filter(|(value, _)| *value).map(|(_, size)| size).sum())?;
+    let is_unasked_read = all && unasked <= UNASKED_BYTES;
+    if is_unasked_read {
+        budget.take(0, unasked)?;
     }
-    let found = view.get_many_without_values(wanted).await?;
-    let row = |kv| row_of(kv, false, view);
-    Ok(found.into_iter().map(|kv| kv.map(row)).collect())
+    let skipped = |kv| Row {
+        kv,
+        value: ValueRead::Skipped,
+    };
+    let mut rows: Vec<Option<Row>> = found.into_iter().map(|kv| kv.map(skipped)).collect();
+    let asked = rows.iter_mut().zip(wanted);
+    let asked = asked.filter_map(|(row, (_, value))| row.as_mut().filter(|_| *value || is_unasked_read));
+    for group in value_groups(asked) {
+        let kvs: Vec<&KeyValue> = group.iter().map(|row| &row.kv).collect();
+        let values = view.read_values(&kvs).await?;
+        for (row, value) in group.into_iter().zip(values) {
+            row.kv.value = value;
+            row.value = ValueRead::Read;
+        }
+    }
+    Ok(rows)
+}
+
+/// Rows whose values are read together.
+fn value_groups<'a>(rows: impl Iterator<Item = &'a mut Row>) -> Vec<Vec<&'a mut Row>> {
+    let (mut groups, mut bytes) = (Vec::new(), usize::MAX);
+    for row in rows {
+        let size = row.kv.size as usize;
+        bytes = bytes.saturating_add(size);
+        if bytes > VALUES_AT_ONCE {
+            groups.push(Vec::new());
+            bytes = size;
+        }
+        if let Some(group) = groups.last_mut() {
+            group.push(row);
+        }
+    }
+    groups
 }
 
 fn row_of<S>(kv: KeyValue, values: bool, view: &View<S>) -> Row {

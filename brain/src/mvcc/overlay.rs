@@ -9,6 +9,9 @@ use super::op::Span;
 use super::{KeyValue, LeaseId, Revision};
 use crate::lease::Leases;
 
+/// Changes of a request that are merged with those of its batch rather than inserted one by one.
+const MERGED_AT_ONCE: usize = 1_024;
+
 /// Changes of one batch, over what came before it.
 #[derive(Debug, Default)]
 pub struct Delta {
@@ -31,9 +34,11 @@ struct Attachments {
 
 /// The newest state, published or not.
 ///
-/// Layers are asked newest first: the batch at hand, then batches under way; what none of them knows is in the view.
+/// Layers are asked newest first: the request at hand, the batch at hand, then batches under way; what none of them knows is
+/// in the view. What a request changed is of the batch only once it is kept.
 #[derive(Debug, Default)]
 pub struct Overlay {
+    request: Delta,
     current: Delta,
     under_way: Vec<Arc<Delta>>,
 }
@@ -43,9 +48,30 @@ impl Overlay {
     #[must_use]
     pub fn over(under_way: Vec<Arc<Delta>>) -> Self {
         Self {
+            request: Delta::default(),
             current: Delta::default(),
             under_way,
         }
+    }
+
+    /// The request at hand is done: its changes are of the batch.
+    pub fn keep(&mut self) {
+        let Delta { mut keys, attachments, .. } = std::mem::take(&mut self.request);
+        if self.current.keys.is_empty() {
+            self.current.keys = keys;
+        } else if keys.len() > MERGED_AT_ONCE {
+            self.current.keys.append(&mut keys);
+        } else {
+            self.current.keys.extend(keys);
+        }
+        for (lease, changed) in attachments {
+            self.current.attachments.entry(lease).or_default().keys.extend(changed.keys);
+        }
+    }
+
+    /// The request at hand failed: it changed nothing.
+    pub fn forget(&mut self) {
+        self.request = Delta::default();
     }
 
     /// The changes of the batch at hand.
@@ -57,7 +83,7 @@ impl Overlay {
     /// Everything is published.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.under_way.is_empty() && self.current.keys.is_empty() && self.current.leases.is_empty()
+        self.under_way.is_empty() && self.request.keys.is_empty() && self.current.keys.is_empty() && self.current.leases.is_empty()
     }
 
     /// A key's state, if it is not published: `Some(None)` is deleted.
@@ -69,7 +95,7 @@ impl Overlay {
     #[must_use]
     pub fn range(&self, span: &Span) -> BTreeMap<Bytes, Option<KeyValue>> {
         let mut merged = BTreeMap::new();
-        for delta in self.under_way.iter().map(Arc::as_ref).chain([&self.current]) {
+        for delta in self.under_way.iter().map(Arc::as_ref).chain([&self.current, &self.request]) {
             let keys = delta
                 .keys
                 .range(span.key.clone()..)
@@ -83,7 +109,7 @@ impl Overlay {
     pub fn set(&mut self, key: Bytes, kv: Option<KeyValue>, prev_lease: LeaseId) {
         let lease = kv.as_ref().map_or(LeaseId::NONE, |kv| kv.lease);
         if prev_lease != LeaseId::NONE && prev_lease != lease {
-            self.current
+            self.request
                 .attachments
                 .entry(prev_lease)
                 .or_default()
@@ -91,14 +117,14 @@ impl Overlay {
                 .insert(key.clone(), false);
         }
         if lease != LeaseId::NONE {
-            self.current
+            self.request
                 .attachments
                 .entry(lease)
                 .or_default()
                 .keys
                 .insert(key.clone(), true);
         }
-        self.current.keys.insert(key, kv);
+        self.request.keys.insert(key, kv);
     }
 
     /// Grants a lease.
@@ -129,7 +155,7 @@ impl Overlay {
     #[must_use]
     pub fn attached(&self, id: LeaseId, published: &Leases) -> BTreeSet<Bytes> {
         let mut keys: BTreeSet<Bytes> = published.attached(id).cloned().collect();
-        for delta in self.under_way.iter().map(Arc::as_ref).chain([&self.current]) {
+        for delta in self.under_way.iter().map(Arc::as_ref).chain([&self.current, &self.request]) {
             let Some(attachments) = delta.attachments.get(&id) else {
                 continue;
             };
@@ -148,7 +174,7 @@ impl Overlay {
     }
 
     fn layers(&self) -> impl Iterator<Item = &Delta> {
-        [&self.current]
+        [&self.request, &self.current]
             .into_iter()
             .chain(self.under_way.iter().rev().map(Arc::as_ref))
     }

@@ -90,23 +90,8 @@ impl<S: Snapshot> View<S> {
         self.get_old(key, at).await
     }
 
-    /// Distinct keys that are not in memory, at the newest revision, in the order of `wanted`.
-    ///
-    /// # Errors
-    /// When the rows fail.
-    pub async fn get_many(&self, wanted: &[Bytes]) -> Result<Vec<Option<KeyValue>>, RowsError> {
-        let index: Vec<Bytes> = wanted.iter().map(|key| keys::index_key(key)).collect();
-        let mut found = Vec::with_capacity(wanted.len());
-        for (key, row) in wanted.iter().zip(self.rows.multi_get(&index).await?) {
-            if let Some(row) = row {
-                found.push((key.clone(), decode_index(key, &row)?));
-            }
-        }
-        let mut objects = self.objects(found).await?.into_iter().peekable();
-        Ok(wanted.iter().map(|key| objects.next_if(|kv| kv.key == *key)).collect())
-    }
-
-    /// The same without values: index rows only.
+    /// Distinct keys that are not in memory, at the newest revision, in the order of `wanted`, without their values: index
+    /// rows only.
     ///
     /// # Errors
     /// When the rows fail.
@@ -258,18 +243,21 @@ impl<S: Snapshot> View<S> {
         expect_object(key.clone(), meta, row)
     }
 
-    /// Versions whose index rows were found.
-    async fn objects(&self, found: Vec<(Bytes, Meta)>) -> Result<Vec<KeyValue>, RowsError> {
+    /// The values of versions that [`View::get_many_without_values`] found, in their order.
+    ///
+    /// # Errors
+    /// When the rows fail.
+    pub async fn read_values(&self, found: &[&KeyValue]) -> Result<Vec<Bytes>, RowsError> {
         let objects: Vec<Bytes> = found
             .iter()
-            .map(|(key, meta)| keys::object_key(key, meta.mod_revision))
+            .map(|kv| keys::object_key(&kv.key, kv.mod_revision))
             .collect();
         let rows = self.rows.multi_get(&objects).await?;
-        found
-            .into_iter()
+        let values = found
+            .iter()
             .zip(rows)
-            .map(|((key, meta), row)| expect_object(key, meta, row))
-            .collect()
+            .map(|(kv, row)| expect_value(&kv.key, kv.mod_revision, row));
+        values.collect()
     }
 }
 
@@ -339,13 +327,16 @@ pub(crate) fn from_meta(key: Bytes, meta: Meta, value: Bytes) -> KeyValue {
 
 /// The object row that an index row promised.
 fn expect_object(key: Bytes, meta: Meta, row: Option<Bytes>) -> Result<KeyValue, RowsError> {
-    let object = row.as_ref().map(|row| decode_object(&key, row)).transpose()?.flatten();
-    match object {
-        Some((_, value)) => Ok(from_meta(key, meta, value)),
-        None => Err(RowsError::Corrupt(format!(
-            "the version of {:?} at revision {} is missing",
+    let value = expect_value(&key, meta.mod_revision, row)?;
+    Ok(from_meta(key, meta, value))
+}
+
+fn expect_value(key: &Bytes, revision: Revision, row: Option<Bytes>) -> Result<Bytes, RowsError> {
+    let object = row.as_ref().map(|row| decode_object(key, row)).transpose()?.flatten();
+    object.map(|(_, value)| value).ok_or_else(|| {
+        RowsError::Corrupt(format!(
+            "the version of {:?} at revision {revision} is missing",
             key.escape_ascii().to_string(),
-            meta.mod_revision
-        ))),
-    }
+        ))
+    })
 }

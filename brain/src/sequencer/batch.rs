@@ -80,36 +80,41 @@ impl<R: Rows> Builder<R> {
     }
 
     /// Evaluates commands in order. Those whose rows were read too early are not begun.
-    ///
-    /// # Errors
-    /// When something is missing that was to be read before: a defect.
-    pub(super) async fn evaluate(mut self, commands: Vec<Command>) -> Result<Batch, EvaluateError> {
+    pub(super) async fn evaluate(mut self, commands: Vec<Command>) -> Batch {
         for command in commands {
-            self.add(command).await?;
+            self.add(command).await;
         }
-        Ok(self.finish())
+        self.finish()
     }
 
-    async fn add(&mut self, command: Command) -> Result<(), EvaluateError> {
+    async fn add(&mut self, command: Command) {
         let (request, fetched, reply) = command.begin();
+        let expired = match request {
+            Request::Revoke { id, expired: true } => Some(id),
+            _ => None,
+        };
         let is_current = |fetched: &Fetched| fetched.is_current(self.view.rows_revision, self.head.revision);
         let is_current = fetched.as_ref().is_none_or(is_current);
         let told = if is_current {
             match self.answer(request, fetched.as_ref()).await {
                 Ok(answer) => Told::Outcome(Ok(answer)),
                 Err(EvaluateError::Refused(error)) => Told::Outcome(Err(error)),
-                Err(error) => return Err(error),
+                Err(error @ EvaluateError::NotFetched(_)) => {
+                    tracing::error!(%error, "a request cannot be evaluated; it changed nothing");
+                    self.overlay.forget();
+                    if let Some(id) = expired {
+                        self.state.leases().retry_expired(id);
+                    }
+                    Told::Outcome(Err(Error::Timeout))
+                }
             }
         } else {
-            if let Request::Revoke { id, expired: true } = request {
-                self.again.push(id);
-            }
+            self.again.extend(expired);
             Told::Again(request)
         };
         if let Some(reply) = reply {
             self.replies.push((reply, told));
         }
-        Ok(())
     }
 
     /// The batch.
@@ -237,6 +242,7 @@ impl<R: Rows> Builder<R> {
             return;
         }
         self.head.revision += 1;
+        self.overlay.keep();
         let (changes, superseded): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
         self.superseded.extend(superseded);
         self.push(Change::Keys(Keys {

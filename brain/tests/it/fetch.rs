@@ -450,3 +450,95 @@ async fn nested_operations_count_in_total() {
     );
     engine.stop().await.unwrap();
 }
+
+/// Eight nested txns that look at 360 keys each, all of them in rows: values are asked for among more points than are read
+/// with values when nobody needs them.
+#[tokio::test(start_paused = true)]
+async fn txn_of_many_points_reads_the_values_that_it_needs() {
+    let (mut engine, _) = start().await;
+    fill(&mut engine, 8 * 360, 0).await;
+    let key = |n: usize| Bytes::from(format!("many/{n:05}"));
+    let compare = |n| pb::Compare {
+        key: key(n),
+        target: 3,
+        target_union: Some(pb::compare::TargetUnion::Value("a value".into())),
+        ..pb::Compare::default()
+    };
+    let put = |n, prev_kv, ignore_value| {
+        op(pb::request_op::Request::RequestPut(pb::PutRequest {
+            key: key(n),
+            prev_kv,
+            ignore_value,
+            ..pb::PutRequest::default()
+        }))
+    };
+    let success = |n| match n % 4 {
+        0 => put(n, true, false),
+        1 => put(n, true, true),
+        2 => op(pb::request_op::Request::RequestDeleteRange(pb::DeleteRangeRequest {
+            key: key(n),
+            prev_kv: true,
+            ..pb::DeleteRangeRequest::default()
+        })),
+        _ => op(pb::request_op::Request::RequestRange(pb::RangeRequest {
+            key: key(n),
+            ..pb::RangeRequest::default()
+        })),
+    };
+    let nested = |n: usize| {
+        let from = n * 360;
+        op(pb::request_op::Request::RequestTxn(pb::TxnRequest {
+            compare: (from..from + 120).map(compare).collect(),
+            success: (from + 120..from + 240).map(success).collect(),
+            failure: (from + 240..from + 360).map(|n| put(n, false, false)).collect(),
+        }))
+    };
+    let txn = pb::TxnRequest {
+        success: (0..8).map(nested).collect(),
+        ..pb::TxnRequest::default()
+    };
+    let Response::Txn(answer) = engine.call(Request::Txn(txn)).await.unwrap() else {
+        panic!("not a txn");
+    };
+    let nested = answer.responses.into_iter().map(|response| match response.response {
+        Some(pb::response_op::Response::ResponseTxn(txn)) => txn,
+        other => panic!("answered by {other:?}"),
+    });
+    for txn in nested {
+        assert!(txn.succeeded, "a value that was not read was compared");
+        for (n, response) in txn.responses.into_iter().enumerate() {
+            use pb::response_op::Response as Op;
+            let prev = match response.response.unwrap() {
+                Op::ResponsePut(put) => put.prev_kv,
+                Op::ResponseDeleteRange(delete) => delete.prev_kvs.first().cloned(),
+                Op::ResponseRange(range) => range.kvs.first().cloned(),
+                Op::ResponseTxn(_) => None,
+            };
+            assert_eq!(prev.unwrap().value, "a value", "operation {n}");
+        }
+    }
+    engine.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_values_that_nobody_needs_are_not_read() {
+    let (mut engine, rows) = start().await;
+    let grant = Request::Grant(pb::LeaseGrantRequest { id: 7, ttl: 3_600 });
+    engine.call(grant).await.unwrap();
+    for n in 0..300 {
+        let put = pb::PutRequest {
+            key: format!("large/{n:05}").into(),
+            value: vec![b'v'; 1 << 20].into(),
+            lease: 7,
+            ..pb::PutRequest::default()
+        };
+        engine.call(Request::Put(put)).await.unwrap();
+    }
+    fill(&mut engine, 0, 0).await;
+    rows.reads.take();
+    let revoke = Request::Revoke(pb::LeaseRevokeRequest { id: 7 });
+    assert_eq!(text(engine.call(revoke).await), "accepted");
+    let (_, _, objects) = rows.reads.take();
+    assert_eq!(objects, 0, "values");
+    engine.stop().await.unwrap();
+}
