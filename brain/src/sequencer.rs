@@ -18,7 +18,7 @@ use futures::future::BoxFuture;
 use futures::stream::{FuturesOrdered, FuturesUnordered};
 use prost::Message;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use crate::feed::{News, Shown};
@@ -34,7 +34,7 @@ use crate::rows::Rows;
 use crate::state::{CORRUPT, NOSPACE, State};
 use batch::{Batch, Builder, Told};
 use command::{Command, Outcome, Reply};
-use fetch::Expired;
+use fetch::{Expired, Retries};
 
 use options::FILLED;
 pub use options::Options;
@@ -86,6 +86,7 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
     /// Leases that ran out, whose keys are to be read.
     expired: VecDeque<LeaseId>,
     fetching: FuturesUnordered<BoxFuture<'static, Expired>>,
+    retries: Retries,
     frozen: mpsc::Sender<Arc<Frozen>>,
     flushed: mpsc::Receiver<Flushed<R::Snapshot>>,
     /// The flush had no room for the active generation when it was to have it.
@@ -145,6 +146,7 @@ where
             own: VecDeque::new(),
             expired: VecDeque::new(),
             fetching: FuturesUnordered::new(),
+            retries: Retries::default(),
             frozen: channels.frozen,
             flushed: channels.flushed,
             is_freeze_due: false,
@@ -183,10 +185,6 @@ where
         // When a hand-over ends, whatever became of its record.
         let mut over: Option<Instant> = None;
         loop {
-            if !self.own.is_empty() && self.may_take() {
-                self.take().await?;
-                continue;
-            }
             if stopping && self.own.is_empty() && self.commands.is_empty() && self.under_way.is_empty() {
                 if over.is_some() {
                     return self.freeze_last().await;
@@ -201,18 +199,14 @@ where
                 // It ends before this task only when it fails. Who waits for it to make room would wait for ever.
                 flushed = self.flushed.recv() => self.swap_rows(flushed.ok_or(FlushEnded)?),
                 () = passed(over) => return self.freeze_last().await,
-                Ok(room) = frozen.reserve(), if self.is_freeze_due => {
-                    self.is_freeze_due = false;
-                    if let Some(sealed) = self.replica.seal() {
-                        room.send(sealed);
-                    }
-                }
+                Ok(room) = frozen.reserve(), if self.is_freeze_due => self.freeze_into(room),
                 Some(expired) = self.fetching.next() => self.end_lease(expired),
                 _ = tick.tick() => self.tick(),
                 () = stop.cancelled(), if !stopping => {
                     self.commands.close();
                     stopping = true;
                 }
+                () = std::future::ready(()), if !self.own.is_empty() && self.may_take() => self.take(&mut tick).await?,
                 Some(command) = self.commands.recv(), if self.may_collect() => self.collect(command),
             }
         }
@@ -246,9 +240,9 @@ where
             || self.state.is_flush_refused()
     }
 
-    /// Evaluates what is queued and sends it on its way.
-    async fn take(&mut self) -> anyhow::Result<()> {
-        let mut commands = Vec::new();
+    /// Evaluates what is queued and sends it on its way; what is too much for one batch goes back to where it stood.
+    async fn take(&mut self, tick: &mut Interval) -> anyhow::Result<()> {
+        let mut commands = VecDeque::new();
         let mut bytes = 0;
         while commands.len() < self.options.batch_requests && (commands.is_empty() || bytes < self.options.batch_bytes)
         {
@@ -259,7 +253,7 @@ where
                 continue;
             }
             bytes += command.size;
-            commands.push(command);
+            commands.push_back(command);
         }
         self.unchecked += bytes;
         let full = self.unchecked >= CHECK_SPACE_EVERY && self.check_space();
@@ -272,14 +266,22 @@ where
         let mut evaluating = pin!(builder.evaluate(commands));
         // What takes long lets go of the thread: what is under way goes on then. What was published since is laid over
         // itself, which changes nothing.
-        let batch = loop {
+        let frozen = self.frozen.clone();
+        let mut batch = loop {
             tokio::select! {
                 biased;
                 batch = &mut evaluating => break batch,
+                _ = tick.tick() => self.tick(),
+                Ok(room) = frozen.reserve(), if self.is_freeze_due => self.freeze_into(room),
                 Some(committed) = self.under_way.next() => self.publish_batch(committed?),
                 flushed = self.flushed.recv() => self.swap_rows(flushed.ok_or(FlushEnded)?),
             }
         };
+        while let Some(command) = batch.rest.pop_back() {
+            bytes -= command.size;
+            self.unchecked -= command.size.min(self.unchecked);
+            self.own.push_front(command);
+        }
         self.send(batch, bytes);
         Ok(())
     }
@@ -351,14 +353,16 @@ where
 
     /// Hands the active generation to the flush and begins a new one, as soon as the flush has room for it.
     fn freeze(&mut self) {
-        match self.frozen.try_reserve() {
-            Ok(room) => {
-                self.is_freeze_due = false;
-                if let Some(frozen) = self.replica.seal() {
-                    room.send(frozen);
-                }
-            }
+        match self.frozen.clone().try_reserve() {
+            Ok(room) => self.freeze_into(room),
             Err(_) => self.is_freeze_due = true,
+        }
+    }
+
+    fn freeze_into(&mut self, room: mpsc::Permit<'_, Arc<Frozen>>) {
+        self.is_freeze_due = false;
+        if let Some(sealed) = self.replica.seal() {
+            room.send(sealed);
         }
     }
 

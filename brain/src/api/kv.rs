@@ -14,6 +14,7 @@ use super::store::Store;
 use super::{request, response};
 use crate::budget::Meter;
 use crate::mvcc::evaluate;
+use crate::mvcc::fetch::Share;
 use crate::mvcc::op::{Op, OpResult, TxnOp};
 use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
@@ -175,7 +176,7 @@ impl<R: Rows> KvService<R> {
     async fn read_only(&self, op: TxnOp) -> Result<Response<pb::TxnResponse>, Status> {
         let view = self.store.linearizable().await?;
         let state = &self.store.state;
-        let result = evaluate::read_only(&view, state.leases_mutex(), &op, state.fetches().budget()).await;
+        let result = evaluate::read_only(&view, state.leases_mutex(), &op, state.fetches().budget(Share::Reads)).await;
         let result = result.map_err(|error| self.store.failed(error))?;
         Ok(Response::new(response::txn(self.store.header(view.revision), result)))
     }

@@ -2,7 +2,7 @@
 //! sends and any nested txn.
 //!
 //! Rules are etcd's (`etcdserver/txn`): all compares, nested ones included, see the state before the txn; then the chosen
-//! branches are checked against that same state; then nothing can fail any more.
+//! branches are checked against that same state; then nothing can fail any more, but that it takes too long.
 //!
 //! Storage is never asked here: what is not in memory was [fetched](super::fetch) before. What takes long yields now and then.
 
@@ -27,6 +27,10 @@ use crate::rows::{Order, RowsError, Snapshot};
 /// Rows that are looked at before others have their turn.
 const PAGE: usize = 256;
 
+/// Rows that a request may look at beside those that were read for it: those that are not published yet, and the same ones
+/// once more.
+const UNREAD_ROWS: usize = 500_000;
+
 /// A change, and the version that it superseded.
 pub type Changed = (KeyChange, Prev);
 
@@ -48,6 +52,8 @@ pub struct Evaluator<'a> {
     pub changes: Vec<Changed>,
     /// Rows that were looked at since others had their turn.
     pub looked: usize,
+    /// Rows that were looked at at all.
+    pub work: usize,
 }
 
 /// Why a request could not be evaluated.
@@ -126,10 +132,11 @@ impl<'a> Evaluator<'a> {
             },
             changes: Vec::new(),
             looked: 0,
+            work: 0,
         }
     }
 
-    /// Does what `op` says. If it is refused, nothing was changed.
+    /// Does what `op` says. If it is refused, what it changed in the overlay is to be forgotten.
     ///
     /// # Errors
     /// [`EvaluateError::Refused`] with the client's error.
@@ -168,18 +175,28 @@ impl<'a> Evaluator<'a> {
             if let Some(row) = self.current(&key)? {
                 self.remove(row);
             }
-            self.pause(1).await;
+            self.yield_after(1).await;
         }
         Ok(())
     }
 
     /// Lets others have their turn, after so many more rows.
-    async fn pause(&mut self, rows: usize) {
+    async fn yield_after(&mut self, rows: usize) {
+        self.work += rows;
         self.looked += rows;
         if self.looked >= PAGE {
             self.looked = 0;
             tokio::task::yield_now().await;
         }
+    }
+
+    /// The same, for what may look at the same rows again and again.
+    async fn pause(&mut self, rows: usize) -> Result<(), Error> {
+        self.yield_after(rows.max(1)).await;
+        if self.work > UNREAD_ROWS + self.fetched.map_or(0, Fetched::rows) {
+            return Err(Error::TooLarge);
+        }
+        Ok(())
     }
 
     /// Evaluates the compares of a txn and of the nested ones on its path, outermost first.
@@ -229,7 +246,7 @@ impl<'a> Evaluator<'a> {
                 }
             }
             is_empty &= rows.is_empty();
-            self.pause(PAGE).await;
+            self.pause(rows.len()).await?;
         }
         Ok(!is_empty || compare.holds(&[]))
     }
@@ -323,14 +340,15 @@ impl<'a> Evaluator<'a> {
         let (mut kvs, mut count) = (Vec::new(), 0);
         let mut walk = self.walk(&op.span)?;
         while let Some(rows) = walk.next() {
-            count += i64::try_from(rows.len()).unwrap_or(i64::MAX);
+            let looked = rows.len();
+            count += i64::try_from(looked).unwrap_or(i64::MAX);
             for row in rows.into_iter().take(enough - kvs.len().min(enough)) {
                 if op.reads_values() {
                     expect_value(&row)?;
                 }
                 kvs.push(row.kv);
             }
-            self.pause(PAGE).await;
+            self.pause(looked).await?;
         }
         Ok(op.select(kvs, count))
     }
@@ -387,7 +405,8 @@ impl<'a> Evaluator<'a> {
         // What is removed lies before what is still walked over.
         let mut walk = self.walk(&delete.span)?;
         while let Some(rows) = walk.next() {
-            deleted += i64::try_from(rows.len()).unwrap_or(i64::MAX);
+            let looked = rows.len();
+            deleted += i64::try_from(looked).unwrap_or(i64::MAX);
             for row in rows {
                 if delete.prev_kv {
                     expect_value(&row)?;
@@ -395,7 +414,7 @@ impl<'a> Evaluator<'a> {
                 }
                 self.remove(row);
             }
-            self.pause(PAGE).await;
+            self.pause(looked).await?;
         }
         Ok(OpResult::Delete(deleted, kvs))
     }
@@ -425,14 +444,16 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Walks over the newest state of a span.
-    fn walk(&self, span: &Span) -> Result<Walk<'a>, EvaluateError> {
+    fn walk(&mut self, span: &Span) -> Result<Walk<'a>, EvaluateError> {
         let not_fetched = || EvaluateError::NotFetched(span.key.clone());
         let fetched = self.fetched.ok_or_else(not_fetched)?;
+        let overlay = self.overlay.range(span);
+        self.work += overlay.len();
         Ok(Walk {
             rows: fetched.span(span).ok_or_else(not_fetched)?,
             recent: fetched.under(self.recent),
             at: self.at,
-            overlay: self.overlay.range(span),
+            overlay,
             rest: (!span.is_empty()).then(|| recent::Span {
                 from: span.key.clone(),
                 to: span.limit(),

@@ -8,7 +8,9 @@
 //! that view have taken up something newer: then it has to be read again, see [`Fetched::is_current`].
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -22,11 +24,17 @@ use crate::rows::Snapshot;
 /// Requests that read at once. Further ones wait.
 const READS: usize = 1_024;
 
-/// Memory that one request may fetch, and all of them together, in bytes: half a million keys of usual length.
-const BYTES: usize = 256 << 20;
+/// How long a request is one of those that read at once. What takes longer lets others read, as long as not too many do so.
+const SLOW: Duration = Duration::from_millis(250);
 
-/// Rows that one request may look at, each time it looks at one.
+/// Requests that read for longer than that.
+const SLOW_READS: usize = 4_096;
+
+/// Rows that one request may look at when it reads.
 const ROWS: usize = 4_000_000;
+
+/// Rows that one request may look at once more, because it looks at the same span again: the writer does so.
+const AGAIN: usize = 200_000;
 
 /// Memory that a row takes beside its key and value.
 const ROW: usize = 200;
@@ -40,18 +48,59 @@ const UNASKED_BYTES: usize = 1 << 20;
 /// Values that are read at once, in bytes.
 const VALUES_AT_ONCE: usize = 4 << 20;
 
+/// Who fetches. None takes memory from the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    /// Requests that write.
+    Writes,
+    /// Txns that change nothing.
+    Reads,
+    /// Leases that ran out.
+    LeaseEnds,
+}
+
+/// Memory for what is fetched, in bytes.
+#[derive(Debug, Clone)]
+struct Pool {
+    bytes: Arc<Semaphore>,
+    /// What one request takes of it at most.
+    most: usize,
+    /// One request at a time may take more, which is not of the pool.
+    large: Arc<Semaphore>,
+    /// As much as this.
+    largest: usize,
+}
+
+impl Pool {
+    fn new(bytes: usize, large: Arc<Semaphore>, largest: usize) -> Self {
+        Self {
+            bytes: Arc::new(Semaphore::new(bytes)),
+            most: bytes / 4,
+            large,
+            largest,
+        }
+    }
+}
+
 /// What all requests together may read. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Fetches {
     reads: Arc<Semaphore>,
-    bytes: Arc<Semaphore>,
+    slow: Arc<Semaphore>,
+    writes: Pool,
+    read_only: Pool,
+    lease_ends: Pool,
 }
 
 impl Default for Fetches {
     fn default() -> Self {
+        let large = || Arc::new(Semaphore::new(1));
         Self {
             reads: Arc::new(Semaphore::new(READS)),
-            bytes: Arc::new(Semaphore::new(BYTES)),
+            slow: Arc::new(Semaphore::new(SLOW_READS)),
+            writes: Pool::new(128 << 20, large(), 256 << 20),
+            read_only: Pool::new(64 << 20, large(), 128 << 20),
+            lease_ends: Pool::new(32 << 20, large(), 256 << 20),
         }
     }
 }
@@ -59,12 +108,21 @@ impl Default for Fetches {
 impl Fetches {
     /// A request's share, nothing of it used.
     #[must_use]
-    pub fn budget(&self) -> Budget {
+    pub fn budget(&self, share: Share) -> Budget {
+        let pool = match share {
+            Share::Writes => &self.writes,
+            Share::Reads => &self.read_only,
+            Share::LeaseEnds => &self.lease_ends,
+        };
         Budget {
-            fetches: self.clone(),
+            reads: self.reads.clone(),
+            slow: self.slow.clone(),
+            pool: pool.clone(),
             held: None,
+            is_large: false,
             bytes: 0,
             rows: 0,
+            again: 0,
         }
     }
 }
@@ -72,10 +130,15 @@ impl Fetches {
 /// What one request has read; it is given back when this is dropped.
 #[derive(Debug)]
 pub struct Budget {
-    fetches: Fetches,
+    reads: Arc<Semaphore>,
+    slow: Arc<Semaphore>,
+    pool: Pool,
+    /// Bytes of the pool, or the place of the one large request.
     held: Option<OwnedSemaphorePermit>,
+    is_large: bool,
     bytes: usize,
     rows: usize,
+    again: usize,
 }
 
 impl Budget {
@@ -86,17 +149,36 @@ impl Budget {
     pub fn take(&mut self, rows: usize, bytes: usize) -> Result<(), Error> {
         self.rows += rows;
         self.bytes += bytes;
-        if self.rows > ROWS || self.bytes > BYTES {
+        if self.rows > ROWS || self.bytes > self.pool.largest {
             return Err(Error::TooLarge);
         }
+        if self.is_large {
+            return Ok(());
+        }
+        if self.bytes > self.pool.most {
+            let large = self.pool.large.clone().try_acquire_owned();
+            self.held = Some(large.map_err(|_| Error::TooManyRequests)?);
+            self.is_large = true;
+            return Ok(());
+        }
         let permits = u32::try_from(bytes).map_err(|_| Error::TooLarge)?;
-        let permit = self.fetches.bytes.clone().try_acquire_many_owned(permits);
+        let permit = self.pool.bytes.clone().try_acquire_many_owned(permits);
         let permit = permit.map_err(|_| Error::TooManyRequests)?;
         match &mut self.held {
             Some(held) => held.merge(permit),
             None => self.held = Some(permit),
         }
         Ok(())
+    }
+
+    /// Takes rows that will be looked at once more.
+    fn take_again(&mut self, rows: usize) -> Result<(), Error> {
+        self.again = self.again.saturating_add(rows);
+        if self.again > AGAIN {
+            Err(Error::TooLarge)
+        } else {
+            Ok(())
+        }
     }
 
     /// Takes pairs that are kept.
@@ -265,11 +347,31 @@ impl Needs {
         self,
         view: &View<S>,
         newest: impl Fn() -> Arc<View<S>>,
+        budget: Budget,
+    ) -> Result<Fetched, ViewError> {
+        let slow = budget.slow.clone();
+        // Never closed.
+        let permit = budget.reads.clone().acquire_owned().await.map_err(|_| Error::Stopped)?;
+        let mut reading = pin!(self.read(view, newest, budget));
+        if let Ok(read) = tokio::time::timeout(SLOW, &mut reading).await {
+            return read;
+        }
+        let _permit = match slow.try_acquire_owned() {
+            Ok(slow) => {
+                drop(permit);
+                slow
+            }
+            Err(_) => permit,
+        };
+        reading.await
+    }
+
+    async fn read<S: Snapshot>(
+        self,
+        view: &View<S>,
+        newest: impl Fn() -> Arc<View<S>>,
         mut budget: Budget,
     ) -> Result<Fetched, ViewError> {
-        let reads = budget.fetches.reads.clone();
-        // Never closed.
-        let _permit = reads.acquire_owned().await.map_err(|_| Error::Stopped)?;
         let mut fetched = Fetched::of(view);
         let mut more = More::default();
         let points: Vec<(Bytes, bool)> = self.points.into_iter().collect();
@@ -283,7 +385,7 @@ impl Needs {
             let mut rows = Vec::new();
             while let Some(page) = cursor.next(usize::MAX).await? {
                 budget.keep(page.iter())?;
-                budget.take(page.len() * (wanted.times - 1), 0)?;
+                budget.take_again(page.len() * (wanted.times - 1))?;
                 rows.extend(page.into_iter().map(|kv| row_of(kv, wanted.values, view)));
                 fetched.extend(&newest());
             }
@@ -446,6 +548,13 @@ impl Fetched {
     #[must_use]
     pub fn span(&self, span: &Span) -> Option<&[Row]> {
         self.more.as_ref()?.spans.get(span).map(Vec::as_slice)
+    }
+
+    /// Rows that were looked at when it was read.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        let budget = self.more.as_ref().and_then(|more| more.budget.as_ref());
+        budget.map_or(0, |budget| budget.rows)
     }
 
     /// What a range found that reads one revision whenever it is evaluated.

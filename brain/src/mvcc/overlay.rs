@@ -56,7 +56,9 @@ impl Overlay {
 
     /// The request at hand is done: its changes are of the batch.
     pub fn keep(&mut self) {
-        let Delta { mut keys, attachments, .. } = std::mem::take(&mut self.request);
+        let Delta {
+            mut keys, attachments, ..
+        } = std::mem::take(&mut self.request);
         if self.current.keys.is_empty() {
             self.current.keys = keys;
         } else if keys.len() > MERGED_AT_ONCE {
@@ -65,7 +67,12 @@ impl Overlay {
             self.current.keys.extend(keys);
         }
         for (lease, changed) in attachments {
-            self.current.attachments.entry(lease).or_default().keys.extend(changed.keys);
+            self.current
+                .attachments
+                .entry(lease)
+                .or_default()
+                .keys
+                .extend(changed.keys);
         }
     }
 
@@ -83,7 +90,10 @@ impl Overlay {
     /// Everything is published.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.under_way.is_empty() && self.request.keys.is_empty() && self.current.keys.is_empty() && self.current.leases.is_empty()
+        self.under_way.is_empty()
+            && self.request.keys.is_empty()
+            && self.current.keys.is_empty()
+            && self.current.leases.is_empty()
     }
 
     /// A key's state, if it is not published: `Some(None)` is deleted.
@@ -95,7 +105,12 @@ impl Overlay {
     #[must_use]
     pub fn range(&self, span: &Span) -> BTreeMap<Bytes, Option<KeyValue>> {
         let mut merged = BTreeMap::new();
-        for delta in self.under_way.iter().map(Arc::as_ref).chain([&self.current, &self.request]) {
+        for delta in self
+            .under_way
+            .iter()
+            .map(Arc::as_ref)
+            .chain([&self.current, &self.request])
+        {
             let keys = delta
                 .keys
                 .range(span.key.clone()..)
@@ -155,7 +170,12 @@ impl Overlay {
     #[must_use]
     pub fn attached(&self, id: LeaseId, published: &Leases) -> BTreeSet<Bytes> {
         let mut keys: BTreeSet<Bytes> = published.attached(id).cloned().collect();
-        for delta in self.under_way.iter().map(Arc::as_ref).chain([&self.current, &self.request]) {
+        for delta in self
+            .under_way
+            .iter()
+            .map(Arc::as_ref)
+            .chain([&self.current, &self.request])
+        {
             let Some(attachments) = delta.attachments.get(&id) else {
                 continue;
             };

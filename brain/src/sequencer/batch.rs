@@ -1,5 +1,6 @@
 //! A batch: requests evaluated in order into one record.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
@@ -41,7 +42,13 @@ pub(super) struct Batch {
     pub delta: Arc<Delta>,
     /// The state behind it.
     pub head: Head,
+    /// Requests that were not begun, in their order: those before them took long enough.
+    pub rest: VecDeque<Command>,
 }
+
+/// Rows that the requests of a batch look at together, about, which is some ten milliseconds' work. The first request alone
+/// may look at more.
+pub(super) const WORK: usize = 25_000;
 
 /// Evaluates requests one after the other.
 pub(super) struct Builder<R: Rows> {
@@ -53,6 +60,8 @@ pub(super) struct Builder<R: Rows> {
     superseded: Vec<Prev>,
     replies: Vec<Waiting>,
     again: Vec<LeaseId>,
+    /// Rows that were looked at.
+    work: usize,
     /// Puts and grants are refused.
     no_space: bool,
     /// Everything but alarms is refused.
@@ -73,18 +82,24 @@ impl<R: Rows> Builder<R> {
             superseded: Vec::new(),
             replies: Vec::new(),
             again: Vec::new(),
+            work: 0,
             no_space,
             corrupt: state.has_alarm(CORRUPT) || state.is_flush_refused(),
             state,
         }
     }
 
-    /// Evaluates commands in order. Those whose rows were read too early are not begun.
-    pub(super) async fn evaluate(mut self, commands: Vec<Command>) -> Batch {
-        for command in commands {
-            self.add(command).await;
+    /// Evaluates commands in order, until they have taken long enough. Those whose rows were read too early, or whom nobody
+    /// waits for any more, are not begun.
+    pub(super) async fn evaluate(mut self, mut commands: VecDeque<Command>) -> Batch {
+        while self.work < WORK
+            && let Some(command) = commands.pop_front()
+        {
+            if !command.is_abandoned() {
+                self.add(command).await;
+            }
         }
-        self.finish()
+        self.finish(commands)
     }
 
     async fn add(&mut self, command: Command) {
@@ -98,7 +113,10 @@ impl<R: Rows> Builder<R> {
         let told = if is_current {
             match self.answer(request, fetched.as_ref()).await {
                 Ok(answer) => Told::Outcome(Ok(answer)),
-                Err(EvaluateError::Refused(error)) => Told::Outcome(Err(error)),
+                Err(EvaluateError::Refused(error)) => {
+                    self.overlay.forget();
+                    Told::Outcome(Err(error))
+                }
                 Err(error @ EvaluateError::NotFetched(_)) => {
                     tracing::error!(%error, "a request cannot be evaluated; it changed nothing");
                     self.overlay.forget();
@@ -118,7 +136,7 @@ impl<R: Rows> Builder<R> {
     }
 
     /// The batch.
-    fn finish(self) -> Batch {
+    fn finish(self, rest: VecDeque<Command>) -> Batch {
         Batch {
             record: self.record,
             superseded: self.superseded,
@@ -126,6 +144,7 @@ impl<R: Rows> Builder<R> {
             again: self.again,
             delta: Arc::new(self.overlay.into_delta()),
             head: self.head,
+            rest,
         }
     }
 
@@ -169,8 +188,10 @@ impl<R: Rows> Builder<R> {
             return Err(Error::NoSpace.into());
         }
         let mut evaluator = self.evaluator(fetched);
-        let result = evaluator.run(op).await?;
-        let (revision, changes) = (evaluator.revision(), evaluator.changes);
+        let result = evaluator.run(op).await;
+        let (revision, changes, work) = (evaluator.revision(), evaluator.changes, evaluator.work);
+        self.work += work;
+        let result = result?;
         self.commit(changes);
         Ok(Answer {
             revision,
@@ -207,8 +228,10 @@ impl<R: Rows> Builder<R> {
             return Err(Error::LeaseNotFound.into());
         }
         let mut evaluator = self.evaluator(fetched);
-        evaluator.delete_attached(id).await?;
-        let changes = evaluator.changes;
+        let deleted = evaluator.delete_attached(id).await;
+        let (changes, work) = (evaluator.changes, evaluator.work);
+        self.work += work;
+        deleted?;
         let keys = changes.len();
         self.commit(changes);
         self.overlay.revoke(id);
@@ -233,6 +256,7 @@ impl<R: Rows> Builder<R> {
             head: self.head,
             changes: Vec::new(),
             looked: 0,
+            work: 0,
         }
     }
 

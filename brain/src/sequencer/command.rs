@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::fetch;
-use crate::mvcc::fetch::Fetched;
+use crate::mvcc::fetch::{Fetched, Share};
 use crate::mvcc::op::{Op, OpResult};
 use crate::mvcc::{Error, LeaseId, Revision};
 use crate::rows::Rows;
@@ -201,14 +201,15 @@ impl Handle {
         size: usize,
     ) -> Result<Outcome, Error> {
         loop {
-            let queue = self.enter(size)?;
+            self.inbox()?;
             let needs = fetch::needs(state, &request);
             let fetched = match needs {
                 None => None,
                 Some((view, needs)) if needs.is_empty() => Some(Fetched::of(&*view)),
-                Some((view, needs)) => Some(Box::pin(fetch::fetch(state, &view, needs)).await?),
+                Some((view, needs)) => Some(Box::pin(fetch::fetch(state, &view, needs, Share::Writes)).await?),
             };
-            match queue.send(request, fetched).await? {
+            // Only now: what still reads takes no place from those that could be written.
+            match self.enter(size)?.send(request, fetched).await? {
                 Reply::Outcome(outcome) => return Ok(outcome),
                 Reply::Again(again) => request = again,
             }
@@ -225,13 +226,17 @@ impl Handle {
         }
     }
 
+    fn inbox(&self) -> Result<(mpsc::Sender<Command>, Arc<Semaphore>), Error> {
+        match self.writer.borrow().clone() {
+            Writer::Sequencer(inbox, room) => Ok((inbox, room)),
+            Writer::Nobody => Err(Error::NotLeader),
+            Writer::Stopped => Err(Error::Stopped),
+        }
+    }
+
     /// Takes a place among the bytes that wait.
     fn enter(&self, size: usize) -> Result<Queue, Error> {
-        let (inbox, room) = match self.writer.borrow().clone() {
-            Writer::Sequencer(inbox, room) => (inbox, room),
-            Writer::Nobody => return Err(Error::NotLeader),
-            Writer::Stopped => return Err(Error::Stopped),
-        };
+        let (inbox, room) = self.inbox()?;
         let bytes = u32::try_from(size).unwrap_or(QUEUE_BYTES).min(QUEUE_BYTES);
         let room = room.try_acquire_many_owned(bytes).map_err(|_| Error::TooManyRequests)?;
         Ok(Queue { inbox, size, room })

@@ -1,13 +1,16 @@
 //! Reads what requests need of the rows before they are queued.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::command::{Command, Request};
 use super::{Sequencer, Space};
 use crate::feed::News;
 use crate::log::Log;
-use crate::mvcc::fetch::{Fetched, Needs};
+use crate::mvcc::fetch::{Fetched, Needs, Share};
 use crate::mvcc::view::{View, ViewError};
 use crate::mvcc::{Error, LeaseId};
 use crate::rows::{Rows, RowsError};
@@ -16,8 +19,19 @@ use crate::state::State;
 /// Leases that ran out whose keys are read at once.
 const LEASES: usize = 64;
 
-/// How long the keys of such a lease are waited for, before it is tried again.
+/// Those of them at most that failed before: others have their turn whatever becomes of these.
+const RETRIES: usize = LEASES / 2;
+
+/// How long the keys of such a lease are waited for at first, and when it is tried again.
+const FIRST_LIMIT: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(5);
+
+/// After how long a lease is tried again at first, and at last.
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+const LAST_RETRY: Duration = Duration::from_secs(60);
+
+/// How often it is logged that keys of leases cannot be read.
+const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// Bytes that the end of a lease counts for in a batch.
 const REVOKE_BYTES: usize = 64;
@@ -41,8 +55,13 @@ pub(super) fn needs<R: Rows>(state: &State<R>, request: &Request) -> Option<(Arc
 }
 
 /// Reads what a request needs.
-pub(super) async fn fetch<R: Rows>(state: &State<R>, view: &View<R::Snapshot>, needs: Needs) -> Result<Fetched, Error> {
-    let fetched = needs.fetch(view, || state.view(), state.fetches().budget()).await;
+pub(super) async fn fetch<R: Rows>(
+    state: &State<R>,
+    view: &View<R::Snapshot>,
+    needs: Needs,
+    share: Share,
+) -> Result<Fetched, Error> {
+    let fetched = needs.fetch(view, || state.view(), state.fetches().budget(share)).await;
     fetched.map_err(|error| match error {
         ViewError::Refused(error) => error,
         ViewError::Rows(error) => {
@@ -67,8 +86,39 @@ pub(super) async fn fetch<R: Rows>(state: &State<R>, view: &View<R::Snapshot>, n
     })
 }
 
-/// A lease that ran out, and its keys.
-pub(super) type Expired = (LeaseId, Result<Fetched, Error>);
+/// A lease that ran out, how often its keys could not be read before, and what was read.
+pub(super) type Expired = (LeaseId, u32, Result<Fetched, Error>);
+
+/// Leases that ran out and whose keys could not be read.
+#[derive(Debug, Default)]
+pub(super) struct Retries {
+    /// When each is due, and how often it failed.
+    due: BTreeMap<(Instant, LeaseId), u32>,
+    warned: Option<Instant>,
+}
+
+impl Retries {
+    /// Has a lease tried again later: each time after twice as long.
+    fn push(&mut self, id: LeaseId, failures: u32) {
+        let after = FIRST_RETRY.saturating_mul(1 << failures.min(10)).min(LAST_RETRY);
+        self.due.insert((Instant::now() + after, id), failures + 1);
+    }
+
+    fn pop_due(&mut self) -> Option<(LeaseId, u32)> {
+        let first = self.due.first_entry().filter(|first| first.key().0 <= Instant::now())?;
+        let ((_, id), failures) = first.remove_entry();
+        Some((id, failures))
+    }
+
+    /// It is time to log it.
+    fn must_warn(&mut self) -> bool {
+        let must = self.warned.is_none_or(|warned| warned.elapsed() >= WARN_EVERY);
+        if must {
+            self.warned = Some(Instant::now());
+        }
+        must
+    }
+}
 
 impl<L, R, E, Q> Sequencer<L, R, E, Q>
 where
@@ -88,26 +138,41 @@ where
         while self.fetching.len() < LEASES
             && let Some(id) = self.expired.pop_front()
         {
-            let request = Request::Revoke { id, expired: true };
-            match needs(&self.state, &request) {
-                Some((view, needs)) if !needs.is_empty() => {
-                    let state = self.state.clone();
-                    self.fetching.push(Box::pin(async move {
-                        let fetched = tokio::time::timeout(LIMIT, fetch(&state, &view, needs)).await;
-                        (id, fetched.unwrap_or(Err(Error::Timeout)))
-                    }));
-                }
-                view => {
-                    let fetched = view.map(|(view, _)| Fetched::of(&*view));
-                    self.own
-                        .push_back(Command::unasked(request, REVOKE_BYTES).with(fetched));
-                }
+            self.read_lease(id, 0);
+        }
+    }
+
+    /// Tries leases again whose keys could not be read.
+    pub(super) fn retry_leases(&mut self) {
+        while self.fetching.len() < RETRIES
+            && let Some((id, failures)) = self.retries.pop_due()
+        {
+            self.read_lease(id, failures);
+        }
+    }
+
+    fn read_lease(&mut self, id: LeaseId, failures: u32) {
+        let request = Request::Revoke { id, expired: true };
+        match needs(&self.state, &request) {
+            Some((view, needs)) if !needs.is_empty() => {
+                let state = self.state.clone();
+                let limit = if failures == 0 { FIRST_LIMIT } else { LIMIT };
+                self.fetching.push(Box::pin(async move {
+                    let fetch = fetch(&state, &view, needs, Share::LeaseEnds);
+                    let fetched = tokio::time::timeout(limit, fetch).await;
+                    (id, failures, fetched.unwrap_or(Err(Error::Timeout)))
+                }));
+            }
+            view => {
+                let fetched = view.map(|(view, _)| Fetched::of(&*view));
+                self.own
+                    .push_back(Command::unasked(request, REVOKE_BYTES).with(fetched));
             }
         }
     }
 
     /// The keys of a lease that ran out were read, or cannot be.
-    pub(super) fn end_lease(&mut self, (id, fetched): Expired) {
+    pub(super) fn end_lease(&mut self, (id, failures, fetched): Expired) {
         match fetched {
             Ok(fetched) => {
                 let request = Request::Revoke { id, expired: true };
@@ -115,8 +180,11 @@ where
                 self.own.push_back(command.with(Some(fetched)));
             }
             Err(error) => {
-                tracing::warn!(lease = id.0, %error, "the keys of an expired lease cannot be read; trying again");
-                self.state.leases().retry_expired(id);
+                self.retries.push(id, failures);
+                if self.retries.must_warn() {
+                    let waiting = self.retries.due.len();
+                    tracing::warn!(lease = id.0, waiting, %error, "the keys of expired leases cannot be read; trying again");
+                }
             }
         }
         self.end_leases([]);

@@ -102,6 +102,9 @@ where
         };
         self.metrics.lease.expired.inc_by(expired.len() as u64);
         self.end_leases(expired);
+        if !self.state.has_alarm(CORRUPT) {
+            self.retry_leases();
+        }
         self.note(checkpoints);
         self.forget_abandoned();
         self.check_space();

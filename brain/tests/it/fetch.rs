@@ -542,3 +542,127 @@ async fn large_values_that_nobody_needs_are_not_read() {
     assert_eq!(objects, 0, "values");
     engine.stop().await.unwrap();
 }
+
+/// Nested txns, each of which counts the keys of one span so often and puts a key of its own.
+fn counting(name: &str, nested: usize, counts: usize) -> pb::TxnRequest {
+    let count = || {
+        op(pb::request_op::Request::RequestRange(pb::RangeRequest {
+            key: "many/".into(),
+            range_end: "many0".into(),
+            count_only: true,
+            ..pb::RangeRequest::default()
+        }))
+    };
+    let nested = (0..nested).map(|_| {
+        op(pb::request_op::Request::RequestTxn(pb::TxnRequest {
+            success: (0..counts).map(|_| count()).collect(),
+            ..pb::TxnRequest::default()
+        }))
+    });
+    let put = op(pb::request_op::Request::RequestPut(pb::PutRequest {
+        key: name.to_owned().into(),
+        ..pb::PutRequest::default()
+    }));
+    pb::TxnRequest {
+        success: nested.chain([put]).collect(),
+        ..pb::TxnRequest::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn txn_that_looks_at_too_many_rows_is_refused() {
+    let (mut engine, _) = start().await;
+    fill(&mut engine, 600, 0).await;
+    let refused = engine.call(Request::Txn(counting("key", 8, 60))).await;
+    assert_eq!(text(refused), "etcdserver: request is too large");
+    engine.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn batch_ends_when_it_looked_at_many_rows() {
+    let (mut engine, _) = start().await;
+    fill(&mut engine, 600, 0).await;
+    let slot = || engine.store.state.committed().0;
+    let before = slot();
+    let kv = &engine.kv;
+    let txns = (0..20).map(|n| {
+        let txn = counting(&format!("key/{n}"), 1, 100);
+        async move { pb::kv_server::Kv::txn(kv, tonic::Request::new(txn)).await.unwrap() }
+    });
+    let revisions = futures::future::join_all(txns)
+        .await
+        .into_iter()
+        .map(|answer| answer.into_inner().header.unwrap().revision);
+    let revisions: Vec<i64> = revisions.collect();
+    assert!(revisions.is_sorted(), "in order: {revisions:?}");
+    let batches = slot() - before;
+    assert_eq!(batches, 20, "each txn looks at 60,000 rows");
+    engine.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_reads_do_not_keep_others_waiting() {
+    let (mut engine, rows) = start().await;
+    fill(&mut engine, 1, 0).await;
+    rows.reads.is_silent.store(true, Ordering::SeqCst);
+    let kv = &engine.kv;
+    let put = |key: String| {
+        let put = pb::PutRequest {
+            key: key.into(),
+            ..pb::PutRequest::default()
+        };
+        pb::kv_server::Kv::put(kv, tonic::Request::new(put))
+    };
+    let mut silent = futures::future::join_all((0..1_100).map(|n| put(format!("silent/{n}"))));
+    assert!(futures::poll!(&mut silent).is_pending());
+    let healthy = timeout(Duration::from_secs(1), put("many/00000".to_owned()));
+    tokio::select! {
+        answer = healthy => drop(answer.expect("waits for what others read").unwrap()),
+        _ = &mut silent => panic!("silent rows answered"),
+    }
+    drop(silent);
+    rows.reads.is_silent.store(false, Ordering::SeqCst);
+    engine.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_ends_while_the_keys_of_others_cannot_be_read() {
+    let (mut engine, rows) = start().await;
+    for n in 1..=300 {
+        let grant = Request::Grant(pb::LeaseGrantRequest { id: n, ttl: 3_600 });
+        engine.call(grant).await.unwrap();
+        let name = if n == 300 { "healthy" } else { "silent" };
+        let put = pb::PutRequest {
+            key: format!("{name}/{n}").into(),
+            lease: n,
+            ..pb::PutRequest::default()
+        };
+        engine.call(Request::Put(put)).await.unwrap();
+    }
+    fill(&mut engine, 0, 0).await;
+    rows.reads.is_silent.store(true, Ordering::SeqCst);
+    for n in 1..=300 {
+        let mut leases = engine.store.state.leases();
+        let attached: Vec<_> = leases.attached(LeaseId(n)).cloned().collect();
+        // The healthy one is the last to run out.
+        let ran_out = Duration::from_millis(if n == 300 { 1_100 } else { 2_000 });
+        leases.grant(LeaseId(n), 1, 0, since_boot() - ran_out);
+        attached.into_iter().for_each(|key| leases.attach(LeaseId(n), key));
+    }
+    let ended = async {
+        while engine.store.state.leases().contains(LeaseId(300)) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), ended)
+        .await
+        .expect("a lease waits for others");
+    rows.reads.is_silent.store(false, Ordering::SeqCst);
+    let all = async {
+        while engine.store.state.leases().ids().count() > 0 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(2 * LONG, all).await.expect("all leases end");
+    engine.stop().await.unwrap();
+}
