@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use prost::Message;
+use tokio::sync::Semaphore;
 
 use super::apply::{before_txn, event_of};
 use super::record::{Change, KeyChange, Keys, Record};
@@ -28,12 +29,18 @@ const LAST_GETS: usize = 4096;
 pub struct LogHistory<L, R: Rows> {
     log: L,
     state: Arc<State<R>>,
+    /// Revisions of very many changes are read back one at a time.
+    large: Semaphore,
 }
 
 impl<L: Log, R: Rows> LogHistory<L, R> {
     /// The history of a store.
     pub fn new(log: L, state: Arc<State<R>>) -> Self {
-        Self { log, state }
+        Self {
+            log,
+            state,
+            large: Semaphore::new(1),
+        }
     }
 
     /// `None` says that slots were destroyed meanwhile.
@@ -60,7 +67,15 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
                 .await?;
             anyhow::Ok(match prev_kv {
                 PrevKv::Omitted => revisions.into_iter().map(|keys| read_back(keys, || None)).collect(),
-                PrevKv::Included => with_superseded(revisions, &view, max_bytes).await?,
+                PrevKv::Included => {
+                    let is_large = revisions.first().is_some_and(|keys| keys.changes.len() > LAST_GETS);
+                    let _permit = if is_large {
+                        Some(self.large.acquire().await?)
+                    } else {
+                        None
+                    };
+                    with_superseded(revisions, &view, max_bytes).await?
+                }
             })
         };
         let read = read.await;

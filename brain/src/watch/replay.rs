@@ -3,13 +3,13 @@
 //! Streams keep no piece between two responses: what is held in memory is the cache and the few reads under way,
 //! however many streams lag and however slowly they read.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use anyhow::anyhow;
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 use tracing::{info, warn};
 
 use super::Options;
@@ -69,6 +69,8 @@ pub struct Replay<H> {
     /// Most recently used last.
     cache: Mutex<VecDeque<Arc<Chunk>>>,
     reads: Semaphore,
+    /// Reads under way: whoever asks for the same meanwhile takes what they find, even if that is too much to be kept.
+    loading: Mutex<HashMap<(Revision, PrevKv), Weak<OnceCell<Arc<Chunk>>>>>,
     failing: AtomicBool,
 }
 
@@ -80,6 +82,7 @@ impl<H: History> Replay<H> {
             options,
             cache: Mutex::default(),
             reads: Semaphore::new(READS),
+            loading: Mutex::default(),
             failing: AtomicBool::new(false),
         }
     }
@@ -108,7 +111,8 @@ impl<H: History> Replay<H> {
     pub async fn load(&self, from: Revision, prev_kv: PrevKv) -> Result<Arc<Chunk>, Revision> {
         let mut delay = FIRST_RETRY;
         loop {
-            match self.try_load(from, prev_kv).await {
+            let loading = self.loading(from, prev_kv);
+            match loading.get_or_try_init(|| self.try_load(from, prev_kv)).await.cloned() {
                 Ok(chunk) => {
                     if self.failing.swap(false, Ordering::Relaxed) {
                         info!("history can be read again");
@@ -125,6 +129,18 @@ impl<H: History> Replay<H> {
                 }
             }
         }
+    }
+
+    /// The read of this that is under way, or a new one.
+    fn loading(&self, from: Revision, prev_kv: PrevKv) -> Arc<OnceCell<Arc<Chunk>>> {
+        let mut loading = locked(&self.loading);
+        if let Some(read) = loading.get(&(from, prev_kv)).and_then(Weak::upgrade) {
+            return read;
+        }
+        loading.retain(|_, read| read.strong_count() > 0);
+        let read = Arc::default();
+        loading.insert((from, prev_kv), Arc::downgrade(&read));
+        read
     }
 
     async fn try_load(&self, from: Revision, prev_kv: PrevKv) -> Result<Arc<Chunk>, HistoryError> {
@@ -153,6 +169,10 @@ impl<H: History> Replay<H> {
     }
 
     fn keep(&self, chunk: &Arc<Chunk>) {
+        // It would push out all others and not stay itself.
+        if chunk.weight > self.options.cache_bytes {
+            return;
+        }
         let mut cache = locked(&self.cache);
         cache.push_back(Arc::clone(chunk));
         let mut weight: usize = cache.iter().map(|chunk| chunk.weight).sum();

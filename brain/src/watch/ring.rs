@@ -11,7 +11,7 @@ use super::range::KeyRange;
 use crate::mvcc::{Committed, Event, Revision};
 
 /// Whether a watcher asked for the key as it was before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PrevKv {
     /// Without the previous version.
     Omitted,

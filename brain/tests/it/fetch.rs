@@ -666,3 +666,56 @@ async fn lease_ends_while_the_keys_of_others_cannot_be_read() {
     timeout(2 * LONG, all).await.expect("all leases end");
     engine.stop().await.unwrap();
 }
+
+/// A history of one large revision that counts how often it is read.
+struct Large(Arc<AtomicUsize>);
+
+impl brain::watch::History for Large {
+    async fn read(
+        &self,
+        from: i64,
+        _: usize,
+        _: brain::watch::PrevKv,
+    ) -> Result<Vec<Arc<brain::mvcc::Committed>>, brain::watch::HistoryError> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let kv = brain::mvcc::KeyValue {
+            key: "key".into(),
+            value: vec![b'v'; 1 << 20].into(),
+            mod_revision: from,
+            ..brain::mvcc::KeyValue::default()
+        };
+        let event = brain::mvcc::Event {
+            kind: brain::mvcc::EventKind::Put,
+            kv,
+            prev_kv: None,
+            is_prev_unread: false,
+        };
+        Ok(vec![Arc::new(brain::mvcc::Committed {
+            revision: from,
+            events: vec![event],
+        })])
+    }
+
+    fn published(&self) -> i64 {
+        2
+    }
+
+    fn compacted(&self) -> i64 {
+        -1
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_history_is_read_once_for_all_who_wait() {
+    let reads = Arc::default();
+    let options = brain::watch::Options {
+        cache_bytes: 1 << 10,
+        ..brain::watch::Options::default()
+    };
+    let replay = brain::watch::Replay::new(Large(Arc::clone(&reads)), options);
+    let loads = (0..8).map(|_| replay.load(2, brain::watch::PrevKv::Included));
+    let chunks = futures::future::join_all(loads).await;
+    assert!(chunks.into_iter().all(|chunk| chunk.unwrap().through() == 2));
+    assert_eq!(reads.load(Ordering::SeqCst), 1, "reads");
+}
