@@ -23,6 +23,7 @@ use crate::feed::Feed;
 use crate::flags::url::Url;
 use crate::flags::{Config, Quota};
 use crate::metrics::Metrics;
+use crate::mvcc::evaluate::MAX_ANSWER;
 use crate::pb::etcdserverpb as pb;
 use crate::pb::peerpb::peer_server::PeerServer;
 use crate::pb::v3electionpb::election_server::ElectionServer;
@@ -165,7 +166,11 @@ pub fn services<H: History, R: Rows>(
     let max = config.limits.max_receive_bytes();
     let mut routes = Routes::builder();
     routes
-        .add_service(pb::kv_server::KvServer::from_arc(kv).max_decoding_message_size(max))
+        .add_service(
+            pb::kv_server::KvServer::from_arc(kv)
+                .max_decoding_message_size(max)
+                .max_encoding_message_size(MAX_ANSWER),
+        )
         .add_service(pb::lease_server::LeaseServer::from_arc(leases).max_decoding_message_size(max))
         .add_service(pb::maintenance_server::MaintenanceServer::new(maintenance).max_decoding_message_size(max))
         .add_service(pb::cluster_server::ClusterServer::new(cluster).max_decoding_message_size(max))
@@ -223,7 +228,11 @@ pub fn peer_services<R: Rows>(
                 .max_decoding_message_size(MAX_SMALL)
                 .max_encoding_message_size(peer::MAX_MESSAGE),
         )
-        .add_service(pb::kv_server::KvServer::new(kv).max_decoding_message_size(config.limits.max_receive_bytes()))
+        .add_service(
+            pb::kv_server::KvServer::new(kv)
+                .max_decoding_message_size(config.limits.max_receive_bytes())
+                .max_encoding_message_size(MAX_ANSWER),
+        )
         .add_service(pb::lease_server::LeaseServer::new(leases).max_decoding_message_size(MAX_SMALL))
         .add_service(pb::maintenance_server::MaintenanceServer::new(maintenance).max_decoding_message_size(MAX_SMALL));
     routes.routes()

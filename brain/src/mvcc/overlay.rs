@@ -35,7 +35,25 @@ struct Attachments {
 #[derive(Debug, Default)]
 pub struct Overlay {
     current: Delta,
+    /// The batch at hand before the changes that may be undone.
+    saved: Option<Delta>,
     under_way: Vec<Arc<Delta>>,
+}
+
+impl Delta {
+    /// Puts later changes over these.
+    fn extend(&mut self, later: Self) {
+        self.keys.extend(later.keys);
+        self.leases.extend(later.leases);
+        for (id, attachments) in later.attachments {
+            let earlier = self.attachments.entry(id).or_default();
+            if attachments.is_ended {
+                *earlier = attachments;
+            } else {
+                earlier.keys.extend(attachments.keys);
+            }
+        }
+    }
 }
 
 impl Overlay {
@@ -43,21 +61,46 @@ impl Overlay {
     #[must_use]
     pub fn over(under_way: Vec<Arc<Delta>>) -> Self {
         Self {
-            current: Delta::default(),
             under_way,
+            ..Self::default()
+        }
+    }
+
+    /// Begins changes that [`Overlay::undo`] takes back, until [`Overlay::keep`].
+    pub fn save(&mut self) {
+        self.keep();
+        self.saved = Some(std::mem::take(&mut self.current));
+    }
+
+    /// Keeps the changes since [`Overlay::save`].
+    pub fn keep(&mut self) {
+        if let Some(saved) = self.saved.take() {
+            let later = std::mem::replace(&mut self.current, saved);
+            self.current.extend(later);
+        }
+    }
+
+    /// Takes the changes since [`Overlay::save`] back.
+    pub fn undo(&mut self) {
+        if let Some(saved) = self.saved.take() {
+            self.current = saved;
         }
     }
 
     /// The changes of the batch at hand.
     #[must_use]
-    pub fn into_delta(self) -> Delta {
+    pub fn into_delta(mut self) -> Delta {
+        self.keep();
         self.current
     }
 
     /// Everything is published.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.under_way.is_empty() && self.current.keys.is_empty() && self.current.leases.is_empty()
+        self.under_way.is_empty()
+            && self.saved.is_none()
+            && self.current.keys.is_empty()
+            && self.current.leases.is_empty()
     }
 
     /// A key's state, if it is not published: `Some(None)` is deleted.
@@ -69,7 +112,7 @@ impl Overlay {
     #[must_use]
     pub fn range(&self, span: &Span) -> BTreeMap<Bytes, Option<KeyValue>> {
         let mut merged = BTreeMap::new();
-        for delta in self.under_way.iter().map(Arc::as_ref).chain([&self.current]) {
+        for delta in self.oldest_first() {
             let keys = delta
                 .keys
                 .range(span.key.clone()..)
@@ -129,7 +172,7 @@ impl Overlay {
     #[must_use]
     pub fn attached(&self, id: LeaseId, published: &Leases) -> BTreeSet<Bytes> {
         let mut keys: BTreeSet<Bytes> = published.attached(id).cloned().collect();
-        for delta in self.under_way.iter().map(Arc::as_ref).chain([&self.current]) {
+        for delta in self.oldest_first() {
             let Some(attachments) = delta.attachments.get(&id) else {
                 continue;
             };
@@ -150,7 +193,13 @@ impl Overlay {
     fn layers(&self) -> impl Iterator<Item = &Delta> {
         [&self.current]
             .into_iter()
+            .chain(&self.saved)
             .chain(self.under_way.iter().rev().map(Arc::as_ref))
+    }
+
+    fn oldest_first(&self) -> impl Iterator<Item = &Delta> {
+        let under_way = self.under_way.iter().map(Arc::as_ref);
+        under_way.chain(&self.saved).chain([&self.current])
     }
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::command::{Answer, Command, Reply, Request};
-use crate::mvcc::evaluate::{Changed, EvaluateError, Evaluator};
+use crate::budget::Meter;
+use crate::mvcc::evaluate::{Answering, Changed, EvaluateError, Evaluator};
 use crate::mvcc::fetch::Fetched;
 use crate::mvcc::op::Op;
 use crate::mvcc::overlay::{Delta, Head, Overlay};
@@ -132,7 +133,7 @@ impl<R: Rows> Builder<R> {
             return Err(Error::Corrupt.into());
         }
         let result = match request {
-            Request::Write(op) => return self.write(&op, fetched).await,
+            Request::Write(op, meter) => return self.write(&op, fetched, meter).await,
             Request::Compact(revision) => self.compact(revision),
             Request::Grant(id, ttl) => self.grant(id, ttl),
             Request::Revoke { id, expired } => return self.revoke(id, expired, fetched).await,
@@ -159,11 +160,12 @@ impl<R: Rows> Builder<R> {
         })
     }
 
-    async fn write(&mut self, op: &Op, fetched: Option<&Fetched>) -> Result<Answer, EvaluateError> {
+    async fn write(&mut self, op: &Op, fetched: Option<&Fetched>, meter: Meter) -> Result<Answer, EvaluateError> {
         if self.no_space && op.puts() {
             return Err(Error::NoSpace.into());
         }
         let mut evaluator = self.evaluator(fetched);
+        evaluator.answer = Answering::new(meter);
         let result = evaluator.run(op).await?;
         let (revision, changes) = (evaluator.revision(), evaluator.changes);
         self.commit(changes);
@@ -228,6 +230,7 @@ impl<R: Rows> Builder<R> {
             head: self.head,
             changes: Vec::new(),
             looked: 0,
+            answer: Answering::default(),
         }
     }
 
