@@ -124,6 +124,7 @@ pub fn services<H: History, R: Rows>(
         defragment,
         quota,
         move_leader: move_leader(moves),
+        members: members.clone(),
     };
     let leases = Arc::new(LeaseService::new(
         api.clone(),
@@ -201,6 +202,7 @@ pub fn peer_services<R: Rows>(
         elsewhere: store.elsewhere.clone().last(),
         ..store
     };
+    let roster = members.clone();
     let peers = PeerService {
         cluster_id: here.cluster_id,
         state: here.state.clone(),
@@ -219,6 +221,7 @@ pub fn peer_services<R: Rows>(
         defragment: Arc::new(|| Box::pin(async { Ok(()) })),
         quota: 0,
         move_leader: move_leader(mpsc::channel(1).0),
+        members: roster,
     };
     let kv = KvService { store: here, stop };
     let mut routes = Routes::builder();

@@ -1,6 +1,7 @@
 //! Features of the brain, tested from outside: each against the dumbest etcd that could be right.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may stop at once")]
 
+mod alarms;
 mod answers;
 mod circle;
 mod counted;
