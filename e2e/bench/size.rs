@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 
 use crate::disk::Place;
 use crate::report::{Report, Unit};
-use crate::requests;
+use crate::{requests, updates};
 
 /// Bytes of each value.
 const VALUE: usize = 1_024;
@@ -61,11 +61,17 @@ pub(crate) async fn measure(
     say("start", Unit::Seconds, began.elapsed().as_secs_f64(), report);
 
     let load = Load::connect(&server, keys, requests).await?;
+    let cpu = server.usage()?.cpu;
     let (rate, bytes) = load.gets(&server).await?;
+    let spent = updates::each(server.usage()?.cpu - cpu, load.requests);
     say("gets, cold", Unit::PerSecond, rate, report);
+    say("gets, cold: server CPU", Unit::MicrosEach, spent, report);
     say("gets, cold: read from files", Unit::BytesEach, bytes, report);
+    let cpu = server.usage()?.cpu;
     let rate = load.updates().await?;
+    let spent = updates::each(server.usage()?.cpu - cpu, load.requests);
     say("updates, cold", Unit::PerSecond, rate, report);
+    say("updates, cold: server CPU", Unit::MicrosEach, spent, report);
     server.stop()?;
 
     let server = Server::start_at(program, ports, &place.data(), &flags)?;
