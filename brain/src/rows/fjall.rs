@@ -54,7 +54,9 @@ pub const MAX_VALUE_LEN: usize = 256 << 20;
 const SEALED_MEMTABLES: usize = 3;
 const LEVEL0_RUNS: usize = 16;
 const POLL: Duration = Duration::from_millis(5);
-const STALLED: Duration = Duration::from_secs(120);
+/// How long fjall's own thread may have nothing to do before we compact ourselves, and how often a wait is logged.
+const UNQUEUED: Duration = Duration::from_secs(1);
+const STALLED: Duration = Duration::from_secs(60);
 
 /// How old views get. Those of an idle store, too, must not keep the files of tables that were compacted.
 const RENEW: Duration = Duration::from_secs(60);
@@ -131,7 +133,19 @@ impl FjallRows {
     /// # Errors
     /// [`OpenError`]: in use, newer, damaged (with the name of a file where one is to blame), out of reach. What is damaged is left as it is.
     pub fn open(dir: &Path, options: Options) -> Result<Self, OpenError> {
-        open::open(dir, options).map(|shared| Self {
+        Self::open_for(dir, options, |_| Ok(()))
+    }
+
+    /// The same; a damaged newest journal is only cut if `covers` finds that the log has all that comes after the fence which is left.
+    ///
+    /// # Errors
+    /// As [`FjallRows::open`], and [`OpenError::Uncovered`].
+    pub fn open_for(
+        dir: &Path,
+        options: Options,
+        covers: impl Fn(Option<Bytes>) -> anyhow::Result<()>,
+    ) -> Result<Self, OpenError> {
+        open::open(dir, options, covers).map(|shared| Self {
             shared: Arc::new(shared),
         })
     }
@@ -186,7 +200,7 @@ impl Rows for FjallRows {
     async fn sync(&self) -> Result<(), RowsError> {
         self.shared.health.check()?;
         let shared = self.shared.clone();
-        guard::blocking(move || shared.health.write(|| shared.database.persist(PersistMode::SyncAll))).await
+        guard::blocking(move || shared.write(|| shared.database.persist(PersistMode::SyncAll))).await
     }
 
     /// Files of tables that were compacted go when no snapshot is older.
@@ -232,25 +246,85 @@ impl Rows for FjallRows {
 }
 
 impl Shared {
-    /// Waits until fjall takes a batch without holding the thread up.
-    async fn wait_for_room(&self) -> Result<(), RowsError> {
-        let mut begin = Instant::now();
+    /// Waits until fjall takes a batch without holding the thread up, however slow the disk is: reads go on meanwhile.
+    async fn wait_for_room(self: &Arc<Self>) -> Result<(), RowsError> {
+        let begin = Instant::now();
+        let (mut worked, mut warned) = (begin, begin);
         while self.keyspace.sealed_memtable_count() >= SEALED_MEMTABLES
             || self.keyspace.tree.l0_run_count() >= LEVEL0_RUNS
         {
             // A background thread that died will never make room; fjall then refuses this.
-            self.health.write(|| self.database.persist(PersistMode::Buffer))?;
-            if self.is_compacting.load(Ordering::Relaxed) {
-                begin = Instant::now();
+            self.health.check()?;
+            if let Err(error) = caught(|| self.database.persist(PersistMode::Buffer)) {
+                let shared = self.clone();
+                return guard::blocking(move || Err(shared.failed(error))).await;
             }
-            if begin.elapsed() > STALLED {
-                return Err(RowsError::Failed(anyhow::anyhow!(
-                    "fjall has not written its tables for {STALLED:?}"
-                )));
+            if self.is_busy() {
+                worked = Instant::now();
+            }
+            if warned.elapsed() >= STALLED {
+                warned = Instant::now();
+                tracing::warn!(
+                    waited = ?begin.elapsed(),
+                    tables = self.keyspace.tree.l0_run_count(),
+                    memtables = self.keyspace.sealed_memtable_count(),
+                    "rows wait for the disk: tables are not written or merged as fast as rows come"
+                );
+            }
+            if worked.elapsed() >= UNQUEUED {
+                // fjall queues a compaction behind a flush only: without one nobody would begin.
+                let shared = self.clone();
+                guard::blocking(move || shared.compact_level()).await?;
+                worked = Instant::now();
             }
             tokio::time::sleep(POLL).await;
         }
         Ok(())
+    }
+
+    /// Whether somebody works, or is about to work, on tables.
+    fn is_busy(&self) -> bool {
+        self.is_compacting.load(Ordering::Relaxed)
+            || self.database.active_compactions() > 0
+            || self.database.outstanding_flushes() > 0
+    }
+
+    /// Merges tables as fjall's own thread would. Versions that no view needs any more stay until that does it.
+    fn compact_level(&self) -> Result<(), RowsError> {
+        caught(|| Ok(self.keyspace.tree.compact(Arc::new(open::strategy()), 0)?))
+    }
+
+    /// Runs a write. When it fails, how much of it is there is unknown, so it stays the last one.
+    fn write<T>(&self, write: impl FnOnce() -> ::fjall::Result<T>) -> Result<T, RowsError> {
+        self.health.check()?;
+        caught(write).map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: RowsError) -> RowsError {
+        let error = self.explained(error);
+        self.health.fail(&error);
+        error
+    }
+
+    /// Adds to fjall's refusal to go on what is known of its cause, which fjall itself only logs.
+    fn explained(&self, error: RowsError) -> RowsError {
+        match error {
+            RowsError::Failed(source)
+                if source
+                    .downcast_ref::<::fjall::Error>()
+                    .is_some_and(|e| matches!(e, ::fjall::Error::Poisoned)) =>
+            {
+                let cause = match self
+                    .compact_level()
+                    .and_then(|()| inspect::require_space(&self.dir, self.options.reserve_bytes))
+                {
+                    Ok(()) => "the lines that fjall logged before name the cause".to_owned(),
+                    Err(cause) => guard::describe(&cause),
+                };
+                RowsError::Failed(source.context(format!("fjall's thread for tables ended: {cause}")))
+            }
+            error => error,
+        }
     }
 
     fn commit(&self, writer: &mut Writer, fence: Bytes, changes: &[Change], padding: usize) -> Result<(), RowsError> {
@@ -263,7 +337,7 @@ impl Shared {
         };
         inspect::require_space(&self.dir, reserve + 2 * bytes as u64)?;
         let batch = writer.batch + 1;
-        self.health.write(|| {
+        self.write(|| {
             let mut rows = ::fjall::OwnedWriteBatch::with_capacity(self.database.clone(), changes.len() + 1);
             for change in changes {
                 match change {
@@ -272,7 +346,12 @@ impl Shared {
                 }
             }
             rows.insert(&self.keyspace, FENCE_ROW, layout::fence_value(batch, &fence, padding));
-            rows.commit()
+            rows.commit()?;
+            if writer.fence.is_none() {
+                // It ties the rows to their log: from now on one without the other is refused.
+                self.database.persist(PersistMode::SyncAll)?;
+            }
+            Ok(())
         })?;
         writer.batch = batch;
         writer.fence = Some(fence);
@@ -309,13 +388,10 @@ impl Shared {
     /// Makes tables of all rows, and merges these into one level. Blocks; fjall writes no other tables meanwhile.
     fn compact(&self) -> Result<(), RowsError> {
         self.health.check()?;
-        if inspect::require_space(&self.dir, self.options.reserve_bytes + self.keyspace.disk_space()).is_err() {
-            tracing::info!("not enough free space to compact all rows at once");
-            return Ok(());
-        }
+        // The new tables stand beside the old ones until they are whole.
+        inspect::require_space(&self.dir, self.options.reserve_bytes + self.keyspace.disk_space())?;
         self.is_compacting.store(true, Ordering::Relaxed);
         let compacted = self
-            .health
             .write(|| self.keyspace.rotate_memtable_and_wait())
             .and_then(|()| caught(|| self.keyspace.major_compact()));
         self.is_compacting.store(false, Ordering::Relaxed);
@@ -330,7 +406,7 @@ impl Shared {
             return Ok(());
         }
         self.touch(&mut writer)?;
-        self.health.write(|| self.keyspace.rotate_memtable()).map(|_| ())
+        self.write(|| self.keyspace.rotate_memtable()).map(|_| ())
     }
 }
 

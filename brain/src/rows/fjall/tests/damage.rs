@@ -386,3 +386,39 @@ async fn a_directory_or_a_file_rolled_back_is_told_or_leaves_an_earlier_batch() 
         }
     }
 }
+
+#[tokio::test]
+async fn what_is_cut_off_the_newest_journal_is_kept() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = build(root.path(), &[5]).await.remove(0);
+    let journal = dir.join("0.jnl");
+    let mut bytes = fs::read(&journal).unwrap();
+    let at = bytes.windows(11).position(|window| window == b"once/000003").unwrap();
+    bytes[at] ^= 1;
+    fs::write(&journal, &bytes).unwrap();
+    let rows = FjallRows::open(&dir, small()).unwrap();
+    assert_eq!(History::batch_of(rows.fence().await.unwrap().as_ref()), 2);
+    assert!(rows.cut().is_some());
+    drop(rows);
+    let kept = fs::read(dir.join("0.jnl.cut")).unwrap();
+    assert!(bytes.ends_with(&kept) && kept.windows(11).any(|window| window == b"once/000005"));
+    FjallRows::open(&dir, small()).unwrap();
+}
+
+#[tokio::test]
+async fn stray_files_are_named_and_temporary_ones_are_swept() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = build(root.path(), &[BATCHES]).await.remove(0);
+    let keyspace = dir.join("keyspaces/1");
+    fs::write(keyspace.join(".tmpAb12Cd"), "half").unwrap();
+    fs::write(keyspace.join("tables/.tmpAb12Cd"), "half").unwrap();
+    FjallRows::open(&dir, small()).unwrap();
+    assert!(!keyspace.join(".tmpAb12Cd").exists());
+    assert!(!keyspace.join("tables/.tmpAb12Cd").exists());
+    let stray = keyspace.join("tables/12.bak");
+    fs::write(&stray, "mine").unwrap();
+    let refused = FjallRows::open(&dir, small()).unwrap_err().to_string();
+    assert!(refused.contains(stray.to_str().unwrap()), "{refused}");
+    fs::remove_file(stray).unwrap();
+    FjallRows::open(&dir, small()).unwrap();
+}

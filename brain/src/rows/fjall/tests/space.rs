@@ -5,11 +5,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use ::fjall::AbstractTree as _;
 use bytes::Bytes;
 
 use super::{FjallRows, History, Options, small};
 use crate::rows::fjall::{inspect, journal};
-use crate::rows::{Rows, Snapshot as _, laws};
+use crate::rows::{Rows, RowsError, Snapshot as _, laws};
 
 /// Bytes that all files below `dir` occupy.
 fn occupied(dir: &Path) -> u64 {
@@ -81,7 +82,7 @@ async fn the_newest_journal_is_written_again_before_rows_rely_on_it() {
         .unwrap()
         .set_modified(long_ago)
         .unwrap();
-    journal::check(&dir).unwrap();
+    journal::check(&dir).unwrap().settle().unwrap();
     let written = fs::metadata(&newest).unwrap().modified().unwrap();
     assert!(written > long_ago, "the journal was only read");
     assert!(fs::read(&newest).unwrap() == content);
@@ -90,4 +91,35 @@ async fn the_newest_journal_is_written_again_before_rows_rely_on_it() {
         again.fence().await.unwrap(),
         Some(Bytes::copy_from_slice(&5u64.to_be_bytes()))
     );
+}
+
+#[tokio::test]
+async fn compaction_without_free_space_says_how_much_is_missing() {
+    let root = tempfile::tempdir().unwrap();
+    let options = Options {
+        reserve_bytes: 1 << 20,
+        ..small()
+    };
+    let mut rows = FjallRows::open(&root.path().join("rows"), options).unwrap();
+    History::new(1).apply(&rows, 1).await.unwrap();
+    std::sync::Arc::get_mut(&mut rows.shared).unwrap().options.reserve_bytes = 1 << 60;
+    match rows.compact().await {
+        Err(RowsError::Full(reason)) => assert!(reason.to_string().contains("bytes are missing"), "{reason}"),
+        other => panic!("expected full, got {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_waits_for_compactions_that_nobody_queued() {
+    let root = tempfile::tempdir().unwrap();
+    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    for batch in 1..=super::super::LEVEL0_RUNS as u64 {
+        History::new(1).apply(&rows, batch).await.unwrap();
+        // A table that fjall's own thread knows nothing of.
+        rows.shared.keyspace.tree.flush_active_memtable(0).unwrap();
+    }
+    let last = super::super::LEVEL0_RUNS as u64 + 1;
+    History::new(1).apply(&rows, last).await.unwrap();
+    assert!(rows.shared.keyspace.tree.l0_run_count() < super::super::LEVEL0_RUNS);
+    assert_eq!(rows.fence().await.unwrap(), History::fence(last));
 }
