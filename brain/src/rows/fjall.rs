@@ -64,6 +64,9 @@ const RENEW: Duration = Duration::from_secs(60);
 /// Bytes of tables that were compacted and may stay.
 const LEFT_OVER: u64 = 8 << 20;
 
+/// Bytes that are kept free at most for tables that fjall is going to write.
+const MOST_TO_COME: u64 = 32 << 20;
+
 /// The length at which fjall ends a journal, what is written at once to reach it, and how often at most.
 const JOURNAL_END: u64 = 64_000_000;
 const SHORT_JOURNAL: u64 = 8 << 20;
@@ -124,6 +127,8 @@ struct Shared {
 struct Writer {
     /// Number of the last batch; 0 when there is none.
     batch: u64,
+    /// The last batch when views were renewed last.
+    renewed: u64,
     fence: Option<Bytes>,
 }
 
@@ -158,13 +163,44 @@ impl FjallRows {
     }
 }
 
+impl FjallRows {
+    /// Has fjall end a newest journal that is long, and remove it once its rows are in tables.
+    async fn retire_journal(&self, mut writer: OwnedMutexGuard<Writer>) -> Result<(), RowsError> {
+        for filled in 0..FILLERS {
+            self.shared.wait_for_room().await?;
+            let shared = self.shared.clone();
+            let more;
+            (writer, more) = guard::blocking(move || shared.fill_journal(writer)).await?;
+            if !more {
+                if filled == 0 {
+                    return Ok(());
+                }
+                break;
+            }
+        }
+        writer.renewed = writer.batch;
+        let shared = self.shared.clone();
+        // fjall looks at the length of the journal when it writes a table.
+        guard::blocking(move || shared.write(|| shared.keyspace.rotate_memtable()).map(|_| ())).await
+    }
+}
+
 impl Rows for FjallRows {
     type Snapshot = FjallSnapshot;
 
     async fn snapshot(&self) -> Result<FjallSnapshot, RowsError> {
         if let Ok(writer) = self.shared.writer.clone().try_lock_owned() {
             let shared = self.shared.clone();
-            guard::blocking(move || shared.release(writer, LEFT_OVER)).await?;
+            let (writer, is_idle) = guard::blocking(move || {
+                let mut writer = shared.release(writer, LEFT_OVER)?;
+                let is_idle = writer.renewed == writer.batch;
+                writer.renewed = writer.batch;
+                Ok((writer, is_idle))
+            })
+            .await?;
+            if is_idle && self.shared.has_long_journals() {
+                self.retire_journal(writer).await?;
+            }
         }
         Ok(FjallSnapshot::clone(&self.shared.view.load()))
     }
@@ -209,23 +245,13 @@ impl Rows for FjallRows {
     }
 
     async fn compact(&self) -> Result<(), RowsError> {
-        {
-            let mut writer = self.shared.writer.clone().lock_owned().await;
-            for _ in 0..FILLERS {
-                self.shared.wait_for_room().await?;
-                let shared = self.shared.clone();
-                let more;
-                (writer, more) = guard::blocking(move || shared.fill_journal(writer)).await?;
-                if !more {
-                    break;
-                }
-            }
-        }
+        let writer = self.shared.writer.clone().lock_owned().await;
+        self.retire_journal(writer).await?;
         let shared = self.shared.clone();
         guard::blocking(move || shared.compact()).await?;
         let writer = self.shared.writer.clone().lock_owned().await;
         let shared = self.shared.clone();
-        guard::blocking(move || shared.release(writer, 1)).await
+        guard::blocking(move || shared.release(writer, 1)).await.map(drop)
     }
 
     fn step(&self) -> Step {
@@ -333,7 +359,7 @@ impl Shared {
         let reserve = if changes.is_empty() {
             self.options.reserve_bytes / 8
         } else {
-            self.options.reserve_bytes
+            self.options.reserve_bytes + self.tables_to_come()
         };
         inspect::require_space(&self.dir, reserve + 2 * bytes as u64)?;
         let batch = writer.batch + 1;
@@ -358,6 +384,20 @@ impl Shared {
         self.view
             .store(Arc::new(FjallSnapshot::take(&self.database, &self.keyspace)));
         Ok(())
+    }
+
+    /// Bytes that fjall needs to write what is in memory, and to merge level 0 into level 1: its thread does not survive a full disk.
+    /// Never so many that rows refuse a batch before writes are refused.
+    fn tables_to_come(&self) -> u64 {
+        let in_memory = (self.keyspace.sealed_memtable_count() as u64 + 1) * self.options.memtable_bytes;
+        let version = self.keyspace.tree.current_version();
+        let merged: u64 = (0..2)
+            .filter_map(|level| version.level(level))
+            .flat_map(|level| level.iter())
+            .flat_map(|run| run.iter())
+            .map(|table| table.metadata.file_size)
+            .sum();
+        (in_memory + merged).min(MOST_TO_COME)
     }
 
     /// Writes the fence once more, so that views are newer than what was compacted.
@@ -385,6 +425,11 @@ impl Shared {
         Ok((writer, true))
     }
 
+    /// Whether journals occupy much more than what is in tables. Without writes nobody else makes them shorter.
+    fn has_long_journals(&self) -> bool {
+        inspect::journal_bytes(&self.dir) > self.keyspace.disk_space() + SHORT_JOURNAL
+    }
+
     /// Makes tables of all rows, and merges these into one level. Blocks; fjall writes no other tables meanwhile.
     fn compact(&self) -> Result<(), RowsError> {
         self.health.check()?;
@@ -400,13 +445,18 @@ impl Shared {
 
     /// Has fjall remove the files of tables that were compacted, if they hold so many bytes: it does that only when it rotates a memory
     /// table. Those that an older view needs stay.
-    fn release(&self, mut writer: OwnedMutexGuard<Writer>, at_least: u64) -> Result<(), RowsError> {
+    fn release(
+        &self,
+        mut writer: OwnedMutexGuard<Writer>,
+        at_least: u64,
+    ) -> Result<OwnedMutexGuard<Writer>, RowsError> {
         let kept = inspect::table_bytes(self.keyspace.path())?;
         if kept.saturating_sub(self.keyspace.disk_space()) < at_least || writer.fence.is_none() {
-            return Ok(());
+            return Ok(writer);
         }
         self.touch(&mut writer)?;
-        self.write(|| self.keyspace.rotate_memtable()).map(|_| ())
+        self.write(|| self.keyspace.rotate_memtable())?;
+        Ok(writer)
     }
 }
 

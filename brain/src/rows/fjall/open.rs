@@ -107,7 +107,11 @@ pub(super) fn open(
         keyspace,
         options,
         health: Health::default(),
-        writer: Arc::new(Mutex::new(Writer { batch, fence })),
+        writer: Arc::new(Mutex::new(Writer {
+            batch,
+            renewed: 0,
+            fence,
+        })),
         view,
         cut: flaw,
         is_compacting: AtomicBool::new(false),

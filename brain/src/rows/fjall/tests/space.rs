@@ -123,3 +123,31 @@ async fn a_batch_waits_for_compactions_that_nobody_queued() {
     assert!(rows.shared.keyspace.tree.l0_run_count() < super::super::LEVEL0_RUNS);
     assert_eq!(rows.fence().await.unwrap(), History::fence(last));
 }
+
+#[tokio::test]
+async fn the_journal_of_an_idle_store_is_retired() {
+    const ROW: usize = 100 << 10;
+    let root = tempfile::tempdir().unwrap();
+    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    for batch in 1..=250 {
+        let change = laws::put("key", vec![7; ROW]);
+        rows.apply(History::fence(batch - 1), History::fence(batch).unwrap(), vec![change])
+            .await
+            .unwrap();
+    }
+    let journals = || inspect::journal_bytes(&rows.shared.dir);
+    let before = journals();
+    assert!(before > 20 << 20, "{before} bytes of journals");
+    // Nothing is written between the renewals.
+    for _ in 0..3 {
+        rows.snapshot().await.unwrap();
+    }
+    let retired = async {
+        while journals() > 8 << 20 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let retired = tokio::time::timeout(Duration::from_secs(30), retired).await;
+    assert!(retired.is_ok(), "{} of {before} bytes of journals are left", journals());
+    assert_eq!(rows.fence().await.unwrap(), History::fence(250));
+}
