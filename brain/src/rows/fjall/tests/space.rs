@@ -125,7 +125,7 @@ async fn a_batch_waits_for_compactions_that_nobody_queued() {
 }
 
 #[tokio::test]
-async fn the_journal_of_an_idle_store_is_retired() {
+async fn the_journal_of_idle_rows_is_retired() {
     const ROW: usize = 100 << 10;
     let root = tempfile::tempdir().unwrap();
     let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
@@ -150,4 +150,43 @@ async fn the_journal_of_an_idle_store_is_retired() {
     let retired = tokio::time::timeout(Duration::from_secs(30), retired).await;
     assert!(retired.is_ok(), "{} of {before} bytes of journals are left", journals());
     assert_eq!(rows.fence().await.unwrap(), History::fence(250));
+}
+
+#[tokio::test]
+async fn a_dead_thread_of_fjall_leaves_its_cause_in_the_error() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("rows");
+    let rows = FjallRows::open(&dir, small()).unwrap();
+    let history = History::new(1);
+    for batch in 1..=4 {
+        history.apply(&rows, batch).await.unwrap();
+        rows.shared.keyspace.tree.flush_active_memtable(0).unwrap();
+    }
+    // No table can be made any more.
+    let tables = dir.join("keyspaces/1/tables");
+    fs::rename(&tables, dir.join("keyspaces/1/moved")).unwrap();
+    fs::write(&tables, "").unwrap();
+    let failed = async {
+        for batch in 5.. {
+            if let Err(error) = history.apply(&rows, batch).await {
+                return error;
+            }
+            rows.shared.keyspace.rotate_memtable().ok();
+        }
+        unreachable!()
+    };
+    let error = tokio::time::timeout(Duration::from_secs(60), failed).await.unwrap();
+    let said = |error: &RowsError| match error {
+        RowsError::Failed(source) => format!("{source:#}"),
+        other => panic!("expected failed, got {other:?}"),
+    };
+    for error in [&error, &history.apply(&rows, 1 << 20).await.unwrap_err()] {
+        let said = said(error);
+        assert!(
+            said.contains("thread for tables ended") && said.contains("os error 20"),
+            "{said}"
+        );
+    }
+    fs::remove_file(&tables).unwrap();
+    fs::rename(dir.join("keyspaces/1/moved"), &tables).unwrap();
 }
