@@ -220,7 +220,7 @@ fn scans_of_few_rows_leave_the_callers_thread() {
             max_bytes: 1 << 10,
         };
         // The only other thread is busy.
-        let (release, held) = std::sync::mpsc::channel::<()>();
+        let (release, held) = std::sync::mpsc::sync_channel::<()>(1);
         let busy = tokio::task::spawn_blocking(move || held.recv().unwrap());
         let mut scan = Box::pin(snapshot.scan(few));
         assert!(
