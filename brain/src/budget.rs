@@ -221,6 +221,23 @@ impl Meter {
         }
     }
 
+    /// A charge of its own to the same account, for what outlives the answer; `None` where nobody is charged.
+    ///
+    /// # Errors
+    /// There are not so many left.
+    pub fn hold(&self, bytes: usize) -> Result<Option<Charge>, Exceeded> {
+        let Some(charge) = &self.0 else { return Ok(None) };
+        let account = charge.lock().unwrap_or_else(PoisonError::into_inner).account.clone();
+        account.charge(bytes).map(Some)
+    }
+
+    /// Another meter of the same account: what it took is given back when it is dropped, whatever becomes of this one.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        let charge = self.hold(0).ok().flatten();
+        Self(charge.map(|charge| Arc::new(Mutex::new(charge))))
+    }
+
     /// Gives back what was taken: the answer is encoded, and counted in that form.
     pub fn release(&self) {
         if let Some(charge) = &self.0 {

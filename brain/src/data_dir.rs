@@ -10,19 +10,26 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
+use crate::log::LogId;
+
 pub use identity::Identity;
 
 mod identity;
 
 /// The newest layout of the directory that this program reads and writes.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
-/// The oldest one: rows of an older layout do not name the log that they come from.
-const OLDEST_FORMAT: u32 = 2;
+/// The oldest one: an older `IDENTITY` does not name the log.
+const OLDEST_FORMAT: u32 = 3;
 
 const IDENTITY: &str = "IDENTITY";
 const IDENTITY_NEW: &str = "IDENTITY.new";
 const LOCK: &str = "LOCK";
+
+/// Directory of the log.
+pub const LOG: &str = "log";
+/// Directory of the rows.
+pub const ROWS: &str = "rows";
 
 /// A data directory that is ours until it is dropped.
 #[derive(Debug)]
@@ -76,6 +83,20 @@ pub enum DataDirError {
         /// What is wrong with it.
         what: String,
     },
+    /// A part of it is gone. To begin that part anew would be to go back to an empty store under the same ids.
+    #[error("data directory {}: {part} missing: restore the whole data directory from one copy, or choose an empty --data-dir", path.display())]
+    Missing {
+        /// The directory.
+        path: PathBuf,
+        /// The part, with its verb.
+        part: &'static str,
+    },
+    /// Its log is another one.
+    #[error("data directory {} holds another log than its {IDENTITY} file names: restore the whole data directory from one copy", path.display())]
+    OtherLog {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The file system refuses.
     #[error("data directory {} {action}: {source}", path.display())]
     Io {
@@ -116,7 +137,10 @@ impl DataDir {
                 identity
             }
         };
-        note_owner(&mut lock).map_err(io("is not writable"))?;
+        if let Err(error) = note_owner(&mut lock) {
+            // Only for the message to a second process: a full disk must not stop the one that can free space.
+            tracing::debug!(%error, "cannot write the process id into the lock file");
+        }
         Ok(DataDir {
             path: path.to_owned(),
             identity,
@@ -128,6 +152,33 @@ impl DataDir {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Stores durably which log is in the directory.
+    ///
+    /// # Errors
+    /// [`DataDirError::OtherLog`] if another one is stored, or that the file system refuses.
+    pub fn set_log(&mut self, id: LogId) -> Result<(), DataDirError> {
+        match self.identity.log {
+            Some(stored) if stored == id => return Ok(()),
+            Some(_) => {
+                return Err(DataDirError::OtherLog {
+                    path: self.path.clone(),
+                });
+            }
+            None => {}
+        }
+        let identity = Identity {
+            log: Some(id),
+            ..self.identity
+        };
+        write(&self.path, &identity).map_err(|source| DataDirError::Io {
+            path: self.path.clone(),
+            action: "is not writable",
+            source,
+        })?;
+        self.identity = identity;
+        Ok(())
     }
 
     /// Whose it is.
@@ -193,9 +244,9 @@ fn inspect(path: &Path) -> Result<Option<Identity>, DataDirError> {
     let file = path.join(IDENTITY);
     match fs::read(&file) {
         Ok(bytes) => {
-            return identity::decode(&bytes)
-                .map(Some)
-                .map_err(|refusal| refusal.at(path, &file));
+            let identity = identity::decode(&bytes).map_err(|refusal| refusal.at(path, &file))?;
+            require_parts(path, &identity)?;
+            return Ok(Some(identity));
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(io(error)),
@@ -218,6 +269,33 @@ fn inspect(path: &Path) -> Result<Option<Identity>, DataDirError> {
         path: path.to_owned(),
         found,
     })
+}
+
+/// Refuses a directory that lacks what its identity says to be there.
+fn require_parts(path: &Path, identity: &Identity) -> Result<(), DataDirError> {
+    if identity.log.is_none() {
+        return Ok(());
+    }
+    for (part, is_missing) in [(LOG, "the log is"), (ROWS, "the rows are")] {
+        let is_there = match fs::read_dir(path.join(part)) {
+            Ok(mut entries) => entries.next().is_some(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(source) => {
+                return Err(DataDirError::Io {
+                    path: path.to_owned(),
+                    action: "cannot be read",
+                    source,
+                });
+            }
+        };
+        if !is_there {
+            return Err(DataDirError::Missing {
+                path: path.to_owned(),
+                part: is_missing,
+            });
+        }
+    }
+    Ok(())
 }
 
 fn lock(path: &Path) -> Result<File, DataDirError> {

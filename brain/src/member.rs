@@ -23,6 +23,7 @@ use crate::feed::Feed;
 use crate::flags::url::Url;
 use crate::flags::{Config, Quota};
 use crate::metrics::Metrics;
+use crate::mvcc::evaluate::MAX_ANSWER;
 use crate::pb::etcdserverpb as pb;
 use crate::pb::peerpb::peer_server::PeerServer;
 use crate::pb::v3electionpb::election_server::ElectionServer;
@@ -123,6 +124,7 @@ pub fn services<H: History, R: Rows>(
         defragment,
         quota,
         move_leader: move_leader(moves),
+        members: members.clone(),
     };
     let leases = Arc::new(LeaseService::new(
         api.clone(),
@@ -165,7 +167,11 @@ pub fn services<H: History, R: Rows>(
     let max = config.limits.max_receive_bytes();
     let mut routes = Routes::builder();
     routes
-        .add_service(pb::kv_server::KvServer::from_arc(kv).max_decoding_message_size(max))
+        .add_service(
+            pb::kv_server::KvServer::from_arc(kv)
+                .max_decoding_message_size(max)
+                .max_encoding_message_size(MAX_ANSWER),
+        )
         .add_service(pb::lease_server::LeaseServer::from_arc(leases).max_decoding_message_size(max))
         .add_service(pb::maintenance_server::MaintenanceServer::new(maintenance).max_decoding_message_size(max))
         .add_service(pb::cluster_server::ClusterServer::new(cluster).max_decoding_message_size(max))
@@ -196,6 +202,7 @@ pub fn peer_services<R: Rows>(
         elsewhere: store.elsewhere.clone().last(),
         ..store
     };
+    let roster = members.clone();
     let peers = PeerService {
         cluster_id: here.cluster_id,
         state: here.state.clone(),
@@ -214,6 +221,7 @@ pub fn peer_services<R: Rows>(
         defragment: Arc::new(|| Box::pin(async { Ok(()) })),
         quota: 0,
         move_leader: move_leader(mpsc::channel(1).0),
+        members: roster,
     };
     let kv = KvService { store: here, stop };
     let mut routes = Routes::builder();
@@ -223,7 +231,11 @@ pub fn peer_services<R: Rows>(
                 .max_decoding_message_size(MAX_SMALL)
                 .max_encoding_message_size(peer::MAX_MESSAGE),
         )
-        .add_service(pb::kv_server::KvServer::new(kv).max_decoding_message_size(config.limits.max_receive_bytes()))
+        .add_service(
+            pb::kv_server::KvServer::new(kv)
+                .max_decoding_message_size(config.limits.max_receive_bytes())
+                .max_encoding_message_size(MAX_ANSWER),
+        )
         .add_service(pb::lease_server::LeaseServer::new(leases).max_decoding_message_size(MAX_SMALL))
         .add_service(pb::maintenance_server::MaintenanceServer::new(maintenance).max_decoding_message_size(MAX_SMALL));
     routes.routes()

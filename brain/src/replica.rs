@@ -23,7 +23,7 @@ use crate::rows::Rows;
 use crate::state::{State, since_boot};
 
 pub use lead::{Leadership, OpenError};
-pub use load::origin;
+pub use load::{check_reach, origin};
 pub use newer::{Newer, NewerRows};
 pub use tail::Tail;
 

@@ -12,7 +12,7 @@ use crate::log::{Log, Unanswered};
 use crate::metrics::Metrics;
 use crate::mvcc::history::LogHistory;
 use crate::replica::{OpenError, Replica, Tail};
-use crate::rows::Rows;
+use crate::rows::{Rows, keys};
 use crate::sequencer::command::Handle;
 use crate::sequencer::{Options as SequencerOptions, Space};
 use crate::state::State;
@@ -56,7 +56,11 @@ pub async fn open<L: Log, R: Rows, Q: Space + Clone>(
     let replica = load(&log, &rows).await?;
     let state = replica.state().clone();
     let (sequencer, seat) = Handle::new();
-    let hub = Hub::new(options.watch, replica.revision());
+    let watch = watch::Options {
+        key_bytes: keys::longest(rows.max_key_len()),
+        ..options.watch
+    };
+    let hub = Hub::new(watch, replica.revision());
     let feed = Feed::new();
     let store = Store {
         state: state.clone(),

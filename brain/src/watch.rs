@@ -45,6 +45,8 @@ pub struct Options {
     pub chunk_bytes: usize,
     /// Chunks of history that are kept for other watchers, in bytes with their encodings.
     pub cache_bytes: usize,
+    /// The longest key that the store takes, in bytes.
+    pub key_bytes: usize,
 }
 
 impl Default for Options {
@@ -56,6 +58,7 @@ impl Default for Options {
             batch_events: 1024,
             chunk_bytes: 1 << 20,
             cache_bytes: 16 << 20,
+            key_bytes: 64 << 10,
         }
     }
 }

@@ -12,6 +12,7 @@ use tonic::{Request, Status};
 use super::kv::KvService;
 use super::lease::LeaseService;
 use super::status::Error;
+use crate::budget::Meter;
 use crate::mvcc::Revision;
 use crate::pb::etcdserverpb as pb;
 use crate::pb::mvccpb::KeyValue;
@@ -55,6 +56,13 @@ pub(super) struct Part {
     pub(super) header: Option<pb::ResponseHeader>,
 }
 
+/// A key that is waited for, as of a revision.
+#[derive(Debug)]
+pub(super) struct Before {
+    key: Bytes,
+    revision: Revision,
+}
+
 /// The keys of a contest begin with its name and a slash.
 pub(super) fn prefix(name: &[u8]) -> Bytes {
     let mut prefix = BytesMut::from(name);
@@ -91,6 +99,14 @@ pub(super) fn first_of(prefix: &Bytes) -> pb::RangeRequest {
         sort_order: SortOrder::Ascend.into(),
         sort_target: SortTarget::Create.into(),
         ..pb::RangeRequest::default()
+    }
+}
+
+/// The same without its value.
+fn key_of_first(prefix: &Bytes) -> pb::RangeRequest {
+    pb::RangeRequest {
+        keys_only: true,
+        ..first_of(prefix)
     }
 }
 
@@ -150,6 +166,13 @@ pub(super) fn found(txn: &pb::TxnResponse, at: usize) -> &[KeyValue] {
     }
 }
 
+/// A request of our own, for which whoever asked is charged.
+fn charged<T>(message: T, meter: &Meter) -> Request<T> {
+    let mut request = Request::new(message);
+    request.extensions_mut().insert(meter.another());
+    request
+}
+
 /// What a client makes of a refusal.
 fn seen_by_client(status: Status) -> Status {
     Status::unknown(status.message())
@@ -166,42 +189,56 @@ impl<H: History, R: Rows> Contests<H, R> {
         granted.map(|answer| answer.into_inner().id).map_err(seen_by_client)
     }
 
-    pub(super) async fn txn(&self, txn: pb::TxnRequest) -> Result<pb::TxnResponse, Status> {
-        let answer = self.kv.txn(Request::new(txn)).await;
+    pub(super) async fn txn(&self, txn: pb::TxnRequest, meter: &Meter) -> Result<pb::TxnResponse, Status> {
+        let answer = self.kv.txn(charged(txn, meter)).await;
         answer.map(tonic::Response::into_inner).map_err(seen_by_client)
     }
 
-    pub(super) async fn range(&self, range: pb::RangeRequest) -> Result<pb::RangeResponse, Status> {
-        let answer = self.kv.range(Request::new(range)).await;
+    pub(super) async fn range(&self, range: pb::RangeRequest, meter: &Meter) -> Result<pb::RangeResponse, Status> {
+        let answer = self.kv.range(charged(range, meter)).await;
         answer.map(tonic::Response::into_inner).map_err(seen_by_client)
     }
 
-    pub(super) async fn delete(&self, key: Bytes) -> Result<pb::DeleteRangeResponse, Status> {
-        let answer = self.kv.delete_range(Request::new(delete(key))).await;
+    pub(super) async fn delete(&self, key: Bytes, meter: &Meter) -> Result<pb::DeleteRangeResponse, Status> {
+        let answer = self.kv.delete_range(charged(delete(key), meter)).await;
         answer.map(tonic::Response::into_inner).map_err(seen_by_client)
     }
 
-    /// Waits until no key of the prefix is left that was created before `part`. Whoever does not wait to the end must be
-    /// cleaned up after: [`Contests::waiting`].
-    pub(super) async fn turn(&self, prefix: &Bytes, part: &Part) -> Result<(), Status> {
+    /// The youngest key of the prefix that was created before `part`.
+    pub(super) async fn before(&self, prefix: &Bytes, part: &Part, meter: &Meter) -> Result<Option<Before>, Status> {
         let before = pb::RangeRequest {
             sort_order: SortOrder::Descend.into(),
             max_create_revision: part.revision - 1,
-            ..first_of(prefix)
+            ..key_of_first(prefix)
         };
-        loop {
-            let range = self.range(before.clone()).await?;
-            let Some(older) = range.kvs.into_iter().next() else {
-                return Ok(());
-            };
-            let revision = range.header.map_or(0, |header| header.revision);
+        let range = self.range(before, meter).await?;
+        Ok(range.kvs.into_iter().next().map(|older| Before {
+            key: older.key,
+            revision: range.header.map_or(0, |header| header.revision),
+        }))
+    }
+
+    /// Waits until no key of the prefix is left that was created before `part`, `before` being the youngest of them. Whoever
+    /// does not wait to the end must be cleaned up after: [`Contests::waiting`].
+    pub(super) async fn turn(
+        &self,
+        prefix: &Bytes,
+        part: &Part,
+        before: Option<Before>,
+        meter: &Meter,
+    ) -> Result<(), Status> {
+        let mut next = before;
+        while let Some(before) = next {
             let deletes = Kinds {
                 puts: false,
                 deletes: true,
             };
             // A compaction of what was not heard yet is no harm: the key is looked for again.
-            drop(self.watch(older.key, Bytes::new(), deletes, revision)?.next().await?);
+            let mut events = self.watch(before.key, Bytes::new(), deletes, before.revision, meter)?;
+            drop(events.next().await?);
+            next = self.before(prefix, part, meter).await?;
         }
+        Ok(())
     }
 
     /// Takes a part back if whoever waits with it goes away, unless it is another one by then.
@@ -220,10 +257,14 @@ impl<H: History, R: Rows> Contests<H, R> {
         range_end: Bytes,
         kinds: Kinds,
         from: Revision,
+        meter: &Meter,
     ) -> Result<Events<H>, Status> {
         let range = KeyRange::from_request(key, range_end).map_err(|empty| Status::unknown(empty.to_string()))?;
+        let range = self.hub.fit(range);
+        let held = meter.hold(range.watcher_bytes()).map_err(|_| Error::TooManyRequests)?;
         let inbox = Arc::new(Inbox::default());
-        let (subscription, _) = self.hub.subscribe(&inbox, 0, range, kinds, Some(from));
+        let (mut subscription, _) = self.hub.subscribe(&inbox, 0, range, kinds, Some(from));
+        subscription.hold(held);
         Ok(Events {
             subscription,
             inbox,
@@ -233,8 +274,8 @@ impl<H: History, R: Rows> Contests<H, R> {
     }
 
     /// Follows all events of a prefix.
-    pub(super) fn watch_all(&self, prefix: &Bytes, from: Revision) -> Result<Events<H>, Status> {
-        self.watch(prefix.clone(), end_of(prefix), Kinds::ALL, from)
+    pub(super) fn watch_all(&self, prefix: &Bytes, from: Revision, meter: &Meter) -> Result<Events<H>, Status> {
+        self.watch(prefix.clone(), end_of(prefix), Kinds::ALL, from, meter)
     }
 }
 

@@ -10,6 +10,7 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use super::status::Error;
+use crate::budget::Meter;
 use crate::log::Slot;
 
 pub use reads::Reads;
@@ -213,9 +214,11 @@ impl Elsewhere {
         let room = self.room.try_acquire_many(bytes);
         let _room = room.map_err(|_| Error::TooManyRequests)?;
         let deadline = Instant::now() + PATIENCE;
+        let meter: Meter = request.extensions().get().cloned().unwrap_or_default();
         loop {
             let mut copy = Request::new(request.get_ref().clone());
             *copy.metadata_mut() = request.metadata().clone();
+            copy.extensions_mut().insert(meter.clone());
             let leader = tokio::time::timeout_at(deadline, self.leader()).await;
             let (member, outcome) = match leader.map_err(|_| Error::Timeout)?? {
                 None => (None, here(copy).await),

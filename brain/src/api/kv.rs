@@ -61,7 +61,7 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
             false => self.store.linearizable().await?,
         };
         self.store.metrics.mvcc.ranges.inc();
-        stream::open(self.store.clone(), view, op)
+        stream::open(self.store.clone(), view, op, meter(&request))
             .map(|stream| Response::new(Box::pin(stream) as Self::RangeStreamStream))
     }
 
@@ -106,10 +106,11 @@ impl<R: Rows> KvService<R> {
     }
 
     async fn put_here(&self, request: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
+        let meter = meter(&request);
         let request = request.into_inner();
-        let size = self.store.limits.check_size(request.encoded_len())?;
         let op = request::put(&request, &self.store.limits)?;
-        match self.write(Op::Put(op), size).await? {
+        let size = self.store.limits.check_size(request.encoded_len())?;
+        match self.write(Op::Put(op), size, meter).await? {
             (revision, OpResult::Put(prev)) => Ok(Response::new(response::put(self.store.header(revision), prev))),
             _ => Err(unexpected()),
         }
@@ -119,10 +120,11 @@ impl<R: Rows> KvService<R> {
         &self,
         request: Request<pb::DeleteRangeRequest>,
     ) -> Result<Response<pb::DeleteRangeResponse>, Status> {
+        let meter = meter(&request);
         let request = request.into_inner();
-        let size = self.store.limits.check_size(request.encoded_len())?;
         let op = request::delete(&request)?;
-        match self.write(Op::Delete(op), size).await? {
+        let size = self.store.limits.check_size(request.encoded_len())?;
+        match self.write(Op::Delete(op), size, meter).await? {
             (revision, OpResult::Delete(deleted, kvs)) => Ok(Response::new(response::delete(
                 self.store.header(revision),
                 deleted,
@@ -133,13 +135,14 @@ impl<R: Rows> KvService<R> {
     }
 
     async fn txn_here(&self, request: Request<pb::TxnRequest>) -> Result<Response<pb::TxnResponse>, Status> {
+        let meter = meter(&request);
         let request = request.into_inner();
         if is_readonly(&request) {
-            return self.read_only(request::txn(&request, &self.store.limits)?).await;
+            let op = request::txn(&request, &self.store.limits)?;
+            return self.read_only(op, &meter).await;
         }
-        let size = self.store.limits.check_size(request.encoded_len())?;
-        let op = request::txn(&request, &self.store.limits)?;
-        match self.write(Op::Txn(op), size).await? {
+        let (op, size) = request::write_txn(&request, &self.store.limits)?;
+        match self.write(Op::Txn(op), size, meter).await? {
             (revision, OpResult::Txn(result)) => Ok(Response::new(response::txn(self.store.header(revision), result))),
             _ => Err(unexpected()),
         }
@@ -163,20 +166,21 @@ impl<R: Rows> KvService<R> {
         }))
     }
 
-    async fn write(&self, op: Op, size: usize) -> Result<(i64, OpResult), Status> {
+    async fn write(&self, op: Op, size: usize, meter: Meter) -> Result<(i64, OpResult), Status> {
         // The writer says so, too, but not while it waits for space itself.
         if op.puts() && self.store.state.has_alarm(NOSPACE) && !self.store.state.has_alarm(CORRUPT) {
             return Err(self.store.refuse(Error::NoSpace).await);
         }
-        let Answer { revision, result } = self.store.ask(Command::Write(op), size).await?;
+        let Answer { revision, result } = self.store.ask(Command::Write(op, meter), size).await?;
         result.map(|result| (revision, result)).ok_or_else(unexpected)
     }
 
     /// A txn that changes nothing needs no writer.
-    async fn read_only(&self, op: TxnOp) -> Result<Response<pb::TxnResponse>, Status> {
+    async fn read_only(&self, op: TxnOp, meter: &Meter) -> Result<Response<pb::TxnResponse>, Status> {
         let view = self.store.linearizable().await?;
         let state = &self.store.state;
-        let result = evaluate::read_only(&view, state.leases_mutex(), &op, state.fetches().budget(Share::Reads)).await;
+        let budget = state.fetches().budget(Share::Reads);
+        let result = evaluate::read_only(&view, state.leases_mutex(), &op, budget, meter).await;
         let result = result.map_err(|error| self.store.failed(error))?;
         Ok(Response::new(response::txn(self.store.header(view.revision), result)))
     }
@@ -190,7 +194,7 @@ fn client(leader: Channel) -> pb::kv_client::KvClient<Channel> {
 }
 
 /// What charges a request for its answer; nobody is charged where there is no budget.
-fn meter<T>(request: &Request<T>) -> Meter {
+pub(super) fn meter<T>(request: &Request<T>) -> Meter {
     request.extensions().get().cloned().unwrap_or_default()
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tonic::{Request, Response, Status};
 
-use super::contest::{Contests, Part, first_of, found, if_created, key_of, point, prefix, put};
+use super::contest::{Contests, Part, found, if_created, key_of, point, prefix, put};
+use super::kv::meter;
 use crate::pb::etcdserverpb::request_op::Request as Wire;
 use crate::pb::v3lockpb as pb;
 use crate::rows::Rows;
@@ -17,18 +18,18 @@ pub struct LockService<H, R: Rows>(pub Arc<Contests<H, R>>);
 #[tonic::async_trait]
 impl<H: History, R: Rows> pb::lock_server::Lock for LockService<H, R> {
     async fn lock(&self, request: Request<pb::LockRequest>) -> Result<Response<pb::LockResponse>, Status> {
+        let meter = meter(&request);
         let request = request.into_inner();
         let lease = self.0.lease(request.lease).await?;
         let prefix = prefix(&request.name);
         let key = key_of(&prefix, lease);
-        let owner = || Wire::RequestRange(first_of(&prefix));
         let txn = if_created(
             key.clone(),
             0,
-            vec![Wire::RequestPut(put(key.clone(), Bytes::new(), lease)), owner()],
-            vec![Wire::RequestRange(point(key.clone())), owner()],
+            vec![Wire::RequestPut(put(key.clone(), Bytes::new(), lease))],
+            vec![Wire::RequestRange(point(key.clone()))],
         );
-        let txn = self.0.txn(txn).await?;
+        let txn = self.0.txn(txn, &meter).await?;
         let part = Part {
             revision: match txn.succeeded {
                 true => txn.header.map_or(0, |header| header.revision),
@@ -37,37 +38,31 @@ impl<H: History, R: Rows> pb::lock_server::Lock for LockService<H, R> {
             header: txn.header,
             key,
         };
-        let is_owner = found(&txn, 1)
-            .first()
-            .is_none_or(|owner| owner.create_revision == part.revision);
-        let header = if is_owner {
-            part.header
+        // A part that was there before may hold the lock: it is not taken back unless it waits.
+        let waiting = txn.succeeded.then(|| self.0.waiting(&part));
+        let before = self.0.before(&prefix, &part, &meter).await?;
+        let header = if before.is_some() {
+            let waiting = waiting.unwrap_or_else(|| self.0.waiting(&part));
+            self.0.turn(&prefix, &part, before, &meter).await?;
+            // It may have lost its lease meanwhile.
+            let mine = self.0.range(point(part.key.clone()), &meter).await?;
+            waiting.done();
+            if mine.kvs.is_empty() {
+                return Err(Status::unknown("mutex: session is expired"));
+            }
+            mine.header
         } else {
-            self.wait(&prefix, &part).await?
+            if let Some(waiting) = waiting {
+                waiting.done();
+            }
+            part.header
         };
         Ok(Response::new(pb::LockResponse { header, key: part.key }))
     }
 
     async fn unlock(&self, request: Request<pb::UnlockRequest>) -> Result<Response<pb::UnlockResponse>, Status> {
-        let deleted = self.0.delete(request.into_inner().key).await?;
+        let meter = meter(&request);
+        let deleted = self.0.delete(request.into_inner().key, &meter).await?;
         Ok(Response::new(pb::UnlockResponse { header: deleted.header }))
-    }
-}
-
-impl<H: History, R: Rows> LockService<H, R> {
-    /// Waits for the turn of a part, which may have lost its lease meanwhile.
-    async fn wait(
-        &self,
-        prefix: &Bytes,
-        part: &Part,
-    ) -> Result<Option<crate::pb::etcdserverpb::ResponseHeader>, Status> {
-        let waiting = self.0.waiting(part);
-        self.0.turn(prefix, part).await?;
-        let mine = self.0.range(point(part.key.clone())).await?;
-        waiting.done();
-        if mine.kvs.is_empty() {
-            return Err(Status::unknown("mutex: session is expired"));
-        }
-        Ok(mine.header)
     }
 }

@@ -8,6 +8,7 @@ use futures::future::BoxFuture;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
+use super::cluster::Members;
 use super::elsewhere::Role;
 use super::status::Error;
 use super::store::Store;
@@ -36,6 +37,8 @@ pub struct MaintenanceService<R: Rows> {
     pub quota: u64,
     /// Hands the lead over to the member of an id.
     pub move_leader: MoveLeader,
+    /// Whose alarms may be raised.
+    pub members: Members,
 }
 
 #[tonic::async_trait]
@@ -150,10 +153,30 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
     }
 }
 
+const ACTIVATE: i32 = 1;
+const DEACTIVATE: i32 = 2;
+
 impl<R: Rows> MaintenanceService<R> {
+    /// Refuses alarms that nobody would ever clear: they are stored as long as they stand. Etcd takes any member's, and ends
+    /// at a kind that it does not know.
+    fn check_alarm(&self, member: u64, kind: i32) -> Result<(), Status> {
+        if !matches!(kind, 0 | NOSPACE | CORRUPT) {
+            return Err(Status::invalid_argument("etcdserver: unknown alarm type"));
+        }
+        let is_member = member == 0 || self.members.list().iter().any(|known| known.id == member);
+        if is_member {
+            Ok(())
+        } else {
+            Err(Error::MemberNotFound.into())
+        }
+    }
+
     async fn alarm_here(&self, request: Request<pb::AlarmRequest>) -> Result<Response<pb::AlarmResponse>, Status> {
         let request = request.into_inner();
         let (member, kind) = (request.member_id, request.alarm);
+        if request.action == ACTIVATE {
+            self.check_alarm(member, kind)?;
+        }
         let right = self.store.elsewhere.right();
         let raised = self.store.state.alarms().contains(&(kind, member));
         let mut is_asked = false;
@@ -170,8 +193,10 @@ impl<R: Rows> MaintenanceService<R> {
                     .collect()
             }
             // ACTIVATE and DEACTIVATE answer with what is raised or was cleared.
-            action @ (1 | 2) if kind != 0 && (action == 1 || raised) => {
-                self.store.ask(Command::Alarm(member, kind, action == 1), 64).await?;
+            action @ (ACTIVATE | DEACTIVATE) if kind != 0 && (action == ACTIVATE || raised) => {
+                self.store
+                    .ask(Command::Alarm(member, kind, action == ACTIVATE), 64)
+                    .await?;
                 is_asked = true;
                 vec![pb::AlarmMember {
                     member_id: member,

@@ -22,6 +22,7 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::warn;
 
 use self::session::Session;
+use super::kv::meter;
 use super::leaderless::is_required;
 use super::status::Error;
 use crate::mvcc::Revision;
@@ -129,7 +130,9 @@ impl<H: History> Watch for WatchService<H> {
         if leader.as_ref().is_some_and(|leader| !*leader.borrow()) {
             return Err(Error::NoLeader.into());
         }
-        let session = Box::new(Session::new(Arc::clone(&self.shared), request.into_inner(), leader));
+        let meter = meter(&request);
+        let requests = request.into_inner();
+        let session = Box::new(Session::new(Arc::clone(&self.shared), requests, leader, meter));
         let responses = futures::stream::unfold(session, async |mut session| {
             let item = session.next().await?;
             Some((item, session))

@@ -1,12 +1,14 @@
-//! The file `IDENTITY`: four lines for eyes and one that guards them.
+//! The file `IDENTITY`: five lines for eyes and one that guards them.
 //!
 //! Its first two lines never change their shape, so that every program can tell how new a directory is.
 
 use std::path::Path;
 
 use super::{DataDirError, FORMAT, OLDEST_FORMAT};
+use crate::log::LogId;
 
 const MAGIC: &str = "kubebrain data directory";
+const NO_LOG: &str = "none";
 
 /// Whose data it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +19,8 @@ pub struct Identity {
     pub cluster_id: u64,
     /// Id of this member, told in every answer.
     pub member_id: u64,
+    /// The log in the directory; `None` before there is one. With it both log and rows must be there.
+    pub log: Option<LogId>,
 }
 
 /// Why bytes are no identity that we can use.
@@ -51,8 +55,13 @@ pub(super) fn encode(identity: &Identity) -> Vec<u8> {
         format,
         cluster_id,
         member_id,
+        log,
     } = identity;
-    let body = format!("{MAGIC}\nformat {format}\ncluster {cluster_id:016x}\nmember {member_id:016x}\n");
+    let log = log.map_or_else(
+        || NO_LOG.to_owned(),
+        |LogId(id)| format!("{:032x}", u128::from_be_bytes(id)),
+    );
+    let body = format!("{MAGIC}\nformat {format}\ncluster {cluster_id:016x}\nmember {member_id:016x}\nlog {log}\n");
     let sum = crc32c::crc32c(body.as_bytes());
     format!("{body}crc32c {sum:08x}\n").into_bytes()
 }
@@ -74,7 +83,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Identity, Refusal> {
     if format < OLDEST_FORMAT {
         return Err(Refusal::Older(format));
     }
-    let (Some(cluster), Some(member)) = (lines.next(), lines.next()) else {
+    let (Some(cluster), Some(member), Some(log)) = (lines.next(), lines.next(), lines.next()) else {
         return Err(Refusal::Damaged("it is cut short"));
     };
     let hex = |line: &str, name| {
@@ -84,10 +93,20 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Identity, Refusal> {
     let (Some(cluster_id), Some(member_id)) = (hex(cluster, "cluster "), hex(member, "member ")) else {
         return Err(Refusal::Damaged("its ids do not read"));
     };
+    let log = match log.strip_prefix("log ") {
+        Some(NO_LOG) => None,
+        Some(digits) => Some(
+            u128::from_str_radix(digits, 16)
+                .map(|id| LogId(id.to_be_bytes()))
+                .map_err(|_| Refusal::Damaged("its ids do not read"))?,
+        ),
+        None => return Err(Refusal::Damaged("it names no log")),
+    };
     let identity = Identity {
         format,
         cluster_id,
         member_id,
+        log,
     };
     if encode(&identity) != bytes {
         return Err(Refusal::Damaged("its checksum does not match"));

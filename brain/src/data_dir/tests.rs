@@ -3,12 +3,21 @@ use std::collections::BTreeMap;
 use tempfile::TempDir;
 
 use super::*;
+use crate::log::LogId;
 
 const FIRST: Identity = Identity {
     format: FORMAT,
     cluster_id: 0xc1,
     member_id: 0xa1,
+    log: None,
 };
+
+fn with_log(id: u8) -> Identity {
+    Identity {
+        log: Some(LogId([id; 16])),
+        ..FIRST
+    }
+}
 
 fn never() -> Identity {
     panic!("no fresh identity is needed")
@@ -126,8 +135,10 @@ fn loose_permissions_are_described_in_etcds_words() {
 
 #[test]
 fn an_identity_with_any_bit_flipped_or_any_byte_cut_is_refused() {
-    let whole = identity::encode(&FIRST);
-    assert_eq!(identity::decode(&whole), Ok(FIRST));
+    assert_eq!(identity::decode(&identity::encode(&FIRST)), Ok(FIRST));
+    let named = with_log(7);
+    let whole = identity::encode(&named);
+    assert_eq!(identity::decode(&whole), Ok(named));
     for len in 0..whole.len() {
         assert!(identity::decode(&whole[..len]).is_err(), "cut at {len}");
         for bit in 0..8 {
@@ -155,4 +166,46 @@ fn what_the_file_system_refuses_is_said() {
         let error = DataDir::open(&path, || FIRST).unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
     }
+}
+
+#[test]
+fn a_process_id_that_cannot_be_written_is_no_obstacle() {
+    let temp = TempDir::new().unwrap();
+    std::os::unix::fs::symlink("/dev/full", temp.path().join(LOCK)).unwrap();
+    DataDir::open(temp.path(), || FIRST).unwrap();
+}
+
+#[test]
+fn a_directory_that_lacks_the_log_or_the_rows_that_it_names_is_refused() {
+    let temp = TempDir::new().unwrap();
+    let mut dir = DataDir::open(temp.path(), || FIRST).unwrap();
+    for part in [LOG, ROWS] {
+        fs::create_dir(temp.path().join(part)).unwrap();
+        fs::write(temp.path().join(part).join("file"), "").unwrap();
+    }
+    dir.set_log(LogId([7; 16])).unwrap();
+    drop(dir);
+    assert_eq!(DataDir::open(temp.path(), never).unwrap().identity(), &with_log(7));
+    for part in [LOG, ROWS] {
+        let file = temp.path().join(part).join("file");
+        fs::remove_file(&file).unwrap();
+        let error = refused(temp.path()).to_string();
+        assert!(error.contains(part) && error.contains("restore"), "{error}");
+        fs::remove_dir(temp.path().join(part)).unwrap();
+        assert!(refused(temp.path()).to_string().contains(part));
+        fs::create_dir(temp.path().join(part)).unwrap();
+        fs::write(file, "").unwrap();
+    }
+    DataDir::open(temp.path(), never).unwrap();
+}
+
+#[test]
+fn another_log_than_the_named_one_is_refused() {
+    let temp = TempDir::new().unwrap();
+    let mut dir = DataDir::open(temp.path(), || FIRST).unwrap();
+    dir.set_log(LogId([7; 16])).unwrap();
+    dir.set_log(LogId([7; 16])).unwrap();
+    let error = dir.set_log(LogId([8; 16])).unwrap_err();
+    assert!(matches!(error, DataDirError::OtherLog { .. }), "{error}");
+    assert_eq!(dir.identity(), &with_log(7));
 }

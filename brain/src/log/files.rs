@@ -123,6 +123,18 @@ impl FileLog {
         Self::open_on(dir, options, Disk::observed(on_sync), origin)
     }
 
+    /// The id and the watermark of the log in `dir`, if there is one. Writes nothing.
+    ///
+    /// # Errors
+    /// [`OpenError`]: they do not read.
+    pub fn stored_watermark(dir: &Path) -> Result<Option<(LogId, Slot)>, OpenError> {
+        if !dir.join(control::NAME).exists() {
+            return Ok(None);
+        }
+        let control = control::Control::open(dir, &Disk::default())?;
+        Ok(Some((control.id, Slot(control.state.watermark))))
+    }
+
     fn open_on(dir: &Path, options: Options, disk: Disk, origin: Option<Origin>) -> Result<FileLog, OpenError> {
         let options = options.sane();
         let (shared, active, next) = open::open(dir, options, disk, origin)?;
@@ -168,6 +180,15 @@ impl Options {
     }
 }
 
+/// The reaction to a failed change of `control`: without space it is made later.
+fn changed(error: std::io::Error) -> LogError {
+    if disk::is_full(&error) {
+        LogError::Unavailable(error.into())
+    } else {
+        LogError::Failed(error.into())
+    }
+}
+
 impl Log for FileLog {
     async fn append(&self, slot: Slot, record: Bytes) -> Result<(), AppendError> {
         check_len(&record, Self::MAX_RECORD_LEN)?;
@@ -199,14 +220,13 @@ impl Log for FileLog {
                 watermark: state.watermark.max(to.0),
                 ..state
             };
-            shared.change(raise).map_err(|error| LogError::Failed(error.into()))
+            shared.change(raise).map_err(changed)
         })
         .await
     }
 
     async fn destroy_below_watermark(&self) -> Result<(), LogError> {
-        self.blocking(|shared| shared.destroy().map_err(|error| LogError::Failed(error.into())))
-            .await
+        self.blocking(|shared| shared.destroy().map_err(changed)).await
     }
 
     async fn shrink(&self) -> Result<(), LogError> {

@@ -6,9 +6,9 @@ use anyhow::Context as _;
 use brain::api::cluster::Members;
 use brain::api::elsewhere::Role;
 use brain::cell::mem::MemCell;
-use brain::data_dir::{DataDir, Identity};
+use brain::data_dir::{DataDir, Identity, LOG, ROWS};
 use brain::flags::Config;
-use brain::log::{FileLog, SyncObserver};
+use brain::log::{FileLog, Log as _, Origin, Slot, SyncObserver};
 use brain::member;
 use brain::member::lock::{AnyLock, StorageLock};
 use brain::memory;
@@ -25,14 +25,19 @@ use crate::run::{Life, Ports, serve};
 /// A member whose store is a directory of its own: nobody else can lead.
 pub(crate) async fn run(config: &Config, life: Life) -> anyhow::Result<()> {
     let server = Server::bind(config)?;
-    let dir = DataDir::open(&config.data_dir, || Identity {
+    let mut dir = DataDir::open(&config.data_dir, || Identity {
         format: brain::data_dir::FORMAT,
         cluster_id: rand::random(),
         member_id: rand::random(),
+        log: None,
     })?;
     let metrics = Arc::new(Metrics::new(config.extensive_metrics));
     let quota = quota(config);
     let (log, rows) = open(config, &dir, quota, &metrics).await?;
+    // Before anything is acknowledged: from now on neither may be missing.
+    if let Some(id) = log.id() {
+        dir.set_log(id)?;
+    }
     let ids = Ids {
         cluster: dir.identity().cluster_id,
         member: dir.identity().member_id,
@@ -74,8 +79,13 @@ async fn open(
         cache_bytes,
         ..brain::rows::fjall::Options::default()
     };
-    let rows = FjallRows::open(&dir.path().join("rows"), rows_options).context("open the rows")?;
+    let log_dir = dir.path().join(LOG);
+    let stored = FileLog::stored_watermark(&log_dir).context("open the log")?;
+    let covers = |fence| Ok(brain::replica::check_reach(fence, stored)?);
+    let rows = FjallRows::open_for(&dir.path().join(ROWS), rows_options, covers).context("open the rows")?;
     let origin = brain::replica::origin(&rows).await.context("open the rows")?;
-    let log = FileLog::open_for(&dir.path().join("log"), log_options, on_sync, origin).context("open the log")?;
+    // Young rows name no log yet.
+    let named = dir.identity().log.map(|id| Origin { id, last: Slot(0) });
+    let log = FileLog::open_for(&log_dir, log_options, on_sync, origin.or(named)).context("open the log")?;
     Ok((log, rows))
 }

@@ -14,6 +14,10 @@ use super::op::Span;
 /// Lists under way that are remembered. The oldest is forgotten: its next page counts again.
 const LISTS: usize = 1_024;
 
+/// Bytes of keys that are remembered. Clients send bounds of any length: one that takes more than its share is not.
+const BYTES: usize = 1 << 20;
+const SHARE: usize = BYTES / 8;
+
 #[derive(Debug, PartialEq, Eq)]
 struct Left {
     from: Bytes,
@@ -25,31 +29,53 @@ struct Left {
 /// How many keys spans hold at fixed revisions.
 #[derive(Debug, Default)]
 pub struct Counts {
-    left: Mutex<VecDeque<Left>>,
+    left: Mutex<Lists>,
+}
+
+/// The oldest first.
+#[derive(Debug, Default)]
+struct Lists {
+    left: VecDeque<Left>,
+    bytes: usize,
+}
+
+impl Left {
+    fn bytes(&self) -> usize {
+        self.from.len() + self.end.len()
+    }
 }
 
 impl Counts {
     /// The number of keys of a span at a revision, if it was noted.
     pub fn take(&self, span: &Span, at: Revision) -> Option<i64> {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = left
+        let mut lists = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = lists
+            .left
             .iter()
             .rposition(|left| left.at == at && left.from == span.key && left.end == span.end)?;
-        left.remove(found).map(|left| left.count)
+        let left = lists.left.remove(found)?;
+        lists.bytes -= left.bytes();
+        Some(left.count)
     }
 
     /// Notes the number of keys of a span at a revision.
     pub fn note(&self, span: Span, at: Revision, count: i64) {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        if left.len() == LISTS {
-            left.pop_front();
-        }
-        left.push_back(Left {
+        let noted = Left {
             from: span.key,
             end: span.end,
             at,
             count,
-        });
+        };
+        if noted.bytes() > SHARE {
+            return;
+        }
+        let mut lists = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        lists.bytes += noted.bytes();
+        lists.left.push_back(noted);
+        while lists.left.len() > LISTS || lists.bytes > BYTES {
+            let Some(oldest) = lists.left.pop_front() else { return };
+            lists.bytes -= oldest.bytes();
+        }
     }
 }
 
@@ -82,5 +108,19 @@ mod tests {
         }
         assert_eq!(counts.take(&span, 0), None);
         assert_eq!(counts.take(&span, 1), Some(1));
+    }
+
+    #[test]
+    fn bounds_of_lists_take_few_bytes() {
+        let counts = Counts::default();
+        for at in 0..64 {
+            let end = Bytes::from(vec![0xff; if at % 2 == 0 { 2 << 20 } else { 64 << 10 }]);
+            let key = Bytes::from_static(b"a");
+            counts.note(Span { key, end }, at, at);
+        }
+        let left = &counts.left.lock().unwrap().left;
+        let bytes: usize = left.iter().map(|left| left.from.len() + left.end.len()).sum();
+        assert!(bytes <= 1 << 20, "{bytes} bytes are kept");
+        assert!(left.iter().any(|left| left.at == 63), "the newest is forgotten");
     }
 }

@@ -18,8 +18,9 @@ use super::op::{Compare, CompareTarget, DeleteOp, Op, OpResult, PutOp, RangeOp, 
 use super::overlay::{Head, Overlay};
 use super::record::KeyChange;
 use super::row::size_of;
-use super::view::{View, ViewError, from_version, successor};
+use super::view::{View, ViewError, answer_bytes, from_version, successor};
 use super::{Error, KeyValue, LeaseId, Prev, Revision};
+use crate::budget::Meter;
 use crate::lease::Leases;
 use crate::recent::{self, Recent};
 use crate::rows::{Order, RowsError, Snapshot};
@@ -30,6 +31,9 @@ const PAGE: usize = 256;
 /// Rows that a request may look at beside those that were read for it: those that are not published yet, and the same ones
 /// once more.
 const UNREAD_ROWS: usize = 500_000;
+
+/// Bytes of an answer at most, as grpc-go sends them.
+pub const MAX_ANSWER: usize = i32::MAX as usize;
 
 /// A change, and the version that it superseded.
 pub type Changed = (KeyChange, Prev);
@@ -54,6 +58,33 @@ pub struct Evaluator<'a> {
     pub looked: usize,
     /// Rows that were looked at at all.
     pub work: usize,
+    /// What the answer is charged to, before it is complete.
+    pub answer: Answering,
+}
+
+/// The bytes of an answer, as it grows. Pairs are shared with other answers in memory, but each is encoded once more.
+#[derive(Debug, Default)]
+pub struct Answering {
+    meter: Meter,
+    bytes: usize,
+}
+
+impl Answering {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(meter: Meter) -> Self {
+        Self { meter, bytes: 0 }
+    }
+
+    /// Takes pairs.
+    fn take(&mut self, kvs: &[KeyValue]) -> Result<(), Error> {
+        let bytes: usize = kvs.iter().map(answer_bytes).sum();
+        self.bytes += bytes;
+        if self.bytes > MAX_ANSWER {
+            return Err(Error::TooManyRequests);
+        }
+        self.meter.charge(bytes).map_err(|_| Error::TooManyRequests)
+    }
 }
 
 /// Why a request could not be evaluated.
@@ -85,6 +116,7 @@ pub async fn read_only<S: Snapshot>(
     leases: &Mutex<Leases>,
     txn: &TxnOp,
     budget: Budget,
+    meter: &Meter,
 ) -> Result<TxnResult, ViewError> {
     let needs = Needs::of_compares(txn, view);
     let mut fetched = needs.fetch(view, || view.clone(), budget).await?;
@@ -97,6 +129,7 @@ pub async fn read_only<S: Snapshot>(
     chosen_ranges(txn, &mut path.iter(), &mut ranges);
     fetched.read_ranges(ranges.into_iter(), view).await?;
     let mut evaluator = Evaluator::of_view(view, &fetched, leases, &mut overlay);
+    evaluator.answer = Answering::new(meter.clone());
     Ok(evaluator.execute(txn, &mut path.iter()).await?)
 }
 
@@ -133,14 +166,34 @@ impl<'a> Evaluator<'a> {
             changes: Vec::new(),
             looked: 0,
             work: 0,
+            answer: Answering::default(),
         }
     }
 
-    /// Does what `op` says. If it is refused, what it changed in the overlay is to be forgotten.
+    /// Does what `op` says. If it is refused, nothing was changed.
     ///
     /// # Errors
     /// [`EvaluateError::Refused`] with the client's error.
     pub async fn run(&mut self, op: &Op) -> Result<OpResult, EvaluateError> {
+        let may_be_undone = match op {
+            Op::Txn(_) => true,
+            Op::Delete(delete) => delete.prev_kv || !delete.span.is_point(),
+            Op::Put(_) | Op::Range(_) => false,
+        };
+        if !may_be_undone {
+            return self.evaluate(op).await;
+        }
+        // Whether there is memory for the answer, and whether it takes too long, is known when all of it is.
+        self.overlay.save();
+        let result = self.evaluate(op).await;
+        match result {
+            Ok(_) => self.overlay.keep(),
+            Err(_) => self.overlay.undo(),
+        }
+        result
+    }
+
+    async fn evaluate(&mut self, op: &Op) -> Result<OpResult, EvaluateError> {
         match op {
             Op::Put(put) => {
                 // Etcd looks at the lease first here, and last within a txn.
@@ -171,12 +224,19 @@ impl<'a> Evaluator<'a> {
     /// Never, unless by a defect.
     pub async fn delete_attached(&mut self, id: LeaseId) -> Result<(), EvaluateError> {
         let keys = self.overlay.attached(id, &self.locked_leases());
+        self.overlay.save();
         for key in keys {
-            if let Some(row) = self.current(&key)? {
-                self.remove(row);
+            match self.current(&key) {
+                Ok(Some(row)) => self.remove(row),
+                Ok(None) => {}
+                Err(error) => {
+                    self.overlay.undo();
+                    return Err(error);
+                }
             }
             self.yield_after(1).await;
         }
+        self.overlay.keep();
         Ok(())
     }
 
@@ -322,6 +382,8 @@ impl<'a> Evaluator<'a> {
 
     async fn range(&mut self, op: &RangeOp) -> Result<RangeResult, EvaluateError> {
         if let Some(result) = self.fetched.and_then(|fetched| fetched.range(op)) {
+            self.answer.take(&result.kvs)?;
+            self.yield_after(result.kvs.len()).await;
             return Ok(result.clone());
         }
         if op.revision > 0 {
@@ -334,7 +396,9 @@ impl<'a> Evaluator<'a> {
             }
             let kvs: Vec<KeyValue> = row.map(|row| row.kv).into_iter().collect();
             let count = i64::try_from(kvs.len()).unwrap_or(i64::MAX);
-            return Ok(op.select(if op.count_only { Vec::new() } else { kvs }, count));
+            let result = op.select(if op.count_only { Vec::new() } else { kvs }, count);
+            self.answer.take(&result.kvs)?;
+            return Ok(result);
         }
         let enough = if op.count_only { 0 } else { op.enough() };
         let (mut kvs, mut count) = (Vec::new(), 0);
@@ -350,7 +414,9 @@ impl<'a> Evaluator<'a> {
             }
             self.pause(looked).await?;
         }
-        Ok(op.select(kvs, count))
+        let result = op.select(kvs, count);
+        self.answer.take(&result.kvs)?;
+        Ok(result)
     }
 
     fn put(&mut self, put: &PutOp) -> Result<OpResult, EvaluateError> {
@@ -360,6 +426,9 @@ impl<'a> Evaluator<'a> {
         }
         let revision = self.head.revision + 1;
         let kept = prev.as_ref().map(|row| &row.kv);
+        if put.prev_kv {
+            self.answer.take(kept.map_or(&[], std::slice::from_ref))?;
+        }
         let value = kept
             .filter(|_| put.ignore_value)
             .map_or_else(|| put.value.clone(), |kv| kv.value.clone());
@@ -398,6 +467,7 @@ impl<'a> Evaluator<'a> {
                     expect_value(&row)?;
                     kvs.push(row.kv.clone());
                 }
+                self.answer.take(&kvs)?;
                 self.remove(row);
             }
             return Ok(OpResult::Delete(deleted, kvs));
@@ -410,6 +480,7 @@ impl<'a> Evaluator<'a> {
             for row in rows {
                 if delete.prev_kv {
                     expect_value(&row)?;
+                    self.answer.take(std::slice::from_ref(&row.kv))?;
                     kvs.push(row.kv.clone());
                 }
                 self.remove(row);

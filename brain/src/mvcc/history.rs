@@ -16,6 +16,11 @@ use crate::rows::{Rows, RowsError, Snapshot, keys};
 use crate::state::State;
 use crate::watch::{History, HistoryError, PrevKv};
 
+/// The log of the compacted revision itself is gone.
+#[derive(Debug, thiserror::Error)]
+#[error("the compacted revision is not in the log any more")]
+struct GivenUp;
+
 /// How often a read is begun under which slots are destroyed. Compaction is never that fast.
 const ATTEMPTS: usize = 8;
 
@@ -84,6 +89,9 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
             return Ok(None);
         }
         let found = read?;
+        if from == view.compacted && found.first().is_none_or(|first| first.revision > from) {
+            return Err(GivenUp.into());
+        }
         anyhow::ensure!(
             found.first().is_some_and(|first| first.revision == from),
             "revision {from} is missing in the log"
@@ -185,6 +193,7 @@ impl<L: Log, R: Rows> History for LogHistory<L, R> {
                 }
                 Ok(None) => {}
                 Err(_) if from < self.compacted() => {}
+                Err(error) if error.is::<GivenUp>() => return Err(HistoryError::Compacted(from + 1)),
                 Err(error) => {
                     if is_damage(&error) && !self.state.is_corrupt() {
                         self.state.set_corrupt();

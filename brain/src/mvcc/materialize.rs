@@ -39,6 +39,9 @@ use step::{Step, fill};
 /// How much of the log compaction reads at once, in bytes.
 const READ_AHEAD: usize = 4 << 20;
 
+/// Bytes of log behind the compacted revision, none of them of keys, that are given up.
+const UNNEEDED_LOG: i64 = 256 << 10;
+
 /// How long to wait before a change is tried again that rows refused.
 const REFUSED: Duration = Duration::from_secs(30);
 
@@ -285,6 +288,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
     async fn delete_step(&mut self) -> anyhow::Result<bool> {
         let target = self.fence.compacted.min(self.fence.revision);
         if target <= self.fence.deleted_up_to {
+            self.drop_idle_log().await?;
             return Ok(false);
         }
         // The log is read once: what was read ahead serves the next step.
@@ -332,6 +336,24 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             self.show(None).await?;
         }
         Ok(more)
+    }
+
+    /// Gives the log up to its last record in rows up, once everything is compacted: without key writes no revision comes that
+    /// could be compacted, but leases go on writing. A watch from just the compacted revision finds it compacted then.
+    async fn drop_idle_log(&mut self) -> anyhow::Result<()> {
+        let fence = &mut self.fence;
+        let is_compacted = fence.compacted == fence.revision && fence.deleted_up_to == fence.revision;
+        // The last record in rows stays: by it rows and log are known to fit.
+        let last = fence.log_last.min(fence.marker);
+        if !is_compacted || last <= fence.deleted_slot || fence.sizes.logged - fence.sizes.dropped <= UNNEEDED_LOG {
+            return Ok(());
+        }
+        fence.deleted_slot = last;
+        fence.sizes.dropped = fence.sizes.logged;
+        let target = fence.deleted_up_to;
+        let step = self.step();
+        self.apply(step).await?;
+        self.destroy(target).await
     }
 
     /// Deletes the versions that one batch superseded up to `target`.
@@ -454,6 +476,7 @@ async fn passes(moment: Option<Instant>) {
 mod tests {
     use super::*;
     use crate::log::MemLog;
+    use crate::mvcc::sizes::Sizes;
     use crate::recent::Recent;
     use crate::replica::Replica;
     use crate::rows::mem::MemRows;
@@ -493,5 +516,47 @@ mod tests {
         assert_eq!(through, Some((sealed[0].marker, 10)));
         let stored = Fence::decode(rows.fence().await.unwrap().unwrap()).unwrap();
         assert_eq!((stored.revision, stored.reached()), (4, 10));
+    }
+
+    /// Leases alone make no revision that could be compacted.
+    #[tokio::test]
+    async fn the_log_of_leases_behind_the_compacted_revision_is_given_up() {
+        for (logged, watermark) in [(100, Slot::FIRST), (100 + UNNEEDED_LOG, Slot(1_999))] {
+            let (log, rows) = (MemLog::new(), MemRows::new());
+            let fence = Fence {
+                revision: 4,
+                compacted: 4,
+                deleted_up_to: 4,
+                ..Fence::fresh()
+            };
+            rows.apply(None, fence.encode_to_vec().into(), Vec::new())
+                .await
+                .unwrap();
+            let state = Replica::load(&log, &rows).await.unwrap().state().clone();
+            let leases = Frozen {
+                generation: Recent::new().active().clone(),
+                marker: Slot(2_000),
+                last: Slot(1_999),
+                revision: 4,
+                compacted: 4,
+                lease_rows: Vec::new(),
+                alarms: Vec::new(),
+                sizes: Sizes { logged, ..fence.sizes },
+            };
+            let (frozen, to_flush) = mpsc::channel(1);
+            let (flushed, mut from_flush) = mpsc::channel(1);
+            let metrics = (Arc::new(Metrics::new(false)), CancellationToken::new());
+            let sealed = [Arc::new(leases)];
+            let engine = (log.clone(), rows.clone());
+            let materializer =
+                Materializer::new(engine, state.clone(), fence, sealed.iter(), to_flush, flushed, metrics);
+            drop(frozen);
+            let shown = async { while from_flush.recv().await.is_some() {} };
+            let (ended, ()) = tokio::join!(materializer.run(), shown);
+            ended.unwrap();
+            assert_eq!(log.watermark().await.unwrap(), watermark, "{logged} bytes of log");
+            let kept = state.sizes();
+            assert!(kept.logged - kept.dropped <= UNNEEDED_LOG, "{kept:?}");
+        }
     }
 }

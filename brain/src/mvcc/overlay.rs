@@ -34,13 +34,35 @@ struct Attachments {
 
 /// The newest state, published or not.
 ///
-/// Layers are asked newest first: the request at hand, the batch at hand, then batches under way; what none of them knows is
-/// in the view. What a request changed is of the batch only once it is kept.
+/// Layers are asked newest first: the batch at hand, then batches under way; what none of them knows is in the view.
 #[derive(Debug, Default)]
 pub struct Overlay {
-    request: Delta,
     current: Delta,
+    /// The batch at hand before the changes that may be undone.
+    saved: Option<Delta>,
     under_way: Vec<Arc<Delta>>,
+}
+
+impl Delta {
+    /// Puts later changes over these.
+    fn extend(&mut self, mut later: Self) {
+        if self.keys.is_empty() {
+            self.keys = later.keys;
+        } else if later.keys.len() > MERGED_AT_ONCE {
+            self.keys.append(&mut later.keys);
+        } else {
+            self.keys.extend(later.keys);
+        }
+        self.leases.extend(later.leases);
+        for (id, attachments) in later.attachments {
+            let earlier = self.attachments.entry(id).or_default();
+            if attachments.is_ended {
+                *earlier = attachments;
+            } else {
+                earlier.keys.extend(attachments.keys);
+            }
+        }
+    }
 }
 
 impl Overlay {
@@ -48,42 +70,36 @@ impl Overlay {
     #[must_use]
     pub fn over(under_way: Vec<Arc<Delta>>) -> Self {
         Self {
-            request: Delta::default(),
-            current: Delta::default(),
             under_way,
+            ..Self::default()
         }
     }
 
-    /// The request at hand is done: its changes are of the batch.
+    /// Begins changes that [`Overlay::undo`] takes back, until [`Overlay::keep`].
+    pub fn save(&mut self) {
+        self.keep();
+        self.saved = Some(std::mem::take(&mut self.current));
+    }
+
+    /// Keeps the changes since [`Overlay::save`].
     pub fn keep(&mut self) {
-        let Delta {
-            mut keys, attachments, ..
-        } = std::mem::take(&mut self.request);
-        if self.current.keys.is_empty() {
-            self.current.keys = keys;
-        } else if keys.len() > MERGED_AT_ONCE {
-            self.current.keys.append(&mut keys);
-        } else {
-            self.current.keys.extend(keys);
-        }
-        for (lease, changed) in attachments {
-            self.current
-                .attachments
-                .entry(lease)
-                .or_default()
-                .keys
-                .extend(changed.keys);
+        if let Some(saved) = self.saved.take() {
+            let later = std::mem::replace(&mut self.current, saved);
+            self.current.extend(later);
         }
     }
 
-    /// The request at hand failed: it changed nothing.
-    pub fn forget(&mut self) {
-        self.request = Delta::default();
+    /// Takes the changes since [`Overlay::save`] back.
+    pub fn undo(&mut self) {
+        if let Some(saved) = self.saved.take() {
+            self.current = saved;
+        }
     }
 
     /// The changes of the batch at hand.
     #[must_use]
-    pub fn into_delta(self) -> Delta {
+    pub fn into_delta(mut self) -> Delta {
+        self.keep();
         self.current
     }
 
@@ -91,7 +107,7 @@ impl Overlay {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.under_way.is_empty()
-            && self.request.keys.is_empty()
+            && self.saved.is_none()
             && self.current.keys.is_empty()
             && self.current.leases.is_empty()
     }
@@ -105,12 +121,7 @@ impl Overlay {
     #[must_use]
     pub fn range(&self, span: &Span) -> BTreeMap<Bytes, Option<KeyValue>> {
         let mut merged = BTreeMap::new();
-        for delta in self
-            .under_way
-            .iter()
-            .map(Arc::as_ref)
-            .chain([&self.current, &self.request])
-        {
+        for delta in self.oldest_first() {
             let keys = delta
                 .keys
                 .range(span.key.clone()..)
@@ -124,7 +135,7 @@ impl Overlay {
     pub fn set(&mut self, key: Bytes, kv: Option<KeyValue>, prev_lease: LeaseId) {
         let lease = kv.as_ref().map_or(LeaseId::NONE, |kv| kv.lease);
         if prev_lease != LeaseId::NONE && prev_lease != lease {
-            self.request
+            self.current
                 .attachments
                 .entry(prev_lease)
                 .or_default()
@@ -132,14 +143,14 @@ impl Overlay {
                 .insert(key.clone(), false);
         }
         if lease != LeaseId::NONE {
-            self.request
+            self.current
                 .attachments
                 .entry(lease)
                 .or_default()
                 .keys
                 .insert(key.clone(), true);
         }
-        self.request.keys.insert(key, kv);
+        self.current.keys.insert(key, kv);
     }
 
     /// Grants a lease.
@@ -170,12 +181,7 @@ impl Overlay {
     #[must_use]
     pub fn attached(&self, id: LeaseId, published: &Leases) -> BTreeSet<Bytes> {
         let mut keys: BTreeSet<Bytes> = published.attached(id).cloned().collect();
-        for delta in self
-            .under_way
-            .iter()
-            .map(Arc::as_ref)
-            .chain([&self.current, &self.request])
-        {
+        for delta in self.oldest_first() {
             let Some(attachments) = delta.attachments.get(&id) else {
                 continue;
             };
@@ -194,9 +200,15 @@ impl Overlay {
     }
 
     fn layers(&self) -> impl Iterator<Item = &Delta> {
-        [&self.request, &self.current]
+        [&self.current]
             .into_iter()
+            .chain(&self.saved)
             .chain(self.under_way.iter().rev().map(Arc::as_ref))
+    }
+
+    fn oldest_first(&self) -> impl Iterator<Item = &Delta> {
+        let under_way = self.under_way.iter().map(Arc::as_ref);
+        under_way.chain(&self.saved).chain([&self.current])
     }
 }
 

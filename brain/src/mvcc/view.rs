@@ -10,7 +10,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::counts::Counts;
 use super::fetch::Budget;
 use super::hot_rows::HotRows;
-use super::op::{RangeOp, RangeResult, Span};
+use super::op::{RangeOp, RangeResult, SortTarget, Span};
 use super::row::{Meta, decode_index, decode_object, size_of};
 use super::{Error, KeyValue, Revision};
 use crate::budget::Meter;
@@ -18,6 +18,7 @@ use crate::recent::{Recent, Version};
 use crate::rows::{Order, RowsError, Scan, Snapshot, keys};
 
 pub use cursor::Cursor;
+use cursor::VALUE_BYTES;
 
 mod cursor;
 
@@ -118,7 +119,7 @@ impl<S: Snapshot> View<S> {
     /// # Errors
     /// As [`View::range`], and [`Error::TooManyRequests`] where there is no memory for it.
     pub async fn range_metered(&self, op: &RangeOp, meter: &Meter) -> Result<RangeResult, ViewError> {
-        self.range_charged(op, Charged::Meter(meter)).await
+        self.range_charged(op, ChargedTo::Meter(meter)).await
     }
 
     /// Answers a range within a budget.
@@ -126,14 +127,15 @@ impl<S: Snapshot> View<S> {
     /// # Errors
     /// As [`View::range`] and [`Budget::take`].
     pub async fn range_within(&self, op: &RangeOp, budget: &mut Budget) -> Result<RangeResult, ViewError> {
-        self.range_charged(op, Charged::Budget(budget)).await
+        self.range_charged(op, ChargedTo::Budget(budget)).await
     }
 
-    async fn range_charged(&self, op: &RangeOp, mut charged: Charged<'_>) -> Result<RangeResult, ViewError> {
+    async fn range_charged(&self, op: &RangeOp, to: ChargedTo<'_>) -> Result<RangeResult, ViewError> {
         let at = self.resolve(op.revision)?;
+        let mut charged = Charged::new(to);
         if op.span.is_point() {
             let kvs: Vec<KeyValue> = self.get(&op.span.key, at).await?.into_iter().collect();
-            charged.keep(&kvs)?;
+            charged.keep(&kvs, true)?;
             let count = i64::try_from(kvs.len()).unwrap_or(i64::MAX);
             let kvs = if op.count_only { Vec::new() } else { kvs };
             return Ok(op.select(kvs, count));
@@ -146,17 +148,25 @@ impl<S: Snapshot> View<S> {
                 more: false,
             });
         }
-        let (enough, values) = (op.enough(), op.reads_values());
+        let few = Few::of(op);
+        // Index rows say which few of many pairs are answered: the values of the others are not read.
+        let is_late = few.is_some() && op.target != SortTarget::Value;
+        let values = op.reads_values() && !is_late;
+        let enough = op.enough();
         let mut cursor = self.cursor(&op.span, at, values);
-        let mut kvs = Vec::new();
+        let (mut kvs, mut read) = (Vec::new(), 0);
         while kvs.len() < enough {
-            let Some(page) = cursor.next(enough - kvs.len()).await? else {
+            let Some(page) = cursor.page(enough - kvs.len()).await? else {
                 break;
             };
-            charged.keep(&page)?;
-            kvs.extend(page);
+            charged.keep(&page, values)?;
+            read += i64::try_from(page.len()).unwrap_or(i64::MAX);
+            kvs.extend(cursor.load(page).await?);
+            if let Some(few) = few.as_ref().filter(|few| kvs.len() > few.at_most) {
+                kvs = few.op.select(kvs, 0).kvs;
+                charged.keeps(&kvs);
+            }
         }
-        let read = i64::try_from(kvs.len()).unwrap_or(i64::MAX);
         let count = match cursor.rest() {
             None => read,
             Some(rest) => match self.counts.take(&op.span, at) {
@@ -164,7 +174,10 @@ impl<S: Snapshot> View<S> {
                 None => read + self.count_charged(&rest, at, charged.budget()).await?,
             },
         };
-        let result = op.select(kvs, count);
+        let mut result = op.select(kvs, count);
+        if is_late && op.reads_values() {
+            result.kvs = self.load_charged(result.kvs, at, &mut charged).await?;
+        }
         if result.more && !op.needs_all() {
             let next = result
                 .kvs
@@ -183,6 +196,57 @@ impl<S: Snapshot> View<S> {
             );
         }
         Ok(result)
+    }
+
+    /// Reads the values of pairs, a part after the other.
+    async fn load_charged(
+        &self,
+        kvs: Vec<KeyValue>,
+        at: Revision,
+        charged: &mut Charged<'_>,
+    ) -> Result<Vec<KeyValue>, ViewError> {
+        let mut loaded = Vec::with_capacity(kvs.len());
+        let (mut part, mut bytes) = (Vec::new(), 0);
+        let mut kvs = kvs.into_iter().peekable();
+        while let Some(kv) = kvs.next() {
+            bytes += kv.size as usize;
+            part.push(kv);
+            let is_full = kvs
+                .peek()
+                .is_none_or(|next| bytes + next.size as usize > VALUE_BYTES || part.len() >= PART);
+            if is_full {
+                charged.keep(&part, true)?;
+                loaded.extend(self.load(std::mem::take(&mut part), at).await?);
+                bytes = 0;
+            }
+        }
+        Ok(loaded)
+    }
+
+    /// Reads values that are not at hand.
+    async fn load(&self, mut page: Vec<KeyValue>, at: Revision) -> Result<Vec<KeyValue>, RowsError> {
+        if at < self.rows_revision {
+            return Ok(page); // object rows have them
+        }
+        // A version above the rows' revision came from memory, with its value.
+        let missing = |kv: &KeyValue| kv.mod_revision <= self.rows_revision && kv.value.is_empty();
+        let wanted: Vec<Bytes> = page
+            .iter()
+            .filter(|kv| missing(kv))
+            .map(|kv| keys::object_key(&kv.key, kv.mod_revision))
+            .collect();
+        let mut found = self.rows.multi_get(&wanted).await?.into_iter();
+        for kv in page.iter_mut().filter(|kv| missing(kv)) {
+            let meta = Meta {
+                create_revision: kv.create_revision,
+                mod_revision: kv.mod_revision,
+                version: kv.version,
+                lease: kv.lease,
+                size: kv.size,
+            };
+            *kv = expect_object(kv.key.clone(), meta, found.next().flatten())?;
+        }
+        Ok(page)
     }
 
     /// How many keys a span holds at a revision that [`View::resolve`] gave.
@@ -264,30 +328,97 @@ impl<S: Snapshot> View<S> {
 /// What a pair takes beside its bytes, read and made ready for the wire.
 const PAIR_BYTES: usize = 256;
 
-fn charge(meter: &Meter, page: &[KeyValue]) -> Result<(), Error> {
-    let bytes = page.iter().map(|kv| kv.key.len() + kv.value.len() + PAIR_BYTES).sum();
-    meter.charge(bytes).map_err(|_| Error::TooManyRequests)
+/// What a pair takes in an answer that is encoded from pairs which are in memory already.
+pub(crate) fn answer_bytes(kv: &KeyValue) -> usize {
+    kv.key.len() + kv.value.len() + PAIR_BYTES
+}
+
+/// Charges an answer for pairs, before `values` that are not at hand are read: they are in memory twice while the answer is
+/// encoded.
+///
+/// # Errors
+/// [`Error::TooManyRequests`].
+pub(crate) fn charge(meter: &Meter, page: &[KeyValue], values: bool) -> Result<(), Error> {
+    Charged::new(ChargedTo::Meter(meter)).keep(page, values)
+}
+
+fn bytes_of(page: &[KeyValue], values: bool) -> usize {
+    let value = |kv: &KeyValue| if values { kv.size as usize } else { kv.value.len() };
+    page.iter().map(|kv| kv.key.len() + value(kv)).sum()
+}
+
+/// Pairs whose values are read at once at most.
+const PART: usize = 512;
+
+/// How to choose few of many pairs as they are read: all have to be looked at, but few are answered.
+struct Few {
+    /// Chooses one more than are answered.
+    op: RangeOp,
+    /// Pairs that are kept before the few are chosen again.
+    at_most: usize,
+}
+
+impl Few {
+    fn of(op: &RangeOp) -> Option<Self> {
+        let limit = usize::try_from(op.limit)
+            .ok()
+            .filter(|limit| *limit > 0 && op.needs_all())?;
+        let wider = RangeOp {
+            limit: op.limit.saturating_add(1),
+            keys_only: false,
+            ..op.clone()
+        };
+        Some(Self {
+            op: wider,
+            at_most: limit.saturating_mul(2).saturating_add(PART),
+        })
+    }
 }
 
 /// What a range that is read is charged to.
-enum Charged<'a> {
+enum ChargedTo<'a> {
     Meter(&'a Meter),
     Budget(&'a mut Budget),
 }
 
-impl Charged<'_> {
-    fn keep(&mut self, page: &[KeyValue]) -> Result<(), Error> {
-        match self {
-            Charged::Meter(meter) => charge(meter, page),
-            Charged::Budget(budget) => budget.keep(page.iter()),
+/// The most bytes that a range which is read kept at once, charged.
+struct Charged<'a> {
+    to: ChargedTo<'a>,
+    kept: usize,
+    taken: usize,
+}
+
+impl<'a> Charged<'a> {
+    fn new(to: ChargedTo<'a>) -> Self {
+        Self { to, kept: 0, taken: 0 }
+    }
+
+    /// More pairs are kept, with values that are not at hand if they are to be read.
+    fn keep(&mut self, page: &[KeyValue], values: bool) -> Result<(), Error> {
+        let bytes = bytes_of(page, values);
+        self.kept += match &self.to {
+            // Encoded as well.
+            ChargedTo::Meter(_) => 2 * bytes + page.len() * PAIR_BYTES,
+            ChargedTo::Budget(_) => bytes + page.len() * PAIR_BYTES,
+        };
+        let more = self.kept.saturating_sub(self.taken);
+        self.taken += more;
+        match &mut self.to {
+            ChargedTo::Meter(meter) => meter.charge(more).map_err(|_| Error::TooManyRequests),
+            ChargedTo::Budget(budget) => budget.take(page.len(), more),
         }
+    }
+
+    /// Only these pairs are kept.
+    fn keeps(&mut self, kvs: &[KeyValue]) {
+        self.kept = 2 * bytes_of(kvs, false) + kvs.len() * PAIR_BYTES;
     }
 
     /// The budget of rows that are looked at, if there is one.
     fn budget(&mut self) -> Option<&mut Budget> {
-        match self {
-            Charged::Meter(_) => None,
-            Charged::Budget(budget) => Some(budget),
+        match &mut self.to {
+            ChargedTo::Meter(_) => None,
+            ChargedTo::Budget(budget) => Some(budget),
         }
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::reigns::Reigns;
 use super::{OpenError, Replica};
 use crate::lease::Leases;
-use crate::log::{Log, Origin, Slot};
+use crate::log::{Log, LogId, Origin, Slot};
 use crate::mvcc::LeaseId;
 use crate::mvcc::apply::Applier;
 use crate::mvcc::row::{FORMAT, Fence, LeaseRow};
@@ -79,6 +79,25 @@ impl<R: Rows> Replica<R> {
 /// When the rows fail, or are newer than this version.
 pub async fn origin<R: Rows>(rows: &R) -> Result<Option<Origin>, OpenError> {
     Ok(read_fence(rows.fence().await?)?.origin())
+}
+
+/// Refuses a fence that names another log than the stored one, or lacks what that has given up.
+///
+/// # Errors
+/// [`OpenError`]; nothing was changed.
+pub fn check_reach(stored: Option<Bytes>, log: Option<(LogId, Slot)>) -> Result<(), OpenError> {
+    let fence = read_fence(stored)?;
+    let Some((id, watermark)) = log else {
+        return Ok(()); // whoever opens the log finds it missing
+    };
+    if fence.origin().is_some_and(|origin| origin.id != id) {
+        return Err(OpenError::OtherLog);
+    }
+    let marker = Slot(fence.marker);
+    if watermark > marker {
+        return Err(OpenError::RowsBehind { marker, watermark });
+    }
+    Ok(())
 }
 
 /// Refuses a log that lacks what the rows hold, or is another one than they come from.

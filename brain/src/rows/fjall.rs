@@ -54,13 +54,18 @@ pub const MAX_VALUE_LEN: usize = 256 << 20;
 const SEALED_MEMTABLES: usize = 3;
 const LEVEL0_RUNS: usize = 16;
 const POLL: Duration = Duration::from_millis(5);
-const STALLED: Duration = Duration::from_secs(120);
+/// How long fjall's own thread may have nothing to do before we compact ourselves, and how often a wait is logged.
+const UNQUEUED: Duration = Duration::from_secs(1);
+const STALLED: Duration = Duration::from_secs(60);
 
 /// How old views get. Those of an idle store, too, must not keep the files of tables that were compacted.
 const RENEW: Duration = Duration::from_secs(60);
 
 /// Bytes of tables that were compacted and may stay.
 const LEFT_OVER: u64 = 8 << 20;
+
+/// Bytes that are kept free at most for tables that fjall is going to write.
+const MOST_TO_COME: u64 = 32 << 20;
 
 /// The length at which fjall ends a journal, what is written at once to reach it, and how often at most.
 const JOURNAL_END: u64 = 64_000_000;
@@ -122,6 +127,8 @@ struct Shared {
 struct Writer {
     /// Number of the last batch; 0 when there is none.
     batch: u64,
+    /// The last batch when views were renewed last.
+    renewed: u64,
     fence: Option<Bytes>,
 }
 
@@ -131,7 +138,19 @@ impl FjallRows {
     /// # Errors
     /// [`OpenError`]: in use, newer, damaged (with the name of a file where one is to blame), out of reach. What is damaged is left as it is.
     pub fn open(dir: &Path, options: Options) -> Result<Self, OpenError> {
-        open::open(dir, options).map(|shared| Self {
+        Self::open_for(dir, options, |_| Ok(()))
+    }
+
+    /// The same; a damaged newest journal is only cut if `covers` finds that the log has all that comes after the fence which is left.
+    ///
+    /// # Errors
+    /// As [`FjallRows::open`], and [`OpenError::Uncovered`].
+    pub fn open_for(
+        dir: &Path,
+        options: Options,
+        covers: impl Fn(Option<Bytes>) -> anyhow::Result<()>,
+    ) -> Result<Self, OpenError> {
+        open::open(dir, options, covers).map(|shared| Self {
             shared: Arc::new(shared),
         })
     }
@@ -144,13 +163,44 @@ impl FjallRows {
     }
 }
 
+impl FjallRows {
+    /// Has fjall end a newest journal that is long, and remove it once its rows are in tables.
+    async fn retire_journal(&self, mut writer: OwnedMutexGuard<Writer>) -> Result<(), RowsError> {
+        for filled in 0..FILLERS {
+            self.shared.wait_for_room().await?;
+            let shared = self.shared.clone();
+            let more;
+            (writer, more) = guard::blocking(move || shared.fill_journal(writer)).await?;
+            if !more {
+                if filled == 0 {
+                    return Ok(());
+                }
+                break;
+            }
+        }
+        writer.renewed = writer.batch;
+        let shared = self.shared.clone();
+        // fjall looks at the length of the journal when it writes a table.
+        guard::blocking(move || shared.write(|| shared.keyspace.rotate_memtable()).map(|_| ())).await
+    }
+}
+
 impl Rows for FjallRows {
     type Snapshot = FjallSnapshot;
 
     async fn snapshot(&self) -> Result<FjallSnapshot, RowsError> {
         if let Ok(writer) = self.shared.writer.clone().try_lock_owned() {
             let shared = self.shared.clone();
-            guard::blocking(move || shared.release(writer, LEFT_OVER)).await?;
+            let (writer, is_idle) = guard::blocking(move || {
+                let mut writer = shared.release(writer, LEFT_OVER)?;
+                let is_idle = writer.renewed == writer.batch;
+                writer.renewed = writer.batch;
+                Ok((writer, is_idle))
+            })
+            .await?;
+            if is_idle && self.shared.has_long_journals() {
+                self.retire_journal(writer).await?;
+            }
         }
         Ok(FjallSnapshot::clone(&self.shared.view.load()))
     }
@@ -186,7 +236,7 @@ impl Rows for FjallRows {
     async fn sync(&self) -> Result<(), RowsError> {
         self.shared.health.check()?;
         let shared = self.shared.clone();
-        guard::blocking(move || shared.health.write(|| shared.database.persist(PersistMode::SyncAll))).await
+        guard::blocking(move || shared.write(|| shared.database.persist(PersistMode::SyncAll))).await
     }
 
     /// Files of tables that were compacted go when no snapshot is older.
@@ -195,23 +245,13 @@ impl Rows for FjallRows {
     }
 
     async fn compact(&self) -> Result<(), RowsError> {
-        {
-            let mut writer = self.shared.writer.clone().lock_owned().await;
-            for _ in 0..FILLERS {
-                self.shared.wait_for_room().await?;
-                let shared = self.shared.clone();
-                let more;
-                (writer, more) = guard::blocking(move || shared.fill_journal(writer)).await?;
-                if !more {
-                    break;
-                }
-            }
-        }
+        let writer = self.shared.writer.clone().lock_owned().await;
+        self.retire_journal(writer).await?;
         let shared = self.shared.clone();
         guard::blocking(move || shared.compact()).await?;
         let writer = self.shared.writer.clone().lock_owned().await;
         let shared = self.shared.clone();
-        guard::blocking(move || shared.release(writer, 1)).await
+        guard::blocking(move || shared.release(writer, 1)).await.map(drop)
     }
 
     fn step(&self) -> Step {
@@ -232,25 +272,85 @@ impl Rows for FjallRows {
 }
 
 impl Shared {
-    /// Waits until fjall takes a batch without holding the thread up.
-    async fn wait_for_room(&self) -> Result<(), RowsError> {
-        let mut begin = Instant::now();
+    /// Waits until fjall takes a batch without holding the thread up, however slow the disk is: reads go on meanwhile.
+    async fn wait_for_room(self: &Arc<Self>) -> Result<(), RowsError> {
+        let begin = Instant::now();
+        let (mut worked, mut warned) = (begin, begin);
         while self.keyspace.sealed_memtable_count() >= SEALED_MEMTABLES
             || self.keyspace.tree.l0_run_count() >= LEVEL0_RUNS
         {
             // A background thread that died will never make room; fjall then refuses this.
-            self.health.write(|| self.database.persist(PersistMode::Buffer))?;
-            if self.is_compacting.load(Ordering::Relaxed) {
-                begin = Instant::now();
+            self.health.check()?;
+            if let Err(error) = caught(|| self.database.persist(PersistMode::Buffer)) {
+                let shared = self.clone();
+                return guard::blocking(move || Err(shared.failed(error))).await;
             }
-            if begin.elapsed() > STALLED {
-                return Err(RowsError::Failed(anyhow::anyhow!(
-                    "fjall has not written its tables for {STALLED:?}"
-                )));
+            if self.is_busy() {
+                worked = Instant::now();
+            }
+            if warned.elapsed() >= STALLED {
+                warned = Instant::now();
+                tracing::warn!(
+                    waited = ?begin.elapsed(),
+                    tables = self.keyspace.tree.l0_run_count(),
+                    memtables = self.keyspace.sealed_memtable_count(),
+                    "rows wait for the disk: tables are not written or merged as fast as rows come"
+                );
+            }
+            if worked.elapsed() >= UNQUEUED {
+                // fjall queues a compaction behind a flush only: without one nobody would begin.
+                let shared = self.clone();
+                guard::blocking(move || shared.compact_level()).await?;
+                worked = Instant::now();
             }
             tokio::time::sleep(POLL).await;
         }
         Ok(())
+    }
+
+    /// Whether somebody works, or is about to work, on tables.
+    fn is_busy(&self) -> bool {
+        self.is_compacting.load(Ordering::Relaxed)
+            || self.database.active_compactions() > 0
+            || self.database.outstanding_flushes() > 0
+    }
+
+    /// Merges tables as fjall's own thread would. Versions that no view needs any more stay until that does it.
+    fn compact_level(&self) -> Result<(), RowsError> {
+        caught(|| Ok(self.keyspace.tree.compact(Arc::new(open::strategy()), 0)?))
+    }
+
+    /// Runs a write. When it fails, how much of it is there is unknown, so it stays the last one.
+    fn write<T>(&self, write: impl FnOnce() -> ::fjall::Result<T>) -> Result<T, RowsError> {
+        self.health.check()?;
+        caught(write).map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: RowsError) -> RowsError {
+        let error = self.explained(error);
+        self.health.fail(&error);
+        error
+    }
+
+    /// Adds to fjall's refusal to go on what is known of its cause, which fjall itself only logs.
+    fn explained(&self, error: RowsError) -> RowsError {
+        match error {
+            RowsError::Failed(source)
+                if source
+                    .downcast_ref::<::fjall::Error>()
+                    .is_some_and(|e| matches!(e, ::fjall::Error::Poisoned)) =>
+            {
+                let cause = match self
+                    .compact_level()
+                    .and_then(|()| inspect::require_space(&self.dir, self.options.reserve_bytes))
+                {
+                    Ok(()) => "the lines that fjall logged before name the cause".to_owned(),
+                    Err(cause) => guard::describe(&cause),
+                };
+                RowsError::Failed(source.context(format!("fjall's thread for tables ended: {cause}")))
+            }
+            error => error,
+        }
     }
 
     fn commit(&self, writer: &mut Writer, fence: Bytes, changes: &[Change], padding: usize) -> Result<(), RowsError> {
@@ -259,11 +359,11 @@ impl Shared {
         let reserve = if changes.is_empty() {
             self.options.reserve_bytes / 8
         } else {
-            self.options.reserve_bytes
+            self.options.reserve_bytes + self.tables_to_come()
         };
         inspect::require_space(&self.dir, reserve + 2 * bytes as u64)?;
         let batch = writer.batch + 1;
-        self.health.write(|| {
+        self.write(|| {
             let mut rows = ::fjall::OwnedWriteBatch::with_capacity(self.database.clone(), changes.len() + 1);
             for change in changes {
                 match change {
@@ -272,13 +372,32 @@ impl Shared {
                 }
             }
             rows.insert(&self.keyspace, FENCE_ROW, layout::fence_value(batch, &fence, padding));
-            rows.commit()
+            rows.commit()?;
+            if writer.fence.is_none() {
+                // It ties the rows to their log: from now on one without the other is refused.
+                self.database.persist(PersistMode::SyncAll)?;
+            }
+            Ok(())
         })?;
         writer.batch = batch;
         writer.fence = Some(fence);
         self.view
             .store(Arc::new(FjallSnapshot::take(&self.database, &self.keyspace)));
         Ok(())
+    }
+
+    /// Bytes that fjall needs to write what is in memory, and to merge level 0 into level 1: its thread does not survive a full disk.
+    /// Never so many that rows refuse a batch before writes are refused.
+    fn tables_to_come(&self) -> u64 {
+        let in_memory = (self.keyspace.sealed_memtable_count() as u64 + 1) * self.options.memtable_bytes;
+        let version = self.keyspace.tree.current_version();
+        let merged: u64 = (0..2)
+            .filter_map(|level| version.level(level))
+            .flat_map(|level| level.iter())
+            .flat_map(|run| run.iter())
+            .map(|table| table.metadata.file_size)
+            .sum();
+        (in_memory + merged).min(MOST_TO_COME)
     }
 
     /// Writes the fence once more, so that views are newer than what was compacted.
@@ -306,16 +425,18 @@ impl Shared {
         Ok((writer, true))
     }
 
+    /// Whether journals occupy much more than what is in tables. Without writes nobody else makes them shorter.
+    fn has_long_journals(&self) -> bool {
+        inspect::journal_bytes(&self.dir) > self.keyspace.disk_space() + SHORT_JOURNAL
+    }
+
     /// Makes tables of all rows, and merges these into one level. Blocks; fjall writes no other tables meanwhile.
     fn compact(&self) -> Result<(), RowsError> {
         self.health.check()?;
-        if inspect::require_space(&self.dir, self.options.reserve_bytes + self.keyspace.disk_space()).is_err() {
-            tracing::info!("not enough free space to compact all rows at once");
-            return Ok(());
-        }
+        // The new tables stand beside the old ones until they are whole.
+        inspect::require_space(&self.dir, self.options.reserve_bytes + self.keyspace.disk_space())?;
         self.is_compacting.store(true, Ordering::Relaxed);
         let compacted = self
-            .health
             .write(|| self.keyspace.rotate_memtable_and_wait())
             .and_then(|()| caught(|| self.keyspace.major_compact()));
         self.is_compacting.store(false, Ordering::Relaxed);
@@ -324,13 +445,18 @@ impl Shared {
 
     /// Has fjall remove the files of tables that were compacted, if they hold so many bytes: it does that only when it rotates a memory
     /// table. Those that an older view needs stay.
-    fn release(&self, mut writer: OwnedMutexGuard<Writer>, at_least: u64) -> Result<(), RowsError> {
+    fn release(
+        &self,
+        mut writer: OwnedMutexGuard<Writer>,
+        at_least: u64,
+    ) -> Result<OwnedMutexGuard<Writer>, RowsError> {
         let kept = inspect::table_bytes(self.keyspace.path())?;
         if kept.saturating_sub(self.keyspace.disk_space()) < at_least || writer.fence.is_none() {
-            return Ok(());
+            return Ok(writer);
         }
         self.touch(&mut writer)?;
-        self.health.write(|| self.keyspace.rotate_memtable()).map(|_| ())
+        self.write(|| self.keyspace.rotate_memtable())?;
+        Ok(writer)
     }
 }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::command::{Answer, Command, Reply, Request};
-use crate::mvcc::evaluate::{Changed, EvaluateError, Evaluator};
+use crate::budget::Meter;
+use crate::mvcc::evaluate::{Answering, Changed, EvaluateError, Evaluator};
 use crate::mvcc::fetch::Fetched;
 use crate::mvcc::op::Op;
 use crate::mvcc::overlay::{Delta, Head, Overlay};
@@ -113,13 +114,9 @@ impl<R: Rows> Builder<R> {
         let told = if is_current {
             match self.answer(request, fetched.as_ref()).await {
                 Ok(answer) => Told::Outcome(Ok(answer)),
-                Err(EvaluateError::Refused(error)) => {
-                    self.overlay.forget();
-                    Told::Outcome(Err(error))
-                }
+                Err(EvaluateError::Refused(error)) => Told::Outcome(Err(error)),
                 Err(error @ EvaluateError::NotFetched(_)) => {
                     tracing::error!(%error, "a request cannot be evaluated; it changed nothing");
-                    self.overlay.forget();
                     if let Some(id) = expired {
                         self.state.leases().retry_expired(id);
                     }
@@ -156,7 +153,7 @@ impl<R: Rows> Builder<R> {
             return Err(Error::Corrupt.into());
         }
         let result = match request {
-            Request::Write(op) => return self.write(&op, fetched).await,
+            Request::Write(op, meter) => return self.write(&op, fetched, meter).await,
             Request::Compact(revision) => self.compact(revision),
             Request::Grant(id, ttl) => self.grant(id, ttl),
             Request::Revoke { id, expired } => return self.revoke(id, expired, fetched).await,
@@ -183,11 +180,12 @@ impl<R: Rows> Builder<R> {
         })
     }
 
-    async fn write(&mut self, op: &Op, fetched: Option<&Fetched>) -> Result<Answer, EvaluateError> {
+    async fn write(&mut self, op: &Op, fetched: Option<&Fetched>, meter: Meter) -> Result<Answer, EvaluateError> {
         if self.no_space && op.puts() {
             return Err(Error::NoSpace.into());
         }
         let mut evaluator = self.evaluator(fetched);
+        evaluator.answer = Answering::new(meter);
         let result = evaluator.run(op).await;
         let (revision, changes, work) = (evaluator.revision(), evaluator.changes, evaluator.work);
         self.work += work;
@@ -257,6 +255,7 @@ impl<R: Rows> Builder<R> {
             changes: Vec::new(),
             looked: 0,
             work: 0,
+            answer: Answering::default(),
         }
     }
 
@@ -266,7 +265,6 @@ impl<R: Rows> Builder<R> {
             return;
         }
         self.head.revision += 1;
-        self.overlay.keep();
         let (changes, superseded): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
         self.superseded.extend(superseded);
         self.push(Change::Keys(Keys {

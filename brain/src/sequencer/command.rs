@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::fetch;
+use crate::budget::Meter;
 use crate::mvcc::fetch::{Fetched, Share};
 use crate::mvcc::op::{Op, OpResult};
 use crate::mvcc::{Error, LeaseId, Revision};
@@ -27,8 +28,8 @@ const COMPACT_BYTES: usize = 16;
 /// What to do.
 #[derive(Debug)]
 pub enum Request {
-    /// Put, delete or txn.
-    Write(Op),
+    /// Put, delete or txn, and what is charged for its answer.
+    Write(Op, Meter),
     /// Give up history below a revision.
     Compact(Revision),
     /// Grant a lease: id and time to live in seconds.

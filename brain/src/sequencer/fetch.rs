@@ -39,7 +39,7 @@ const REVOKE_BYTES: usize = 64;
 /// What a request needs beside what is in memory, and as of which view; `None` where it looks at no rows at all.
 pub(super) fn needs<R: Rows>(state: &State<R>, request: &Request) -> Option<(Arc<View<R::Snapshot>>, Needs)> {
     match request {
-        Request::Write(op) => {
+        Request::Write(op, _) => {
             let view = state.view();
             let needs = Needs::of(op, &view);
             Some((view, needs))

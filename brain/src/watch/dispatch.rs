@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::Hub;
-use super::index::Group;
+use super::index::{Group, Members};
 use super::mailbox::{Mailbox, locked};
 use super::ring::{Limit, Run};
 use crate::mvcc::Revision;
@@ -23,6 +23,8 @@ const PASS: Limit = Limit {
 /// Mailboxes that are filled before others get the processor.
 const DELIVERIES: usize = 256;
 
+type Mailboxes = Members<Arc<Mailbox>>;
+
 /// What one pass found.
 enum Pass {
     /// Everything is dispatched.
@@ -30,12 +32,12 @@ enum Pass {
     /// These deliveries bring all mailboxes to this revision.
     Deliver(Vec<Delivery>, Revision),
     /// From the first of these revisions on through the second, events left the ring before they were looked at.
-    Lost(Vec<Arc<Mailbox>>, Revision, Revision),
+    Lost(Vec<Mailboxes>, Revision, Revision),
 }
 
 /// What the watchers of one range get.
 struct Delivery {
-    mailboxes: Vec<Arc<Mailbox>>,
+    mailboxes: Mailboxes,
     runs: Vec<Run>,
 }
 
@@ -47,10 +49,18 @@ impl Hub {
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         loop {
             tokio::select! {
-                () = stop.cancelled() => return Ok(()),
+                () = stop.cancelled() => {
+                    self.close();
+                    return Ok(());
+                }
                 () = self.shared.published.notified() => {}
             }
-            while self.dispatch().await {}
+            while self.dispatch().await {
+                self.drop_ended().await;
+            }
+            while self.drop_ended().await {
+                self.dispatch().await;
+            }
         }
     }
 
@@ -61,7 +71,7 @@ impl Hub {
             Pass::Done => return false,
             Pass::Deliver(deliveries, through) => {
                 for delivery in deliveries {
-                    for mailbox in delivery.mailboxes {
+                    for mailbox in delivery.mailboxes.iter() {
                         mailbox.deliver(&delivery.runs, self.shared.options.mailbox_runs);
                         rest_after(&mut filled).await;
                     }
@@ -69,7 +79,7 @@ impl Hub {
                 through
             }
             Pass::Lost(mailboxes, from, through) => {
-                for mailbox in mailboxes {
+                for mailbox in mailboxes.iter().flat_map(Members::iter) {
                     mailbox.overrun(from);
                     rest_after(&mut filled).await;
                 }
@@ -79,6 +89,15 @@ impl Hub {
         self.shared.dispatched.send_replace(through);
         tokio::task::yield_now().await;
         true
+    }
+
+    /// Drops some watchers whose streams have ended; false when there were none.
+    async fn drop_ended(&self) -> bool {
+        let some = self.take_ended(DELIVERIES);
+        let were_any = !some.is_empty();
+        drop(some);
+        tokio::task::yield_now().await;
+        were_any
     }
 
     /// Looks up the watchers of the next events. Holds the lock of the index, and no other for long.
@@ -120,7 +139,7 @@ impl Hub {
             });
         }
         let deliver = |(group, runs): (&Group<_>, _)| Delivery {
-            mailboxes: group.members().cloned().collect(),
+            mailboxes: group.members().clone(),
             runs,
         };
         let deliveries = found.into_iter().map(deliver).collect();

@@ -14,6 +14,9 @@ use super::ring::{Entry, Ring};
 use super::subscription::{Kinds, Registered, Subscription};
 use crate::mvcc::{Committed, Revision};
 
+/// Watchers of one stream that may be dropped at once.
+const AT_ONCE: usize = 1024;
+
 /// What the metrics show.
 #[derive(Debug, Default)]
 pub(crate) struct Gauges {
@@ -40,6 +43,8 @@ pub(super) struct Shared {
     /// The newest revision that is in all mailboxes it belongs to.
     pub(super) dispatched: watch::Sender<Revision>,
     pub(super) published: Notify,
+    /// Watchers of streams that have ended, which the dispatcher drops little by little; `None` when it has stopped.
+    ended: Mutex<Option<Vec<Vec<Subscription>>>>,
     gauges: Gauges,
 }
 
@@ -69,6 +74,7 @@ impl Hub {
             revision: AtomicI64::new(revision),
             dispatched: watch::Sender::new(revision),
             published: Notify::new(),
+            ended: Mutex::new(Some(Vec::new())),
             gauges: Gauges::default(),
         };
         Self {
@@ -158,6 +164,45 @@ impl Hub {
             live,
         };
         (Subscription::new(self.clone(), range, kinds, registered), revision)
+    }
+
+    /// The range that a watcher is to have, see [`KeyRange::fit`].
+    #[must_use]
+    pub fn fit(&self, range: KeyRange) -> KeyRange {
+        range.fit(self.shared.options.key_bytes)
+    }
+
+    /// Takes the watchers of a stream that has ended. Many are dropped little by little, so that nobody waits for it.
+    pub fn end(&self, watchers: impl ExactSizeIterator<Item = Subscription>) {
+        if watchers.len() <= AT_ONCE {
+            return watchers.for_each(drop);
+        }
+        let mut watchers: Vec<Subscription> = watchers.collect();
+        if let Some(ended) = &mut *locked(&self.shared.ended) {
+            ended.push(std::mem::take(&mut watchers));
+        }
+        self.shared.published.notify_one();
+        drop(watchers); // without the lock, where nobody took them
+    }
+
+    /// Some of the watchers that are to be dropped.
+    pub(super) fn take_ended(&self, most: usize) -> Vec<Subscription> {
+        let mut ended = locked(&self.shared.ended);
+        let Some(ended) = &mut *ended else { return Vec::new() };
+        let Some(stream) = ended.last_mut() else {
+            return Vec::new();
+        };
+        let some = stream.split_off(stream.len().saturating_sub(most));
+        if stream.is_empty() {
+            ended.pop();
+        }
+        some
+    }
+
+    /// The dispatcher stops: from now on watchers are dropped by whoever has them.
+    pub(super) fn close(&self) {
+        let rest = locked(&self.shared.ended).take();
+        drop(rest); // without the lock
     }
 
     /// Watchers now (`etcd_debugging_mvcc_watcher_total`).

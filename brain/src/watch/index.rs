@@ -1,11 +1,13 @@
 //! Whom a key concerns: watchers by the range of keys that they ask for.
 //!
 //! Watchers of one key are found by hash, those of a range through a balanced tree in which every subtree knows how
-//! far its ranges reach. Watchers of equal ranges share one place. Finding costs O(log ranges + matches).
+//! far its ranges reach. Watchers of equal ranges share one place. Finding costs O(log ranges + matching ranges), however many
+//! watchers each of these has, and taking one out costs no more than finding it and a part of its group.
 
 mod spans;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -17,8 +19,7 @@ use super::range::{KeyRange, Shape};
 pub(super) struct Group<T> {
     /// Unique among the groups of an index.
     id: u64,
-    /// By id, ascending.
-    members: Vec<(u64, T)>,
+    members: Members<T>,
 }
 
 impl<T> Group<T> {
@@ -26,8 +27,85 @@ impl<T> Group<T> {
         self.id
     }
 
-    pub(super) fn members(&self) -> impl Iterator<Item = &T> {
-        self.members.iter().map(|(_, value)| value)
+    pub(super) fn members(&self) -> &Members<T> {
+        &self.members
+    }
+}
+
+/// Watchers of one range as they are at one time. A clone costs nothing, and does not change with the group: what both share
+/// is copied when the group changes, a part of bounded size at a time.
+#[derive(Debug, Clone)]
+pub(super) struct Members<T>(Held<T>);
+
+/// By id, ascending: parts that are never empty.
+type Parts<T> = Arc<Vec<Arc<Vec<(u64, T)>>>>;
+
+#[derive(Debug, Clone)]
+enum Held<T> {
+    /// As most groups are.
+    One(u64, T),
+    Many(Parts<T>),
+}
+
+/// Watchers in one part.
+const PART: usize = 256;
+
+impl<T: Clone> Members<T> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        let (one, many) = match &self.0 {
+            Held::One(_, value) => (Some(value), None),
+            Held::Many(parts) => (None, Some(parts)),
+        };
+        let many = many.into_iter().flat_map(|parts| parts.iter());
+        one.into_iter()
+            .chain(many.flat_map(|part| part.iter().map(|(_, value)| value)))
+    }
+
+    /// Adds a watcher with a higher id than the others.
+    fn push(&mut self, id: u64, value: T) {
+        if let Held::One(first, before) = &self.0 {
+            self.0 = Held::Many(Arc::new(vec![Arc::new(vec![(*first, before.clone())])]));
+        }
+        if let Held::Many(parts) = &mut self.0 {
+            let parts = Arc::make_mut(parts);
+            match parts.last_mut().filter(|part| part.len() < PART) {
+                Some(part) => Arc::make_mut(part).push((id, value)),
+                None => parts.push(Arc::new(vec![(id, value)])),
+            }
+        }
+    }
+
+    /// Takes a watcher out of several; of one alone the group goes instead.
+    fn remove(&mut self, id: u64) -> Option<T> {
+        let Held::Many(parts) = &mut self.0 else { return None };
+        let at = parts.partition_point(|part| part.last().is_some_and(|(last, _)| *last < id));
+        let place = parts.get(at)?.binary_search_by_key(&id, |(other, _)| *other).ok()?;
+        let parts = Arc::make_mut(parts);
+        let part = Arc::make_mut(&mut parts[at]);
+        let (_, value) = part.remove(place);
+        if part.is_empty() {
+            parts.remove(at);
+        } else if part.capacity() > 4 * part.len() {
+            part.shrink_to(2 * part.len());
+        }
+        if parts.capacity() > 4 * parts.len() {
+            parts.shrink_to(2 * parts.len());
+        }
+        Some(value)
+    }
+
+    /// The watcher of this id, if there is no other.
+    fn only(&self, id: u64) -> Option<&T> {
+        match &self.0 {
+            Held::One(one, value) => (*one == id).then_some(value),
+            Held::Many(parts) => match parts.as_slice() {
+                [part] => match part.as_slice() {
+                    [(one, value)] => (*one == id).then_some(value),
+                    _ => None,
+                },
+                _ => None,
+            },
+        }
     }
 }
 
@@ -39,7 +117,7 @@ pub(super) struct Index<T> {
     last_id: u64,
 }
 
-impl<T> Index<T> {
+impl<T: Clone> Index<T> {
     pub(super) fn new() -> Self {
         Self {
             keys: HashMap::new(),
@@ -52,15 +130,15 @@ impl<T> Index<T> {
     pub(super) fn insert(&mut self, range: &KeyRange, value: T) -> u64 {
         self.last_id += 1;
         let id = self.last_id;
-        let group = || Group {
-            id,
-            members: Vec::with_capacity(1),
-        };
+        let members = Members(Held::One(id, value.clone()));
+        let group = || Group { id, members };
         let group = match &range.0 {
             Shape::One(key) => self.keys.entry(key.clone()).or_insert_with(group),
             Shape::Span(from, end) => self.spans.get_or_insert_with(from, end, group),
         };
-        group.members.push((id, value));
+        if group.id != id {
+            group.members.push(id, value);
+        }
         id
     }
 
@@ -70,15 +148,17 @@ impl<T> Index<T> {
             Shape::One(key) => self.keys.get_mut(key)?,
             Shape::Span(from, end) => self.spans.get_mut(from, end)?,
         };
-        let at = group.members.binary_search_by_key(&id, |(other, _)| *other).ok()?;
-        let (_, value) = group.members.remove(at);
-        if group.members.is_empty() {
-            match &range.0 {
-                Shape::One(key) => drop(self.keys.remove(key)),
-                Shape::Span(from, end) => drop(self.spans.remove(from, end)),
+        let Some(value) = group.members.only(id).cloned() else {
+            return group.members.remove(id);
+        };
+        match &range.0 {
+            Shape::One(key) => {
+                self.keys.remove(key);
+                if self.keys.capacity() > ROOM.max(4 * self.keys.len()) {
+                    self.keys.shrink_to(2 * self.keys.len());
+                }
             }
-        } else if group.members.capacity() > 4 * group.members.len() {
-            group.members.shrink_to(2 * group.members.len());
+            Shape::Span(from, end) => drop(self.spans.remove(from, end)),
         }
         Some(value)
     }
@@ -92,10 +172,13 @@ impl<T> Index<T> {
     }
 
     /// Every watcher, in no order.
-    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
-        self.keys.values().chain(self.spans.values()).flat_map(Group::members)
+    pub(super) fn values(&self) -> impl Iterator<Item = &Members<T>> {
+        self.keys.values().chain(self.spans.values()).map(Group::members)
     }
 }
+
+/// Ranges for which there is always room.
+const ROOM: usize = 64;
 
 #[cfg(test)]
 mod tests;

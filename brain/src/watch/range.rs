@@ -21,6 +21,9 @@ impl End {
     }
 }
 
+/// What a watcher takes beside its keys.
+const WATCHER_BYTES: usize = 1 << 10;
+
 /// A single key, or all keys from one up to an end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRange(pub(super) Shape);
@@ -55,6 +58,31 @@ impl KeyRange {
             return Err(EmptyRange);
         }
         Ok(Self(Shape::Span(key, End::Before(range_end))))
+    }
+
+    /// A range that holds the same keys, of those with at most `longest` bytes, and whose bounds are no longer than they need
+    /// to be: what differs behind the longest key is never looked at.
+    #[must_use]
+    pub(super) fn fit(self, longest: usize) -> Self {
+        let fit = |bound: Bytes| match bound.get(..=longest) {
+            Some(start) if start.len() < bound.len() => Bytes::copy_from_slice(start),
+            _ => bound,
+        };
+        Self(match self.0 {
+            Shape::One(key) => Shape::One(fit(key)),
+            Shape::Span(from, End::Before(end)) => Shape::Span(fit(from), End::Before(fit(end))),
+            Shape::Span(from, End::Never) => Shape::Span(fit(from), End::Never),
+        })
+    }
+
+    /// What a watcher of this range takes in memory, at most about.
+    #[must_use]
+    pub fn watcher_bytes(&self) -> usize {
+        WATCHER_BYTES
+            + match &self.0 {
+                Shape::One(key) | Shape::Span(key, End::Never) => key.len(),
+                Shape::Span(from, End::Before(end)) => from.len() + end.len(),
+            }
     }
 
     /// Whether `key` is in the range.
@@ -99,6 +127,47 @@ mod tests {
     fn a_range_ends_right_before_its_end() {
         let span = range(b"a", b"c").unwrap();
         assert!(span.contains(b"a") && span.contains(b"b\xff") && !span.contains(b"c") && !span.contains(b"`"));
+    }
+
+    #[test]
+    fn long_bounds_hold_the_same_keys_when_they_are_cut() {
+        let bounds = |longest: usize| {
+            let mut all = vec![Vec::new()];
+            for _ in 0..longest {
+                let longer = all
+                    .iter()
+                    .flat_map(|bound| [0_u8, 1, 0xff].map(|byte| [&bound[..], &[byte]].concat()));
+                let longer: Vec<_> = longer.collect();
+                all.extend(longer);
+            }
+            all.sort();
+            all.dedup();
+            all
+        };
+        for from in bounds(4) {
+            for end in bounds(4) {
+                let Ok(range) = KeyRange::from_request(from.clone().into(), end.clone().into()) else {
+                    continue;
+                };
+                let cut = range.clone().fit(2);
+                assert!(cut.watcher_bytes() <= WATCHER_BYTES + 6, "{cut:?}");
+                for key in bounds(2) {
+                    assert_eq!(
+                        cut.contains(&key),
+                        range.contains(&key),
+                        "{key:?} in {range:?}, cut to {cut:?}"
+                    );
+                }
+            }
+        }
+        let long = Bytes::from(vec![b'a'; 2 << 20]);
+        assert!(
+            KeyRange::from_request(long, Bytes::new())
+                .unwrap()
+                .fit(100)
+                .watcher_bytes()
+                < 2 * WATCHER_BYTES
+        );
     }
 
     #[test]

@@ -35,6 +35,9 @@ pub struct Chunk {
     weight: usize,
 }
 
+/// A read under way.
+type Loading = OnceCell<Arc<Chunk>>;
+
 impl Chunk {
     /// The first revision that the chunk covers.
     #[must_use]
@@ -70,7 +73,7 @@ pub struct Replay<H> {
     cache: Mutex<VecDeque<Arc<Chunk>>>,
     reads: Semaphore,
     /// Reads under way: whoever asks for the same meanwhile takes what they find, even if that is too much to be kept.
-    loading: Mutex<HashMap<(Revision, PrevKv), Weak<OnceCell<Arc<Chunk>>>>>,
+    loading: Mutex<HashMap<(Revision, PrevKv), Weak<Loading>>>,
     failing: AtomicBool,
 }
 
@@ -132,7 +135,7 @@ impl<H: History> Replay<H> {
     }
 
     /// The read of this that is under way, or a new one.
-    fn loading(&self, from: Revision, prev_kv: PrevKv) -> Arc<OnceCell<Arc<Chunk>>> {
+    fn loading(&self, from: Revision, prev_kv: PrevKv) -> Arc<Loading> {
         let mut loading = locked(&self.loading);
         if let Some(read) = loading.get(&(from, prev_kv)).and_then(Weak::upgrade) {
             return read;

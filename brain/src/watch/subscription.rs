@@ -12,6 +12,7 @@ use super::mailbox::{Mail, Mailbox};
 use super::range::KeyRange;
 use super::replay::Chunk;
 use super::ring::{Entry, FellOff, PrevKv, Run};
+use crate::budget::Charge;
 use crate::mvcc::{EventKind, Revision};
 
 /// Which kinds of event a watcher wants.
@@ -85,6 +86,8 @@ pub struct Subscription {
     next: Revision,
     /// Taken from the mailbox, not yet from the ring.
     runs: VecDeque<Run>,
+    /// What the watcher takes of its client's memory.
+    held: Option<Charge>,
 }
 
 /// The parts of a new subscription that the hub determines.
@@ -108,6 +111,7 @@ impl Subscription {
             phase: Phase::Live,
             next: registered.next,
             runs: VecDeque::new(),
+            held: None,
         };
         if !registered.live {
             subscription.enter(Phase::Behind);
@@ -118,6 +122,11 @@ impl Subscription {
     /// Events are to be sent with the versions before them: those that nobody has read come from history.
     pub fn want_prev_kv(&mut self) {
         self.prev_kv = PrevKv::Included;
+    }
+
+    /// Keeps a charge as long as the watcher lives.
+    pub fn hold(&mut self, held: Option<Charge>) {
+        self.held = held;
     }
 
     /// The first revision of which nothing was handed out.

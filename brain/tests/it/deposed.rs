@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use brain::budget::Meter;
 use brain::log::frame::is_barrier;
 use brain::log::{Fault, Faulty, Log, MemLog, Slot};
 use brain::mvcc::op::{Op, PutOp};
@@ -189,7 +190,12 @@ fn ask(old: &Old, key: &'static [u8], len: usize) -> Asked {
         ignore_lease: false,
     };
     let (sequencer, state, mut asked) = (old.store.sequencer.clone(), old.store.state.clone(), JoinSet::new());
-    asked.spawn(async move { sequencer.ask(&state, Command::Write(Op::Put(put)), len).await.told });
+    asked.spawn(async move {
+        sequencer
+            .ask(&state, Command::Write(Op::Put(put), Meter::unlimited()), len)
+            .await
+            .told
+    });
     Asked(asked)
 }
 

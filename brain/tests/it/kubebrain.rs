@@ -147,3 +147,73 @@ async fn a_log_that_the_rows_do_not_come_from_is_refused() {
     fs::rename(root.path().join("newest"), &log).unwrap();
     put(&dir, 1).await;
 }
+
+#[tokio::test]
+async fn a_store_without_its_rows_or_its_log_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let (dir, kept) = (root.path().join("data"), root.path().join("kept"));
+    put(&dir, 3).await;
+    copy(&dir, &kept);
+    for missing in [&["rows"][..], &["log"], &["log", "rows"]] {
+        for part in missing {
+            fs::remove_dir_all(dir.join(part)).unwrap();
+        }
+        let refused = refusal(&dir).await;
+        assert!(
+            refused.contains(missing[0]) && refused.contains("restore the whole data directory"),
+            "{missing:?}: {refused}"
+        );
+        for part in missing {
+            assert!(!dir.join(part).exists(), "{part} was begun anew");
+        }
+        fs::remove_dir_all(&dir).unwrap();
+        copy(&kept, &dir);
+    }
+    put(&dir, 1).await;
+}
+
+#[tokio::test]
+async fn a_young_store_that_was_killed_knows_its_log() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("data");
+    let mut server = Kubebrain::start(&dir).await;
+    for key in ["a", "b", "c"] {
+        let put = pb::PutRequest {
+            key: key.into(),
+            ..Default::default()
+        };
+        server.client.call(Request::Put(put)).await.unwrap();
+    }
+    server.kill().await;
+    fs::remove_dir_all(dir.join("log")).unwrap();
+    let refused = refusal(&dir).await;
+    assert!(
+        refused.contains("the log is missing") || refused.contains("log is not there"),
+        "{refused}"
+    );
+}
+
+#[tokio::test]
+async fn a_damaged_journal_that_the_log_does_not_cover_is_left_alone() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("data");
+    put(&dir, 50).await;
+    let mut server = Kubebrain::start(&dir).await;
+    let compact = pb::CompactionRequest {
+        revision: 40,
+        physical: true,
+    };
+    server.client.call(Request::Compact(compact)).await.unwrap();
+    server.stop().await;
+    let journal = dir.join("rows/0.jnl");
+    let whole = fs::read(&journal).unwrap();
+    let mut damaged = whole.clone();
+    let at = damaged.windows(6).position(|window| window == b"key/20").unwrap();
+    damaged[at] ^= 1;
+    fs::write(&journal, &damaged).unwrap();
+    let refused = refusal(&dir).await;
+    assert!(refused.contains("0.jnl") && refused.contains("restore"), "{refused}");
+    assert!(fs::read(&journal).unwrap() == damaged, "the journal was changed");
+    fs::write(&journal, whole).unwrap();
+    put(&dir, 1).await;
+}

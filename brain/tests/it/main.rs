@@ -1,6 +1,8 @@
 //! Features of the brain, tested from outside: each against the dumbest etcd that could be right.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may stop at once")]
 
+mod alarms;
+mod answers;
 mod circle;
 mod counted;
 mod cut;

@@ -52,6 +52,7 @@ impl Asked {
             defragment: Arc::new(|| Box::pin(async { Ok(()) })),
             quota: 0,
             move_leader: Arc::new(|_| Box::pin(async { Err(Error::NotLeader) })),
+            members: Members::new([]),
         };
         let kv = KvService {
             store,

@@ -29,6 +29,7 @@ async fn a_store_that_is_killed_loses_nothing_that_was_acknowledged() {
     // what stood in a batch that nobody was told of, and the operator, if there is one, without its API server
     for text in [
         "cut a torn batch",
+        "cut the newest journal of the rows",
         "a watch was interrupted",
         "no answer from the lock",
         "could not renew the lease",

@@ -2,6 +2,7 @@
 //!
 //! All messages merged are what `Range` would have answered: pairs in every chunk, header, count and `more` in the last.
 //!
+//! A chunk is charged before it is read; the charge is given back when it is encoded, so the next one waits for the client.
 //! Between two chunks no view is held: a client that reads slowly, or not at all, keeps neither memory nor a snapshot. When
 //! its revision is compacted meanwhile, the stream ends as etcd's does.
 
@@ -13,8 +14,9 @@ use tonic::Status;
 
 use crate::api::response::key_value;
 use crate::api::store::{Store, refused};
+use crate::budget::Meter;
 use crate::mvcc::op::{RangeOp, Span};
-use crate::mvcc::view::View;
+use crate::mvcc::view::{View, charge};
 use crate::mvcc::{KeyValue, Revision};
 use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
@@ -31,6 +33,7 @@ pub(super) fn open<R: Rows>(
     store: Store<R>,
     view: Arc<View<R::Snapshot>>,
     op: RangeOp,
+    meter: Meter,
 ) -> Result<impl Stream<Item = Result<pb::RangeStreamResponse, Status>>, Status> {
     let at = view.resolve(op.revision).map_err(refused)?;
     Ok(try_stream! {
@@ -38,7 +41,7 @@ pub(super) fn open<R: Rows>(
         let limit = usize::try_from(op.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
         let (mut streamed, mut chunk) = (0, FIRST_CHUNK);
         if op.count_only || op.span.is_point() {
-            let result = view.range(&op).await.map_err(|error| store.failed(error))?;
+            let result = view.range_metered(&op, &meter).await.map_err(|error| store.failed(error))?;
             drop(view);
             if !result.kvs.is_empty() {
                 yield message(pb::RangeResponse { kvs: result.kvs.into_iter().map(key_value).collect(), ..Default::default() });
@@ -49,7 +52,7 @@ pub(super) fn open<R: Rows>(
         drop(view);
         let mut rest = Some(op.span.clone());
         while let Some(span) = rest.as_ref().filter(|_| streamed < limit) {
-            let (page, left) = page(&store, span, at, (chunk.min(limit - streamed), !op.keys_only)).await?;
+            let (page, left) = page(&store, span, at, (chunk.min(limit - streamed), !op.keys_only), &meter).await?;
             rest = left;
             streamed += page.len();
             chunk = (chunk * 2).min(CHUNK);
@@ -88,15 +91,19 @@ async fn page<R: Rows>(
     span: &Span,
     at: Revision,
     (most, values): (usize, bool),
+    meter: &Meter,
 ) -> Result<(Vec<KeyValue>, Option<Span>), Status> {
     let view = newest(store, at)?;
     let mut cursor = view.cursor(span, at, values);
     loop {
         // A cursor may stand between the versions of a key while its pages are empty.
-        match cursor.next(most).await.map_err(|error| store.rows_failed(&error))? {
-            Some(page) if page.is_empty() => {}
-            page => return Ok((page.unwrap_or_default(), cursor.rest())),
-        }
+        let failed = |error| store.rows_failed(&error);
+        let page = match cursor.page(most).await.map_err(failed)? {
+            Some(page) if page.is_empty() => continue,
+            page => page.unwrap_or_default(),
+        };
+        charge(meter, &page, values).map_err(refused)?;
+        return Ok((cursor.load(page).await.map_err(failed)?, cursor.rest()));
     }
 }
 

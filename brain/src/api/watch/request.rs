@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::api::status::Error;
 use crate::mvcc::Revision;
 use crate::pb::etcdserverpb::WatchCreateRequest;
 use crate::pb::etcdserverpb::watch_create_request::FilterType;
@@ -42,6 +43,9 @@ pub(super) enum Refused {
     EmptyRange(#[from] EmptyRange),
     #[error("mvcc: duplicate watch ID provided on the WatchStream")]
     DuplicateId,
+    /// There is no memory for one more.
+    #[error(transparent)]
+    TooMany(Error),
 }
 
 impl TryFrom<WatchCreateRequest> for Create {

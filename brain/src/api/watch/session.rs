@@ -21,6 +21,7 @@ use super::watchers::{Turn, Watchers};
 use super::{Shared, stopped};
 use crate::api::leaderless::lost;
 use crate::api::status::Error;
+use crate::budget::Meter;
 use crate::mvcc::Revision;
 use crate::pb::etcdserverpb::watch_request::RequestUnion;
 use crate::pb::etcdserverpb::{WatchRequest, WatchResponse};
@@ -67,6 +68,7 @@ impl<H: History> Session<H> {
         shared: Arc<Shared<H>>,
         requests: Streaming<WatchRequest>,
         leader: Option<watch::Receiver<bool>>,
+        meter: Meter,
     ) -> Self {
         shared.hub.gauges().streams.fetch_add(1, Ordering::Relaxed);
         let inbox = Arc::new(Inbox::default());
@@ -80,7 +82,7 @@ impl<H: History> Session<H> {
             ending: ending(&shared, leader),
             ended: false,
             dispatched: shared.hub.dispatched(),
-            watchers: Watchers::new(Arc::clone(&shared), Arc::clone(&inbox)),
+            watchers: Watchers::new(Arc::clone(&shared), Arc::clone(&inbox), meter),
             progress: Progress::default(),
             ticker,
             ticks: VecDeque::new(),

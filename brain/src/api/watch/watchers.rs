@@ -8,6 +8,8 @@ use std::sync::Arc;
 use super::Shared;
 use super::request::{Create, Form, Refused};
 use super::response;
+use crate::api::status::Error;
+use crate::budget::Meter;
 use crate::mvcc::Revision;
 use crate::pb::etcdserverpb::{WatchCreateRequest, WatchResponse};
 use crate::watch::{Batch, Chunk, History, Inbox, PrevKv, Step, Subscription};
@@ -49,6 +51,8 @@ pub(super) struct Turn {
 pub(super) struct Watchers<H> {
     shared: Arc<Shared<H>>,
     inbox: Arc<Inbox>,
+    /// Charges the connection for its watchers.
+    meter: Meter,
     by_id: BTreeMap<i64, Watcher>,
     ended: BTreeSet<i64>,
     next_id: i64,
@@ -64,10 +68,11 @@ pub(super) struct Watchers<H> {
 }
 
 impl<H: History> Watchers<H> {
-    pub(super) fn new(shared: Arc<Shared<H>>, inbox: Arc<Inbox>) -> Self {
+    pub(super) fn new(shared: Arc<Shared<H>>, inbox: Arc<Inbox>, meter: Meter) -> Self {
         Self {
             shared,
             inbox,
+            meter,
             by_id: BTreeMap::new(),
             ended: BTreeSet::new(),
             next_id: 0,
@@ -98,9 +103,13 @@ impl<H: History> Watchers<H> {
 
     fn try_create(&mut self, request: WatchCreateRequest) -> Result<(i64, Revision), Refused> {
         let create = Create::try_from(request)?;
+        let hub = self.shared.hub.clone();
+        let range = hub.fit(create.range);
+        let held = self.meter.hold(range.watcher_bytes());
+        let held = held.map_err(|_| Refused::TooMany(Error::TooManyRequests))?;
         let id = self.choose_id(create.id)?;
-        let hub = &self.shared.hub;
-        let (mut subscription, revision) = hub.subscribe(&self.inbox, id, create.range, create.kinds, create.start);
+        let (mut subscription, revision) = hub.subscribe(&self.inbox, id, range, create.kinds, create.start);
+        subscription.hold(held);
         if create.form.prev_kv == PrevKv::Included {
             subscription.want_prev_kv();
         }
@@ -346,6 +355,15 @@ impl<H: History> Watchers<H> {
         {
             self.queue.push_back(id);
         }
+    }
+}
+
+impl<H> Drop for Watchers<H> {
+    fn drop(&mut self) {
+        let watchers = std::mem::take(&mut self.by_id);
+        self.shared
+            .hub
+            .end(watchers.into_values().map(|watcher| watcher.subscription));
     }
 }
 

@@ -63,6 +63,10 @@ pub(super) struct Faults {
     pub(super) no_fallocate: std::sync::atomic::AtomicBool,
     /// Watches what is written and synced.
     pub(super) power: super::tests::power::Watcher,
+    /// The next write of whole pages finds no space.
+    pub(super) full_page: std::sync::atomic::AtomicBool,
+    /// The next file that is cut finds no space.
+    pub(super) full_cut: std::sync::atomic::AtomicBool,
     /// Syncs so far.
     pub(super) syncs: std::sync::atomic::AtomicU64,
 }
@@ -100,8 +104,21 @@ impl Disk {
         rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len)
     }
 
+    /// Gives back what `file` has behind `len` bytes.
+    pub(super) fn cut(&self, file: &File, len: u64) -> io::Result<()> {
+        #[cfg(test)]
+        if self.faults.full_cut.swap(false, std::sync::atomic::Ordering::SeqCst) {
+            return Err(Errno::NOSPC.into());
+        }
+        file.set_len(len)
+    }
+
     /// Writes all of `bytes` at offset `at`.
     pub(super) fn write(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+        #[cfg(test)]
+        if bytes.len().is_multiple_of(4096) && self.faults.full_page.swap(false, std::sync::atomic::Ordering::SeqCst) {
+            return Err(Errno::NOSPC.into());
+        }
         #[cfg(test)]
         if bytes.len() > 32
             && !bytes.len().is_multiple_of(4096)

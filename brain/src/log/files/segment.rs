@@ -164,10 +164,10 @@ impl Segment {
     }
 
     /// The same segment without what lies behind `end`, whose space is given back.
-    pub(super) fn shorten(&self, end: u32) -> io::Result<Segment> {
+    pub(super) fn shorten(&self, disk: &Disk, end: u32) -> io::Result<Segment> {
         let capacity = end.next_multiple_of(FRAMES).min(self.capacity);
         let file = self.file.try_clone()?;
-        file.set_len(u64::from(capacity))?;
+        disk.cut(&file, u64::from(capacity))?;
         Ok(Segment {
             capacity,
             file,

@@ -86,7 +86,9 @@ pub(super) fn settle(shared: &Shared, end: End) -> Result<(Active, Next), OpenEr
     let (segment, entries, end) = rewrite(shared, &last, &doubtful, seq, before)?;
     let mut index = shared.index_mut();
     if keeps_last {
-        let shorter = last.shorten(before).map_err(OpenError::io("shorten", &last.path))?;
+        let shorter = last
+            .shorten(&shared.disk, before)
+            .map_err(OpenError::io("shorten", &last.path))?;
         shared.forget_bytes(&last);
         shared.count_bytes(&shorter);
         index.cut_last(shorter, before);

@@ -198,13 +198,22 @@ impl Writer {
         };
         shared.forget_bytes(&made_ahead);
         shared.count_bytes(&next);
-        // Now that something stands behind it, it may be shorter than it was made.
-        let shorter = last.shorten(before).map_err(fail)?;
-        shared.forget_bytes(&last);
-        shared.count_bytes(&shorter);
+        // Now that something stands behind it, it may be shorter than it was made. From here on nothing may be written to it:
+        // the new segment says where it ends.
+        let shorter = match last.shorten(&shared.disk, before) {
+            Ok(shorter) => Some(shorter),
+            Err(error) => {
+                tracing::warn!(file = %last.path.display(), %error, "cannot shorten a segment: it goes when it is destroyed");
+                None
+            }
+        };
         let next = Arc::new(next);
         let mut index = shared.index_mut();
-        index.cut_last(shorter, before);
+        if let Some(shorter) = shorter {
+            shared.forget_bytes(&last);
+            shared.count_bytes(&shorter);
+            index.cut_last(shorter, before);
+        }
         index.push(Arc::clone(&next), Vec::new(), FRAMES + HEAD);
         drop(index);
         self.active = Active {

@@ -6,15 +6,18 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 
-use super::{PAGE_BYTES, View, expect_object, from_meta, from_version, successor};
+use super::{PAGE_BYTES, View, from_meta, from_version, successor};
 use crate::mvcc::op::Span;
-use crate::mvcc::row::{Meta, decode_index, decode_object};
+use crate::mvcc::row::{decode_index, decode_object};
 use crate::mvcc::{KeyValue, Revision};
 use crate::recent;
 use crate::rows::{Order, RowsError, Scan, Snapshot, keys};
 
 /// Rows that one step takes at most.
 const PAGE_ROWS: usize = 512;
+
+/// Bytes of values that are read at once, but for a longer one alone.
+pub(super) const VALUE_BYTES: usize = 1 << 20;
 
 /// How far the pairs of a page are complete.
 #[derive(Debug)]
@@ -33,6 +36,8 @@ pub struct Cursor<'a, S> {
     view: &'a View<S>,
     at: Revision,
     values: bool,
+    /// Rows that the next step takes: fewer where values are long.
+    page_rows: usize,
     /// Keys not yet answered.
     from: Bound<Bytes>,
     to: Option<Bytes>,
@@ -54,6 +59,7 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
             view,
             at,
             values,
+            page_rows: PAGE_ROWS,
             from: Bound::Included(span.key.clone()),
             to: span.limit(),
             row_from: rows.from,
@@ -62,17 +68,30 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         }
     }
 
-    /// The next pairs in key order, at most `most`; `None` at the end. A page may be empty.
+    /// The next pairs in key order, at most `most`, and not many more bytes of values than are read at once; `None` at the
+    /// end. A page may be empty.
     ///
     /// # Errors
     /// When the rows fail.
     pub async fn next(&mut self, most: usize) -> Result<Option<Vec<KeyValue>>, RowsError> {
+        match self.page(most).await? {
+            Some(page) => self.load(page).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The same before values are read that are not at hand: what they will take can be charged by [`KeyValue::size`].
+    /// [`Cursor::load`] reads them.
+    ///
+    /// # Errors
+    /// When the rows fail.
+    pub async fn page(&mut self, most: usize) -> Result<Option<Vec<KeyValue>>, RowsError> {
         if self.done {
             return Ok(None);
         }
         // Pages are short enough for the thread, but a list of all of them is not.
         tokio::task::yield_now().await;
-        let page_rows = PAGE_ROWS.min(most.max(1));
+        let page_rows = self.page_rows.min(most.max(1));
         let (rows, reached) = if self.at >= self.view.rows_revision {
             self.index_page(page_rows).await?
         } else {
@@ -83,6 +102,7 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
             Reached::Key(key) => self.merge(rows, Some(key)),
             Reached::End => self.merge(rows, None),
         };
+        let most = most.min(self.fitting(&page));
         if page.len() > most {
             page.truncate(most);
             self.skip_behind(page.last().map(|kv| kv.key.clone()).unwrap_or_default());
@@ -92,11 +112,36 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
                 Reached::Nothing | Reached::End => self.done = true,
             }
         }
+        Ok(Some(page))
+    }
+
+    /// Reads the values of a page, if they are wanted and not at hand.
+    ///
+    /// # Errors
+    /// When the rows fail.
+    pub async fn load(&self, page: Vec<KeyValue>) -> Result<Vec<KeyValue>, RowsError> {
         if self.values {
-            self.load(page).await.map(Some)
+            self.view.load(page, self.at).await
         } else {
-            Ok(Some(page))
+            Ok(page)
         }
+    }
+
+    /// How many pairs have no more values together than are read at once.
+    fn fitting(&mut self, page: &[KeyValue]) -> usize {
+        if !self.values || self.at < self.view.rows_revision {
+            return usize::MAX; // object rows were read with their values, in short pages
+        }
+        let mut bytes = 0;
+        let fit = page.iter().position(|kv| {
+            bytes += kv.size as usize;
+            bytes > VALUE_BYTES
+        });
+        self.page_rows = match fit {
+            Some(fit) => PAGE_ROWS.min(2 * fit.max(4)),
+            None => PAGE_ROWS.min(2 * self.page_rows),
+        };
+        fit.map_or(usize::MAX, |fit| fit.max(1))
     }
 
     /// What was not walked yet.
@@ -206,31 +251,5 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         }
         merged.extend(rows);
         merged
-    }
-
-    /// Reads the values of pairs that came from index rows.
-    async fn load(&self, mut page: Vec<KeyValue>) -> Result<Vec<KeyValue>, RowsError> {
-        if self.at < self.view.rows_revision {
-            return Ok(page); // object rows have them
-        }
-        // A version above the rows' revision came from memory, with its value.
-        let missing = |kv: &KeyValue| kv.mod_revision <= self.view.rows_revision && kv.value.is_empty();
-        let wanted: Vec<Bytes> = page
-            .iter()
-            .filter(|kv| missing(kv))
-            .map(|kv| keys::object_key(&kv.key, kv.mod_revision))
-            .collect();
-        let mut found = self.view.rows.multi_get(&wanted).await?.into_iter();
-        for kv in page.iter_mut().filter(|kv| missing(kv)) {
-            let meta = Meta {
-                create_revision: kv.create_revision,
-                mod_revision: kv.mod_revision,
-                version: kv.version,
-                lease: kv.lease,
-                size: kv.size,
-            };
-            *kv = expect_object(kv.key.clone(), meta, found.next().flatten())?;
-        }
-        Ok(page)
     }
 }

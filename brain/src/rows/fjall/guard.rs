@@ -25,12 +25,9 @@ impl Health {
         }
     }
 
-    /// Runs a write. When it fails, how much of it is there is unknown, so it stays the last one.
-    pub(super) fn write<T>(&self, write: impl FnOnce() -> ::fjall::Result<T>) -> Result<T, RowsError> {
-        self.check()?;
-        caught(write).inspect_err(|error| {
-            self.failure.get_or_init(|| describe(error));
-        })
+    /// A write failed.
+    pub(super) fn fail(&self, error: &RowsError) {
+        self.failure.get_or_init(|| describe(error));
     }
 }
 
@@ -92,7 +89,7 @@ pub(super) fn within(dir: &Path, error: RowsError) -> RowsError {
     }
 }
 
-fn describe(error: &RowsError) -> String {
+pub(super) fn describe(error: &RowsError) -> String {
     match error {
         RowsError::Full(source) | RowsError::Failed(source) => format!("{error}: {source:#}"),
         _ => error.to_string(),

@@ -19,6 +19,9 @@ const CURRENT: &str = "current";
 const TABLES: &str = "tables";
 const JOURNAL: &str = "jnl";
 
+/// What the names of files begin with that fjall renames once they are whole.
+const TEMPORARY: &str = ".tmp";
+
 /// Checks that every file fjall needs is there and that the manifests are what was written.
 pub(super) fn manifests(dir: &Path) -> Result<(), RowsError> {
     for name in [LOCK, VERSION, KEYSPACES] {
@@ -58,6 +61,26 @@ fn manifest(keyspace: &Path) -> Result<(), RowsError> {
             &manifest,
             &format!("is not the manifest that {CURRENT:?} names"),
         ));
+    }
+    Ok(())
+}
+
+/// Removes files that fjall began and never finished, and names what else is no table: fjall refuses that without its name.
+pub(super) fn sweep(dir: &Path) -> Result<(), RowsError> {
+    for keyspace in list(&dir.join(KEYSPACES))? {
+        let tables = list(&keyspace.join(TABLES))?;
+        for path in list(&keyspace)?.iter().chain(&tables) {
+            if name(path).starts_with(TEMPORARY) && path.is_file() {
+                fs::remove_file(path).map_err(|error| named(path, error))?;
+            }
+        }
+        for path in &tables {
+            let name = name(path);
+            let is_ignored = name.starts_with(TEMPORARY) || name.starts_with("._") || name == ".DS_Store";
+            if !is_ignored && (name.parse::<u64>().is_err() || path.is_dir()) {
+                return Err(damaged(path, "is not a table: move it away"));
+            }
+        }
     }
     Ok(())
 }
@@ -119,8 +142,9 @@ pub(super) fn require_space(dir: &Path, bytes: u64) -> Result<(), RowsError> {
     let free = medium.f_bavail.saturating_mul(medium.f_frsize);
     if free < bytes {
         return Err(RowsError::Full(anyhow!(
-            "{free} bytes are free in {}, at least {bytes} must be",
-            dir.display()
+            "{free} bytes are free in {}, {} bytes are missing",
+            dir.display(),
+            bytes - free
         )));
     }
     Ok(())

@@ -2,8 +2,8 @@
 //!
 //! fjall ends a journal at the first entry that it cannot parse, without a word, and goes on with the next journal: batches are then missing
 //! in the middle. And it refuses a journal whose last batch is there in pieces, as it is behind a power failure. So: each older journal must
-//! be whole, because fjall synced it before it began the next one. The newest is cut behind its last whole batch. The numbers of the
-//! batches, which the fence rows carry, must leave none out.
+//! be whole, because fjall synced it before it began the next one. The newest is cut behind its last whole batch, and what is cut off
+//! stays in a file beside it. The numbers of the batches, which the fence rows carry, must leave none out.
 //!
 //! A kernel that fails to write a page may forget that it is dirty: what then still reads well is lost with the power, and a later sync
 //! says nothing of it. So what is left of the newest journal is written once more, in place, and synced before anything relies on it.
@@ -13,9 +13,10 @@
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
-use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::inspect::{self, damaged, named};
@@ -25,6 +26,9 @@ use crate::rows::RowsError;
 const START: u8 = 1;
 const ITEM: u8 = 2;
 const END: u8 = 3;
+/// What the names of files end with that hold what was cut off.
+const KEPT: &str = ".jnl.cut";
+
 const TRAILER: [u8; 4] = *b"FJL\x03";
 
 /// Longest value that a batch can hold; a longer length is damage, and must not make anybody allocate it.
@@ -40,33 +44,68 @@ pub(super) struct Journals {
     pub(super) first: u64,
     /// fjall's sequence number of each batch, ascending.
     pub(super) sequences: Vec<u64>,
-    /// Where and why the newest journal was cut.
-    pub(super) cut: Option<String>,
+    /// The fence of the last batch.
+    pub(super) fence: Option<Bytes>,
+    newest: PathBuf,
+    /// Where the last whole batch of the newest ends.
+    end: u64,
+    /// What is wrong with the newest behind that.
+    flaw: Option<&'static str>,
 }
 
-/// Reads all journals, cuts the newest behind its last whole batch, and makes sure that the rest of it is on disk.
+/// Reads all journals. Writes nothing.
 pub(super) fn check(dir: &Path) -> Result<Journals, RowsError> {
     let mut journals = Journals::default();
     let paths = inspect::journals(dir)?;
     for (index, path) in paths.iter().enumerate() {
-        let newest = index + 1 == paths.len();
         let (end, flaw) = journals.read(path)?;
-        match flaw {
-            None if newest => renew(path, end).map_err(|error| named(path, error))?,
-            None => {}
-            Some(flaw) if newest => {
-                renew(path, end)
-                    .and_then(|()| cut(path, end))
-                    .map_err(|error| named(path, error))?;
-                journals.cut = Some(format!("{} was cut at byte {end}: {flaw}", path.display()));
-            }
-            Some(flaw) => return Err(damaged(path, &format!("is damaged at byte {end}: {flaw}"))),
+        if index + 1 == paths.len() {
+            (journals.newest, journals.end, journals.flaw) = (path.clone(), end, flaw);
+        } else if let Some(flaw) = flaw {
+            return Err(damaged(path, &format!("is damaged at byte {end}: {flaw}")));
         }
     }
     Ok(journals)
 }
 
+/// What was cut off a journal, as long as it is not certain that nobody needs it.
+pub(super) struct Cut {
+    journal: PathBuf,
+    end: u64,
+    tail: Vec<u8>,
+    length: u64,
+    /// The file that holds the tail, if there was space for it.
+    pub(super) kept: Option<PathBuf>,
+}
+
 impl Journals {
+    /// Where and why the newest journal has to be cut, as one line, if it has.
+    pub(super) fn flaw(&self) -> Option<String> {
+        let flaw = self.flaw?;
+        Some(format!("{} ends at byte {}: {flaw}", self.newest.display(), self.end))
+    }
+
+    /// Makes sure that the whole batches of the newest journal are on disk, and cuts off what stands behind them.
+    pub(super) fn settle(&self) -> Result<Option<Cut>, RowsError> {
+        let (path, end) = (&self.newest, self.end);
+        renew(path, end).map_err(|error| named(path, error))?;
+        if self.flaw.is_none() {
+            return Ok(None);
+        }
+        let cut = Cut::read(path, end).map_err(|error| named(path, error))?;
+        let kept = match keep(path, &cut.tail) {
+            Ok(kept) => Some(kept),
+            // Without whole batches in journals only fjall knows what is in tables: it must be possible to take the cut back.
+            Err(error) if self.fence.is_none() => return Err(named(path, error)),
+            Err(error) => {
+                tracing::warn!(file = %path.display(), %error, "cannot keep what is cut off a journal");
+                None
+            }
+        };
+        shorten(path, end).map_err(|error| named(path, error))?;
+        Ok(Some(Cut { kept, ..cut }))
+    }
+
     /// Reads one journal: where its last whole batch ends, and what is wrong behind it.
     fn read(&mut self, path: &Path) -> Result<(u64, Option<&'static str>), RowsError> {
         let file = File::open(path).map_err(|error| named(path, error))?;
@@ -78,7 +117,7 @@ impl Journals {
         loop {
             match reader.batch() {
                 Ok(Some(batch)) => {
-                    self.follow(&batch)
+                    self.follow(batch)
                         .map_err(|flaw| damaged(path, &format!("at byte {end} {flaw}")))?;
                     end = reader.position;
                 }
@@ -92,8 +131,8 @@ impl Journals {
         }
     }
 
-    fn follow(&mut self, batch: &Batch) -> Result<(), String> {
-        let number = batch.number.ok_or("is a batch without a fence")?;
+    fn follow(&mut self, batch: Batch) -> Result<(), String> {
+        let (number, fence) = batch.fence.ok_or("is a batch without a fence")?;
         let next = self.first + self.sequences.len() as u64;
         match self.sequences.last() {
             None => self.first = number,
@@ -107,6 +146,7 @@ impl Journals {
             return Err(format!("sequence number {} is out of reach", batch.sequence));
         }
         self.sequences.push(batch.sequence);
+        self.fence = Some(fence);
         Ok(())
     }
 }
@@ -128,15 +168,76 @@ fn renew(path: &Path, end: u64) -> std::io::Result<()> {
     file.sync_all()
 }
 
-fn cut(path: &Path, end: u64) -> std::io::Result<()> {
+fn shorten(path: &Path, end: u64) -> std::io::Result<()> {
     let file = File::options().write(true).open(path)?;
     file.set_len(end)?;
     file.sync_all()
 }
 
+/// Writes what is cut off the journal `path` beside it, in place of what was cut off earlier.
+fn keep(path: &Path, tail: &[u8]) -> std::io::Result<PathBuf> {
+    let dir = path.parent().unwrap_or(path);
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?.path();
+        if entry.to_string_lossy().ends_with(KEPT) {
+            std::fs::remove_file(entry)?;
+        }
+    }
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".cut");
+    let kept = path.with_file_name(name);
+    let write = || {
+        let file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&kept)?;
+        file.write_all_at(tail, 0)?;
+        file.sync_all()?;
+        File::open(dir)?.sync_all()
+    };
+    if let Err(error) = write() {
+        std::fs::remove_file(&kept).ok();
+        return Err(error);
+    }
+    Ok(kept)
+}
+
+impl Cut {
+    /// Reads what stands behind `end`, without the zeros that fill the file up.
+    fn read(path: &Path, end: u64) -> std::io::Result<Self> {
+        let file = File::open(path)?;
+        let length = file.metadata()?.len();
+        let mut tail = vec![0; usize::try_from(length.saturating_sub(end)).unwrap_or(usize::MAX)];
+        file.read_exact_at(&mut tail, end)?;
+        let used = tail.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+        tail.truncate(used);
+        Ok(Self {
+            journal: path.to_owned(),
+            end,
+            tail,
+            length,
+            kept: None,
+        })
+    }
+
+    /// Puts the journal back as it was, as long as nothing was written to it.
+    pub(super) fn undo(self) -> Result<(), RowsError> {
+        let restore = || {
+            let file = File::options().write(true).open(&self.journal)?;
+            file.write_all_at(&self.tail, self.end)?;
+            file.set_len(self.length)?;
+            file.sync_all()?;
+            self.kept.as_ref().map_or(Ok(()), std::fs::remove_file)
+        };
+        restore().map_err(|error| named(&self.journal, error))
+    }
+}
+
 struct Batch {
     sequence: u64,
-    number: Option<u64>,
+    fence: Option<(u64, Bytes)>,
 }
 
 enum Flaw {
@@ -171,9 +272,9 @@ impl<R: Read> Reader<R> {
         let items = u32::from_le_bytes(self.array()?);
         let sequence = u64::from_le_bytes(self.array()?);
         let mut sum = Xxh3::new();
-        let mut number = None;
+        let mut fence = None;
         for _ in 0..items {
-            number = self.item(&mut sum)?.or(number);
+            fence = self.item(&mut sum)?.or(fence);
         }
         if self.array()? != [END] {
             return Err(Flaw::Content("the batch does not end after its items"));
@@ -184,11 +285,11 @@ impl<R: Read> Reader<R> {
         if self.array()? != TRAILER {
             return Err(Flaw::Content("the batch has no trailer"));
         }
-        Ok(Some(Batch { sequence, number }))
+        Ok(Some(Batch { sequence, fence }))
     }
 
-    /// Reads an item into the checksum: the number in it if it is the fence.
-    fn item(&mut self, sum: &mut Xxh3) -> Result<Option<u64>, Flaw> {
+    /// Reads an item into the checksum: the number and the fence in it if it is the fence.
+    fn item(&mut self, sum: &mut Xxh3) -> Result<Option<(u64, Bytes)>, Flaw> {
         let head: [u8; 21] = self.array()?;
         let [ITEM, kind, compression, .., l0, l1, l2, l3, s0, s1, s2, s3] = head else {
             return Err(Flaw::Content("an item does not begin here"));
@@ -208,7 +309,7 @@ impl<R: Read> Reader<R> {
                     sum.update(part);
                     value.extend_from_slice(part);
                 })?;
-                return Ok(parse_fence(&value).map(|(number, _)| number));
+                return Ok(parse_fence(&value));
             }
             self.bytes(length.into(), |part| sum.update(part))?;
         } else {

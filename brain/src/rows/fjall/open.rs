@@ -12,6 +12,7 @@ use ::fjall::config::{
 };
 use ::fjall::{AbstractTree, CompressionType, Database, Error, Keyspace, KeyspaceCreateOptions, PersistMode};
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use tokio::sync::Mutex;
 
 use super::guard::{Health, caught, io, within};
@@ -31,6 +32,16 @@ pub enum OpenError {
     /// Start the version that wrote them, or a newer one.
     #[error("the rows in {0} have a format that this version does not know")]
     Newer(PathBuf),
+    /// What is lost with a damaged end of the newest journal is nowhere else.
+    #[error(
+        "{flaw}, and what is lost with the rest cannot be taken from the log: {reason:#}; the rows are as they were"
+    )]
+    Uncovered {
+        /// The journal, and where it is damaged.
+        flaw: String,
+        /// Why the log does not help.
+        reason: anyhow::Error,
+    },
     /// As when reading.
     #[error(transparent)]
     Rows(#[from] RowsError),
@@ -43,27 +54,66 @@ const MIN_JOURNAL_BYTES: u64 = 64 << 20;
 const MIN_MEMTABLE_BYTES: u64 = 64 << 10;
 const MIN_OPEN_FILES: usize = 10;
 
-pub(super) fn open(dir: &Path, options: Options) -> Result<Shared, OpenError> {
+/// `covers` refuses a fence behind which the log has not everything.
+pub(super) fn open(
+    dir: &Path,
+    options: Options,
+    covers: impl Fn(Option<Bytes>) -> anyhow::Result<()>,
+) -> Result<Shared, OpenError> {
     let dir = std::path::absolute(dir).map_err(io)?;
     if inspect::is_vacant(&dir)? {
         create(&dir, &options)?;
     }
-    let journals = look_before(&dir)?;
-    let (database, keyspace) = start(&dir, &options)?;
-    let (batch, fence) = look_behind(&dir, &keyspace, &journals)?;
-    let view = ArcSwap::from_pointee(FjallSnapshot::take(&database, &keyspace));
-    if let Some(cut) = &journals.cut {
-        tracing::info!(cut, "rows came back without batches that had not been synced");
+    let (lock, journals) = look_before(&dir)?;
+    let flaw = journals.flaw();
+    let uncovered = |reason| OpenError::Uncovered {
+        flaw: flaw.clone().unwrap_or_default(),
+        reason,
+    };
+    if let (Some(_), Some(fence)) = (&flaw, &journals.fence) {
+        covers(Some(fence.clone())).map_err(uncovered)?;
     }
+    let cut = journals.settle()?;
+    drop(lock);
+    let opened = start(&dir, &options).and_then(|(database, keyspace)| {
+        let (batch, fence) = look_behind(&dir, &keyspace, &journals)?;
+        if cut.is_some() {
+            covers(fence.clone()).map_err(uncovered)?;
+        }
+        Ok((database, keyspace, batch, fence))
+    });
+    let (database, keyspace, batch, fence) = match (opened, cut) {
+        (Ok(opened), cut) => {
+            if let (Some(flaw), Some(cut)) = (&flaw, cut) {
+                let kept = cut.kept.map(|kept| kept.display().to_string());
+                tracing::warn!(
+                    flaw,
+                    kept,
+                    "cut the newest journal of the rows: the log has what stood there"
+                );
+            }
+            opened
+        }
+        (Err(error), Some(cut)) => {
+            cut.undo()?;
+            return Err(error);
+        }
+        (Err(error), None) => return Err(error),
+    };
+    let view = ArcSwap::from_pointee(FjallSnapshot::take(&database, &keyspace));
     Ok(Shared {
         dir,
         database,
         keyspace,
         options,
         health: Health::default(),
-        writer: Arc::new(Mutex::new(Writer { batch, fence })),
+        writer: Arc::new(Mutex::new(Writer {
+            batch,
+            renewed: 0,
+            fence,
+        })),
         view,
-        cut: journals.cut,
+        cut: flaw,
         is_compacting: AtomicBool::new(false),
     })
 }
@@ -91,8 +141,8 @@ fn create(dir: &Path, options: &Options) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Checks what fjall does not, while nobody else has the database open.
-fn look_before(dir: &Path) -> Result<Journals, OpenError> {
+/// Checks what fjall does not, while nobody else has the database open, and keeps others out.
+fn look_before(dir: &Path) -> Result<(File, Journals), OpenError> {
     inspect::manifests(dir)?;
     let path = dir.join(inspect::LOCK);
     let lock = File::options()
@@ -101,14 +151,18 @@ fn look_before(dir: &Path) -> Result<Journals, OpenError> {
         .open(&path)
         .map_err(|error| named(&path, error))?;
     match lock.try_lock() {
-        Ok(()) => Ok(journal::check(dir)?),
+        Ok(()) => {
+            inspect::sweep(dir)?;
+            let journals = journal::check(dir)?;
+            Ok((lock, journals))
+        }
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse(dir.to_owned())),
         Err(TryLockError::Error(error)) => Err(named(&path, error).into()),
     }
 }
 
 /// The last batch and the fence, if no batch is missing between tables and journals.
-fn look_behind(dir: &Path, keyspace: &Keyspace, journals: &Journals) -> Result<(u64, Option<bytes::Bytes>), RowsError> {
+fn look_behind(dir: &Path, keyspace: &Keyspace, journals: &Journals) -> Result<(u64, Option<Bytes>), RowsError> {
     let read = |sequence| {
         let row = caught(|| Ok(keyspace.tree.get(FENCE_ROW, sequence)?)).map_err(|error| within(dir, error))?;
         row.map(|row| parse_fence(&row).ok_or_else(|| inspect::damaged(dir, "has a fence that is too short")))
@@ -175,6 +229,11 @@ fn start(dir: &Path, options: &Options) -> Result<(Database, Keyspace), OpenErro
     Ok((database, keyspace))
 }
 
+/// How tables are merged.
+pub(super) fn strategy() -> Leveled {
+    Leveled::default().with_table_target_size(TABLE_BYTES)
+}
+
 /// Point reads dominate: filters on every level, and small blocks. Tables of level 0 are small and keep filter and index in memory; those
 /// of other levels have them in parts of one block each, so that a cold read fetches and checks a part of each, and the cache holds the
 /// parts that are used. Small tables keep the first level small, into which all of level 0 is merged each time.
@@ -190,7 +249,7 @@ fn keyspace_options(options: &Options) -> KeyspaceCreateOptions {
         .index_block_pinning_policy(PinningPolicy::new([true, false]))
         .filter_block_partitioning_policy(PartitioningPolicy::new([false, true]))
         .index_block_partitioning_policy(PartitioningPolicy::new([false, true]))
-        .compaction_strategy(Arc::new(Leveled::default().with_table_target_size(TABLE_BYTES)))
+        .compaction_strategy(Arc::new(strategy()))
         .filter_policy(FilterPolicy::all(FilterPolicyEntry::Bloom(
             BloomConstructionPolicy::BitsPerKey(10.0),
         )))

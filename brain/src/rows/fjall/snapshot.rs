@@ -10,7 +10,7 @@ use super::layout::{self, FENCE_ROW, loaded, parse_fence, stored};
 use super::{MAX_KEY_LEN, RowsError};
 use crate::rows::{Order, Page, Scan, Snapshot};
 
-/// Reads of up to this many rows run on the caller's thread.
+/// Gets of up to this many rows run on the caller's thread. No scan does: it may pass any number of deleted rows.
 const INLINE_ROWS: usize = 32;
 
 /// Smaller values are copied, larger ones share memory with fjall.
@@ -43,15 +43,10 @@ impl FjallSnapshot {
 
     async fn read<T: Send + 'static>(
         &self,
-        rows: usize,
         read: impl FnOnce(&View) -> Result<T, RowsError> + Send + 'static,
     ) -> Result<T, RowsError> {
-        if rows <= INLINE_ROWS {
-            read(&self.view)
-        } else {
-            let view = self.view.clone();
-            guard::blocking(move || read(&view)).await
-        }
+        let view = self.view.clone();
+        guard::blocking(move || read(&view)).await
     }
 }
 
@@ -69,12 +64,12 @@ impl Snapshot for FjallSnapshot {
             return keys.iter().map(|key| self.view.get(key)).collect();
         }
         let keys = keys.to_vec();
-        self.read(keys.len(), move |view| keys.iter().map(|key| view.get(key)).collect())
+        self.read(move |view| keys.iter().map(|key| view.get(key)).collect())
             .await
     }
 
     async fn scan(&self, scan: Scan) -> Result<Page, RowsError> {
-        self.read(scan.max_rows, move |view| view.scan(&scan)).await
+        self.read(move |view| view.scan(&scan)).await
     }
 
     async fn split_points(&self, from: &[u8], to: Option<&[u8]>, parts: usize) -> Result<Vec<Bytes>, RowsError> {

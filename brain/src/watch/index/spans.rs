@@ -18,7 +18,7 @@ const NONE: Link = Link::MAX;
 struct Node<T> {
     from: Bytes,
     end: End,
-    /// `None` in a node that is free.
+    /// `None` before it is made.
     value: Option<T>,
     priority: u64,
     left: Link,
@@ -29,8 +29,8 @@ struct Node<T> {
 /// Values of `T`, one for each different range.
 #[derive(Debug)]
 pub(super) struct Spans<T> {
+    /// Without gaps: where one is taken out, the last one takes its place.
     nodes: Vec<Node<T>>,
-    free: Vec<Link>,
     root: Link,
     /// Makes the shape of the tree unknown to whoever chooses the ranges.
     seed: RandomState,
@@ -41,7 +41,6 @@ impl<T> Spans<T> {
     pub(super) fn new() -> Self {
         Self {
             nodes: Vec::new(),
-            free: Vec::new(),
             root: NONE,
             seed: RandomState::new(),
             inserted: 0,
@@ -72,8 +71,38 @@ impl<T> Spans<T> {
             return None;
         }
         self.root = self.cut(self.root, from, end);
-        self.free.push(link);
-        self.node_mut(link).value.take()
+        let last = Link::try_from(self.nodes.len() - 1).ok()?;
+        if last != link {
+            self.rename(last, link);
+        }
+        let removed = self.nodes.swap_remove(link as usize);
+        if self.nodes.capacity() > super::ROOM.max(4 * self.nodes.len()) {
+            self.nodes.shrink_to(2 * self.nodes.len());
+        }
+        removed.value
+    }
+
+    /// Has the tree name a node by another position, before it is moved there.
+    fn rename(&mut self, at: Link, to: Link) {
+        let node = self.node(at);
+        let (from, end) = (node.from.clone(), node.end.clone());
+        let mut link = std::mem::replace(&mut self.root, NONE);
+        self.root = if link == at { to } else { link };
+        while link != NONE {
+            let node = self.node_mut(link);
+            if node.furthest == at {
+                node.furthest = to;
+            }
+            let next = match (&from, &end).cmp(&(&node.from, &node.end)) {
+                Ordering::Less => &mut node.left,
+                Ordering::Greater => &mut node.right,
+                Ordering::Equal => return,
+            };
+            link = *next;
+            if link == at {
+                *next = to;
+            }
+        }
     }
 
     /// Calls `found` for the value of every range that `key` is in.
@@ -129,13 +158,8 @@ impl<T> Spans<T> {
             right: NONE,
             furthest: NONE,
         };
-        let link = if let Some(link) = self.free.pop() {
-            *self.node_mut(link) = node;
-            link
-        } else {
-            self.nodes.push(node);
-            Link::try_from(self.nodes.len() - 1).expect("fewer than 2^32 ranges fit into memory")
-        };
+        self.nodes.push(node);
+        let link = Link::try_from(self.nodes.len() - 1).expect("fewer than 2^32 ranges fit into memory");
         self.node_mut(link).furthest = link;
         let left = self.join(left, link);
         self.root = self.join(left, right);
@@ -225,6 +249,15 @@ impl<T> Spans<T> {
 
 #[cfg(test)]
 impl<T> Spans<T> {
+    /// Ranges that there is room for, and bytes of keys that are kept.
+    pub(super) fn held(&self) -> (usize, usize) {
+        let bytes = |node: &Node<T>| {
+            let end = if let End::Before(end) = &node.end { end.len() } else { 0 };
+            node.from.len() + end
+        };
+        (self.nodes.capacity(), self.nodes.iter().map(bytes).sum())
+    }
+
     /// Checks the invariants, and answers the depth of the tree.
     pub(super) fn verify(&self) -> usize {
         self.verify_below(self.root)

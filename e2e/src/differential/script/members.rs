@@ -68,7 +68,7 @@ impl Script {
         self.settle_all();
         let alarm = pb::AlarmRequest {
             action: 1,
-            member_id: 7,
+            member_id: 0,
             alarm: self.pick(&[1, 1, 2]),
         };
         self.alarmed = Some((CALM_BEFORE_ALARM_ENDS, alarm));

@@ -12,6 +12,7 @@ pub(super) const TINY: Bounds = Bounds {
     batch_events: 8,
     chunk_bytes: 64,
     cache_bytes: 4 << 10,
+    key_bytes: 64 << 10,
 };
 
 #[tokio::test]

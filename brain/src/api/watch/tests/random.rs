@@ -242,6 +242,7 @@ async fn round(seed: u64) -> (usize, usize, usize) {
         batch_events: rng.random_range(1..50),
         chunk_bytes: rng.random_range(1..5_000),
         cache_bytes: rng.random_range(0..20_000),
+        ..Bounds::default()
     };
     let mut member = Member::start(bounds).await;
     let truth = Truth::default();

@@ -7,12 +7,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::api::watch::Options;
+use crate::budget::Budget;
 use crate::mvcc::{Committed, Event, EventKind, KeyValue};
 use crate::watch::model::ModelHistory;
 use crate::watch::{Hub, Replay};
 
 fn watchers() -> Watchers<ModelHistory> {
-    let hub = Hub::new(crate::watch::Options::default(), 1);
+    let hub = Hub::new(
+        crate::watch::Options {
+            key_bytes: 1 << 10,
+            ..crate::watch::Options::default()
+        },
+        1,
+    );
     let options = Options {
         max_request_bytes: 1 << 20,
         progress_notify_interval: Duration::from_secs(600),
@@ -27,7 +34,7 @@ fn watchers() -> Watchers<ModelHistory> {
         hub,
         options,
     };
-    Watchers::new(Arc::new(shared), Arc::default())
+    Watchers::new(Arc::new(shared), Arc::default(), Meter::unlimited())
 }
 
 /// Publishes a put of `a`, and leaves the dispatcher the time for it.
@@ -111,4 +118,58 @@ async fn who_is_held_waits_for_its_release() {
     assert!(!watchers.has_turn());
     watchers.release();
     assert_eq!(watchers.turn(2).unwrap().responses.len(), 1);
+}
+
+#[test]
+fn watchers_are_charged_until_they_are_gone() {
+    let gauge = prometheus::IntGauge::new("held", "held").unwrap();
+    let account = Budget::new(40 << 10, gauge).account();
+    let mut watchers = watchers();
+    watchers.meter = Meter::new(&account).unwrap();
+    let mut made = Vec::new();
+    let refused = loop {
+        // Bounds of 2 MiB, of which no key can tell more than the beginning.
+        let number = made.len().to_string();
+        let create = WatchCreateRequest {
+            key: number.into(),
+            range_end: vec![0xff; 2 << 20].into(),
+            ..WatchCreateRequest::default()
+        };
+        let created = watchers.create(create);
+        if created.canceled {
+            break created;
+        }
+        made.push(created.watch_id);
+    };
+    assert!((2..20).contains(&made.len()), "{} watchers", made.len());
+    assert_eq!(
+        (refused.created, &*refused.cancel_reason),
+        (true, "etcdserver: too many requests")
+    );
+    let before = account.used();
+    watchers.cancel(made[0]).unwrap();
+    assert!(account.used() < before);
+    assert!(!watchers.create(create(b"a", false)).canceled);
+    drop(watchers);
+    assert_eq!(account.used(), 0);
+}
+
+#[tokio::test]
+async fn many_watchers_of_an_ended_stream_are_dropped_by_the_dispatcher() {
+    let mut watchers = watchers();
+    for _ in 0..5000 {
+        assert!(!watchers.create(create(b"a", false)).canceled);
+    }
+    let hub = watchers.shared.hub.clone();
+    drop(watchers);
+    assert_eq!(hub.watchers(), 5000, "all were dropped at once");
+    let stop = CancellationToken::new();
+    let gone = async {
+        while hub.watchers() > 0 {
+            tokio::task::yield_now().await;
+        }
+        stop.cancel();
+    };
+    let (ran, ()) = tokio::join!(hub.clone().run(stop.clone()), gone);
+    ran.unwrap();
 }

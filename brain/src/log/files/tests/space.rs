@@ -217,3 +217,42 @@ async fn a_shrunk_log_occupies_what_it_holds() {
     assert!(read_all(&again, 310).await == left);
     append_range(&again, 321..=325, 1000).await;
 }
+
+#[tokio::test]
+async fn a_shrunk_log_whose_last_segment_cannot_be_cut_keeps_what_follows() {
+    let dir = scratch();
+    let disk = Disk::default();
+    let log = FileLog::open_on(dir.path(), SMALL, disk.clone(), None).unwrap();
+    let mut written = append_range(&log, 1..=2, 400).await;
+    disk.faults.full_cut.store(true, SeqCst);
+    log.shrink().await.unwrap_or_else(|error| eprintln!("{error:#}"));
+    written.extend(append_range(&log, 3..=4, 400).await);
+    let size = log.size();
+    drop(log);
+    let again = open_small(dir.path());
+    let found = read_all(&again, 0).await;
+    assert_eq!(found.len(), written.len(), "records that were acknowledged");
+    assert!(found == written);
+    assert_eq!(again.size(), size);
+}
+
+#[tokio::test]
+async fn a_watermark_for_which_there_is_no_space_is_raised_later() {
+    let dir = scratch();
+    let disk = Disk::default();
+    let log = FileLog::open_on(dir.path(), SMALL, disk.clone(), None).unwrap();
+    append_range(&log, 1..=30, 400).await;
+    disk.faults.full_page.store(true, SeqCst);
+    match log.raise_watermark(Slot(20)).await {
+        Err(LogError::Unavailable(_)) => {}
+        other => panic!("expected an error that passes, got {other:?}"),
+    }
+    log.raise_watermark(Slot(20)).await.unwrap();
+    disk.faults.full_page.store(true, SeqCst);
+    match log.destroy_below_watermark().await {
+        Err(LogError::Unavailable(_)) => {}
+        other => panic!("expected an error that passes, got {other:?}"),
+    }
+    log.destroy_below_watermark().await.unwrap();
+    assert_eq!(log.watermark().await.unwrap(), Slot(20));
+}

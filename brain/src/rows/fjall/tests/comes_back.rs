@@ -200,3 +200,35 @@ async fn a_snapshot_of_empty_rows_outlives_what_comes_after_it() {
     steps.extend([1, 2, 0].map(|age| Step::Scan(age, all.clone())));
     run(steps).await;
 }
+
+#[test]
+fn scans_of_few_rows_leave_the_callers_thread() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        let root = tempfile::tempdir().unwrap();
+        let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+        let put = Change::Put(Bytes::from("a"), Bytes::from("1"));
+        rows.apply(None, Bytes::from("1"), vec![put]).await.unwrap();
+        let snapshot = rows.snapshot().await.unwrap();
+        let few = Scan {
+            from: Bytes::new(),
+            to: None,
+            order: Order::Ascending,
+            keys_only: false,
+            max_rows: 1,
+            max_bytes: 1 << 10,
+        };
+        // The only other thread is busy.
+        let (release, held) = std::sync::mpsc::sync_channel::<()>(1);
+        let busy = tokio::task::spawn_blocking(move || held.recv().unwrap());
+        let mut scan = Box::pin(snapshot.scan(few));
+        assert!(
+            futures::poll!(scan.as_mut()).is_pending(),
+            "a scan passes any number of deleted rows on the thread of its caller"
+        );
+        release.send(()).unwrap();
+        busy.await.unwrap();
+        assert_eq!(scan.await.unwrap().rows.len(), 1);
+    });
+}

@@ -5,11 +5,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use ::fjall::AbstractTree as _;
 use bytes::Bytes;
 
 use super::{FjallRows, History, Options, small};
 use crate::rows::fjall::{inspect, journal};
-use crate::rows::{Rows, Snapshot as _, laws};
+use crate::rows::{Rows, RowsError, Snapshot as _, laws};
 
 /// Bytes that all files below `dir` occupy.
 fn occupied(dir: &Path) -> u64 {
@@ -81,7 +82,7 @@ async fn the_newest_journal_is_written_again_before_rows_rely_on_it() {
         .unwrap()
         .set_modified(long_ago)
         .unwrap();
-    journal::check(&dir).unwrap();
+    journal::check(&dir).unwrap().settle().unwrap();
     let written = fs::metadata(&newest).unwrap().modified().unwrap();
     assert!(written > long_ago, "the journal was only read");
     assert!(fs::read(&newest).unwrap() == content);
@@ -90,4 +91,102 @@ async fn the_newest_journal_is_written_again_before_rows_rely_on_it() {
         again.fence().await.unwrap(),
         Some(Bytes::copy_from_slice(&5u64.to_be_bytes()))
     );
+}
+
+#[tokio::test]
+async fn compaction_without_free_space_says_how_much_is_missing() {
+    let root = tempfile::tempdir().unwrap();
+    let options = Options {
+        reserve_bytes: 1 << 20,
+        ..small()
+    };
+    let mut rows = FjallRows::open(&root.path().join("rows"), options).unwrap();
+    History::new(1).apply(&rows, 1).await.unwrap();
+    std::sync::Arc::get_mut(&mut rows.shared).unwrap().options.reserve_bytes = 1 << 60;
+    match rows.compact().await {
+        Err(RowsError::Full(reason)) => assert!(reason.to_string().contains("bytes are missing"), "{reason}"),
+        other => panic!("expected full, got {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_waits_for_compactions_that_nobody_queued() {
+    let root = tempfile::tempdir().unwrap();
+    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    for batch in 1..=super::super::LEVEL0_RUNS as u64 {
+        History::new(1).apply(&rows, batch).await.unwrap();
+        // A table that fjall's own thread knows nothing of.
+        rows.shared.keyspace.tree.flush_active_memtable(0).unwrap();
+    }
+    let last = super::super::LEVEL0_RUNS as u64 + 1;
+    History::new(1).apply(&rows, last).await.unwrap();
+    assert!(rows.shared.keyspace.tree.l0_run_count() < super::super::LEVEL0_RUNS);
+    assert_eq!(rows.fence().await.unwrap(), History::fence(last));
+}
+
+#[tokio::test]
+async fn the_journal_of_idle_rows_is_retired() {
+    const ROW: usize = 100 << 10;
+    let root = tempfile::tempdir().unwrap();
+    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    for batch in 1..=250 {
+        let change = laws::put("key", vec![7; ROW]);
+        rows.apply(History::fence(batch - 1), History::fence(batch).unwrap(), vec![change])
+            .await
+            .unwrap();
+    }
+    let journals = || inspect::journal_bytes(&rows.shared.dir);
+    let before = journals();
+    assert!(before > 20 << 20, "{before} bytes of journals");
+    // Nothing is written between the renewals.
+    for _ in 0..3 {
+        rows.snapshot().await.unwrap();
+    }
+    let retired = async {
+        while journals() > 8 << 20 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let retired = tokio::time::timeout(Duration::from_secs(30), retired).await;
+    assert!(retired.is_ok(), "{} of {before} bytes of journals are left", journals());
+    assert_eq!(rows.fence().await.unwrap(), History::fence(250));
+}
+
+#[tokio::test]
+async fn a_dead_thread_of_fjall_leaves_its_cause_in_the_error() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("rows");
+    let rows = FjallRows::open(&dir, small()).unwrap();
+    let history = History::new(1);
+    for batch in 1..=4 {
+        history.apply(&rows, batch).await.unwrap();
+        rows.shared.keyspace.tree.flush_active_memtable(0).unwrap();
+    }
+    // No table can be made any more.
+    let tables = dir.join("keyspaces/1/tables");
+    fs::rename(&tables, dir.join("keyspaces/1/moved")).unwrap();
+    fs::write(&tables, "").unwrap();
+    let failed = async {
+        for batch in 5.. {
+            if let Err(error) = history.apply(&rows, batch).await {
+                return error;
+            }
+            rows.shared.keyspace.rotate_memtable().ok();
+        }
+        unreachable!()
+    };
+    let error = tokio::time::timeout(Duration::from_secs(60), failed).await.unwrap();
+    let said = |error: &RowsError| match error {
+        RowsError::Failed(source) => format!("{source:#}"),
+        other => panic!("expected failed, got {other:?}"),
+    };
+    for error in [&error, &history.apply(&rows, 1 << 20).await.unwrap_err()] {
+        let said = said(error);
+        assert!(
+            said.contains("thread for tables ended") && said.contains("os error 20"),
+            "{said}"
+        );
+    }
+    fs::remove_file(&tables).unwrap();
+    fs::rename(dir.join("keyspaces/1/moved"), &tables).unwrap();
 }

@@ -1,0 +1,60 @@
+//! Alarms that clients raise.
+
+use std::sync::Arc;
+
+use brain::api::cluster::Members;
+use brain::api::maintenance::MaintenanceService;
+use brain::api::status::Error;
+use brain::log::MemLog;
+use brain::rows::mem::MemRows;
+use pb::maintenance_server::Maintenance as _;
+use tonic::{Code, Request as Ask};
+
+use crate::engine::Engine;
+use crate::wire::pb;
+
+const ACTIVATE: i32 = 1;
+const NOSPACE: i32 = 1;
+
+#[tokio::test]
+async fn alarms_are_those_of_members_and_of_known_kinds() {
+    let engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
+    let member = pb::Member {
+        id: 7,
+        ..Default::default()
+    };
+    let maintenance = MaintenanceService {
+        store: engine.kv.store.clone(),
+        size: Arc::new(|| 0),
+        defragment: Arc::new(|| Box::pin(async { Ok(()) })),
+        quota: 0,
+        move_leader: Arc::new(|_| Box::pin(async { Err(Error::NotLeader) })),
+        members: Members::new([member]),
+    };
+    let alarm = async |action, member_id, alarm| {
+        let request = pb::AlarmRequest {
+            action,
+            member_id,
+            alarm,
+        };
+        maintenance.alarm(Ask::new(request)).await
+    };
+    for kind in [3, -1, i32::MAX] {
+        let refused = alarm(ACTIVATE, 7, kind).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    }
+    for stranger in [1, 6, u64::MAX] {
+        let refused = alarm(ACTIVATE, stranger, NOSPACE).await.unwrap_err();
+        assert_eq!(refused.message(), "etcdserver: member not found");
+    }
+    assert!(engine.store.state.alarms().is_empty());
+    for member in [0, 7] {
+        alarm(ACTIVATE, member, NOSPACE).await.unwrap();
+    }
+    assert_eq!(engine.store.state.alarms().len(), 2);
+    for member in [0, 7] {
+        alarm(2, member, NOSPACE).await.unwrap();
+    }
+    assert!(engine.store.state.alarms().is_empty());
+    engine.stop().await.unwrap();
+}
