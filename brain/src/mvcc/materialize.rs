@@ -43,6 +43,9 @@ const READ_AHEAD: usize = 4 << 20;
 /// How long to wait before a change is tried again that rows refused.
 const REFUSED: Duration = Duration::from_secs(30);
 
+/// How long a refusal may pass by itself, as one for lack of memory may, and how often the change is tried meanwhile.
+const PASSES: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(2));
+
 /// How long to wait before a snapshot is asked for again that could not be had.
 const RENEW_AGAIN: Duration = Duration::from_secs(1);
 
@@ -62,6 +65,8 @@ pub struct Materializer<L, R: Rows> {
     deletion: Option<Deletion<L>>,
     /// When views were last given a snapshot.
     shown: Instant,
+    /// Since when rows refuse what is to be written.
+    refused: Option<Instant>,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 }
@@ -118,6 +123,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             flushed,
             deletion: None,
             shown: Instant::now(),
+            refused: None,
             metrics,
             stop,
         }
@@ -181,6 +187,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             match outcome {
                 Err(error) if is_refused(&error) => self.wait_refused(&error).await?,
                 Ok(more) => {
+                    self.refused = None;
                     if self.state.set_flush_refused(false) {
                         tracing::info!("rows take again what they refused: the CORRUPT alarm can be disarmed");
                     }
@@ -191,9 +198,16 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         }
     }
 
-    /// Stops writes and waits before a change is tried again that rows refused.
+    /// Waits before a change is tried again that rows refused; stops writes if they have refused it for a while.
     async fn wait_refused(&mut self, error: &anyhow::Error) -> anyhow::Result<()> {
-        if !self.state.set_flush_refused(true) {
+        let now = Instant::now();
+        let lasts = now.duration_since(*self.refused.get_or_insert(now)) >= PASSES.0;
+        if !lasts {
+            tracing::warn!(
+                error = format!("{error:#}"),
+                "rows refuse a change, which is tried again"
+            );
+        } else if !self.state.set_flush_refused(true) {
             tracing::error!(
                 error = format!("{error:#}"),
                 "rows refuse what is acknowledged: the CORRUPT alarm stops writes, reads go on; raise the storage limit that \
@@ -203,7 +217,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         // What the fence is, not what it was to become.
         self.fence = Fence::decode(self.stored.clone()).context("decode the fence")?;
         self.deletion = None;
-        let again = tokio::time::sleep(REFUSED);
+        let again = tokio::time::sleep(if lasts { REFUSED } else { PASSES.1 });
         tokio::pin!(again);
         loop {
             let aged = self.aged();

@@ -191,6 +191,26 @@ async fn refused_flush_stops_writes_and_serves_reads() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn refusal_that_passes_raises_no_alarm() {
+    let rows = Limited::new();
+    let gated = Gated::new(rows.clone());
+    let mut engine = Engine::start(MemLog::new(), gated.clone()).await.unwrap();
+    rows.refuse_longer_than(100);
+    let last = engine.put(b"a", &[7; 200]).await.unwrap();
+    for _ in 0..3 {
+        let before = gated.change.passed();
+        gated.change.reached(before).await;
+    }
+    rows.refuse_longer_than(usize::MAX);
+    while engine.store.state.view().recent.get(b"a", last).is_some() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(!engine.store.state.has_alarm(CORRUPT));
+    engine.put(b"b", b"v").await.unwrap();
+    engine.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn views_stay_young_while_a_flush_waits() {
     let rows = Limited::new();
     let gated = Gated::new(rows.clone());
