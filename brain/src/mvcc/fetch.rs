@@ -279,7 +279,7 @@ impl Needs {
             while let Some(page) = cursor.next(usize::MAX).await? {
                 budget.keep(page.iter())?;
                 budget.take(page.len() * (wanted.times - 1), 0)?;
-                rows.extend(page.into_iter().map(|kv| row_of(kv, wanted.values, view)));
+                rows.extend(page.into_iter().map(|kv| row_of(kv, wanted.values)));
                 fetched.extend(&newest());
             }
             more.spans.insert(span, rows);
@@ -319,13 +319,13 @@ async fn read_points<S: Snapshot>(
         return Ok(found.into_iter().map(|kv| kv.map(Row::read)).collect());
     }
     let found = view.get_many_without_values(wanted).await?;
-    let row = |kv| row_of(kv, false, view);
+    let row = |kv| row_of(kv, false);
     Ok(found.into_iter().map(|kv| kv.map(row)).collect())
 }
 
-fn row_of<S>(kv: KeyValue, values: bool, view: &View<S>) -> Row {
+fn row_of(kv: KeyValue, values: bool) -> Row {
     // Versions from memory come with their values.
-    let is_read = values || !kv.value.is_empty() || kv.mod_revision > view.rows_revision;
+    let is_read = values || !kv.value.is_empty() || kv.size == 0;
     let value = if is_read { ValueRead::Read } else { ValueRead::Skipped };
     Row { kv, value }
 }
