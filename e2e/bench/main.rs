@@ -19,6 +19,7 @@ mod load;
 mod reads;
 mod report;
 mod requests;
+mod size;
 mod takeover;
 mod tikv;
 mod updates;
@@ -52,6 +53,9 @@ struct Flags {
     /// Only updates and reads, no kube-apiserver and no idling.
     #[arg(long)]
     loads_only: bool,
+    /// Only stores with each of these numbers of keys, right after a start; --requests are sent of each kind.
+    #[arg(long, value_delimiter = ',')]
+    keys: Vec<u64>,
     /// Only three brains on TiKV: idle, put to event, reads, and updates for this many seconds.
     #[arg(long)]
     tikv: Option<u64>,
@@ -67,6 +71,7 @@ async fn main() -> anyhow::Result<()> {
         flags.rounds > 0 && flags.requests > 0,
         "nothing to measure: --rounds and --requests are at least 1"
     );
+    ensure!(flags.keys.iter().all(|keys| *keys >= 1_000), "--keys are at least 1000");
     let progress = Progress::stderr();
     if !flags.takeover.is_empty() {
         println!("{}", takeover::measure(&flags.takeover, flags.rounds, &progress).await?);
@@ -90,6 +95,13 @@ async fn main() -> anyhow::Result<()> {
         for program in &programs {
             let step = progress.step(format_args!("round {round}: {}", program.name));
             let place = disk::Place::new(&dir)?;
+            for keys in &flags.keys {
+                size::measure(program, &disk::Place::new(&dir)?, *keys, flags.requests, &mut report).await?;
+            }
+            if !flags.keys.is_empty() {
+                step.done();
+                continue;
+            }
             updates::measure(program, &place, flags.requests, &mut report).await?;
             if !flags.loads_only {
                 apiserver::measure(program, &dir, &progress, &mut report).await?;
@@ -97,7 +109,7 @@ async fn main() -> anyhow::Result<()> {
             step.done();
         }
     }
-    if !flags.loads_only {
+    if !flags.loads_only && flags.keys.is_empty() {
         updates::idle(&programs[0], &disk::Place::new(&dir)?, flags.idle, &mut report).await?;
     }
     println!("{}", report.table(&dir, flags.rounds));

@@ -11,6 +11,8 @@ pub(crate) enum Unit {
     PerSecond,
     /// Microseconds a request.
     MicrosEach,
+    /// Bytes a request.
+    BytesEach,
     /// Mebibytes.
     Mib,
     /// Seconds.
@@ -24,6 +26,7 @@ impl Unit {
         match self {
             Self::PerSecond => "req/s",
             Self::MicrosEach => "µs each",
+            Self::BytesEach => "B each",
             Self::Mib => "MiB",
             Self::Seconds => "s",
             Self::Percent => "%",
@@ -59,7 +62,7 @@ impl Report {
     /// For people.
     pub(crate) fn table(&self, dir: &Path, rounds: usize) -> String {
         let mut table = format!("medians of {rounds} rounds, fsync on, data in {}\n\n", dir.display());
-        let head = format!("{:<42} {:>12} {:>12} {:>8}  unit\n", "", "kubebrain", "etcd", "ratio");
+        let head = format!("{:<60} {:>12} {:>12} {:>8}  unit\n", "", "kubebrain", "etcd", "ratio");
         table.push_str(&head);
         for row in &self.0 {
             let [brain, etcd] = ["kubebrain", "etcd"].map(|program| row.median(program));
@@ -69,7 +72,7 @@ impl Report {
             // writing to a String cannot fail
             writeln!(
                 table,
-                "{name:<42} {:>12} {:>12} {:>8}  {unit}",
+                "{name:<60} {:>12} {:>12} {:>8}  {unit}",
                 number(brain),
                 number(etcd),
                 number(ratio)

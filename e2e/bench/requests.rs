@@ -18,7 +18,12 @@ const VALUE: usize = 512;
 /// As kube-apiserver updates: compare the mod revision, then put, else get. The same bytes are sent again and again, so
 /// the revision is compared with what holds each time: that it is greater than 0, of a key that is there.
 pub(crate) fn update() -> pb::TxnRequest {
-    let key = Bytes::from_static(HOT);
+    update_of(put())
+}
+
+/// The same of any key.
+pub(crate) fn update_of(put: pb::PutRequest) -> pb::TxnRequest {
+    let key = put.key.clone();
     let compare = pb::Compare {
         result: CompareResult::Greater.into(),
         target: CompareTarget::Mod.into(),
@@ -33,7 +38,7 @@ pub(crate) fn update() -> pb::TxnRequest {
     pb::TxnRequest {
         compare: vec![compare],
         success: vec![pb::RequestOp {
-            request: Some(Op::RequestPut(put())),
+            request: Some(Op::RequestPut(put)),
         }],
         failure: vec![pb::RequestOp {
             request: Some(Op::RequestRange(get)),

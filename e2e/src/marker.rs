@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, bail};
 
@@ -16,9 +17,15 @@ const MARKER: &str = ".kubebrain-cluster";
 ///
 /// It is somebody else's, or the file system refuses.
 pub fn claim(dir: &Path, name: &Name) -> anyhow::Result<()> {
+    /// Programs are started at the same time, and each has a log there: none may see the marker half written.
+    static CLAIMS: Mutex<()> = Mutex::new(());
+    let _claim = CLAIMS.lock().unwrap_or_else(PoisonError::into_inner);
     check(dir, name)?;
-    fs::create_dir_all(dir).with_context(|| format!("create {}: a cluster needs root", dir.display()))?;
     let marker = dir.join(MARKER);
+    if marker.exists() {
+        return Ok(());
+    }
+    fs::create_dir_all(dir).with_context(|| format!("create {}: a cluster needs root", dir.display()))?;
     fs::write(&marker, format!("{name}\n")).with_context(|| format!("write {}", marker.display()))
 }
 
@@ -126,6 +133,20 @@ mod tests {
             assert!(error.contains("no .kubebrain-cluster in it"), "{error}");
         }
         assert!(dir.join("member/snap").is_dir() && !dir.join(MARKER).exists());
+    }
+
+    #[test]
+    fn claims_at_once_all_succeed() {
+        let root = tempfile::tempdir().unwrap();
+        for n in 0..50 {
+            let dir = root.path().join(format!("x{n}"));
+            std::thread::scope(|scope| {
+                let claims: Vec<_> = (0..8).map(|_| scope.spawn(|| claim(&dir, &name("x")))).collect();
+                for claimed in claims {
+                    claimed.join().unwrap().unwrap();
+                }
+            });
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::home::Home;
 use crate::state::{ProcessId, State};
@@ -92,7 +92,11 @@ impl Supervisor {
         };
         self.tasks.spawn(async move {
             let _gone = gone.drop_guard();
-            keeper.run().await
+            let name = keeper.program.name.clone();
+            keeper
+                .run()
+                .await
+                .inspect_err(|error| error!(name, error = format!("{error:#}"), "cannot be kept running"))
         });
     }
 
@@ -101,7 +105,7 @@ impl Supervisor {
     ///
     /// # Errors
     ///
-    /// The program has ended before, or does now, or the time is up: with the end of its log.
+    /// The program cannot be kept running, or has ended before, or does now, or the time is up: with the end of its log.
     pub async fn until<T>(
         &self,
         program: &str,
@@ -117,6 +121,10 @@ impl Supervisor {
         let mut poll = tokio::time::interval(POLL);
         loop {
             poll.tick().await;
+            if handle.gone.is_cancelled() {
+                let error = anyhow!("{program} cannot be kept running: the log of the cluster's host says why");
+                return Err(self.complaint(program, error));
+            }
             if *handle.ended.borrow() > 0 {
                 return Err(self.complaint(program, anyhow!("{program} ended before {what}")));
             }

@@ -106,8 +106,8 @@ impl<R: Rows> KvService<R> {
 
     async fn put_here(&self, request: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
         let request = request.into_inner();
-        let size = self.store.limits.check_size(request.encoded_len())?;
         let op = request::put(&request, &self.store.limits)?;
+        let size = self.store.limits.check_size(request.encoded_len())?;
         match self.write(Op::Put(op), size).await? {
             (revision, OpResult::Put(prev)) => Ok(Response::new(response::put(self.store.header(revision), prev))),
             _ => Err(unexpected()),
@@ -119,8 +119,8 @@ impl<R: Rows> KvService<R> {
         request: Request<pb::DeleteRangeRequest>,
     ) -> Result<Response<pb::DeleteRangeResponse>, Status> {
         let request = request.into_inner();
-        let size = self.store.limits.check_size(request.encoded_len())?;
         let op = request::delete(&request)?;
+        let size = self.store.limits.check_size(request.encoded_len())?;
         match self.write(Op::Delete(op), size).await? {
             (revision, OpResult::Delete(deleted, kvs)) => Ok(Response::new(response::delete(
                 self.store.header(revision),
@@ -136,8 +136,7 @@ impl<R: Rows> KvService<R> {
         if is_readonly(&request) {
             return self.read_only(request::txn(&request, &self.store.limits)?).await;
         }
-        let size = self.store.limits.check_size(request.encoded_len())?;
-        let op = request::txn(&request, &self.store.limits)?;
+        let (op, size) = request::write_txn(&request, &self.store.limits)?;
         match self.write(Op::Txn(op), size).await? {
             (revision, OpResult::Txn(result)) => Ok(Response::new(response::txn(self.store.header(revision), result))),
             _ => Err(unexpected()),

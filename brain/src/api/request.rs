@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use bytes::Bytes;
+use prost::Message as _;
 
 use super::status::Error;
 use crate::mvcc::LeaseId;
@@ -141,8 +142,27 @@ pub fn delete(request: &pb::DeleteRangeRequest) -> Result<DeleteOp, Error> {
 /// # Errors
 /// As etcd's `checkTxnRequest` and `checkIntervals`.
 pub fn txn(request: &pb::TxnRequest, limits: &Limits) -> Result<TxnOp, Error> {
+    let op = checked(request, limits)?;
+    disjoint(op)
+}
+
+/// Reads a txn request that is for the writer; answers with its length, too.
+///
+/// # Errors
+/// As etcd's `checkTxnRequest`, [`Limits::check_size`], and `checkIntervals`. Etcd looks at the length last; here what is too
+/// long is refused before its ranges are compared.
+pub fn write_txn(request: &pb::TxnRequest, limits: &Limits) -> Result<(TxnOp, usize), Error> {
+    let op = checked(request, limits)?;
+    let size = limits.check_size(request.encoded_len())?;
+    Ok((disjoint(op)?, size))
+}
+
+fn checked(request: &pb::TxnRequest, limits: &Limits) -> Result<TxnOp, Error> {
     count_ops(request, limits.txn_ops.saturating_mul(NESTED))?;
-    let op = checked_txn(request, limits.txn_ops, limits)?;
+    checked_txn(request, limits.txn_ops, limits)
+}
+
+fn disjoint(op: TxnOp) -> Result<TxnOp, Error> {
     check_overlaps(&op.success)?;
     check_overlaps(&op.failure)?;
     Ok(op)

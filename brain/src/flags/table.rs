@@ -126,7 +126,7 @@ pub(super) const FLAGS: &[Flag] = &[
     text("backend-batch-interval", "", Member, Idle("batches form by themselves")),
     text("backend-batch-limit", "0", Member, Idle("batches form by themselves")),
     text("max-txn-ops", "128", Member, Works("most operations in one list of a txn")),
-    text("max-request-bytes", "1572864", Member, Works("longest request in bytes")),
+    text("max-request-bytes", "1572864", Member, Works("longest request in bytes; lowered to what storage can hold")),
     text("max-concurrent-streams", "4294967295", Member, Works("most streams open at a time on one connection")),
     text("max-inflight-bytes", "0", Member, Works("bytes of memory that connections, requests and answers of clients may take, those of peers as much again; one connection has at most half of it, one address three quarters; more are refused with \"too many requests\" [default: a quarter of the memory, 256 MiB to 1 GiB]")),
     text("grpc-keepalive-min-time", "5s", Member, Idle("clients may ping as often as they like")),

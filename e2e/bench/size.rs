@@ -1,0 +1,306 @@
+//! Stores of many keys, right after a start, when nothing is in memory but what the kernel has cached.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use e2e::server::{Program, Server};
+use e2e::wire::etcdserverpb as pb;
+use futures::future::try_join_all;
+use pb::kv_client::KvClient;
+use pb::request_op::Request as Op;
+use tokio::time::Instant;
+use tonic::transport::Channel;
+
+use crate::disk::Place;
+use crate::report::{Report, Unit};
+use crate::{requests, updates};
+
+/// Bytes of each value.
+const VALUE: usize = 1_024;
+/// Keys that one transaction fills in.
+const BATCH: u64 = 100;
+/// Transactions under way while the store is filled.
+const FILLERS: u64 = 16;
+/// Requests under way in loads, on so many connections.
+const IN_FLIGHT: u64 = 256;
+const CONNECTIONS: usize = 4;
+/// Of a list, as kube-apiserver's watch cache asks.
+const PAGE: i64 = 10_000;
+/// Keys of the large delete, if there are as many.
+const DELETED: u64 = 300_000;
+const PROBES: usize = 20;
+/// A step that no number of keys has in common with: keys are visited in an order of their own.
+const STEP: u64 = 982_451_653;
+const MIB: f64 = 1024.0 * 1024.0;
+
+/// One round on one server.
+pub(crate) async fn measure(
+    program: &Program,
+    place: &Place,
+    keys: u64,
+    requests: u64,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let ports = e2e::server::free_ports()?;
+    let url = format!("http://127.0.0.1:{}", e2e::server::free_ports()?.0);
+    let metrics = format!("--listen-metrics-urls={url}");
+    let quota = "--quota-backend-bytes=68719476736";
+    let flags = [metrics.as_str(), quota];
+    let server = Server::start_at(program, ports, &place.data(), &flags)?;
+    let began = Instant::now();
+    fill(&server, keys).await?;
+    let say = |name: &str, unit, value: f64, report: &mut Report| {
+        report.add(&format!("{keys} keys: {name}"), unit, program.name, value);
+    };
+    say("filled in", Unit::Seconds, began.elapsed().as_secs_f64(), report);
+    server.stop()?;
+
+    let began = Instant::now();
+    let server = Server::start_at(program, ports, &place.data(), &flags)?;
+    say("start", Unit::Seconds, began.elapsed().as_secs_f64(), report);
+
+    let load = Load::connect(&server, keys, requests).await?;
+    let cpu = server.usage()?.cpu;
+    let (rate, bytes) = load.gets(&server).await?;
+    let spent = updates::each(server.usage()?.cpu - cpu, load.requests);
+    say("gets, cold", Unit::PerSecond, rate, report);
+    say("gets, cold: server CPU", Unit::MicrosEach, spent, report);
+    say("gets, cold: read from files", Unit::BytesEach, bytes, report);
+    let cpu = server.usage()?.cpu;
+    let rate = load.updates().await?;
+    let spent = updates::each(server.usage()?.cpu - cpu, load.requests);
+    say("updates, cold", Unit::PerSecond, rate, report);
+    say("updates, cold: server CPU", Unit::MicrosEach, spent, report);
+    server.stop()?;
+
+    let server = Server::start_at(program, ports, &place.data(), &flags)?;
+    let load = Load::connect(&server, keys, requests).await?;
+    say("list of all, cold: keys", Unit::PerSecond, load.list().await?, report);
+    let address = url.trim_start_matches("http://");
+    let longest = load.probes(address).await?;
+    say("/livez, the longest", Unit::Seconds, longest.as_secs_f64(), report);
+    let before = server.usage()?.rss;
+    let longest = load.delete(keys.min(DELETED)).await?;
+    say(
+        "put while 300,000 are deleted, the longest",
+        Unit::Seconds,
+        longest.as_secs_f64(),
+        report,
+    );
+    let usage = server.usage()?;
+    let more = usage.peak_rss.saturating_sub(before) as f64 / MIB;
+    say("peak RSS above that before the delete", Unit::Mib, more, report);
+    say("peak RSS", Unit::Mib, usage.peak_rss as f64 / MIB, report);
+    say("directory", Unit::Mib, size(&place.data())? as f64 / MIB, report);
+    server.stop()
+}
+
+fn key(n: u64) -> Vec<u8> {
+    format!("/registry/pods/namespace-{:04}/pod-{n:010}", n % 1_000).into_bytes()
+}
+
+fn put(n: u64) -> pb::PutRequest {
+    // not a constant, which a store could compress away
+    let mut state = n.wrapping_mul(STEP) | 1;
+    let value = (0..VALUE / 8).flat_map(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    pb::PutRequest {
+        key: key(n).into(),
+        value: value.collect::<Vec<_>>().into(),
+        ..pb::PutRequest::default()
+    }
+}
+
+async fn client(server: &Server) -> anyhow::Result<KvClient<Channel>> {
+    Ok(KvClient::new(server.connect().await?).max_decoding_message_size(usize::MAX))
+}
+
+async fn fill(server: &Server, keys: u64) -> anyhow::Result<()> {
+    let kv = client(server).await?;
+    let fillers = (0..FILLERS).map(|filler| {
+        let mut kv = kv.clone();
+        async move {
+            for batch in (filler..keys.div_ceil(BATCH)).step_by(usize::try_from(FILLERS)?) {
+                let puts = (batch * BATCH..((batch + 1) * BATCH).min(keys)).map(|n| {
+                    // in another order than that of the keys
+                    let request = Some(Op::RequestPut(put(n.wrapping_mul(STEP) % keys)));
+                    pb::RequestOp { request }
+                });
+                let txn = pb::TxnRequest {
+                    success: puts.collect(),
+                    ..pb::TxnRequest::default()
+                };
+                kv.txn(txn).await.context("fill the store")?;
+            }
+            anyhow::Ok(())
+        }
+    });
+    try_join_all(fillers).await?;
+    Ok(())
+}
+
+/// Requests for keys that were not asked for before.
+struct Load {
+    clients: Vec<KvClient<Channel>>,
+    keys: u64,
+    requests: u64,
+}
+
+impl Load {
+    async fn connect(server: &Server, keys: u64, requests: u64) -> anyhow::Result<Self> {
+        let clients = try_join_all((0..CONNECTIONS).map(|_| client(server))).await?;
+        Ok(Self {
+            clients,
+            keys,
+            requests: requests.min(keys / 2),
+        })
+    }
+
+    /// Does something with so many keys, from this one on; answers with the rate.
+    async fn run<F: Future<Output = anyhow::Result<()>>>(
+        &self,
+        from: u64,
+        ask: impl Fn(KvClient<Channel>, u64) -> F,
+    ) -> anyhow::Result<f64> {
+        let began = Instant::now();
+        let workers = (0..IN_FLIGHT).map(|worker| {
+            let kv = &self.clients[usize::try_from(worker).unwrap_or_default() % CONNECTIONS];
+            let ask = &ask;
+            async move {
+                let mut n = worker;
+                while n < self.requests {
+                    ask(kv.clone(), (from + n).wrapping_mul(STEP) % self.keys).await?;
+                    n += IN_FLIGHT;
+                }
+                anyhow::Ok(())
+            }
+        });
+        try_join_all(workers).await?;
+        Ok(self.requests as f64 / began.elapsed().as_secs_f64())
+    }
+
+    /// The rate, and the bytes that the server read from files for each.
+    async fn gets(&self, server: &Server) -> anyhow::Result<(f64, f64)> {
+        let before = read_from_files(server)?;
+        let get = |mut kv: KvClient<Channel>, n| async move {
+            let request = pb::RangeRequest {
+                key: key(n).into(),
+                ..pb::RangeRequest::default()
+            };
+            let found = kv.range(request).await?.into_inner().kvs;
+            ensure!(
+                found.len() == 1 && found[0].value.len() == VALUE,
+                "key {n} is not there"
+            );
+            Ok(())
+        };
+        let rate = self.run(0, get).await?;
+        let read = read_from_files(server)? - before;
+        Ok((rate, read as f64 / self.requests as f64))
+    }
+
+    async fn updates(&self) -> anyhow::Result<f64> {
+        let update = |mut kv: KvClient<Channel>, n| async move {
+            let answer = kv.txn(requests::update_of(put(n))).await?.into_inner();
+            ensure!(answer.succeeded, "key {n} is not there");
+            Ok(())
+        };
+        self.run(self.keys / 2, update).await
+    }
+
+    async fn list(&self) -> anyhow::Result<f64> {
+        let mut kv = self.clients[0].clone();
+        let began = Instant::now();
+        let (mut from, mut listed, mut revision) = (b"/registry/pods/".to_vec(), 0, 0);
+        loop {
+            let request = pb::RangeRequest {
+                key: from.into(),
+                range_end: b"/registry/pods0".as_slice().into(),
+                limit: PAGE,
+                revision,
+                ..pb::RangeRequest::default()
+            };
+            let page = kv.range(request).await?.into_inner();
+            listed += page.kvs.len() as u64;
+            revision = page.header.unwrap_or_default().revision;
+            let Some(last) = page.kvs.last().filter(|_| page.more) else {
+                break;
+            };
+            from = [&last.key[..], b"\0"].concat();
+        }
+        ensure!(listed == self.keys, "{listed} of {} keys are listed", self.keys);
+        Ok(listed as f64 / began.elapsed().as_secs_f64())
+    }
+
+    async fn probes(&self, address: &str) -> anyhow::Result<Duration> {
+        let mut longest = Duration::ZERO;
+        for _ in 0..PROBES {
+            let began = Instant::now();
+            e2e::probe::command(address, "GET", "/livez", "").await?;
+            longest = longest.max(began.elapsed());
+        }
+        Ok(longest)
+    }
+
+    /// Deletes the first keys at once, and meanwhile puts one after the other.
+    async fn delete(&self, count: u64) -> anyhow::Result<Duration> {
+        let mut kv = self.clients[0].clone();
+        let per_namespace = self.keys.div_ceil(1_000);
+        let namespaces = count.div_ceil(per_namespace).min(1_000);
+        let request = pb::DeleteRangeRequest {
+            key: b"/registry/pods/".as_slice().into(),
+            range_end: format!("/registry/pods/namespace-{namespaces:04}/").into_bytes().into(),
+            prev_kv: false,
+        };
+        let delete = async {
+            let deleted = kv.delete_range(request).await?.into_inner().deleted;
+            ensure!(deleted > 0, "nothing was deleted");
+            anyhow::Ok(())
+        };
+        let mut writer = self.clients[1].clone();
+        let mut longest = Duration::ZERO;
+        let put = async {
+            loop {
+                let began = Instant::now();
+                let answer = writer.put(requests::put()).await;
+                longest = longest.max(began.elapsed());
+                if let Err(error) = answer {
+                    return anyhow::Error::from(error);
+                }
+            }
+        };
+        tokio::select! {
+            deleted = delete => deleted?,
+            error = put => return Err(error),
+        }
+        Ok(longest)
+    }
+}
+
+/// What the process has read by system calls, from the kernel's cache or the disk. What it maps is not counted.
+fn read_from_files(server: &Server) -> anyhow::Result<u64> {
+    let path = format!("/proc/{}/io", server.pid());
+    let io = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    let read = io.lines().find_map(|line| line.strip_prefix("rchar: "));
+    read.and_then(|bytes| bytes.trim().parse().ok())
+        .with_context(|| format!("no rchar in {path}"))
+}
+
+fn size(dir: &Path) -> anyhow::Result<u64> {
+    use std::os::unix::fs::MetadataExt as _;
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        bytes += match metadata.is_dir() {
+            true => size(&entry.path())?,
+            false => metadata.blocks() * 512,
+        };
+    }
+    Ok(bytes)
+}
