@@ -162,8 +162,8 @@ impl<L: Log, R: Rows> Materializer<L, R> {
                     let aged = self.aged();
                     tokio::select! {
                         frozen = self.frozen.recv() => frozen,
-                        () = passes(aged) => {
-                            self.renew().await?;
+                        snapshot = young(&self.rows, aged) => {
+                            self.renewed(snapshot)?;
                             continue;
                         }
                     }
@@ -228,7 +228,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
                 biased;
                 () = self.stop.cancelled() => return Err(Interrupted.into()),
                 () = &mut again => return Ok(()),
-                () = passes(aged) => self.renew().await?,
+                snapshot = young(&self.rows, aged) => self.renewed(snapshot)?,
                 // The sequencer must not wait for room.
                 frozen = self.frozen.recv() => self.backlog.push_back(frozen.ok_or(Interrupted)?),
             }
@@ -249,12 +249,12 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         self.rows.renew_after().map(|age| self.shown + age)
     }
 
-    /// Gives views a younger snapshot, whatever else has to wait for rows: what of a flush is there already may be in it. Rows that
-    /// cannot be read now are asked again a little later.
-    async fn renew(&mut self) -> anyhow::Result<()> {
-        let marker = Slot(Fence::decode(self.stored.clone()).context("decode the fence")?.marker);
-        match self.rows.snapshot().await {
+    /// Gives views a younger snapshot, whatever else has to wait for rows: what of a flush is there already may be in it. One that could
+    /// not be had is asked for again a little later.
+    fn renewed(&mut self, snapshot: Result<R::Snapshot, RowsError>) -> anyhow::Result<()> {
+        match snapshot {
             Ok(snapshot) => {
+                let marker = Slot(Fence::decode(self.stored.clone()).context("decode the fence")?.marker);
                 self.shown = Instant::now();
                 let through = Some((marker, self.fence.reached()));
                 // One that waits to be taken is young enough. Nobody is there to take it only when the process stops.
@@ -276,7 +276,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
     where
         F: Future<Output = Result<(), RowsError>> + Send,
     {
-        let stop = self.stop.clone();
+        let (rows, stop) = (self.rows.clone(), self.stop.clone());
         let mut patience = Patience::new(&stop);
         loop {
             let attempt = attempt();
@@ -286,7 +286,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
                 tokio::select! {
                     biased;
                     outcome = &mut attempt => break outcome,
-                    () = passes(aged) => self.renew().await?,
+                    snapshot = young(&rows, aged) => self.renewed(snapshot)?,
                 }
             };
             match outcome {
@@ -422,7 +422,8 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         }
         self.deletion = Some(deletion);
         if self.aged().is_some_and(|moment| moment <= Instant::now()) {
-            self.renew().await?;
+            let snapshot = self.rows.snapshot().await;
+            self.renewed(snapshot)?;
         }
         Ok(more)
     }
@@ -597,12 +598,13 @@ fn is_refused(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(RowsError::Refused(_)))
 }
 
-/// Answers when a moment has come; never without one.
-async fn passes(moment: Option<Instant>) {
-    match moment {
+/// A snapshot as soon as the last one is too old; never where one serves for ever.
+async fn young<R: Rows>(rows: &R, aged: Option<Instant>) -> Result<R::Snapshot, RowsError> {
+    match aged {
         Some(moment) => tokio::time::sleep_until(moment).await,
         None => std::future::pending().await,
     }
+    rows.snapshot().await
 }
 
 #[cfg(test)]
