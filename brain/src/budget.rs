@@ -2,10 +2,13 @@
 //!
 //! Invariant: what is charged is given back exactly once: a [`Charge`] does so when it is dropped.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::IntGauge;
+
+/// What a connection may take of the reserved part.
+const SMALL: usize = 256 * 1024;
 
 /// What all connections may take together. Clones share it.
 #[derive(Debug, Clone)]
@@ -14,7 +17,8 @@ pub struct Budget(Arc<Total>);
 #[derive(Debug)]
 struct Total {
     limit: usize,
-    per_connection: usize,
+    /// What is left to connections that take little.
+    reserved: usize,
     used: AtomicUsize,
     shown: IntGauge,
 }
@@ -25,36 +29,36 @@ pub enum Exceeded {
     /// The connection's share is used up.
     #[error("the memory of one connection is used up")]
     Connection,
+    /// The share of the connection's address is used up.
+    #[error("the memory of one address is used up")]
+    Address,
     /// The budget is used up.
     #[error("the memory of all connections is used up")]
     Total,
 }
 
 impl Budget {
-    /// A budget of `limit` bytes, of which one connection may take half. `shown` follows what is taken.
+    /// A budget of `limit` bytes: one connection may take half, one address three quarters, and the last eighth is for
+    /// connections that take little. `shown` follows what is taken.
     #[must_use]
     pub fn new(limit: usize, shown: IntGauge) -> Self {
         Self(Arc::new(Total {
             limit,
-            per_connection: limit / 2,
+            reserved: limit / 8,
             used: AtomicUsize::new(0),
             shown,
         }))
     }
 
-    /// The account of a new connection.
+    /// The account of a new connection, of an address if it has one.
     #[must_use]
-    pub fn account(&self) -> Account {
+    pub fn account(&self, address: Option<&AddressUse>) -> Account {
         Account(Arc::new(Connection {
             total: self.0.clone(),
+            address: address.cloned(),
             used: AtomicUsize::new(0),
+            moved: AtomicU64::new(0),
         }))
-    }
-
-    /// Bytes that one connection may take.
-    #[must_use]
-    pub fn per_connection(&self) -> usize {
-        self.0.per_connection
     }
 
     /// Bytes that are taken.
@@ -63,10 +67,23 @@ impl Budget {
         self.0.used.load(Ordering::Relaxed)
     }
 
-    /// Less than an eighth is left.
+    /// Bytes beyond seven eighths of what connections may take that take much: so many are to be given back.
     #[must_use]
-    pub fn is_short(&self) -> bool {
-        self.used() > self.0.limit - self.0.limit / 8
+    pub fn shortage(&self) -> usize {
+        let common = self.0.limit - self.0.reserved;
+        self.used().saturating_sub(common - common / 8)
+    }
+}
+
+/// What the connections of one address take together. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct AddressUse(Arc<AtomicUsize>);
+
+impl AddressUse {
+    /// Bytes that are taken.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
     }
 }
 
@@ -77,7 +94,10 @@ pub struct Account(Arc<Connection>);
 #[derive(Debug)]
 struct Connection {
     total: Arc<Total>,
+    address: Option<AddressUse>,
     used: AtomicUsize,
+    /// Bytes of requests that came and of answers that went.
+    moved: AtomicU64,
 }
 
 impl Account {
@@ -100,18 +120,34 @@ impl Account {
         self.0.used.load(Ordering::Relaxed)
     }
 
-    /// Bytes that hardly any connection takes for long: a sixteenth of the budget.
+    /// Bytes that a connection may take of the part which is reserved: 256 KiB, less where the budget is small.
     #[must_use]
-    pub fn fair_share(&self) -> usize {
-        self.0.total.limit / 16
+    pub fn small(&self) -> usize {
+        SMALL.min(self.0.total.limit / 32)
+    }
+
+    /// Bytes of requests that came and of answers that went.
+    #[must_use]
+    pub fn moved(&self) -> u64 {
+        self.0.moved.load(Ordering::Relaxed)
     }
 
     fn take(&self, bytes: usize) -> Result<(), Exceeded> {
-        let total = &self.0.total;
-        add(&self.0.used, bytes, total.per_connection).ok_or(Exceeded::Connection)?;
-        if add(&total.used, bytes, total.limit).is_none() {
-            self.0.used.fetch_sub(bytes, Ordering::Relaxed);
-            return Err(Exceeded::Total);
+        let (connection, total) = (&*self.0, &*self.0.total);
+        let own = add(&connection.used, bytes, total.limit / 2).ok_or(Exceeded::Connection)?;
+        let undo = |exceeded| {
+            connection.used.fetch_sub(bytes, Ordering::Relaxed);
+            exceeded
+        };
+        if let Some(AddressUse(address)) = &connection.address {
+            add(address, bytes, total.limit / 4 * 3).ok_or_else(|| undo(Exceeded::Address))?;
+        }
+        let limit = total.limit - if own > self.small() { total.reserved } else { 0 };
+        if add(&total.used, bytes, limit).is_none() {
+            if let Some(AddressUse(address)) = &connection.address {
+                address.fetch_sub(bytes, Ordering::Relaxed);
+            }
+            return Err(undo(Exceeded::Total));
         }
         total.shown.add(gauge(bytes));
         Ok(())
@@ -120,14 +156,19 @@ impl Account {
     fn give_back(&self, bytes: usize) {
         let total = &self.0.total;
         self.0.used.fetch_sub(bytes, Ordering::Relaxed);
+        if let Some(AddressUse(address)) = &self.0.address {
+            address.fetch_sub(bytes, Ordering::Relaxed);
+        }
         total.used.fetch_sub(bytes, Ordering::Relaxed);
         total.shown.sub(gauge(bytes));
     }
 }
 
+/// Adds if the sum is within the limit, which it answers.
 fn add(used: &AtomicUsize, bytes: usize, limit: usize) -> Option<usize> {
     let sum = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
-    used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).ok()
+    let before = used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).ok()?;
+    Some(before + bytes)
 }
 
 fn gauge(bytes: usize) -> i64 {
@@ -171,6 +212,17 @@ impl Charge {
                 Ok(())
             }
         }
+    }
+
+    /// Bytes that are taken.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Counts bytes that came from the client or went to it.
+    pub fn moved(&self, bytes: usize) {
+        self.account.0.moved.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Moves bytes, at most what was taken, into a charge of their own.
@@ -258,7 +310,7 @@ mod tests {
     #[test]
     fn charges_are_bounded_per_connection_and_in_total() {
         let (budget, shown) = budget();
-        let (a, b, c) = (budget.account(), budget.account(), budget.account());
+        let (a, b, c) = (budget.account(None), budget.account(None), budget.account(None));
         let first = a.charge(50).unwrap();
         assert_eq!(a.charge(1).unwrap_err(), Exceeded::Connection);
         let mut second = b.charge(30).unwrap();
@@ -276,9 +328,38 @@ mod tests {
     }
 
     #[test]
+    fn last_eighth_is_for_connections_that_take_little() {
+        let (budget, _) = budget();
+        let (a, b, small) = (budget.account(None), budget.account(None), budget.account(None));
+        let first = a.charge(50).unwrap();
+        let _second = b.charge(38).unwrap();
+        assert_eq!((budget.shortage() > 0, small.small()), (true, 3));
+        assert_eq!(b.charge(1).unwrap_err(), Exceeded::Total);
+        let _little = small.charge(3).unwrap();
+        assert_eq!(small.charge(1).unwrap_err(), Exceeded::Total);
+        drop(first);
+        assert_eq!(budget.shortage(), 0);
+        small.charge(1).unwrap();
+    }
+
+    #[test]
+    fn address_has_three_quarters() {
+        let (budget, _) = budget();
+        let address = AddressUse::default();
+        let [a, b] = [(); 2].map(|()| budget.account(Some(&address)));
+        let _first = a.charge(50).unwrap();
+        let second = b.charge(25).unwrap();
+        assert_eq!(b.charge(1).unwrap_err(), Exceeded::Address);
+        assert_eq!((address.used(), b.used(), budget.used()), (75, 25, 75));
+        let _other = budget.account(None).charge(12).unwrap();
+        drop(second);
+        assert_eq!((address.used(), budget.used()), (50, 62));
+    }
+
+    #[test]
     fn meters_give_back_what_they_charged_once() {
         let (budget, _) = budget();
-        let account = budget.account();
+        let account = budget.account(None);
         let meter = Meter::new(&account).unwrap();
         let clone = meter.clone();
         clone.charge(20).unwrap();

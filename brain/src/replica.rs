@@ -210,8 +210,9 @@ impl<R: Rows> Replica<R> {
     pub fn refresh(&mut self, Newer { snapshot, fence }: Newer<R::Snapshot>) {
         let marker = Slot(fence.marker);
         if (self.marker..=self.next).contains(&marker) && fence.reached() <= self.revision() {
-            self.state.set_deleted_up_to(fence.deleted_up_to);
+            // Whoever waits for the first looks at the second.
             self.state.set_deleted(&fence.sizes);
+            self.state.set_deleted_up_to(fence.deleted_up_to);
             // What stands before is compacted: nobody looks for it.
             self.state.forget_below(marker.min(Slot(fence.deleted_slot)));
             let through = Some((marker, fence.reached()));

@@ -22,11 +22,10 @@ use crate::http::{self, Gate, Health};
 use crate::listen::Listener;
 use crate::log_once::LogOnce;
 use crate::metrics::Metrics;
-use crate::said::Said;
 use crate::tasks::Tasks;
 use crate::tls::{RELOAD_INTERVAL, ServerTls};
 pub use admission::{Admission, Admitted, Io, PeerId};
-use connection::{Http1, Port};
+use connection::{Http1, Port, Refused};
 use connections::Connections;
 use route::{Answers, Edge, Refusals};
 
@@ -300,7 +299,7 @@ impl Server {
         let budget = Budget::new(limits.max_inflight_bytes, held.clone());
         let clients = Connections::new(client_room(), budget.clone(), network.clone());
         let probes = Connections::new(PROBES, budget, network.clone());
-        let refused = Said::default();
+        let refused = Refused::default();
         let http2 = http2::Options {
             max_concurrent_streams: limits.max_concurrent_streams,
             keepalive: self.config.keepalive,

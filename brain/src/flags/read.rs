@@ -232,7 +232,7 @@ fn limits(values: &Values<'_>, storage: &Storage, warnings: &mut Vec<String>) ->
 fn inflight_bytes(values: &Values<'_>, max_request_bytes: usize) -> Result<usize, String> {
     const SHARE: u64 = 4;
     const LEAST: u64 = 256 << 20;
-    const MOST: u64 = 4 << 30;
+    const MOST: u64 = 1 << 30;
     // One connection has half, and a request is there encoded and decoded.
     let needed = max_request_bytes.saturating_add(512 * 1024).saturating_mul(8);
     let bytes = match values.number::<u64>("max-inflight-bytes")? {

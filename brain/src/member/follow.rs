@@ -132,6 +132,10 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
                     if self.is_overfull() {
                         newer.want_after(ROWS);
                     }
+                    // A leader that cannot write rows says nothing of them, and what was read of them serves for a while only.
+                    if let Some(age) = self.engine.1.renew_after() {
+                        newer.want_after(age);
+                    }
                     continue;
                 }
             };

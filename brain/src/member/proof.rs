@@ -2,8 +2,8 @@
 //!
 //! # What it protects from
 //!
-//! Whoever can reach the peer port but not the storage gets nothing: no request of theirs is read, and nothing that they
-//! send is kept beyond the first 48 bytes. A cluster has a random secret, which its first member stores beside the rows of
+//! Whoever can reach the peer port but not the storage gets no request read: 80 bytes of theirs are read at most. What they
+//! get is the id of the member, a nonce and an HMAC over both sides' nonces and ids, which tells nothing of the secret. A cluster has a random secret, which its first member stores beside the rows of
 //! members; every member reads it there. Before HTTP begins on a connection, either side sends a nonce and proves with an
 //! HMAC-SHA256 over both nonces, both member ids and the cluster id that it knows the secret. Nonces are never used twice, so
 //! what was seen on one connection is worth nothing on another; the two directions have different labels, so neither side's

@@ -386,7 +386,7 @@ impl Needs {
             while let Some(page) = cursor.next(usize::MAX).await? {
                 budget.keep(page.iter())?;
                 budget.take_again(page.len() * (wanted.times - 1))?;
-                rows.extend(page.into_iter().map(|kv| row_of(kv, wanted.values, view)));
+                rows.extend(page.into_iter().map(|kv| row_of(kv, wanted.values)));
                 fetched.extend(&newest());
             }
             more.spans.insert(span, rows);
@@ -444,11 +444,7 @@ async fn read_points<S: Snapshot>(
     if is_unasked_read {
         budget.take(0, unasked)?;
     }
-    let skipped = |kv| Row {
-        kv,
-        value: ValueRead::Skipped,
-    };
-    let mut rows: Vec<Option<Row>> = found.into_iter().map(|kv| kv.map(skipped)).collect();
+    let mut rows: Vec<Option<Row>> = found.into_iter().map(|kv| kv.map(|kv| row_of(kv, false))).collect();
     let asked = rows.iter_mut().zip(wanted);
     let asked = asked.filter_map(|(row, (_, value))| row.as_mut().filter(|_| *value || is_unasked_read));
     for group in value_groups(asked) {
@@ -479,9 +475,9 @@ fn value_groups<'a>(rows: impl Iterator<Item = &'a mut Row>) -> Vec<Vec<&'a mut 
     groups
 }
 
-fn row_of<S>(kv: KeyValue, values: bool, view: &View<S>) -> Row {
+fn row_of(kv: KeyValue, values: bool) -> Row {
     // Versions from memory come with their values.
-    let is_read = values || !kv.value.is_empty() || kv.mod_revision > view.rows_revision;
+    let is_read = values || !kv.value.is_empty() || kv.size == 0;
     let value = if is_read { ValueRead::Read } else { ValueRead::Skipped };
     Row { kv, value }
 }

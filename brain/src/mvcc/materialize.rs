@@ -21,13 +21,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Revision;
-use super::patience::{Interrupted, Passing, reached};
+use super::patience::{Interrupted, Passing, Patience, reached};
 use super::record::{self, Record};
 use super::row::Fence;
 use super::sizes::superseded_by;
 use crate::log::reader::{Item, Reader};
 use crate::log::{Log, Slot};
 use crate::metrics::Metrics;
+use crate::recent::Generation;
 use crate::replica::{Flushed, Frozen};
 use crate::rows::{Change, Rows, RowsError, keys};
 use crate::state::State;
@@ -45,6 +46,12 @@ const UNNEEDED_LOG: i64 = 256 << 10;
 /// How long to wait before a change is tried again that rows refused.
 const REFUSED: Duration = Duration::from_secs(30);
 
+/// How long a refusal may pass by itself, as one for lack of memory may, and how often the change is tried meanwhile.
+const PASSES: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(2));
+
+/// How long to wait before a snapshot is asked for again that could not be had.
+const RENEW_AGAIN: Duration = Duration::from_secs(1);
+
 /// The task that writes the rows.
 pub struct Materializer<L, R: Rows> {
     log: L,
@@ -61,6 +68,8 @@ pub struct Materializer<L, R: Rows> {
     deletion: Option<Deletion<L>>,
     /// When views were last given a snapshot.
     shown: Instant,
+    /// Since when rows refuse what is to be written.
+    refused: Option<Instant>,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 }
@@ -70,6 +79,8 @@ struct Deletion<L> {
     reader: Reader<L>,
     /// Bytes of the records that were read from the fence's `deleted_slot` on.
     unneeded: usize,
+    /// The record that was read last, if it is not done.
+    current: Option<Superseding>,
 }
 
 /// What is written before the last step of a flush.
@@ -115,6 +126,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             flushed,
             deletion: None,
             shown: Instant::now(),
+            refused: None,
             metrics,
             stop,
         }
@@ -147,11 +159,11 @@ impl<L: Log, R: Rows> Materializer<L, R> {
                 Some(frozen) => Some(frozen),
                 None if goes_on => self.frozen.try_recv().ok(),
                 None => {
-                    let renew = self.rows.renew_after().map(|age| self.shown + age);
+                    let aged = self.aged();
                     tokio::select! {
                         frozen = self.frozen.recv() => frozen,
-                        () = passes(renew) => {
-                            self.show(None).await?;
+                        snapshot = young(&self.rows, aged) => {
+                            self.renewed(snapshot)?;
                             continue;
                         }
                     }
@@ -178,6 +190,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             match outcome {
                 Err(error) if is_refused(&error) => self.wait_refused(&error).await?,
                 Ok(more) => {
+                    self.refused = None;
                     if self.state.set_flush_refused(false) {
                         tracing::info!("rows take again what they refused: the CORRUPT alarm can be disarmed");
                     }
@@ -188,9 +201,16 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         }
     }
 
-    /// Stops writes and waits before a change is tried again that rows refused.
+    /// Waits before a change is tried again that rows refused; stops writes if they have refused it for a while.
     async fn wait_refused(&mut self, error: &anyhow::Error) -> anyhow::Result<()> {
-        if !self.state.set_flush_refused(true) {
+        let now = Instant::now();
+        let lasts = now.duration_since(*self.refused.get_or_insert(now)) >= PASSES.0;
+        if !lasts {
+            tracing::warn!(
+                error = format!("{error:#}"),
+                "rows refuse a change, which is tried again"
+            );
+        } else if !self.state.set_flush_refused(true) {
             tracing::error!(
                 error = format!("{error:#}"),
                 "rows refuse what is acknowledged: the CORRUPT alarm stops writes, reads go on; raise the storage limit that \
@@ -200,13 +220,15 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         // What the fence is, not what it was to become.
         self.fence = Fence::decode(self.stored.clone()).context("decode the fence")?;
         self.deletion = None;
-        let again = tokio::time::sleep(REFUSED);
+        let again = tokio::time::sleep(if lasts { REFUSED } else { PASSES.1 });
         tokio::pin!(again);
         loop {
+            let aged = self.aged();
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return Err(Interrupted.into()),
                 () = &mut again => return Ok(()),
+                snapshot = young(&self.rows, aged) => self.renewed(snapshot)?,
                 // The sequencer must not wait for room.
                 frozen = self.frozen.recv() => self.backlog.push_back(frozen.ok_or(Interrupted)?),
             }
@@ -220,6 +242,58 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         // Nobody is there to take it only when the process stops.
         drop(self.flushed.send(Flushed { through, snapshot }).await);
         Ok(())
+    }
+
+    /// When views need a younger snapshot; an old one serves no more.
+    fn aged(&self) -> Option<Instant> {
+        self.rows.renew_after().map(|age| self.shown + age)
+    }
+
+    /// Gives views a younger snapshot, whatever else has to wait for rows: what of a flush is there already may be in it. One that could
+    /// not be had is asked for again a little later.
+    fn renewed(&mut self, snapshot: Result<R::Snapshot, RowsError>) -> anyhow::Result<()> {
+        match snapshot {
+            Ok(snapshot) => {
+                let marker = Slot(Fence::decode(self.stored.clone()).context("decode the fence")?.marker);
+                self.shown = Instant::now();
+                let through = Some((marker, self.fence.reached()));
+                // One that waits to be taken is young enough. Nobody is there to take it only when the process stops.
+                drop(self.flushed.try_send(Flushed { through, snapshot }));
+            }
+            Err(error) if error.may_pass() => {
+                let again = Instant::now() + RENEW_AGAIN;
+                let age = self.rows.renew_after().unwrap_or_default();
+                self.shown = again.checked_sub(age).unwrap_or(again);
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Repeats what fails because rows are out of reach, as [`reached`]; meanwhile views are given younger snapshots, for not all
+    /// rows need be out of reach.
+    async fn insist_on<F>(&mut self, attempt: impl Fn() -> F + Send) -> anyhow::Result<()>
+    where
+        F: Future<Output = Result<(), RowsError>> + Send,
+    {
+        let (rows, stop) = (self.rows.clone(), self.stop.clone());
+        let mut patience = Patience::new(&stop);
+        loop {
+            let attempt = attempt();
+            tokio::pin!(attempt);
+            let outcome = loop {
+                let aged = self.aged();
+                tokio::select! {
+                    biased;
+                    outcome = &mut attempt => break outcome,
+                    snapshot = young(&rows, aged) => self.renewed(snapshot)?,
+                }
+            };
+            match outcome {
+                Ok(()) => return Ok(()),
+                Err(error) => patience.outlast(error).await?,
+            }
+        }
     }
 
     fn step(&self) -> Step {
@@ -267,6 +341,10 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             })
             .collect();
         self.apply(step).await?;
+        let current = self.deletion.as_mut().and_then(|deletion| deletion.current.as_mut());
+        if let Some(superseding) = current {
+            superseding.begin_again_behind(&frozen.generation);
+        }
         self.show(Some((frozen.marker, self.fence.reached()))).await
     }
 
@@ -284,7 +362,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         Ok(())
     }
 
-    /// Deletes some of what compaction made superfluous; `true` if there is more.
+    /// Deletes some of what compaction made superfluous, no more than one step; `true` if there is more.
     async fn delete_step(&mut self) -> anyhow::Result<bool> {
         let target = self.fence.compacted.min(self.fence.revision);
         if target <= self.fence.deleted_up_to {
@@ -300,23 +378,34 @@ impl<L: Log, R: Rows> Materializer<L, R> {
                 Deletion {
                     reader: reader.in_chunks(READ_AHEAD),
                     unneeded: 0,
+                    current: None,
                 }
             }
         };
         let mut step = self.step();
         let mut more = false;
-        while let Some(item) = reached!(&self.stop, deletion.reader.next())? {
-            let Item::Batch { first, payload, .. } = item else {
-                continue;
+        loop {
+            let mut superseding = match deletion.current.take() {
+                Some(superseding) => superseding,
+                None => match reached!(&self.stop, deletion.reader.next())? {
+                    Some(Item::Batch { first, payload, .. }) => {
+                        let bytes = payload.len();
+                        let record = Record::decode(payload).with_context(|| format!("decode slot {first}"))?;
+                        if first.0 >= self.fence.marker || record.base >= target {
+                            break;
+                        }
+                        Superseding::new(first, bytes, record)
+                    }
+                    Some(_) => continue,
+                    None => break,
+                },
             };
-            let bytes = payload.len();
-            let record = Record::decode(payload).with_context(|| format!("decode slot {first}"))?;
-            if first.0 >= self.fence.marker || record.base >= target {
+            if !self.delete_superseded(&mut superseding, target, &mut deletion.unneeded, &mut step) {
+                deletion.current = Some(superseding);
+                more = true;
                 break;
             }
-            self.delete_superseded((first, record), target, &mut deletion, &mut step)
-                .await?;
-            deletion.unneeded += bytes;
+            deletion.unneeded += superseding.bytes;
             // The last revision must not leave another step: that one would find nothing to do, and not finish.
             if step.changes.len() >= step.most.rows / 2 && self.fence.deleted_up_to < target {
                 more = true;
@@ -332,8 +421,9 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             return Ok(false);
         }
         self.deletion = Some(deletion);
-        if self.rows.renew_after().is_some_and(|age| self.shown.elapsed() >= age) {
-            self.show(None).await?;
+        if self.aged().is_some_and(|moment| moment <= Instant::now()) {
+            let snapshot = self.rows.snapshot().await;
+            self.renewed(snapshot)?;
         }
         Ok(more)
     }
@@ -356,46 +446,47 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         self.destroy(target).await
     }
 
-    /// Deletes the versions that one batch superseded up to `target`.
-    async fn delete_superseded(
+    /// Adds to a step, until it is full, the versions that one batch superseded up to `target`; answers whether that is all of it. A
+    /// revision counts as done when all of it is in steps.
+    fn delete_superseded(
         &mut self,
-        (slot, record): (Slot, Record),
+        superseding: &mut Superseding,
         target: Revision,
-        deletion: &mut Deletion<L>,
+        unneeded: &mut usize,
         step: &mut Step,
-    ) -> anyhow::Result<()> {
-        for entry in record.entries {
-            let Some(record::Change::Keys(keys)) = entry.change else {
-                continue;
-            };
+    ) -> bool {
+        let Superseding {
+            slot, entries, done, ..
+        } = superseding;
+        while let Some((keys, put_again)) = entries.front() {
             if keys.revision <= self.fence.deleted_up_to || keys.revision > target {
+                entries.pop_front();
                 continue;
             }
-            let put_again = put_again(&keys.changes);
-            let mut deleted = 0;
-            for (at, change) in keys.changes.iter().enumerate() {
-                deleted += superseded_by(change);
+            for (at, change) in keys.changes.iter().enumerate().skip(*done) {
+                if step.is_full() {
+                    return false;
+                }
                 if change.prev_mod > 0 {
                     step.push(Change::Delete(keys::object_key(&change.key, change.prev_mod)));
                 }
                 if change.is_delete() && put_again.get(&change.key).is_none_or(|later| *later < at) {
                     step.push(Change::Delete(keys::object_key(&change.key, keys.revision)));
                 }
-                if step.is_full() {
-                    let full = std::mem::replace(step, self.step());
-                    self.apply(full).await?;
-                }
+                *done = at + 1;
             }
             self.metrics.mvcc.compaction_keys.inc_by(keys.changes.len() as u64);
             self.fence.deleted_up_to = keys.revision;
-            self.fence.sizes.deleted += deleted;
+            self.fence.sizes.deleted += keys.changes.iter().map(superseded_by).sum::<i64>();
             if slot.0 > self.fence.deleted_slot {
-                let dropped = std::mem::take(&mut deletion.unneeded);
+                let dropped = std::mem::take(unneeded);
                 self.fence.sizes.dropped += i64::try_from(dropped).unwrap_or(i64::MAX);
                 self.fence.deleted_slot = slot.0;
             }
+            *done = 0;
+            entries.pop_front();
         }
-        Ok(())
+        true
     }
 
     /// Gives up slots that neither rows nor history need any more.
@@ -425,7 +516,12 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             return Ok(());
         }
         let _timer = self.metrics.disk.backend_commit.start_timer();
-        reached!(&self.stop, self.rows.spread(self.stored.clone(), steps.clone()))?;
+        let (rows, stored) = (self.rows.clone(), self.stored.clone());
+        let spread = || {
+            let (rows, stored, steps) = (rows.clone(), stored.clone(), steps.clone());
+            async move { rows.spread(stored, steps).await }
+        };
+        self.insist_on(spread).await?;
         self.state.note_step();
         tokio::task::yield_now().await;
         Ok(())
@@ -435,12 +531,13 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         let _timer = self.metrics.disk.backend_commit.start_timer();
         self.fence.number += 1;
         let fence = Bytes::from(self.fence.encode_to_vec());
+        let (rows, stored) = (self.rows.clone(), self.stored.clone());
         let apply = || {
-            let (expected, changes) = (self.stored.clone(), step.changes.clone());
-            self.rows.apply(Some(expected), fence.clone(), changes)
+            let (rows, stored, fence, changes) = (rows.clone(), stored.clone(), fence.clone(), step.changes.clone());
+            async move { rows.apply(Some(stored), fence, changes).await }
         };
         // What is acknowledged is in the log. Writers wait when too much of it is in memory.
-        reached!(&self.stop, apply())?;
+        self.insist_on(apply).await?;
         self.stored = fence;
         self.state.set_deleted(&self.fence.sizes);
         self.state.note_step();
@@ -449,14 +546,51 @@ impl<L: Log, R: Rows> Materializer<L, R> {
     }
 }
 
+/// What the batch of one slot superseded. One revision may be far more than a step.
+struct Superseding {
+    slot: Slot,
+    /// Of the batch.
+    bytes: usize,
+    /// Changes of keys that are not done, each with [`put_again`].
+    entries: VecDeque<(record::Keys, HashMap<Bytes, usize>)>,
+    /// Changes of the first of them that are in steps.
+    done: usize,
+}
+
+impl Superseding {
+    fn new(slot: Slot, bytes: usize, record: Record) -> Self {
+        let keys = record.entries.into_iter().filter_map(|entry| match entry.change {
+            Some(record::Change::Keys(keys)) => Some((put_again(&keys.changes), keys)),
+            _ => None,
+        });
+        Self {
+            slot,
+            bytes,
+            entries: keys.map(|(put_again, keys)| (keys, put_again)).collect(),
+            done: 0,
+        }
+    }
+
+    /// Whoever followed until now may write rows once more that were deleted already, of a revision that is not done.
+    fn begin_again_behind(&mut self, written: &Generation) {
+        let first = written.revisions().map(|revisions| *revisions.start());
+        let current = self.entries.front().map(|(keys, _)| keys.revision);
+        if let (Some(first), Some(current)) = (first, current)
+            && first <= current
+        {
+            self.done = 0;
+        }
+    }
+}
+
 /// The keys that one revision deletes and puts, and where it puts them last: etcd lets a txn delete "from key on" and put one of
 /// these keys again.
-fn put_again(changes: &[record::KeyChange]) -> HashMap<&Bytes, usize> {
+fn put_again(changes: &[record::KeyChange]) -> HashMap<Bytes, usize> {
     if !changes.iter().any(record::KeyChange::is_delete) {
         return HashMap::new();
     }
     let puts = changes.iter().enumerate().filter(|(_, change)| !change.is_delete());
-    puts.map(|(at, change)| (&change.key, at)).collect()
+    puts.map(|(at, change)| (change.key.clone(), at)).collect()
 }
 
 /// Rows do not take a change, however often it is tried.
@@ -464,12 +598,13 @@ fn is_refused(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(RowsError::Refused(_)))
 }
 
-/// Answers when a moment has come; never without one.
-async fn passes(moment: Option<Instant>) {
-    match moment {
+/// A snapshot as soon as the last one is too old; never where one serves for ever.
+async fn young<R: Rows>(rows: &R, aged: Option<Instant>) -> Result<R::Snapshot, RowsError> {
+    match aged {
         Some(moment) => tokio::time::sleep_until(moment).await,
         None => std::future::pending().await,
     }
+    rows.snapshot().await
 }
 
 #[cfg(test)]

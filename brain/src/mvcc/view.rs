@@ -229,7 +229,7 @@ impl<S: Snapshot> View<S> {
             return Ok(page); // object rows have them
         }
         // A version above the rows' revision came from memory, with its value.
-        let missing = |kv: &KeyValue| kv.mod_revision <= self.rows_revision && kv.value.is_empty();
+        let missing = |kv: &KeyValue| kv.size > 0 && kv.value.is_empty();
         let wanted: Vec<Bytes> = page
             .iter()
             .filter(|kv| missing(kv))

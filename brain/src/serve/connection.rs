@@ -13,7 +13,8 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::rustls::server::Acceptor;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 use tracing::{debug, error, warn};
@@ -24,8 +25,8 @@ use super::http2;
 use super::route::{Caller, Edge, PerConnection};
 use super::{PATIENCE, Protocols};
 use crate::listen::{Accepted, Listener};
+use crate::log_once::LogOnce;
 use crate::metrics::NetworkMetrics;
-use crate::said::Said;
 use crate::tls::{ServerTls, refusal};
 
 pub(super) type Http1 = hyper_util::server::conn::auto::Builder<TokioExecutor>;
@@ -35,6 +36,9 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// How often connections are looked at whose time may be over.
 const SWEEP: Duration = Duration::from_secs(1);
+
+/// How long the first message of a TLS handshake may take.
+const HELLO: Duration = Duration::from_secs(3);
 
 /// From what is known of the other end of a connection to who that is.
 type Describe<T> = fn(<T as Connected>::ConnectInfo) -> Caller;
@@ -51,8 +55,17 @@ pub(super) struct Port {
     pub(super) http2: http2::Options,
     pub(super) connections: Connections,
     pub(super) network: NetworkMetrics,
-    /// Where peers are served: who was refused. Of clients that is said to those who debug.
-    pub(super) refused: Option<Said>,
+    /// Where peers are served: those that were refused. Of clients that is logged for debugging only.
+    pub(super) refused: Option<Refused>,
+}
+
+/// Log lines about peers that were refused.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Refused {
+    /// By TLS.
+    handshakes: LogOnce,
+    /// Because they did not prove to be members.
+    proofs: LogOnce,
 }
 
 impl Port {
@@ -173,24 +186,25 @@ impl Port {
         stream: T,
         from: Option<IpAddr>,
         (plain, secure): (Describe<T>, Describe<tokio_rustls::server::TlsStream<T>>),
-        connection: &Connection,
+        connection: &Arc<Connection>,
     ) -> Option<(Box<dyn Io>, Caller)>
     where
-        T: Connected + Readable + Io,
+        T: Connected + Io,
     {
         let Some(tls) = &self.tls else {
             let caller = plain(stream.connect_info());
             return Some((Box::new(stream), caller));
         };
         let handshake = async {
-            // Whoever is silent takes no turn.
-            stream.readable().await?;
+            // Whoever has not sent its first message takes no turn.
+            let hello = LazyConfigAcceptor::new(Acceptor::default(), stream);
+            let hello = tokio::time::timeout(HELLO, hello).await.map_err(io::Error::from)??;
             let _turn = self.connections.handshake(connection).await;
             let mut config = tls.config();
             if self.protocols == Protocols::Http1 {
                 Arc::make_mut(&mut config).alpn_protocols = vec![b"http/1.1".to_vec()];
             }
-            TlsAcceptor::from(config).accept(stream).await
+            hello.into_stream(config).await
         };
         match tokio::time::timeout(PATIENCE, handshake).await {
             Ok(Ok(stream)) => {
@@ -233,8 +247,8 @@ impl Port {
         let from = caller
             .address()
             .map_or_else(|| "this machine".to_owned(), |ip| ip.to_string());
-        if self.refused.as_ref().is_some_and(|refused| refused.is_new(&from)) {
-            warn!(from, %why, "whoever has not proved to be a member of this cluster is refused");
+        if let Some(count) = self.refused.as_ref().and_then(|refused| refused.proofs.due()) {
+            warn!(from, count, %why, "whoever has not proved to be a member of this cluster is refused");
         }
         Err(why)
     }
@@ -243,10 +257,8 @@ impl Port {
         let from = from.map_or_else(|| "this machine".to_owned(), |ip| ip.to_string());
         match (&self.refused, refusal(error)) {
             (Some(refused), Some(reason)) => {
-                // Reasons may tell the time.
-                let kind: String = reason.to_string().chars().filter(|c| !c.is_ascii_digit()).collect();
-                if refused.is_new(&format!("{from}: {kind}")) {
-                    warn!(from, %reason, "a peer is refused");
+                if let Some(count) = refused.handshakes.due() {
+                    warn!(from, count, %reason, "a peer is refused");
                 }
             }
             _ => debug!(from, %error, "a TLS handshake failed"),
@@ -294,24 +306,6 @@ struct Open<'a>(&'a NetworkMetrics);
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         self.0.connections.dec();
-    }
-}
-
-/// A socket that tells when there is something to read.
-trait Readable {
-    /// Waits for the first byte, or the end.
-    fn readable(&self) -> impl Future<Output = io::Result<()>> + Send;
-}
-
-impl Readable for tokio::net::TcpStream {
-    async fn readable(&self) -> io::Result<()> {
-        tokio::net::TcpStream::readable(self).await
-    }
-}
-
-impl Readable for tokio::net::UnixStream {
-    async fn readable(&self) -> io::Result<()> {
-        tokio::net::UnixStream::readable(self).await
     }
 }
 

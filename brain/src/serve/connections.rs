@@ -3,7 +3,7 @@
 //! Invariant: a connection is in the table from its admission until it is closed or evicted, and is counted exactly that
 //! long. Nothing here waits for a client.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,25 +15,37 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::PATIENCE;
-use crate::budget::{Account, Budget};
+use crate::budget::{Account, AddressUse, Budget, Charge, Exceeded};
 use crate::log_once::LogOnce;
 use crate::metrics::NetworkMetrics;
 
 /// How long a client that speaks HTTP/2 may wait with its first request.
 pub(super) const FIRST_REQUEST: Duration = Duration::from_secs(60);
 
-/// How long a connection without open streams is kept.
+/// How long a connection without open streams is kept, and how long where memory is short.
 const IDLE: Duration = Duration::from_secs(30 * 60);
+const IDLE_UNDER_PRESSURE: Duration = Duration::from_secs(60);
 
 /// How long a client may take nothing of what is sent to it.
 pub(super) const STALLED: Duration = Duration::from_secs(60);
 
-/// A connection that took nothing for so long is closed where memory is short.
-const STALLED_UNDER_PRESSURE: Duration = Duration::from_secs(5);
+/// Where memory is short, a connection is closed that moves less than one part in `TURNOVER` of what it holds in this time.
+/// What moves is bytes of bodies: pings and their answers hold nobody's place.
+const TURNOVER_TIME: Duration = Duration::from_secs(5);
+const TURNOVER: u64 = 64;
+
+/// What an open connection holds: measured for one of HTTP/2 without streams.
+const CONNECTION_BYTES: usize = 40 * 1024;
+
+/// Connections that are looked at when room is needed and all of them asked something.
+const LOOKED_AT: usize = 128;
 
 /// Handshakes that are under way at a time, and how many of them may be of one address.
 const HANDSHAKES: usize = 1024;
 const HANDSHAKES_PER_ADDRESS: usize = HANDSHAKES / 4;
+
+/// A handshake that is older may be given up for a newer one.
+const HANDSHAKE: Duration = Duration::from_secs(1);
 
 /// Where clients come from. Addresses of IPv6 are told apart by their network: one machine has many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,6 +75,8 @@ pub(super) enum Reason {
     Share,
     /// It exceeded its memory.
     Memory,
+    /// Its handshake waited for the client when others needed the turn.
+    Handshake,
     /// It did not answer a ping.
     Ping,
 }
@@ -77,6 +91,7 @@ impl Reason {
             Reason::Evicted => "evicted",
             Reason::Share => "address_share",
             Reason::Memory => "memory",
+            Reason::Handshake => "handshake",
             Reason::Ping => "ping_timeout",
         }
     }
@@ -104,8 +119,9 @@ pub(super) struct Connection {
     blocked_since: AtomicU64,
     /// Bytes received.
     received: AtomicU64,
-    /// When bytes were sent last, in milliseconds since it was opened.
-    sent_at: AtomicU64,
+    /// Bytes of bodies that had moved when it was looked at, and when that was, in milliseconds since it was opened.
+    moved: AtomicU64,
+    moved_at: AtomicU64,
     /// What it takes of the budget.
     pub(super) account: Account,
     closing: CancellationToken,
@@ -123,7 +139,8 @@ impl Connection {
             idle_since: AtomicU64::new(0),
             blocked_since: AtomicU64::new(0),
             received: AtomicU64::new(0),
-            sent_at: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
+            moved_at: AtomicU64::new(0),
             account,
             closing: CancellationToken::new(),
             reason: OnceLock::new(),
@@ -160,7 +177,6 @@ impl Connection {
     /// The socket took bytes.
     pub(super) fn sent(&self) {
         self.blocked_since.store(0, Ordering::Relaxed);
-        self.sent_at.store(self.now(), Ordering::Relaxed);
     }
 
     /// The socket took none.
@@ -205,11 +221,21 @@ impl Connection {
         if !self.asked.load(Ordering::Relaxed) {
             return (now > self.request_due.load(Ordering::Relaxed)).then_some(Reason::NoRequest);
         }
-        if self.is_idle() && since(self.idle_since.load(Ordering::Relaxed)) > millis(IDLE) {
-            return Some(Reason::Idle);
+        let idle = if pressure { IDLE_UNDER_PRESSURE } else { IDLE };
+        (self.is_idle() && since(self.idle_since.load(Ordering::Relaxed)) > millis(idle)).then_some(Reason::Idle)
+    }
+
+    /// It holds much, and for [`TURNOVER_TIME`] it has moved little.
+    fn is_stagnant(&self) -> bool {
+        let used = self.account.used();
+        let (now, moved) = (self.now(), self.account.moved());
+        let since = moved.saturating_sub(self.moved.load(Ordering::Relaxed));
+        if used <= self.account.small() || since > used as u64 / TURNOVER {
+            self.moved.store(moved, Ordering::Relaxed);
+            self.moved_at.store(now, Ordering::Relaxed);
+            return false;
         }
-        let takes_nothing = since(self.sent_at.load(Ordering::Relaxed)) > millis(STALLED_UNDER_PRESSURE);
-        (pressure && takes_nothing && self.account.used() > self.account.fair_share()).then_some(Reason::Memory)
+        now.saturating_sub(self.moved_at.load(Ordering::Relaxed)) > millis(TURNOVER_TIME)
     }
 }
 
@@ -251,14 +277,62 @@ struct Table {
     next: u64,
     /// Oldest first.
     open: BTreeMap<u64, Arc<Connection>>,
+    order: Order,
     addresses: HashMap<Address, Source>,
+    /// Addresses by the number of their connections.
+    by_count: BTreeSet<(usize, Address)>,
+    /// Handshakes that have a turn, oldest first, and when they had it.
+    shaking: BTreeMap<u64, (Instant, Arc<Connection>)>,
 }
 
 /// What one address has.
 #[derive(Debug)]
 struct Source {
-    connections: usize,
+    order: Order,
+    used: AddressUse,
     handshakes: Arc<Semaphore>,
+}
+
+/// Connections in the order in which they are looked at when room is needed.
+#[derive(Debug, Default)]
+struct Order {
+    /// Those that had asked nothing when they were looked at last, oldest first.
+    silent: BTreeSet<u64>,
+    asked: BTreeSet<u64>,
+    /// The first of `asked` that is looked at next.
+    next: u64,
+}
+
+impl Order {
+    fn len(&self) -> usize {
+        self.silent.len() + self.asked.len()
+    }
+
+    fn remove(&mut self, id: u64) {
+        self.silent.remove(&id);
+        self.asked.remove(&id);
+    }
+
+    /// One that does nothing: the oldest of those that never asked anything, else the next of the others, of which only some
+    /// are looked at.
+    fn idle(&mut self, open: &BTreeMap<u64, Arc<Connection>>) -> Option<u64> {
+        while let Some(id) = self.silent.first().copied() {
+            if open.get(&id).is_some_and(|open| !open.asked.load(Ordering::Relaxed)) {
+                return Some(id);
+            }
+            self.silent.remove(&id);
+            self.asked.insert(id);
+        }
+        let looked_at = self.asked.range(self.next..).chain(self.asked.range(..self.next));
+        let mut last = self.next;
+        let is_idle = |id: &&u64| {
+            last = **id;
+            open.get(id).is_some_and(|open| open.is_idle())
+        };
+        let found = looked_at.take(LOOKED_AT).find(is_idle).copied();
+        self.next = last + 1;
+        found
+    }
 }
 
 /// A connection that was admitted; it leaves the table when this is dropped.
@@ -267,6 +341,8 @@ pub(super) struct Admitted {
     id: u64,
     pub(super) connection: Arc<Connection>,
     connections: Connections,
+    /// What the connection itself holds.
+    _charge: Charge,
 }
 
 impl Connections {
@@ -300,43 +376,51 @@ impl Connections {
     fn try_admit(&self, address: Option<Address>) -> Result<Option<Admitted>, Full> {
         let mut table = self.table();
         let of_address = address.and_then(|address| table.addresses.get(&address));
-        if of_address.is_some_and(|source| source.connections >= self.0.share) && !self.evict(&mut table, address) {
+        if of_address.is_some_and(|source| source.order.len() >= self.0.share) && !self.evict(&mut table, address) {
             self.count(Reason::Share);
             return Ok(None);
         }
         if table.open.len() >= self.0.limit {
-            let heaviest = table.addresses.iter().max_by_key(|(_, source)| source.connections);
-            let heaviest = heaviest.map(|(address, _)| *address);
+            let heaviest = table.by_count.last().map(|(_, address)| *address);
             if !self.evict(&mut table, heaviest) && !self.evict(&mut table, None) {
                 return Err(Full);
             }
         }
-        let connection = Arc::new(Connection::new(address, self.0.budget.account()));
-        let id = table.next;
-        table.next += 1;
-        table.open.insert(id, Arc::clone(&connection));
-        if let Some(address) = address {
-            let source = table.addresses.entry(address).or_insert_with(|| Source {
-                connections: 0,
-                handshakes: Arc::new(Semaphore::new(HANDSHAKES_PER_ADDRESS)),
-            });
-            source.connections += 1;
-        }
+        let used = address.map(|address| {
+            let source = table.addresses.get(&address);
+            source.map_or_else(AddressUse::default, |source| source.used.clone())
+        });
+        let connection = Arc::new(Connection::new(address, self.0.budget.account(used.as_ref())));
+        let charge = match connection.account.charge(CONNECTION_BYTES) {
+            Ok(charge) => charge,
+            // Its memory is free when its task has ended.
+            Err(Exceeded::Total) if self.evict(&mut table, address) || self.evict(&mut table, None) => {
+                return Err(Full);
+            }
+            Err(_) => {
+                self.count(Reason::Memory);
+                return Ok(None);
+            }
+        };
+        let id = table.insert(&connection, used);
         Ok(Some(Admitted {
             id,
             connection,
             connections: self.clone(),
+            _charge: charge,
         }))
     }
 
-    /// Closes the oldest connection that does nothing, one that never asked anything before others; of an address, or of any.
+    /// Closes a connection that does nothing, of an address or of any: see [`Order::idle`].
     fn evict(&self, table: &mut Table, address: Option<Address>) -> bool {
-        let of_address = |connection: &Connection| address.is_none() || connection.address == address;
-        let evictable = |(id, connection): (&u64, &Arc<Connection>)| {
-            let may = of_address(connection) && connection.is_idle();
-            may.then(|| (connection.asked.load(Ordering::Relaxed), *id))
+        let Table {
+            open, order, addresses, ..
+        } = table;
+        let order = match address {
+            Some(address) => addresses.get_mut(&address).map(|source| &mut source.order),
+            None => Some(order),
         };
-        let Some((_, id)) = table.open.iter().filter_map(evictable).min() else {
+        let Some(id) = order.and_then(|order| order.idle(open)) else {
             return false;
         };
         if let Some(connection) = table.open.get(&id).cloned() {
@@ -348,12 +432,34 @@ impl Connections {
 
     /// Closes connections whose time is over.
     pub(super) fn sweep(&self) {
-        let pressure = self.0.budget.is_short();
-        let overdue: Vec<_> = {
+        let shortage = self.0.budget.shortage();
+        let mut overdue = Vec::new();
+        let (mut stagnant, mut freed) = (Vec::new(), 0);
+        {
             let table = self.table();
-            let overdue = |connection: &Arc<Connection>| Some((connection.overdue(pressure)?, Arc::clone(connection)));
-            table.open.values().filter_map(overdue).collect()
-        };
+            for connection in table.open.values() {
+                if connection.reason.get().is_some() {
+                    freed += connection.account.used();
+                } else if let Some(reason) = connection.overdue(shortage > 0) {
+                    freed += connection.account.used();
+                    overdue.push((reason, Arc::clone(connection)));
+                } else if shortage > 0 && connection.is_stagnant() {
+                    stagnant.push(Arc::clone(connection));
+                }
+            }
+            // Those of the address that holds most come first, and of them the one that does.
+            let of_address = |connection: &Connection| {
+                let source = connection.address.and_then(|address| table.addresses.get(&address));
+                source.map_or(0, |source| source.used.used())
+            };
+            stagnant.sort_by_cached_key(|connection| (of_address(connection), connection.account.used()));
+        }
+        while freed < shortage
+            && let Some(connection) = stagnant.pop()
+        {
+            freed += connection.account.used();
+            overdue.push((Reason::Memory, connection));
+        }
         for (reason, connection) in overdue {
             self.close(&connection, reason);
         }
@@ -380,20 +486,53 @@ impl Connections {
         }
     }
 
-    /// Waits for a turn to shake hands: one of the address first, so that one address takes no turns from others.
-    pub(super) async fn handshake(&self, connection: &Connection) -> Option<Turn<'_>> {
-        let own = connection
-            .address
-            .and_then(|address| Some(Arc::clone(&self.table().addresses.get(&address)?.handshakes)));
+    /// Waits for a turn to shake hands: one of the address first, so that one address takes no turns from others. Where there
+    /// is none, the oldest handshake that has one gives it up, unless it has just begun.
+    pub(super) async fn handshake(&self, connection: &Arc<Connection>) -> Option<Turn<'_>> {
+        let address = connection.address;
+        let own = address.and_then(|address| Some(Arc::clone(&self.table().addresses.get(&address)?.handshakes)));
         let own = match own {
-            Some(turns) => Some(turns.acquire_owned().await.ok()?),
+            Some(turns) => {
+                if turns.available_permits() == 0 {
+                    self.give_up_handshake(address);
+                }
+                Some(turns.acquire_owned().await.ok()?)
+            }
             None => None,
         };
+        if self.0.handshakes.available_permits() == 0 {
+            self.give_up_handshake(None);
+        }
         let of_all = self.0.handshakes.acquire().await.ok()?;
+        let mut table = self.table();
+        let id = table.next;
+        table.next += 1;
+        table.shaking.insert(id, (Instant::now(), Arc::clone(connection)));
         Some(Turn {
+            id,
+            connections: self,
             _of_address: own,
             _of_all: of_all,
         })
+    }
+
+    /// Closes the connection with the oldest handshake, of an address or of any.
+    fn give_up_handshake(&self, address: Option<Address>) {
+        let oldest = {
+            let table = self.table();
+            let of_address = |connection: &Connection| address.is_none() || connection.address == address;
+            let may = |(begun, connection): &&(Instant, Arc<Connection>)| {
+                of_address(connection) && connection.reason.get().is_none() && begun.elapsed() > HANDSHAKE
+            };
+            table
+                .shaking
+                .values()
+                .find(may)
+                .map(|(_, connection)| Arc::clone(connection))
+        };
+        if let Some(connection) = oldest {
+            self.close(&connection, Reason::Handshake);
+        }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -406,21 +545,53 @@ struct Full;
 
 /// A turn to shake hands.
 pub(super) struct Turn<'a> {
+    id: u64,
+    connections: &'a Connections,
     _of_address: Option<OwnedSemaphorePermit>,
     _of_all: tokio::sync::SemaphorePermit<'a>,
 }
 
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.connections.table().shaking.remove(&self.id);
+    }
+}
+
 impl Table {
+    fn insert(&mut self, connection: &Arc<Connection>, used: Option<AddressUse>) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.open.insert(id, Arc::clone(connection));
+        self.order.silent.insert(id);
+        if let Some(address) = connection.address {
+            let source = self.addresses.entry(address).or_insert_with(|| Source {
+                order: Order::default(),
+                used: used.unwrap_or_default(),
+                handshakes: Arc::new(Semaphore::new(HANDSHAKES_PER_ADDRESS)),
+            });
+            let before = source.order.len();
+            source.order.silent.insert(id);
+            self.by_count.remove(&(before, address));
+            self.by_count.insert((before + 1, address));
+        }
+        id
+    }
+
     fn remove(&mut self, id: u64) {
         let Some(connection) = self.open.remove(&id) else {
             return;
         };
+        self.order.remove(id);
         if let Some(address) = connection.address
             && let Some(source) = self.addresses.get_mut(&address)
         {
-            source.connections -= 1;
-            if source.connections == 0 {
-                self.addresses.remove(&address);
+            self.by_count.remove(&(source.order.len(), address));
+            source.order.remove(id);
+            match source.order.len() {
+                0 => drop(self.addresses.remove(&address)),
+                left => {
+                    self.by_count.insert((left, address));
+                }
             }
         }
     }
@@ -435,17 +606,22 @@ impl Drop for Admitted {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Poll;
+
     use super::*;
     use crate::metrics::Metrics;
 
     fn connections(limit: usize) -> Connections {
         let network = Metrics::new(false).network;
-        Connections::new(limit, Budget::new(1 << 20, network.held.clone()), network)
+        Connections::new(limit, Budget::new(BUDGET, network.held.clone()), network)
     }
 
     fn ip(last: u8) -> Option<IpAddr> {
         Some(IpAddr::from([10, 0, 0, last]))
     }
+
+    /// As much as the connections of tests may take together.
+    const BUDGET: usize = 1 << 20;
 
     fn reason(admitted: &Admitted) -> Option<Reason> {
         admitted.connection.reason.get().copied()
@@ -537,6 +713,101 @@ mod tests {
                 Some("stalled")
             ]
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_that_hold_much_and_move_little_make_room() {
+        let connections = connections(99);
+        let (mut open, mut held) = (Vec::new(), Vec::new());
+        for address in 0..12 {
+            let admitted = connections.admit(ip(address)).await.unwrap();
+            held.push(admitted.connection.begin());
+            open.push(admitted);
+        }
+        // Eleven have idle streams, and one of them more than the others.
+        let mut charges = Vec::new();
+        for (n, open) in open.iter().take(11).enumerate() {
+            let bytes = BUDGET / 32 + if n == 7 { 20_000 } else { 0 };
+            charges.push(open.connection.account.charge(bytes).unwrap());
+        }
+        let reasons = |open: &[Admitted]| open.iter().map(reason).collect::<Vec<_>>();
+        assert!(connections.0.budget.shortage() > 0);
+        for _ in 0..6 {
+            // The first takes what it asked for; pings and their answers are no progress.
+            charges[0].moved(10_000);
+            open.iter().for_each(|open| open.connection.sent());
+            connections.sweep();
+            assert_eq!(reasons(&open), [None; 12]);
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        connections.sweep();
+        let closed: Vec<_> = (0..12).filter(|n| reason(&open[*n]) == Some(Reason::Memory)).collect();
+        assert!(
+            closed.contains(&7) && !closed.contains(&0) && !closed.contains(&11),
+            "{closed:?}"
+        );
+        // What those hold that are closed is enough: no more are closed meanwhile.
+        connections.sweep();
+        assert_eq!(reasons(&open).iter().flatten().count(), closed.len());
+        let newcomer = connections.admit(ip(99)).await.unwrap();
+        drop((newcomer, charges, held));
+    }
+
+    #[tokio::test]
+    async fn connections_are_charged_and_idle_ones_make_room() {
+        let connections = connections(99);
+        let mut open = Vec::new();
+        let newcomer = loop {
+            let address = u8::try_from(open.len() / 4).unwrap();
+            let mut admitted = Box::pin(connections.admit(ip(address)));
+            match futures::poll!(&mut admitted) {
+                Poll::Ready(admitted) => open.push(admitted.unwrap()),
+                Poll::Pending => break admitted,
+            }
+        };
+        let evicted = open.iter().position(|open| reason(open) == Some(Reason::Evicted));
+        drop(open.remove(evicted.unwrap()));
+        let _admitted = newcomer.await.unwrap();
+        assert!(connections.0.budget.used() > BUDGET / 8 * 7 - 2 * CONNECTION_BYTES);
+    }
+
+    #[tokio::test]
+    async fn only_some_connections_are_looked_at_for_room() {
+        let mut order = Order::default();
+        let mut open = BTreeMap::new();
+        let budget = Budget::new(BUDGET, Metrics::new(false).network.held);
+        let mut work = Vec::new();
+        for id in 0..10 * LOOKED_AT as u64 {
+            let connection = Arc::new(Connection::new(None, budget.account(None)));
+            work.push(connection.begin());
+            open.insert(id, connection);
+            order.silent.insert(id);
+        }
+        let idle = 3 * LOOKED_AT as u64 + 5;
+        work.swap_remove(usize::try_from(idle).unwrap());
+        let looks: Vec<_> = (0..4).map(|_| order.idle(&open)).collect();
+        assert_eq!(looks, [None, None, None, Some(idle)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn oldest_handshake_gives_up_its_turn() {
+        let connections = connections(9);
+        let (greedy, other) = (
+            connections.admit(ip(1)).await.unwrap(),
+            connections.admit(ip(1)).await.unwrap(),
+        );
+        let mut turns = Vec::new();
+        for _ in 0..HANDSHAKES_PER_ADDRESS {
+            turns.push(connections.handshake(&greedy.connection).await);
+        }
+        for (age, expected) in [(Duration::ZERO, None), (2 * HANDSHAKE, Some(Reason::Handshake))] {
+            tokio::time::advance(age).await;
+            let next = connections.handshake(&other.connection);
+            tokio::pin!(next);
+            assert!(futures::poll!(&mut next).is_pending());
+            assert_eq!(reason(&greedy), expected);
+        }
+        drop(turns);
     }
 
     #[tokio::test]

@@ -51,7 +51,14 @@ impl Counted {
             return Ok(());
         }
         let mut lists = [0_usize; 3];
-        for (field, bytes) in Fields(message) {
+        for field in Fields(message) {
+            let (field, bytes) = match field {
+                Ok(field) => field,
+                Err(unread) => {
+                    self.unread(unread);
+                    break;
+                }
+            };
             let list = match field {
                 1 => {
                     self.compares += 1;
@@ -59,9 +66,12 @@ impl Counted {
                 }
                 2 | 3 => {
                     self.operations += 1;
-                    let nested = Fields(bytes).filter(|(kind, _)| *kind == 4);
-                    for (_, txn) in nested {
-                        self.txn(txn, depth + 1, None)?;
+                    for field in Fields(bytes) {
+                        match field {
+                            Ok((4, txn)) => self.txn(txn, depth + 1, None)?,
+                            Ok(_) => {}
+                            Err(unread) => self.unread(unread),
+                        }
                     }
                     field - 1
                 }
@@ -74,34 +84,84 @@ impl Counted {
         }
         Ok(())
     }
+
+    /// Counts what does not read as if it were the smallest operations and compares.
+    fn unread(&mut self, Unread(bytes): Unread) {
+        self.operations += bytes / 2;
+        self.compares += bytes / 2;
+    }
 }
 
-/// The fields of a message that have a length, until its end or until it does not read.
+/// The fields of a message that have a length; what else there is, groups too, is skipped as prost does.
 struct Fields<'a>(&'a [u8]);
 
+/// Bytes that do not read, from the first field of them on.
+struct Unread(usize);
+
 impl<'a> Iterator for Fields<'a> {
-    type Item = (usize, &'a [u8]);
+    type Item = Result<(usize, &'a [u8]), Unread>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        while !self.0.is_empty() {
+            let left = self.0.len();
+            let Some(field) = self.field() else {
+                self.0 = &[];
+                return Some(Err(Unread(left)));
+            };
+            if let Some(bytes) = field.bytes
+                && let Ok(number) = usize::try_from(field.number)
+            {
+                return Some(Ok((number, bytes)));
+            }
+        }
+        None
+    }
+}
+
+impl<'a> Fields<'a> {
+    /// The next field, a group with all that is in it.
+    fn field(&mut self) -> Option<Field<'a>> {
+        // Numbers of the groups that are open.
+        let mut groups = Vec::new();
         loop {
             let tag = varint(&mut self.0)?;
-            let skipped = match tag & 7 {
+            let number = tag >> 3;
+            let mut field = Field { number, bytes: None };
+            match tag & 7 {
                 0 => {
                     varint(&mut self.0)?;
-                    continue;
                 }
-                1 => 8,
-                5 => 4,
-                2 => usize::try_from(varint(&mut self.0)?).ok()?,
+                1 => {
+                    self.take(8)?;
+                }
+                5 => {
+                    self.take(4)?;
+                }
+                2 => {
+                    let len = usize::try_from(varint(&mut self.0)?).ok()?;
+                    field.bytes = Some(self.take(len)?);
+                }
+                3 if groups.len() < DEPTH => groups.push(number),
+                4 if groups.pop() == Some(number) => {}
                 _ => return None,
-            };
-            let (bytes, rest) = self.0.split_at_checked(skipped)?;
-            self.0 = rest;
-            if tag & 7 == 2 {
-                return Some((usize::try_from(tag >> 3).ok()?, bytes));
+            }
+            if groups.is_empty() {
+                return Some(field);
             }
         }
     }
+
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+}
+
+/// A field, and its bytes if it has a length.
+struct Field<'a> {
+    number: u64,
+    bytes: Option<&'a [u8]>,
 }
 
 fn varint(bytes: &mut &[u8]) -> Option<u64> {
@@ -120,6 +180,7 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use prost::Message as _;
 
     const TXN: &str = "/etcdserverpb.KV/Txn";
@@ -154,6 +215,79 @@ mod tests {
         assert_eq!((counted.operations, counted.compares), (4 * 11 + 3, 8));
         for len in 0..message.len() {
             let _ = decoded_bytes(TXN, &message[..len], 128);
+        }
+    }
+
+    #[test]
+    fn operations_behind_a_group_are_counted() {
+        let message = [vec![0xa3, 6, 0xa4, 6], [0x12, 0].repeat(1_000)].concat();
+        assert_eq!(pb::TxnRequest::decode(&message[..]).unwrap().success.len(), 1_000);
+        let mut counted = Counted::default();
+        counted.txn(&message, 0, None).unwrap();
+        assert_eq!(counted.operations, 1_000);
+        assert_eq!(decoded_bytes(TXN, &message, 128), Err(Error::TooManyOps));
+        // A group that never ends, or ends before it begins: it may be all operations.
+        for broken in [[0xa3, 6], [0xa4, 6]] {
+            let message = [broken.to_vec(), [0x12, 0].repeat(1_000)].concat();
+            let mut counted = Counted::default();
+            counted.txn(&message, 0, None).unwrap();
+            assert!(counted.operations >= 1_000);
+        }
+    }
+
+    /// Operations and compares of a decoded txn.
+    fn real(txn: &pb::TxnRequest) -> (usize, usize) {
+        let mut counts = (txn.success.len() + txn.failure.len(), txn.compare.len());
+        for op in txn.success.iter().chain(&txn.failure) {
+            if let Some(pb::request_op::Request::RequestTxn(txn)) = &op.request {
+                let (operations, compares) = real(txn);
+                counts = (counts.0 + operations, counts.1 + compares);
+            }
+        }
+        counts
+    }
+
+    /// Parts of messages, whole ones and broken ones.
+    fn part() -> impl Strategy<Value = Vec<u8>> {
+        let leaf = prop_oneof![
+            8 => Just(vec![0x12, 0]),
+            4 => Just(vec![0x0a, 0]),
+            4 => Just(vec![0x1a, 0]),
+            2 => Just(vec![0xa3, 6, 0xa4, 6]),
+            1 => Just(vec![0xa3, 6, 0x13, 0x12, 0, 0x14, 0xa4, 6]),
+            2 => Just(vec![0xa0, 6, 5]),
+            1 => Just(vec![0xa1, 6, 1, 2, 3, 4, 5, 6, 7, 8]),
+            1 => Just(vec![0xa5, 6, 1, 2, 3, 4]),
+            1 => proptest::collection::vec(any::<u8>(), 1..4),
+        ];
+        leaf.prop_recursive(4, 64, 8, |part| {
+            (proptest::collection::vec(part, 0..8), any::<bool>()).prop_map(|(parts, nests)| {
+                let parts = parts.concat();
+                let delimited = |tag: u8, bytes: &[u8]| {
+                    let mut message = vec![tag];
+                    prost::encoding::encode_varint(bytes.len() as u64, &mut message);
+                    message.extend(bytes);
+                    message
+                };
+                if nests {
+                    delimited(0x12, &delimited(0x22, &parts))
+                } else {
+                    parts
+                }
+            })
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn count_is_never_below_that_of_the_decoder(parts in proptest::collection::vec(part(), 0..20)) {
+            let message = parts.concat();
+            let mut counted = Counted::default();
+            counted.txn(&message, 0, None).unwrap();
+            if let Ok(txn) = pb::TxnRequest::decode(&message[..]) {
+                let (operations, compares) = real(&txn);
+                prop_assert!(counted.operations >= operations && counted.compares >= compares);
+            }
         }
     }
 

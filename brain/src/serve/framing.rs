@@ -2,12 +2,18 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::api::status::Error;
 use crate::budget::Charge;
+
+/// How long the first bytes of a message may take, and how many a second are to come.
+pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const BODY_RATE: u64 = 32 * 1024;
 
 /// Bytes before each message.
 pub(super) const HEADER: usize = 5;
@@ -19,11 +25,46 @@ pub(super) fn announced(bytes: &[u8]) -> Option<usize> {
     usize::try_from(u32::from_be_bytes(*len)).ok()
 }
 
-/// A stream of messages that is charged for the one which is not complete: whoever decodes it keeps its beginning.
+/// A stream of messages that is charged for the longest so far: whoever decodes it keeps its buffer. A message that has begun
+/// has to come to its end in time.
 pub(super) struct Framed<B> {
     body: Pin<Box<B>>,
     charge: Charge,
     progress: Progress,
+    /// When the message that has begun is due.
+    due: Option<Due>,
+}
+
+/// When bytes of a client are due that are to come at a rate.
+pub(super) struct Due {
+    begun: Instant,
+    patience: Duration,
+    rate: u64,
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl Due {
+    /// The first bytes have `patience`, and all that comes has so much more as it takes at `rate` bytes per second.
+    pub(super) fn new(patience: Duration, rate: u64) -> Self {
+        let begun = Instant::now();
+        Self {
+            begun,
+            patience,
+            rate,
+            sleep: Box::pin(sleep_until(begun + patience)),
+        }
+    }
+
+    /// So many bytes have moved since it began.
+    pub(super) fn moved(&mut self, bytes: usize) {
+        let more = Duration::from_millis(bytes as u64 * 1000 / self.rate);
+        self.sleep.as_mut().reset(self.begun + self.patience + more);
+    }
+
+    /// Ready when it is over.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.sleep.as_mut().poll(cx)
+    }
 }
 
 impl<B> Framed<B> {
@@ -32,6 +73,7 @@ impl<B> Framed<B> {
             body: Box::pin(body),
             charge,
             progress: Progress::default(),
+            due: None,
         }
     }
 }
@@ -46,6 +88,8 @@ struct Progress {
     missing: usize,
     /// Bytes of a message that is not complete.
     incomplete: usize,
+    /// Bytes of the longest message, complete or not.
+    longest: usize,
 }
 
 impl Progress {
@@ -67,6 +111,7 @@ impl Progress {
                 self.incomplete += len;
                 bytes = &bytes[len..];
             }
+            self.longest = self.longest.max(self.incomplete);
             if self.headed == HEADER && self.missing == 0 {
                 (self.headed, self.incomplete) = (0, 0);
             }
@@ -83,11 +128,27 @@ impl<B: Body<Data = Bytes, Error = axum::Error>> Body for Framed<B> {
         if let Poll::Ready(Some(Ok(frame))) = &polled
             && let Some(bytes) = frame.data_ref()
         {
-            self.progress.take(bytes);
-            let incomplete = self.progress.incomplete;
-            if self.charge.set(incomplete).is_err() {
+            let (this, len) = (&mut *self, bytes.len());
+            this.progress.take(bytes);
+            let Progress {
+                incomplete, longest, ..
+            } = this.progress;
+            if incomplete == 0 {
+                this.due = None;
+            } else if incomplete <= len {
+                this.due = Some(Due::new(BODY_PATIENCE, BODY_RATE));
+            }
+            if let Some(due) = &mut this.due {
+                due.moved(incomplete);
+            }
+            if this.charge.set(longest).is_err() {
                 polled = Poll::Ready(Some(Err(axum::Error::new(Error::TooManyRequests.status()))));
             }
+        } else if polled.is_pending()
+            && let Some(due) = &mut self.due
+            && due.poll(cx).is_ready()
+        {
+            polled = Poll::Ready(Some(Err(axum::Error::new(Error::DeadlineExceeded.status()))));
         }
         polled
     }
@@ -99,7 +160,11 @@ impl<B: Body<Data = Bytes, Error = axum::Error>> Body for Framed<B> {
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::BodyExt as _;
+
     use super::*;
+    use crate::budget::Budget;
+    use crate::metrics::Metrics;
 
     #[test]
     fn incomplete_messages_are_counted_however_they_are_cut() {
@@ -115,11 +180,40 @@ mod tests {
                 .for_each(|chunk| progress.take(chunk));
             assert_eq!(progress.incomplete, 204, "{cut}");
             progress.take(&stream[stream.len() - 1..]);
-            assert_eq!(progress.incomplete, 0, "{cut}");
+            assert_eq!((progress.incomplete, progress.longest), (0, 205), "{cut}");
         }
         assert_eq!(
             (announced(&[0, 0, 0, 1]), announced(&[1, 0, 0, 1, 2])),
             (None, Some(258))
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn message_that_has_begun_has_to_end_in_time() {
+        let budget = Budget::new(1 << 20, Metrics::new(false).network.held);
+        let (sender, body) = tokio::sync::mpsc::channel::<Bytes>(1);
+        let frames = futures::stream::unfold(body, |mut body| async {
+            Some((Ok(Frame::data(body.recv().await?)), body))
+        });
+        let charge = budget.account(None).charge(0).unwrap();
+        let mut framed = Framed::new(http_body_util::StreamBody::new(frames), charge);
+        let message = [&[0, 0, 0, 0, 200], &[7; 200][..]].concat();
+        sender.send(message.clone().into()).await.unwrap();
+        assert!(framed.frame().await.unwrap().is_ok());
+        // Between messages a stream may be silent.
+        let silent = tokio::time::timeout(100 * BODY_PATIENCE, framed.frame()).await;
+        assert!(silent.is_err());
+        let begun = Instant::now();
+        let mut rest = message.into_iter();
+        loop {
+            sender.send(vec![rest.next().unwrap()].into()).await.unwrap();
+            assert!(framed.frame().await.unwrap().is_ok());
+            if let Ok(end) = tokio::time::timeout(BODY_PATIENCE / 4 * 3, framed.frame()).await {
+                assert!(end.unwrap().is_err());
+                break;
+            }
+        }
+        assert!(begun.elapsed() < 2 * BODY_PATIENCE);
+        assert_eq!(budget.used(), 205);
     }
 }

@@ -17,15 +17,18 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderValue, Method, Request, Response};
 use http_body::{Body as _, Frame};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 use tower::Service as _;
 use tracing::{debug, warn};
 
 use super::connection::{Counted, Port, report};
 use super::connections::{Connection, InFlight, Reason};
+use super::framing::Due;
 use super::inbound::{self, Pump};
 use super::route::{PerConnection, is_grpc, too_many_requests};
+use crate::api::status::Error;
 use crate::budget::{Charge, Exceeded};
 use crate::flags::Keepalive;
 use crate::log_once::LogOnce;
@@ -47,8 +50,11 @@ const DATA_FRAMES: usize = 16 * 1024 * 1024;
 /// The longest header list.
 const HEADERS: u32 = 16 * 1024;
 
-/// What an open stream is charged.
-const STREAM_BYTES: usize = 4096;
+/// What an open stream is charged: its task, the decoder's buffer of 8 KiB, and a small answer.
+const STREAM_BYTES: usize = 16 * 1024;
+
+/// The part of it that is for the answer: one that is small can be sent whatever else has come meanwhile.
+const ANSWER_RESERVE: usize = 4096;
 
 /// What an answer is charged beside its bytes, until the socket took it.
 const ANSWER_BYTES: usize = 512;
@@ -56,8 +62,9 @@ const ANSWER_BYTES: usize = 512;
 /// The most of an answer that is handed over at a time.
 const PIECE: usize = 64 * 1024;
 
-/// How long an answer may wait for its client without any progress.
-const STALLED: Duration = Duration::from_secs(120);
+/// How long an answer may wait for its client, and how many bytes a second the client is to take.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
+const ANSWER_RATE: u64 = 4096;
 
 /// Requests that may come while the socket takes no answers.
 const BEGUN_WHILE_BLOCKED: usize = 10_000;
@@ -235,6 +242,7 @@ impl Stream {
             in_flight,
         } = self;
         let charge = stream_charge.split(0);
+        let reserve = stream_charge.split(ANSWER_RESERVE);
         let (head, recv) = request.into_parts();
         let (body, pump) = inbound::open(recv, charge);
         let is_head = head.method == Method::HEAD;
@@ -244,6 +252,8 @@ impl Stream {
             respond,
             is_head,
             is_grpc: is_grpc(&request),
+            only_reads: only_reads(request.uri().path()),
+            reserve,
         };
         read_and(pump, answering.answer(request)).await;
         drop((stream_charge, in_flight));
@@ -268,6 +278,28 @@ struct Answering {
     respond: SendResponse<Piece>,
     is_head: bool,
     is_grpc: bool,
+    /// Nothing was changed by the request.
+    only_reads: bool,
+    /// For an answer that is small.
+    reserve: Charge,
+}
+
+/// RPCs that change nothing: of them a client may hear that they were refused when their answer cannot be sent.
+fn only_reads(path: &str) -> bool {
+    const READS: [&str; 11] = [
+        "/etcdserverpb.KV/Range",
+        "/etcdserverpb.Watch/Watch",
+        "/etcdserverpb.Lease/LeaseTimeToLive",
+        "/etcdserverpb.Lease/LeaseLeases",
+        "/etcdserverpb.Cluster/MemberList",
+        "/etcdserverpb.Maintenance/Status",
+        "/etcdserverpb.Maintenance/Hash",
+        "/etcdserverpb.Maintenance/HashKV",
+        "/etcdserverpb.Maintenance/Snapshot",
+        "/v3electionpb.Election/Leader",
+        "/v3electionpb.Election/Observe",
+    ];
+    READS.contains(&path)
 }
 
 /// Why an answer was not sent to its end.
@@ -324,7 +356,7 @@ impl Answering {
             Poll::Ready(frame) => match self.charged(frame)? {
                 Ok(frame) => Some(frame),
                 Err(exceeded) => {
-                    let refusal = too_many_requests(self.is_grpc);
+                    let refusal = self.no_memory();
                     self.respond.send_response(refusal.map(|_| ()), true)?;
                     return Err(Cut::Exceeded(exceeded));
                 }
@@ -341,7 +373,7 @@ impl Answering {
                     match self.charged(frame)? {
                         Ok(frame) => frame,
                         Err(exceeded) => {
-                            to.send_trailers(too_many_requests(self.is_grpc).into_parts().0.headers)?;
+                            to.send_trailers(self.no_memory().into_parts().0.headers)?;
                             return Err(Cut::Exceeded(exceeded));
                         }
                     }
@@ -364,14 +396,27 @@ impl Answering {
         }
     }
 
+    /// Says that there is no memory for the answer. A request that may have changed something has an unknown outcome then: it is
+    /// not refused.
+    fn no_memory(&self) -> Response<Body> {
+        if self.is_grpc && !self.only_reads {
+            return Status::from(Error::Timeout).into_http();
+        }
+        too_many_requests(self.is_grpc)
+    }
+
     /// A frame, and the charge for it.
-    fn charged(&self, frame: Option<Result<Frame<Bytes>, axum::Error>>) -> Result<Result<Outgoing, Exceeded>, Cut> {
+    fn charged(&mut self, frame: Option<Result<Frame<Bytes>, axum::Error>>) -> Result<Result<Outgoing, Exceeded>, Cut> {
         let Some(frame) = frame else {
             return Ok(Ok(Outgoing::End));
         };
         let frame = match frame.map_err(Cut::Failed)?.into_data() {
             Ok(bytes) => {
-                let charge = self.serving.connection.account.charge(bytes.len() + ANSWER_BYTES);
+                let len = bytes.len() + ANSWER_BYTES;
+                if len <= self.reserve.bytes() {
+                    return Ok(Ok(Outgoing::Data(bytes, self.reserve.split(len))));
+                }
+                let charge = self.serving.connection.account.charge(len);
                 return Ok(charge.map(|charge| Outgoing::Data(bytes, charge)));
             }
             Err(frame) => frame,
@@ -406,11 +451,17 @@ fn frame_or_reset(
 
 /// Sends bytes as the client takes them. What it has no window for stays here.
 async fn send_data(to: &mut SendStream<Piece>, mut bytes: Bytes, mut charge: Charge, ends: bool) -> Result<(), Cut> {
+    let mut due = Due::new(ANSWER_PATIENCE, ANSWER_RATE);
+    let all = bytes.len();
     while !bytes.is_empty() {
         to.reserve_capacity(bytes.len().min(PIECE));
         if to.capacity() == 0 {
-            let waiting = timeout(STALLED, poll_fn(|cx| capacity(to, cx)));
-            waiting.await.map_err(|_| Cut::Stalled)??;
+            due.moved(all - bytes.len());
+            poll_fn(|cx| match capacity(to, cx) {
+                Poll::Pending => due.poll(cx).map(|()| Err(Cut::Stalled)),
+                ready @ Poll::Ready(_) => ready,
+            })
+            .await?;
         }
         let len = to.capacity().min(bytes.len());
         let rest = bytes.len() - len;
@@ -418,7 +469,7 @@ async fn send_data(to: &mut SendStream<Piece>, mut bytes: Bytes, mut charge: Cha
         let held = if rest == 0 { usize::MAX } else { len };
         let piece = Piece {
             bytes: bytes.split_to(len),
-            _charge: Some(charge.split(held)),
+            charge: Some(charge.split(held)),
         };
         to.send_data(piece, ends && rest == 0)?;
     }
@@ -442,7 +493,7 @@ fn capacity(to: &mut SendStream<Piece>, cx: &mut Context<'_>) -> Poll<Result<(),
 #[derive(Debug, Default)]
 pub(super) struct Piece {
     bytes: Bytes,
-    _charge: Option<Charge>,
+    charge: Option<Charge>,
 }
 
 impl Buf for Piece {
@@ -456,6 +507,9 @@ impl Buf for Piece {
 
     fn advance(&mut self, len: usize) {
         self.bytes.advance(len);
+        if let Some(charge) = &self.charge {
+            charge.moved(len);
+        }
     }
 }
 

@@ -71,6 +71,7 @@ impl Shared {
 
 impl State {
     fn push(&mut self, bytes: Bytes) -> Result<(), Exceeded> {
+        self.charge.moved(bytes.len());
         if bytes.len() < SHORT {
             self.charge.grow(bytes.len())?;
             self.tail.extend_from_slice(&bytes);

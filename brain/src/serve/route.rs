@@ -78,6 +78,7 @@ impl Refusals {
     pub(super) fn exceeded(&self, exceeded: Exceeded) {
         self.count(match exceeded {
             Exceeded::Connection => "connection_memory",
+            Exceeded::Address => "address_memory",
             Exceeded::Total => "total_memory",
         });
     }

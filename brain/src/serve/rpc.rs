@@ -2,9 +2,9 @@
 //! counted, and its texts are those of grpc-go where tonic has its own.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-
 use std::time::Duration;
 
 use axum::Router;
@@ -13,19 +13,16 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Request, Response, Uri};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
-use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::{Code, Status};
 use tower::{BoxError, Service as _};
 
 use super::decoded::decoded_bytes;
-use super::framing::{Framed, HEADER, announced};
+use super::framing::{BODY_PATIENCE, BODY_RATE, Due, Framed, HEADER, announced};
 use super::route::Refusals;
 use crate::api::status::Error;
 use crate::budget::{Account, Exceeded, Meter};
 use crate::metrics::{InFlight, has_one_request, is_service};
-
-/// How long a request that is not complete may take for its next bytes.
-const BODY_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The longest deadline that is kept: beyond that there is none.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -84,21 +81,33 @@ impl Call {
         let mut body = Box::pin(body);
         let mut read = BytesMut::new();
         let mut first = None;
+        let mut due = Due::new(BODY_PATIENCE, BODY_RATE);
         loop {
-            let next = timeout(BODY_PATIENCE, body.frame())
-                .await
-                .map_err(|_| Refused::Stalled)?;
-            let Some(frame) = next else { break };
+            let mut next = body.frame();
+            let next = poll_fn(|cx| match Pin::new(&mut next).poll(cx) {
+                Poll::Pending => due.poll(cx).map(|()| Err(Refused::Stalled)),
+                Poll::Ready(next) => Poll::Ready(Ok(next)),
+            });
+            let Some(frame) = next.await? else { break };
             let Ok(bytes) = frame.map_err(refused)?.into_data() else {
                 continue;
             };
-            charge.grow(bytes.len())?;
-            match first.take() {
-                None if read.is_empty() => first = Some(bytes),
-                earlier => {
-                    read.extend(earlier);
-                    read.extend_from_slice(&bytes);
+            let earlier: Option<Bytes> = first.take();
+            let len = earlier.as_ref().map_or(read.len(), Bytes::len) + bytes.len();
+            due.moved(len);
+            if len == bytes.len() {
+                charge.set(len)?;
+                first = Some(bytes);
+            } else {
+                // Twice as much at a time, yet no more than what is announced.
+                let announced = announced(earlier.as_deref().unwrap_or(&read)).map_or(0, |len| HEADER + len);
+                if read.capacity() < len {
+                    let capacity = len.max(announced.min(2 * len));
+                    charge.set(capacity)?;
+                    read.reserve(capacity - read.len());
                 }
+                read.extend(earlier);
+                read.extend_from_slice(&bytes);
             }
             let so_far: &[u8] = first.as_deref().unwrap_or(&read);
             let len = announced(so_far).unwrap_or(0);

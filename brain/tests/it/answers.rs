@@ -31,7 +31,7 @@ const VALUES: usize = 64;
 
 /// The account of a connection that may take so many bytes.
 fn account(bytes: usize) -> Account {
-    Budget::new(2 * bytes, IntGauge::new("held", "held").unwrap()).account()
+    Budget::new(2 * bytes, IntGauge::new("held", "held").unwrap()).account(None)
 }
 
 /// A request whose answer is charged.

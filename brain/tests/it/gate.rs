@@ -31,6 +31,11 @@ impl Gate {
         *self.arrived.borrow()
     }
 
+    /// How many came.
+    pub(crate) fn passed(&self) -> usize {
+        *self.arrived.borrow()
+    }
+
     /// Waits until one more than `before` came.
     pub(crate) async fn reached(&self, before: usize) {
         let mut arrived = self.arrived.subscribe();

@@ -25,6 +25,9 @@ const STEP: Step = Step {
     at_once: 4,
 };
 
+/// How old a snapshot of them may become.
+const RENEW: Duration = Duration::from_secs(60);
+
 /// Rows that refuse long values, and count the rows of their largest step. Clones share them.
 #[derive(Clone)]
 struct Limited {
@@ -77,7 +80,7 @@ impl Rows for Limited {
     }
 
     fn renew_after(&self) -> Option<Duration> {
-        self.rows.renew_after()
+        Some(RENEW)
     }
 
     fn step(&self) -> Step {
@@ -185,6 +188,121 @@ async fn refused_flush_stops_writes_and_serves_reads() {
     tokio::time::sleep(Duration::from_secs(61)).await;
     again.put(b"c", b"short").await.unwrap();
     again.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusal_that_passes_raises_no_alarm() {
+    let rows = Limited::new();
+    let gated = Gated::new(rows.clone());
+    let mut engine = Engine::start(MemLog::new(), gated.clone()).await.unwrap();
+    rows.refuse_longer_than(100);
+    let last = engine.put(b"a", &[7; 200]).await.unwrap();
+    for _ in 0..3 {
+        let before = gated.change.passed();
+        gated.change.reached(before).await;
+    }
+    rows.refuse_longer_than(usize::MAX);
+    while engine.store.state.view().recent.get(b"a", last).is_some() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(!engine.store.state.has_alarm(CORRUPT));
+    engine.put(b"b", b"v").await.unwrap();
+    engine.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn views_stay_young_while_a_flush_waits() {
+    let rows = Limited::new();
+    let gated = Gated::new(rows.clone());
+    let mut engine = Engine::start(MemLog::new(), gated.clone()).await.unwrap();
+    let before = gated.change.hold();
+    let mut last = 0;
+    for n in 0..2 * STEP.rows {
+        last = engine.put(format!("key-{n:03}").as_bytes(), b"").await.unwrap();
+    }
+    // Some of the flush is written, the next step waits.
+    gated.change.reached(before).await;
+    gated.change.step().await;
+    let young = async {
+        for _ in 0..3 {
+            let before = gated.snapshot.passed();
+            gated.snapshot.reached(before).await;
+        }
+    };
+    timeout(10 * RENEW, young).await.expect("younger snapshots");
+    let absent = engine.mod_revision(b"key-999").await;
+    let newest = engine
+        .mod_revision(format!("key-{:03}", 2 * STEP.rows - 1).as_bytes())
+        .await;
+    assert_eq!((absent, newest), (None, Some(last)));
+    assert_eq!(engine.mod_revision(b"key-000").await, Some(2));
+    gated.change.release();
+    engine.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn views_stay_young_while_rows_refuse_a_flush() {
+    let rows = Limited::new();
+    let gated = Gated::new(rows.clone());
+    let mut engine = Engine::start(MemLog::new(), gated.clone()).await.unwrap();
+    rows.refuse_longer_than(100);
+    engine.put(b"a", &[7; 200]).await.unwrap();
+    assert!(is_alarmed(&engine).await, "no alarm was raised");
+    let young = async {
+        for _ in 0..3 {
+            let before = gated.snapshot.passed();
+            gated.snapshot.reached(before).await;
+        }
+    };
+    timeout(10 * RENEW, young).await.expect("younger snapshots");
+    engine.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn flushes_go_before_the_deletion_of_a_large_revision() {
+    const KEYS: usize = 40 * STEP.rows;
+    let rows = Limited::new();
+    let gated = Gated::new(rows.clone());
+    let mut engine = Engine::start(MemLog::new(), gated.clone()).await.unwrap();
+    for n in 0..KEYS {
+        engine.put(format!("key-{n:05}").as_bytes(), b"v").await.unwrap();
+    }
+    let all = pb::DeleteRangeRequest {
+        key: "key-".into(),
+        range_end: "key.".into(),
+        ..Default::default()
+    };
+    engine.call(Request::Delete(all)).await.unwrap();
+    let deleted = engine.put(b"other", b"v").await.unwrap();
+    let flushed = async {
+        while engine.store.state.view().rows_revision < deleted {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(10 * RENEW, flushed).await.expect("the delete is flushed");
+    // Nothing is written any more but what passes step by step.
+    let before = gated.change.hold();
+    let compact = pb::CompactionRequest {
+        revision: deleted,
+        physical: false,
+    };
+    engine.call(Request::Compact(compact)).await.unwrap();
+    gated.change.reached(before).await;
+    for _ in 0..4 {
+        gated.change.step().await;
+    }
+    let later = engine.put(b"later", b"v").await.unwrap();
+    let mut steps = 0;
+    while engine.store.state.view().rows_revision < later {
+        gated.change.step().await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        steps += 1;
+        assert!(steps < 20, "the flush waits for {} rows", 2 * KEYS);
+    }
+    gated.change.release();
+    engine.compact().await;
+    assert_eq!(engine.mod_revision(b"later").await, Some(later));
+    engine.stop().await.unwrap();
 }
 
 async fn grant<L: Log, R: Rows>(engine: &mut Engine<L, R>, id: i64) {

@@ -30,6 +30,8 @@ mod txns;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How much more memory an attack may cost, whatever is sent.
 const GROWTH: u64 = 768 << 20;
+/// What requests and answers may take: 256 MiB, however much memory the machine has.
+const BUDGET: &str = "--max-inflight-bytes=268435456";
 const TXN: &str = "/etcdserverpb.KV/Txn";
 const PUT: &str = "/etcdserverpb.KV/Put";
 const RANGE: &str = "/etcdserverpb.KV/Range";
@@ -45,7 +47,8 @@ struct Victim {
 
 impl Victim {
     async fn start(flags: &[&str]) -> Self {
-        let server = Server::start(&Program::kubebrain().unwrap(), flags).unwrap();
+        let flags = [&[BUDGET], flags].concat();
+        let server = Server::start(&Program::kubebrain().unwrap(), &flags).unwrap();
         let quiet = KvClient::new(server.connect().await.unwrap());
         let before = server.usage().unwrap().rss;
         Self {

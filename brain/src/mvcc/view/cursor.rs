@@ -253,3 +253,46 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         merged
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::mvcc::counts::Counts;
+    use crate::mvcc::hot_rows::HotRows;
+    use crate::recent::{Recent, Version};
+    use crate::rows::Rows;
+    use crate::rows::mem::MemRows;
+
+    /// The first step of a flush says how far it reaches; what it brings is not there yet.
+    #[tokio::test]
+    async fn empty_values_in_memory_are_not_looked_for_in_rows_of_a_flush_that_was_cut_short() {
+        let recent = Recent::new();
+        let version = |value: &'static [u8]| Version {
+            value: Some(Bytes::from_static(value)),
+            create_revision: 5,
+            version: 1,
+            lease: crate::mvcc::LeaseId(0),
+            prev_mod: 0,
+        };
+        recent.active().insert(Bytes::from_static(b"a"), 5, version(b""));
+        recent.active().insert(Bytes::from_static(b"b"), 5, version(b"v"));
+        let view = View {
+            revision: 5,
+            compacted: -1,
+            recent,
+            rows: MemRows::new().snapshot().await.unwrap(),
+            rows_revision: 5,
+            counts: Arc::new(Counts::default()),
+            hot: Arc::new(HotRows::default()),
+        };
+        let span = Span {
+            key: Bytes::from_static(b"a"),
+            end: Bytes::from_static(b"c"),
+        };
+        let page = Cursor::new(&view, &span, 5, true).next(10).await.unwrap().unwrap();
+        let values: Vec<_> = page.iter().map(|kv| kv.value.as_ref()).collect();
+        assert_eq!(values, [&b""[..], b"v"]);
+    }
+}

@@ -68,6 +68,7 @@ fn start(flags: &str) -> (Running, Arc<Asked>) {
     let asked = Arc::new(Asked::default());
     let router = Router::new()
         .route("/etcdserverpb.KV/Range", post(range))
+        .route("/etcdserverpb.KV/DeleteRange", post(range))
         .route("/etcdserverpb.KV/Put", post(stuck))
         .route("/etcdserverpb.KV/Txn", post(stuck))
         .route("/etcdserverpb.Watch/Watch", post(watch))
@@ -182,6 +183,8 @@ async fn deadline_of_the_client_ends_an_rpc() {
 /// A small budget: 5 MiB, of which a connection has half.
 const SMALL: &str = "--max-request-bytes 65536 --max-inflight-bytes 5242880";
 const SMALL_BYTES: i64 = 5_242_880;
+/// What a few connections hold without any request.
+const OPEN: i64 = 150_000;
 
 #[tokio::test]
 async fn unfinished_requests_hold_no_more_than_the_budget() {
@@ -197,14 +200,19 @@ async fn unfinished_requests_hold_no_more_than_the_budget() {
         }
         clients.push(client);
     }
-    // Four whole ones fit into a connection's half, and two connections into the budget.
-    while refused(&server, "connection_memory") + refused(&server, "total_memory") < 20 {
+    // Four whole ones fit into a connection's half, and seven into the share of an address.
+    while ["connection_memory", "address_memory"]
+        .map(|reason| refused(&server, reason))
+        .iter()
+        .sum::<u64>()
+        < 20
+    {
         assert!(server.metrics.network.held.get() <= SMALL_BYTES);
         tokio::task::yield_now().await;
     }
     // What was taken is given back when it does not go on.
     tokio::time::pause();
-    while server.metrics.network.held.get() > 0 {
+    while server.metrics.network.held.get() > OPEN {
         tokio::time::sleep(PATIENCE).await;
     }
     assert!(refused(&server, "request_stalled") > 0);
@@ -243,10 +251,83 @@ async fn answers_that_nobody_takes_are_refused_then_reset() {
         assert_eq!(reset.reason(), Some(Reason::CANCEL));
     }
     assert_eq!(refused(&server, "answer_stalled"), 3);
-    while server.metrics.network.held.get() > 0 {
+    while server.metrics.network.held.get() > OPEN {
         tokio::task::yield_now().await;
     }
     drop((greedy, quiet));
+    server.end().await;
+}
+
+#[tokio::test]
+async fn write_whose_answer_does_not_fit_has_an_unknown_outcome() {
+    let (server, _) = start(SMALL);
+    let mut client = Client::connect(&server, 0).await;
+    let mut responses = Vec::new();
+    for _ in 0..4 {
+        responses.push(client.ask("KV/Range", b"800000", None).await);
+    }
+    while refused(&server, "connection_memory") < 1 {
+        tokio::task::yield_now().await;
+    }
+    let outcome = ended(client.ask("KV/DeleteRange", b"800000", None).await).await;
+    is(outcome, (14, "etcdserver: request timed out"));
+    // A small answer is paid for before the request is begun.
+    let mut held = Vec::new();
+    for _ in 0..5 {
+        let response = client.ask("KV/DeleteRange", b"3000", None).await.await.unwrap();
+        assert_eq!(
+            Status::from_header_map(response.headers()).map(|status| status.code()),
+            None
+        );
+        held.push(response);
+    }
+    drop((client, responses, held));
+    server.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_have_to_come_at_a_rate() {
+    let (server, asked) = start("");
+    let message = framed(&[0; 1000]);
+    for method in ["KV/Put", "KV/Txn"] {
+        let mut client = Client::connect(&server, 1 << 20).await;
+        let (response, mut body) = client.begin(method, None).await;
+        let outcome = ended(response);
+        tokio::pin!(outcome);
+        let mut sent = 0;
+        let outcome = loop {
+            body.send_data(message.slice(sent..=sent), false).unwrap();
+            sent += 1;
+            assert!(sent < 10, "{method} goes on for ever");
+            if let Ok(outcome) = tokio::time::timeout(Duration::from_secs(15), &mut outcome).await {
+                break outcome;
+            }
+        };
+        is(outcome, DEADLINE);
+    }
+    assert_eq!(
+        (asked.begun.load(Ordering::SeqCst), refused(&server, "request_stalled")),
+        (0, 2)
+    );
+    server.end().await;
+}
+
+#[tokio::test]
+async fn stream_is_charged_for_its_longest_message() {
+    const LONG: usize = 1_000_000;
+    let (server, asked) = start("");
+    let mut client = Client::connect(&server, 1 << 20).await;
+    let (_response, mut body) = client.begin("Watch/Watch", None).await;
+    body.send_data(framed(&[0; LONG]), false).unwrap();
+    body.send_data(framed(b"x"), false).unwrap();
+    // Each frame is rounded down.
+    while asked.messages.load(Ordering::SeqCst) * 6 < LONG / 10 * 9 {
+        tokio::task::yield_now().await;
+    }
+    is(ended(client.ask("KV/Range", b"10", None).await).await, (0, ""));
+    let held = server.metrics.network.held.get();
+    assert!(held > i64::try_from(LONG).unwrap(), "{held} bytes are charged");
+    drop(client);
     server.end().await;
 }
 
@@ -349,8 +430,9 @@ async fn metrics_port_speaks_http1_alone() {
     server.end().await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn silent_connections_take_no_turns_to_shake_hands() {
+/// A client gets in while as many connections as there are turns have sent so much of a handshake.
+async fn gets_in_beside(sent: &[u8]) {
+    const OTHERS: i64 = 1_100;
     let ca = Ca::new("ca");
     let dir = Files::new(&ca);
     let server = Running::start(
@@ -366,27 +448,28 @@ async fn silent_connections_take_no_turns_to_shake_hands() {
         .unwrap()
         .tls_config(tls)
         .unwrap();
-    let mut silent = Vec::new();
-    let get_in = async {
-        for _ in 0..1_100 {
-            silent.push(server.dial().await);
-        }
-        while server.metrics.network.connections.get() < 1_100 {
-            tokio::task::yield_now().await;
-        }
-        check(&endpoint.connect().await.unwrap(), "").await.unwrap();
-    };
-    // As long as something runs the clock stands still: nobody has to give up first.
-    let clock_stands = async {
-        for _ in 0..20_000_000 {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::select! {
-        () = get_in => {}
-        () = clock_stands => panic!("the turns are taken"),
+    let mut others = Vec::new();
+    for _ in 0..OTHERS {
+        let mut other = server.dial().await;
+        other.write_all(sent).await.unwrap();
+        others.push(other);
     }
+    while server.metrics.network.connections.get() < OTHERS {
+        tokio::task::yield_now().await;
+    }
+    // Nobody has to give up first.
+    check(&endpoint.connect().await.unwrap(), "").await.unwrap();
     assert_eq!(server.metrics.network.handshakes_failed.get(), 0);
-    drop(silent);
+    drop(others);
     server.end().await;
+}
+
+#[tokio::test]
+async fn silent_connections_take_no_turns_to_shake_hands() {
+    gets_in_beside(b"").await;
+}
+
+#[tokio::test]
+async fn first_byte_of_a_handshake_takes_no_turn() {
+    gets_in_beside(&[0x16]).await;
 }

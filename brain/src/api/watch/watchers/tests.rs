@@ -123,7 +123,7 @@ async fn who_is_held_waits_for_its_release() {
 #[test]
 fn watchers_are_charged_until_they_are_gone() {
     let gauge = prometheus::IntGauge::new("held", "held").unwrap();
-    let account = Budget::new(40 << 10, gauge).account();
+    let account = Budget::new(40 << 10, gauge).account(None);
     let mut watchers = watchers();
     watchers.meter = Meter::new(&account).unwrap();
     let mut made = Vec::new();
