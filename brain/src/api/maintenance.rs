@@ -61,7 +61,11 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
                 CORRUPT => "CORRUPT",
                 _ => "NONE",
             };
-            format!("memberID:{member} alarm:{kind} ")
+            // As protobuf's text format, which leaves zeros out.
+            match member {
+                0 => format!("alarm:{kind} "),
+                _ => format!("memberID:{member} alarm:{kind} "),
+            }
         });
         Ok(Response::new(pb::StatusResponse {
             header: Some(self.store.header(self.store.state.view().revision)),

@@ -209,6 +209,17 @@ async fn no_space_and_values_too_long_are_told() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_a_dead_writer_leaves_late_does_not_stop_readers() {
+    // Which pieces are on their way when the writer dies is chance: not all of them leave a lock.
+    for _ in 0..50 {
+        if late_locks_do_not_stop_readers().await {
+            return;
+        }
+    }
+    panic!("nothing came late");
+}
+
+/// Answers whether a lock came late.
+async fn late_locks_do_not_stop_readers() -> bool {
     let here = on_stand_in(|_| {}).await;
     let rows = TikvRows::new(here.tikv.clone());
     let faults = here.stand_in().faults();
@@ -225,12 +236,15 @@ async fn a_lock_that_a_dead_writer_leaves_late_does_not_stop_readers() {
     successor.take_over().await.unwrap();
     successor.apply(Some(fence(0)), fence(2), vec![]).await.unwrap();
     faults.deliver().await;
-    assert!(here.stand_in().sizes().locks > 0, "nothing came late");
+    if here.stand_in().sizes().locks == 0 {
+        return false;
+    }
     let begun = Instant::now();
     check(&successor, "0").await;
     successor.apply(Some(fence(2)), fence(3), many("new")).await.unwrap();
     check(&successor, "new").await;
     assert!(begun.elapsed() < Duration::from_millis(2_500), "{:?}", begun.elapsed());
+    true
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
