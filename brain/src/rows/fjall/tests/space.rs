@@ -3,10 +3,11 @@
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use ::fjall::AbstractTree as _;
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::{FjallRows, History, Options, small};
 use crate::rows::fjall::{inspect, journal};
