@@ -166,7 +166,7 @@ impl Hub {
         (Subscription::new(self.clone(), range, kinds, registered), revision)
     }
 
-    /// The range that a watcher is to have, see [`KeyRange::fit`].
+    /// The range that a watcher is to have: not longer than any key of the store can be.
     #[must_use]
     pub fn fit(&self, range: KeyRange) -> KeyRange {
         range.fit(self.shared.options.key_bytes)
