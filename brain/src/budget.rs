@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::IntGauge;
 
-/// What a connection may take of the reserved part.
+/// The most that a connection may take of the reserved part, in bytes.
 const SMALL: usize = 256 * 1024;
 
 /// What all connections may take together. Clones share it.

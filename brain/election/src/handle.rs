@@ -194,7 +194,7 @@ impl<C: Clock> Handle<C> {
     /// a leader that can renew the lock and nothing else.
     ///
     /// # Errors
-    /// See [`HandOverError`]. Whatever it is, nothing is claimed.
+    /// See [`HandOverError`]. An error claims nothing.
     pub async fn step_down(&self) -> Result<(), HandOverError> {
         let (reply, answer) = oneshot::channel();
         let command = Command::StepDown(reply);

@@ -218,7 +218,7 @@ impl<H: History, R: Rows> Contests<H, R> {
         }))
     }
 
-    /// Waits until no key of the prefix is left that was created before `part`, `before` being the youngest of them. Whoever
+    /// Waits until all keys of the prefix that were created before `part` are gone; `before` is the youngest of them. A caller that
     /// does not wait to the end must be cleaned up after: [`Contests::waiting`].
     pub(super) async fn turn(
         &self,

@@ -193,7 +193,7 @@ fn client(leader: Channel) -> pb::kv_client::KvClient<Channel> {
         .max_encoding_message_size(usize::MAX)
 }
 
-/// What charges a request for its answer; nobody is charged where there is no budget.
+/// The meter that charges a request for its answer. Without a budget it charges nobody.
 pub(super) fn meter<T>(request: &Request<T>) -> Meter {
     request.extensions().get().cloned().unwrap_or_default()
 }

@@ -37,7 +37,7 @@ const ENVELOPE: usize = 20;
 const NESTED: usize = 8;
 
 impl Limits {
-    /// What flags allow, and `rows` take: what is acknowledged must fit into rows later.
+    /// The limits of the flags and of `rows`: an acknowledged request must fit into rows later.
     #[must_use]
     pub fn new<R: Rows>(txn_ops: usize, request_bytes: usize, rows: &R) -> Self {
         Self {

@@ -50,7 +50,7 @@ impl StorageCheck {
         (Self(queue), task)
     }
 
-    /// Whether no later leader had begun when this was called.
+    /// Answers true if no later leader had begun when this was called.
     ///
     /// # Errors
     /// `not leader`, `request timed out`, `server stopped`.

@@ -388,7 +388,7 @@ async fn a_directory_or_a_file_rolled_back_is_told_or_leaves_an_earlier_batch() 
 }
 
 #[tokio::test]
-async fn what_is_cut_off_the_newest_journal_is_kept() {
+async fn cut_tail_of_the_newest_journal_is_kept() {
     let root = tempfile::tempdir().unwrap();
     let dir = build(root.path(), &[5]).await.remove(0);
     let journal = dir.join("0.jnl");
