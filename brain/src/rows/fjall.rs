@@ -42,6 +42,7 @@ mod inspect;
 mod journal;
 mod layout;
 mod open;
+mod pace;
 mod snapshot;
 
 /// The longest row key in bytes: fjall stores lengths in 16 bits, and one byte is ours.
@@ -52,14 +53,14 @@ pub const MAX_VALUE_LEN: usize = 256 << 20;
 
 /// fjall holds writes up, in a blocking loop, at four tables in memory and at twenty runs in level 0. We wait before that.
 const SEALED_MEMTABLES: usize = 3;
-const LEVEL0_RUNS: usize = 16;
+const LEVEL0_RUNS: usize = 19;
 const POLL: Duration = Duration::from_millis(5);
 /// How long fjall's own thread may have nothing to do before we compact ourselves, and how often a wait is logged.
 const UNQUEUED: Duration = Duration::from_secs(1);
 const STALLED: Duration = Duration::from_secs(60);
 
 /// How old views get. Those of an idle store, too, must not keep the files of tables that were compacted.
-const RENEW: Duration = Duration::from_secs(60);
+const RENEW: Duration = Duration::from_secs(10);
 
 /// Bytes of tables that were compacted and may stay.
 const LEFT_OVER: u64 = 8 << 20;
@@ -93,7 +94,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             cache_bytes: 64 << 20,
-            memtable_bytes: 8 << 20,
+            memtable_bytes: 16 << 20,
             journal_bytes: 128 << 20,
             open_files: NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN),
             reserve_bytes: 16 << 20,
@@ -220,6 +221,7 @@ impl Rows for FjallRows {
             return Err(RowsError::Fenced(writer.fence.clone()));
         }
         self.shared.wait_for_room().await?;
+        self.shared.keep_pace(&changes).await;
         let shared = self.shared.clone();
         // The lock goes along: a caller that stops waiting does not let the next batch in.
         guard::blocking(move || {
@@ -306,6 +308,16 @@ impl Shared {
             tokio::time::sleep(POLL).await;
         }
         Ok(())
+    }
+
+    /// Waits as long as what there is to merge asks for.
+    async fn keep_pace(&self, changes: &[Change]) {
+        let bytes = changes.iter().map(Change::len).sum();
+        let (runs, sealed) = (self.keyspace.tree.l0_run_count(), self.keyspace.sealed_memtable_count());
+        let wait = pace::wait(runs, sealed, bytes);
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
     }
 
     /// Whether somebody works, or is about to work, on tables.

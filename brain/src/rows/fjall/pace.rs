@@ -1,0 +1,43 @@
+//! How fast rows may come while tables are written and merged.
+//!
+//! All batches at full speed and then none for the time of a long merge would let writers wait longer than clients do. So each batch waits
+//! a little, and longer the more there is to merge. Under load the two balance long before fjall would hold writes up.
+
+use std::time::Duration;
+
+/// Runs in level 0 that cost nothing. At four of them fjall begins to merge.
+const FREE_RUNS: usize = 6;
+
+/// What a table in memory that waits to be written counts for in runs: there is room for few of them.
+const SEALED: usize = 4;
+
+/// The wait for a MiB at one run more than is free; it grows with the square.
+const UNIT: Duration = Duration::from_millis(4);
+
+/// The longest wait for a MiB.
+const LONGEST: Duration = Duration::from_millis(400);
+
+/// How long a batch of so many bytes waits.
+pub(super) fn wait(level0_runs: usize, sealed_memtables: usize, bytes: usize) -> Duration {
+    let pressure = level0_runs.saturating_sub(FREE_RUNS) + SEALED * sealed_memtables;
+    let pressure = u32::try_from(pressure).unwrap_or(u32::MAX);
+    let per_mib = UNIT.saturating_mul(pressure.saturating_mul(pressure)).min(LONGEST);
+    per_mib.mul_f64(bytes as f64 / f64::from(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn batches_wait_longer_the_more_there_is_to_merge() {
+        assert_eq!(wait(FREE_RUNS, 0, MIB), Duration::ZERO);
+        assert_eq!(wait(FREE_RUNS + 1, 0, MIB), UNIT);
+        assert_eq!(wait(FREE_RUNS + 3, 0, 2 * MIB), 18 * UNIT);
+        assert_eq!(wait(0, 1, MIB), 16 * UNIT);
+        assert_eq!(wait(100, 3, MIB), LONGEST);
+        assert_eq!(wait(100, 3, 0), Duration::ZERO, "an empty batch does not wait");
+    }
+}
