@@ -6,7 +6,7 @@ fn main() -> anyhow::Result<()> {
     println!("cargo:rerun-if-changed=proto");
     println!("cargo:rerun-if-changed=build.rs");
     let files = protox::compile(
-        ["pdpb.proto", "keyspacepb.proto", "tikvpb.proto"],
+        ["pdpb.proto", "tikvpb.proto"],
         ["proto", "proto/include"],
     )
     .context("compile the messages in proto")?;

@@ -161,10 +161,8 @@ impl Verdict {
             },
             // A connection that was never made is not tried again by this client.
             ClientError::Grpc(_)
-            | ClientError::Io(_)
             | ClientError::Url(_)
             | ClientError::Channel(_)
-            | ClientError::Canceled(_)
             | ClientError::InternalError { .. }
             | ClientError::JoinError(_) => self.health = Health::Broken,
             _ => {}

@@ -8,9 +8,9 @@ use crate::Key;
 use crate::Result;
 
 /// The ID of a region
-pub type RegionId = u64;
+pub(crate) type RegionId = u64;
 /// The ID of a store
-pub type StoreId = u64;
+pub(crate) type StoreId = u64;
 
 /// The ID and version information of a region.
 #[derive(Eq, PartialEq, Hash, Clone, Default, Debug)]
@@ -35,8 +35,7 @@ pub struct RegionWithLeader {
 impl Eq for RegionWithLeader {}
 
 impl RegionWithLeader {
-    pub fn contains(&self, key: &Key) -> bool {
-        let key: &[u8] = key.into();
+    pub fn contains(&self, key: &[u8]) -> bool {
         let start_key = &self.region.start_key;
         let end_key = &self.region.end_key;
         key >= start_key.as_slice() && (key < end_key.as_slice() || end_key.is_empty())

@@ -5,10 +5,8 @@ use std::collections::HashMap;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use tokio::sync::Notify;
 use tokio::sync::RwLock;
 
-use crate::common::Error;
 use crate::pd::Cluster;
 use crate::pd::RetryClient;
 use crate::pd::RetryClientTrait;
@@ -20,8 +18,6 @@ use crate::region::RegionWithLeader;
 use crate::region::StoreId;
 use crate::Key;
 use crate::Result;
-
-const MAX_RETRY_WAITING_CONCURRENT_REQUEST: usize = 4;
 
 struct RegionCacheMap {
     /// RegionVerID -> Region. It stores the concrete region caches.
@@ -35,9 +31,6 @@ struct RegionCacheMap {
     /// RegionID -> RegionVerID. Note: regions with identical ID doesn't necessarily
     /// mean they are the same, they can be different regions across time.
     id_to_ver_id: HashMap<RegionId, RegionVerId>,
-    /// We don't want to spawn multiple queries querying a same region id. If a
-    /// request is on its way, others will wait for its completion.
-    on_my_way_id: HashMap<RegionId, Arc<Notify>>,
 }
 
 impl RegionCacheMap {
@@ -46,19 +39,18 @@ impl RegionCacheMap {
             ver_id_to_region: HashMap::new(),
             key_to_ver_id: BTreeMap::new(),
             id_to_ver_id: HashMap::new(),
-            on_my_way_id: HashMap::new(),
         }
     }
 }
 
-pub struct RegionCache<Client = RetryClient<Cluster>> {
+pub(crate) struct RegionCache<Client = RetryClient<Cluster>> {
     region_cache: RwLock<RegionCacheMap>,
     store_cache: RwLock<HashMap<StoreId, Store>>,
     inner_client: Arc<Client>,
 }
 
 impl<Client> RegionCache<Client> {
-    pub fn new(inner_client: Arc<Client>) -> RegionCache<Client> {
+    pub(crate) fn new(inner_client: Arc<Client>) -> RegionCache<Client> {
         RegionCache {
             region_cache: RwLock::new(RegionCacheMap::new()),
             store_cache: RwLock::new(HashMap::new()),
@@ -69,7 +61,7 @@ impl<Client> RegionCache<Client> {
 
 impl<C: RetryClientTrait> RegionCache<C> {
     // Retrieve cache entry by key. If there's no entry, query PD and update cache.
-    pub async fn get_region_by_key(&self, key: &Key) -> Result<RegionWithLeader> {
+    pub(crate) async fn get_region_by_key(&self, key: &Key) -> Result<RegionWithLeader> {
         let region_cache_guard = self.region_cache.read().await;
         let res = {
             region_cache_guard
@@ -85,7 +77,7 @@ impl<C: RetryClientTrait> RegionCache<C> {
                 .get(&candidate_region_ver_id)
                 .unwrap();
 
-            if region.contains(key) {
+            if region.contains(key.as_ref()) {
                 return Ok(region.clone());
             }
         }
@@ -93,36 +85,7 @@ impl<C: RetryClientTrait> RegionCache<C> {
         self.read_through_region_by_key(key.clone()).await
     }
 
-    // Retrieve cache entry by RegionId. If there's no entry, query PD and update cache.
-    pub async fn get_region_by_id(&self, id: RegionId) -> Result<RegionWithLeader> {
-        for _ in 0..=MAX_RETRY_WAITING_CONCURRENT_REQUEST {
-            let region_cache_guard = self.region_cache.read().await;
-
-            // check cache
-            let ver_id = region_cache_guard.id_to_ver_id.get(&id);
-            if let Some(ver_id) = ver_id {
-                let region = region_cache_guard.ver_id_to_region.get(ver_id).unwrap();
-                return Ok(region.clone());
-            }
-
-            // check concurrent requests
-            let notify = region_cache_guard.on_my_way_id.get(&id).cloned();
-            let notified = notify.as_ref().map(|notify| notify.notified());
-            drop(region_cache_guard);
-
-            if let Some(n) = notified {
-                n.await;
-                continue;
-            } else {
-                return self.read_through_region_by_id(id).await;
-            }
-        }
-        Err(Error::StringError(format!(
-            "Concurrent PD requests failed for {MAX_RETRY_WAITING_CONCURRENT_REQUEST} times"
-        )))
-    }
-
-    pub async fn get_store_by_id(&self, id: StoreId) -> Result<Store> {
+    pub(crate) async fn get_store_by_id(&self, id: StoreId) -> Result<Store> {
         let store = self.store_cache.read().await.get(&id).cloned();
         match store {
             Some(store) => Ok(store),
@@ -131,31 +94,9 @@ impl<C: RetryClientTrait> RegionCache<C> {
     }
 
     /// Force read through (query from PD) and update cache
-    pub async fn read_through_region_by_key(&self, key: Key) -> Result<RegionWithLeader> {
+    pub(crate) async fn read_through_region_by_key(&self, key: Key) -> Result<RegionWithLeader> {
         let region = self.inner_client.clone().get_region(key.into()).await?;
         self.add_region(region.clone()).await;
-        Ok(region)
-    }
-
-    /// Force read through (query from PD) and update cache
-    async fn read_through_region_by_id(&self, id: RegionId) -> Result<RegionWithLeader> {
-        // put a notify to let others know the region id is being queried
-        let notify = Arc::new(Notify::new());
-        {
-            let mut region_cache_guard = self.region_cache.write().await;
-            region_cache_guard.on_my_way_id.insert(id, notify.clone());
-        }
-
-        let region = self.inner_client.clone().get_region_by_id(id).await?;
-        self.add_region(region.clone()).await;
-
-        // notify others
-        {
-            let mut region_cache_guard = self.region_cache.write().await;
-            notify.notify_waiters();
-            region_cache_guard.on_my_way_id.remove(&id);
-        }
-
         Ok(region)
     }
 
@@ -165,7 +106,7 @@ impl<C: RetryClientTrait> RegionCache<C> {
         Ok(store)
     }
 
-    pub async fn add_region(&self, region: RegionWithLeader) {
+    pub(crate) async fn add_region(&self, region: RegionWithLeader) {
         // FIXME: will it be the performance bottleneck?
         let mut cache = self.region_cache.write().await;
 
@@ -207,21 +148,19 @@ impl<C: RetryClientTrait> RegionCache<C> {
         cache.ver_id_to_region.insert(region.ver_id(), region);
     }
 
-    pub async fn update_leader(
+    pub(crate) async fn update_leader(
         &self,
         ver_id: crate::region::RegionVerId,
         leader: metapb::Peer,
-    ) -> Result<()> {
+    ) {
         let mut cache = self.region_cache.write().await;
         let region_entry = cache.ver_id_to_region.get_mut(&ver_id);
         if let Some(region) = region_entry {
             region.leader = Some(leader);
         }
-
-        Ok(())
     }
 
-    pub async fn invalidate_region_cache(&self, ver_id: crate::region::RegionVerId) {
+    pub(crate) async fn invalidate_region_cache(&self, ver_id: crate::region::RegionVerId) {
         let mut cache = self.region_cache.write().await;
         let region_entry = cache.ver_id_to_region.get(&ver_id);
         if let Some(region) = region_entry {
@@ -233,12 +172,12 @@ impl<C: RetryClientTrait> RegionCache<C> {
         }
     }
 
-    pub async fn invalidate_store_cache(&self, store_id: StoreId) {
+    pub(crate) async fn invalidate_store_cache(&self, store_id: StoreId) {
         let mut cache = self.store_cache.write().await;
         cache.remove(&store_id);
     }
 
-    pub async fn read_through_all_stores(&self) -> Result<Vec<Store>> {
+    pub(crate) async fn read_through_all_stores(&self) -> Result<Vec<Store>> {
         let stores = self
             .inner_client
             .clone()
@@ -287,7 +226,6 @@ mod test {
     use super::RegionCache;
     use crate::common::Error;
     use crate::pd::RetryClientTrait;
-    use crate::proto::keyspacepb;
     use crate::proto::metapb::RegionEpoch;
     use crate::proto::metapb::{self};
     use crate::region::RegionId;
@@ -313,22 +251,7 @@ mod test {
                 .lock()
                 .await
                 .iter()
-                .filter(|(_, r)| r.contains(&key.clone().into()))
-                .map(|(_, r)| r.clone())
-                .next()
-                .ok_or_else(|| Error::StringError("MockRetryClient: region not found".to_owned()))
-        }
-
-        async fn get_region_by_id(
-            self: Arc<Self>,
-            region_id: crate::region::RegionId,
-        ) -> Result<crate::region::RegionWithLeader> {
-            self.get_region_count.fetch_add(1, SeqCst);
-            self.regions
-                .lock()
-                .await
-                .iter()
-                .filter(|(id, _)| id == &&region_id)
+                .filter(|(_, r)| r.contains(&key))
                 .map(|(_, r)| r.clone())
                 .next()
                 .ok_or_else(|| Error::StringError("MockRetryClient: region not found".to_owned()))
@@ -351,10 +274,6 @@ mod test {
 
         async fn update_safepoint(self: Arc<Self>, _safepoint: u64) -> Result<bool> {
             todo!()
-        }
-
-        async fn load_keyspace(&self, _keyspace: &str) -> Result<keyspacepb::KeyspaceMeta> {
-            unimplemented!()
         }
     }
 
@@ -403,35 +322,32 @@ mod test {
 
         assert_eq!(retry_client.get_region_count.load(SeqCst), 0);
 
+        let (first, second): (Key, Key) = (vec![1].into(), vec![200].into());
+
         // first query, read through
-        assert_eq!(cache.get_region_by_id(1).await?.end_key(), vec![100].into());
+        assert_eq!(cache.get_region_by_key(&first).await?.id(), 1);
         assert_eq!(retry_client.get_region_count.load(SeqCst), 1);
 
         // should read from cache
-        assert_eq!(cache.get_region_by_id(1).await?.end_key(), vec![100].into());
+        assert_eq!(cache.get_region_by_key(&first).await?.id(), 1);
         assert_eq!(retry_client.get_region_count.load(SeqCst), 1);
 
         // invalidate, should read through
         cache
-            .invalidate_region_cache(cache.get_region_by_id(1).await?.ver_id())
+            .invalidate_region_cache(cache.get_region_by_key(&first).await?.ver_id())
             .await;
-        assert_eq!(cache.get_region_by_id(1).await?.end_key(), vec![100].into());
+        assert_eq!(cache.get_region_by_key(&first).await?.id(), 1);
         assert_eq!(retry_client.get_region_count.load(SeqCst), 2);
 
         // update leader should work
-        cache
-            .update_leader(
-                cache.get_region_by_id(2).await?.ver_id(),
-                metapb::Peer {
-                    store_id: 102,
-                    ..Default::default()
-                },
-            )
-            .await?;
-        assert_eq!(
-            cache.get_region_by_id(2).await?.leader.unwrap().store_id,
-            102
-        );
+        let ver_id = cache.get_region_by_key(&second).await?.ver_id();
+        let leader = metapb::Peer {
+            store_id: 102,
+            ..Default::default()
+        };
+        cache.update_leader(ver_id, leader).await;
+        let updated = cache.get_region_by_key(&second).await?;
+        assert_eq!(updated.leader.unwrap().store_id, 102);
 
         Ok(())
     }

@@ -18,18 +18,15 @@ use tonic::Request;
 
 use super::timestamp::TimestampOracle;
 use crate::internal_err;
-use crate::proto::keyspacepb;
 use crate::proto::pdpb;
-use crate::Error;
 use crate::Result;
-use crate::SecurityManager;
+use crate::common::SecurityManager;
 use crate::Timestamp;
 
 /// A PD cluster.
 pub struct Cluster {
     id: u64,
     client: pdpb::pd_client::PdClient<Channel>,
-    keyspace_client: keyspacepb::keyspace_client::KeyspaceClient<Channel>,
     members: pdpb::GetMembersResponse,
     tso: TimestampOracle,
 }
@@ -53,16 +50,6 @@ impl Cluster {
     ) -> Result<pdpb::GetRegionResponse> {
         let mut req = pd_request!(self.id, pdpb::GetRegionRequest);
         req.region_key = key;
-        req.send(&mut self.client, timeout).await
-    }
-
-    pub async fn get_region_by_id(
-        &mut self,
-        id: u64,
-        timeout: Duration,
-    ) -> Result<pdpb::GetRegionResponse> {
-        let mut req = pd_request!(self.id, pdpb::GetRegionByIdRequest);
-        req.region_id = id;
         req.send(&mut self.client, timeout).await
     }
 
@@ -99,45 +86,30 @@ impl Cluster {
         req.safe_point = safepoint;
         req.send(&mut self.client, timeout).await
     }
-
-    pub async fn load_keyspace(
-        &mut self,
-        keyspace: &str,
-        timeout: Duration,
-    ) -> Result<keyspacepb::KeyspaceMeta> {
-        let mut req = pd_request!(self.id, keyspacepb::LoadKeyspaceRequest);
-        req.name = keyspace.to_string();
-        let resp = req.send(&mut self.keyspace_client, timeout).await?;
-        let keyspace = resp
-            .keyspace
-            .ok_or_else(|| Error::KeyspaceNotFound(keyspace.to_owned()))?;
-        Ok(keyspace)
-    }
 }
 
 /// An object for connecting and reconnecting to a PD cluster.
-pub struct Connection {
+pub(crate) struct Connection {
     security_mgr: Arc<SecurityManager>,
 }
 
 impl Connection {
-    pub fn new(security_mgr: Arc<SecurityManager>) -> Connection {
+    pub(crate) fn new(security_mgr: Arc<SecurityManager>) -> Connection {
         Connection { security_mgr }
     }
 
-    pub async fn connect_cluster(
+    pub(crate) async fn connect_cluster(
         &self,
         endpoints: &[String],
         timeout: Duration,
     ) -> Result<Cluster> {
         let members = self.validate_endpoints(endpoints, timeout).await?;
-        let (client, keyspace_client, members) = self.try_connect_leader(&members, timeout).await?;
+        let (client, members) = self.try_connect_leader(&members, timeout).await?;
         let id = members.header.as_ref().unwrap().cluster_id;
         let tso = TimestampOracle::new(id, &client)?;
         let cluster = Cluster {
             id,
             client,
-            keyspace_client,
             members,
             tso,
         };
@@ -145,16 +117,15 @@ impl Connection {
     }
 
     // Re-establish connection with PD leader in asynchronous fashion.
-    pub async fn reconnect(&self, cluster: &mut Cluster, timeout: Duration) -> Result<()> {
+    pub(crate) async fn reconnect(&self, cluster: &mut Cluster, timeout: Duration) -> Result<()> {
         warn!("updating pd client");
         let start = Instant::now();
-        let (client, keyspace_client, members) =
+        let (client, members) =
             self.try_connect_leader(&cluster.members, timeout).await?;
         let tso = TimestampOracle::new(cluster.id, &client)?;
         *cluster = Cluster {
             id: cluster.id,
             client,
-            keyspace_client,
             members,
             tso,
         };
@@ -181,7 +152,7 @@ impl Connection {
         // All at once: one that is silent costs its time only once.
         let connected = join_all(endpoints.iter().map(|ep| self.connect(ep, timeout))).await;
         for (ep, connected) in endpoints.iter().zip(connected) {
-            let (_, _, resp) = match connected {
+            let (_, resp) = match connected {
                 Ok(resp) => resp,
                 // Ignore failed PD node.
                 Err(e) => {
@@ -225,7 +196,6 @@ impl Connection {
         timeout: Duration,
     ) -> Result<(
         pdpb::pd_client::PdClient<Channel>,
-        keyspacepb::keyspace_client::KeyspaceClient<Channel>,
         pdpb::GetMembersResponse,
     )> {
         tokio::time::timeout(timeout, self.connect_in_time(addr, timeout))
@@ -239,16 +209,12 @@ impl Connection {
         timeout: Duration,
     ) -> Result<(
         pdpb::pd_client::PdClient<Channel>,
-        keyspacepb::keyspace_client::KeyspaceClient<Channel>,
         pdpb::GetMembersResponse,
     )> {
-        // Both clients share the connection.
-        let channel = self
+        let mut client = self
             .security_mgr
-            .connect(addr, timeout, |channel| channel)
+            .connect(addr, timeout, pdpb::pd_client::PdClient::new)
             .await?;
-        let mut client = pdpb::pd_client::PdClient::new(channel.clone());
-        let keyspace_client = keyspacepb::keyspace_client::KeyspaceClient::new(channel);
         let resp: pdpb::GetMembersResponse = client
             .get_members(pdpb::GetMembersRequest::default())
             .await?
@@ -266,7 +232,7 @@ impl Connection {
                 resp
             ));
         }
-        Ok((client, keyspace_client, resp))
+        Ok((client, resp))
     }
 
     async fn try_connect(
@@ -276,12 +242,11 @@ impl Connection {
         timeout: Duration,
     ) -> Result<(
         pdpb::pd_client::PdClient<Channel>,
-        keyspacepb::keyspace_client::KeyspaceClient<Channel>,
         pdpb::GetMembersResponse,
     )> {
-        let (client, keyspace_client, r) = self.connect(addr, timeout).await?;
+        let (client, r) = self.connect(addr, timeout).await?;
         Connection::validate_cluster_id(addr, &r, cluster_id)?;
-        Ok((client, keyspace_client, r))
+        Ok((client, r))
     }
 
     fn validate_cluster_id(
@@ -308,7 +273,6 @@ impl Connection {
         timeout: Duration,
     ) -> Result<(
         pdpb::pd_client::PdClient<Channel>,
-        keyspacepb::keyspace_client::KeyspaceClient<Channel>,
         pdpb::GetMembersResponse,
     )> {
         let previous_leader = previous.leader.as_ref().unwrap();
@@ -328,7 +292,7 @@ impl Connection {
         let mut tried = HashSet::new();
         while let Some((ep, answer)) = answers.next().await {
             let resp = match answer {
-                Ok((_, _, resp)) => resp,
+                Ok((_, resp)) => resp,
                 Err(e) => {
                     error!("failed to connect to {}, {:?}", ep, e);
                     continue;
@@ -345,10 +309,10 @@ impl Connection {
                 if !tried.insert(ep.clone()) {
                     continue;
                 }
-                if let Ok((client, keyspace_client, members)) =
+                if let Ok((client, members)) =
                     self.try_connect(ep.as_str(), cluster_id, timeout).await
                 {
-                    return Ok((client, keyspace_client, members));
+                    return Ok((client, members));
                 }
             }
         }
@@ -390,16 +354,6 @@ impl PdMessage for pdpb::GetRegionRequest {
 }
 
 #[async_trait]
-impl PdMessage for pdpb::GetRegionByIdRequest {
-    type Client = pdpb::pd_client::PdClient<Channel>;
-    type Response = pdpb::GetRegionResponse;
-
-    async fn rpc(req: Request<Self>, client: &mut Self::Client) -> GrpcResult<Self::Response> {
-        Ok(client.get_region_by_id(req).await?.into_inner())
-    }
-}
-
-#[async_trait]
 impl PdMessage for pdpb::GetStoreRequest {
     type Client = pdpb::pd_client::PdClient<Channel>;
     type Response = pdpb::GetStoreResponse;
@@ -429,16 +383,6 @@ impl PdMessage for pdpb::UpdateGcSafePointRequest {
     }
 }
 
-#[async_trait]
-impl PdMessage for keyspacepb::LoadKeyspaceRequest {
-    type Client = keyspacepb::keyspace_client::KeyspaceClient<Channel>;
-    type Response = keyspacepb::LoadKeyspaceResponse;
-
-    async fn rpc(req: Request<Self>, client: &mut Self::Client) -> GrpcResult<Self::Response> {
-        Ok(client.load_keyspace(req).await?.into_inner())
-    }
-}
-
 trait PdResponse {
     fn header(&self) -> &pdpb::ResponseHeader;
 }
@@ -462,12 +406,6 @@ impl PdResponse for pdpb::GetAllStoresResponse {
 }
 
 impl PdResponse for pdpb::UpdateGcSafePointResponse {
-    fn header(&self) -> &pdpb::ResponseHeader {
-        self.header.as_ref().unwrap()
-    }
-}
-
-impl PdResponse for keyspacepb::LoadKeyspaceResponse {
     fn header(&self) -> &pdpb::ResponseHeader {
         self.header.as_ref().unwrap()
     }

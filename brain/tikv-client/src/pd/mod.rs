@@ -3,9 +3,9 @@ mod cluster;
 mod retry;
 mod timestamp;
 
-pub use self::client::PdClient;
-pub use self::client::PdRpcClient;
-pub use self::cluster::Cluster;
-pub use self::cluster::Connection;
-pub use self::retry::RetryClient;
-pub use self::retry::RetryClientTrait;
+pub(crate) use self::client::PdClient;
+pub(crate) use self::client::PdRpcClient;
+pub(crate) use self::cluster::Cluster;
+pub(crate) use self::cluster::Connection;
+pub(crate) use self::retry::RetryClient;
+pub(crate) use self::retry::RetryClientTrait;

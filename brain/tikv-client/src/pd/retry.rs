@@ -2,7 +2,6 @@
 
 //! A utility module for managing and retrying PD requests.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use std::time::Instant;
@@ -13,16 +12,14 @@ use tokio::time::sleep;
 
 use crate::pd::Cluster;
 use crate::pd::Connection;
-use crate::proto::keyspacepb;
 use crate::proto::metapb;
 use crate::proto::pdpb::Timestamp;
 use crate::proto::pdpb::{self};
-use crate::region::RegionId;
 use crate::region::RegionWithLeader;
 use crate::region::StoreId;
 use crate::Error;
 use crate::Result;
-use crate::SecurityManager;
+use crate::common::SecurityManager;
 
 // FIXME: these numbers and how they are used are all just cargo-culted in, there
 // may be more optimal values.
@@ -31,12 +28,10 @@ const MAX_REQUEST_COUNT: usize = 5;
 const LEADER_CHANGE_RETRY: usize = 10;
 
 #[async_trait]
-pub trait RetryClientTrait {
+pub(crate) trait RetryClientTrait {
     // These get_* functions will try multiple times to make a request, reconnecting as necessary.
     // It does not know about encoding. Caller should take care of it.
     async fn get_region(self: Arc<Self>, key: Vec<u8>) -> Result<RegionWithLeader>;
-
-    async fn get_region_by_id(self: Arc<Self>, region_id: RegionId) -> Result<RegionWithLeader>;
 
     async fn get_store(self: Arc<Self>, id: StoreId) -> Result<metapb::Store>;
 
@@ -45,8 +40,6 @@ pub trait RetryClientTrait {
     async fn get_timestamp(self: Arc<Self>) -> Result<Timestamp>;
 
     async fn update_safepoint(self: Arc<Self>, safepoint: u64) -> Result<bool>;
-
-    async fn load_keyspace(&self, keyspace: &str) -> Result<keyspacepb::KeyspaceMeta>;
 }
 /// Client for communication with a PD cluster. Has the facility to reconnect to the cluster.
 pub struct RetryClient<Cl = Cluster> {
@@ -157,17 +150,6 @@ impl RetryClientTrait for RetryClient<Cluster> {
         })
     }
 
-    async fn get_region_by_id(self: Arc<Self>, region_id: RegionId) -> Result<RegionWithLeader> {
-        retry_mut!(self, |cluster| async {
-            cluster
-                .get_region_by_id(region_id, self.timeout)
-                .await
-                .and_then(|resp| {
-                    region_from_response(resp, || Error::RegionNotFoundInResponse { region_id })
-                })
-        })
-    }
-
     async fn get_store(self: Arc<Self>, id: StoreId) -> Result<metapb::Store> {
         retry_mut!(self, |cluster| async {
             cluster
@@ -197,20 +179,6 @@ impl RetryClientTrait for RetryClient<Cluster> {
                 .await
                 .map(|resp| resp.new_safe_point == safepoint)
         })
-    }
-
-    async fn load_keyspace(&self, keyspace: &str) -> Result<keyspacepb::KeyspaceMeta> {
-        retry_mut!(self, |cluster| async {
-            cluster.load_keyspace(keyspace, self.timeout).await
-        })
-    }
-}
-
-impl fmt::Debug for RetryClient {
-    fn fmt(&self, fmt: &mut fmt::Formatter) -> fmt::Result {
-        fmt.debug_struct("pd::RetryClient")
-            .field("timeout", &self.timeout)
-            .finish()
     }
 }
 
@@ -274,8 +242,8 @@ mod test {
             async fn reconnect(&self, _: u64) -> Result<()> {
                 self.reconnect_count
                     .fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-                // Not actually unimplemented, we just don't care about the error.
-                Err(Error::Unimplemented)
+
+                Err(internal_err!("not reached"))
             }
         }
 

@@ -32,17 +32,15 @@ use crate::store::{HasKeyErrors, Store};
 use crate::transaction::resolve_locks;
 use crate::transaction::HasLocks;
 use crate::transaction::ResolveLocksContext;
-use crate::transaction::ResolveLocksOptions;
+use crate::transaction::SCAN_LOCK_BATCH_SIZE;
 use crate::util::iter::FlatMapOkIterExt;
 use crate::Error;
 use crate::Result;
 
-use super::keyspace::Keyspace;
-
 /// A plan for how to execute a request. A user builds up a plan with various
 /// options, then exectutes it.
 #[async_trait]
-pub trait Plan: Sized + Clone + Sync + Send + 'static {
+pub(crate) trait Plan: Sized + Clone + Sync + Send + 'static {
     /// The ultimate result of executing the plan (should be a high-level type, not a GRPC response).
     type Result: Send;
 
@@ -52,7 +50,7 @@ pub trait Plan: Sized + Clone + Sync + Send + 'static {
 
 /// The simplest plan which just dispatches a request to a specific kv server.
 #[derive(Clone)]
-pub struct Dispatch<Req: KvRequest> {
+pub(crate) struct Dispatch<Req: KvRequest> {
     pub request: Req,
     pub kv_client: Option<Arc<dyn KvClient + Send + Sync>>,
 }
@@ -89,7 +87,7 @@ pub(crate) fn is_grpc_error(e: &Error) -> bool {
     matches!(e, Error::GrpcAPI(_) | Error::Grpc(_))
 }
 
-pub struct RetryableMultiRegion<P: Plan, PdC: PdClient> {
+pub(crate) struct RetryableMultiRegion<P: Plan, PdC: PdClient> {
     pub(super) inner: P,
     pub pd_client: Arc<PdC>,
     pub backoff: Backoff,
@@ -330,16 +328,8 @@ pub(crate) async fn handle_region_error<PdC: PdClient>(
     let store_id = region_store.region_with_leader.get_store_id();
     if let Some(not_leader) = e.not_leader {
         if let Some(leader) = not_leader.leader {
-            match pd_client
-                .update_leader(region_store.region_with_leader.ver_id(), leader)
-                .await
-            {
-                Ok(_) => Ok(true),
-                Err(e) => {
-                    pd_client.invalidate_region_cache(ver_id).await;
-                    Err(e)
-                }
-            }
+            pd_client.update_leader(ver_id, leader).await;
+            Ok(true)
         } else {
             // The peer doesn't know who is the current leader. Generally it's because
             // the Raft group is in an election, but it's possible that the peer is
@@ -449,7 +439,7 @@ where
     }
 }
 
-pub struct RetryableAllStores<P: Plan, PdC: PdClient> {
+pub(crate) struct RetryableAllStores<P: Plan, PdC: PdClient> {
     pub(super) inner: P,
     pub pd_client: Arc<PdC>,
     pub backoff: Backoff,
@@ -534,14 +524,14 @@ where
 }
 
 /// A technique for merging responses into a single result (with type `Out`).
-pub trait Merge<In>: Sized + Clone + Send + Sync + 'static {
+pub(crate) trait Merge<In>: Sized + Clone + Send + Sync + 'static {
     type Out: Send;
 
     fn merge(&self, input: Vec<Result<In>>) -> Result<Self::Out>;
 }
 
 #[derive(Clone)]
-pub struct MergeResponse<P: Plan, In, M: Merge<In>> {
+pub(crate) struct MergeResponse<P: Plan, In, M: Merge<In>> {
     pub inner: P,
     pub merge: M,
     pub phantom: PhantomData<In>,
@@ -560,12 +550,12 @@ impl<In: Clone + Send + Sync + 'static, P: Plan<Result = Vec<Result<In>>>, M: Me
 
 /// A merge strategy which collects data from a response into a single type.
 #[derive(Clone, Copy)]
-pub struct Collect;
+pub(crate) struct Collect;
 
 /// A merge strategy that only takes the first element. It's used for requests
 /// that should have exactly one response, e.g. a get request.
 #[derive(Clone, Copy)]
-pub struct CollectSingle;
+pub(crate) struct CollectSingle;
 
 #[doc(hidden)]
 #[macro_export]
@@ -586,12 +576,12 @@ macro_rules! collect_single {
 /// [`preserve_shard`](super::plan_builder::PlanBuilder::preserve_shard).
 /// It matches the shards preserved before and the values returned in the response.
 #[derive(Clone, Debug)]
-pub struct CollectWithShard;
+pub(crate) struct CollectWithShard;
 
 /// A merge strategy which returns an error if any response is an error and
 /// otherwise returns a Vec of the results.
 #[derive(Clone, Copy)]
-pub struct CollectError;
+pub(crate) struct CollectError;
 
 impl<T: Send> Merge<T> for CollectError {
     type Out = Vec<T>;
@@ -602,14 +592,14 @@ impl<T: Send> Merge<T> for CollectError {
 }
 
 /// Process data into another kind of data.
-pub trait Process<In>: Sized + Clone + Send + Sync + 'static {
+pub(crate) trait Process<In>: Sized + Clone + Send + Sync + 'static {
     type Out: Send;
 
     fn process(&self, input: Result<In>) -> Result<Self::Out>;
 }
 
 #[derive(Clone)]
-pub struct ProcessResponse<P: Plan, Pr: Process<P::Result>> {
+pub(crate) struct ProcessResponse<P: Plan, Pr: Process<P::Result>> {
     pub inner: P,
     pub processor: Pr,
 }
@@ -624,14 +614,13 @@ impl<P: Plan, Pr: Process<P::Result>> Plan for ProcessResponse<P, Pr> {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct DefaultProcessor;
+pub(crate) struct DefaultProcessor;
 
-pub struct ResolveLock<P: Plan, PdC: PdClient> {
+pub(crate) struct ResolveLock<P: Plan, PdC: PdClient> {
     pub inner: P,
     pub timestamp: Timestamp,
     pub pd_client: Arc<PdC>,
     pub backoff: Backoff,
-    pub keyspace: Keyspace,
 }
 
 impl<P: Plan, PdC: PdClient> Clone for ResolveLock<P, PdC> {
@@ -641,7 +630,6 @@ impl<P: Plan, PdC: PdClient> Clone for ResolveLock<P, PdC> {
             timestamp: self.timestamp.clone(),
             pd_client: self.pd_client.clone(),
             backoff: self.backoff.clone(),
-            keyspace: self.keyspace,
         }
     }
 }
@@ -671,7 +659,6 @@ where
                 locks,
                 self.timestamp.clone(),
                 pd_client.clone(),
-                self.keyspace,
             )
             .await?;
             if live_locks.is_empty() {
@@ -732,14 +719,11 @@ impl Merge<CleanupLocksResult> for Collect {
     }
 }
 
-pub struct CleanupLocks<P: Plan, PdC: PdClient> {
+pub(crate) struct CleanupLocks<P: Plan, PdC: PdClient> {
     pub inner: P,
     pub ctx: ResolveLocksContext,
-    pub options: ResolveLocksOptions,
     pub store: Option<RegionStore>,
     pub pd_client: Arc<PdC>,
-    pub keyspace: Keyspace,
-    pub backoff: Backoff,
 }
 
 impl<P: Plan, PdC: PdClient> Clone for CleanupLocks<P, PdC> {
@@ -747,11 +731,8 @@ impl<P: Plan, PdC: PdClient> Clone for CleanupLocks<P, PdC> {
         CleanupLocks {
             inner: self.inner.clone(),
             ctx: self.ctx.clone(),
-            options: self.options,
             store: None,
             pd_client: self.pd_client.clone(),
-            keyspace: self.keyspace,
-            backoff: self.backoff.clone(),
         }
     }
 }
@@ -786,27 +767,21 @@ where
 
             // Iterate to next batch of inner.
             match scan_lock_resp.has_next_batch() {
-                Some(range) if region.contains(range.0.as_ref()) => {
+                Some(range) if region.contains(&range.0) => {
                     debug!("CleanupLocks::execute, next range:{:?}", range);
                     inner.next_batch(range);
                 }
                 _ => has_more_batch = false,
             }
 
-            let mut locks = scan_lock_resp.take_locks();
+            let locks = scan_lock_resp.take_locks();
             if locks.is_empty() {
                 break;
             }
-            if locks.len() < self.options.batch_size as usize {
+            if locks.len() < SCAN_LOCK_BATCH_SIZE as usize {
                 has_more_batch = false;
             }
 
-            if self.options.async_commit_only {
-                locks = locks
-                    .into_iter()
-                    .filter(|l| l.use_async_commit)
-                    .collect::<Vec<_>>();
-            }
             debug!("CleanupLocks::execute, meet locks:{}", locks.len());
 
             let lock_size = locks.len();
@@ -815,8 +790,7 @@ where
                     self.store.clone().unwrap(),
                     locks,
                     self.pd_client.clone(),
-                    self.keyspace,
-                )
+                    )
                 .await
             {
                 Ok(()) => {
@@ -835,11 +809,6 @@ where
                     return Err(e);
                 }
             }
-
-            // TODO: improve backoff
-            // if self.backoff.is_none() {
-            //     return Err(Error::ResolveLockError);
-            // }
         }
 
         Ok(result)
@@ -854,7 +823,7 @@ where
 ///
 /// The errors come from two places: `Err` from inner plans, and `Ok(response)`
 /// where `response` contains unresolved errors (`error` and `region_error`).
-pub struct ExtractError<P: Plan> {
+pub(crate) struct ExtractError<P: Plan> {
     pub inner: P,
 }
 
@@ -895,7 +864,7 @@ where
 ///
 /// It's useful when the information of shard are lost in the response but needed
 /// for processing.
-pub struct PreserveShard<P: Plan + Shardable> {
+pub(crate) struct PreserveShard<P: Plan + Shardable> {
     pub inner: P,
     pub shard: Option<P::Shard>,
 }
@@ -929,7 +898,7 @@ where
 
 // contains a response and the corresponding shards
 #[derive(Debug, Clone)]
-pub struct ResponseWithShard<Resp, Shard>(pub Resp, pub Shard);
+pub(crate) struct ResponseWithShard<Resp, Shard>(pub Resp, pub Shard);
 
 impl<Resp: HasKeyErrors, Shard> HasKeyErrors for ResponseWithShard<Resp, Shard> {
     fn key_errors(&mut self) -> Option<Vec<Error>> {
@@ -966,7 +935,7 @@ mod test {
         type Result = BatchGetResponse;
 
         async fn execute(&self) -> Result<Self::Result> {
-            Err(Error::Unimplemented)
+            Err(Error::StringError(String::new()))
         }
     }
 
@@ -977,7 +946,7 @@ mod test {
             &self,
             _: &Arc<impl crate::pd::PdClient>,
         ) -> BoxStream<'static, crate::Result<(Self::Shard, RegionWithLeader)>> {
-            Box::pin(stream::iter(1..=3).map(|_| Err(Error::Unimplemented))).boxed()
+            Box::pin(stream::iter(1..=3).map(|_| Err(Error::StringError(String::new())))).boxed()
         }
 
         fn apply_shard(&mut self, _: Self::Shard) {}
@@ -995,7 +964,6 @@ mod test {
                 timestamp: Timestamp::default(),
                 backoff: Backoff::no_backoff(),
                 pd_client: Arc::new(MockPdClient::default()),
-                keyspace: Keyspace::Disable,
             },
             pd_client: Arc::new(MockPdClient::default()),
             backoff: Backoff::no_backoff(),

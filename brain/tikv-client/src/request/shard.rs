@@ -38,7 +38,7 @@ macro_rules! impl_inner_shardable {
     };
 }
 
-pub trait Shardable {
+pub(crate) trait Shardable {
     type Shard: Debug + Clone + Send + Sync;
 
     fn shards(
@@ -61,7 +61,7 @@ pub trait Shardable {
     fn apply_store(&mut self, store: &RegionStore) -> Result<()>;
 }
 
-pub trait Batchable {
+pub(crate) trait Batchable {
     type Item;
 
     fn batches(items: Vec<Self::Item>, batch_size: u64) -> Vec<Vec<Self::Item>> {
@@ -90,12 +90,12 @@ pub trait Batchable {
 
 // Use to iterate in a region for scan requests that have batch size limit.
 // HasNextBatch use to get the next batch according to previous response.
-pub trait HasNextBatch {
+pub(crate) trait HasNextBatch {
     fn has_next_batch(&self) -> Option<(Vec<u8>, Vec<u8>)>;
 }
 
 // NextBatch use to change start key of request by result of `has_next_batch`.
-pub trait NextBatch {
+pub(crate) trait NextBatch {
     fn next_batch(&mut self, _range: (Vec<u8>, Vec<u8>));
 }
 
@@ -177,7 +177,6 @@ impl<P: Plan + Shardable, PdC: PdClient> Shardable for ResolveLock<P, PdC> {
             timestamp: self.timestamp,
             pd_client: self.pd_client.clone(),
             backoff: self.backoff.clone(),
-            keyspace: self.keyspace,
         }
     }
 }
@@ -264,18 +263,10 @@ macro_rules! shardable_keys {
     };
 }
 
-pub trait RangeRequest: Request {
+pub(crate) trait RangeRequest: Request {
     fn is_reverse(&self) -> bool {
         false
     }
-}
-
-#[doc(hidden)]
-#[macro_export]
-macro_rules! range_request {
-    ($type_: ty) => {
-        impl RangeRequest for $type_ {}
-    };
 }
 
 #[doc(hidden)]
@@ -336,7 +327,7 @@ mod test {
     #[test]
     fn test_batches() {
         let items: Vec<_> = (0..3)
-            .map(|_| (0..2).map(|_| rand::random::<u8>()).collect::<Vec<_>>())
+            .map(|i| vec![i; 2])
             .collect();
 
         let batch_size = 5;
@@ -354,7 +345,7 @@ mod test {
     #[test]
     fn test_batches_big_item() {
         let items: Vec<_> = (0..3)
-            .map(|_| (0..3).map(|_| rand::random::<u8>()).collect::<Vec<_>>())
+            .map(|i| vec![i; 3])
             .collect();
 
         let batch_size = 2;

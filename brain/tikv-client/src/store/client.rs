@@ -11,7 +11,7 @@ use tonic::transport::Channel;
 use super::Request;
 use crate::proto::tikvpb::tikv_client::TikvClient;
 use crate::Result;
-use crate::SecurityManager;
+use crate::common::SecurityManager;
 
 /// A trait for connecting to TiKV stores.
 #[async_trait]

@@ -15,14 +15,14 @@ use crate::Value;
 use super::transaction::Mutation;
 
 /// A caching layer which buffers reads and writes in a transaction.
-pub struct Buffer {
+pub(super) struct Buffer {
     primary_key: Option<Key>,
     entry_map: BTreeMap<Key, BufferEntry>,
     is_pessimistic: bool,
 }
 
 impl Buffer {
-    pub fn new(is_pessimistic: bool) -> Buffer {
+    pub(super) fn new(is_pessimistic: bool) -> Buffer {
         Buffer {
             primary_key: None,
             entry_map: BTreeMap::new(),
@@ -31,18 +31,18 @@ impl Buffer {
     }
 
     /// Get the primary key of the buffer.
-    pub fn get_primary_key(&self) -> Option<Key> {
+    pub(super) fn get_primary_key(&self) -> Option<Key> {
         self.primary_key.clone()
     }
 
     /// Set the primary key if it is not set
-    pub fn primary_key_or(&mut self, key: &Key) {
+    pub(super) fn primary_key_or(&mut self, key: &Key) {
         self.primary_key.get_or_insert_with(|| key.clone());
     }
 
     /// Get a value from the buffer.
     /// If the returned value is None, it means the key doesn't exist in buffer yet.
-    pub fn get(&self, key: &Key) -> Option<Value> {
+    pub(super) fn get(&self, key: &Key) -> Option<Value> {
         match self.get_from_mutations(key) {
             MutationValue::Determined(value) => value,
             MutationValue::Undetermined => None,
@@ -51,7 +51,7 @@ impl Buffer {
 
     /// Get a value from the buffer. If the value is not present, run `f` to get
     /// the value.
-    pub async fn get_or_else<F, Fut>(&mut self, key: Key, f: F) -> Result<Option<Value>>
+    pub(super) async fn get_or_else<F, Fut>(&mut self, key: Key, f: F) -> Result<Option<Value>>
     where
         F: FnOnce(Key) -> Fut,
         Fut: Future<Output = Result<Option<Value>>>,
@@ -70,7 +70,7 @@ impl Buffer {
     /// get the missing values.
     ///
     /// only used for snapshot read (i.e. not for `batch_get_for_update`)
-    pub async fn batch_get_or_else<F, Fut>(
+    pub(super) async fn batch_get_or_else<F, Fut>(
         &mut self,
         keys: impl Iterator<Item = Key>,
         f: F,
@@ -113,7 +113,7 @@ impl Buffer {
     }
 
     /// Run `f` to fetch entries in `range` from TiKV. Combine them with mutations in local buffer. Returns the results.
-    pub async fn scan_and_fetch<F, Fut>(
+    pub(super) async fn scan_and_fetch<F, Fut>(
         &mut self,
         range: BoundRange,
         limit: u32,
@@ -181,7 +181,7 @@ impl Buffer {
     }
 
     /// Lock the given key if necessary.
-    pub fn lock(&mut self, key: Key) {
+    pub(super) fn lock(&mut self, key: Key) {
         self.primary_key.get_or_insert_with(|| key.clone());
         let value = self
             .entry_map
@@ -195,7 +195,7 @@ impl Buffer {
     }
 
     /// Unlock the given key if locked.
-    pub fn unlock(&mut self, key: &Key) {
+    pub(super) fn unlock(&mut self, key: &Key) {
         if let Some(value) = self.entry_map.get_mut(key) {
             if let BufferEntry::Locked(v) = value {
                 if let Some(v) = v {
@@ -208,7 +208,7 @@ impl Buffer {
     }
 
     /// Put a value into the buffer (does not write through).
-    pub fn put(&mut self, key: Key, value: Value) {
+    pub(super) fn put(&mut self, key: Key, value: Value) {
         let mut entry = self.entry_map.entry(key.clone());
         match entry {
             Entry::Occupied(ref mut o)
@@ -222,7 +222,7 @@ impl Buffer {
     }
 
     /// Mark a value as Insert mutation into the buffer (does not write through).
-    pub fn insert(&mut self, key: Key, value: Value) {
+    pub(super) fn insert(&mut self, key: Key, value: Value) {
         let mut entry = self.entry_map.entry(key.clone());
         match entry {
             Entry::Occupied(ref mut o) if matches!(o.get(), BufferEntry::Del) => {
@@ -233,7 +233,7 @@ impl Buffer {
     }
 
     /// Mark a value as deleted.
-    pub fn delete(&mut self, key: Key) {
+    pub(super) fn delete(&mut self, key: Key) {
         let is_pessimistic = self.is_pessimistic;
         let mut entry = self.entry_map.entry(key.clone());
 
@@ -257,14 +257,14 @@ impl Buffer {
     }
 
     /// Converts the buffered mutations to the proto buffer version
-    pub fn to_proto_mutations(&self) -> Vec<kvrpcpb::Mutation> {
+    pub(super) fn to_proto_mutations(&self) -> Vec<kvrpcpb::Mutation> {
         self.entry_map
             .iter()
             .filter_map(|(key, mutation)| mutation.to_proto_with_key(key))
             .collect()
     }
 
-    pub fn get_write_size(&self) -> usize {
+    pub(super) fn get_write_size(&self) -> usize {
         self.entry_map
             .iter()
             .map(|(k, v)| match v {

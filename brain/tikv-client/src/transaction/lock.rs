@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::backoff::Backoff;
 use crate::backoff::DEFAULT_REGION_BACKOFF;
-use crate::backoff::OPTIMISTIC_BACKOFF;
+use crate::backoff::DEFAULT_LOCK_BACKOFF;
 use crate::pd::PdClient;
 
 use crate::proto::kvrpcpb;
@@ -23,7 +23,6 @@ use crate::request::plan::handle_region_error;
 use crate::request::plan::is_grpc_error;
 use crate::request::Collect;
 use crate::request::CollectSingle;
-use crate::request::Keyspace;
 use crate::request::Plan;
 use crate::store::RegionStore;
 use crate::timestamp::TimestampExt;
@@ -47,11 +46,10 @@ fn format_key_for_log(key: &[u8]) -> String {
 /// which means the key is finally either committed or rolled back, before we read the value of
 /// the key. We first use `CheckTxnStatus` to get the transaction's final status (committed or
 /// rolled back), then use `ResolveLock` to resolve the remaining locks in the transaction.
-pub async fn resolve_locks(
+pub(crate) async fn resolve_locks(
     locks: Vec<kvrpcpb::LockInfo>,
     timestamp: Timestamp,
     pd_client: Arc<impl PdClient>,
-    keyspace: Keyspace,
 ) -> Result<Vec<kvrpcpb::LockInfo> /* live_locks */> {
     debug!("resolving locks");
     let ts = pd_client.clone().get_timestamp().await?;
@@ -76,7 +74,7 @@ pub async fn resolve_locks(
     // each encountered lock, then resolve immediately when the status is final.
     for lock in locks {
         let region_ver_id = pd_client
-            .region_for_key(&lock.key.clone().into())
+            .region_for_key(&lock.key)
             .await?
             .ver_id();
         // skip if the region is cleaned
@@ -94,13 +92,12 @@ pub async fn resolve_locks(
                 // TODO: handle primary mismatch error.
                 let status = lock_resolver
                     .get_txn_status_from_lock(
-                        OPTIMISTIC_BACKOFF,
+                        DEFAULT_LOCK_BACKOFF,
                         &lock,
                         caller_start_ts,
                         current_ts,
                         false,
                         pd_client.clone(),
-                        keyspace,
                     )
                     .await?;
                 match &status.kind {
@@ -128,8 +125,7 @@ pub async fn resolve_locks(
                 commit_version,
                 lock.is_txn_file,
                 pd_client.clone(),
-                keyspace,
-                OPTIMISTIC_BACKOFF,
+                DEFAULT_LOCK_BACKOFF,
             )
             .await?;
             clean_regions
@@ -142,12 +138,11 @@ pub async fn resolve_locks(
 }
 
 async fn resolve_lock_with_retry(
-    #[allow(clippy::ptr_arg)] key: &Vec<u8>,
+    key: &[u8],
     start_version: u64,
     commit_version: u64,
     is_txn_file: bool,
     pd_client: Arc<impl PdClient>,
-    keyspace: Keyspace,
     mut backoff: Backoff,
 ) -> Result<RegionVerId> {
     debug!("resolving locks with retry");
@@ -155,12 +150,12 @@ async fn resolve_lock_with_retry(
     loop {
         attempt += 1;
         debug!("resolving locks: attempt {}", attempt);
-        let store = pd_client.clone().store_for_key(key.into()).await?;
+        let store = pd_client.clone().store_for_key(key).await?;
         let ver_id = store.region_with_leader.ver_id();
         let request =
             requests::new_resolve_lock_request(start_version, commit_version, is_txn_file);
         let plan_builder =
-            match crate::request::PlanBuilder::new(pd_client.clone(), keyspace, request)
+            match crate::request::PlanBuilder::new(pd_client.clone(), request)
                 .single_region_with_store(store.clone())
                 .await
             {
@@ -198,7 +193,6 @@ async fn resolve_lock_with_retry(
                         None => return Err(Error::RegionError(e)),
                     },
                     Some(Error::KeyError(key_err)) => {
-                        // Keyspace is not truncated here because we need full key info for logging.
                         error!(
                             "resolve_lock error, unexpected resolve err: {:?}, lock: {{key: {}, start_version: {}, commit_version: {}, is_txn_file: {}}}",
                             key_err,
@@ -230,37 +224,22 @@ async fn resolve_lock_with_retry(
 }
 
 #[derive(Default, Clone)]
-pub struct ResolveLocksContext {
+pub(crate) struct ResolveLocksContext {
     // Record the status of each transaction.
     pub(crate) resolved: Arc<RwLock<HashMap<u64, Arc<TransactionStatus>>>>,
     pub(crate) clean_regions: Arc<RwLock<HashMap<u64, HashSet<RegionVerId>>>>,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct ResolveLocksOptions {
-    pub async_commit_only: bool,
-    pub batch_size: u32,
-}
-
-impl Default for ResolveLocksOptions {
-    fn default() -> Self {
-        Self {
-            async_commit_only: false,
-            batch_size: 1024,
-        }
-    }
-}
-
 impl ResolveLocksContext {
-    pub async fn get_resolved(&self, txn_id: u64) -> Option<Arc<TransactionStatus>> {
+    pub(crate) async fn get_resolved(&self, txn_id: u64) -> Option<Arc<TransactionStatus>> {
         self.resolved.read().await.get(&txn_id).cloned()
     }
 
-    pub async fn save_resolved(&mut self, txn_id: u64, txn_status: Arc<TransactionStatus>) {
+    pub(crate) async fn save_resolved(&mut self, txn_id: u64, txn_status: Arc<TransactionStatus>) {
         self.resolved.write().await.insert(txn_id, txn_status);
     }
 
-    pub async fn is_region_cleaned(&self, txn_id: u64, region: &RegionVerId) -> bool {
+    pub(crate) async fn is_region_cleaned(&self, txn_id: u64, region: &RegionVerId) -> bool {
         self.clean_regions
             .read()
             .await
@@ -269,7 +248,7 @@ impl ResolveLocksContext {
             .unwrap_or(false)
     }
 
-    pub async fn save_cleaned_region(&mut self, txn_id: u64, region: RegionVerId) {
+    pub(crate) async fn save_cleaned_region(&mut self, txn_id: u64, region: RegionVerId) {
         self.clean_regions
             .write()
             .await
@@ -279,25 +258,24 @@ impl ResolveLocksContext {
     }
 }
 
-pub struct LockResolver {
+pub(crate) struct LockResolver {
     ctx: ResolveLocksContext,
 }
 
 impl LockResolver {
-    pub fn new(ctx: ResolveLocksContext) -> Self {
+    pub(crate) fn new(ctx: ResolveLocksContext) -> Self {
         Self { ctx }
     }
 
     /// _Cleanup_ the given locks. Returns whether all the given locks are resolved.
     ///
     /// Note: Will rollback RUNNING transactions. ONLY use in GC.
-    pub async fn cleanup_locks(
+    pub(crate) async fn cleanup_locks(
         &mut self,
         store: RegionStore,
         locks: Vec<kvrpcpb::LockInfo>,
         pd_client: Arc<impl PdClient>, // TODO: make pd_client a member of LockResolver
-        keyspace: Keyspace,
-    ) -> Result<()> {
+        ) -> Result<()> {
         if locks.is_empty() {
             return Ok(());
         }
@@ -316,8 +294,7 @@ impl LockResolver {
             let mut status = self
                 .check_txn_status(
                     pd_client.clone(),
-                    keyspace,
-                    txn_id,
+                        txn_id,
                     l.primary_lock.clone(),
                     0,
                     u64::MAX,
@@ -334,7 +311,6 @@ impl LockResolver {
                 let secondary_status = self
                     .check_all_secondaries(
                         pd_client.clone(),
-                        keyspace,
                         lock_info.secondaries.clone(),
                         txn_id,
                     )
@@ -355,8 +331,7 @@ impl LockResolver {
                     status = self
                         .check_txn_status(
                             pd_client.clone(),
-                            keyspace,
-                            txn_id,
+                                txn_id,
                             l.primary_lock,
                             0,
                             u64::MAX,
@@ -408,7 +383,7 @@ impl LockResolver {
             txn_info_vec.push(txn_info);
         }
         let cleaned_region = self
-            .batch_resolve_locks(pd_client.clone(), keyspace, store.clone(), txn_info_vec)
+            .batch_resolve_locks(pd_client.clone(), store.clone(), txn_info_vec)
             .await?;
         for txn_id in txn_ids {
             self.ctx
@@ -420,11 +395,10 @@ impl LockResolver {
     }
 
     #[allow(clippy::too_many_arguments)]
-    pub async fn check_txn_status(
+    pub(crate) async fn check_txn_status(
         &mut self,
         pd_client: Arc<impl PdClient>,
-        keyspace: Keyspace,
-        txn_id: u64,
+            txn_id: u64,
         primary: Vec<u8>,
         caller_start_ts: u64,
         current_ts: u64,
@@ -455,7 +429,7 @@ impl LockResolver {
             resolving_pessimistic_lock,
             is_txn_file,
         );
-        let plan = crate::request::PlanBuilder::new(pd_client.clone(), keyspace, req)
+        let plan = crate::request::PlanBuilder::new(pd_client.clone(), req)
             .retry_multi_region(DEFAULT_REGION_BACKOFF)
             .merge(CollectSingle)
             .extract_error()
@@ -489,12 +463,11 @@ impl LockResolver {
     async fn check_all_secondaries(
         &mut self,
         pd_client: Arc<impl PdClient>,
-        keyspace: Keyspace,
-        keys: Vec<Vec<u8>>,
+            keys: Vec<Vec<u8>>,
         txn_id: u64,
     ) -> Result<SecondaryLocksStatus> {
         let req = new_check_secondary_locks_request(keys, txn_id);
-        let plan = crate::request::PlanBuilder::new(pd_client.clone(), keyspace, req)
+        let plan = crate::request::PlanBuilder::new(pd_client.clone(), req)
             .retry_multi_region(DEFAULT_REGION_BACKOFF)
             .extract_error()
             .merge(Collect)
@@ -505,13 +478,12 @@ impl LockResolver {
     async fn batch_resolve_locks(
         &mut self,
         pd_client: Arc<impl PdClient>,
-        keyspace: Keyspace,
-        store: RegionStore,
+            store: RegionStore,
         txn_infos: Vec<TxnInfo>,
     ) -> Result<RegionVerId> {
         let ver_id = store.region_with_leader.ver_id();
         let request = requests::new_batch_resolve_lock_request(txn_infos.clone());
-        let plan = crate::request::PlanBuilder::new(pd_client.clone(), keyspace, request)
+        let plan = crate::request::PlanBuilder::new(pd_client.clone(), request)
             .single_region_with_store(store.clone())
             .await?
             .extract_error()
@@ -529,8 +501,7 @@ impl LockResolver {
         current_ts: u64,
         force_sync_commit: bool,
         pd_client: Arc<impl PdClient>,
-        keyspace: Keyspace,
-    ) -> Result<Arc<TransactionStatus>> {
+        ) -> Result<Arc<TransactionStatus>> {
         let current_ts = if lock.lock_ttl == 0 {
             // NOTE: lock_ttl = 0 is a special protocol!!!
             // When the pessimistic txn prewrite meets locks of a txn, it should resolve the lock **unconditionally**.
@@ -546,8 +517,7 @@ impl LockResolver {
             match self
                 .check_txn_status(
                     pd_client.clone(),
-                    keyspace,
-                    lock.lock_version,
+                        lock.lock_version,
                     lock.primary_lock.clone(),
                     caller_start_ts,
                     current_ts,
@@ -589,7 +559,7 @@ impl LockResolver {
     }
 }
 
-pub trait HasLocks {
+pub(crate) trait HasLocks {
     fn take_locks(&mut self) -> Vec<kvrpcpb::LockInfo> {
         Vec::new()
     }
@@ -597,7 +567,7 @@ pub trait HasLocks {
 
 // Return duration in milliseconds until lock expired.
 // If the lock has expired, return a negative value.
-pub fn lock_until_expired_ms(lock_version: u64, ttl: u64, current: Timestamp) -> i64 {
+pub(super) fn lock_until_expired_ms(lock_version: u64, ttl: u64, current: Timestamp) -> i64 {
     Timestamp::from_version(lock_version).physical + ttl as i64 - current.physical
 }
 
@@ -614,12 +584,6 @@ mod tests {
 
     #[tokio::test]
     async fn test_resolve_lock_with_retry() {
-        for keyspace in [Keyspace::Disable, Keyspace::Enable { keyspace_id: 0 }] {
-            resolve_lock_with_region_errors(keyspace).await;
-        }
-    }
-
-    async fn resolve_lock_with_region_errors(keyspace: Keyspace) {
         const MAX_REGION_ERROR_RETRIES: u32 = 10;
         let backoff = Backoff::no_jitter_backoff(0, 0, MAX_REGION_ERROR_RETRIES);
 
@@ -644,7 +608,7 @@ mod tests {
         let key = vec![1];
         let region1 = MockPdClient::region1();
         let resolved_region =
-            resolve_lock_with_retry(&key, 1, 2, false, client.clone(), keyspace, backoff.clone())
+            resolve_lock_with_retry(&key, 1, 2, false, client.clone(), backoff.clone())
                 .await
                 .unwrap();
         assert_eq!(region1.ver_id(), resolved_region);
@@ -652,7 +616,7 @@ mod tests {
         // Test resolve lock over retry limit
         errors_left.store(MAX_REGION_ERROR_RETRIES as usize + 1, Ordering::SeqCst);
         let key = vec![100];
-        resolve_lock_with_retry(&key, 3, 4, false, client, keyspace, backoff)
+        resolve_lock_with_retry(&key, 3, 4, false, client, backoff)
             .await
             .expect_err("should return error");
     }
@@ -689,7 +653,7 @@ mod tests {
         lock.lock_version = 1;
         lock.lock_ttl = 100; // not expired under MockPdClient's Timestamp::default()
 
-        let live_locks = resolve_locks(vec![lock], Timestamp::default(), client, Keyspace::Disable)
+        let live_locks = resolve_locks(vec![lock], Timestamp::default(), client)
             .await
             .unwrap();
 

@@ -4,18 +4,15 @@
 //!
 //! Using the [`TransactionClient`](client::Client) you can utilize TiKV's transactional interface.
 //!
-//! This interface offers SQL-like transactions on top of the raw interface.
-//!
-//! **Warning:** It is not advisable to use both raw and transactional functionality in the same keyspace.
+//! This interface offers SQL-like transactions.
 
+pub use crate::request::plan::CleanupLocksResult;
 pub use client::Client;
 pub use client::ProtoLockInfo;
+pub(crate) use client::SCAN_LOCK_BATCH_SIZE;
 pub(crate) use lock::resolve_locks;
 pub(crate) use lock::HasLocks;
 pub use snapshot::Snapshot;
-pub use transaction::CheckLevel;
-#[doc(hidden)]
-pub use transaction::HeartbeatOption;
 pub use transaction::Mutation;
 pub use transaction::Transaction;
 pub use transaction::TransactionOptions;
@@ -23,11 +20,10 @@ pub use transaction::TransactionOptions;
 mod buffer;
 mod client;
 mod lock;
-pub mod lowering;
+pub(crate) mod lowering;
 mod requests;
-pub use lock::LockResolver;
-pub use lock::ResolveLocksContext;
-pub use lock::ResolveLocksOptions;
+pub(crate) use lock::LockResolver;
+pub(crate) use lock::ResolveLocksContext;
 mod snapshot;
 #[allow(clippy::module_inception)]
 mod transaction;

@@ -15,7 +15,6 @@ use crate::common::Error::PessimisticLockError;
 use crate::pd::PdClient;
 use crate::proto::kvrpcpb::Action;
 use crate::proto::kvrpcpb::LockInfo;
-use crate::proto::kvrpcpb::TxnHeartBeatResponse;
 use crate::proto::kvrpcpb::TxnInfo;
 use crate::proto::kvrpcpb::{self};
 use crate::proto::pdpb::Timestamp;
@@ -32,7 +31,6 @@ use crate::request::Process;
 use crate::request::RangeRequest;
 use crate::request::ResponseWithShard;
 use crate::request::Shardable;
-use crate::request::SingleKey;
 use crate::request::{Batchable, StoreRequest};
 use crate::reversible_range_request;
 use crate::shardable_key;
@@ -91,7 +89,13 @@ macro_rules! error_locks {
     };
 }
 
-pub fn new_get_request(key: Vec<u8>, timestamp: u64) -> kvrpcpb::GetRequest {
+impl AsRef<[u8]> for kvrpcpb::Mutation {
+    fn as_ref(&self) -> &[u8] {
+        &self.key
+    }
+}
+
+pub(super) fn new_get_request(key: Vec<u8>, timestamp: u64) -> kvrpcpb::GetRequest {
     let mut req = kvrpcpb::GetRequest::default();
     req.key = key;
     req.version = timestamp;
@@ -104,11 +108,6 @@ impl KvRequest for kvrpcpb::GetRequest {
 
 shardable_key!(kvrpcpb::GetRequest);
 collect_single!(kvrpcpb::GetResponse);
-impl SingleKey for kvrpcpb::GetRequest {
-    fn key(&self) -> &Vec<u8> {
-        &self.key
-    }
-}
 
 impl Process<kvrpcpb::GetResponse> for DefaultProcessor {
     type Out = Option<Value>;
@@ -123,7 +122,7 @@ impl Process<kvrpcpb::GetResponse> for DefaultProcessor {
     }
 }
 
-pub fn new_batch_get_request(keys: Vec<Vec<u8>>, timestamp: u64) -> kvrpcpb::BatchGetRequest {
+pub(super) fn new_batch_get_request(keys: Vec<Vec<u8>>, timestamp: u64) -> kvrpcpb::BatchGetRequest {
     let mut req = kvrpcpb::BatchGetRequest::default();
     req.keys = keys;
     req.version = timestamp;
@@ -147,7 +146,7 @@ impl Merge<kvrpcpb::BatchGetResponse> for Collect {
     }
 }
 
-pub fn new_scan_request(
+pub(super) fn new_scan_request(
     start_key: Vec<u8>,
     end_key: Vec<u8>,
     timestamp: u64,
@@ -188,7 +187,7 @@ impl Merge<kvrpcpb::ScanResponse> for Collect {
     }
 }
 
-pub fn new_resolve_lock_request(
+pub(super) fn new_resolve_lock_request(
     start_version: u64,
     commit_version: u64,
     is_txn_file: bool,
@@ -200,7 +199,7 @@ pub fn new_resolve_lock_request(
     req
 }
 
-pub fn new_batch_resolve_lock_request(txn_infos: Vec<TxnInfo>) -> kvrpcpb::ResolveLockRequest {
+pub(super) fn new_batch_resolve_lock_request(txn_infos: Vec<TxnInfo>) -> kvrpcpb::ResolveLockRequest {
     let mut req = kvrpcpb::ResolveLockRequest::default();
     req.txn_infos = txn_infos;
     req
@@ -214,7 +213,7 @@ impl KvRequest for kvrpcpb::ResolveLockRequest {
     type Response = kvrpcpb::ResolveLockResponse;
 }
 
-pub fn new_prewrite_request(
+pub(super) fn new_prewrite_request(
     mutations: Vec<kvrpcpb::Mutation>,
     primary_lock: Vec<u8>,
     start_version: u64,
@@ -231,7 +230,7 @@ pub fn new_prewrite_request(
     req
 }
 
-pub fn new_pessimistic_prewrite_request(
+pub(super) fn new_pessimistic_prewrite_request(
     mutations: Vec<kvrpcpb::Mutation>,
     primary_lock: Vec<u8>,
     start_version: u64,
@@ -337,7 +336,7 @@ impl Batchable for kvrpcpb::PrewriteRequest {
     }
 }
 
-pub fn new_commit_request(
+pub(super) fn new_commit_request(
     keys: Vec<Vec<u8>>,
     start_version: u64,
     commit_version: u64,
@@ -404,7 +403,7 @@ impl Batchable for kvrpcpb::CommitRequest {
     }
 }
 
-pub fn new_batch_rollback_request(
+pub(super) fn new_batch_rollback_request(
     keys: Vec<Vec<u8>>,
     start_version: u64,
 ) -> kvrpcpb::BatchRollbackRequest {
@@ -421,7 +420,7 @@ impl KvRequest for kvrpcpb::BatchRollbackRequest {
 
 shardable_keys!(kvrpcpb::BatchRollbackRequest);
 
-pub fn new_pessimistic_rollback_request(
+pub(super) fn new_pessimistic_rollback_request(
     keys: Vec<Vec<u8>>,
     start_version: u64,
     for_update_ts: u64,
@@ -440,7 +439,7 @@ impl KvRequest for kvrpcpb::PessimisticRollbackRequest {
 
 shardable_keys!(kvrpcpb::PessimisticRollbackRequest);
 
-pub fn new_pessimistic_lock_request(
+pub(super) fn new_pessimistic_lock_request(
     mutations: Vec<kvrpcpb::Mutation>,
     primary_lock: Vec<u8>,
     start_version: u64,
@@ -552,7 +551,7 @@ impl Merge<ResponseWithShard<kvrpcpb::PessimisticLockResponse, Vec<kvrpcpb::Muta
     }
 }
 
-pub fn new_scan_lock_request(
+pub(super) fn new_scan_lock_request(
     start_key: Vec<u8>,
     end_key: Vec<u8>,
     safepoint: u64,
@@ -620,60 +619,8 @@ impl Merge<kvrpcpb::ScanLockResponse> for Collect {
     }
 }
 
-pub fn new_heart_beat_request(
-    start_ts: u64,
-    primary_lock: Vec<u8>,
-    ttl: u64,
-) -> kvrpcpb::TxnHeartBeatRequest {
-    let mut req = kvrpcpb::TxnHeartBeatRequest::default();
-    req.start_version = start_ts;
-    req.primary_lock = primary_lock;
-    req.advise_lock_ttl = ttl;
-    req
-}
-
-impl KvRequest for kvrpcpb::TxnHeartBeatRequest {
-    type Response = kvrpcpb::TxnHeartBeatResponse;
-}
-
-impl Shardable for kvrpcpb::TxnHeartBeatRequest {
-    type Shard = Vec<Vec<u8>>;
-
-    fn shards(
-        &self,
-        pd_client: &Arc<impl PdClient>,
-    ) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
-        region_stream_for_keys(std::iter::once(self.key().clone()), pd_client.clone())
-    }
-
-    fn apply_shard(&mut self, mut shard: Self::Shard) {
-        assert!(shard.len() == 1);
-        self.primary_lock = shard.pop().unwrap();
-    }
-
-    fn apply_store(&mut self, store: &RegionStore) -> Result<()> {
-        self.set_leader(&store.region_with_leader)
-    }
-}
-
-collect_single!(TxnHeartBeatResponse);
-
-impl SingleKey for kvrpcpb::TxnHeartBeatRequest {
-    fn key(&self) -> &Vec<u8> {
-        &self.primary_lock
-    }
-}
-
-impl Process<kvrpcpb::TxnHeartBeatResponse> for DefaultProcessor {
-    type Out = u64;
-
-    fn process(&self, input: Result<kvrpcpb::TxnHeartBeatResponse>) -> Result<Self::Out> {
-        Ok(input?.lock_ttl)
-    }
-}
-
 #[allow(clippy::too_many_arguments)]
-pub fn new_check_txn_status_request(
+pub(super) fn new_check_txn_status_request(
     primary_key: Vec<u8>,
     lock_ts: u64,
     caller_start_ts: u64,
@@ -707,7 +654,7 @@ impl Shardable for kvrpcpb::CheckTxnStatusRequest {
         &self,
         pd_client: &Arc<impl PdClient>,
     ) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
-        region_stream_for_keys(std::iter::once(self.key().clone()), pd_client.clone())
+        region_stream_for_keys(std::iter::once(self.primary_key.clone()), pd_client.clone())
     }
 
     fn apply_shard(&mut self, mut shard: Self::Shard) {
@@ -717,12 +664,6 @@ impl Shardable for kvrpcpb::CheckTxnStatusRequest {
 
     fn apply_store(&mut self, store: &RegionStore) -> Result<()> {
         self.set_leader(&store.region_with_leader)
-    }
-}
-
-impl SingleKey for kvrpcpb::CheckTxnStatusRequest {
-    fn key(&self) -> &Vec<u8> {
-        &self.primary_key
     }
 }
 
@@ -737,7 +678,7 @@ impl Process<kvrpcpb::CheckTxnStatusResponse> for DefaultProcessor {
 }
 
 #[derive(Debug, Clone)]
-pub struct TransactionStatus {
+pub(crate) struct TransactionStatus {
     pub kind: TransactionStatusKind,
     pub action: kvrpcpb::Action,
     pub is_expired: bool, // Available only when kind is Locked.
@@ -754,14 +695,14 @@ impl From<kvrpcpb::CheckTxnStatusResponse> for TransactionStatus {
 }
 
 #[derive(Debug, Clone)]
-pub enum TransactionStatusKind {
+pub(crate) enum TransactionStatusKind {
     Committed(Timestamp),
     RolledBack,
     Locked(u64, kvrpcpb::LockInfo), // None of ttl means expired.
 }
 
 impl TransactionStatus {
-    pub fn check_ttl(&mut self, current: Timestamp) {
+    pub(crate) fn check_ttl(&mut self, current: Timestamp) {
         if let TransactionStatusKind::Locked(ref ttl, ref lock_info) = self.kind {
             if current.physical - Timestamp::from_version(lock_info.lock_version).physical
                 >= *ttl as i64
@@ -780,7 +721,7 @@ impl TransactionStatus {
     //   If l.lockType is prewrite lock type:
     //       - always cache the check txn status result.
     // For prewrite locks, their primary keys should ALWAYS be the correct one and will NOT change.
-    pub fn is_cacheable(&self) -> bool {
+    pub(crate) fn is_cacheable(&self) -> bool {
         match &self.kind {
             TransactionStatusKind::RolledBack | TransactionStatusKind::Committed(..) => true,
             TransactionStatusKind::Locked(..) if self.is_expired => matches!(
@@ -805,7 +746,7 @@ impl From<(u64, u64, Option<kvrpcpb::LockInfo>)> for TransactionStatusKind {
     }
 }
 
-pub fn new_check_secondary_locks_request(
+pub(super) fn new_check_secondary_locks_request(
     keys: Vec<Vec<u8>>,
     start_version: u64,
 ) -> kvrpcpb::CheckSecondaryLocksRequest {
@@ -856,7 +797,7 @@ impl Merge<kvrpcpb::CheckSecondaryLocksResponse> for Collect {
     }
 }
 
-pub struct SecondaryLocksStatus {
+pub(crate) struct SecondaryLocksStatus {
     pub commit_ts: Option<Timestamp>,
     pub min_commit_ts: u64,
     pub fallback_2pc: bool,
@@ -868,7 +809,6 @@ error_locks!(kvrpcpb::GetResponse);
 error_locks!(kvrpcpb::ResolveLockResponse);
 error_locks!(kvrpcpb::CommitResponse);
 error_locks!(kvrpcpb::BatchRollbackResponse);
-error_locks!(kvrpcpb::TxnHeartBeatResponse);
 error_locks!(kvrpcpb::CheckTxnStatusResponse);
 error_locks!(kvrpcpb::CheckSecondaryLocksResponse);
 
@@ -905,7 +845,7 @@ impl HasLocks for kvrpcpb::PrewriteResponse {
     }
 }
 
-pub fn new_unsafe_destroy_range_request(
+pub(super) fn new_unsafe_destroy_range_request(
     start_key: Vec<u8>,
     end_key: Vec<u8>,
 ) -> kvrpcpb::UnsafeDestroyRangeRequest {

@@ -29,12 +29,6 @@ impl Snapshot {
         self.transaction.get(key).await
     }
 
-    /// Check whether the key exists.
-    pub async fn key_exists(&mut self, key: impl Into<Key>) -> Result<bool> {
-        debug!("invoking key_exists request on snapshot");
-        self.transaction.key_exists(key).await
-    }
-
     /// Get the values associated with the given keys.
     pub async fn batch_get(
         &mut self,

@@ -1,7 +1,7 @@
 // Copyright 2021 TiKV Project Authors. Licensed under Apache-2.0.
 
 /// Extension trait to iterators to add `flat_map_ok`.
-pub trait FlatMapOkIterExt: Iterator + Sized {
+pub(crate) trait FlatMapOkIterExt: Iterator + Sized {
     /// Flattens an iterator of iterators into a single iterator. The outer iterator returns a Result;
     /// if there is any error, that error is preserved in the output. Any Ok values are fed into the
     /// function `f` which must produce an iterator (or value that can be converted into an iterator),
@@ -24,7 +24,7 @@ pub trait FlatMapOkIterExt: Iterator + Sized {
 impl<I: Iterator> FlatMapOkIterExt for I {}
 
 /// Iterator for `flat_map_ok`.
-pub struct FlatMapOk<U, F, Ti, E> {
+pub(crate) struct FlatMapOk<U, F, Ti, E> {
     iter: std::iter::Fuse<U>,
     frontiter: Option<std::result::Result<Ti, E>>,
     f: F,
