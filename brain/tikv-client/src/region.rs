@@ -35,27 +35,28 @@ pub struct RegionWithLeader {
 impl Eq for RegionWithLeader {}
 
 impl RegionWithLeader {
-    pub fn contains(&self, key: &[u8]) -> bool {
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
         let start_key = &self.region.start_key;
         let end_key = &self.region.end_key;
         key >= start_key.as_slice() && (key < end_key.as_slice() || end_key.is_empty())
     }
 
-    pub fn start_key(&self) -> Key {
+    pub(crate) fn start_key(&self) -> Key {
         self.region.start_key.to_vec().into()
     }
 
-    pub fn end_key(&self) -> Key {
+    pub(crate) fn end_key(&self) -> Key {
         self.region.end_key.to_vec().into()
     }
 
-    pub fn range(&self) -> (Key, Key) {
+    pub(crate) fn range(&self) -> (Key, Key) {
         (self.start_key(), self.end_key())
     }
 
-    pub fn ver_id(&self) -> RegionVerId {
+    pub(crate) fn ver_id(&self) -> RegionVerId {
         let region = &self.region;
-        let epoch = region.region_epoch.as_ref().unwrap();
+        // One that PD knows has an epoch: those without are refused when they come.
+        let epoch = region.region_epoch.unwrap_or_default();
         RegionVerId {
             id: region.id,
             conf_ver: epoch.conf_ver,
@@ -63,11 +64,11 @@ impl RegionWithLeader {
         }
     }
 
-    pub fn id(&self) -> RegionId {
+    pub(crate) fn id(&self) -> RegionId {
         self.region.id
     }
 
-    pub fn get_store_id(&self) -> Result<StoreId> {
+    pub(crate) fn get_store_id(&self) -> Result<StoreId> {
         self.leader
             .as_ref()
             .cloned()

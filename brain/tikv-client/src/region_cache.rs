@@ -22,7 +22,7 @@ use crate::Result;
 struct RegionCacheMap {
     /// RegionVerID -> Region. It stores the concrete region caches.
     /// RegionVerID is the unique identifer of a region *across time*.
-    // TODO: does it need TTL?
+    /// One that is no longer true is dropped when TiKV refuses a request for it.
     ver_id_to_region: HashMap<RegionVerId, RegionWithLeader>,
     /// Start_key -> RegionVerID
     ///
@@ -74,10 +74,8 @@ impl<C: RetryClientTrait> RegionCache<C> {
         if let Some((_, candidate_region_ver_id)) = res {
             let region = region_cache_guard
                 .ver_id_to_region
-                .get(&candidate_region_ver_id)
-                .unwrap();
-
-            if region.contains(key.as_ref()) {
+                .get(&candidate_region_ver_id);
+            if let Some(region) = region.filter(|region| region.contains(key.as_ref())) {
                 return Ok(region.clone());
             }
         }
@@ -107,7 +105,7 @@ impl<C: RetryClientTrait> RegionCache<C> {
     }
 
     pub(crate) async fn add_region(&self, region: RegionWithLeader) {
-        // FIXME: will it be the performance bottleneck?
+        // Nothing is waited for while this is locked.
         let mut cache = self.region_cache.write().await;
 
         let end_key = region.end_key();
@@ -127,19 +125,25 @@ impl<C: RetryClientTrait> RegionCache<C> {
             }
         };
         while let Some((_, ver_id_in_cache)) = search_range.next_back() {
-            let region_in_cache = cache.ver_id_to_region.get(ver_id_in_cache).unwrap();
-
-            if region_in_cache.region.end_key > region.region.start_key {
-                to_be_removed.insert(ver_id_in_cache.clone());
-            } else {
+            // The last region has no end.
+            let intersects = cache
+                .ver_id_to_region
+                .get(ver_id_in_cache)
+                .is_some_and(|cached| {
+                    let end = &cached.region.end_key;
+                    end.is_empty() || *end > region.region.start_key
+                });
+            if !intersects {
                 break;
             }
+            to_be_removed.insert(ver_id_in_cache.clone());
         }
 
         for ver_id in to_be_removed {
-            let region_to_remove = cache.ver_id_to_region.remove(&ver_id).unwrap();
-            cache.key_to_ver_id.remove(&region_to_remove.start_key());
-            cache.id_to_ver_id.remove(&region_to_remove.id());
+            if let Some(removed) = cache.ver_id_to_region.remove(&ver_id) {
+                cache.key_to_ver_id.remove(&removed.start_key());
+                cache.id_to_ver_id.remove(&removed.id());
+            }
         }
         cache
             .key_to_ver_id
@@ -201,7 +205,7 @@ const ENGINE_LABEL_TIFLASH: &str = "tiflash";
 const ENGINE_LABEL_TIFLASH_COMPUTE: &str = "tiflash_compute";
 
 fn is_valid_tikv_store(store: &metapb::Store) -> bool {
-    if metapb::StoreState::try_from(store.state).unwrap() == metapb::StoreState::Tombstone {
+    if store.state == metapb::StoreState::Tombstone as i32 {
         return false;
     }
     let is_tiflash = store.labels.iter().any(|label| {
@@ -261,19 +265,19 @@ mod test {
             self: Arc<Self>,
             _id: crate::region::StoreId,
         ) -> Result<crate::proto::metapb::Store> {
-            todo!()
+            unreachable!("only regions are asked for")
         }
 
         async fn get_all_stores(self: Arc<Self>) -> Result<Vec<crate::proto::metapb::Store>> {
-            todo!()
+            unreachable!("only regions are asked for")
         }
 
         async fn get_timestamp(self: Arc<Self>) -> Result<crate::proto::pdpb::Timestamp> {
-            todo!()
+            unreachable!("only regions are asked for")
         }
 
         async fn update_safepoint(self: Arc<Self>, _safepoint: u64) -> Result<bool> {
-            todo!()
+            unreachable!("only regions are asked for")
         }
     }
 
@@ -402,6 +406,13 @@ mod test {
         expected_cache.insert(vec![20].into(), region(7, vec![20], vec![]));
         assert(&cache, &expected_cache).await;
 
+        cache.add_region(region(9, vec![25], vec![30])).await;
+        let mut expected_cache = BTreeMap::new();
+        expected_cache.insert(vec![].into(), region(1, vec![], vec![10]));
+        expected_cache.insert(vec![25].into(), region(9, vec![25], vec![30]));
+        assert(&cache, &expected_cache).await;
+        cache.add_region(region(7, vec![20], vec![])).await;
+
         cache.add_region(region(8, vec![], vec![15])).await;
         let mut expected_cache = BTreeMap::new();
         expected_cache.insert(vec![].into(), region(8, vec![], vec![15]));
@@ -480,6 +491,9 @@ mod test {
 
         store.state = metapb::StoreState::Tombstone.into();
         assert!(!is_valid_tikv_store(&store));
+
+        store.state = 77;
+        assert!(is_valid_tikv_store(&store), "a state of a newer PD");
 
         store.state = metapb::StoreState::Up.into();
         assert!(is_valid_tikv_store(&store));

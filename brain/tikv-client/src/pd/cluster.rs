@@ -43,48 +43,48 @@ macro_rules! pd_request {
 
 // These methods make a single attempt to make a request.
 impl Cluster {
-    pub async fn get_region(
-        &mut self,
+    pub(crate) async fn get_region(
+        &self,
         key: Vec<u8>,
         timeout: Duration,
     ) -> Result<pdpb::GetRegionResponse> {
         let mut req = pd_request!(self.id, pdpb::GetRegionRequest);
         req.region_key = key;
-        req.send(&mut self.client, timeout).await
+        req.send(self.client.clone(), timeout).await
     }
 
-    pub async fn get_store(
-        &mut self,
+    pub(crate) async fn get_store(
+        &self,
         id: u64,
         timeout: Duration,
     ) -> Result<pdpb::GetStoreResponse> {
         let mut req = pd_request!(self.id, pdpb::GetStoreRequest);
         req.store_id = id;
-        req.send(&mut self.client, timeout).await
+        req.send(self.client.clone(), timeout).await
     }
 
-    pub async fn get_all_stores(
-        &mut self,
+    pub(crate) async fn get_all_stores(
+        &self,
         timeout: Duration,
     ) -> Result<pdpb::GetAllStoresResponse> {
         let req = pd_request!(self.id, pdpb::GetAllStoresRequest);
-        req.send(&mut self.client, timeout).await
+        req.send(self.client.clone(), timeout).await
     }
 
-    pub async fn get_timestamp(&self, timeout: Duration) -> Result<Timestamp> {
+    pub(crate) async fn get_timestamp(&self, timeout: Duration) -> Result<Timestamp> {
         tokio::time::timeout(timeout, self.tso.clone().get_timestamp())
             .await
             .map_err(|_| internal_err!("PD gave no timestamp within {:?}", timeout))?
     }
 
-    pub async fn update_safepoint(
-        &mut self,
+    pub(crate) async fn update_safepoint(
+        &self,
         safepoint: u64,
         timeout: Duration,
     ) -> Result<pdpb::UpdateGcSafePointResponse> {
         let mut req = pd_request!(self.id, pdpb::UpdateGcSafePointRequest);
         req.safe_point = safepoint;
-        req.send(&mut self.client, timeout).await
+        req.send(self.client.clone(), timeout).await
     }
 }
 
@@ -105,7 +105,7 @@ impl Connection {
     ) -> Result<Cluster> {
         let members = self.validate_endpoints(endpoints, timeout).await?;
         let (client, members) = self.try_connect_leader(&members, timeout).await?;
-        let id = members.header.as_ref().unwrap().cluster_id;
+        let id = cluster_id(&members)?;
         let tso = TimestampOracle::new(id, &client)?;
         let cluster = Cluster {
             id,
@@ -162,7 +162,7 @@ impl Connection {
             };
 
             // Check cluster ID.
-            let cid = resp.header.as_ref().unwrap().cluster_id;
+            let cid = self::cluster_id(&resp)?;
             if let Some(sample) = cluster_id {
                 if sample != cid {
                     return Err(internal_err!(
@@ -174,7 +174,6 @@ impl Connection {
             } else {
                 cluster_id = Some(cid);
             }
-            // TODO: check all fields later?
 
             if members.is_none() {
                 members = Some(resp);
@@ -219,13 +218,7 @@ impl Connection {
             .get_members(pdpb::GetMembersRequest::default())
             .await?
             .into_inner();
-        if let Some(err) = resp
-            .header
-            .as_ref()
-            .and_then(|header| header.error.as_ref())
-        {
-            return Err(internal_err!("failed to get PD members, err {:?}", err));
-        }
+        check_header(resp.header.as_ref())?;
         if resp.leader.is_none() {
             return Err(internal_err!(
                 "unexpected no PD leader in get member resp: {:?}",
@@ -254,7 +247,7 @@ impl Connection {
         members: &pdpb::GetMembersResponse,
         cluster_id: u64,
     ) -> Result<()> {
-        let new_cluster_id = members.header.as_ref().unwrap().cluster_id;
+        let new_cluster_id = self::cluster_id(members)?;
         if new_cluster_id != cluster_id {
             Err(internal_err!(
                 "{} no longer belongs to cluster {}, it is in {}",
@@ -275,15 +268,15 @@ impl Connection {
         pdpb::pd_client::PdClient<Channel>,
         pdpb::GetMembersResponse,
     )> {
-        let previous_leader = previous.leader.as_ref().unwrap();
+        let previous_leader = previous.leader.as_ref();
         let members = &previous.members;
-        let cluster_id = previous.header.as_ref().unwrap().cluster_id;
+        let cluster_id = self::cluster_id(previous)?;
 
         // Ask all members at once, the previous leader last: the first answer counts, and who is silent holds up nobody.
         let mut answers: FuturesUnordered<_> = members
             .iter()
-            .filter(|m| *m != previous_leader)
-            .chain(Some(previous_leader))
+            .filter(|m| Some(*m) != previous_leader)
+            .chain(previous_leader)
             .flat_map(|m| &m.client_urls)
             .map(|ep| async move { (ep, self.try_connect(ep.as_str(), cluster_id, timeout).await) })
             .collect();
@@ -321,6 +314,19 @@ impl Connection {
     }
 }
 
+/// What stands at the head of each answer of PD.
+fn check_header(header: Option<&pdpb::ResponseHeader>) -> Result<&pdpb::ResponseHeader> {
+    let header = header.ok_or_else(|| internal_err!("PD answers without a header"))?;
+    match &header.error {
+        Some(err) => Err(internal_err!("PD answers with an error: {}", err.message)),
+        None => Ok(header),
+    }
+}
+
+fn cluster_id(members: &pdpb::GetMembersResponse) -> Result<u64> {
+    Ok(check_header(members.header.as_ref())?.cluster_id)
+}
+
 type GrpcResult<T> = std::result::Result<T, tonic::Status>;
 
 #[async_trait]
@@ -330,16 +336,12 @@ trait PdMessage: Sized {
 
     async fn rpc(req: Request<Self>, client: &mut Self::Client) -> GrpcResult<Self::Response>;
 
-    async fn send(self, client: &mut Self::Client, timeout: Duration) -> Result<Self::Response> {
+    async fn send(self, mut client: Self::Client, timeout: Duration) -> Result<Self::Response> {
         let mut req = self.into_request();
         req.set_timeout(timeout);
-        let response = Self::rpc(req, client).await?;
-
-        if let Some(err) = &response.header().error {
-            Err(internal_err!(err.message))
-        } else {
-            Ok(response)
-        }
+        let response = Self::rpc(req, &mut client).await?;
+        check_header(response.header())?;
+        Ok(response)
     }
 }
 
@@ -384,29 +386,29 @@ impl PdMessage for pdpb::UpdateGcSafePointRequest {
 }
 
 trait PdResponse {
-    fn header(&self) -> &pdpb::ResponseHeader;
+    fn header(&self) -> Option<&pdpb::ResponseHeader>;
 }
 
 impl PdResponse for pdpb::GetStoreResponse {
-    fn header(&self) -> &pdpb::ResponseHeader {
-        self.header.as_ref().unwrap()
+    fn header(&self) -> Option<&pdpb::ResponseHeader> {
+        self.header.as_ref()
     }
 }
 
 impl PdResponse for pdpb::GetRegionResponse {
-    fn header(&self) -> &pdpb::ResponseHeader {
-        self.header.as_ref().unwrap()
+    fn header(&self) -> Option<&pdpb::ResponseHeader> {
+        self.header.as_ref()
     }
 }
 
 impl PdResponse for pdpb::GetAllStoresResponse {
-    fn header(&self) -> &pdpb::ResponseHeader {
-        self.header.as_ref().unwrap()
+    fn header(&self) -> Option<&pdpb::ResponseHeader> {
+        self.header.as_ref()
     }
 }
 
 impl PdResponse for pdpb::UpdateGcSafePointResponse {
-    fn header(&self) -> &pdpb::ResponseHeader {
-        self.header.as_ref().unwrap()
+    fn header(&self) -> Option<&pdpb::ResponseHeader> {
+        self.header.as_ref()
     }
 }
