@@ -17,7 +17,6 @@ mod request;
 mod store;
 mod timestamp;
 mod transaction;
-mod util;
 
 #[cfg(test)]
 mod mock;

@@ -33,7 +33,7 @@ use crate::transaction::resolve_locks;
 use crate::transaction::HasLocks;
 use crate::transaction::ResolveLocksContext;
 use crate::transaction::SCAN_LOCK_BATCH_SIZE;
-use crate::util::iter::FlatMapOkIterExt;
+use crate::internal_err;
 use crate::Error;
 use crate::Result;
 
@@ -88,7 +88,7 @@ pub(crate) fn is_grpc_error(e: &Error) -> bool {
 }
 
 pub(crate) struct RetryableMultiRegion<P: Plan, PdC: PdClient> {
-    pub(super) inner: P,
+    pub(crate) inner: P,
     pub pd_client: Arc<PdC>,
     pub backoff: Backoff,
 
@@ -149,11 +149,7 @@ where
         if preserve_region_results {
             Ok(results
                 .into_iter()
-                .flat_map_ok(|x| x)
-                .map(|x| match x {
-                    Ok(r) => r,
-                    Err(e) => Err(e),
-                })
+                .flat_map(|result| result.unwrap_or_else(|e| vec![Err(e)]))
                 .collect())
         } else {
             Ok(results
@@ -224,7 +220,7 @@ where
         };
 
         // limit concurrent requests
-        let permit = permits.acquire().await.unwrap();
+        let permit = permits.acquire().await.expect("nobody closes it");
         let res = plan.execute().await;
         drop(permit);
 
@@ -344,8 +340,8 @@ pub(crate) async fn handle_region_error<PdC: PdClient>(
             pd_client.invalidate_store_cache(store_id).await;
         }
         Ok(false)
-    } else if e.epoch_not_match.is_some() {
-        on_region_epoch_not_match(pd_client.clone(), region_store, e.epoch_not_match.unwrap()).await
+    } else if let Some(epoch_not_match) = e.epoch_not_match {
+        on_region_epoch_not_match(pd_client, region_store, epoch_not_match).await
     } else if e.stale_command.is_some() || e.region_not_found.is_some() {
         pd_client.invalidate_region_cache(ver_id).await;
         Ok(false)
@@ -355,8 +351,7 @@ pub(crate) async fn handle_region_error<PdC: PdClient>(
     {
         Err(Error::RegionError(Box::new(e)))
     } else {
-        // TODO: pass the logger around
-        // info!("unknwon region error: {:?}", e);
+        info!("region error of another kind: {:?}", e);
         pd_client.invalidate_region_cache(ver_id).await;
         if let Ok(store_id) = store_id {
             pd_client.invalidate_store_cache(store_id).await;
@@ -382,25 +377,15 @@ pub(crate) async fn on_region_epoch_not_match<PdC: PdClient>(
 
     for r in error.current_regions {
         if r.id == region_store.region_with_leader.id() {
-            let region_epoch = r.region_epoch.unwrap();
-            let returned_conf_ver = region_epoch.conf_ver;
-            let returned_version = region_epoch.version;
-            let current_region_epoch = region_store
-                .region_with_leader
-                .region
-                .region_epoch
-                .clone()
-                .unwrap();
-            let current_conf_ver = current_region_epoch.conf_ver;
-            let current_version = current_region_epoch.version;
-
             // Find whether the current region is ahead of TiKV's. If so, backoff.
-            if returned_conf_ver < current_conf_ver || returned_version < current_version {
+            if r.region_epoch.is_some_and(|returned| {
+                returned.conf_ver < ver_id.conf_ver || returned.version < ver_id.ver
+            }) {
                 return Ok(false);
             }
         }
     }
-    // TODO: finer grained processing
+    // The regions that TiKV names have no leaders yet: PD knows more.
     pd_client.invalidate_region_cache(ver_id).await;
     Ok(false)
 }
@@ -440,7 +425,7 @@ where
 }
 
 pub(crate) struct RetryableAllStores<P: Plan, PdC: PdClient> {
-    pub(super) inner: P,
+    pub(crate) inner: P,
     pub pd_client: Arc<PdC>,
     pub backoff: Backoff,
 }
@@ -495,7 +480,7 @@ where
         permits: Arc<Semaphore>,
     ) -> Result<P::Result> {
         loop {
-            let permit = permits.acquire().await.unwrap();
+            let permit = permits.acquire().await.expect("nobody closes it");
             let res = plan.execute().await;
             drop(permit);
 
@@ -565,8 +550,8 @@ macro_rules! collect_single {
             type Out = $type_;
 
             fn merge(&self, mut input: Vec<Result<$type_>>) -> Result<Self::Out> {
-                assert!(input.len() == 1);
-                input.pop().unwrap()
+                let last = input.pop().filter(|_| input.is_empty());
+                last.unwrap_or_else(|| Err($crate::internal_err!("not one answer to one request")))
             }
         }
     };
@@ -748,7 +733,11 @@ where
         let mut result = CleanupLocksResult::default();
         let mut inner = self.inner.clone();
         let mut lock_resolver = crate::transaction::LockResolver::new(self.ctx.clone());
-        let region = &self.store.as_ref().unwrap().region_with_leader;
+        let store = self
+            .store
+            .clone()
+            .ok_or_else(|| internal_err!("locks of no region"))?;
+        let region = &store.region_with_leader;
         let mut has_more_batch = true;
 
         while has_more_batch {
@@ -787,7 +776,7 @@ where
             let lock_size = locks.len();
             match lock_resolver
                 .cleanup_locks(
-                    self.store.clone().unwrap(),
+                    store.clone(),
                     locks,
                     self.pd_client.clone(),
                     )
@@ -798,10 +787,12 @@ where
                 }
                 Err(Error::ExtractedErrors(mut errors)) => {
                     // Propagate errors to `retry_multi_region` for retry.
-                    if let Error::RegionError(e) = errors.pop().unwrap() {
-                        result.region_error = Some(*e);
-                    } else {
-                        result.key_error = Some(errors);
+                    match errors.pop() {
+                        Some(Error::RegionError(e)) => result.region_error = Some(*e),
+                        other => {
+                            errors.extend(other);
+                            result.key_error = Some(errors);
+                        }
                     }
                     return Ok(result);
                 }
@@ -970,5 +961,17 @@ mod test {
             preserve_region_results: false,
         };
         assert!(plan.execute().await.is_err())
+    }
+
+    #[tokio::test]
+    async fn test_region_without_an_epoch_is_looked_up_again() {
+        let client = Arc::new(MockPdClient::default());
+        let region = MockPdClient::region1();
+        let store = client.clone().map_region_to_store(region).await.unwrap();
+        let mut error = EpochNotMatch::default();
+        error.current_regions = vec![Default::default()];
+        error.current_regions[0].id = 1;
+        let resolved = on_region_epoch_not_match(client, store, error).await;
+        assert!(!resolved.unwrap());
     }
 }

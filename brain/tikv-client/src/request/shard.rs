@@ -222,8 +222,8 @@ macro_rules! shardable_key {
             }
 
             fn apply_shard(&mut self, mut shard: Self::Shard) {
-                assert!(shard.len() == 1);
-                self.key = shard.pop().unwrap();
+                // There is one key, and this is its shard.
+                self.key = shard.pop().unwrap_or_default();
             }
 
             fn apply_store(&mut self, store: &$crate::store::RegionStore) -> $crate::Result<()> {
@@ -236,7 +236,8 @@ macro_rules! shardable_key {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! shardable_keys {
-    ($type_: ty) => {
+    ($type_: ty, $($field: ident),+) => {
+        #[allow(clippy::clone_on_copy)]
         impl Shardable for $type_ {
             type Shard = Vec<Vec<u8>>;
 
@@ -253,7 +254,15 @@ macro_rules! shardable_keys {
             }
 
             fn apply_shard(&mut self, shard: Self::Shard) {
-                self.keys = shard.into_iter().map(Into::into).collect();
+                self.keys = shard;
+            }
+
+            // Without the keys that the shard does not send.
+            fn clone_then_apply_shard(&self, shard: Self::Shard) -> Self {
+                Self {
+                    keys: shard,
+                    $($field: self.$field.clone(),)+
+                }
             }
 
             fn apply_store(&mut self, store: &$crate::store::RegionStore) -> $crate::Result<()> {

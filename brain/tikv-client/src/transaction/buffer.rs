@@ -2,9 +2,11 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::BTreeMap;
-use std::collections::HashMap;
 use std::future::Future;
 
+use either::Either;
+
+use crate::internal_err;
 use crate::proto::kvrpcpb;
 use crate::BoundRange;
 use crate::Key;
@@ -15,34 +17,52 @@ use crate::Value;
 use super::transaction::Mutation;
 
 /// A caching layer which buffers reads and writes in a transaction.
-pub(super) struct Buffer {
+pub(crate) struct Buffer {
     primary_key: Option<Key>,
     entry_map: BTreeMap<Key, BufferEntry>,
     is_pessimistic: bool,
+    /// Values that are read are kept. Not so in a snapshot: who has one copy need not have two.
+    caches_reads: bool,
 }
 
 impl Buffer {
-    pub(super) fn new(is_pessimistic: bool) -> Buffer {
+    pub(crate) fn new(is_pessimistic: bool) -> Buffer {
         Buffer {
             primary_key: None,
             entry_map: BTreeMap::new(),
             is_pessimistic,
+            caches_reads: true,
         }
     }
 
-    /// Get the primary key of the buffer.
-    pub(super) fn get_primary_key(&self) -> Option<Key> {
-        self.primary_key.clone()
+    /// The buffer of a snapshot, which remembers nothing.
+    pub(crate) fn read_only() -> Buffer {
+        Buffer {
+            caches_reads: false,
+            ..Buffer::new(false)
+        }
+    }
+
+    /// Get the primary key of the buffer: the one that was written first, unless it will have no lock.
+    pub(crate) fn get_primary_key(&self) -> Option<Key> {
+        let locks = |key: &&Key| !matches!(self.entry_map.get(key), Some(BufferEntry::CheckNotExist));
+        let others = || {
+            self.entry_map.iter().find_map(|(key, entry)| {
+                let locks = !matches!(entry, BufferEntry::Cached(_) | BufferEntry::CheckNotExist);
+                locks.then_some(key)
+            })
+        };
+        self.primary_key.as_ref().filter(locks).or_else(others).cloned()
     }
 
     /// Set the primary key if it is not set
-    pub(super) fn primary_key_or(&mut self, key: &Key) {
+    pub(crate) fn primary_key_or(&mut self, key: &Key) {
         self.primary_key.get_or_insert_with(|| key.clone());
     }
 
     /// Get a value from the buffer.
     /// If the returned value is None, it means the key doesn't exist in buffer yet.
-    pub(super) fn get(&self, key: &Key) -> Option<Value> {
+    pub(crate) fn get(&self, key: &Key) -> Option<Value> {
         match self.get_from_mutations(key) {
             MutationValue::Determined(value) => value,
             MutationValue::Undetermined => None,
@@ -51,7 +71,7 @@ impl Buffer {
 
     /// Get a value from the buffer. If the value is not present, run `f` to get
     /// the value.
-    pub(super) async fn get_or_else<F, Fut>(&mut self, key: Key, f: F) -> Result<Option<Value>>
+    pub(crate) async fn get_or_else<F, Fut>(&mut self, key: Key, f: F) -> Result<Option<Value>>
     where
         F: FnOnce(Key) -> Fut,
         Fut: Future<Output = Result<Option<Value>>>,
@@ -60,7 +80,7 @@ impl Buffer {
             MutationValue::Determined(value) => Ok(value),
             MutationValue::Undetermined => {
                 let value = f(key.clone()).await?;
-                self.update_cache(key, value.clone());
+                self.update_cache(&key, value.as_ref())?;
                 Ok(value)
             }
         }
@@ -70,7 +90,7 @@ impl Buffer {
     /// get the missing values.
     ///
     /// only used for snapshot read (i.e. not for `batch_get_for_update`)
-    pub(super) async fn batch_get_or_else<F, Fut>(
+    pub(crate) async fn batch_get_or_else<F, Fut>(
         &mut self,
         keys: impl Iterator<Item = Key>,
         f: F,
@@ -79,41 +99,27 @@ impl Buffer {
         F: FnOnce(Box<dyn Iterator<Item = Key> + Send>) -> Fut,
         Fut: Future<Output = Result<Vec<KvPair>>>,
     {
-        let (cached_results, undetermined_keys) = {
-            // Partition the keys into those we have buffered and those we have to
-            // get from the store.
-            let (undetermined_keys, cached_results): (Vec<_>, Vec<_>) = keys
-                .map(|key| {
-                    let value = self
-                        .entry_map
-                        .get(&key)
-                        .map(BufferEntry::get_value)
-                        .unwrap_or(MutationValue::Undetermined);
-                    (key, value)
-                })
-                .partition(|(_, v)| *v == MutationValue::Undetermined);
-
-            let cached_results = cached_results
-                .into_iter()
-                .filter_map(|(k, v)| v.unwrap().map(|v| KvPair(k, v)));
-
-            let undetermined_keys = undetermined_keys.into_iter().map(|(k, _)| k);
-            (cached_results, undetermined_keys)
-        };
-
-        let fetched_results = f(Box::new(undetermined_keys)).await?;
-        for kvpair in &fetched_results {
-            let key = kvpair.0.clone();
-            let value = Some(kvpair.1.clone());
-            self.update_cache(key, value);
+        // Partition the keys into those we have buffered and those we have to
+        // get from the store.
+        let (mut cached_results, mut undetermined_keys) = (Vec::new(), Vec::new());
+        for key in keys {
+            match self.get_from_mutations(&key) {
+                MutationValue::Determined(Some(value)) => cached_results.push(KvPair(key, value)),
+                MutationValue::Determined(None) => {}
+                MutationValue::Undetermined => undetermined_keys.push(key),
+            }
         }
 
-        let results = cached_results.chain(fetched_results);
-        Ok(results)
+        let fetched_results = f(Box::new(undetermined_keys.into_iter())).await?;
+        for KvPair(key, value) in &fetched_results {
+            self.update_cache(key, Some(value))?;
+        }
+
+        Ok(cached_results.into_iter().chain(fetched_results))
     }
 
     /// Run `f` to fetch entries in `range` from TiKV. Combine them with mutations in local buffer. Returns the results.
-    pub(super) async fn scan_and_fetch<F, Fut>(
+    pub(crate) async fn scan_and_fetch<F, Fut>(
         &mut self,
         range: BoundRange,
         limit: u32,
@@ -143,7 +149,7 @@ impl Buffer {
             .await?
             .into_iter()
             .map(|pair| pair.into())
-            .collect::<HashMap<Key, Value>>();
+            .collect::<BTreeMap<Key, Value>>();
 
         // override using local data
         for (k, m) in mutation_range {
@@ -161,27 +167,21 @@ impl Buffer {
         // update local buffer
         if update_cache {
             for (k, v) in &results {
-                self.update_cache(k.clone(), Some(v.clone()));
+                self.update_cache(k, Some(v))?;
             }
         }
 
-        let mut res = results
-            .into_iter()
-            .map(|(k, v)| KvPair::new(k, v))
-            .collect::<Vec<_>>();
-
-        // TODO: use `BTreeMap` instead of `HashMap` to avoid sorting.
-        if reverse {
-            res.sort_unstable_by(|a, b| b.key().cmp(a.key()));
+        let results = results.into_iter().map(KvPair::from);
+        let results = if reverse {
+            Either::Left(results.rev())
         } else {
-            res.sort_unstable_by(|a, b| a.key().cmp(b.key()));
-        }
-
-        Ok(res.into_iter().take(limit as usize))
+            Either::Right(results)
+        };
+        Ok(results.take(limit as usize))
     }
 
     /// Lock the given key if necessary.
-    pub(super) fn lock(&mut self, key: Key) {
+    pub(crate) fn lock(&mut self, key: Key) {
         self.primary_key.get_or_insert_with(|| key.clone());
         let value = self
             .entry_map
@@ -195,7 +195,7 @@ impl Buffer {
     }
 
     /// Unlock the given key if locked.
-    pub(super) fn unlock(&mut self, key: &Key) {
+    pub(crate) fn unlock(&mut self, key: &Key) {
         if let Some(value) = self.entry_map.get_mut(key) {
             if let BufferEntry::Locked(v) = value {
                 if let Some(v) = v {
@@ -208,7 +208,7 @@ impl Buffer {
     }
 
     /// Put a value into the buffer (does not write through).
-    pub(super) fn put(&mut self, key: Key, value: Value) {
+    pub(crate) fn put(&mut self, key: Key, value: Value) {
         let mut entry = self.entry_map.entry(key.clone());
         match entry {
             Entry::Occupied(ref mut o)
@@ -222,7 +222,7 @@ impl Buffer {
     }
 
     /// Mark a value as Insert mutation into the buffer (does not write through).
-    pub(super) fn insert(&mut self, key: Key, value: Value) {
+    pub(crate) fn insert(&mut self, key: Key, value: Value) {
         let mut entry = self.entry_map.entry(key.clone());
         match entry {
             Entry::Occupied(ref mut o) if matches!(o.get(), BufferEntry::Del) => {
@@ -233,7 +233,7 @@ impl Buffer {
     }
 
     /// Mark a value as deleted.
-    pub(super) fn delete(&mut self, key: Key) {
+    pub(crate) fn delete(&mut self, key: Key) {
         let is_pessimistic = self.is_pessimistic;
         let mut entry = self.entry_map.entry(key.clone());
 
@@ -257,14 +257,14 @@ impl Buffer {
     }
 
     /// Converts the buffered mutations to the proto buffer version
-    pub(super) fn to_proto_mutations(&self) -> Vec<kvrpcpb::Mutation> {
+    pub(crate) fn to_proto_mutations(&self) -> Vec<kvrpcpb::Mutation> {
         self.entry_map
             .iter()
             .filter_map(|(key, mutation)| mutation.to_proto_with_key(key))
             .collect()
     }
 
-    pub(super) fn get_write_size(&self) -> usize {
+    pub(crate) fn get_write_size(&self) -> usize {
         self.entry_map
             .iter()
             .map(|(k, v)| match v {
@@ -282,25 +282,31 @@ impl Buffer {
             .unwrap_or(MutationValue::Undetermined)
     }
 
-    fn update_cache(&mut self, key: Key, value: Option<Value>) {
-        match self.entry_map.get(&key) {
-            Some(BufferEntry::Locked(None)) => {
-                self.entry_map.insert(key, BufferEntry::Locked(Some(value)));
-            }
+    /// Keeps what was read. What is known already has to be the same.
+    fn update_cache(&mut self, key: &Key, value: Option<&Value>) -> Result<()> {
+        if !self.caches_reads {
+            return Ok(());
+        }
+        let same = match self.entry_map.get_mut(key) {
             None => {
-                self.entry_map.insert(key, BufferEntry::Cached(value));
+                let entry = BufferEntry::Cached(value.cloned());
+                self.entry_map.insert(key.clone(), entry);
+                true
             }
-            Some(BufferEntry::Cached(v)) | Some(BufferEntry::Locked(Some(v))) => {
-                assert!(&value == v);
+            Some(BufferEntry::Locked(unknown @ None)) => {
+                *unknown = Some(value.cloned());
+                true
             }
-            Some(BufferEntry::Put(v)) => assert!(value.as_ref() == Some(v)),
-            Some(BufferEntry::Del) => {
-                assert!(value.is_none());
+            Some(BufferEntry::Cached(known) | BufferEntry::Locked(Some(known))) => {
+                known.as_ref() == value
             }
-            Some(BufferEntry::Insert(v)) => assert!(value.as_ref() == Some(v)),
-            Some(BufferEntry::CheckNotExist) => {
-                assert!(value.is_none());
-            }
+            Some(BufferEntry::Put(known) | BufferEntry::Insert(known)) => Some(&*known) == value,
+            Some(BufferEntry::Del | BufferEntry::CheckNotExist) => value.is_none(),
+        };
+        if same {
+            Ok(())
+        } else {
+            Err(internal_err!("TiKV gives another value of {:?}", key))
         }
     }
 
@@ -389,21 +395,11 @@ impl BufferEntry {
 }
 
 // The state of a value as known by the buffer.
-#[derive(Eq, PartialEq, Debug)]
 enum MutationValue {
     // The buffer can determine the value.
     Determined(Option<Value>),
     // The buffer cannot determine the value.
     Undetermined,
-}
-
-impl MutationValue {
-    fn unwrap(self) -> Option<Value> {
-        match self {
-            MutationValue::Determined(v) => v,
-            MutationValue::Undetermined => unreachable!(),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -412,7 +408,6 @@ mod tests {
     use futures::future::ready;
 
     use super::*;
-    use crate::internal_err;
 
     #[test]
     fn set_and_get_from_buffer() {
@@ -533,6 +528,16 @@ mod tests {
             .collect::<Vec<_>>();
 
         assert!(res.is_empty());
+    }
+
+    #[test]
+    fn another_value_at_the_same_timestamp_is_an_error() {
+        let mut buffer = Buffer::new(false);
+        let key: Key = b"key1".to_vec().into();
+        block_on(buffer.get_or_else(key.clone(), move |_| ready(Ok(Some(b"1".to_vec()))))).unwrap();
+        let other = KvPair::new(key, b"2".to_vec());
+        let scanned = block_on(buffer.scan_and_fetch((..).into(), 10, true, false, |_, _| ready(Ok(vec![other]))));
+        assert!(scanned.is_err());
     }
 
     // Check that multiple writes to the same key combine in the correct way.

@@ -21,8 +21,8 @@ use crate::proto::pdpb::Timestamp;
 use crate::region::RegionVerId;
 use crate::request::plan::handle_region_error;
 use crate::request::plan::is_grpc_error;
-use crate::request::Collect;
 use crate::request::CollectSingle;
+use crate::request::CollectWithShard;
 use crate::request::Plan;
 use crate::store::RegionStore;
 use crate::timestamp::TimestampExt;
@@ -32,6 +32,7 @@ use crate::transaction::requests::new_check_txn_status_request;
 use crate::transaction::requests::SecondaryLocksStatus;
 use crate::transaction::requests::TransactionStatus;
 use crate::transaction::requests::TransactionStatusKind;
+use crate::internal_err;
 use crate::Error;
 use crate::Result;
 
@@ -89,7 +90,8 @@ pub(crate) async fn resolve_locks(
         let commit_version = match commit_versions.get(&lock.lock_version) {
             Some(&commit_version) => Some(commit_version),
             None => {
-                // TODO: handle primary mismatch error.
+                // A lock whose primary key is none of its transaction is an error: only pessimistic locks that were left
+                // behind are like that, and nothing here writes such.
                 let status = lock_resolver
                     .get_txn_status_from_lock(
                         DEFAULT_LOCK_BACKOFF,
@@ -204,7 +206,7 @@ async fn resolve_lock_with_retry(
                         return Err(Error::KeyError(key_err));
                     }
                     Some(e) => return Err(e),
-                    None => unreachable!(),
+                    None => return Err(internal_err!("an error without a reason")),
                 }
             }
             Err(e) if is_grpc_error(&e) => match backoff.next_delay_duration() {
@@ -274,7 +276,7 @@ impl LockResolver {
         &mut self,
         store: RegionStore,
         locks: Vec<kvrpcpb::LockInfo>,
-        pd_client: Arc<impl PdClient>, // TODO: make pd_client a member of LockResolver
+        pd_client: Arc<impl PdClient>,
         ) -> Result<()> {
         if locks.is_empty() {
             return Ok(());
@@ -307,7 +309,13 @@ impl LockResolver {
 
             // If the transaction uses async commit, check_txn_status will reject rolling back the primary lock.
             // Then we need to check the secondary locks to determine the final status of the transaction.
-            if let TransactionStatusKind::Locked(_, lock_info) = &status.kind {
+            let async_lock = match &status.kind {
+                TransactionStatusKind::Locked(_, lock_info) if lock_info.use_async_commit => {
+                    Some(lock_info)
+                }
+                _ => None,
+            };
+            if let Some(lock_info) = async_lock {
                 let secondary_status = self
                     .check_all_secondaries(
                         pd_client.clone(),
@@ -316,12 +324,9 @@ impl LockResolver {
                     )
                     .await?;
                 debug!(
-                    "secondary status, txn_id:{}, commit_ts:{:?}, min_commit_version:{}, fallback_2pc:{}",
+                    "secondary status, txn_id:{}, ended_at:{:?}, min_commit_version:{}, fallback_2pc:{}",
                     txn_id,
-                    secondary_status
-                        .commit_ts
-                        .as_ref()
-                        .map_or(0, |ts| ts.version()),
+                    secondary_status.ended_at,
                     secondary_status.min_commit_ts,
                     secondary_status.fallback_2pc,
                 );
@@ -342,11 +347,7 @@ impl LockResolver {
                         )
                         .await?;
                 } else {
-                    let commit_ts = if let Some(commit_ts) = &secondary_status.commit_ts {
-                        commit_ts.version()
-                    } else {
-                        secondary_status.min_commit_ts
-                    };
+                    let commit_ts = secondary_status.commit_version(lock_info.min_commit_ts)?;
                     txn_infos.insert(txn_id, (commit_ts, l.is_txn_file));
                     continue;
                 }
@@ -442,11 +443,12 @@ impl LockResolver {
                     if let Some(txn_not_found) = key_err.txn_not_found {
                         return Err(Error::TxnNotFound(txn_not_found));
                     }
-                    // TODO: handle primary mismatch error.
+                    // A lock whose primary key is none of its transaction is an error: only pessimistic locks that were left
+                // behind are like that, and nothing here writes such.
                     return Err(Error::KeyError(key_err));
                 }
                 Some(err) => return Err(err),
-                None => unreachable!(),
+                None => return Err(internal_err!("an error without a reason")),
             },
             Err(err) => return Err(err),
         };
@@ -468,9 +470,10 @@ impl LockResolver {
     ) -> Result<SecondaryLocksStatus> {
         let req = new_check_secondary_locks_request(keys, txn_id);
         let plan = crate::request::PlanBuilder::new(pd_client.clone(), req)
+            .preserve_shard()
             .retry_multi_region(DEFAULT_REGION_BACKOFF)
             .extract_error()
-            .merge(Collect)
+            .merge(CollectWithShard)
             .plan();
         plan.execute().await
     }
@@ -567,8 +570,12 @@ pub(crate) trait HasLocks {
 
 // Return duration in milliseconds until lock expired.
 // If the lock has expired, return a negative value.
-pub(super) fn lock_until_expired_ms(lock_version: u64, ttl: u64, current: Timestamp) -> i64 {
-    Timestamp::from_version(lock_version).physical + ttl as i64 - current.physical
+pub(crate) fn lock_until_expired_ms(lock_version: u64, ttl: u64, current: Timestamp) -> i64 {
+    let ttl = i64::try_from(ttl).unwrap_or(i64::MAX);
+    Timestamp::from_version(lock_version)
+        .physical
+        .saturating_add(ttl)
+        .saturating_sub(current.physical)
 }
 
 #[cfg(test)]
@@ -660,5 +667,111 @@ mod tests {
         assert!(live_locks.is_empty());
         assert_eq!(check_txn_status_count.load(Ordering::SeqCst), 1);
         assert_eq!(resolve_lock_count.load(Ordering::SeqCst), 1);
+    }
+
+    /// The commit timestamp with which a transaction of an asynchronous commit is resolved, or 0: it is rolled back.
+    /// The lock of its primary key says that it can commit at 7.
+    async fn cleaned_up_with(
+        secondaries: &[u8],
+        answer: kvrpcpb::CheckSecondaryLocksResponse,
+    ) -> Result<u64> {
+        let lock = kvrpcpb::LockInfo {
+            key: vec![1],
+            primary_lock: vec![1],
+            lock_version: 1,
+            use_async_commit: true,
+            min_commit_ts: 7,
+            secondaries: secondaries.iter().map(|&key| vec![key]).collect(),
+            ..Default::default()
+        };
+        let resolved = Arc::new(AtomicUsize::new(usize::MAX));
+        let (resolved_captured, lock_captured) = (resolved.clone(), lock.clone());
+        let client = Arc::new(MockPdClient::new(MockKvClient::with_dispatch_hook(
+            move |req: &dyn Any| {
+                if req.is::<kvrpcpb::CheckTxnStatusRequest>() {
+                    return Ok(Box::new(kvrpcpb::CheckTxnStatusResponse {
+                        lock_ttl: 1,
+                        lock_info: Some(lock_captured.clone()),
+                        ..Default::default()
+                    }) as Box<dyn Any>);
+                }
+                if let Some(req) = req.downcast_ref::<kvrpcpb::ResolveLockRequest>() {
+                    resolved_captured.store(req.txn_infos[0].status as usize, Ordering::SeqCst);
+                    return Ok(Box::<kvrpcpb::ResolveLockResponse>::default());
+                }
+                Ok(Box::new(answer.clone()))
+            },
+        )));
+        let store = client
+            .clone()
+            .map_region_to_store(MockPdClient::region1())
+            .await?;
+        LockResolver::new(ResolveLocksContext::default())
+            .cleanup_locks(store, vec![lock], client)
+            .await?;
+        Ok(resolved.load(Ordering::SeqCst) as u64)
+    }
+
+    fn async_lock(key: u8, min_commit_ts: u64) -> kvrpcpb::LockInfo {
+        kvrpcpb::LockInfo {
+            key: vec![key],
+            use_async_commit: true,
+            min_commit_ts,
+            ..Default::default()
+        }
+    }
+
+    fn secondary_locks(
+        locks: Vec<kvrpcpb::LockInfo>,
+        commit_ts: u64,
+    ) -> kvrpcpb::CheckSecondaryLocksResponse {
+        kvrpcpb::CheckSecondaryLocksResponse {
+            locks,
+            commit_ts,
+            ..Default::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn test_cleanup_commits_an_async_commit_whose_locks_are_all_there() {
+        let none = cleaned_up_with(&[], secondary_locks(vec![], 0)).await;
+        assert_eq!(none.unwrap(), 7);
+        let later = cleaned_up_with(&[2], secondary_locks(vec![async_lock(2, 9)], 0)).await;
+        assert_eq!(later.unwrap(), 9);
+        let earlier = cleaned_up_with(&[2], secondary_locks(vec![async_lock(2, 3)], 0)).await;
+        assert_eq!(earlier.unwrap(), 7);
+    }
+
+    #[tokio::test]
+    async fn test_cleanup_ends_an_async_commit_as_its_missing_lock_was_ended() {
+        let rolled_back = secondary_locks(vec![async_lock(2, 9)], 0);
+        assert_eq!(cleaned_up_with(&[2, 3], rolled_back).await.unwrap(), 0);
+        let committed = secondary_locks(vec![async_lock(2, 9)], 11);
+        assert_eq!(cleaned_up_with(&[2, 3], committed).await.unwrap(), 11);
+        let impossible = secondary_locks(vec![async_lock(2, 9)], 5);
+        cleaned_up_with(&[2, 3], impossible).await.unwrap_err();
+    }
+
+    #[tokio::test]
+    async fn test_status_of_a_transaction_that_makes_no_sense_is_an_error() {
+        for answer in [
+            kvrpcpb::CheckTxnStatusResponse {
+                action: 77,
+                ..Default::default()
+            },
+            kvrpcpb::CheckTxnStatusResponse {
+                commit_version: 5,
+                lock_ttl: 5,
+                ..Default::default()
+            },
+        ] {
+            let client = Arc::new(MockPdClient::new(MockKvClient::with_dispatch_hook(
+                move |_: &dyn Any| Ok(Box::new(answer.clone()) as Box<dyn Any>),
+            )));
+            let lock = kvrpcpb::LockInfo::default();
+            resolve_locks(vec![lock], Timestamp::default(), client)
+                .await
+                .unwrap_err();
+        }
     }
 }

@@ -25,5 +25,7 @@ mod requests;
 pub(crate) use lock::LockResolver;
 pub(crate) use lock::ResolveLocksContext;
 mod snapshot;
+#[cfg(test)]
+mod tests;
 #[allow(clippy::module_inception)]
 mod transaction;

@@ -1,17 +1,14 @@
 // Copyright 2020 TiKV Project Authors. Licensed under Apache-2.0.
 
-use std::cmp;
 use std::iter;
 use std::sync::Arc;
 
-use either::Either;
 use futures::stream::BoxStream;
 use futures::stream::{self};
 use futures::StreamExt;
 
 use super::transaction::TXN_COMMIT_BATCH_SIZE;
 use crate::collect_single;
-use crate::common::Error::PessimisticLockError;
 use crate::pd::PdClient;
 use crate::proto::kvrpcpb::Action;
 use crate::proto::kvrpcpb::LockInfo;
@@ -42,8 +39,10 @@ use crate::store::Store;
 use crate::store::{region_stream_for_keys, region_stream_for_range};
 use crate::timestamp::TimestampExt;
 use crate::transaction::requests::kvrpcpb::prewrite_request::PessimisticAction;
+use crate::internal_err;
+use crate::transaction::lock::lock_until_expired_ms;
 use crate::transaction::HasLocks;
-use crate::util::iter::FlatMapOkIterExt;
+use crate::Error;
 use crate::KvPair;
 use crate::Result;
 use crate::Value;
@@ -95,7 +94,7 @@ impl AsRef<[u8]> for kvrpcpb::Mutation {
     }
 }
 
-pub(super) fn new_get_request(key: Vec<u8>, timestamp: u64) -> kvrpcpb::GetRequest {
+pub(crate) fn new_get_request(key: Vec<u8>, timestamp: u64) -> kvrpcpb::GetRequest {
     let mut req = kvrpcpb::GetRequest::default();
     req.key = key;
     req.version = timestamp;
@@ -122,7 +121,7 @@ impl Process<kvrpcpb::GetResponse> for DefaultProcessor {
     }
 }
 
-pub(super) fn new_batch_get_request(keys: Vec<Vec<u8>>, timestamp: u64) -> kvrpcpb::BatchGetRequest {
+pub(crate) fn new_batch_get_request(keys: Vec<Vec<u8>>, timestamp: u64) -> kvrpcpb::BatchGetRequest {
     let mut req = kvrpcpb::BatchGetRequest::default();
     req.keys = keys;
     req.version = timestamp;
@@ -133,20 +132,21 @@ impl KvRequest for kvrpcpb::BatchGetRequest {
     type Response = kvrpcpb::BatchGetResponse;
 }
 
-shardable_keys!(kvrpcpb::BatchGetRequest);
+shardable_keys!(kvrpcpb::BatchGetRequest, context, version);
 
 impl Merge<kvrpcpb::BatchGetResponse> for Collect {
     type Out = Vec<KvPair>;
 
     fn merge(&self, input: Vec<Result<kvrpcpb::BatchGetResponse>>) -> Result<Self::Out> {
-        input
-            .into_iter()
-            .flat_map_ok(|resp| resp.pairs.into_iter().map(Into::into))
-            .collect()
+        let mut pairs = Vec::new();
+        for resp in input {
+            pairs.extend(resp?.pairs.into_iter().map(KvPair::from));
+        }
+        Ok(pairs)
     }
 }
 
-pub(super) fn new_scan_request(
+pub(crate) fn new_scan_request(
     start_key: Vec<u8>,
     end_key: Vec<u8>,
     timestamp: u64,
@@ -180,14 +180,15 @@ impl Merge<kvrpcpb::ScanResponse> for Collect {
     type Out = Vec<KvPair>;
 
     fn merge(&self, input: Vec<Result<kvrpcpb::ScanResponse>>) -> Result<Self::Out> {
-        input
-            .into_iter()
-            .flat_map_ok(|resp| resp.pairs.into_iter().map(Into::into))
-            .collect()
+        let mut pairs = Vec::new();
+        for resp in input {
+            pairs.extend(resp?.pairs.into_iter().map(KvPair::from));
+        }
+        Ok(pairs)
     }
 }
 
-pub(super) fn new_resolve_lock_request(
+pub(crate) fn new_resolve_lock_request(
     start_version: u64,
     commit_version: u64,
     is_txn_file: bool,
@@ -199,7 +200,7 @@ pub(super) fn new_resolve_lock_request(
     req
 }
 
-pub(super) fn new_batch_resolve_lock_request(txn_infos: Vec<TxnInfo>) -> kvrpcpb::ResolveLockRequest {
+pub(crate) fn new_batch_resolve_lock_request(txn_infos: Vec<TxnInfo>) -> kvrpcpb::ResolveLockRequest {
     let mut req = kvrpcpb::ResolveLockRequest::default();
     req.txn_infos = txn_infos;
     req
@@ -213,7 +214,7 @@ impl KvRequest for kvrpcpb::ResolveLockRequest {
     type Response = kvrpcpb::ResolveLockResponse;
 }
 
-pub(super) fn new_prewrite_request(
+pub(crate) fn new_prewrite_request(
     mutations: Vec<kvrpcpb::Mutation>,
     primary_lock: Vec<u8>,
     start_version: u64,
@@ -224,13 +225,13 @@ pub(super) fn new_prewrite_request(
     req.primary_lock = primary_lock;
     req.start_version = start_version;
     req.lock_ttl = lock_ttl;
-    // FIXME: Lite resolve lock is currently disabled
+    // As large as can be: whoever meets one of its locks resolves all of them in that region, and not one after the other.
     req.txn_size = u64::MAX;
 
     req
 }
 
-pub(super) fn new_pessimistic_prewrite_request(
+pub(crate) fn new_pessimistic_prewrite_request(
     mutations: Vec<kvrpcpb::Mutation>,
     primary_lock: Vec<u8>,
     start_version: u64,
@@ -336,7 +337,7 @@ impl Batchable for kvrpcpb::PrewriteRequest {
     }
 }
 
-pub(super) fn new_commit_request(
+pub(crate) fn new_commit_request(
     keys: Vec<Vec<u8>>,
     start_version: u64,
     commit_version: u64,
@@ -403,7 +404,7 @@ impl Batchable for kvrpcpb::CommitRequest {
     }
 }
 
-pub(super) fn new_batch_rollback_request(
+pub(crate) fn new_batch_rollback_request(
     keys: Vec<Vec<u8>>,
     start_version: u64,
 ) -> kvrpcpb::BatchRollbackRequest {
@@ -418,9 +419,9 @@ impl KvRequest for kvrpcpb::BatchRollbackRequest {
     type Response = kvrpcpb::BatchRollbackResponse;
 }
 
-shardable_keys!(kvrpcpb::BatchRollbackRequest);
+shardable_keys!(kvrpcpb::BatchRollbackRequest, context, start_version, is_txn_file);
 
-pub(super) fn new_pessimistic_rollback_request(
+pub(crate) fn new_pessimistic_rollback_request(
     keys: Vec<Vec<u8>>,
     start_version: u64,
     for_update_ts: u64,
@@ -437,9 +438,9 @@ impl KvRequest for kvrpcpb::PessimisticRollbackRequest {
     type Response = kvrpcpb::PessimisticRollbackResponse;
 }
 
-shardable_keys!(kvrpcpb::PessimisticRollbackRequest);
+shardable_keys!(kvrpcpb::PessimisticRollbackRequest, context, start_version, for_update_ts);
 
-pub(super) fn new_pessimistic_lock_request(
+pub(crate) fn new_pessimistic_lock_request(
     mutations: Vec<kvrpcpb::Mutation>,
     primary_lock: Vec<u8>,
     start_version: u64,
@@ -453,11 +454,11 @@ pub(super) fn new_pessimistic_lock_request(
     req.start_version = start_version;
     req.lock_ttl = lock_ttl;
     req.for_update_ts = for_update_ts;
-    // FIXME: make them configurable
+    // Who waits for another lock does so as long as TiKV is set up for.
     req.is_first_lock = false;
     req.wait_timeout = 0;
     req.return_values = need_value;
-    // FIXME: support large transaction
+    // No reader can push it: transactions are short.
     req.min_commit_ts = 0;
 
     req
@@ -501,57 +502,54 @@ impl Merge<ResponseWithShard<kvrpcpb::PessimisticLockResponse, Vec<kvrpcpb::Muta
             Result<ResponseWithShard<kvrpcpb::PessimisticLockResponse, Vec<kvrpcpb::Mutation>>>,
         >,
     ) -> Result<Self::Out> {
-        if input.iter().any(Result::is_err) {
-            let (success, mut errors): (Vec<_>, Vec<_>) =
-                input.into_iter().partition(Result::is_ok);
-            let first_err = errors.pop().unwrap();
+        let (mut success, mut errors) = (Vec::new(), Vec::new());
+        for result in input {
+            match result {
+                Ok(response) => success.push(response),
+                Err(e) => errors.push(e),
+            }
+        }
+        if let Some(e) = errors.pop() {
             let success_keys = success
                 .into_iter()
-                .map(Result::unwrap)
-                .flat_map(|ResponseWithShard(_resp, mutations)| {
-                    mutations.into_iter().map(|m| m.key)
-                })
+                .flat_map(|ResponseWithShard(_resp, mutations)| mutations)
+                .map(|m| m.key)
                 .collect();
-            Err(PessimisticLockError {
-                inner: Box::new(first_err.unwrap_err()),
+            return Err(Error::PessimisticLockError {
+                inner: Box::new(e),
                 success_keys,
-            })
-        } else {
-            Ok(input
-                .into_iter()
-                .map(Result::unwrap)
-                .flat_map(|ResponseWithShard(resp, mutations)| {
-                    let values: Vec<Vec<u8>> = resp.values;
-                    let values_len = values.len();
-                    let not_founds = resp.not_founds;
-                    let kvpairs = mutations
-                        .into_iter()
-                        .map(|m| m.key)
-                        .zip(values)
-                        .map(KvPair::from);
-                    assert_eq!(kvpairs.len(), values_len);
-                    if not_founds.is_empty() {
-                        // Legacy TiKV does not distinguish not existing key and existing key
-                        // that with empty value. We assume that key does not exist if value
-                        // is empty.
-                        Either::Left(kvpairs.filter(|kvpair| !kvpair.value().is_empty()))
-                    } else {
-                        assert_eq!(kvpairs.len(), not_founds.len());
-                        Either::Right(kvpairs.zip(not_founds).filter_map(|(kvpair, not_found)| {
-                            if not_found {
-                                None
-                            } else {
-                                Some(kvpair)
-                            }
-                        }))
-                    }
-                })
-                .collect())
+            });
         }
+        let mut pairs = Vec::new();
+        for ResponseWithShard(resp, mutations) in success {
+            let (keys, values) = (mutations.len(), resp.values.len());
+            let not_founds = resp.not_founds.len();
+            if ![0, keys].contains(&values) || ![0, values].contains(&not_founds) {
+                return Err(internal_err!(
+                    "{} keys are locked, with {} values of which {} may not be found",
+                    keys,
+                    values,
+                    not_founds
+                ));
+            }
+            // Legacy TiKV does not distinguish not existing key and existing key
+            // that with empty value. We assume that key does not exist if value
+            // is empty.
+            let legacy = not_founds == 0;
+            let not_founds = resp.not_founds.into_iter().chain(iter::repeat(false));
+            let found = mutations
+                .into_iter()
+                .zip(resp.values)
+                .zip(not_founds)
+                .filter(|((_, value), not_found)| !not_found && !(legacy && value.is_empty()))
+                .map(|((mutation, value), _)| KvPair::from((mutation.key, value)));
+            pairs.extend(found);
+        }
+        Ok(pairs)
     }
 }
 
-pub(super) fn new_scan_lock_request(
+pub(crate) fn new_scan_lock_request(
     start_key: Vec<u8>,
     end_key: Vec<u8>,
     safepoint: u64,
@@ -594,7 +592,7 @@ impl Shardable for kvrpcpb::ScanLockRequest {
 impl HasNextBatch for kvrpcpb::ScanLockResponse {
     fn has_next_batch(&self) -> Option<(Vec<u8>, Vec<u8>)> {
         self.locks.last().map(|lock| {
-            // TODO: if last key is larger or equal than ScanLockRequest.end_key, return None.
+            // Behind the end of the range it answers with no locks.
             let mut start_key: Vec<u8> = lock.key.clone();
             start_key.push(0);
             (start_key, vec![])
@@ -612,15 +610,16 @@ impl Merge<kvrpcpb::ScanLockResponse> for Collect {
     type Out = Vec<kvrpcpb::LockInfo>;
 
     fn merge(&self, input: Vec<Result<kvrpcpb::ScanLockResponse>>) -> Result<Self::Out> {
-        input
-            .into_iter()
-            .flat_map_ok(|mut resp| resp.take_locks().into_iter().map(Into::into))
-            .collect()
+        let mut locks = Vec::new();
+        for resp in input {
+            locks.extend(resp?.locks);
+        }
+        Ok(locks)
     }
 }
 
 #[allow(clippy::too_many_arguments)]
-pub(super) fn new_check_txn_status_request(
+pub(crate) fn new_check_txn_status_request(
     primary_key: Vec<u8>,
     lock_ts: u64,
     caller_start_ts: u64,
@@ -658,8 +657,8 @@ impl Shardable for kvrpcpb::CheckTxnStatusRequest {
     }
 
     fn apply_shard(&mut self, mut shard: Self::Shard) {
-        assert!(shard.len() == 1);
-        self.primary_key = shard.pop().unwrap();
+        // There is one key, and this is its shard.
+        self.primary_key = shard.pop().unwrap_or_default();
     }
 
     fn apply_store(&mut self, store: &RegionStore) -> Result<()> {
@@ -673,7 +672,7 @@ impl Process<kvrpcpb::CheckTxnStatusResponse> for DefaultProcessor {
     type Out = TransactionStatus;
 
     fn process(&self, input: Result<kvrpcpb::CheckTxnStatusResponse>) -> Result<Self::Out> {
-        Ok(input?.into())
+        input?.try_into()
     }
 }
 
@@ -684,13 +683,30 @@ pub(crate) struct TransactionStatus {
     pub is_expired: bool, // Available only when kind is Locked.
 }
 
-impl From<kvrpcpb::CheckTxnStatusResponse> for TransactionStatus {
-    fn from(mut resp: kvrpcpb::CheckTxnStatusResponse) -> TransactionStatus {
-        TransactionStatus {
-            action: Action::try_from(resp.action).unwrap(),
-            kind: (resp.commit_version, resp.lock_ttl, resp.lock_info.take()).into(),
+impl TryFrom<kvrpcpb::CheckTxnStatusResponse> for TransactionStatus {
+    type Error = crate::Error;
+
+    fn try_from(resp: kvrpcpb::CheckTxnStatusResponse) -> Result<TransactionStatus> {
+        let action = Action::try_from(resp.action)
+            .map_err(|e| internal_err!("TiKV does with a transaction what is not known: {}", e))?;
+        let kind = match (resp.commit_version, resp.lock_ttl, resp.lock_info) {
+            (0, 0, None) => TransactionStatusKind::RolledBack,
+            (ts, 0, None) => TransactionStatusKind::Committed(Timestamp::from_version(ts)),
+            (0, ttl, Some(info)) => TransactionStatusKind::Locked(ttl, info),
+            (ts, ttl, info) => {
+                return Err(internal_err!(
+                    "a transaction committed at {} with the time to live {} and the lock {:?}",
+                    ts,
+                    ttl,
+                    info
+                ))
+            }
+        };
+        Ok(TransactionStatus {
+            action,
+            kind,
             is_expired: false,
-        }
+        })
     }
 }
 
@@ -704,9 +720,7 @@ pub(crate) enum TransactionStatusKind {
 impl TransactionStatus {
     pub(crate) fn check_ttl(&mut self, current: Timestamp) {
         if let TransactionStatusKind::Locked(ref ttl, ref lock_info) = self.kind {
-            if current.physical - Timestamp::from_version(lock_info.lock_version).physical
-                >= *ttl as i64
-            {
+            if lock_until_expired_ms(lock_info.lock_version, *ttl, current) <= 0 {
                 self.is_expired = true
             }
         }
@@ -735,18 +749,7 @@ impl TransactionStatus {
     }
 }
 
-impl From<(u64, u64, Option<kvrpcpb::LockInfo>)> for TransactionStatusKind {
-    fn from((ts, ttl, info): (u64, u64, Option<kvrpcpb::LockInfo>)) -> TransactionStatusKind {
-        match (ts, ttl, info) {
-            (0, 0, None) => TransactionStatusKind::RolledBack,
-            (ts, 0, None) => TransactionStatusKind::Committed(Timestamp::from_version(ts)),
-            (0, ttl, Some(info)) => TransactionStatusKind::Locked(ttl, info),
-            _ => unreachable!(),
-        }
-    }
-}
-
-pub(super) fn new_check_secondary_locks_request(
+pub(crate) fn new_check_secondary_locks_request(
     keys: Vec<Vec<u8>>,
     start_version: u64,
 ) -> kvrpcpb::CheckSecondaryLocksRequest {
@@ -760,47 +763,62 @@ impl KvRequest for kvrpcpb::CheckSecondaryLocksRequest {
     type Response = kvrpcpb::CheckSecondaryLocksResponse;
 }
 
-shardable_keys!(kvrpcpb::CheckSecondaryLocksRequest);
+shardable_keys!(kvrpcpb::CheckSecondaryLocksRequest, context, start_version);
 
-impl Merge<kvrpcpb::CheckSecondaryLocksResponse> for Collect {
+type SecondaryLocks = ResponseWithShard<kvrpcpb::CheckSecondaryLocksResponse, Vec<Vec<u8>>>;
+
+impl Merge<SecondaryLocks> for CollectWithShard {
     type Out = SecondaryLocksStatus;
 
-    fn merge(&self, input: Vec<Result<kvrpcpb::CheckSecondaryLocksResponse>>) -> Result<Self::Out> {
+    fn merge(&self, input: Vec<Result<SecondaryLocks>>) -> Result<Self::Out> {
         let mut out = SecondaryLocksStatus {
-            commit_ts: None,
+            ended_at: None,
             min_commit_ts: 0,
             fallback_2pc: false,
         };
         for resp in input {
-            let resp = resp?;
-            for lock in resp.locks.into_iter() {
-                if !lock.use_async_commit {
-                    out.fallback_2pc = true;
-                    return Ok(out);
+            let ResponseWithShard(resp, keys) = resp?;
+            if resp.locks.len() < keys.len() {
+                let other = out.ended_at.replace(resp.commit_ts);
+                if other.is_some_and(|other| other != resp.commit_ts) {
+                    return Err(internal_err!(
+                        "locks of one transaction ended at {:?} and at {}",
+                        other,
+                        resp.commit_ts
+                    ));
                 }
-                out.min_commit_ts = cmp::max(out.min_commit_ts, lock.min_commit_ts);
             }
-            out.commit_ts = match (
-                out.commit_ts.take(),
-                Timestamp::try_from_version(resp.commit_ts),
-            ) {
-                (Some(a), Some(b)) => {
-                    assert_eq!(a, b);
-                    Some(a)
-                }
-                (Some(a), None) => Some(a),
-                (None, Some(b)) => Some(b),
-                (None, None) => None,
-            };
+            out.fallback_2pc |= resp.locks.iter().any(|lock| !lock.use_async_commit);
+            let min_commit_ts = resp.locks.iter().map(|lock| lock.min_commit_ts).max();
+            out.min_commit_ts = out.min_commit_ts.max(min_commit_ts.unwrap_or(0));
         }
         Ok(out)
     }
 }
 
+/// What the secondary locks of an asynchronous commit say about it.
 pub(crate) struct SecondaryLocksStatus {
-    pub commit_ts: Option<Timestamp>,
-    pub min_commit_ts: u64,
-    pub fallback_2pc: bool,
+    /// The commit timestamp, if a lock is there no more: 0 if it was rolled back.
+    pub(crate) ended_at: Option<u64>,
+    pub(crate) min_commit_ts: u64,
+    /// It is no asynchronous commit after all.
+    pub(crate) fallback_2pc: bool,
+}
+
+impl SecondaryLocksStatus {
+    /// The timestamp at which a transaction commits whose primary lock has this one, or 0: it is rolled back.
+    pub(crate) fn commit_version(&self, primary_min_commit_ts: u64) -> Result<u64> {
+        let earliest = self.min_commit_ts.max(primary_min_commit_ts);
+        match self.ended_at {
+            None => Ok(earliest),
+            Some(ts) if ts == 0 || ts >= earliest => Ok(ts),
+            Some(ts) => Err(internal_err!(
+                "a transaction committed at {} that cannot commit before {}",
+                ts,
+                earliest
+            )),
+        }
+    }
 }
 
 pair_locks!(kvrpcpb::BatchGetResponse);
@@ -845,7 +863,7 @@ impl HasLocks for kvrpcpb::PrewriteResponse {
     }
 }
 
-pub(super) fn new_unsafe_destroy_range_request(
+pub(crate) fn new_unsafe_destroy_range_request(
     start_key: Vec<u8>,
     end_key: Vec<u8>,
 ) -> kvrpcpb::UnsafeDestroyRangeRequest {
@@ -975,6 +993,23 @@ mod tests {
             } else {
                 panic!();
             }
+        }
+    }
+
+    #[test]
+    fn test_merge_pessimistic_lock_response_of_another_length_is_an_error() {
+        let mutation = || kvrpcpb::Mutation {
+            key: vec![1],
+            ..Default::default()
+        };
+        for (values, not_founds) in [(2, 0), (0, 1), (1, 2)] {
+            let resp = kvrpcpb::PessimisticLockResponse {
+                values: vec![vec![1]; values],
+                not_founds: vec![false; not_founds],
+                ..Default::default()
+            };
+            let merged = CollectWithShard {}.merge(vec![Ok(ResponseWithShard(resp, vec![mutation()]))]);
+            merged.unwrap_err();
         }
     }
 }

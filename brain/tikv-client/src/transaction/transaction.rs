@@ -9,11 +9,13 @@ use log::{debug, error, info, trace};
 use tokio::time::Instant;
 
 use crate::backoff::DEFAULT_REGION_BACKOFF;
+use crate::internal_err;
 use crate::kv::HexRepr;
 use crate::pd::PdClient;
 use crate::pd::PdRpcClient;
 use crate::proto::kvrpcpb;
 use crate::proto::pdpb::Timestamp;
+use crate::request::plan::is_grpc_error;
 use crate::request::Collect;
 use crate::request::CollectError;
 use crate::request::CollectSingle;
@@ -75,10 +77,15 @@ impl<PdC: PdClient> Transaction<PdC> {
         } else {
             TransactionStatus::Active
         };
+        let buffer = if options.read_only {
+            Buffer::read_only()
+        } else {
+            Buffer::new(options.is_pessimistic())
+        };
         Transaction {
             status,
             timestamp,
-            buffer: Buffer::new(options.is_pessimistic()),
+            buffer,
             rpc,
             options,
             start_instant: Instant::now(),
@@ -486,11 +493,9 @@ impl<PdC: PdClient> Transaction<PdC> {
         );
 
         let keys: Vec<_> = keys.into_iter().collect();
-        if keys.is_empty() {
+        let Some(first_key) = keys.first().map(|key| key.clone().key()) else {
             return Ok(vec![]);
-        }
-
-        let first_key = keys[0].clone().key();
+        };
         // we do not set the primary key here, because pessimistic lock request
         // can fail, in which case the keys may not be part of the transaction.
         let primary_lock = self
@@ -601,7 +606,7 @@ const MAX_TTL: u64 = 20000;
 const DEFAULT_LOCK_TTL: u64 = 3000;
 /// TiKV recommends each RPC packet should be less than around 1MB. We keep KV size of
 /// each request below 16KB.
-pub(super) const TXN_COMMIT_BATCH_SIZE: u64 = 16 * 1024;
+pub(crate) const TXN_COMMIT_BATCH_SIZE: u64 = 16 * 1024;
 const TTL_FACTOR: f64 = 6000.0;
 
 /// Optimistic or pessimistic transaction.
@@ -682,7 +687,7 @@ impl TransactionOptions {
 
     fn push_for_update_ts(&mut self, for_update_ts: Timestamp) {
         match &mut self.kind {
-            TransactionKind::Optimistic => unreachable!(),
+            TransactionKind::Optimistic => {}
             TransactionKind::Pessimistic(old_for_update_ts) => {
                 self.kind = TransactionKind::Pessimistic(Timestamp::from_version(std::cmp::max(
                     old_for_update_ts.version(),
@@ -731,8 +736,6 @@ struct Committer<PdC: PdClient = PdRpcClient> {
     start_version: Timestamp,
     rpc: Arc<PdC>,
     options: TransactionOptions,
-    #[new(default)]
-    undetermined: bool,
     write_size: u64,
     start_instant: Instant,
 }
@@ -741,28 +744,17 @@ impl<PdC: PdClient> Committer<PdC> {
     async fn commit(mut self) -> Result<Option<Timestamp>> {
         debug!("committing");
 
-        let min_commit_ts = self.prewrite().await?;
-
-        // If we didn't use 1pc, prewrite will set `try_one_pc` to false.
-        if self.options.try_one_pc {
-            return Ok(min_commit_ts);
-        }
-
-        let commit_ts = if self.options.async_commit {
-            // FIXME: min_commit_ts == 0 => fallback to normal 2PC
-            min_commit_ts.unwrap()
-        } else {
-            match self.commit_primary_with_retry().await {
-                Ok(commit_ts) => commit_ts,
-                Err(e) => {
-                    return if self.undetermined {
-                        Err(Error::UndeterminedError(Box::new(e)))
-                    } else {
-                        Err(e)
-                    };
-                }
+        let commit_ts = match self.prewrite().await? {
+            Prewritten::Committed(commit_ts) => return Ok(Some(commit_ts)),
+            Prewritten::CommitsAt(commit_ts) => commit_ts,
+            Prewritten::Locked => {
+                let committed = self.commit_primary_with_retry().await;
+                committed.map_err(undetermined_if_lost)?
             }
         };
+        // It has no locks.
+        self.mutations
+            .retain(|m| m.op != kvrpcpb::Op::CheckNotExists as i32);
         tokio::spawn(self.commit_secondary(commit_ts.clone()).map(|res| {
             if let Err(e) = res {
                 log::warn!("Failed to commit secondary keys: {}", e);
@@ -771,7 +763,7 @@ impl<PdC: PdClient> Committer<PdC> {
         Ok(Some(commit_ts))
     }
 
-    async fn prewrite(&mut self) -> Result<Option<Timestamp>> {
+    async fn prewrite(&mut self) -> Result<Prewritten> {
         debug!("prewriting");
         let primary_lock = self.primary_key.clone();
         let elapsed = self.start_instant.elapsed().as_millis() as u64;
@@ -800,7 +792,8 @@ impl<PdC: PdClient> Committer<PdC> {
             .filter(|m| self.primary_key.0 != m.key)
             .map(|m| m.key.clone())
             .collect();
-        // FIXME set max_commit_ts and min_commit_ts
+        // TiKV takes care that it commits after all reads so far: `min_commit_ts` has nothing to add, and no change of a
+        // schema asks for a `max_commit_ts`.
 
         let plan = PlanBuilder::new(self.rpc.clone(), request)
             .resolve_lock(
@@ -811,28 +804,35 @@ impl<PdC: PdClient> Committer<PdC> {
             .merge(CollectError)
             .extract_error()
             .plan();
-        let response = plan.execute().await?;
+        let response = plan.execute().await.map_err(|e| {
+            if self.options.try_one_pc || self.options.async_commit {
+                undetermined_if_lost(e)
+            } else {
+                e
+            }
+        })?;
 
         if self.options.try_one_pc && response.len() == 1 {
             if response[0].one_pc_commit_ts == 0 {
                 return Err(Error::OnePcFailure);
             }
 
-            return Ok(Timestamp::try_from_version(response[0].one_pc_commit_ts));
+            let commit_ts = Timestamp::from_version(response[0].one_pc_commit_ts);
+            return Ok(Prewritten::Committed(commit_ts));
+        }
+        if response.iter().any(|r| r.one_pc_commit_ts != 0) {
+            let e = internal_err!("TiKV committed a part of a transaction");
+            return Err(Error::UndeterminedError(Box::new(e)));
         }
 
-        self.options.try_one_pc = false;
-
-        let min_commit_ts = response
-            .iter()
-            .map(|r| {
-                assert_eq!(r.one_pc_commit_ts, 0);
-                r.min_commit_ts
-            })
-            .max()
-            .map(Timestamp::from_version);
-
-        Ok(min_commit_ts)
+        // What TiKV does not commit asynchronously after all has no such timestamp.
+        let commits = self.options.async_commit && response.iter().all(|r| r.min_commit_ts != 0);
+        self.options.async_commit = commits;
+        let min_commit_ts = response.iter().map(|r| r.min_commit_ts).max();
+        Ok(match min_commit_ts.filter(|_| commits) {
+            Some(commit_ts) => Prewritten::CommitsAt(Timestamp::from_version(commit_ts)),
+            None => Prewritten::Locked,
+        })
     }
 
     /// Commits the primary key and returns the commit version
@@ -860,12 +860,6 @@ impl<PdC: PdClient> Committer<PdC> {
                     e,
                     self.start_version.version()
                 );
-                // We don't know whether the transaction is committed or not if we fail to receive
-                // the response. Then, we mark the transaction as undetermined and propagate the
-                // error to the user.
-                if let Error::Grpc(_) = e {
-                    self.undetermined = true;
-                }
             })
             .await?;
 
@@ -907,7 +901,7 @@ impl<PdC: PdClient> Committer<PdC> {
                         }
                     }
                     Some(err) => return Err(err),
-                    None => unreachable!(),
+                    None => return Err(internal_err!("an error without a reason")),
                 },
                 Err(err) => return Err(err),
             }
@@ -945,8 +939,10 @@ impl<PdC: PdClient> Committer<PdC> {
         Ok(())
     }
 
-    async fn rollback(self) -> Result<()> {
+    async fn rollback(mut self) -> Result<()> {
         debug!("rolling back");
+        self.mutations
+            .retain(|m| m.op != kvrpcpb::Op::CheckNotExists as i32);
         let keys = self
             .mutations
             .into_iter()
@@ -993,6 +989,26 @@ impl<PdC: PdClient> Committer<PdC> {
     }
 }
 
+/// How far a transaction has come when all of its locks are written.
+enum Prewritten {
+    /// In one phase.
+    Committed(Timestamp),
+    /// As an asynchronous commit.
+    CommitsAt(Timestamp),
+    /// Its primary key decides it.
+    Locked,
+}
+
+/// Nobody knows what became of a request whose reply is lost. (Another error may follow upon a lost reply, too, when the request
+/// was repeated: nothing but an error of a key is the answer of TiKV to all of them.)
+fn undetermined_if_lost(e: Error) -> Error {
+    if is_grpc_error(&e) {
+        Error::UndeterminedError(Box::new(e))
+    } else {
+        e
+    }
+}
+
 #[derive(PartialEq, Eq, Clone, Copy)]
 enum TransactionStatus {
     /// The transaction is read-only [`Snapshot`](super::Snapshot), no need to commit or rollback.
@@ -1009,53 +1025,3 @@ enum TransactionStatus {
     StartedRollback,
 }
 
-#[cfg(test)]
-mod tests {
-    use std::any::Any;
-    use std::sync::atomic::AtomicUsize;
-    use std::sync::atomic::Ordering;
-    use std::sync::Arc;
-
-    use prost::Message;
-
-    use crate::mock::MockKvClient;
-    use crate::mock::MockPdClient;
-    use crate::proto::kvrpcpb;
-    use crate::proto::pdpb::Timestamp;
-    use crate::Transaction;
-    use crate::TransactionOptions;
-
-    #[tokio::test]
-    async fn test_pieces_of_a_transaction_send_their_own_keys_only() {
-        let (pieces, bytes) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let (pieces_cloned, bytes_cloned) = (pieces.clone(), bytes.clone());
-        let pd_client = Arc::new(MockPdClient::new(MockKvClient::with_dispatch_hook(
-            move |req: &dyn Any| {
-                if let Some(req) = req.downcast_ref::<kvrpcpb::PrewriteRequest>() {
-                    assert!(!req.try_one_pc);
-                    pieces_cloned.fetch_add(1, Ordering::SeqCst);
-                    bytes_cloned.fetch_add(req.encoded_len(), Ordering::SeqCst);
-                    Ok(Box::<kvrpcpb::PrewriteResponse>::default() as Box<dyn Any>)
-                } else {
-                    Ok(Box::<kvrpcpb::CommitResponse>::default() as Box<dyn Any>)
-                }
-            },
-        )));
-        let mut txn = Transaction::new(
-            Timestamp::default(),
-            pd_client,
-            TransactionOptions::new_optimistic()
-                .try_one_pc(),
-        );
-        let mut own = 0;
-        for i in 0..2000 {
-            let (key, value) = (format!("key/{i:028}"), vec![0; 64]);
-            own += key.len() + value.len();
-            txn.put(key, value).await.unwrap();
-        }
-        txn.commit().await.unwrap();
-        let (pieces, bytes) = (pieces.load(Ordering::SeqCst), bytes.load(Ordering::SeqCst));
-        assert_eq!(pieces, 12);
-        assert!(bytes < own + own / 4, "{bytes} bytes for {own}");
-    }
-}

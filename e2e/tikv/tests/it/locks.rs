@@ -98,7 +98,7 @@ async fn a_rollback_after_an_unknown_commit_decides_it() {
             let mut txn = begin(&client, once(options.clone())).await;
             txn.put("a".to_owned(), format!("{rpc:?}{committed}")).await.unwrap();
             let error = txn.commit().await.unwrap_err();
-            assert!(matches!(error, Error::GrpcAPI(_)), "{error:?}");
+            assert!(matches!(error, Error::UndeterminedError(_)), "{error:?}");
             stand_in.faults().remove(fault).unwrap();
             match txn.rollback().await {
                 Ok(()) => assert!(!committed, "{rpc:?} {action:?}"),
