@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::lease::Leases;
 use crate::log::{Log, Slot};
@@ -57,6 +58,17 @@ pub struct State<R: Rows> {
     sizes: Mutex<Sizes>,
     /// Rows refuse what is to be flushed.
     flush_refused: AtomicBool,
+    /// Since when a write of rows is under way.
+    writing_rows: Mutex<Option<Instant>>,
+}
+
+/// A write of rows that is under way: see [`State::write_rows`].
+pub struct WritingRows<R: Rows>(Arc<State<R>>);
+
+impl<R: Rows> Drop for WritingRows<R> {
+    fn drop(&mut self) {
+        *self.0.writing_rows.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
 }
 
 impl<R: Rows> State<R> {
@@ -77,6 +89,7 @@ impl<R: Rows> State<R> {
             fetches: Fetches::default(),
             sizes: Mutex::default(),
             flush_refused: AtomicBool::new(false),
+            writing_rows: Mutex::default(),
         }
     }
 
@@ -239,6 +252,18 @@ impl<R: Rows> State<R> {
     /// Notes whether rows refuse what is to be flushed; answers with what was so before.
     pub fn set_flush_refused(&self, refused: bool) -> bool {
         self.flush_refused.swap(refused, Ordering::AcqRel)
+    }
+
+    /// How long the write of rows that is under way has been tried; `None` while there is none.
+    pub fn writing_rows(&self) -> Option<Duration> {
+        let since = *self.writing_rows.lock().unwrap_or_else(PoisonError::into_inner);
+        since.map(|since| since.elapsed())
+    }
+
+    /// Notes that rows are being written, until what is answered is dropped.
+    pub fn write_rows(self: &Arc<Self>) -> WritingRows<R> {
+        *self.writing_rows.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        WritingRows(self.clone())
     }
 
     /// How much is stored, as far as this member knows.

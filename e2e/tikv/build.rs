@@ -45,7 +45,9 @@ message AdvanceTxnSafePointResponse {
 ];
 
 fn main() -> anyhow::Result<()> {
-    let proto = Path::new(env!("CARGO_MANIFEST_DIR")).join(CLIENT).join("proto");
+    // As it is now: with a cache of its own a checkout may have moved since this program was built.
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").context("CARGO_MANIFEST_DIR is not set")?;
+    let proto = Path::new(&package).join(CLIENT).join("proto");
     let include = proto.join("include");
     println!("cargo:rerun-if-changed={}", proto.display());
     println!("cargo:rerun-if-changed=build.rs");

@@ -108,7 +108,7 @@ impl Elsewhere {
     /// the newest then.
     ///
     /// # Errors
-    /// `not leader` when its term is over, `request timed out`, `server stopped`.
+    /// `not leader` when its term is over, `request timed out`.
     pub async fn confirm(&self, right: Option<Right>) -> Result<(), Status> {
         let right = right.ok_or(Error::NotLeader)?;
         if right.is_for_ever() {
@@ -123,13 +123,12 @@ impl Elsewhere {
                             return Ok(());
                         }
                     }
-                    Role::Stopped => return Err(Error::Stopped),
                     _ => return Err(Error::NotLeader),
                 }
                 // A right is extended without a word.
                 let pause = tokio::time::sleep(RIGHT_POLL);
                 tokio::select! {
-                    changed = roles.changed() => changed.map_err(|_| Error::Stopped)?,
+                    changed = roles.changed() => changed.map_err(|_| Error::NotLeader)?,
                     () = pause => {}
                 }
             }

@@ -128,7 +128,7 @@ pub(super) const FLAGS: &[Flag] = &[
     text("max-txn-ops", "128", Member, Works("most operations in one list of a txn")),
     text("max-request-bytes", "1572864", Member, Works("longest request in bytes; lowered to what storage can hold")),
     text("max-concurrent-streams", "4294967295", Member, Works("most streams open at a time on one connection")),
-    text("max-inflight-bytes", "0", Member, Works("bytes of memory that connections, requests and answers of clients may take, those of peers as much again; one connection has at most half of it, one address three quarters; more are refused with \"too many requests\" [default: a quarter of the memory, 256 MiB to 1 GiB]")),
+    text("max-inflight-bytes", "0", Member, Works("bytes of memory that connections, requests and answers of clients may take, those of peers as much again; one connection has at most half of it, one address three quarters; more are refused with \"too many requests\"; 0 means a quarter of the memory, between 256 MiB and 1 GiB")),
     text("grpc-keepalive-min-time", "5s", Member, Idle("clients may ping as often as they like")),
     text("grpc-keepalive-interval", "2h", Member, Works("how often the server pings idle clients; 0 means never")),
     text("grpc-keepalive-timeout", "20s", Member, Works("how long the server waits for the answer to its ping; 0 means never pinging")),

@@ -119,6 +119,15 @@ impl Rest {
         self.failures += 1;
         self.until = Some(Instant::now() + rest);
     }
+
+    /// When it may compete again: soon, if nobody else leads, for then nobody has a better way to storage.
+    fn until(&self, standing: &Standing, lease: Duration) -> Option<Instant> {
+        let soon = Instant::now() + storage::limit(lease);
+        match standing {
+            Standing::NoLeader => self.until.map(|until| until.min(soon)),
+            Standing::Following { .. } | Standing::Leading(_) => self.until,
+        }
+    }
 }
 
 /// Runs a member until `stop`. `ended` is cancelled when it neither leads nor follows any more: the lock is needed until then.
@@ -178,7 +187,7 @@ impl Office {
         let limit = tokio::time::sleep(limit.unwrap_or(Duration::MAX));
         tokio::pin!(limit);
         let rested = rested(
-            self.rest.until,
+            self.rest.until(now, leader.lease),
             (leader.engine.clone(), leader.replica.state().clone()),
             leader.lease,
         );
@@ -218,6 +227,9 @@ impl Office {
         let began = Instant::now();
         let failing = storage::failed(&state, &unanswered, storage::limit(lease));
         tokio::pin!(failing);
+        let followers = self.cluster.as_ref().map(|cluster| cluster.followers.clone());
+        let unwritten = storage::unwritten(&state, followers.as_ref(), storage::unwritten_limit(lease));
+        tokio::pin!(unwritten);
         let drain_limit = if self.cluster.is_some() { DRAIN } else { FLUSH };
         let slow = over_limit(&drain, drain_limit);
         tokio::pin!(slow);
@@ -268,6 +280,11 @@ impl Office {
                     lost.cancel();
                 }
                 reason = &mut failing, if unable.is_none() && self.has_others() && !lost.is_cancelled() => {
+                    unable = Some(reason);
+                    self.roles.send_replace(Role::Leaving);
+                    lost.cancel();
+                }
+                reason = &mut unwritten, if unable.is_none() && leads && !lost.is_cancelled() => {
                     unable = Some(reason);
                     self.roles.send_replace(Role::Leaving);
                     lost.cancel();

@@ -277,6 +277,7 @@ impl<L: Log, R: Rows> Materializer<L, R> {
         F: Future<Output = Result<(), RowsError>> + Send,
     {
         let (rows, stop) = (self.rows.clone(), self.stop.clone());
+        let _writing = self.state.write_rows();
         let mut patience = Patience::new(&stop);
         loop {
             let attempt = attempt();

@@ -139,11 +139,9 @@ enum Writer {
     Nobody,
     /// The sequencer of an epoch, and room for bytes that wait for it.
     Sequencer(mpsc::Sender<Command>, Arc<Semaphore>),
-    /// The member has stopped.
-    Stopped,
 }
 
-/// Where a sequencer takes its place when its epoch begins. Dropped, the member has stopped.
+/// Where a sequencer takes its place when its epoch begins. When it is dropped nobody writes.
 #[derive(Debug)]
 pub struct Seat(watch::Sender<Writer>);
 
@@ -161,16 +159,11 @@ impl Seat {
     pub fn leave(&self) {
         self.0.send_replace(Writer::Nobody);
     }
-
-    /// Nobody will write any more: requests are refused.
-    pub fn close(&self) {
-        self.0.send_replace(Writer::Stopped);
-    }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.close();
+        self.leave();
     }
 }
 
@@ -231,7 +224,6 @@ impl Handle {
         match self.writer.borrow().clone() {
             Writer::Sequencer(inbox, room) => Ok((inbox, room)),
             Writer::Nobody => Err(Error::NotLeader),
-            Writer::Stopped => Err(Error::Stopped),
         }
     }
 

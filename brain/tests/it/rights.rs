@@ -67,11 +67,7 @@ impl Asked {
     }
 
     async fn put(&self) -> Result<Response<pb::PutResponse>, Status> {
-        let put = pb::PutRequest {
-            key: Bytes::from_static(KEY),
-            ..pb::PutRequest::default()
-        };
-        self.kv.put(Request::new(put)).await
+        self.kv.put(put()).await
     }
 
     /// A put under a condition that does not hold.
@@ -114,6 +110,13 @@ impl Asked {
     }
 }
 
+fn put() -> Request<pb::PutRequest> {
+    Request::new(pb::PutRequest {
+        key: Bytes::from_static(KEY),
+        ..pb::PutRequest::default()
+    })
+}
+
 fn leases(store: Store<MemRows>) -> LeaseService<MemRows> {
     let metrics = Arc::new(Metrics::new(false));
     LeaseService::new(store, 1, CancellationToken::new(), metrics, None)
@@ -132,6 +135,17 @@ async fn who_may_not_lead_any_more_answers_nothing_from_memory() {
     assert_eq!(message(failed), "etcdserver: not leader");
     assert_eq!(message(refused), "etcdserver: not leader");
     asked.engine.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn request_that_a_stopped_member_did_not_begin_is_for_the_next_leader() {
+    let Asked { engine, kv, roles, .. } = Asked::start(&Right::none()).await;
+    engine.stop().await.unwrap();
+    assert!(
+        matches!(&*roles.borrow(), Role::Leading(_)),
+        "it was let in while the member led"
+    );
+    assert_eq!(message(kv.put(put()).await), "etcdserver: not leader");
 }
 
 #[tokio::test(start_paused = true)]

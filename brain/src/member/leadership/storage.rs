@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::log::{Log, Slot, Unanswered};
+use crate::member::followers::Followers;
 use crate::rows::{Rows, Snapshot as _};
 use crate::state::State;
 
@@ -21,6 +22,15 @@ const AGAIN: Duration = Duration::from_millis(200);
 
 /// How much of the log is read to see whether it can be read.
 const GLANCE: usize = 1;
+
+/// How many times as long a write of rows may be tried. TiKV itself needs 10 to 20 s until a region is led elsewhere, and another
+/// member may have no better way to it.
+const UNWRITTEN: u32 = 10;
+
+/// How long a write of rows may be tried before a leader whose lock lasts so long lets another member try.
+pub(super) fn unwritten_limit(lease: Duration) -> Duration {
+    limit(lease) * UNWRITTEN
+}
 
 /// How long storage may take before a leader whose lock lasts so long steps down.
 pub(super) fn limit(lease: Duration) -> Duration {
@@ -63,6 +73,25 @@ async fn unreadable<R: Rows>(state: &State<R>, limit: Duration) -> String {
     }
 }
 
+/// Ends when a write of rows has been tried for longer than `limit` while somebody follows who could lead; says so. What is
+/// acknowledged is in the log: only memory fills up meanwhile, and the wait may end by itself.
+pub(super) async fn unwritten<R: Rows>(state: &State<R>, followers: Option<&Followers>, limit: Duration) -> String {
+    let Some(followers) = followers else {
+        return std::future::pending().await;
+    };
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        look.tick().await;
+        let overdue = state.writing_rows().filter(|age| *age > limit);
+        if let Some(age) = overdue
+            && followers.identity(None).is_some()
+        {
+            return format!("the rows have not taken a write for {age:.1?}");
+        }
+    }
+}
+
 /// Waits until `since` at least, and until log and rows can be read.
 pub(super) async fn recovered<L: Log, R: Rows>((log, rows): (L, R), next: Slot, since: Instant, limit: Duration) {
     tokio::time::sleep_until(since).await;
@@ -80,6 +109,35 @@ mod tests {
     use super::*;
     use crate::log::{MemLog, WatchedLog};
     use crate::rows::mem::MemRows;
+
+    #[tokio::test(start_paused = true)]
+    async fn rows_that_take_no_write_are_a_reason_only_while_somebody_follows() {
+        let replica = crate::replica::Replica::load(&MemLog::new(), &MemRows::new())
+            .await
+            .unwrap();
+        let (state, followers) = (replica.state(), Followers::default());
+        let limit = unwritten_limit(LIMIT);
+        let mut stuck = std::pin::pin!(unwritten(state, Some(&followers), limit));
+        let follower = followers.enter(1, "one".to_owned());
+        assert!(
+            tokio::time::timeout(2 * limit, &mut stuck).await.is_err(),
+            "nothing is written"
+        );
+        drop(follower);
+        let writing = state.write_rows();
+        assert!(
+            tokio::time::timeout(2 * limit, &mut stuck).await.is_err(),
+            "nobody follows"
+        );
+        drop(writing);
+        let _follower = followers.enter(1, "one".to_owned());
+        let _writing = state.write_rows();
+        assert!(
+            tokio::time::timeout(limit, &mut stuck).await.is_err(),
+            "it is not over the limit"
+        );
+        tokio::time::timeout(limit, stuck).await.unwrap();
+    }
 
     #[tokio::test(start_paused = true)]
     async fn storage_that_answers_has_not_failed() {

@@ -404,3 +404,32 @@ async fn a_leader_whose_log_is_silent_gives_the_lock_up_and_ends_on_sigterm() {
         assert_eq!(code, Some(0), "{said}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leader_whose_rows_take_no_write_gives_the_lock_up_to_a_follower() {
+    let site = Site::new(2).await;
+    let leader = site.start(0, 2, &[]).await;
+    let follower = site.start(1, 2, &[]).await;
+    let mut kv = KvClient::new(follower.connect().await);
+    // What the manifest is in can be written: only objects cannot.
+    let silent = Fault::new(Rpc::Prewrite, Action::LoseRequest { silent: true });
+    let stuck = site.tikv.faults().add(silent.on_keys(Site::key(b'r', b"o"))).unwrap();
+    kv.put(put("before", 1)).await.unwrap();
+    leader.says("the rows have not taken a write for").await;
+    assert!(site.tikv.faults().happened(stuck).unwrap() > 0);
+    // What the one could not flush the other has in memory.
+    until_done(&mut kv, "meanwhile").await;
+    assert_eq!(leader.said("cannot begin"), 0);
+    site.tikv.faults().clear();
+    for key in ["before", "meanwhile"] {
+        let found = timeout(REQUEST, kv.range(get(key, false))).await.expect("a read hangs");
+        assert_eq!(found.unwrap().get_ref().count, 1, "{key}");
+    }
+    let flushed = pb::CompactionRequest {
+        revision: 3,
+        physical: true,
+    };
+    timeout(PATIENCE, kv.compact(flushed)).await.unwrap().unwrap();
+    follower.stop().await;
+    leader.stop().await;
+}
