@@ -46,11 +46,7 @@ impl Backoff {
     /// delay should be:
     ///
     /// new_delay = min(max_delay, base_delay * 2 ** attempts)
-    pub const fn no_jitter_backoff(
-        base_delay_ms: u64,
-        max_delay_ms: u64,
-        max_attempts: u32,
-    ) -> Backoff {
+    pub const fn no_jitter_backoff(base_delay_ms: u64, max_delay_ms: u64, max_attempts: u32) -> Backoff {
         Backoff {
             current_attempts: 0,
             max_attempts,

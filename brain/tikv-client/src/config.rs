@@ -79,5 +79,4 @@ impl Config {
         self.grpc_max_decoding_message_size = size;
         self
     }
-
 }

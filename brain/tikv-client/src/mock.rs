@@ -32,13 +32,7 @@ pub(crate) async fn pd_rpc_client() -> PdRpcClient<MockKvConnect, MockCluster> {
     PdRpcClient::new(
         config.clone(),
         |_| MockKvConnect,
-        |sm| {
-            futures::future::ok(RetryClient::new_with_cluster(
-                sm,
-                config.timeout,
-                MockCluster,
-            ))
-        },
+        |sm| futures::future::ok(RetryClient::new_with_cluster(sm, config.timeout, MockCluster)),
     )
     .await
     .unwrap()
@@ -191,12 +185,7 @@ impl PdClient for MockPdClient {
         unreachable!("nobody moves the safe point")
     }
 
-    async fn update_leader(
-        &self,
-        _ver_id: crate::region::RegionVerId,
-        _leader: metapb::Peer,
-    ) {
-    }
+    async fn update_leader(&self, _ver_id: crate::region::RegionVerId, _leader: metapb::Peer) {}
 
     async fn invalidate_region_cache(&self, _ver_id: crate::region::RegionVerId) {}
 

@@ -72,9 +72,7 @@ impl RegionWithLeader {
         self.leader
             .as_ref()
             .cloned()
-            .ok_or_else(|| Error::LeaderNotFound {
-                region: self.ver_id(),
-            })
+            .ok_or_else(|| Error::LeaderNotFound { region: self.ver_id() })
             .map(|s| s.store_id)
     }
 }

@@ -72,9 +72,7 @@ impl<C: RetryClientTrait> RegionCache<C> {
         };
 
         if let Some((_, candidate_region_ver_id)) = res {
-            let region = region_cache_guard
-                .ver_id_to_region
-                .get(&candidate_region_ver_id);
+            let region = region_cache_guard.ver_id_to_region.get(&candidate_region_ver_id);
             if let Some(region) = region.filter(|region| region.contains(key.as_ref())) {
                 return Ok(region.clone());
             }
@@ -126,13 +124,10 @@ impl<C: RetryClientTrait> RegionCache<C> {
         };
         while let Some((_, ver_id_in_cache)) = search_range.next_back() {
             // The last region has no end.
-            let intersects = cache
-                .ver_id_to_region
-                .get(ver_id_in_cache)
-                .is_some_and(|cached| {
-                    let end = &cached.region.end_key;
-                    end.is_empty() || *end > region.region.start_key
-                });
+            let intersects = cache.ver_id_to_region.get(ver_id_in_cache).is_some_and(|cached| {
+                let end = &cached.region.end_key;
+                end.is_empty() || *end > region.region.start_key
+            });
             if !intersects {
                 break;
             }
@@ -145,18 +140,12 @@ impl<C: RetryClientTrait> RegionCache<C> {
                 cache.id_to_ver_id.remove(&removed.id());
             }
         }
-        cache
-            .key_to_ver_id
-            .insert(region.start_key(), region.ver_id());
+        cache.key_to_ver_id.insert(region.start_key(), region.ver_id());
         cache.id_to_ver_id.insert(region.id(), region.ver_id());
         cache.ver_id_to_region.insert(region.ver_id(), region);
     }
 
-    pub(crate) async fn update_leader(
-        &self,
-        ver_id: crate::region::RegionVerId,
-        leader: metapb::Peer,
-    ) {
+    pub(crate) async fn update_leader(&self, ver_id: crate::region::RegionVerId, leader: metapb::Peer) {
         let mut cache = self.region_cache.write().await;
         let region_entry = cache.ver_id_to_region.get_mut(&ver_id);
         if let Some(region) = region_entry {
@@ -191,10 +180,7 @@ impl<C: RetryClientTrait> RegionCache<C> {
             .filter(is_valid_tikv_store)
             .collect::<Vec<_>>();
         for store in &stores {
-            self.store_cache
-                .write()
-                .await
-                .insert(store.id, store.clone());
+            self.store_cache.write().await.insert(store.id, store.clone());
         }
         Ok(stores)
     }

@@ -25,8 +25,8 @@ pub(crate) use self::shard::NextBatch;
 pub(crate) use self::shard::RangeRequest;
 pub(crate) use self::shard::Shardable;
 use crate::backoff::Backoff;
-use crate::backoff::DEFAULT_REGION_BACKOFF;
 use crate::backoff::DEFAULT_LOCK_BACKOFF;
+use crate::backoff::DEFAULT_REGION_BACKOFF;
 use crate::store::Request;
 use crate::store::{HasKeyErrors, Store};
 use crate::transaction::HasLocks;
@@ -135,17 +135,12 @@ mod test {
             fn shards(
                 &self,
                 pd_client: &std::sync::Arc<impl crate::pd::PdClient>,
-            ) -> futures::stream::BoxStream<
-                'static,
-                crate::Result<(Self::Shard, crate::region::RegionWithLeader)>,
-            > {
+            ) -> futures::stream::BoxStream<'static, crate::Result<(Self::Shard, crate::region::RegionWithLeader)>>
+            {
                 // Increases by 1 for each call.
                 self.test_invoking_count
                     .fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-                region_stream_for_keys(
-                    Some(b"mock_key".to_vec()).into_iter(),
-                    pd_client.clone(),
-                )
+                region_stream_for_keys(Some(b"mock_key".to_vec()).into_iter(), pd_client.clone())
             }
 
             fn apply_shard(&mut self, _shard: Self::Shard) {}
@@ -161,9 +156,9 @@ mod test {
             test_invoking_count: invoking_count.clone(),
         };
 
-        let pd_client = Arc::new(MockPdClient::new(MockKvClient::with_dispatch_hook(
-            |_: &dyn Any| Ok(Box::new(MockRpcResponse) as Box<dyn Any>),
-        )));
+        let pd_client = Arc::new(MockPdClient::new(MockKvClient::with_dispatch_hook(|_: &dyn Any| {
+            Ok(Box::new(MockRpcResponse) as Box<dyn Any>)
+        })));
 
         let plan = crate::request::PlanBuilder::new(pd_client.clone(), request)
             .retry_multi_region(Backoff::no_jitter_backoff(1, 1, 3))
@@ -177,23 +172,20 @@ mod test {
 
     #[tokio::test]
     async fn test_extract_error() {
-        let pd_client = Arc::new(MockPdClient::new(MockKvClient::with_dispatch_hook(
-            |_: &dyn Any| {
-                Ok(Box::new(kvrpcpb::CommitResponse {
-                    error: Some(kvrpcpb::KeyError::default()),
-                    ..Default::default()
-                }) as Box<dyn Any>)
-            },
-        )));
+        let pd_client = Arc::new(MockPdClient::new(MockKvClient::with_dispatch_hook(|_: &dyn Any| {
+            Ok(Box::new(kvrpcpb::CommitResponse {
+                error: Some(kvrpcpb::KeyError::default()),
+                ..Default::default()
+            }) as Box<dyn Any>)
+        })));
 
         let key: Key = "key".to_owned().into();
         let req = new_commit_request(iter::once(key), Timestamp::default(), Timestamp::default());
 
         // does not extract error
-        let plan =
-            crate::request::PlanBuilder::new(pd_client.clone(), req.clone())
-                .retry_multi_region(DEFAULT_LOCK_BACKOFF)
-                .plan();
+        let plan = crate::request::PlanBuilder::new(pd_client.clone(), req.clone())
+            .retry_multi_region(DEFAULT_LOCK_BACKOFF)
+            .plan();
         assert!(plan.execute().await.is_ok());
 
         // extract error

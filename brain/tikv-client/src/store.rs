@@ -63,10 +63,7 @@ pub(crate) fn region_stream_for_range<PdC: PdClient>(
         .regions_for_range(bnd_range)
         .map_ok(move |region| {
             let region_range = region.range();
-            let result_range = range_intersection(
-                region_range,
-                (range.0.clone().into(), range.1.clone().into()),
-            );
+            let result_range = range_intersection(region_range, (range.0.clone().into(), range.1.clone().into()));
             ((result_range.0.into(), result_range.1.into()), region)
         })
         .boxed()

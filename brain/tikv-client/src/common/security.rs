@@ -23,14 +23,7 @@ fn host_of(addr: &str) -> &str {
 }
 
 fn load_pem_file(tag: &str, path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|e| {
-        internal_err!(
-            "failed to load {} from path {}: {:?}",
-            tag,
-            path.display(),
-            e
-        )
-    })
+    std::fs::read(path).map_err(|e| internal_err!("failed to load {} from path {}: {:?}", tag, path.display(), e))
 }
 
 /// Where PEM files are, which are read anew for each connection: they may have been renewed.

@@ -55,10 +55,7 @@ impl RangeBounds<Key> for BoundRange {
 
 impl<T: Into<Key>> From<Range<T>> for BoundRange {
     fn from(other: Range<T>) -> BoundRange {
-        BoundRange::new(
-            Bound::Included(other.start.into()),
-            Bound::Excluded(other.end.into()),
-        )
+        BoundRange::new(Bound::Included(other.start.into()), Bound::Excluded(other.end.into()))
     }
 }
 

@@ -9,6 +9,7 @@ use futures::stream::BoxStream;
 use log::info;
 use tokio::sync::RwLock;
 
+use crate::common::SecurityManager;
 use crate::kv::codec;
 use crate::pd::retry::RetryClientTrait;
 use crate::pd::Cluster;
@@ -26,7 +27,6 @@ use crate::BoundRange;
 use crate::Config;
 use crate::Key;
 use crate::Result;
-use crate::common::SecurityManager;
 use crate::Timestamp;
 
 /// The PdClient handles all the encoding stuff.
@@ -92,10 +92,7 @@ pub trait PdClient: Send + Sync + 'static {
     }
 
     /// Returns a Stream which iterates over the contexts for each region covered by range.
-    fn regions_for_range(
-        self: Arc<Self>,
-        range: BoundRange,
-    ) -> BoxStream<'static, Result<RegionWithLeader>> {
+    fn regions_for_range(self: Arc<Self>, range: BoundRange) -> BoxStream<'static, Result<RegionWithLeader>> {
         let (start_key, end_key) = range.into_keys();
         stream::try_unfold(Some(start_key), move |start_key| {
             let end_key = end_key.clone();
@@ -108,11 +105,7 @@ pub trait PdClient: Send + Sync + 'static {
 
                 let region = this.region_for_key(start_key.as_ref()).await?;
                 let region_end = region.end_key();
-                if end_key
-                    .map(|x| x <= region_end && !x.is_empty())
-                    .unwrap_or(false)
-                    || region_end.is_empty()
-                {
+                if end_key.map(|x| x <= region_end && !x.is_empty()).unwrap_or(false) || region_end.is_empty() {
                     return Ok(Some((region, None)));
                 }
                 Ok(Some((region, Some(region_end))))
@@ -160,10 +153,7 @@ impl<KvC: KvConnect + Send + Sync + 'static> PdClient for PdRpcClient<KvC> {
         // All at once: one that is silent costs its time only once.
         let clients = pb_stores.iter().map(|store| self.kv_client(&store.address));
         let clients = future::try_join_all(clients).await?;
-        Ok(clients
-            .into_iter()
-            .map(|client| Store::new(Arc::new(client)))
-            .collect())
+        Ok(clients.into_iter().map(|client| Store::new(Arc::new(client))).collect())
     }
 
     async fn get_timestamp(self: Arc<Self>) -> Result<Timestamp> {
@@ -188,19 +178,10 @@ impl<KvC: KvConnect + Send + Sync + 'static> PdClient for PdRpcClient<KvC> {
 }
 
 impl PdRpcClient<TikvConnect, Cluster> {
-    pub(crate) async fn connect(
-        pd_endpoints: &[String],
-        config: Config,
-    ) -> Result<PdRpcClient> {
+    pub(crate) async fn connect(pd_endpoints: &[String], config: Config) -> Result<PdRpcClient> {
         PdRpcClient::new(
             config.clone(),
-            |security_mgr| {
-                TikvConnect::new(
-                    security_mgr,
-                    config.timeout,
-                    config.grpc_max_decoding_message_size,
-                )
-            },
+            |security_mgr| TikvConnect::new(security_mgr, config.timeout, config.grpc_max_decoding_message_size),
             |security_mgr| RetryClient::connect(pd_endpoints, security_mgr, config.timeout),
         )
         .await
@@ -298,12 +279,7 @@ mod test {
         let result: Vec<Key> = stream.next().unwrap().unwrap().0;
         assert_eq!(
             result,
-            vec![
-                vec![1].into(),
-                vec![2].into(),
-                vec![3].into(),
-                vec![5, 2].into()
-            ]
+            vec![vec![1].into(), vec![2].into(), vec![3].into(), vec![5, 2].into()]
         );
         assert_eq!(
             stream.next().unwrap().unwrap().0,

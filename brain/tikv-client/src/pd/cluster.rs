@@ -17,10 +17,10 @@ use tonic::IntoRequest;
 use tonic::Request;
 
 use super::timestamp::TimestampOracle;
+use crate::common::SecurityManager;
 use crate::internal_err;
 use crate::proto::pdpb;
 use crate::Result;
-use crate::common::SecurityManager;
 use crate::Timestamp;
 
 /// A PD cluster.
@@ -43,30 +43,19 @@ macro_rules! pd_request {
 
 // These methods make a single attempt to make a request.
 impl Cluster {
-    pub(crate) async fn get_region(
-        &self,
-        key: Vec<u8>,
-        timeout: Duration,
-    ) -> Result<pdpb::GetRegionResponse> {
+    pub(crate) async fn get_region(&self, key: Vec<u8>, timeout: Duration) -> Result<pdpb::GetRegionResponse> {
         let mut req = pd_request!(self.id, pdpb::GetRegionRequest);
         req.region_key = key;
         req.send(self.client.clone(), timeout).await
     }
 
-    pub(crate) async fn get_store(
-        &self,
-        id: u64,
-        timeout: Duration,
-    ) -> Result<pdpb::GetStoreResponse> {
+    pub(crate) async fn get_store(&self, id: u64, timeout: Duration) -> Result<pdpb::GetStoreResponse> {
         let mut req = pd_request!(self.id, pdpb::GetStoreRequest);
         req.store_id = id;
         req.send(self.client.clone(), timeout).await
     }
 
-    pub(crate) async fn get_all_stores(
-        &self,
-        timeout: Duration,
-    ) -> Result<pdpb::GetAllStoresResponse> {
+    pub(crate) async fn get_all_stores(&self, timeout: Duration) -> Result<pdpb::GetAllStoresResponse> {
         let req = pd_request!(self.id, pdpb::GetAllStoresRequest);
         req.send(self.client.clone(), timeout).await
     }
@@ -98,11 +87,7 @@ impl Connection {
         Connection { security_mgr }
     }
 
-    pub(crate) async fn connect_cluster(
-        &self,
-        endpoints: &[String],
-        timeout: Duration,
-    ) -> Result<Cluster> {
+    pub(crate) async fn connect_cluster(&self, endpoints: &[String], timeout: Duration) -> Result<Cluster> {
         let members = self.validate_endpoints(endpoints, timeout).await?;
         let (client, members) = self.try_connect_leader(&members, timeout).await?;
         let id = cluster_id(&members)?;
@@ -120,8 +105,7 @@ impl Connection {
     pub(crate) async fn reconnect(&self, cluster: &mut Cluster, timeout: Duration) -> Result<()> {
         warn!("updating pd client");
         let start = Instant::now();
-        let (client, members) =
-            self.try_connect_leader(&cluster.members, timeout).await?;
+        let (client, members) = self.try_connect_leader(&cluster.members, timeout).await?;
         let tso = TimestampOracle::new(cluster.id, &client)?;
         *cluster = Cluster {
             id: cluster.id,
@@ -134,11 +118,7 @@ impl Connection {
         Ok(())
     }
 
-    async fn validate_endpoints(
-        &self,
-        endpoints: &[String],
-        timeout: Duration,
-    ) -> Result<pdpb::GetMembersResponse> {
+    async fn validate_endpoints(&self, endpoints: &[String], timeout: Duration) -> Result<pdpb::GetMembersResponse> {
         let mut endpoints_set = HashSet::with_capacity(endpoints.len());
 
         for ep in endpoints {
@@ -193,10 +173,7 @@ impl Connection {
         &self,
         addr: &str,
         timeout: Duration,
-    ) -> Result<(
-        pdpb::pd_client::PdClient<Channel>,
-        pdpb::GetMembersResponse,
-    )> {
+    ) -> Result<(pdpb::pd_client::PdClient<Channel>, pdpb::GetMembersResponse)> {
         tokio::time::timeout(timeout, self.connect_in_time(addr, timeout))
             .await
             .map_err(|_| internal_err!("PD endpoint {} did not answer within {:?}", addr, timeout))?
@@ -206,10 +183,7 @@ impl Connection {
         &self,
         addr: &str,
         timeout: Duration,
-    ) -> Result<(
-        pdpb::pd_client::PdClient<Channel>,
-        pdpb::GetMembersResponse,
-    )> {
+    ) -> Result<(pdpb::pd_client::PdClient<Channel>, pdpb::GetMembersResponse)> {
         let mut client = self
             .security_mgr
             .connect(addr, timeout, pdpb::pd_client::PdClient::new)
@@ -220,10 +194,7 @@ impl Connection {
             .into_inner();
         check_header(resp.header.as_ref())?;
         if resp.leader.is_none() {
-            return Err(internal_err!(
-                "unexpected no PD leader in get member resp: {:?}",
-                resp
-            ));
+            return Err(internal_err!("unexpected no PD leader in get member resp: {:?}", resp));
         }
         Ok((client, resp))
     }
@@ -233,20 +204,13 @@ impl Connection {
         addr: &str,
         cluster_id: u64,
         timeout: Duration,
-    ) -> Result<(
-        pdpb::pd_client::PdClient<Channel>,
-        pdpb::GetMembersResponse,
-    )> {
+    ) -> Result<(pdpb::pd_client::PdClient<Channel>, pdpb::GetMembersResponse)> {
         let (client, r) = self.connect(addr, timeout).await?;
         Connection::validate_cluster_id(addr, &r, cluster_id)?;
         Ok((client, r))
     }
 
-    fn validate_cluster_id(
-        addr: &str,
-        members: &pdpb::GetMembersResponse,
-        cluster_id: u64,
-    ) -> Result<()> {
+    fn validate_cluster_id(addr: &str, members: &pdpb::GetMembersResponse, cluster_id: u64) -> Result<()> {
         let new_cluster_id = self::cluster_id(members)?;
         if new_cluster_id != cluster_id {
             Err(internal_err!(
@@ -264,10 +228,7 @@ impl Connection {
         &self,
         previous: &pdpb::GetMembersResponse,
         timeout: Duration,
-    ) -> Result<(
-        pdpb::pd_client::PdClient<Channel>,
-        pdpb::GetMembersResponse,
-    )> {
+    ) -> Result<(pdpb::pd_client::PdClient<Channel>, pdpb::GetMembersResponse)> {
         let previous_leader = previous.leader.as_ref();
         let members = &previous.members;
         let cluster_id = self::cluster_id(previous)?;
@@ -302,9 +263,7 @@ impl Connection {
                 if !tried.insert(ep.clone()) {
                     continue;
                 }
-                if let Ok((client, members)) =
-                    self.try_connect(ep.as_str(), cluster_id, timeout).await
-                {
+                if let Ok((client, members)) = self.try_connect(ep.as_str(), cluster_id, timeout).await {
                     return Ok((client, members));
                 }
             }

@@ -10,6 +10,8 @@ use async_trait::async_trait;
 use tokio::sync::RwLock;
 use tokio::time::sleep;
 
+use crate::common::SecurityManager;
+use crate::internal_err;
 use crate::pd::Cluster;
 use crate::pd::Connection;
 use crate::proto::metapb;
@@ -17,10 +19,8 @@ use crate::proto::pdpb::Timestamp;
 use crate::proto::pdpb::{self};
 use crate::region::RegionWithLeader;
 use crate::region::StoreId;
-use crate::internal_err;
 use crate::Error;
 use crate::Result;
-use crate::common::SecurityManager;
 
 // How often a request is made anew, each time after a connection to the leader of PD was made, which is tried so often.
 // Callers with less patience have limits of their own.
@@ -109,10 +109,7 @@ impl RetryClient<Cluster> {
         timeout: Duration,
     ) -> Result<RetryClient> {
         let connection = Connection::new(security_mgr);
-        let cluster = RwLock::new((
-            connection.connect_cluster(endpoints, timeout).await?,
-            Instant::now(),
-        ));
+        let cluster = RwLock::new((connection.connect_cluster(endpoints, timeout).await?, Instant::now()));
         Ok(RetryClient {
             cluster,
             connection,
@@ -132,9 +129,7 @@ impl RetryClientTrait for RetryClient<Cluster> {
                 cluster
                     .get_region(key.clone(), self.timeout)
                     .await
-                    .and_then(|resp| {
-                        region_from_response(resp, || Error::RegionForKeyNotFound { key })
-                    })
+                    .and_then(|resp| region_from_response(resp, || Error::RegionForKeyNotFound { key }))
             }
         })
     }
@@ -144,10 +139,7 @@ impl RetryClientTrait for RetryClient<Cluster> {
             cluster
                 .get_store(id, self.timeout)
                 .await
-                .and_then(|resp| {
-                    resp.store
-                        .ok_or_else(|| internal_err!("PD knows no store {}", id))
-                })
+                .and_then(|resp| resp.store.ok_or_else(|| internal_err!("PD knows no store {}", id)))
         })
     }
 
@@ -174,10 +166,7 @@ impl RetryClientTrait for RetryClient<Cluster> {
     }
 }
 
-fn region_from_response(
-    mut resp: pdpb::GetRegionResponse,
-    err: impl FnOnce() -> Error,
-) -> Result<RegionWithLeader> {
+fn region_from_response(mut resp: pdpb::GetRegionResponse, err: impl FnOnce() -> Error) -> Result<RegionWithLeader> {
     let region = resp.region.take().ok_or_else(err)?;
     if region.region_epoch.is_none() {
         return Err(internal_err!("PD gives region {} without an epoch", region.id));
@@ -243,8 +232,7 @@ mod test {
             type Cl = ();
 
             async fn reconnect(&self, _: u64) -> Result<()> {
-                self.reconnect_count
-                    .fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                self.reconnect_count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
 
                 Err(internal_err!("not reached"))
             }
@@ -266,22 +254,13 @@ mod test {
 
             assert!(retry_err(client.clone()).await.is_err());
             assert_eq!(
-                client
-                    .reconnect_count
-                    .load(std::sync::atomic::Ordering::SeqCst),
+                client.reconnect_count.load(std::sync::atomic::Ordering::SeqCst),
                 MAX_REQUEST_COUNT
             );
 
-            client
-                .reconnect_count
-                .store(0, std::sync::atomic::Ordering::SeqCst);
+            client.reconnect_count.store(0, std::sync::atomic::Ordering::SeqCst);
             assert!(retry_ok(client.clone()).await.is_ok());
-            assert_eq!(
-                client
-                    .reconnect_count
-                    .load(std::sync::atomic::Ordering::SeqCst),
-                0
-            );
+            assert_eq!(client.reconnect_count.load(std::sync::atomic::Ordering::SeqCst), 0);
         })
     }
 
@@ -300,10 +279,7 @@ mod test {
             }
         }
 
-        async fn retry_max_err(
-            client: Arc<MockClient>,
-            max_retries: Arc<AtomicUsize>,
-        ) -> Result<()> {
+        async fn retry_max_err(client: Arc<MockClient>, max_retries: Arc<AtomicUsize>) -> Result<()> {
             retry!(client, |c| {
                 c.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
 
@@ -316,10 +292,7 @@ mod test {
             })
         }
 
-        async fn retry_max_ok(
-            client: Arc<MockClient>,
-            max_retries: Arc<AtomicUsize>,
-        ) -> Result<()> {
+        async fn retry_max_ok(client: Arc<MockClient>, max_retries: Arc<AtomicUsize>) -> Result<()> {
             retry!(client, |c| {
                 c.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
 

@@ -139,8 +139,7 @@ impl Stream for TsoRequestStream {
 
         let pending_requests = this.pending_requests.lock();
         pin_mut!(pending_requests);
-        let mut pending_requests = if let Poll::Ready(pending_requests) = pending_requests.poll(cx)
-        {
+        let mut pending_requests = if let Poll::Ready(pending_requests) = pending_requests.poll(cx) {
             pending_requests
         } else {
             this.self_waker.register(cx.waker());
@@ -184,10 +183,7 @@ impl Stream for TsoRequestStream {
     }
 }
 
-fn allocate_timestamps(
-    resp: &TsoResponse,
-    pending_requests: &mut VecDeque<RequestGroup>,
-) -> Result<()> {
+fn allocate_timestamps(resp: &TsoResponse, pending_requests: &mut VecDeque<RequestGroup>) -> Result<()> {
     // PD returns the timestamp with the biggest logical value. We can send back timestamps
     // whose logical value is from `logical - count + 1` to `logical` using the senders
     // in `pending`.
@@ -198,23 +194,13 @@ fn allocate_timestamps(
 
     let first = tail_ts.logical - i64::from(resp.count) + 1;
     if first < 0 || tail_ts.logical > LOGICAL_MASK || !(0..1 << 45).contains(&tail_ts.physical) {
-        return Err(internal_err!(
-            "PD gives {} timestamps up to {:?}",
-            resp.count,
-            tail_ts
-        ));
+        return Err(internal_err!("PD gives {} timestamps up to {:?}", resp.count, tail_ts));
     }
 
     let mut offset = resp.count;
-    if let Some(RequestGroup {
-        tso_request,
-        requests,
-    }) = pending_requests.pop_front()
-    {
+    if let Some(RequestGroup { tso_request, requests }) = pending_requests.pop_front() {
         if tso_request.count != offset {
-            return Err(internal_err!(
-                "PD gives different number of timestamps than expected"
-            ));
+            return Err(internal_err!("PD gives different number of timestamps than expected"));
         }
 
         for request in requests {
@@ -244,10 +230,7 @@ mod test {
             count: 2,
             ..Default::default()
         };
-        let mut pending = VecDeque::from([RequestGroup {
-            tso_request,
-            requests,
-        }]);
+        let mut pending = VecDeque::from([RequestGroup { tso_request, requests }]);
         let timestamp = Timestamp {
             physical,
             logical,
@@ -272,13 +255,7 @@ mod test {
 
     #[test]
     fn timestamps_out_of_range_are_refused() {
-        for (physical, logical, count) in [
-            (1, 1, 1),
-            (1, 0, 2),
-            (1, 1 << 18, 2),
-            (-1, 5, 2),
-            (1 << 45, 5, 2),
-        ] {
+        for (physical, logical, count) in [(1, 1, 1), (1, 0, 2), (1, 1 << 18, 2), (-1, 5, 2), (1 << 45, 5, 2)] {
             given(physical, logical, count).unwrap_err();
         }
     }

@@ -29,10 +29,7 @@ struct MockRetryClient {
 
 #[async_trait]
 impl RetryClientTrait for MockRetryClient {
-    async fn get_region(
-        self: Arc<Self>,
-        key: Vec<u8>,
-    ) -> Result<crate::region::RegionWithLeader> {
+    async fn get_region(self: Arc<Self>, key: Vec<u8>) -> Result<crate::region::RegionWithLeader> {
         self.get_region_count.fetch_add(1, SeqCst);
         self.regions
             .lock()
@@ -44,10 +41,7 @@ impl RetryClientTrait for MockRetryClient {
             .ok_or_else(|| Error::StringError("MockRetryClient: region not found".to_owned()))
     }
 
-    async fn get_store(
-        self: Arc<Self>,
-        _id: crate::region::StoreId,
-    ) -> Result<crate::proto::metapb::Store> {
+    async fn get_store(self: Arc<Self>, _id: crate::region::StoreId) -> Result<crate::proto::metapb::Store> {
         unreachable!("only regions are asked for")
     }
 
@@ -217,18 +211,9 @@ async fn test_get_region_by_key() -> Result<()> {
     cache.add_region(region3.clone()).await;
     cache.add_region(region4.clone()).await;
 
-    assert_eq!(
-        cache.get_region_by_key(&vec![].into()).await?,
-        region1.clone()
-    );
-    assert_eq!(
-        cache.get_region_by_key(&vec![5].into()).await?,
-        region1.clone()
-    );
-    assert_eq!(
-        cache.get_region_by_key(&vec![10].into()).await?,
-        region2.clone()
-    );
+    assert_eq!(cache.get_region_by_key(&vec![].into()).await?, region1.clone());
+    assert_eq!(cache.get_region_by_key(&vec![5].into()).await?, region1.clone());
+    assert_eq!(cache.get_region_by_key(&vec![10].into()).await?, region2.clone());
     assert!(cache.get_region_by_key(&vec![20].into()).await.is_err());
     assert!(cache.get_region_by_key(&vec![25].into()).await.is_err());
     assert_eq!(cache.get_region_by_key(&vec![60].into()).await?, region4);
@@ -236,10 +221,7 @@ async fn test_get_region_by_key() -> Result<()> {
 }
 
 // a helper function to assert the cache is in expected state
-async fn assert(
-    cache: &RegionCache<MockRetryClient>,
-    expected_cache: &BTreeMap<Key, RegionWithLeader>,
-) {
+async fn assert(cache: &RegionCache<MockRetryClient>, expected_cache: &BTreeMap<Key, RegionWithLeader>) {
     let guard = cache.region_cache.read().await;
     let mut actual_keys = guard.ver_id_to_region.values().collect::<Vec<_>>();
     let mut expected_keys = expected_cache.values().collect::<Vec<_>>();

@@ -203,10 +203,7 @@ where
             Err(Error::ExtractedErrors(errors))
         } else if let Some(errors) = result.region_errors() {
             Err(Error::ExtractedErrors(
-                errors
-                    .into_iter()
-                    .map(|e| Error::RegionError(Box::new(e)))
-                    .collect(),
+                errors.into_iter().map(|e| Error::RegionError(Box::new(e))).collect(),
             ))
         } else {
             Ok(result)

@@ -88,10 +88,7 @@ impl<PdC: PdClient, P: Plan, Ph: PlanBuilderPhase> PlanBuilder<PdC, P, Ph> {
         }
     }
 
-    pub(crate) fn cleanup_locks(
-        self,
-        ctx: ResolveLocksContext,
-    ) -> PlanBuilder<PdC, CleanupLocks<P, PdC>, Ph>
+    pub(crate) fn cleanup_locks(self, ctx: ResolveLocksContext) -> PlanBuilder<PdC, CleanupLocks<P, PdC>, Ph>
     where
         P: Shardable + NextBatch,
         P::Result: HasLocks + HasNextBatch + HasRegionError + HasKeyErrors,
@@ -198,10 +195,7 @@ impl<PdC: PdClient, P: Plan + StoreRequest> PlanBuilder<PdC, P, NoTarget>
 where
     P::Result: HasKeyErrors + HasRegionError,
 {
-    pub(crate) fn all_stores(
-        self,
-        backoff: Backoff,
-    ) -> PlanBuilder<PdC, RetryableAllStores<P, PdC>, Targetted> {
+    pub(crate) fn all_stores(self, backoff: Backoff) -> PlanBuilder<PdC, RetryableAllStores<P, PdC>, Targetted> {
         PlanBuilder {
             pd_client: self.pd_client.clone(),
             plan: RetryableAllStores {

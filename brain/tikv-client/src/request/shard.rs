@@ -41,10 +41,7 @@ macro_rules! impl_inner_shardable {
 pub(crate) trait Shardable {
     type Shard: Debug + Clone + Send + Sync;
 
-    fn shards(
-        &self,
-        pd_client: &Arc<impl PdClient>,
-    ) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>>;
+    fn shards(&self, pd_client: &Arc<impl PdClient>) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>>;
 
     fn apply_shard(&mut self, shard: Self::Shard);
 
@@ -102,10 +99,7 @@ pub(crate) trait NextBatch {
 impl<Req: KvRequest + Shardable> Shardable for Dispatch<Req> {
     type Shard = Req::Shard;
 
-    fn shards(
-        &self,
-        pd_client: &Arc<impl PdClient>,
-    ) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
+    fn shards(&self, pd_client: &Arc<impl PdClient>) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
         self.request.shards(pd_client)
     }
 
@@ -138,10 +132,7 @@ impl<Req: KvRequest + NextBatch> NextBatch for Dispatch<Req> {
 impl<P: Plan + Shardable> Shardable for PreserveShard<P> {
     type Shard = P::Shard;
 
-    fn shards(
-        &self,
-        pd_client: &Arc<impl PdClient>,
-    ) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
+    fn shards(&self, pd_client: &Arc<impl PdClient>) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
         self.inner.shards(pd_client)
     }
 
@@ -184,10 +175,7 @@ impl<P: Plan + Shardable, PdC: PdClient> Shardable for ResolveLock<P, PdC> {
 impl<P: Plan + Shardable, PdC: PdClient> Shardable for CleanupLocks<P, PdC> {
     type Shard = P::Shard;
 
-    fn shards(
-        &self,
-        pd_client: &Arc<impl PdClient>,
-    ) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
+    fn shards(&self, pd_client: &Arc<impl PdClient>) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
         self.inner.shards(pd_client)
     }
 
@@ -211,14 +199,9 @@ macro_rules! shardable_key {
             fn shards(
                 &self,
                 pd_client: &std::sync::Arc<impl $crate::pd::PdClient>,
-            ) -> futures::stream::BoxStream<
-                'static,
-                $crate::Result<(Self::Shard, $crate::region::RegionWithLeader)>,
-            > {
-                $crate::store::region_stream_for_keys(
-                    std::iter::once(self.key.clone()),
-                    pd_client.clone(),
-                )
+            ) -> futures::stream::BoxStream<'static, $crate::Result<(Self::Shard, $crate::region::RegionWithLeader)>>
+            {
+                $crate::store::region_stream_for_keys(std::iter::once(self.key.clone()), pd_client.clone())
             }
 
             fn apply_shard(&mut self, mut shard: Self::Shard) {
@@ -300,8 +283,7 @@ macro_rules! shardable_range {
             fn shards(
                 &self,
                 pd_client: &Arc<impl $crate::pd::PdClient>,
-            ) -> BoxStream<'static, $crate::Result<(Self::Shard, $crate::region::RegionWithLeader)>>
-            {
+            ) -> BoxStream<'static, $crate::Result<(Self::Shard, $crate::region::RegionWithLeader)>> {
                 let mut start_key = self.start_key.clone().into();
                 let mut end_key = self.end_key.clone().into();
                 // In a reverse range request, the range is in the meaning of [end_key, start_key), i.e. end_key <= x < start_key.
@@ -335,9 +317,7 @@ mod test {
 
     #[test]
     fn test_batches() {
-        let items: Vec<_> = (0..3)
-            .map(|i| vec![i; 2])
-            .collect();
+        let items: Vec<_> = (0..3).map(|i| vec![i; 2]).collect();
 
         let batch_size = 5;
 
@@ -353,9 +333,7 @@ mod test {
 
     #[test]
     fn test_batches_big_item() {
-        let items: Vec<_> = (0..3)
-            .map(|i| vec![i; 3])
-            .collect();
+        let items: Vec<_> = (0..3).map(|i| vec![i; 3]).collect();
 
         let batch_size = 2;
 

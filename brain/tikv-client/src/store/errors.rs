@@ -149,9 +149,7 @@ impl<T: HasRegionError> HasRegionErrors for Vec<T> {
     }
 }
 
-fn extract_errors(
-    error_iter: impl Iterator<Item = Option<kvrpcpb::KeyError>>,
-) -> Option<Vec<Error>> {
+fn extract_errors(error_iter: impl Iterator<Item = Option<kvrpcpb::KeyError>>) -> Option<Vec<Error>> {
     let errors: Vec<Error> = error_iter.flatten().map(Into::into).collect();
     if errors.is_empty() {
         None

@@ -15,11 +15,7 @@ use crate::Result;
 
 #[async_trait]
 pub trait Request: Any + Sync + Send + 'static {
-    async fn dispatch(
-        &self,
-        client: &TikvClient<Channel>,
-        timeout: Duration,
-    ) -> Result<Box<dyn Any>>;
+    async fn dispatch(&self, client: &TikvClient<Channel>, timeout: Duration) -> Result<Box<dyn Any>>;
     fn set_leader(&mut self, leader: &RegionWithLeader) -> Result<()>;
 }
 
@@ -27,11 +23,7 @@ macro_rules! impl_request {
     ($name: ident, $fun: ident) => {
         #[async_trait]
         impl Request for kvrpcpb::$name {
-            async fn dispatch(
-                &self,
-                client: &TikvClient<Channel>,
-                timeout: Duration,
-            ) -> Result<Box<dyn Any>> {
+            async fn dispatch(&self, client: &TikvClient<Channel>, timeout: Duration) -> Result<Box<dyn Any>> {
                 let mut req = self.clone().into_request();
                 req.set_timeout(timeout);
                 client

@@ -212,8 +212,7 @@ impl Buffer {
         let mut entry = self.entry_map.entry(key.clone());
         match entry {
             Entry::Occupied(ref mut o)
-                if matches!(o.get(), BufferEntry::Insert(_))
-                    || matches!(o.get(), BufferEntry::CheckNotExist) =>
+                if matches!(o.get(), BufferEntry::Insert(_)) || matches!(o.get(), BufferEntry::CheckNotExist) =>
             {
                 o.insert(BufferEntry::Insert(value));
             }
@@ -240,8 +239,7 @@ impl Buffer {
         match entry {
             Entry::Occupied(ref mut o)
                 if !is_pessimistic
-                    && (matches!(o.get(), BufferEntry::Insert(_))
-                        || matches!(o.get(), BufferEntry::CheckNotExist)) =>
+                    && (matches!(o.get(), BufferEntry::Insert(_)) || matches!(o.get(), BufferEntry::CheckNotExist)) =>
             {
                 o.insert(BufferEntry::CheckNotExist);
             }
@@ -297,9 +295,7 @@ impl Buffer {
                 *unknown = Some(value.cloned());
                 true
             }
-            Some(BufferEntry::Cached(known) | BufferEntry::Locked(Some(known))) => {
-                known.as_ref() == value
-            }
+            Some(BufferEntry::Cached(known) | BufferEntry::Locked(Some(known))) => known.as_ref() == value,
             Some(BufferEntry::Put(known) | BufferEntry::Insert(known)) => Some(&*known) == value,
             Some(BufferEntry::Del | BufferEntry::CheckNotExist) => value.is_none(),
         };

@@ -68,10 +68,7 @@ impl Client {
     /// Because TiKV is managed by a [PD](https://github.com/pingcap/pd/) cluster, the endpoints for
     /// PD must be provided, not the TiKV nodes. It's important to include more than one PD endpoint
     /// (include all endpoints, if possible), this helps avoid having a single point of failure.
-    pub async fn new_with_config<S: Into<String>>(
-        pd_endpoints: Vec<S>,
-        config: Config,
-    ) -> Result<Client> {
+    pub async fn new_with_config<S: Into<String>>(pd_endpoints: Vec<S>, config: Config) -> Result<Client> {
         debug!("creating new transactional client");
         let pd_endpoints: Vec<String> = pd_endpoints.into_iter().map(Into::into).collect();
         let pd = Arc::new(PdRpcClient::connect(&pd_endpoints, config).await?);
@@ -116,11 +113,7 @@ impl Client {
         self.cleanup_locks(.., &safepoint).await?;
 
         // update safepoint to PD
-        let res: bool = self
-            .pd
-            .clone()
-            .update_safepoint(safepoint.version())
-            .await?;
+        let res: bool = self.pd.clone().update_safepoint(safepoint.version()).await?;
         if !res {
             info!("new safepoint != user-specified safepoint");
         }
@@ -161,11 +154,7 @@ impl Client {
 
     /// Resolves the given locks and returns any that remain live. The `timestamp` is used as the caller start
     /// timestamp when checking transaction status.
-    pub async fn resolve_locks(
-        &self,
-        locks: Vec<ProtoLockInfo>,
-        timestamp: Timestamp,
-    ) -> Result<Vec<ProtoLockInfo>> {
+    pub async fn resolve_locks(&self, locks: Vec<ProtoLockInfo>, timestamp: Timestamp) -> Result<Vec<ProtoLockInfo>> {
         resolve_locks(locks, timestamp, self.pd.clone()).await
     }
 

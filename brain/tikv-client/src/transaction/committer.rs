@@ -10,6 +10,8 @@ use futures::prelude::*;
 use log::{debug, error, info};
 use tokio::time::Instant;
 
+use super::options::TransactionKind;
+use super::options::TransactionOptions;
 use crate::internal_err;
 use crate::kv::HexRepr;
 use crate::pd::PdClient;
@@ -25,8 +27,6 @@ use crate::transaction::lowering::*;
 use crate::Error;
 use crate::Key;
 use crate::Result;
-use super::options::TransactionKind;
-use super::options::TransactionOptions;
 
 /// The default max TTL of a lock in milliseconds. Also called `ManagedLockTTL` in TiDB.
 pub(super) const MAX_TTL: u64 = 20000;
@@ -69,8 +69,7 @@ impl<PdC: PdClient> Committer<PdC> {
             }
         };
         // It has no locks.
-        self.mutations
-            .retain(|m| m.op != kvrpcpb::Op::CheckNotExists as i32);
+        self.mutations.retain(|m| m.op != kvrpcpb::Op::CheckNotExists as i32);
         tokio::spawn(self.commit_secondary(commit_ts.clone()).map(|res| {
             if let Err(e) = res {
                 log::warn!("Failed to commit secondary keys: {}", e);
@@ -156,11 +155,7 @@ impl<PdC: PdClient> Committer<PdC> {
         debug!("committing primary");
         let primary_key = iter::once(self.primary_key.clone());
         let commit_version = self.rpc.clone().get_timestamp().await?;
-        let req = new_commit_request(
-            primary_key,
-            self.start_version.clone(),
-            commit_version.clone(),
-        );
+        let req = new_commit_request(primary_key, self.start_version.clone(), commit_version.clone());
         let plan = PlanBuilder::new(self.rpc.clone(), req)
             .resolve_lock(
                 self.start_version.clone(),
@@ -190,23 +185,23 @@ impl<PdC: PdClient> Committer<PdC> {
                     Some(Error::KeyError(key_err)) => {
                         if let Some(expired) = key_err.commit_ts_expired {
                             // Ref: https://github.com/tikv/client-go/blob/tidb-8.5/txnkv/transaction/commit.go
-                            info!("2PC commit_ts rejected by TiKV, retry with a newer commit_ts, start_ts: {}",
-                                self.start_version.version());
+                            info!(
+                                "2PC commit_ts rejected by TiKV, retry with a newer commit_ts, start_ts: {}",
+                                self.start_version.version()
+                            );
 
                             let primary_key = &self.primary_key;
                             if primary_key.0 != expired.key {
                                 error!("2PC commit_ts rejected by TiKV, but the key is not the primary key, start_ts: {}, key: {}, primary: {:?}",
                                     self.start_version.version(), HexRepr(&expired.key), primary_key);
-                                return Err(Error::StringError("2PC commitTS rejected by TiKV, but the key is not the primary key".to_string()));
+                                return Err(Error::StringError(
+                                    "2PC commitTS rejected by TiKV, but the key is not the primary key".to_string(),
+                                ));
                             }
 
                             // Do not retry for a txn which has a too large min_commit_ts.
                             // 3600000 << 18 = 943718400000
-                            if expired
-                                .min_commit_ts
-                                .saturating_sub(expired.attempted_commit_ts)
-                                > 943718400000
-                            {
+                            if expired.min_commit_ts.saturating_sub(expired.attempted_commit_ts) > 943718400000 {
                                 let msg = format!("2PC min_commit_ts is too large, we got min_commit_ts: {}, and attempted_commit_ts: {}",
                                                      expired.min_commit_ts, expired.attempted_commit_ts);
                                 return Err(Error::StringError(msg));
@@ -238,16 +233,11 @@ impl<PdC: PdClient> Committer<PdC> {
             return Ok(());
         } else {
             let primary_key = self.primary_key;
-            let keys = mutations
-                .map(|m| m.key.into())
-                .filter(|key| &primary_key != key);
+            let keys = mutations.map(|m| m.key.into()).filter(|key| &primary_key != key);
             new_commit_request(keys, start_version.clone(), commit_version)
         };
         let plan = PlanBuilder::new(self.rpc, req)
-            .resolve_lock(
-                start_version,
-                self.options.retry_options.lock_backoff,
-            )
+            .resolve_lock(start_version, self.options.retry_options.lock_backoff)
             .retry_multi_region(self.options.retry_options.region_backoff)
             .extract_error()
             .plan();
@@ -257,34 +247,23 @@ impl<PdC: PdClient> Committer<PdC> {
 
     pub(super) async fn rollback(mut self) -> Result<()> {
         debug!("rolling back");
-        self.mutations
-            .retain(|m| m.op != kvrpcpb::Op::CheckNotExists as i32);
-        let keys = self
-            .mutations
-            .into_iter()
-            .map(|mutation| mutation.key.into());
+        self.mutations.retain(|m| m.op != kvrpcpb::Op::CheckNotExists as i32);
+        let keys = self.mutations.into_iter().map(|mutation| mutation.key.into());
         let start_version = self.start_version.clone();
         match self.options.kind {
             TransactionKind::Optimistic => {
                 let req = new_batch_rollback_request(keys, start_version.clone());
                 let plan = PlanBuilder::new(self.rpc, req)
-                    .resolve_lock(
-                        start_version.clone(),
-                        self.options.retry_options.lock_backoff,
-                            )
+                    .resolve_lock(start_version.clone(), self.options.retry_options.lock_backoff)
                     .retry_multi_region(self.options.retry_options.region_backoff)
                     .extract_error()
                     .plan();
                 plan.execute().await?;
             }
             TransactionKind::Pessimistic(for_update_ts) => {
-                let req =
-                    new_pessimistic_rollback_request(keys, start_version.clone(), for_update_ts);
+                let req = new_pessimistic_rollback_request(keys, start_version.clone(), for_update_ts);
                 let plan = PlanBuilder::new(self.rpc, req)
-                    .resolve_lock(
-                        start_version.clone(),
-                        self.options.retry_options.lock_backoff,
-                            )
+                    .resolve_lock(start_version.clone(), self.options.retry_options.lock_backoff)
                     .retry_multi_region(self.options.retry_options.region_backoff)
                     .extract_error()
                     .plan();

@@ -12,6 +12,7 @@ use crate::backoff::Backoff;
 use crate::backoff::DEFAULT_LOCK_BACKOFF;
 use crate::pd::PdClient;
 
+use crate::internal_err;
 use crate::proto::kvrpcpb;
 use crate::proto::pdpb::Timestamp;
 use crate::region::RegionVerId;
@@ -21,7 +22,6 @@ use crate::request::Plan;
 use crate::timestamp::TimestampExt;
 use crate::transaction::requests;
 use crate::transaction::requests::TransactionStatusKind;
-use crate::internal_err;
 use crate::Error;
 use crate::Result;
 
@@ -70,10 +70,7 @@ pub(crate) async fn resolve_locks(
     // This matches the client-go `LockResolver.ResolveLocksWithOpts` flow: query txn status for
     // each encountered lock, then resolve immediately when the status is final.
     for lock in locks {
-        let region_ver_id = pd_client
-            .region_for_key(&lock.key)
-            .await?
-            .ver_id();
+        let region_ver_id = pd_client.region_for_key(&lock.key).await?.ver_id();
         // skip if the region is cleaned
         if clean_regions
             .get(&lock.lock_version)
@@ -150,26 +147,24 @@ async fn resolve_lock_with_retry(
         debug!("resolving locks: attempt {}", attempt);
         let store = pd_client.clone().store_for_key(key).await?;
         let ver_id = store.region_with_leader.ver_id();
-        let request =
-            requests::new_resolve_lock_request(start_version, commit_version, is_txn_file);
-        let plan_builder =
-            match crate::request::PlanBuilder::new(pd_client.clone(), request)
-                .single_region_with_store(store.clone())
-                .await
-            {
-                Ok(plan_builder) => plan_builder,
-                Err(Error::LeaderNotFound { region }) => {
-                    pd_client.invalidate_region_cache(region.clone()).await;
-                    match backoff.next_delay_duration() {
-                        Some(duration) => {
-                            sleep(duration).await;
-                            continue;
-                        }
-                        None => return Err(Error::LeaderNotFound { region }),
+        let request = requests::new_resolve_lock_request(start_version, commit_version, is_txn_file);
+        let plan_builder = match crate::request::PlanBuilder::new(pd_client.clone(), request)
+            .single_region_with_store(store.clone())
+            .await
+        {
+            Ok(plan_builder) => plan_builder,
+            Err(Error::LeaderNotFound { region }) => {
+                pd_client.invalidate_region_cache(region.clone()).await;
+                match backoff.next_delay_duration() {
+                    Some(duration) => {
+                        sleep(duration).await;
+                        continue;
                     }
+                    None => return Err(Error::LeaderNotFound { region }),
                 }
-                Err(err) => return Err(err),
-            };
+            }
+            Err(err) => return Err(err),
+        };
         let plan = plan_builder.extract_error().plan();
         match plan.execute().await {
             Ok(_) => {

@@ -15,10 +15,7 @@ pub(crate) fn new_get_request(key: Key, timestamp: Timestamp) -> kvrpcpb::GetReq
     requests::new_get_request(key.into(), timestamp.version())
 }
 
-pub(crate) fn new_batch_get_request(
-    keys: impl Iterator<Item = Key>,
-    timestamp: Timestamp,
-) -> kvrpcpb::BatchGetRequest {
+pub(crate) fn new_batch_get_request(keys: impl Iterator<Item = Key>, timestamp: Timestamp) -> kvrpcpb::BatchGetRequest {
     requests::new_batch_get_request(keys.map(Into::into).collect(), timestamp.version())
 }
 
@@ -46,12 +43,7 @@ pub(crate) fn new_prewrite_request(
     start_version: Timestamp,
     lock_ttl: u64,
 ) -> kvrpcpb::PrewriteRequest {
-    requests::new_prewrite_request(
-        mutations,
-        primary_lock.into(),
-        start_version.version(),
-        lock_ttl,
-    )
+    requests::new_prewrite_request(mutations, primary_lock.into(), start_version.version(), lock_ttl)
 }
 
 pub(crate) fn new_pessimistic_prewrite_request(
@@ -153,11 +145,7 @@ pub(crate) fn new_pessimistic_lock_request(
     )
 }
 
-pub(crate) fn new_scan_lock_request(
-    range: BoundRange,
-    safepoint: &Timestamp,
-    limit: u32,
-) -> kvrpcpb::ScanLockRequest {
+pub(crate) fn new_scan_lock_request(range: BoundRange, safepoint: &Timestamp, limit: u32) -> kvrpcpb::ScanLockRequest {
     let (start_key, end_key) = range.into_keys();
     requests::new_scan_lock_request(
         start_key.into(),

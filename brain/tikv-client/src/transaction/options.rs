@@ -2,8 +2,6 @@
 
 //! Options of a transaction.
 
-
-
 use crate::proto::pdpb::Timestamp;
 use crate::request::RetryOptions;
 use crate::timestamp::TimestampExt;

@@ -4,6 +4,9 @@
 
 use log::debug;
 
+use super::committer::MAX_TTL;
+use super::options::TransactionKind;
+use super::Transaction;
 use crate::pd::PdClient;
 use crate::proto::pdpb::Timestamp;
 use crate::request::CollectWithShard;
@@ -14,9 +17,6 @@ use crate::Error;
 use crate::Key;
 use crate::KvPair;
 use crate::Result;
-use super::committer::MAX_TTL;
-use super::options::TransactionKind;
-use super::Transaction;
 
 impl<PdC: PdClient> Transaction<PdC> {
     /// Pessimistically lock the keys, and optionally retrieve corresponding values.
@@ -45,10 +45,7 @@ impl<PdC: PdClient> Transaction<PdC> {
         };
         // we do not set the primary key here, because pessimistic lock request
         // can fail, in which case the keys may not be part of the transaction.
-        let primary_lock = self
-            .buffer
-            .get_primary_key()
-            .unwrap_or_else(|| first_key.clone());
+        let primary_lock = self.buffer.get_primary_key().unwrap_or_else(|| first_key.clone());
         let for_update_ts = self.rpc.clone().get_timestamp().await?;
         self.options.push_for_update_ts(for_update_ts.clone());
         let request = new_pessimistic_lock_request(
@@ -60,10 +57,7 @@ impl<PdC: PdClient> Transaction<PdC> {
             need_value,
         );
         let plan = PlanBuilder::new(self.rpc.clone(), request)
-            .resolve_lock(
-                self.timestamp.clone(),
-                self.options.retry_options.lock_backoff.clone(),
-            )
+            .resolve_lock(self.timestamp.clone(), self.options.retry_options.lock_backoff.clone())
             .preserve_shard()
             .retry_multi_region_preserve_results(self.options.retry_options.region_backoff.clone())
             .merge(CollectWithShard)
@@ -72,10 +66,7 @@ impl<PdC: PdClient> Transaction<PdC> {
 
         if let Err(err) = pairs {
             match err {
-                Error::PessimisticLockError {
-                    inner,
-                    success_keys,
-                } if !success_keys.is_empty() => {
+                Error::PessimisticLockError { inner, success_keys } if !success_keys.is_empty() => {
                     let keys = success_keys.into_iter().map(Key::from);
                     self.pessimistic_lock_rollback(keys, self.timestamp.clone(), for_update_ts)
                         .await?;
@@ -109,16 +100,9 @@ impl<PdC: PdClient> Transaction<PdC> {
             return Ok(());
         }
 
-        let req = new_pessimistic_rollback_request(
-            keys.clone().into_iter(),
-            start_version.clone(),
-            for_update_ts,
-        );
+        let req = new_pessimistic_rollback_request(keys.clone().into_iter(), start_version.clone(), for_update_ts);
         let plan = PlanBuilder::new(self.rpc.clone(), req)
-            .resolve_lock(
-                start_version,
-                self.options.retry_options.lock_backoff.clone(),
-            )
+            .resolve_lock(start_version, self.options.retry_options.lock_backoff.clone())
             .retry_multi_region(self.options.retry_options.region_backoff.clone())
             .extract_error()
             .plan();

@@ -41,9 +41,7 @@ macro_rules! pair_locks {
                 } else {
                     self.pairs
                         .iter_mut()
-                        .filter_map(|pair| {
-                            pair.error.as_mut().and_then(|error| error.locked.take())
-                        })
+                        .filter_map(|pair| pair.error.as_mut().and_then(|error| error.locked.take()))
                         .collect()
                 }
             }
@@ -90,28 +88,19 @@ impl HasLocks for kvrpcpb::ScanLockResponse {
 
 impl HasLocks for kvrpcpb::PessimisticRollbackResponse {
     fn take_locks(&mut self) -> Vec<kvrpcpb::LockInfo> {
-        self.errors
-            .iter_mut()
-            .filter_map(|error| error.locked.take())
-            .collect()
+        self.errors.iter_mut().filter_map(|error| error.locked.take()).collect()
     }
 }
 
 impl HasLocks for kvrpcpb::PessimisticLockResponse {
     fn take_locks(&mut self) -> Vec<kvrpcpb::LockInfo> {
-        self.errors
-            .iter_mut()
-            .filter_map(|error| error.locked.take())
-            .collect()
+        self.errors.iter_mut().filter_map(|error| error.locked.take()).collect()
     }
 }
 
 impl HasLocks for kvrpcpb::PrewriteResponse {
     fn take_locks(&mut self) -> Vec<kvrpcpb::LockInfo> {
-        self.errors
-            .iter_mut()
-            .filter_map(|error| error.locked.take())
-            .collect()
+        self.errors.iter_mut().filter_map(|error| error.locked.take()).collect()
     }
 }
 
@@ -139,8 +128,7 @@ impl Merge<kvrpcpb::UnsafeDestroyRangeResponse> for Collect {
     type Out = ();
 
     fn merge(&self, input: Vec<Result<kvrpcpb::UnsafeDestroyRangeResponse>>) -> Result<Self::Out> {
-        let _: Vec<kvrpcpb::UnsafeDestroyRangeResponse> =
-            input.into_iter().collect::<Result<Vec<_>>>()?;
+        let _: Vec<kvrpcpb::UnsafeDestroyRangeResponse> = input.into_iter().collect::<Result<Vec<_>>>()?;
         Ok(())
     }
 }

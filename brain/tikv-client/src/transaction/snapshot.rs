@@ -39,21 +39,13 @@ impl Snapshot {
     }
 
     /// Scan a range, return at most `limit` key-value pairs that lying in the range.
-    pub async fn scan(
-        &mut self,
-        range: impl Into<BoundRange>,
-        limit: u32,
-    ) -> Result<impl Iterator<Item = KvPair>> {
+    pub async fn scan(&mut self, range: impl Into<BoundRange>, limit: u32) -> Result<impl Iterator<Item = KvPair>> {
         debug!("invoking scan request on snapshot");
         self.transaction.scan(range, limit).await
     }
 
     /// Scan a range, return at most `limit` keys that lying in the range.
-    pub async fn scan_keys(
-        &mut self,
-        range: impl Into<BoundRange>,
-        limit: u32,
-    ) -> Result<impl Iterator<Item = Key>> {
+    pub async fn scan_keys(&mut self, range: impl Into<BoundRange>, limit: u32) -> Result<impl Iterator<Item = Key>> {
         debug!("invoking scan_keys request on snapshot");
         self.transaction.scan_keys(range, limit).await
     }

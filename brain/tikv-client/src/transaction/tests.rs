@@ -35,8 +35,7 @@ async fn test_pieces_of_a_transaction_send_their_own_keys_only() {
     let mut txn = Transaction::new(
         Timestamp::default(),
         pd_client,
-        TransactionOptions::new_optimistic()
-            .try_one_pc(),
+        TransactionOptions::new_optimistic().try_one_pc(),
     );
     let mut own = 0;
     for i in 0..2000 {
@@ -119,11 +118,7 @@ async fn test_lost_replies_leave_a_commit_undetermined() {
         })
         .await;
         let error = txn.commit().await.unwrap_err();
-        assert_eq!(
-            matches!(error, Error::UndeterminedError(_)),
-            undetermined,
-            "{error:?}"
-        );
+        assert_eq!(matches!(error, Error::UndeterminedError(_)), undetermined, "{error:?}");
     }
 }
 

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use log::{debug, trace};
 use tokio::time::Instant;
 
+use super::committer::Committer;
+use super::options::TransactionKind;
+use super::options::TransactionOptions;
 use crate::backoff::DEFAULT_REGION_BACKOFF;
 use crate::pd::PdClient;
 use crate::pd::PdRpcClient;
@@ -23,9 +26,6 @@ use crate::Key;
 use crate::KvPair;
 use crate::Result;
 use crate::Value;
-use super::committer::Committer;
-use super::options::TransactionKind;
-use super::options::TransactionOptions;
 
 /// An undo-able set of actions on the dataset.
 ///
@@ -61,11 +61,7 @@ pub struct Transaction<PdC: PdClient = PdRpcClient> {
 }
 
 impl<PdC: PdClient> Transaction<PdC> {
-    pub(crate) fn new(
-        timestamp: Timestamp,
-        rpc: Arc<PdC>,
-        options: TransactionOptions,
-    ) -> Transaction<PdC> {
+    pub(crate) fn new(timestamp: Timestamp, rpc: Arc<PdC>, options: TransactionOptions) -> Transaction<PdC> {
         let status = if options.read_only {
             TransactionStatus::ReadOnly
         } else {
@@ -173,9 +169,7 @@ impl<PdC: PdClient> Transaction<PdC> {
         self.check_allow_operation()?;
         let timestamp = self.timestamp.clone();
         let rpc = self.rpc.clone();
-        let keys = keys
-            .into_iter()
-            .map(Into::into);
+        let keys = keys.into_iter().map(Into::into);
         let retry_options = self.options.retry_options.clone();
 
         self.buffer
@@ -186,9 +180,7 @@ impl<PdC: PdClient> Transaction<PdC> {
                     .retry_multi_region(retry_options.region_backoff)
                     .merge(Collect)
                     .plan();
-                plan.execute()
-                    .await
-                    .map(|r| r.into_iter().map(Into::into).collect())
+                plan.execute().await.map(|r| r.into_iter().map(Into::into).collect())
             })
             .await
     }
@@ -200,11 +192,7 @@ impl<PdC: PdClient> Transaction<PdC> {
     ///
     /// If the number of eligible key-value pairs are greater than `limit`,
     /// only the first `limit` pairs are returned, ordered by key.
-    pub async fn scan(
-        &mut self,
-        range: impl Into<BoundRange>,
-        limit: u32,
-    ) -> Result<impl Iterator<Item = KvPair>> {
+    pub async fn scan(&mut self, range: impl Into<BoundRange>, limit: u32) -> Result<impl Iterator<Item = KvPair>> {
         debug!("invoking transactional scan request");
         self.scan_inner(range, limit, false, false).await
     }
@@ -215,16 +203,9 @@ impl<PdC: PdClient> Transaction<PdC> {
     ///
     /// If the number of eligible keys are greater than `limit`,
     /// only the first `limit` keys are returned, ordered by key.
-    pub async fn scan_keys(
-        &mut self,
-        range: impl Into<BoundRange>,
-        limit: u32,
-    ) -> Result<impl Iterator<Item = Key>> {
+    pub async fn scan_keys(&mut self, range: impl Into<BoundRange>, limit: u32) -> Result<impl Iterator<Item = Key>> {
         debug!("invoking transactional scan_keys request");
-        Ok(self
-            .scan_inner(range, limit, true, false)
-            .await?
-            .map(KvPair::into_key))
+        Ok(self.scan_inner(range, limit, true, false).await?.map(KvPair::into_key))
     }
 
     /// Create a 'scan_reverse' request.
@@ -248,10 +229,7 @@ impl<PdC: PdClient> Transaction<PdC> {
         limit: u32,
     ) -> Result<impl Iterator<Item = Key>> {
         debug!("invoking transactional scan_keys_reverse request");
-        Ok(self
-            .scan_inner(range, limit, true, true)
-            .await?
-            .map(KvPair::into_key))
+        Ok(self.scan_inner(range, limit, true, true).await?.map(KvPair::into_key))
     }
 
     /// Sets the value associated with the given key.
@@ -260,8 +238,7 @@ impl<PdC: PdClient> Transaction<PdC> {
         self.check_allow_operation()?;
         let key = key.into();
         if self.is_pessimistic() {
-            self.pessimistic_lock(iter::once(key.clone()), false)
-                .await?;
+            self.pessimistic_lock(iter::once(key.clone()), false).await?;
         }
         self.buffer.put(key, value.into());
         Ok(())
@@ -279,11 +256,8 @@ impl<PdC: PdClient> Transaction<PdC> {
             return Err(Error::DuplicateKeyInsertion);
         }
         if self.is_pessimistic() {
-            self.pessimistic_lock(
-                iter::once((key.clone(), kvrpcpb::Assertion::NotExist)),
-                false,
-            )
-            .await?;
+            self.pessimistic_lock(iter::once((key.clone(), kvrpcpb::Assertion::NotExist)), false)
+                .await?;
         }
         self.buffer.insert(key, value.into());
         Ok(())
@@ -297,8 +271,7 @@ impl<PdC: PdClient> Transaction<PdC> {
         self.check_allow_operation()?;
         let key = key.into();
         if self.is_pessimistic() {
-            self.pessimistic_lock(iter::once(key.clone()), false)
-                .await?;
+            self.pessimistic_lock(iter::once(key.clone()), false).await?;
         }
         self.buffer.delete(key);
         Ok(())
@@ -307,10 +280,7 @@ impl<PdC: PdClient> Transaction<PdC> {
     /// Batch mutate the database.
     ///
     /// Only `Put` and `Delete` are supported.
-    pub async fn batch_mutate(
-        &mut self,
-        mutations: impl IntoIterator<Item = Mutation>,
-    ) -> Result<()> {
+    pub async fn batch_mutate(&mut self, mutations: impl IntoIterator<Item = Mutation>) -> Result<()> {
         debug!("invoking transactional batch mutate request");
         self.check_allow_operation()?;
         let mutations: Vec<Mutation> = mutations.into_iter().collect();
@@ -333,15 +303,10 @@ impl<PdC: PdClient> Transaction<PdC> {
     ///
     /// In pessimistic mode, it is similar to [`batch_get_for_update`](Transaction::batch_get_for_update),
     /// except that it does not read values.
-    pub async fn lock_keys(
-        &mut self,
-        keys: impl IntoIterator<Item = impl Into<Key>>,
-    ) -> Result<()> {
+    pub async fn lock_keys(&mut self, keys: impl IntoIterator<Item = impl Into<Key>>) -> Result<()> {
         debug!("invoking transactional lock_keys request");
         self.check_allow_operation()?;
-        let keys = keys
-            .into_iter()
-            .map(Into::into);
+        let keys = keys.into_iter().map(Into::into);
         match self.options.kind {
             TransactionKind::Optimistic => {
                 for key in keys {
@@ -385,9 +350,7 @@ impl<PdC: PdClient> Transaction<PdC> {
         debug!("rolling back transaction");
         if !matches!(
             self.status,
-            TransactionStatus::StartedRollback
-                | TransactionStatus::Active
-                | TransactionStatus::StartedCommit
+            TransactionStatus::StartedRollback | TransactionStatus::Active | TransactionStatus::StartedCommit
         ) {
             return Err(Error::OperationAfterCommitError);
         }
@@ -446,21 +409,13 @@ impl<PdC: PdClient> Transaction<PdC> {
                 !key_only,
                 reverse,
                 move |new_range, new_limit| async move {
-                    let request = new_scan_request(
-                        new_range,
-                        timestamp.clone(),
-                        new_limit,
-                        key_only,
-                        reverse,
-                    );
+                    let request = new_scan_request(new_range, timestamp.clone(), new_limit, key_only, reverse);
                     let plan = PlanBuilder::new(rpc, request)
                         .resolve_lock(timestamp, retry_options.lock_backoff)
                         .retry_multi_region(retry_options.region_backoff)
                         .merge(Collect)
                         .plan();
-                    plan.execute()
-                        .await
-                        .map(|r| r.into_iter().map(Into::into).collect())
+                    plan.execute().await.map(|r| r.into_iter().map(Into::into).collect())
                 },
             )
             .await
@@ -480,7 +435,6 @@ impl<PdC: PdClient> Transaction<PdC> {
     fn is_pessimistic(&self) -> bool {
         matches!(self.options.kind, TransactionKind::Pessimistic(_))
     }
-
 }
 
 #[derive(Clone, Eq, PartialEq, Debug)]

@@ -9,26 +9,26 @@ use log::debug;
 use log::info;
 use tokio::time::sleep;
 
+use super::Collect;
+use super::Merge;
+use super::Plan;
 use crate::backoff::Backoff;
+use crate::internal_err;
 use crate::pd::PdClient;
 use crate::proto::errorpb;
 use crate::proto::pdpb::Timestamp;
 use crate::request::shard::HasNextBatch;
 use crate::request::NextBatch;
 use crate::request::Shardable;
+use crate::store::HasKeyErrors;
 use crate::store::HasRegionError;
 use crate::store::RegionStore;
-use crate::store::HasKeyErrors;
 use crate::transaction::resolve_locks;
 use crate::transaction::HasLocks;
 use crate::transaction::ResolveLocksContext;
 use crate::transaction::SCAN_LOCK_BATCH_SIZE;
-use crate::internal_err;
 use crate::Error;
 use crate::Result;
-use super::Collect;
-use super::Merge;
-use super::Plan;
 
 pub(crate) struct ResolveLock<P: Plan, PdC: PdClient> {
     pub inner: P,
@@ -69,12 +69,7 @@ where
             }
 
             let pd_client = self.pd_client.clone();
-            let live_locks = resolve_locks(
-                locks,
-                self.timestamp.clone(),
-                pd_client.clone(),
-            )
-            .await?;
+            let live_locks = resolve_locks(locks, self.timestamp.clone(), pd_client.clone()).await?;
             if live_locks.is_empty() {
                 result = self.inner.execute().await?;
             } else {
@@ -122,14 +117,12 @@ impl Merge<CleanupLocksResult> for Collect {
     type Out = CleanupLocksResult;
 
     fn merge(&self, input: Vec<Result<CleanupLocksResult>>) -> Result<Self::Out> {
-        input
-            .into_iter()
-            .try_fold(CleanupLocksResult::default(), |acc, x| {
-                Ok(CleanupLocksResult {
-                    resolved_locks: acc.resolved_locks + x?.resolved_locks,
-                    ..Default::default()
-                })
+        input.into_iter().try_fold(CleanupLocksResult::default(), |acc, x| {
+            Ok(CleanupLocksResult {
+                resolved_locks: acc.resolved_locks + x?.resolved_locks,
+                ..Default::default()
             })
+        })
     }
 }
 
@@ -162,10 +155,7 @@ where
         let mut result = CleanupLocksResult::default();
         let mut inner = self.inner.clone();
         let mut lock_resolver = crate::transaction::LockResolver::new(self.ctx.clone());
-        let store = self
-            .store
-            .clone()
-            .ok_or_else(|| internal_err!("locks of no region"))?;
+        let store = self.store.clone().ok_or_else(|| internal_err!("locks of no region"))?;
         let region = &store.region_with_leader;
         let mut has_more_batch = true;
 
@@ -204,11 +194,7 @@ where
 
             let lock_size = locks.len();
             match lock_resolver
-                .cleanup_locks(
-                    store.clone(),
-                    locks,
-                    self.pd_client.clone(),
-                    )
+                .cleanup_locks(store.clone(), locks, self.pd_client.clone())
                 .await
             {
                 Ok(()) => {

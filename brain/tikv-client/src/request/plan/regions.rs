@@ -13,6 +13,8 @@ use log::info;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
+use super::is_grpc_error;
+use super::Plan;
 use crate::backoff::Backoff;
 use crate::pd::PdClient;
 use crate::proto::errorpb;
@@ -20,13 +22,11 @@ use crate::proto::errorpb::EpochNotMatch;
 use crate::region::StoreId;
 use crate::region::{RegionVerId, RegionWithLeader};
 use crate::request::Shardable;
+use crate::store::HasKeyErrors;
 use crate::store::HasRegionError;
 use crate::store::RegionStore;
-use crate::store::HasKeyErrors;
 use crate::Error;
 use crate::Result;
-use super::is_grpc_error;
-use super::Plan;
 
 const MULTI_REGION_CONCURRENCY: usize = 16;
 
@@ -54,14 +54,7 @@ where
         permits: Arc<Semaphore>,
         preserve_region_results: bool,
     ) -> BoxFuture<'static, Result<<Self as Plan>::Result>> {
-        Self::run_single_plan(
-            pd_client,
-            current_plan,
-            backoff,
-            permits,
-            preserve_region_results,
-        )
-        .boxed()
+        Self::run_single_plan(pd_client, current_plan, backoff, permits, preserve_region_results).boxed()
     }
 
     async fn run_single_plan(
@@ -125,10 +118,7 @@ where
             }) {
             Ok(region_store) => region_store,
             Err(Error::LeaderNotFound { region }) => {
-                debug!(
-                    "single_shard_handler::sharding: leader not found: {:?}",
-                    region
-                );
+                debug!("single_shard_handler::sharding: leader not found: {:?}", region);
                 return Self::handle_other_error(
                     pd_client,
                     plan,
@@ -196,20 +186,12 @@ where
             debug!("single_shard_handler:execute: region error: {:?}", e);
             match backoff.next_delay_duration() {
                 Some(duration) => {
-                    let region_error_resolved =
-                        handle_region_error(pd_client.clone(), e, region_store).await?;
+                    let region_error_resolved = handle_region_error(pd_client.clone(), e, region_store).await?;
                     // don't sleep if we have resolved the region error
                     if !region_error_resolved {
                         sleep(duration).await;
                     }
-                    Self::single_plan_handler(
-                        pd_client,
-                        plan,
-                        backoff,
-                        permits,
-                        preserve_region_results,
-                    )
-                    .await
+                    Self::single_plan_handler(pd_client, plan, backoff, permits, preserve_region_results).await
                 }
                 None => Err(Error::RegionError(Box::new(e))),
             }
@@ -239,14 +221,7 @@ where
         match backoff.next_delay_duration() {
             Some(duration) => {
                 sleep(duration).await;
-                Self::single_plan_handler(
-                    pd_client,
-                    plan,
-                    backoff,
-                    permits,
-                    preserve_region_results,
-                )
-                .await
+                Self::single_plan_handler(pd_client, plan, backoff, permits, preserve_region_results).await
             }
             None => Err(e),
         }
@@ -288,10 +263,7 @@ pub(crate) async fn handle_region_error<PdC: PdClient>(
     } else if e.stale_command.is_some() || e.region_not_found.is_some() {
         pd_client.invalidate_region_cache(ver_id).await;
         Ok(false)
-    } else if e.server_is_busy.is_some()
-        || e.raft_entry_too_large.is_some()
-        || e.max_timestamp_not_synced.is_some()
-    {
+    } else if e.server_is_busy.is_some() || e.raft_entry_too_large.is_some() || e.max_timestamp_not_synced.is_some() {
         Err(Error::RegionError(Box::new(e)))
     } else {
         info!("region error of another kind: {:?}", e);
@@ -321,9 +293,9 @@ pub(crate) async fn on_region_epoch_not_match<PdC: PdClient>(
     for r in error.current_regions {
         if r.id == region_store.region_with_leader.id() {
             // Find whether the current region is ahead of TiKV's. If so, backoff.
-            if r.region_epoch.is_some_and(|returned| {
-                returned.conf_ver < ver_id.conf_ver || returned.version < ver_id.ver
-            }) {
+            if r.region_epoch
+                .is_some_and(|returned| returned.conf_ver < ver_id.conf_ver || returned.version < ver_id.ver)
+            {
                 return Ok(false);
             }
         }

@@ -9,15 +9,15 @@ use futures::future::try_join_all;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
+use super::is_grpc_error;
+use super::Plan;
 use crate::backoff::Backoff;
 use crate::pd::PdClient;
 use crate::request::StoreRequest;
-use crate::store::HasRegionError;
 use crate::store::HasKeyErrors;
+use crate::store::HasRegionError;
 use crate::Error;
 use crate::Result;
-use super::is_grpc_error;
-use super::Plan;
 
 const MULTI_STORES_CONCURRENCY: usize = 16;
 
@@ -71,11 +71,7 @@ impl<P: Plan, PdC: PdClient> RetryableAllStores<P, PdC>
 where
     P::Result: HasKeyErrors + HasRegionError,
 {
-    async fn single_store_handler(
-        plan: P,
-        mut backoff: Backoff,
-        permits: Arc<Semaphore>,
-    ) -> Result<P::Result> {
+    async fn single_store_handler(plan: P, mut backoff: Backoff, permits: Arc<Semaphore>) -> Result<P::Result> {
         loop {
             let permit = permits.acquire().await.expect("nobody closes it");
             let res = plan.execute().await;

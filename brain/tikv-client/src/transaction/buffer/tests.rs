@@ -11,13 +11,9 @@ fn set_and_get_from_buffer() {
     buffer.put(b"key1".to_vec().into(), b"value1".to_vec());
     buffer.put(b"key2".to_vec().into(), b"value2".to_vec());
     assert_eq!(
-        block_on(
-            buffer.get_or_else(b"key1".to_vec().into(), move |_| ready(Err(internal_err!(
-                ""
-            ))))
-        )
-        .unwrap()
-        .unwrap(),
+        block_on(buffer.get_or_else(b"key1".to_vec().into(), move |_| ready(Err(internal_err!("")))))
+            .unwrap()
+            .unwrap(),
         b"value1".to_vec()
     );
 
@@ -40,13 +36,9 @@ fn insert_and_get_from_buffer() {
     buffer.insert(b"key1".to_vec().into(), b"value1".to_vec());
     buffer.insert(b"key2".to_vec().into(), b"value2".to_vec());
     assert_eq!(
-        block_on(
-            buffer.get_or_else(b"key1".to_vec().into(), move |_| ready(Err(internal_err!(
-                ""
-            ))))
-        )
-        .unwrap()
-        .unwrap(),
+        block_on(buffer.get_or_else(b"key1".to_vec().into(), move |_| ready(Err(internal_err!("")))))
+            .unwrap()
+            .unwrap(),
         b"value1".to_vec()
     );
 
@@ -88,23 +80,13 @@ fn repeat_reads_are_cached() {
         }),
     );
     let r2 = block_on(buffer.get_or_else(k2.clone(), move |_| ready(Err(internal_err!("")))));
-    let r3 = block_on(
-        buffer.batch_get_or_else(vec![k1.clone(), k2.clone()].into_iter(), move |_| {
-            ready(Ok(vec![]))
-        }),
-    );
+    let r3 = block_on(buffer.batch_get_or_else(vec![k1.clone(), k2.clone()].into_iter(), move |_| ready(Ok(vec![]))));
     assert_eq!(
         r1.unwrap().collect::<Vec<_>>(),
-        vec![
-            KvPair(k1.clone(), v1.clone()),
-            KvPair(k2.clone(), v2.clone())
-        ]
+        vec![KvPair(k1.clone(), v1.clone()), KvPair(k2.clone(), v2.clone())]
     );
     assert_eq!(r2.unwrap().unwrap(), v2);
-    assert_eq!(
-        r3.unwrap().collect::<Vec<_>>(),
-        vec![KvPair(k1, v1), KvPair(k2, v2)]
-    );
+    assert_eq!(r3.unwrap().collect::<Vec<_>>(), vec![KvPair(k1, v1), KvPair(k2, v2)]);
 }
 
 #[test]
@@ -113,15 +95,14 @@ fn scan_and_fetch_redundant_limit_does_not_overflow() {
     buffer.delete(b"key1".to_vec().into());
 
     let range: BoundRange = (..).into();
-    let res =
-        block_on(
-            buffer.scan_and_fetch(range, u32::MAX, false, false, |_, redundant_limit| {
-                assert_eq!(redundant_limit, u32::MAX);
-                ready(Ok(Vec::<KvPair>::new()))
-            }),
-        )
-        .unwrap()
-        .collect::<Vec<_>>();
+    let res = block_on(
+        buffer.scan_and_fetch(range, u32::MAX, false, false, |_, redundant_limit| {
+            assert_eq!(redundant_limit, u32::MAX);
+            ready(Ok(Vec::<KvPair>::new()))
+        }),
+    )
+    .unwrap()
+    .collect::<Vec<_>>();
 
     assert!(res.is_empty());
 }

@@ -16,6 +16,8 @@ use crate::backoff::Backoff;
 use crate::backoff::DEFAULT_REGION_BACKOFF;
 use crate::pd::PdClient;
 
+use super::lock_until_expired_ms;
+use crate::internal_err;
 use crate::proto::kvrpcpb;
 use crate::proto::kvrpcpb::TxnInfo;
 use crate::region::RegionVerId;
@@ -30,10 +32,8 @@ use crate::transaction::requests::new_check_txn_status_request;
 use crate::transaction::requests::SecondaryLocksStatus;
 use crate::transaction::requests::TransactionStatus;
 use crate::transaction::requests::TransactionStatusKind;
-use crate::internal_err;
 use crate::Error;
 use crate::Result;
-use super::lock_until_expired_ms;
 
 #[derive(Default, Clone)]
 pub(crate) struct ResolveLocksContext {
@@ -87,7 +87,7 @@ impl LockResolver {
         store: RegionStore,
         locks: Vec<kvrpcpb::LockInfo>,
         pd_client: Arc<impl PdClient>,
-        ) -> Result<()> {
+    ) -> Result<()> {
         if locks.is_empty() {
             return Ok(());
         }
@@ -97,8 +97,7 @@ impl LockResolver {
         let mut txn_infos = HashMap::new();
         for l in locks {
             let txn_id = l.lock_version;
-            if txn_infos.contains_key(&txn_id) || self.ctx.is_region_cleaned(txn_id, &region).await
-            {
+            if txn_infos.contains_key(&txn_id) || self.ctx.is_region_cleaned(txn_id, &region).await {
                 continue;
             }
 
@@ -106,7 +105,7 @@ impl LockResolver {
             let mut status = self
                 .check_txn_status(
                     pd_client.clone(),
-                        txn_id,
+                    txn_id,
                     l.primary_lock.clone(),
                     0,
                     u64::MAX,
@@ -120,25 +119,16 @@ impl LockResolver {
             // If the transaction uses async commit, check_txn_status will reject rolling back the primary lock.
             // Then we need to check the secondary locks to determine the final status of the transaction.
             let async_lock = match &status.kind {
-                TransactionStatusKind::Locked(_, lock_info) if lock_info.use_async_commit => {
-                    Some(lock_info)
-                }
+                TransactionStatusKind::Locked(_, lock_info) if lock_info.use_async_commit => Some(lock_info),
                 _ => None,
             };
             if let Some(lock_info) = async_lock {
                 let secondary_status = self
-                    .check_all_secondaries(
-                        pd_client.clone(),
-                        lock_info.secondaries.clone(),
-                        txn_id,
-                    )
+                    .check_all_secondaries(pd_client.clone(), lock_info.secondaries.clone(), txn_id)
                     .await?;
                 debug!(
                     "secondary status, txn_id:{}, ended_at:{:?}, min_commit_version:{}, fallback_2pc:{}",
-                    txn_id,
-                    secondary_status.ended_at,
-                    secondary_status.min_commit_ts,
-                    secondary_status.fallback_2pc,
+                    txn_id, secondary_status.ended_at, secondary_status.min_commit_ts, secondary_status.fallback_2pc,
                 );
 
                 if secondary_status.fallback_2pc {
@@ -146,7 +136,7 @@ impl LockResolver {
                     status = self
                         .check_txn_status(
                             pd_client.clone(),
-                                txn_id,
+                            txn_id,
                             l.primary_lock,
                             0,
                             u64::MAX,
@@ -171,9 +161,7 @@ impl LockResolver {
                     );
                     return Err(Error::ResolveLockError(vec![lock_info.clone()]));
                 }
-                TransactionStatusKind::Committed(ts) => {
-                    txn_infos.insert(txn_id, (ts.version(), l.is_txn_file))
-                }
+                TransactionStatusKind::Committed(ts) => txn_infos.insert(txn_id, (ts.version(), l.is_txn_file)),
                 TransactionStatusKind::RolledBack => txn_infos.insert(txn_id, (0, l.is_txn_file)),
             };
         }
@@ -197,9 +185,7 @@ impl LockResolver {
             .batch_resolve_locks(pd_client.clone(), store.clone(), txn_info_vec)
             .await?;
         for txn_id in txn_ids {
-            self.ctx
-                .save_cleaned_region(txn_id, cleaned_region.clone())
-                .await;
+            self.ctx.save_cleaned_region(txn_id, cleaned_region.clone()).await;
         }
 
         Ok(())
@@ -209,7 +195,7 @@ impl LockResolver {
     pub(crate) async fn check_txn_status(
         &mut self,
         pd_client: Arc<impl PdClient>,
-            txn_id: u64,
+        txn_id: u64,
         primary: Vec<u8>,
         caller_start_ts: u64,
         current_ts: u64,
@@ -254,7 +240,7 @@ impl LockResolver {
                         return Err(Error::TxnNotFound(txn_not_found));
                     }
                     // A lock whose primary key is none of its transaction is an error: only pessimistic locks that were left
-                // behind are like that, and nothing here writes such.
+                    // behind are like that, and nothing here writes such.
                     return Err(Error::KeyError(key_err));
                 }
                 Some(err) => return Err(err),
@@ -275,7 +261,7 @@ impl LockResolver {
     async fn check_all_secondaries(
         &mut self,
         pd_client: Arc<impl PdClient>,
-            keys: Vec<Vec<u8>>,
+        keys: Vec<Vec<u8>>,
         txn_id: u64,
     ) -> Result<SecondaryLocksStatus> {
         let req = new_check_secondary_locks_request(keys, txn_id);
@@ -291,7 +277,7 @@ impl LockResolver {
     async fn batch_resolve_locks(
         &mut self,
         pd_client: Arc<impl PdClient>,
-            store: RegionStore,
+        store: RegionStore,
         txn_infos: Vec<TxnInfo>,
     ) -> Result<RegionVerId> {
         let ver_id = store.region_with_leader.ver_id();
@@ -314,7 +300,7 @@ impl LockResolver {
         current_ts: u64,
         force_sync_commit: bool,
         pd_client: Arc<impl PdClient>,
-        ) -> Result<Arc<TransactionStatus>> {
+    ) -> Result<Arc<TransactionStatus>> {
         let current_ts = if lock.lock_ttl == 0 {
             // NOTE: lock_ttl = 0 is a special protocol!!!
             // When the pessimistic txn prewrite meets locks of a txn, it should resolve the lock **unconditionally**.
@@ -330,7 +316,7 @@ impl LockResolver {
             match self
                 .check_txn_status(
                     pd_client.clone(),
-                        lock.lock_version,
+                    lock.lock_version,
                     lock.primary_lock.clone(),
                     caller_start_ts,
                     current_ts,

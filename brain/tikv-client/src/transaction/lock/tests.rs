@@ -34,10 +34,9 @@ async fn test_resolve_lock_with_retry() {
 
     let key = vec![1];
     let region1 = MockPdClient::region1();
-    let resolved_region =
-        resolve_lock_with_retry(&key, 1, 2, false, client.clone(), backoff.clone())
-            .await
-            .unwrap();
+    let resolved_region = resolve_lock_with_retry(&key, 1, 2, false, client.clone(), backoff.clone())
+        .await
+        .unwrap();
     assert_eq!(region1.ver_id(), resolved_region);
 
     // Test resolve lock over retry limit
@@ -80,9 +79,7 @@ async fn test_resolve_locks_resolves_committed_even_if_ttl_not_expired() {
     lock.lock_version = 1;
     lock.lock_ttl = 100; // not expired under MockPdClient's Timestamp::default()
 
-    let live_locks = resolve_locks(vec![lock], Timestamp::default(), client)
-        .await
-        .unwrap();
+    let live_locks = resolve_locks(vec![lock], Timestamp::default(), client).await.unwrap();
 
     assert!(live_locks.is_empty());
     assert_eq!(check_txn_status_count.load(Ordering::SeqCst), 1);
@@ -91,10 +88,7 @@ async fn test_resolve_locks_resolves_committed_even_if_ttl_not_expired() {
 
 /// The commit timestamp with which a transaction of an asynchronous commit is resolved, or 0: it is rolled back.
 /// The lock of its primary key says that it can commit at 7.
-async fn cleaned_up_with(
-    secondaries: &[u8],
-    answer: kvrpcpb::CheckSecondaryLocksResponse,
-) -> Result<u64> {
+async fn cleaned_up_with(secondaries: &[u8], answer: kvrpcpb::CheckSecondaryLocksResponse) -> Result<u64> {
     let lock = kvrpcpb::LockInfo {
         key: vec![1],
         primary_lock: vec![1],
@@ -122,10 +116,7 @@ async fn cleaned_up_with(
             Ok(Box::new(answer.clone()))
         },
     )));
-    let store = client
-        .clone()
-        .map_region_to_store(MockPdClient::region1())
-        .await?;
+    let store = client.clone().map_region_to_store(MockPdClient::region1()).await?;
     LockResolver::new(ResolveLocksContext::default())
         .cleanup_locks(store, vec![lock], client)
         .await?;
@@ -141,10 +132,7 @@ fn async_lock(key: u8, min_commit_ts: u64) -> kvrpcpb::LockInfo {
     }
 }
 
-fn secondary_locks(
-    locks: Vec<kvrpcpb::LockInfo>,
-    commit_ts: u64,
-) -> kvrpcpb::CheckSecondaryLocksResponse {
+fn secondary_locks(locks: Vec<kvrpcpb::LockInfo>, commit_ts: u64) -> kvrpcpb::CheckSecondaryLocksResponse {
     kvrpcpb::CheckSecondaryLocksResponse {
         locks,
         commit_ts,

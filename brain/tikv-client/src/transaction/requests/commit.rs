@@ -8,17 +8,17 @@ use futures::stream::BoxStream;
 use futures::stream::{self};
 use futures::StreamExt;
 
-use crate::transaction::TXN_COMMIT_BATCH_SIZE;
 use crate::pd::PdClient;
 use crate::proto::kvrpcpb::{self};
 use crate::region::RegionWithLeader;
+use crate::request::Batchable;
 use crate::request::KvRequest;
 use crate::request::Shardable;
-use crate::request::Batchable;
 use crate::shardable_keys;
+use crate::store::region_stream_for_keys;
 use crate::store::RegionStore;
 use crate::store::Request;
-use crate::store::region_stream_for_keys;
+use crate::transaction::TXN_COMMIT_BATCH_SIZE;
 use crate::Result;
 
 pub(crate) fn new_commit_request(
@@ -41,20 +41,15 @@ impl KvRequest for kvrpcpb::CommitRequest {
 impl Shardable for kvrpcpb::CommitRequest {
     type Shard = Vec<Vec<u8>>;
 
-    fn shards(
-        &self,
-        pd_client: &Arc<impl PdClient>,
-    ) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
+    fn shards(&self, pd_client: &Arc<impl PdClient>) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
         let mut keys = self.keys.clone();
         keys.sort();
 
         region_stream_for_keys(keys.into_iter(), pd_client.clone())
             .flat_map(|result| match result {
-                Ok((keys, region)) => {
-                    stream::iter(kvrpcpb::CommitRequest::batches(keys, TXN_COMMIT_BATCH_SIZE))
-                        .map(move |batch| Ok((batch, region.clone())))
-                        .boxed()
-                }
+                Ok((keys, region)) => stream::iter(kvrpcpb::CommitRequest::batches(keys, TXN_COMMIT_BATCH_SIZE))
+                    .map(move |batch| Ok((batch, region.clone())))
+                    .boxed(),
                 Err(e) => stream::iter(Err(e)).boxed(),
             })
             .boxed()
@@ -88,10 +83,7 @@ impl Batchable for kvrpcpb::CommitRequest {
     }
 }
 
-pub(crate) fn new_batch_rollback_request(
-    keys: Vec<Vec<u8>>,
-    start_version: u64,
-) -> kvrpcpb::BatchRollbackRequest {
+pub(crate) fn new_batch_rollback_request(keys: Vec<Vec<u8>>, start_version: u64) -> kvrpcpb::BatchRollbackRequest {
     let mut req = kvrpcpb::BatchRollbackRequest::default();
     req.keys = keys;
     req.start_version = start_version;

@@ -16,9 +16,9 @@ use crate::request::KvRequest;
 use crate::request::Merge;
 use crate::request::NextBatch;
 use crate::request::Shardable;
+use crate::store::region_stream_for_range;
 use crate::store::RegionStore;
 use crate::store::Request;
-use crate::store::region_stream_for_range;
 use crate::Result;
 
 pub(crate) fn new_resolve_lock_request(
@@ -68,14 +68,8 @@ impl KvRequest for kvrpcpb::ScanLockRequest {
 impl Shardable for kvrpcpb::ScanLockRequest {
     type Shard = (Vec<u8>, Vec<u8>);
 
-    fn shards(
-        &self,
-        pd_client: &Arc<impl PdClient>,
-    ) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
-        region_stream_for_range(
-            (self.start_key.clone(), self.end_key.clone()),
-            pd_client.clone(),
-        )
+    fn shards(&self, pd_client: &Arc<impl PdClient>) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
+        region_stream_for_range((self.start_key.clone(), self.end_key.clone()), pd_client.clone())
     }
 
     fn apply_shard(&mut self, shard: Self::Shard) {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use futures::stream::BoxStream;
 
+use crate::internal_err;
 use crate::pd::PdClient;
 use crate::proto::kvrpcpb::{self};
 use crate::region::RegionWithLeader;
@@ -16,10 +17,9 @@ use crate::request::Merge;
 use crate::request::ResponseWithShard;
 use crate::request::Shardable;
 use crate::shardable_keys;
+use crate::store::region_stream_for_keys;
 use crate::store::RegionStore;
 use crate::store::Request;
-use crate::store::region_stream_for_keys;
-use crate::internal_err;
 use crate::Error;
 use crate::KvPair;
 use crate::Result;
@@ -41,7 +41,12 @@ impl KvRequest for kvrpcpb::PessimisticRollbackRequest {
     type Response = kvrpcpb::PessimisticRollbackResponse;
 }
 
-shardable_keys!(kvrpcpb::PessimisticRollbackRequest, context, start_version, for_update_ts);
+shardable_keys!(
+    kvrpcpb::PessimisticRollbackRequest,
+    context,
+    start_version,
+    for_update_ts
+);
 
 pub(crate) fn new_pessimistic_lock_request(
     mutations: Vec<kvrpcpb::Mutation>,
@@ -74,10 +79,7 @@ impl KvRequest for kvrpcpb::PessimisticLockRequest {
 impl Shardable for kvrpcpb::PessimisticLockRequest {
     type Shard = Vec<kvrpcpb::Mutation>;
 
-    fn shards(
-        &self,
-        pd_client: &Arc<impl PdClient>,
-    ) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
+    fn shards(&self, pd_client: &Arc<impl PdClient>) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
         let mut mutations = self.mutations.clone();
         mutations.sort_by(|a, b| a.key.cmp(&b.key));
         region_stream_for_keys(mutations.into_iter(), pd_client.clone())
@@ -94,16 +96,12 @@ impl Shardable for kvrpcpb::PessimisticLockRequest {
 
 // PessimisticLockResponse returns values that preserves the order with keys in request, thus the
 // kvpair result should be produced by zipping the keys in request and the values in respponse.
-impl Merge<ResponseWithShard<kvrpcpb::PessimisticLockResponse, Vec<kvrpcpb::Mutation>>>
-    for CollectWithShard
-{
+impl Merge<ResponseWithShard<kvrpcpb::PessimisticLockResponse, Vec<kvrpcpb::Mutation>>> for CollectWithShard {
     type Out = Vec<KvPair>;
 
     fn merge(
         &self,
-        input: Vec<
-            Result<ResponseWithShard<kvrpcpb::PessimisticLockResponse, Vec<kvrpcpb::Mutation>>>,
-        >,
+        input: Vec<Result<ResponseWithShard<kvrpcpb::PessimisticLockResponse, Vec<kvrpcpb::Mutation>>>>,
     ) -> Result<Self::Out> {
         let (mut success, mut errors) = (Vec::new(), Vec::new());
         for result in input {

@@ -9,17 +9,17 @@ use futures::stream::BoxStream;
 use futures::stream::{self};
 use futures::StreamExt;
 
-use crate::transaction::TXN_COMMIT_BATCH_SIZE;
 use crate::pd::PdClient;
 use crate::proto::kvrpcpb::{self};
 use crate::region::RegionWithLeader;
+use crate::request::Batchable;
 use crate::request::KvRequest;
 use crate::request::Shardable;
-use crate::request::Batchable;
+use crate::store::region_stream_for_keys;
 use crate::store::RegionStore;
 use crate::store::Request;
-use crate::store::region_stream_for_keys;
 use crate::transaction::requests::kvrpcpb::prewrite_request::PessimisticAction;
+use crate::transaction::TXN_COMMIT_BATCH_SIZE;
 use crate::Result;
 
 pub(crate) fn new_prewrite_request(
@@ -62,21 +62,17 @@ impl KvRequest for kvrpcpb::PrewriteRequest {
 impl Shardable for kvrpcpb::PrewriteRequest {
     type Shard = Vec<kvrpcpb::Mutation>;
 
-    fn shards(
-        &self,
-        pd_client: &Arc<impl PdClient>,
-    ) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
+    fn shards(&self, pd_client: &Arc<impl PdClient>) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
         let mut mutations = self.mutations.clone();
         mutations.sort_by(|a, b| a.key.cmp(&b.key));
 
         region_stream_for_keys(mutations.into_iter(), pd_client.clone())
             .flat_map(|result| match result {
-                Ok((mutations, region)) => stream::iter(kvrpcpb::PrewriteRequest::batches(
-                    mutations,
-                    TXN_COMMIT_BATCH_SIZE,
-                ))
-                .map(move |batch| Ok((batch, region.clone())))
-                .boxed(),
+                Ok((mutations, region)) => {
+                    stream::iter(kvrpcpb::PrewriteRequest::batches(mutations, TXN_COMMIT_BATCH_SIZE))
+                        .map(move |batch| Ok((batch, region.clone())))
+                        .boxed()
+                }
                 Err(e) => stream::iter(Err(e)).boxed(),
             })
             .boxed()
@@ -102,8 +98,8 @@ impl Shardable for kvrpcpb::PrewriteRequest {
         let try_one_pc = self.try_one_pc && shard.len() == self.secondaries.len() + 1;
         // The keys of an asynchronous commit go with its primary key. What is sent in one phase keeps them until it is
         // known that it is not sharded anew.
-        let keeps_secondaries = try_one_pc
-            || (self.use_async_commit && shard.iter().any(|m| m.key == self.primary_lock));
+        let keeps_secondaries =
+            try_one_pc || (self.use_async_commit && shard.iter().any(|m| m.key == self.primary_lock));
         let secondaries = if keeps_secondaries {
             self.secondaries.clone()
         } else {

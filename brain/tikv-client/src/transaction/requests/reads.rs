@@ -44,11 +44,7 @@ impl Process<kvrpcpb::GetResponse> for DefaultProcessor {
 
     fn process(&self, input: Result<kvrpcpb::GetResponse>) -> Result<Self::Out> {
         let input = input?;
-        Ok(if input.not_found {
-            None
-        } else {
-            Some(input.value)
-        })
+        Ok(if input.not_found { None } else { Some(input.value) })
     }
 }
 

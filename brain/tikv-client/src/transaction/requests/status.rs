@@ -7,6 +7,7 @@ use std::sync::Arc;
 use futures::stream::BoxStream;
 
 use crate::collect_single;
+use crate::internal_err;
 use crate::pd::PdClient;
 use crate::proto::kvrpcpb::Action;
 use crate::proto::kvrpcpb::{self};
@@ -21,11 +22,10 @@ use crate::request::Process;
 use crate::request::ResponseWithShard;
 use crate::request::Shardable;
 use crate::shardable_keys;
+use crate::store::region_stream_for_keys;
 use crate::store::RegionStore;
 use crate::store::Request;
-use crate::store::region_stream_for_keys;
 use crate::timestamp::TimestampExt;
-use crate::internal_err;
 use crate::transaction::lock::lock_until_expired_ms;
 use crate::Result;
 
@@ -60,10 +60,7 @@ impl KvRequest for kvrpcpb::CheckTxnStatusRequest {
 impl Shardable for kvrpcpb::CheckTxnStatusRequest {
     type Shard = Vec<Vec<u8>>;
 
-    fn shards(
-        &self,
-        pd_client: &Arc<impl PdClient>,
-    ) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
+    fn shards(&self, pd_client: &Arc<impl PdClient>) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
         region_stream_for_keys(std::iter::once(self.primary_key.clone()), pd_client.clone())
     }
 
@@ -151,9 +148,7 @@ impl TransactionStatus {
             TransactionStatusKind::RolledBack | TransactionStatusKind::Committed(..) => true,
             TransactionStatusKind::Locked(..) if self.is_expired => matches!(
                 self.action,
-                kvrpcpb::Action::NoAction
-                    | kvrpcpb::Action::LockNotExistRollback
-                    | kvrpcpb::Action::TtlExpireRollback
+                kvrpcpb::Action::NoAction | kvrpcpb::Action::LockNotExistRollback | kvrpcpb::Action::TtlExpireRollback
             ),
             _ => false,
         }

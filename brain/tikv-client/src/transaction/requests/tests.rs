@@ -85,11 +85,7 @@ async fn test_merge_pessimistic_lock_response() {
         ];
         let result = merger.merge(input);
 
-        if let PessimisticLockError {
-            inner,
-            success_keys,
-        } = result.unwrap_err()
-        {
+        if let PessimisticLockError { inner, success_keys } = result.unwrap_err() {
             assert!(matches!(*inner, ResolveLockError(_)));
             assert_eq!(
                 success_keys,
