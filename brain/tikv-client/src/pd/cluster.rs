@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use async_trait::async_trait;
 use futures::future::join_all;
@@ -34,8 +34,10 @@ pub struct Cluster {
 macro_rules! pd_request {
     ($cluster_id:expr, $type:ty) => {{
         let mut request = <$type>::default();
-        let mut header = pdpb::RequestHeader::default();
-        header.cluster_id = $cluster_id;
+        let header = pdpb::RequestHeader {
+            cluster_id: $cluster_id,
+            ..Default::default()
+        };
         request.header = Some(header);
         request
     }};

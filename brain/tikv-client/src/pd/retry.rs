@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use async_trait::async_trait;
 use tokio::sync::RwLock;
@@ -148,7 +148,7 @@ impl RetryClientTrait for RetryClient<Cluster> {
             cluster
                 .get_all_stores(self.timeout)
                 .await
-                .map(|resp| resp.stores.into_iter().map(Into::into).collect())
+                .map(|resp| resp.stores.into_iter().collect())
         })
     }
 

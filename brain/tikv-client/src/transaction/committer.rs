@@ -70,7 +70,7 @@ impl<PdC: PdClient> Committer<PdC> {
         };
         // It has no locks.
         self.mutations.retain(|m| m.op != kvrpcpb::Op::CheckNotExists as i32);
-        tokio::spawn(self.commit_secondary(commit_ts.clone()).map(|res| {
+        tokio::spawn(self.commit_secondary(commit_ts).map(|res| {
             if let Err(e) = res {
                 log::warn!("Failed to commit secondary keys: {}", e);
             }
@@ -87,15 +87,15 @@ impl<PdC: PdClient> Committer<PdC> {
             TransactionKind::Optimistic => new_prewrite_request(
                 self.mutations.clone(),
                 primary_lock,
-                self.start_version.clone(),
+                self.start_version,
                 lock_ttl + elapsed,
             ),
             TransactionKind::Pessimistic(for_update_ts) => new_pessimistic_prewrite_request(
                 self.mutations.clone(),
                 primary_lock,
-                self.start_version.clone(),
+                self.start_version,
                 lock_ttl + elapsed,
-                for_update_ts.clone(),
+                *for_update_ts,
             ),
         };
 
@@ -111,10 +111,7 @@ impl<PdC: PdClient> Committer<PdC> {
         // schema asks for a `max_commit_ts`.
 
         let plan = PlanBuilder::new(self.rpc.clone(), request)
-            .resolve_lock(
-                self.start_version.clone(),
-                self.options.retry_options.lock_backoff.clone(),
-            )
+            .resolve_lock(self.start_version, self.options.retry_options.lock_backoff.clone())
             .retry_multi_region(self.options.retry_options.region_backoff.clone())
             .merge(CollectError)
             .extract_error()
@@ -155,12 +152,9 @@ impl<PdC: PdClient> Committer<PdC> {
         debug!("committing primary");
         let primary_key = iter::once(self.primary_key.clone());
         let commit_version = self.rpc.clone().get_timestamp().await?;
-        let req = new_commit_request(primary_key, self.start_version.clone(), commit_version.clone());
+        let req = new_commit_request(primary_key, self.start_version, commit_version);
         let plan = PlanBuilder::new(self.rpc.clone(), req)
-            .resolve_lock(
-                self.start_version.clone(),
-                self.options.retry_options.lock_backoff.clone(),
-            )
+            .resolve_lock(self.start_version, self.options.retry_options.lock_backoff.clone())
             .retry_multi_region(self.options.retry_options.region_backoff.clone())
             .extract_error()
             .plan();
@@ -221,20 +215,20 @@ impl<PdC: PdClient> Committer<PdC> {
 
     async fn commit_secondary(self, commit_version: Timestamp) -> Result<()> {
         debug!("committing secondary");
-        let start_version = self.start_version.clone();
+        let start_version = self.start_version;
         let mutations_len = self.mutations.len();
         let primary_only = mutations_len == 1;
         let mutations = self.mutations.into_iter();
 
         let req = if self.options.async_commit {
             let keys = mutations.map(|m| m.key.into());
-            new_commit_request(keys, start_version.clone(), commit_version)
+            new_commit_request(keys, start_version, commit_version)
         } else if primary_only {
             return Ok(());
         } else {
             let primary_key = self.primary_key;
             let keys = mutations.map(|m| m.key.into()).filter(|key| &primary_key != key);
-            new_commit_request(keys, start_version.clone(), commit_version)
+            new_commit_request(keys, start_version, commit_version)
         };
         let plan = PlanBuilder::new(self.rpc, req)
             .resolve_lock(start_version, self.options.retry_options.lock_backoff)
@@ -249,21 +243,21 @@ impl<PdC: PdClient> Committer<PdC> {
         debug!("rolling back");
         self.mutations.retain(|m| m.op != kvrpcpb::Op::CheckNotExists as i32);
         let keys = self.mutations.into_iter().map(|mutation| mutation.key.into());
-        let start_version = self.start_version.clone();
+        let start_version = self.start_version;
         match self.options.kind {
             TransactionKind::Optimistic => {
-                let req = new_batch_rollback_request(keys, start_version.clone());
+                let req = new_batch_rollback_request(keys, start_version);
                 let plan = PlanBuilder::new(self.rpc, req)
-                    .resolve_lock(start_version.clone(), self.options.retry_options.lock_backoff)
+                    .resolve_lock(start_version, self.options.retry_options.lock_backoff)
                     .retry_multi_region(self.options.retry_options.region_backoff)
                     .extract_error()
                     .plan();
                 plan.execute().await?;
             }
             TransactionKind::Pessimistic(for_update_ts) => {
-                let req = new_pessimistic_rollback_request(keys, start_version.clone(), for_update_ts);
+                let req = new_pessimistic_rollback_request(keys, start_version, for_update_ts);
                 let plan = PlanBuilder::new(self.rpc, req)
-                    .resolve_lock(start_version.clone(), self.options.retry_options.lock_backoff)
+                    .resolve_lock(start_version, self.options.retry_options.lock_backoff)
                     .retry_multi_region(self.options.retry_options.region_backoff)
                     .extract_error()
                     .plan();

@@ -129,12 +129,11 @@ pub(crate) fn new_pessimistic_lock_request(
 ) -> kvrpcpb::PessimisticLockRequest {
     requests::new_pessimistic_lock_request(
         locks
-            .map(|pl| {
-                let mut mutation = kvrpcpb::Mutation::default();
-                mutation.op = kvrpcpb::Op::PessimisticLock.into();
-                mutation.assertion = pl.assertion().into();
-                mutation.key = pl.key().into();
-                mutation
+            .map(|pl| kvrpcpb::Mutation {
+                op: kvrpcpb::Op::PessimisticLock.into(),
+                assertion: pl.assertion().into(),
+                key: pl.key().into(),
+                ..Default::default()
             })
             .collect(),
         primary_lock.into(),

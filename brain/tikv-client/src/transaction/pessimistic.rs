@@ -47,17 +47,17 @@ impl<PdC: PdClient> Transaction<PdC> {
         // can fail, in which case the keys may not be part of the transaction.
         let primary_lock = self.buffer.get_primary_key().unwrap_or_else(|| first_key.clone());
         let for_update_ts = self.rpc.clone().get_timestamp().await?;
-        self.options.push_for_update_ts(for_update_ts.clone());
+        self.options.push_for_update_ts(for_update_ts);
         let request = new_pessimistic_lock_request(
             keys.clone().into_iter(),
             primary_lock,
-            self.timestamp.clone(),
+            self.timestamp,
             MAX_TTL,
-            for_update_ts.clone(),
+            for_update_ts,
             need_value,
         );
         let plan = PlanBuilder::new(self.rpc.clone(), request)
-            .resolve_lock(self.timestamp.clone(), self.options.retry_options.lock_backoff.clone())
+            .resolve_lock(self.timestamp, self.options.retry_options.lock_backoff.clone())
             .preserve_shard()
             .retry_multi_region_preserve_results(self.options.retry_options.region_backoff.clone())
             .merge(CollectWithShard)
@@ -68,7 +68,7 @@ impl<PdC: PdClient> Transaction<PdC> {
             match err {
                 Error::PessimisticLockError { inner, success_keys } if !success_keys.is_empty() => {
                     let keys = success_keys.into_iter().map(Key::from);
-                    self.pessimistic_lock_rollback(keys, self.timestamp.clone(), for_update_ts)
+                    self.pessimistic_lock_rollback(keys, self.timestamp, for_update_ts)
                         .await?;
                     Err(*inner)
                 }
@@ -100,7 +100,7 @@ impl<PdC: PdClient> Transaction<PdC> {
             return Ok(());
         }
 
-        let req = new_pessimistic_rollback_request(keys.clone().into_iter(), start_version.clone(), for_update_ts);
+        let req = new_pessimistic_rollback_request(keys.clone().into_iter(), start_version, for_update_ts);
         let plan = PlanBuilder::new(self.rpc.clone(), req)
             .resolve_lock(start_version, self.options.retry_options.lock_backoff.clone())
             .retry_multi_region(self.options.retry_options.region_backoff.clone())

@@ -108,10 +108,11 @@ pub(crate) fn new_unsafe_destroy_range_request(
     start_key: Vec<u8>,
     end_key: Vec<u8>,
 ) -> kvrpcpb::UnsafeDestroyRangeRequest {
-    let mut req = kvrpcpb::UnsafeDestroyRangeRequest::default();
-    req.start_key = start_key;
-    req.end_key = end_key;
-    req
+    kvrpcpb::UnsafeDestroyRangeRequest {
+        start_key,
+        end_key,
+        ..Default::default()
+    }
 }
 
 impl KvRequest for kvrpcpb::UnsafeDestroyRangeRequest {

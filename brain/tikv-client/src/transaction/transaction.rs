@@ -91,14 +91,14 @@ impl<PdC: PdClient> Transaction<PdC> {
     pub async fn get(&mut self, key: impl Into<Key>) -> Result<Option<Value>> {
         trace!("invoking transactional get request");
         self.check_allow_operation()?;
-        let timestamp = self.timestamp.clone();
+        let timestamp = self.timestamp;
         let rpc = self.rpc.clone();
         let key = key.into();
         let retry_options = self.options.retry_options.clone();
 
         self.buffer
             .get_or_else(key, |key| async move {
-                let request = new_get_request(key, timestamp.clone());
+                let request = new_get_request(key, timestamp);
                 let plan = PlanBuilder::new(rpc, request)
                     .resolve_lock(timestamp, retry_options.lock_backoff)
                     .retry_multi_region(DEFAULT_REGION_BACKOFF)
@@ -167,20 +167,20 @@ impl<PdC: PdClient> Transaction<PdC> {
     ) -> Result<impl Iterator<Item = KvPair>> {
         debug!("invoking transactional batch_get request");
         self.check_allow_operation()?;
-        let timestamp = self.timestamp.clone();
+        let timestamp = self.timestamp;
         let rpc = self.rpc.clone();
         let keys = keys.into_iter().map(Into::into);
         let retry_options = self.options.retry_options.clone();
 
         self.buffer
             .batch_get_or_else(keys, move |keys| async move {
-                let request = new_batch_get_request(keys, timestamp.clone());
+                let request = new_batch_get_request(keys, timestamp);
                 let plan = PlanBuilder::new(rpc, request)
                     .resolve_lock(timestamp, retry_options.lock_backoff)
                     .retry_multi_region(retry_options.region_backoff)
                     .merge(Collect)
                     .plan();
-                plan.execute().await.map(|r| r.into_iter().map(Into::into).collect())
+                plan.execute().await.map(|r| r.into_iter().collect())
             })
             .await
     }
@@ -376,7 +376,7 @@ impl<PdC: PdClient> Transaction<PdC> {
         Ok(Some(Committer::new(
             self.buffer.get_primary_key().ok_or(Error::NoPrimaryKey)?,
             mutations,
-            self.timestamp.clone(),
+            self.timestamp,
             self.rpc.clone(),
             self.options.clone(),
             self.buffer.get_write_size() as u64,
@@ -386,7 +386,7 @@ impl<PdC: PdClient> Transaction<PdC> {
 
     /// Get the start timestamp of this transaction.
     pub fn start_timestamp(&self) -> Timestamp {
-        self.timestamp.clone()
+        self.timestamp
     }
 
     async fn scan_inner(
@@ -397,7 +397,7 @@ impl<PdC: PdClient> Transaction<PdC> {
         reverse: bool,
     ) -> Result<impl Iterator<Item = KvPair>> {
         self.check_allow_operation()?;
-        let timestamp = self.timestamp.clone();
+        let timestamp = self.timestamp;
         let rpc = self.rpc.clone();
         let retry_options = self.options.retry_options.clone();
         let range = range.into();
@@ -409,13 +409,13 @@ impl<PdC: PdClient> Transaction<PdC> {
                 !key_only,
                 reverse,
                 move |new_range, new_limit| async move {
-                    let request = new_scan_request(new_range, timestamp.clone(), new_limit, key_only, reverse);
+                    let request = new_scan_request(new_range, timestamp, new_limit, key_only, reverse);
                     let plan = PlanBuilder::new(rpc, request)
                         .resolve_lock(timestamp, retry_options.lock_backoff)
                         .retry_multi_region(retry_options.region_backoff)
                         .merge(Collect)
                         .plan();
-                    plan.execute().await.map(|r| r.into_iter().map(Into::into).collect())
+                    plan.execute().await.map(|r| r.into_iter().collect())
                 },
             )
             .await

@@ -41,7 +41,7 @@ impl<P: Plan, PdC: PdClient> Clone for ResolveLock<P, PdC> {
     fn clone(&self) -> Self {
         ResolveLock {
             inner: self.inner.clone(),
-            timestamp: self.timestamp.clone(),
+            timestamp: self.timestamp,
             pd_client: self.pd_client.clone(),
             backoff: self.backoff.clone(),
         }
@@ -69,7 +69,7 @@ where
             }
 
             let pd_client = self.pd_client.clone();
-            let live_locks = resolve_locks(locks, self.timestamp.clone(), pd_client.clone()).await?;
+            let live_locks = resolve_locks(locks, self.timestamp, pd_client.clone()).await?;
             if live_locks.is_empty() {
                 result = self.inner.execute().await?;
             } else {

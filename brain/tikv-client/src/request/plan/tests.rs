@@ -11,6 +11,7 @@ use crate::mock::MockPdClient;
 use crate::pd::PdClient;
 use crate::proto::errorpb::EpochNotMatch;
 use crate::proto::kvrpcpb::BatchGetResponse;
+use crate::proto::metapb;
 use crate::region::RegionWithLeader;
 use crate::request::Shardable;
 use crate::Timestamp;
@@ -65,9 +66,13 @@ async fn test_region_without_an_epoch_is_looked_up_again() {
     let client = Arc::new(MockPdClient::default());
     let region = MockPdClient::region1();
     let store = client.clone().map_region_to_store(region).await.unwrap();
-    let mut error = EpochNotMatch::default();
-    error.current_regions = vec![Default::default()];
-    error.current_regions[0].id = 1;
+    let unnamed = metapb::Region {
+        id: 1,
+        ..Default::default()
+    };
+    let error = EpochNotMatch {
+        current_regions: vec![unnamed],
+    };
     let resolved = on_region_epoch_not_match(client, store, error).await;
     assert!(!resolved.unwrap());
 }

@@ -175,10 +175,11 @@ impl LockResolver {
         let mut txn_info_vec = Vec::with_capacity(txn_infos.len());
         for (txn_id, (commit_ts, is_txn_file)) in txn_infos.into_iter() {
             txn_ids.push(txn_id);
-            let mut txn_info = TxnInfo::default();
-            txn_info.txn = txn_id;
-            txn_info.status = commit_ts;
-            txn_info.is_txn_file = is_txn_file;
+            let txn_info = TxnInfo {
+                txn: txn_id,
+                status: commit_ts,
+                is_txn_file,
+            };
             txn_info_vec.push(txn_info);
         }
         let cleaned_region = self

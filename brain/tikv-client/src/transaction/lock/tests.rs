@@ -73,11 +73,13 @@ async fn test_resolve_locks_resolves_committed_even_if_ttl_not_expired() {
         },
     )));
 
-    let mut lock = kvrpcpb::LockInfo::default();
-    lock.key = vec![1];
-    lock.primary_lock = vec![1];
-    lock.lock_version = 1;
-    lock.lock_ttl = 100; // not expired under MockPdClient's Timestamp::default()
+    let lock = kvrpcpb::LockInfo {
+        key: vec![1],
+        primary_lock: vec![1],
+        lock_version: 1,
+        lock_ttl: 100, // not expired under MockPdClient's Timestamp::default()
+        ..Default::default()
+    };
 
     let live_locks = resolve_locks(vec![lock], Timestamp::default(), client).await.unwrap();
 

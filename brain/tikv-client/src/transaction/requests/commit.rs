@@ -26,12 +26,12 @@ pub(crate) fn new_commit_request(
     start_version: u64,
     commit_version: u64,
 ) -> kvrpcpb::CommitRequest {
-    let mut req = kvrpcpb::CommitRequest::default();
-    req.keys = keys;
-    req.start_version = start_version;
-    req.commit_version = commit_version;
-
-    req
+    kvrpcpb::CommitRequest {
+        keys,
+        start_version,
+        commit_version,
+        ..Default::default()
+    }
 }
 
 impl KvRequest for kvrpcpb::CommitRequest {
@@ -56,7 +56,7 @@ impl Shardable for kvrpcpb::CommitRequest {
     }
 
     fn apply_shard(&mut self, shard: Self::Shard) {
-        self.keys = shard.into_iter().map(Into::into).collect();
+        self.keys = shard.into_iter().collect();
     }
 
     // Without the keys that the shard does not send.
@@ -84,11 +84,11 @@ impl Batchable for kvrpcpb::CommitRequest {
 }
 
 pub(crate) fn new_batch_rollback_request(keys: Vec<Vec<u8>>, start_version: u64) -> kvrpcpb::BatchRollbackRequest {
-    let mut req = kvrpcpb::BatchRollbackRequest::default();
-    req.keys = keys;
-    req.start_version = start_version;
-
-    req
+    kvrpcpb::BatchRollbackRequest {
+        keys,
+        start_version,
+        ..Default::default()
+    }
 }
 
 impl KvRequest for kvrpcpb::BatchRollbackRequest {

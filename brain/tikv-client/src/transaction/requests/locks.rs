@@ -26,17 +26,19 @@ pub(crate) fn new_resolve_lock_request(
     commit_version: u64,
     is_txn_file: bool,
 ) -> kvrpcpb::ResolveLockRequest {
-    let mut req = kvrpcpb::ResolveLockRequest::default();
-    req.start_version = start_version;
-    req.commit_version = commit_version;
-    req.is_txn_file = is_txn_file;
-    req
+    kvrpcpb::ResolveLockRequest {
+        start_version,
+        commit_version,
+        is_txn_file,
+        ..Default::default()
+    }
 }
 
 pub(crate) fn new_batch_resolve_lock_request(txn_infos: Vec<TxnInfo>) -> kvrpcpb::ResolveLockRequest {
-    let mut req = kvrpcpb::ResolveLockRequest::default();
-    req.txn_infos = txn_infos;
-    req
+    kvrpcpb::ResolveLockRequest {
+        txn_infos,
+        ..Default::default()
+    }
 }
 
 // Note: ResolveLockRequest is a special one: it can be sent to a specified
@@ -53,12 +55,13 @@ pub(crate) fn new_scan_lock_request(
     safepoint: u64,
     limit: u32,
 ) -> kvrpcpb::ScanLockRequest {
-    let mut req = kvrpcpb::ScanLockRequest::default();
-    req.start_key = start_key;
-    req.end_key = end_key;
-    req.max_version = safepoint;
-    req.limit = limit;
-    req
+    kvrpcpb::ScanLockRequest {
+        start_key,
+        end_key,
+        max_version: safepoint,
+        limit,
+        ..Default::default()
+    }
 }
 
 impl KvRequest for kvrpcpb::ScanLockRequest {

@@ -29,12 +29,12 @@ pub(crate) fn new_pessimistic_rollback_request(
     start_version: u64,
     for_update_ts: u64,
 ) -> kvrpcpb::PessimisticRollbackRequest {
-    let mut req = kvrpcpb::PessimisticRollbackRequest::default();
-    req.keys = keys;
-    req.start_version = start_version;
-    req.for_update_ts = for_update_ts;
-
-    req
+    kvrpcpb::PessimisticRollbackRequest {
+        keys,
+        start_version,
+        for_update_ts,
+        ..Default::default()
+    }
 }
 
 impl KvRequest for kvrpcpb::PessimisticRollbackRequest {
@@ -56,20 +56,20 @@ pub(crate) fn new_pessimistic_lock_request(
     for_update_ts: u64,
     need_value: bool,
 ) -> kvrpcpb::PessimisticLockRequest {
-    let mut req = kvrpcpb::PessimisticLockRequest::default();
-    req.mutations = mutations;
-    req.primary_lock = primary_lock;
-    req.start_version = start_version;
-    req.lock_ttl = lock_ttl;
-    req.for_update_ts = for_update_ts;
-    // Who waits for another lock does so as long as TiKV is set up for.
-    req.is_first_lock = false;
-    req.wait_timeout = 0;
-    req.return_values = need_value;
-    // No reader can push it: transactions are short.
-    req.min_commit_ts = 0;
-
-    req
+    kvrpcpb::PessimisticLockRequest {
+        mutations,
+        primary_lock,
+        start_version,
+        lock_ttl,
+        for_update_ts,
+        // Who waits for another lock does so as long as TiKV is set up for.
+        is_first_lock: false,
+        wait_timeout: 0,
+        return_values: need_value,
+        // No reader can push it: transactions are short.
+        min_commit_ts: 0,
+        ..Default::default()
+    }
 }
 
 impl KvRequest for kvrpcpb::PessimisticLockRequest {
@@ -142,7 +142,7 @@ impl Merge<ResponseWithShard<kvrpcpb::PessimisticLockResponse, Vec<kvrpcpb::Muta
                 .into_iter()
                 .zip(resp.values)
                 .zip(not_founds)
-                .filter(|((_, value), not_found)| !not_found && !(legacy && value.is_empty()))
+                .filter(|((_, value), not_found)| !(*not_found || legacy && value.is_empty()))
                 .map(|((mutation, value), _)| KvPair::from((mutation.key, value)));
             pairs.extend(found);
         }

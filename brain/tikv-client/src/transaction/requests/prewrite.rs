@@ -2,7 +2,6 @@
 
 //! Requests that prewrite mutations.
 
-use std::iter;
 use std::sync::Arc;
 
 use futures::stream::BoxStream;
@@ -28,15 +27,15 @@ pub(crate) fn new_prewrite_request(
     start_version: u64,
     lock_ttl: u64,
 ) -> kvrpcpb::PrewriteRequest {
-    let mut req = kvrpcpb::PrewriteRequest::default();
-    req.mutations = mutations;
-    req.primary_lock = primary_lock;
-    req.start_version = start_version;
-    req.lock_ttl = lock_ttl;
-    // As large as can be: whoever meets one of its locks resolves all of them in that region, and not one after the other.
-    req.txn_size = u64::MAX;
-
-    req
+    kvrpcpb::PrewriteRequest {
+        mutations,
+        primary_lock,
+        start_version,
+        lock_ttl,
+        // As large as can be: whoever meets one of its locks resolves all of them in that region, and not one after the other.
+        txn_size: u64::MAX,
+        ..Default::default()
+    }
 }
 
 pub(crate) fn new_pessimistic_prewrite_request(
@@ -49,9 +48,7 @@ pub(crate) fn new_pessimistic_prewrite_request(
     let len = mutations.len();
     let mut req = new_prewrite_request(mutations, primary_lock, start_version, lock_ttl);
     req.for_update_ts = for_update_ts;
-    req.pessimistic_actions = iter::repeat(PessimisticAction::DoPessimisticCheck.into())
-        .take(len)
-        .collect();
+    req.pessimistic_actions = std::iter::repeat_n(PessimisticAction::DoPessimisticCheck.into(), len).collect();
     req
 }
 

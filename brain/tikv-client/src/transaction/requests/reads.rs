@@ -26,10 +26,11 @@ use crate::Result;
 use crate::Value;
 
 pub(crate) fn new_get_request(key: Vec<u8>, timestamp: u64) -> kvrpcpb::GetRequest {
-    let mut req = kvrpcpb::GetRequest::default();
-    req.key = key;
-    req.version = timestamp;
-    req
+    kvrpcpb::GetRequest {
+        key,
+        version: timestamp,
+        ..Default::default()
+    }
 }
 
 impl KvRequest for kvrpcpb::GetRequest {
@@ -49,10 +50,11 @@ impl Process<kvrpcpb::GetResponse> for DefaultProcessor {
 }
 
 pub(crate) fn new_batch_get_request(keys: Vec<Vec<u8>>, timestamp: u64) -> kvrpcpb::BatchGetRequest {
-    let mut req = kvrpcpb::BatchGetRequest::default();
-    req.keys = keys;
-    req.version = timestamp;
-    req
+    kvrpcpb::BatchGetRequest {
+        keys,
+        version: timestamp,
+        ..Default::default()
+    }
 }
 
 impl KvRequest for kvrpcpb::BatchGetRequest {

@@ -40,17 +40,18 @@ pub(crate) fn new_check_txn_status_request(
     resolving_pessimistic_lock: bool,
     is_txn_file: bool,
 ) -> kvrpcpb::CheckTxnStatusRequest {
-    let mut req = kvrpcpb::CheckTxnStatusRequest::default();
-    req.primary_key = primary_key;
-    req.lock_ts = lock_ts;
-    req.caller_start_ts = caller_start_ts;
-    req.current_ts = current_ts;
-    req.rollback_if_not_exist = rollback_if_not_exist;
-    req.force_sync_commit = force_sync_commit;
-    req.resolving_pessimistic_lock = resolving_pessimistic_lock;
-    req.verify_is_primary = true;
-    req.is_txn_file = is_txn_file;
-    req
+    kvrpcpb::CheckTxnStatusRequest {
+        primary_key,
+        lock_ts,
+        caller_start_ts,
+        current_ts,
+        rollback_if_not_exist,
+        force_sync_commit,
+        resolving_pessimistic_lock,
+        verify_is_primary: true,
+        is_txn_file,
+        ..Default::default()
+    }
 }
 
 impl KvRequest for kvrpcpb::CheckTxnStatusRequest {
@@ -159,10 +160,11 @@ pub(crate) fn new_check_secondary_locks_request(
     keys: Vec<Vec<u8>>,
     start_version: u64,
 ) -> kvrpcpb::CheckSecondaryLocksRequest {
-    let mut req = kvrpcpb::CheckSecondaryLocksRequest::default();
-    req.keys = keys;
-    req.start_version = start_version;
-    req
+    kvrpcpb::CheckSecondaryLocksRequest {
+        keys,
+        start_version,
+        ..Default::default()
+    }
 }
 
 impl KvRequest for kvrpcpb::CheckSecondaryLocksRequest {
