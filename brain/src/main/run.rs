@@ -212,8 +212,9 @@ fn defragment<L: Log, R: Rows>(log: &L, rows: &R) -> Defragment {
     Arc::new(move || {
         let (log, rows) = (log.clone(), rows.clone());
         Box::pin(async move {
-            rows.compact().await?;
-            Ok(log.shrink().await?)
+            // The log first: it needs no room to give room back.
+            log.shrink().await?;
+            Ok(rows.compact().await?)
         })
     })
 }

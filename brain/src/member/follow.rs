@@ -110,6 +110,7 @@ impl<L: Log, R: Rows, Q> Leader<L, R, Q> {
             member,
             identity: follower.identity.clone(),
             cluster_id: follower.cluster_id,
+            cannot_lead: self.replica.state().cannot_lead().is_some(),
         });
         let mut stream = tokio::time::timeout(CONNECT, asked).await??.into_inner();
         let (reads, asking) = Reads::new(channel.clone(), MAX_MESSAGE);

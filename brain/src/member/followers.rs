@@ -10,8 +10,8 @@ pub struct Followers(watch::Sender<BTreeMap<u64, Follower>>);
 
 #[derive(Debug, Default)]
 struct Follower {
-    /// In the election.
-    identity: String,
+    /// In the election; `None` while it cannot lead.
+    identity: Option<String>,
     streams: u64,
 }
 
@@ -20,26 +20,25 @@ impl Followers {
     #[must_use]
     pub fn identity(&self, id: Option<u64>) -> Option<String> {
         let followers = self.0.borrow();
-        let found = match id {
-            Some(id) => followers.get(&id),
-            None => followers.values().next_back(),
-        };
-        Some(found?.identity.clone())
+        match id {
+            Some(id) => followers.get(&id)?.identity.clone(),
+            None => followers.values().rev().find_map(|follower| follower.identity.clone()),
+        }
     }
 
-    /// Waits until a member follows.
+    /// Waits until a member follows that can lead.
     pub async fn follows(&self, id: u64) {
         // The sending side is `self`.
         drop(
             self.0
                 .subscribe()
-                .wait_for(|followers| followers.contains_key(&id))
+                .wait_for(|followers| followers.get(&id).is_some_and(|follower| follower.identity.is_some()))
                 .await,
         );
     }
 
-    /// Notes one, until what comes back is dropped.
-    pub(super) fn enter(&self, id: u64, identity: String) -> Entered {
+    /// Notes one, until what comes back is dropped; without its identity if it cannot lead.
+    pub(super) fn enter(&self, id: u64, identity: Option<String>) -> Entered {
         self.0.send_modify(|followers| {
             let follower = followers.entry(id).or_default();
             follower.identity = identity;
@@ -72,13 +71,19 @@ mod tests {
     #[tokio::test]
     async fn a_member_follows_while_one_of_its_streams_is_open() {
         let followers = Followers::default();
-        let other = followers.enter(1, "one".to_owned());
+        let other = followers.enter(1, Some("one".to_owned()));
         assert_eq!(followers.identity(Some(2)), None);
-        let ((), first) = tokio::join!(followers.follows(2), async { followers.enter(2, "two".to_owned()) });
-        let second = followers.enter(2, "two, started anew".to_owned());
+        let ((), first) = tokio::join!(followers.follows(2), async {
+            followers.enter(2, Some("two".to_owned()))
+        });
+        let second = followers.enter(2, Some("two, started anew".to_owned()));
         drop(first);
         assert_eq!(followers.identity(Some(2)).as_deref(), Some("two, started anew"));
-        drop((second, other));
+        // What it said last counts.
+        let third = followers.enter(2, None);
+        assert_eq!(followers.identity(Some(2)), None, "it cannot lead");
+        assert_eq!(followers.identity(None).as_deref(), Some("one"), "the other one can");
+        drop((third, second, other));
         assert_eq!(followers.identity(None), None);
     }
 }

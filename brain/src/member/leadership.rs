@@ -206,6 +206,8 @@ impl Office {
                     self.rest.until = None;
                     tracing::info!("storage answers again: this member can lead");
                     self.election.compete().await;
+                    // The leader is told so by whoever follows it anew.
+                    break Ok(());
                 }
                 damaged = &mut followed => break damaged,
             }

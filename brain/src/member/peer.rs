@@ -64,6 +64,7 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
             member,
             identity,
             cluster_id,
+            cannot_lead,
         } = request.into_inner();
         if cluster_id != self.cluster_id {
             if self.said.is_new(&identity) {
@@ -75,7 +76,7 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
         if peer.is_some_and(|PeerId(peer)| peer != member.id) {
             return Err(Error::MemberNotFound.into());
         }
-        let entered = self.followers.enter(member.id, identity);
+        let entered = self.followers.enter(member.id, (!cannot_lead).then_some(identity));
         self.members.learn([member]);
         // Subscribed before the slot is asked for: nothing is between them.
         let mut news = self.feed.follow();

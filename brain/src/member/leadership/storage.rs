@@ -118,7 +118,7 @@ mod tests {
         let (state, followers) = (replica.state(), Followers::default());
         let limit = unwritten_limit(LIMIT);
         let mut stuck = std::pin::pin!(unwritten(state, Some(&followers), limit));
-        let follower = followers.enter(1, "one".to_owned());
+        let follower = followers.enter(1, Some("one".to_owned()));
         assert!(
             tokio::time::timeout(2 * limit, &mut stuck).await.is_err(),
             "nothing is written"
@@ -130,7 +130,7 @@ mod tests {
             "nobody follows"
         );
         drop(writing);
-        let _follower = followers.enter(1, "one".to_owned());
+        let _follower = followers.enter(1, Some("one".to_owned()));
         let _writing = state.write_rows();
         assert!(
             tokio::time::timeout(limit, &mut stuck).await.is_err(),

@@ -135,6 +135,7 @@ async fn strangers_get_nothing_from_the_peer_port() {
         }),
         identity: "stranger_1".to_owned(),
         cluster_id: 0,
+        cannot_lead: false,
     };
     if let Ok(channel) = Endpoint::new(site.peer_url(0)).unwrap().connect().await {
         let wrote = KvClient::new(channel.clone()).put(put).await;
