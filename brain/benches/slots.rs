@@ -13,7 +13,7 @@ use brain::tikv::{Options, Tikv};
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use rand::RngExt as _;
-use tikv_client::{CheckLevel, TransactionClient, TransactionOptions};
+use tikv_client::{TransactionClient, TransactionOptions};
 use tikv_stand_in::StandIn;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -80,7 +80,7 @@ async fn two_phase(endpoints: Vec<String>, prefix: &str) -> anyhow::Result<f64> 
     let value = vec![b'v'; WRITE];
     let (began, mut writes) = (Instant::now(), 0u64);
     while began.elapsed() < TIME {
-        let options = TransactionOptions::new_optimistic().drop_check(CheckLevel::None);
+        let options = TransactionOptions::new_optimistic();
         let mut txn = client.begin_with_options(options).await?;
         txn.put(format!("{prefix}object/{:04}", writes % 1_000), value.clone())
             .await?;

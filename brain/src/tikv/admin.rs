@@ -4,15 +4,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tikv_client::TransactionClient;
-use tikv_client::transaction::ResolveLocksOptions;
 use tokio::time::Instant;
 
 use super::error::Message;
 use super::read::Ts;
 use super::{Error, Limits, Tikv};
-
-/// Locks that are asked for at once.
-const LOCKS: u32 = 1024;
 
 /// How long to wait until locks are asked for again.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -42,11 +38,7 @@ impl Tikv {
         let end = |client: TransactionClient| {
             let range = from.to_vec()..to.to_vec();
             async move {
-                let options = ResolveLocksOptions {
-                    async_commit_only: false,
-                    batch_size: LOCKS,
-                };
-                let ended = client.cleanup_locks(range, &until.timestamp(), options).await?;
+                let ended = client.cleanup_locks(range, &until.timestamp()).await?;
                 if ended.resolved_locks > 0 {
                     tracing::info!(locks = ended.resolved_locks, "ended unfinished transactions");
                 }

@@ -1,7 +1,7 @@
 //! What came of a call, told apart by what to do about it.
 //!
-//! The client reports a lost reply like any other failure (not as undetermined), so only what TiKV itself said about a key is
-//! taken as final. Everything else may have happened.
+//! The client reports a lost reply as undetermined, but an error of another kind may follow upon a lost reply, too. So only
+//! what TiKV itself said about a key is taken as final. Everything else may have happened.
 
 use tikv_client::{Error as ClientError, ProtoKeyError};
 
@@ -161,10 +161,8 @@ impl Verdict {
             },
             // A connection that was never made is not tried again by this client.
             ClientError::Grpc(_)
-            | ClientError::Io(_)
             | ClientError::Url(_)
             | ClientError::Channel(_)
-            | ClientError::Canceled(_)
             | ClientError::InternalError { .. }
             | ClientError::JoinError(_) => self.health = Health::Broken,
             _ => {}

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use tikv_client::{Backoff, BoundRange, ProtoLockInfo, Timestamp, TimestampExt, TransactionClient};
+use tikv_client::{BoundRange, ProtoLockInfo, Timestamp, TimestampExt, TransactionClient};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -172,7 +172,7 @@ impl Tikv {
             // Who asks began before all: then nobody's commit is put off for it.
             async move {
                 let nobody = Timestamp::from_version(0);
-                client.resolve_locks(locks, nobody, Backoff::no_backoff()).await
+                client.resolve_locks(locks, nobody).await
             }
         };
         let alive = self.patiently("resolve_locks", resolve).await?;

@@ -1,10 +1,8 @@
 //! Reads, each at a timestamp.
 
 use bytes::Bytes;
-use tikv_client::transaction::HeartbeatOption;
 use tikv_client::{
-    Backoff, CheckLevel, Key, KvPair, RetryOptions, Snapshot, Timestamp, TimestampExt, TransactionClient,
-    TransactionOptions,
+    Backoff, Key, KvPair, RetryOptions, Snapshot, Timestamp, TimestampExt, TransactionClient, TransactionOptions,
 };
 
 use super::error::Message;
@@ -39,15 +37,12 @@ pub(crate) struct Range {
     pub(crate) backward: bool,
 }
 
-/// What every transaction has in common: nothing runs on behind it, and a lock in its way is outwaited for about a second.
+/// What every transaction has in common: a lock in its way is outwaited for about a second.
 pub(super) fn options() -> TransactionOptions {
-    TransactionOptions::new_optimistic()
-        .drop_check(CheckLevel::None)
-        .heartbeat_option(HeartbeatOption::NoHeartbeat)
-        .retry_options(RetryOptions {
-            region_backoff: Backoff::no_jitter_backoff(2, 500, 10),
-            lock_backoff: Backoff::no_jitter_backoff(2, 200, 12),
-        })
+    TransactionOptions::new_optimistic().retry_options(RetryOptions {
+        region_backoff: Backoff::no_jitter_backoff(2, 500, 10),
+        lock_backoff: Backoff::no_jitter_backoff(2, 200, 12),
+    })
 }
 
 fn snapshot(client: &TransactionClient, at: Ts) -> Snapshot {

@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures::future::{join_all, try_join_all};
-use tikv_client::transaction::Mutation as ClientMutation;
-use tikv_client::{Error as ClientError, Timestamp, Transaction, TransactionClient};
+use tikv_client::{Error as ClientError, Mutation as ClientMutation, Timestamp, Transaction, TransactionClient};
 use tokio::time::Instant;
 
 use super::error::Message;

@@ -19,7 +19,6 @@ pub struct Config {
     pub key_path: Option<PathBuf>,
     pub timeout: Duration,
     pub grpc_max_decoding_message_size: usize,
-    pub keyspace: Option<String>,
 }
 
 const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -33,7 +32,6 @@ impl Default for Config {
             key_path: None,
             timeout: DEFAULT_REQUEST_TIMEOUT,
             grpc_max_decoding_message_size: DEFAULT_GRPC_MAX_DECODING_MESSAGE_SIZE,
-            keyspace: None,
         }
     }
 }
@@ -49,12 +47,6 @@ impl Config {
     /// parameters.
     ///
     /// TiKV does not currently offer encrypted storage (or encryption-at-rest).
-    ///
-    /// # Examples
-    /// ```rust
-    /// # use tikv_client::Config;
-    /// let config = Config::default().with_security("root.ca", "internal.cert", "internal.key");
-    /// ```
     #[must_use]
     pub fn with_security(
         mut self,
@@ -75,13 +67,6 @@ impl Config {
     /// an error returned to the user.
     ///
     /// The default timeout is two seconds.
-    ///
-    /// # Examples
-    /// ```rust
-    /// # use tikv_client::Config;
-    /// # use std::time::Duration;
-    /// let config = Config::default().with_timeout(Duration::from_secs(10));
-    /// ```
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -92,23 +77,6 @@ impl Config {
     #[must_use]
     pub fn with_grpc_max_decoding_message_size(mut self, size: usize) -> Self {
         self.grpc_max_decoding_message_size = size;
-        self
-    }
-
-    /// Set to use default keyspace.
-    ///
-    /// Server should enable `storage.api-version = 2` to use this feature.
-    #[must_use]
-    pub fn with_default_keyspace(self) -> Self {
-        self.with_keyspace("DEFAULT")
-    }
-
-    /// Set the use keyspace for the client.
-    ///
-    /// Server should enable `storage.api-version = 2` to use this feature.
-    #[must_use]
-    pub fn with_keyspace(mut self, keyspace: &str) -> Self {
-        self.keyspace = Some(keyspace.to_owned());
         self
     }
 }

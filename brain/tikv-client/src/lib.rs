@@ -5,70 +5,44 @@
 //!
 //! A changed copy of version 0.4.0: NOTICE says how.
 
-#![allow(clippy::field_reassign_with_default)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tasks end with their requests, and this crate has no Tasks to start them"
+)]
 
-pub mod backoff;
-pub mod request;
-#[doc(hidden)]
-pub mod transaction;
-
+mod backoff;
 mod common;
-mod compat;
 mod config;
 mod kv;
 mod pd;
 mod proto;
 mod region;
 mod region_cache;
+mod request;
 mod store;
 mod timestamp;
-mod util;
+mod transaction;
 
 #[cfg(test)]
 mod mock;
 
-#[doc(inline)]
-pub use common::security::SecurityManager;
-#[doc(inline)]
-pub use common::Error;
-#[doc(inline)]
-pub use common::ProtoKeyError;
-#[doc(inline)]
-pub use common::ProtoRegionError;
-#[doc(inline)]
-pub use common::Result;
-#[doc(inline)]
-pub use config::Config;
-
-#[doc(inline)]
 pub use crate::backoff::Backoff;
-#[doc(inline)]
+pub use crate::common::Error;
+pub use crate::common::ProtoKeyError;
+pub use crate::common::ProtoRegionError;
+pub use crate::common::Result;
+pub use crate::config::Config;
 pub use crate::kv::BoundRange;
-#[doc(inline)]
-pub use crate::kv::IntoOwnedRange;
-#[doc(inline)]
 pub use crate::kv::Key;
-#[doc(inline)]
 pub use crate::kv::KvPair;
-#[doc(inline)]
 pub use crate::kv::Value;
-#[doc(inline)]
 pub use crate::request::RetryOptions;
-#[doc(inline)]
 pub use crate::timestamp::Timestamp;
-#[doc(inline)]
 pub use crate::timestamp::TimestampExt;
-#[doc(inline)]
-pub use crate::transaction::lowering as transaction_lowering;
-#[doc(inline)]
-pub use crate::transaction::CheckLevel;
-#[doc(inline)]
+pub use crate::transaction::CleanupLocksResult;
 pub use crate::transaction::Client as TransactionClient;
-#[doc(inline)]
+pub use crate::transaction::Mutation;
 pub use crate::transaction::ProtoLockInfo;
-#[doc(inline)]
 pub use crate::transaction::Snapshot;
-#[doc(inline)]
 pub use crate::transaction::Transaction;
-#[doc(inline)]
 pub use crate::transaction::TransactionOptions;

@@ -14,36 +14,25 @@ use derive_new::new;
 use crate::pd::PdClient;
 use crate::pd::PdRpcClient;
 use crate::pd::RetryClient;
-use crate::proto::keyspacepb;
 use crate::proto::metapb::RegionEpoch;
 use crate::proto::metapb::{self};
-use crate::region::RegionId;
 use crate::region::RegionWithLeader;
 use crate::store::KvConnect;
 use crate::store::RegionStore;
 use crate::store::Request;
 use crate::store::{KvClient, Store};
 use crate::Config;
-use crate::Error;
-use crate::Key;
 use crate::Result;
 use crate::Timestamp;
 
 /// Create a `PdRpcClient` with it's internals replaced with mocks so that the
 /// client can be tested without doing any RPC calls.
-pub async fn pd_rpc_client() -> PdRpcClient<MockKvConnect, MockCluster> {
+pub(crate) async fn pd_rpc_client() -> PdRpcClient<MockKvConnect, MockCluster> {
     let config = Config::default();
     PdRpcClient::new(
         config.clone(),
         |_| MockKvConnect,
-        |sm| {
-            futures::future::ok(RetryClient::new_with_cluster(
-                sm,
-                config.timeout,
-                MockCluster,
-            ))
-        },
-        false,
+        |sm| futures::future::ok(RetryClient::new_with_cluster(sm, config.timeout, MockCluster)),
     )
     .await
     .unwrap()
@@ -51,13 +40,13 @@ pub async fn pd_rpc_client() -> PdRpcClient<MockKvConnect, MockCluster> {
 
 #[allow(clippy::type_complexity)]
 #[derive(new, Default, Clone)]
-pub struct MockKvClient {
-    pub addr: String,
+pub(crate) struct MockKvClient {
+    pub(crate) addr: String,
     dispatch: Option<Arc<dyn Fn(&dyn Any) -> Result<Box<dyn Any>> + Send + Sync + 'static>>,
 }
 
 impl MockKvClient {
-    pub fn with_dispatch_hook<F>(dispatch: F) -> MockKvClient
+    pub(crate) fn with_dispatch_hook<F>(dispatch: F) -> MockKvClient
     where
         F: Fn(&dyn Any) -> Result<Box<dyn Any>> + Send + Sync + 'static,
     {
@@ -68,12 +57,12 @@ impl MockKvClient {
     }
 }
 
-pub struct MockKvConnect;
+pub(crate) struct MockKvConnect;
 
-pub struct MockCluster;
+pub(crate) struct MockCluster;
 
 #[derive(new)]
-pub struct MockPdClient {
+pub(crate) struct MockPdClient {
     client: MockKvClient,
 }
 
@@ -81,7 +70,7 @@ pub struct MockPdClient {
 impl KvClient for MockKvClient {
     async fn dispatch(&self, req: &dyn Request) -> Result<Box<dyn Any>> {
         match &self.dispatch {
-            Some(f) => f(req.as_any()),
+            Some(f) => f(req as &dyn Any),
             None => panic!("no dispatch hook set"),
         }
     }
@@ -100,13 +89,13 @@ impl KvConnect for MockKvConnect {
 }
 
 impl MockPdClient {
-    pub fn default() -> MockPdClient {
+    pub(crate) fn default() -> MockPdClient {
         MockPdClient {
             client: MockKvClient::default(),
         }
     }
 
-    pub fn region1() -> RegionWithLeader {
+    pub(crate) fn region1() -> RegionWithLeader {
         let mut region = RegionWithLeader::default();
         region.region.id = 1;
         region.region.start_key = vec![];
@@ -125,7 +114,7 @@ impl MockPdClient {
         region
     }
 
-    pub fn region2() -> RegionWithLeader {
+    pub(crate) fn region2() -> RegionWithLeader {
         let mut region = RegionWithLeader::default();
         region.region.id = 2;
         region.region.start_key = vec![10];
@@ -144,7 +133,7 @@ impl MockPdClient {
         region
     }
 
-    pub fn region3() -> RegionWithLeader {
+    pub(crate) fn region3() -> RegionWithLeader {
         let mut region = RegionWithLeader::default();
         region.region.id = 3;
         region.region.start_key = vec![250, 250];
@@ -172,8 +161,7 @@ impl PdClient for MockPdClient {
         Ok(RegionStore::new(region, Arc::new(self.client.clone())))
     }
 
-    async fn region_for_key(&self, key: &Key) -> Result<RegionWithLeader> {
-        let bytes: &[_] = key.into();
+    async fn region_for_key(&self, bytes: &[u8]) -> Result<RegionWithLeader> {
         let region = if bytes.is_empty() || bytes < &[10][..] {
             Self::region1()
         } else if bytes >= &[10][..] && bytes < &[250, 250][..] {
@@ -185,15 +173,6 @@ impl PdClient for MockPdClient {
         Ok(region)
     }
 
-    async fn region_for_id(&self, id: RegionId) -> Result<RegionWithLeader> {
-        match id {
-            1 => Ok(Self::region1()),
-            2 => Ok(Self::region2()),
-            3 => Ok(Self::region3()),
-            _ => Err(Error::RegionNotFoundInResponse { region_id: id }),
-        }
-    }
-
     async fn all_stores(&self) -> Result<Vec<Store>> {
         Ok(vec![Store::new(Arc::new(self.client.clone()))])
     }
@@ -203,22 +182,12 @@ impl PdClient for MockPdClient {
     }
 
     async fn update_safepoint(self: Arc<Self>, _safepoint: u64) -> Result<bool> {
-        unimplemented!()
+        unreachable!("nobody moves the safe point")
     }
 
-    async fn update_leader(
-        &self,
-        _ver_id: crate::region::RegionVerId,
-        _leader: metapb::Peer,
-    ) -> Result<()> {
-        todo!()
-    }
+    async fn update_leader(&self, _ver_id: crate::region::RegionVerId, _leader: metapb::Peer) {}
 
     async fn invalidate_region_cache(&self, _ver_id: crate::region::RegionVerId) {}
 
     async fn invalidate_store_cache(&self, _store_id: crate::region::StoreId) {}
-
-    async fn load_keyspace(&self, _keyspace: &str) -> Result<keyspacepb::KeyspaceMeta> {
-        unimplemented!()
-    }
 }

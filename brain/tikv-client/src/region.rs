@@ -8,9 +8,9 @@ use crate::Key;
 use crate::Result;
 
 /// The ID of a region
-pub type RegionId = u64;
+pub(crate) type RegionId = u64;
 /// The ID of a store
-pub type StoreId = u64;
+pub(crate) type StoreId = u64;
 
 /// The ID and version information of a region.
 #[derive(Eq, PartialEq, Hash, Clone, Default, Debug)]
@@ -35,28 +35,28 @@ pub struct RegionWithLeader {
 impl Eq for RegionWithLeader {}
 
 impl RegionWithLeader {
-    pub fn contains(&self, key: &Key) -> bool {
-        let key: &[u8] = key.into();
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
         let start_key = &self.region.start_key;
         let end_key = &self.region.end_key;
         key >= start_key.as_slice() && (key < end_key.as_slice() || end_key.is_empty())
     }
 
-    pub fn start_key(&self) -> Key {
+    pub(crate) fn start_key(&self) -> Key {
         self.region.start_key.to_vec().into()
     }
 
-    pub fn end_key(&self) -> Key {
+    pub(crate) fn end_key(&self) -> Key {
         self.region.end_key.to_vec().into()
     }
 
-    pub fn range(&self) -> (Key, Key) {
+    pub(crate) fn range(&self) -> (Key, Key) {
         (self.start_key(), self.end_key())
     }
 
-    pub fn ver_id(&self) -> RegionVerId {
+    pub(crate) fn ver_id(&self) -> RegionVerId {
         let region = &self.region;
-        let epoch = region.region_epoch.as_ref().unwrap();
+        // One that PD knows has an epoch: those without are refused when they come.
+        let epoch = region.region_epoch.unwrap_or_default();
         RegionVerId {
             id: region.id,
             conf_ver: epoch.conf_ver,
@@ -64,17 +64,15 @@ impl RegionWithLeader {
         }
     }
 
-    pub fn id(&self) -> RegionId {
+    pub(crate) fn id(&self) -> RegionId {
         self.region.id
     }
 
-    pub fn get_store_id(&self) -> Result<StoreId> {
+    pub(crate) fn get_store_id(&self) -> Result<StoreId> {
         self.leader
             .as_ref()
             .cloned()
-            .ok_or_else(|| Error::LeaderNotFound {
-                region: self.ver_id(),
-            })
+            .ok_or_else(|| Error::LeaderNotFound { region: self.ver_id() })
             .map(|s| s.store_id)
     }
 }

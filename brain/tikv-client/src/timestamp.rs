@@ -4,16 +4,13 @@
 //! The lower 18 (PHYSICAL_SHIFT_BITS) bits are the logical part of the timestamp.
 //! The higher bits of the version are the physical part of the timestamp.
 
-use std::convert::TryInto;
-
 pub use crate::proto::pdpb::Timestamp;
 
 const PHYSICAL_SHIFT_BITS: i64 = 18;
-const LOGICAL_MASK: i64 = (1 << PHYSICAL_SHIFT_BITS) - 1;
+pub(crate) const LOGICAL_MASK: i64 = (1 << PHYSICAL_SHIFT_BITS) - 1;
 
 /// A helper trait to convert a Timestamp to and from an u64.
 ///
-/// Currently the only implmentation of this trait is [`Timestamp`](Timestamp) in TiKV.
 /// It contains a physical part (first 46 bits) and a logical part (last 18 bits).
 pub trait TimestampExt: Sized {
     /// Convert the timestamp to u64.
@@ -26,9 +23,7 @@ pub trait TimestampExt: Sized {
 
 impl TimestampExt for Timestamp {
     fn version(&self) -> u64 {
-        ((self.physical << PHYSICAL_SHIFT_BITS) + self.logical)
-            .try_into()
-            .expect("Overflow converting timestamp to version")
+        (self.physical << PHYSICAL_SHIFT_BITS).wrapping_add(self.logical) as u64
     }
 
     fn from_version(version: u64) -> Self {
@@ -46,6 +41,18 @@ impl TimestampExt for Timestamp {
             None
         } else {
             Some(Self::from_version(version))
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn any_version_comes_back() {
+        for version in [0, 1, 1 << 18, (1 << 63) - 1, 1 << 63, u64::MAX] {
+            assert_eq!(Timestamp::from_version(version).version(), version);
         }
     }
 }

@@ -261,7 +261,7 @@ async fn a_late_transaction_fails(one_phase: bool) {
     old.apply(None, fence(0), many("0")).await.unwrap();
     // What `spread` does, as far as its commit.
     let client = tikv_client::TransactionClient::new(vec![here.stand_in().pd()]);
-    let options = tikv_client::TransactionOptions::new_optimistic().drop_check(tikv_client::CheckLevel::None);
+    let options = tikv_client::TransactionOptions::new_optimistic();
     let options = if one_phase { options.try_one_pc() } else { options };
     let mut late = client.await.unwrap().begin_with_options(options).await.unwrap();
     let found = late.get(keys.fence().to_vec()).await.unwrap();

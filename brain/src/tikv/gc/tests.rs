@@ -1,8 +1,7 @@
 use std::time::Duration;
 
 use futures::stream::{StreamExt as _, iter};
-use tikv_client::transaction::HeartbeatOption;
-use tikv_client::{CheckLevel, Transaction, TransactionClient, TransactionOptions};
+use tikv_client::{Transaction, TransactionClient, TransactionOptions};
 use tikv_stand_in::{Action, Fault, GcApi, Rpc, StandIn};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -144,9 +143,6 @@ async fn with_locks(lock_ttl: Duration) -> (StandIn, Tikv, TransactionClient) {
 }
 
 async fn begin(client: &TransactionClient, options: TransactionOptions) -> Transaction {
-    let options = options
-        .drop_check(CheckLevel::None)
-        .heartbeat_option(HeartbeatOption::NoHeartbeat);
     client.begin_with_options(options).await.unwrap()
 }
 

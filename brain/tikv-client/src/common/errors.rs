@@ -6,7 +6,6 @@ use thiserror::Error;
 
 use crate::proto::kvrpcpb;
 use crate::region::RegionVerId;
-use crate::BoundRange;
 
 /// Protobuf-generated region-level error returned by TiKV.
 ///
@@ -26,18 +25,12 @@ pub use crate::proto::kvrpcpb::KeyError as ProtoKeyError;
 #[derive(Debug, Error)]
 #[allow(clippy::large_enum_variant)]
 pub enum Error {
-    /// Feature is not implemented.
-    #[error("Unimplemented feature")]
-    Unimplemented,
     /// Duplicate key insertion happens.
     #[error("Duplicate key insertion")]
     DuplicateKeyInsertion,
     /// Failed to resolve a lock
     #[error("Failed to resolve lock")]
     ResolveLockError(Vec<kvrpcpb::LockInfo>),
-    /// Will raise this error when using a pessimistic txn only operation on an optimistic txn
-    #[error("Invalid operation for this type of transaction")]
-    InvalidTransactionType,
     /// It's not allowed to perform operations in a transaction after it has been committed or rolled back.
     #[error("Cannot read or write data after any attempt to commit or roll back the transaction")]
     OperationAfterCommitError,
@@ -47,29 +40,18 @@ pub enum Error {
     /// An operation requires a primary key, but the transaction was empty.
     #[error("transaction has no primary key")]
     NoPrimaryKey,
-    #[error("There is no current_regions in the EpochNotMatch error")]
-    NoCurrentRegions,
-    #[error("The specified entry is not found in the region cache")]
-    EntryNotFoundInRegionCache,
-    /// Wraps a `std::io::Error`.
-    #[error("IO error: {0}")]
-    Io(#[from] std::io::Error),
-    /// Wraps a `std::io::Error`.
+    /// The background task that fetches timestamps ended before it answered.
     #[error("tokio channel error: {0}")]
     Channel(#[from] tokio::sync::oneshot::error::RecvError),
-    /// Wraps a `grpcio::Error`.
+    /// No connection could be made.
     #[error("gRPC error: {0}")]
     Grpc(#[from] tonic::transport::Error),
-    /// Wraps a `reqwest::Error`.
-    /// Wraps a `grpcio::Error`.
+    /// A call failed: it was not answered, or with a status.
     #[error("gRPC api error: {0}")]
     GrpcAPI(#[from] tonic::Status),
-    /// Wraps a `grpcio::Error`.
+    /// An address that is none.
     #[error("url error: {0}")]
     Url(#[from] tonic::codegen::http::uri::InvalidUri),
-    /// Represents that a futures oneshot channel was cancelled.
-    #[error("A futures oneshot channel was canceled. {0}")]
-    Canceled(#[from] futures::channel::oneshot::Canceled),
     /// Errors caused by changes of region information
     #[error("Region error: {0:?}")]
     RegionError(Box<ProtoRegionError>),
@@ -85,26 +67,15 @@ pub enum Error {
     /// Multiple key errors
     #[error("Multiple key errors: {0:?}")]
     MultipleKeyErrors(Vec<Error>),
-    /// Invalid ColumnFamily
-    #[error("Unsupported column family {}", _0)]
-    ColumnFamilyError(String),
     /// Can't join tokio tasks
     #[error("Failed to join tokio tasks")]
     JoinError(#[from] tokio::task::JoinError),
     /// No region is found for the given key.
     #[error("Region is not found for key: {:?}", key)]
     RegionForKeyNotFound { key: Vec<u8> },
-    #[error("Region is not found for range: {:?}", range)]
-    RegionForRangeNotFound { range: BoundRange },
-    /// No region is found for the given id. note: distinguish it with the RegionNotFound error in errorpb.
-    #[error("Region {} is not found in the response", region_id)]
-    RegionNotFoundInResponse { region_id: u64 },
     /// No leader is found for the given id.
     #[error("Leader of region {} is not found", region.id)]
     LeaderNotFound { region: RegionVerId },
-    /// Scan limit exceeds the maximum
-    #[error("Limit {} exceeds max scan limit {}", limit, max_limit)]
-    MaxScanLimitExceeded { limit: u32, max_limit: u32 },
     /// A string error returned by TiKV server
     #[error("Kv error. {}", message)]
     KvError { message: String },
@@ -117,8 +88,6 @@ pub enum Error {
         inner: Box<Error>,
         success_keys: Vec<Vec<u8>>,
     },
-    #[error("Keyspace not found: {0}")]
-    KeyspaceNotFound(String),
     #[error("Transaction not found error: {:?}", _0)]
     TxnNotFound(kvrpcpb::TxnNotFound),
 }

@@ -1,7 +1,5 @@
 // Copyright 2018 TiKV Project Authors. Licensed under Apache-2.0.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,58 +22,53 @@ fn host_of(addr: &str) -> &str {
         .unwrap_or(addr)
 }
 
-fn check_pem_file(tag: &str, path: &Path) -> Result<File> {
-    File::open(path)
-        .map_err(|e| internal_err!("failed to open {} to load {}: {:?}", path.display(), tag, e))
+fn load_pem_file(tag: &str, path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|e| internal_err!("failed to load {} from path {}: {:?}", tag, path.display(), e))
 }
 
-fn load_pem_file(tag: &str, path: &Path) -> Result<Vec<u8>> {
-    let mut file = check_pem_file(tag, path)?;
-    let mut key = vec![];
-    file.read_to_end(&mut key)
-        .map_err(|e| {
-            internal_err!(
-                "failed to load {} from path {}: {:?}",
-                tag,
-                path.display(),
-                e
-            )
-        })
-        .map(|_| key)
+/// Where PEM files are, which are read anew for each connection: they may have been renewed.
+struct Files {
+    ca: PathBuf,
+    cert: PathBuf,
+    key: PathBuf,
+}
+
+impl Files {
+    fn read(&self) -> Result<(Certificate, Identity)> {
+        let ca = load_pem_file("ca", &self.ca)?;
+        let cert = load_pem_file("certificate", &self.cert)?;
+        let key = load_pem_file("private key", &self.key)?;
+        Ok((Certificate::from_pem(ca), Identity::from_pem(cert, key)))
+    }
 }
 
 /// Manages the TLS protocol
 #[derive(Default)]
-pub struct SecurityManager {
-    /// The PEM encoding of the server’s CA certificates.
-    ca: Vec<u8>,
-    /// The PEM encoding of the server’s certificate chain.
-    cert: Vec<u8>,
-    /// The path to the file that contains the PEM encoding of the server’s private key.
-    key: PathBuf,
+pub(crate) struct SecurityManager {
+    /// Without them, connections are made without TLS.
+    files: Option<Files>,
 }
 
 impl SecurityManager {
-    /// Load TLS configuration from files.
-    pub fn load(
-        ca_path: impl AsRef<Path>,
-        cert_path: impl AsRef<Path>,
+    /// Load TLS configuration from files: the server's CA certificates, the own certificate chain and its private key.
+    pub(crate) fn load(
+        ca_path: impl Into<PathBuf>,
+        cert_path: impl Into<PathBuf>,
         key_path: impl Into<PathBuf>,
     ) -> Result<SecurityManager> {
-        let key_path = key_path.into();
-        check_pem_file("private key", &key_path)?;
-        Ok(SecurityManager {
-            ca: load_pem_file("ca", ca_path.as_ref())?,
-            cert: load_pem_file("certificate", cert_path.as_ref())?,
-            key: key_path,
-        })
+        let files = Files {
+            ca: ca_path.into(),
+            cert: cert_path.into(),
+            key: key_path.into(),
+        };
+        files.read()?;
+        Ok(SecurityManager { files: Some(files) })
     }
 
     /// Connect to gRPC server using TLS connection. If TLS is not configured, use normal connection.
     /// Fails if that takes longer than `timeout`.
-    pub async fn connect<Factory, Client>(
+    pub(crate) async fn connect<Factory, Client>(
         &self,
-        // env: Arc<Environment>,
         addr: &str,
         timeout: Duration,
         factory: Factory,
@@ -84,10 +77,9 @@ impl SecurityManager {
         Factory: FnOnce(Channel) -> Client,
     {
         info!("connect to rpc server at endpoint: {:?}", addr);
-        let channel = if !self.ca.is_empty() {
-            self.tls_channel(addr, timeout)?
-        } else {
-            self.default_channel(addr, timeout)?
+        let channel = match &self.files {
+            Some(files) => tls_channel(files, addr, timeout)?,
+            None => endpoint(format!("http://{}", host_of(addr)), timeout)?,
         };
         // The endpoint's own limit is for the connection, also when it is made anew; this one is for all that belongs to it.
         let ch = tokio::time::timeout(timeout, channel.connect())
@@ -96,63 +88,44 @@ impl SecurityManager {
 
         Ok(factory(ch))
     }
+}
 
-    fn tls_channel(&self, addr: &str, timeout: Duration) -> Result<Endpoint> {
-        let addr = "https://".to_string() + host_of(addr);
-        let builder = self.endpoint(addr, timeout)?;
-        let tls = ClientTlsConfig::new()
-            .ca_certificate(Certificate::from_pem(&self.ca))
-            .identity(Identity::from_pem(
-                &self.cert,
-                load_pem_file("private key", &self.key)?,
-            ));
-        let builder = builder.tls_config(tls)?;
-        Ok(builder)
-    }
+fn tls_channel(files: &Files, addr: &str, timeout: Duration) -> Result<Endpoint> {
+    let (ca, identity) = files.read()?;
+    let tls = ClientTlsConfig::new().ca_certificate(ca).identity(identity);
+    let endpoint = endpoint(format!("https://{}", host_of(addr)), timeout)?;
+    Ok(endpoint.tls_config(tls)?)
+}
 
-    fn default_channel(&self, addr: &str, timeout: Duration) -> Result<Endpoint> {
-        let addr = "http://".to_string() + host_of(addr);
-        self.endpoint(addr, timeout)
-    }
-
-    fn endpoint(&self, addr: String, timeout: Duration) -> Result<Endpoint> {
-        let endpoint = Channel::from_shared(addr)?
-            .connect_timeout(timeout)
-            .tcp_keepalive(Some(Duration::from_secs(10)))
-            .keep_alive_timeout(Duration::from_secs(3));
-        Ok(endpoint)
-    }
+fn endpoint(addr: String, timeout: Duration) -> Result<Endpoint> {
+    let endpoint = Channel::from_shared(addr)?
+        .connect_timeout(timeout)
+        .tcp_keepalive(Some(Duration::from_secs(10)))
+        .keep_alive_timeout(Duration::from_secs(3));
+    Ok(endpoint)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
-    use std::io::Write;
-    use std::path::PathBuf;
-
-    use tempfile;
-
     use super::*;
 
     #[test]
-    fn test_security() {
+    fn test_renewed_files_are_read() {
         let temp = tempfile::tempdir().unwrap();
-        let example_ca = temp.path().join("ca");
-        let example_cert = temp.path().join("cert");
-        let example_pem = temp.path().join("key");
-        for (id, f) in [&example_ca, &example_cert, &example_pem]
-            .iter()
-            .enumerate()
-        {
-            File::create(f).unwrap().write_all(&[id as u8]).unwrap();
+        let paths = ["ca", "cert", "key"].map(|name| temp.path().join(name));
+        let [ca, cert, key] = &paths;
+        assert!(SecurityManager::load(ca, cert, key).is_err());
+        for path in &paths {
+            std::fs::write(path, [0]).unwrap();
         }
-        let cert_path: PathBuf = format!("{}", example_cert.display()).into();
-        let key_path: PathBuf = format!("{}", example_pem.display()).into();
-        let ca_path: PathBuf = format!("{}", example_ca.display()).into();
-        let mgr = SecurityManager::load(ca_path, cert_path, &key_path).unwrap();
-        assert_eq!(mgr.ca, vec![0]);
-        assert_eq!(mgr.cert, vec![1]);
-        let key = load_pem_file("private key", &key_path).unwrap();
-        assert_eq!(key, vec![2]);
+        let files = SecurityManager::load(ca, cert, key).unwrap().files.unwrap();
+        std::fs::write(ca, [1]).unwrap();
+        std::fs::write(cert, [2]).unwrap();
+        std::fs::write(key, [3]).unwrap();
+        let (ca, identity) = files.read().unwrap();
+        assert_eq!(ca.as_ref(), [1]);
+        let identity = format!("{identity:?}");
+        let renewed = Identity::from_pem([2], [3]);
+        assert_eq!(identity, format!("{renewed:?}"));
     }
 }

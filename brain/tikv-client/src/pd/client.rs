@@ -9,14 +9,12 @@ use futures::stream::BoxStream;
 use log::info;
 use tokio::sync::RwLock;
 
-use crate::compat::stream_fn;
+use crate::common::SecurityManager;
 use crate::kv::codec;
 use crate::pd::retry::RetryClientTrait;
 use crate::pd::Cluster;
 use crate::pd::RetryClient;
-use crate::proto::keyspacepb;
 use crate::proto::metapb;
-use crate::region::RegionId;
 use crate::region::RegionVerId;
 use crate::region::RegionWithLeader;
 use crate::region::StoreId;
@@ -29,15 +27,10 @@ use crate::BoundRange;
 use crate::Config;
 use crate::Key;
 use crate::Result;
-use crate::SecurityManager;
 use crate::Timestamp;
 
 /// The PdClient handles all the encoding stuff.
 ///
-/// Raw APIs does not require encoding/decoding at all.
-/// All keys in all places (client, PD, TiKV) are in the same encoding (here called "raw format").
-///
-/// Transactional APIs are a bit complicated.
 /// We need encode and decode keys when we communicate with PD, but not with TiKV.
 /// We encode keys before sending requests to PD, and decode keys in the response from PD.
 /// That's all we need to do with encoding.
@@ -45,37 +38,24 @@ use crate::Timestamp;
 ///  client -encoded-> PD, PD -encoded-> client
 ///  client -raw-> TiKV, TiKV -raw-> client
 ///
-/// The reason for the behavior is that in transaction mode, TiKV encode keys for MVCC.
-/// In raw mode, TiKV doesn't encode them.
-/// TiKV tells PD using its internal representation, whatever the encoding is.
-/// So if we use transactional APIs, keys in PD are encoded and PD does not know about the encoding stuff.
+/// The reason is that TiKV encodes keys for MVCC, and tells PD of regions in that representation.
 #[async_trait]
 pub trait PdClient: Send + Sync + 'static {
     type KvClient: KvClient + Send + Sync + 'static;
 
-    /// In transactional API, `region` is decoded (keys in raw format).
+    /// `region` is decoded (keys in raw format).
     async fn map_region_to_store(self: Arc<Self>, region: RegionWithLeader) -> Result<RegionStore>;
 
-    /// In transactional API, the key and returned region are both decoded (keys in raw format).
-    async fn region_for_key(&self, key: &Key) -> Result<RegionWithLeader>;
-
-    /// In transactional API, the returned region is decoded (keys in raw format)
-    async fn region_for_id(&self, id: RegionId) -> Result<RegionWithLeader>;
+    /// The key and the returned region are both decoded (keys in raw format).
+    async fn region_for_key(&self, key: &[u8]) -> Result<RegionWithLeader>;
 
     async fn get_timestamp(self: Arc<Self>) -> Result<Timestamp>;
 
     async fn update_safepoint(self: Arc<Self>, safepoint: u64) -> Result<bool>;
 
-    async fn load_keyspace(&self, keyspace: &str) -> Result<keyspacepb::KeyspaceMeta>;
-
-    /// In transactional API, `key` is in raw format
-    async fn store_for_key(self: Arc<Self>, key: &Key) -> Result<RegionStore> {
+    /// `key` is in raw format
+    async fn store_for_key(self: Arc<Self>, key: &[u8]) -> Result<RegionStore> {
         let region = self.region_for_key(key).await?;
-        self.map_region_to_store(region).await
-    }
-
-    async fn store_for_id(self: Arc<Self>, id: RegionId) -> Result<RegionStore> {
-        let region = self.region_for_id(id).await?;
         self.map_region_to_store(region).await
     }
 
@@ -86,11 +66,11 @@ pub trait PdClient: Send + Sync + 'static {
         keys: impl Iterator<Item = K> + Send + Sync + 'static,
     ) -> BoxStream<'static, Result<(Vec<K2>, RegionWithLeader)>>
     where
-        K: AsRef<Key> + Into<K2> + Send + Sync + 'static,
+        K: AsRef<[u8]> + Into<K2> + Send + Sync + 'static,
         K2: Send + Sync + 'static,
     {
         let keys = keys.peekable();
-        stream_fn(keys, move |mut keys| {
+        stream::try_unfold(keys, move |mut keys| {
             let this = self.clone();
             async move {
                 if let Some(key) = keys.next() {
@@ -100,9 +80,9 @@ pub trait PdClient: Send + Sync + 'static {
                         if !region.contains(key.as_ref()) {
                             break;
                         }
-                        grouped.push(keys.next().unwrap().into());
+                        grouped.extend(keys.next().map(Into::into));
                     }
-                    Ok(Some((keys, (grouped, region))))
+                    Ok(Some(((grouped, region), keys)))
                 } else {
                     Ok(None)
                 }
@@ -112,12 +92,9 @@ pub trait PdClient: Send + Sync + 'static {
     }
 
     /// Returns a Stream which iterates over the contexts for each region covered by range.
-    fn regions_for_range(
-        self: Arc<Self>,
-        range: BoundRange,
-    ) -> BoxStream<'static, Result<RegionWithLeader>> {
+    fn regions_for_range(self: Arc<Self>, range: BoundRange) -> BoxStream<'static, Result<RegionWithLeader>> {
         let (start_key, end_key) = range.into_keys();
-        stream_fn(Some(start_key), move |start_key| {
+        stream::try_unfold(Some(start_key), move |start_key| {
             let end_key = end_key.clone();
             let this = self.clone();
             async move {
@@ -126,30 +103,18 @@ pub trait PdClient: Send + Sync + 'static {
                     Some(sk) => sk,
                 };
 
-                let region = this.region_for_key(&start_key).await?;
+                let region = this.region_for_key(start_key.as_ref()).await?;
                 let region_end = region.end_key();
-                if end_key
-                    .map(|x| x <= region_end && !x.is_empty())
-                    .unwrap_or(false)
-                    || region_end.is_empty()
-                {
-                    return Ok(Some((None, region)));
+                if end_key.map(|x| x <= region_end && !x.is_empty()).unwrap_or(false) || region_end.is_empty() {
+                    return Ok(Some((region, None)));
                 }
-                Ok(Some((Some(region_end), region)))
+                Ok(Some((region, Some(region_end))))
             }
         })
         .boxed()
     }
 
-    fn decode_region(mut region: RegionWithLeader, enable_codec: bool) -> Result<RegionWithLeader> {
-        if enable_codec {
-            codec::decode_bytes_in_place(&mut region.region.start_key, false)?;
-            codec::decode_bytes_in_place(&mut region.region.end_key, false)?;
-        }
-        Ok(region)
-    }
-
-    async fn update_leader(&self, ver_id: RegionVerId, leader: metapb::Peer) -> Result<()>;
+    async fn update_leader(&self, ver_id: RegionVerId, leader: metapb::Peer);
 
     async fn invalidate_region_cache(&self, ver_id: RegionVerId);
 
@@ -162,7 +127,6 @@ pub struct PdRpcClient<KvC: KvConnect + Send + Sync + 'static = TikvConnect, Cl 
     pd: Arc<RetryClient<Cl>>,
     kv_connect: KvC,
     kv_client_cache: Arc<RwLock<HashMap<String, KvC::KvClient>>>,
-    enable_codec: bool,
     region_cache: RegionCache<RetryClient<Cl>>,
 }
 
@@ -177,31 +141,19 @@ impl<KvC: KvConnect + Send + Sync + 'static> PdClient for PdRpcClient<KvC> {
         Ok(RegionStore::new(region, Arc::new(kv_client)))
     }
 
-    async fn region_for_key(&self, key: &Key) -> Result<RegionWithLeader> {
-        let enable_codec = self.enable_codec;
-        let key = if enable_codec {
-            key.to_encoded()
-        } else {
-            key.clone()
-        };
-
-        let region = self.region_cache.get_region_by_key(&key).await?;
-        Self::decode_region(region, enable_codec)
-    }
-
-    async fn region_for_id(&self, id: RegionId) -> Result<RegionWithLeader> {
-        let region = self.region_cache.get_region_by_id(id).await?;
-        Self::decode_region(region, self.enable_codec)
+    async fn region_for_key(&self, key: &[u8]) -> Result<RegionWithLeader> {
+        let mut region = self.region_cache.get_region_by_key(&Key::encode(key)).await?;
+        codec::decode_bytes_in_place(&mut region.region.start_key)?;
+        codec::decode_bytes_in_place(&mut region.region.end_key)?;
+        Ok(region)
     }
 
     async fn all_stores(&self) -> Result<Vec<Store>> {
         let pb_stores = self.region_cache.read_through_all_stores().await?;
-        let mut stores = Vec::with_capacity(pb_stores.len());
-        for store in pb_stores {
-            let client = self.kv_client(&store.address).await?;
-            stores.push(Store::new(Arc::new(client)));
-        }
-        Ok(stores)
+        // All at once: one that is silent costs its time only once.
+        let clients = pb_stores.iter().map(|store| self.kv_client(&store.address));
+        let clients = future::try_join_all(clients).await?;
+        Ok(clients.into_iter().map(|client| Store::new(Arc::new(client))).collect())
     }
 
     async fn get_timestamp(self: Arc<Self>) -> Result<Timestamp> {
@@ -212,7 +164,7 @@ impl<KvC: KvConnect + Send + Sync + 'static> PdClient for PdRpcClient<KvC> {
         self.pd.clone().update_safepoint(safepoint).await
     }
 
-    async fn update_leader(&self, ver_id: RegionVerId, leader: metapb::Peer) -> Result<()> {
+    async fn update_leader(&self, ver_id: RegionVerId, leader: metapb::Peer) {
         self.region_cache.update_leader(ver_id, leader).await
     }
 
@@ -223,40 +175,24 @@ impl<KvC: KvConnect + Send + Sync + 'static> PdClient for PdRpcClient<KvC> {
     async fn invalidate_store_cache(&self, store_id: StoreId) {
         self.region_cache.invalidate_store_cache(store_id).await
     }
-
-    async fn load_keyspace(&self, keyspace: &str) -> Result<keyspacepb::KeyspaceMeta> {
-        self.pd.load_keyspace(keyspace).await
-    }
 }
 
 impl PdRpcClient<TikvConnect, Cluster> {
-    pub async fn connect(
-        pd_endpoints: &[String],
-        config: Config,
-        enable_codec: bool,
-    ) -> Result<PdRpcClient> {
+    pub(crate) async fn connect(pd_endpoints: &[String], config: Config) -> Result<PdRpcClient> {
         PdRpcClient::new(
             config.clone(),
-            |security_mgr| {
-                TikvConnect::new(
-                    security_mgr,
-                    config.timeout,
-                    config.grpc_max_decoding_message_size,
-                )
-            },
+            |security_mgr| TikvConnect::new(security_mgr, config.timeout, config.grpc_max_decoding_message_size),
             |security_mgr| RetryClient::connect(pd_endpoints, security_mgr, config.timeout),
-            enable_codec,
         )
         .await
     }
 }
 
 impl<KvC: KvConnect + Send + Sync + 'static, Cl> PdRpcClient<KvC, Cl> {
-    pub async fn new<PdFut, MakeKvC, MakePd>(
+    pub(crate) async fn new<PdFut, MakeKvC, MakePd>(
         config: Config,
         kv_connect: MakeKvC,
         pd: MakePd,
-        enable_codec: bool,
     ) -> Result<PdRpcClient<KvC, Cl>>
     where
         PdFut: Future<Output = Result<RetryClient<Cl>>>,
@@ -279,7 +215,6 @@ impl<KvC: KvConnect + Send + Sync + 'static, Cl> PdRpcClient<KvC, Cl> {
             pd: pd.clone(),
             kv_client_cache,
             kv_connect: kv_connect(security_mgr),
-            enable_codec,
             region_cache: RegionCache::new(pd),
         })
     }
@@ -303,7 +238,7 @@ impl<KvC: KvConnect + Send + Sync + 'static, Cl> PdRpcClient<KvC, Cl> {
 }
 
 #[cfg(test)]
-pub mod test {
+mod test {
     use futures::executor;
     use futures::executor::block_on;
 
@@ -328,8 +263,7 @@ pub mod test {
     fn test_group_keys_by_region() {
         let client = MockPdClient::default();
 
-        // FIXME This only works if the keys are in order of regions. Not sure if
-        // that is a reasonable constraint.
+        // In order of their regions, as those who ask sort them.
         let tasks: Vec<Key> = vec![
             vec![1].into(),
             vec![2].into(),
@@ -345,12 +279,7 @@ pub mod test {
         let result: Vec<Key> = stream.next().unwrap().unwrap().0;
         assert_eq!(
             result,
-            vec![
-                vec![1].into(),
-                vec![2].into(),
-                vec![3].into(),
-                vec![5, 2].into()
-            ]
+            vec![vec![1].into(), vec![2].into(), vec![3].into(), vec![5, 2].into()]
         );
         assert_eq!(
             stream.next().unwrap().unwrap().0,
@@ -365,12 +294,12 @@ pub mod test {
         let k1: Key = vec![1].into();
         let k2: Key = vec![5, 2].into();
         let k3: Key = vec![11, 4].into();
-        let range1 = (k1, k2.clone()).into();
+        let range1 = (k1..k2.clone()).into();
         let mut stream = executor::block_on_stream(client.clone().regions_for_range(range1));
         assert_eq!(stream.next().unwrap().unwrap().id(), 1);
         assert!(stream.next().is_none());
 
-        let range2 = (k2, k3).into();
+        let range2 = (k2..k3).into();
         let mut stream = executor::block_on_stream(client.regions_for_range(range2));
         assert_eq!(stream.next().unwrap().unwrap().id(), 1);
         assert_eq!(stream.next().unwrap().unwrap().id(), 2);

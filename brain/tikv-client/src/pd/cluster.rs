@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use async_trait::async_trait;
 use futures::future::join_all;
@@ -17,19 +17,16 @@ use tonic::IntoRequest;
 use tonic::Request;
 
 use super::timestamp::TimestampOracle;
+use crate::common::SecurityManager;
 use crate::internal_err;
-use crate::proto::keyspacepb;
 use crate::proto::pdpb;
-use crate::Error;
 use crate::Result;
-use crate::SecurityManager;
 use crate::Timestamp;
 
 /// A PD cluster.
 pub struct Cluster {
     id: u64,
     client: pdpb::pd_client::PdClient<Channel>,
-    keyspace_client: keyspacepb::keyspace_client::KeyspaceClient<Channel>,
     members: pdpb::GetMembersResponse,
     tso: TimestampOracle,
 }
@@ -37,8 +34,10 @@ pub struct Cluster {
 macro_rules! pd_request {
     ($cluster_id:expr, $type:ty) => {{
         let mut request = <$type>::default();
-        let mut header = pdpb::RequestHeader::default();
-        header.cluster_id = $cluster_id;
+        let header = pdpb::RequestHeader {
+            cluster_id: $cluster_id,
+            ..Default::default()
+        };
         request.header = Some(header);
         request
     }};
@@ -46,98 +45,58 @@ macro_rules! pd_request {
 
 // These methods make a single attempt to make a request.
 impl Cluster {
-    pub async fn get_region(
-        &mut self,
-        key: Vec<u8>,
-        timeout: Duration,
-    ) -> Result<pdpb::GetRegionResponse> {
+    pub(crate) async fn get_region(&self, key: Vec<u8>, timeout: Duration) -> Result<pdpb::GetRegionResponse> {
         let mut req = pd_request!(self.id, pdpb::GetRegionRequest);
         req.region_key = key;
-        req.send(&mut self.client, timeout).await
+        req.send(self.client.clone(), timeout).await
     }
 
-    pub async fn get_region_by_id(
-        &mut self,
-        id: u64,
-        timeout: Duration,
-    ) -> Result<pdpb::GetRegionResponse> {
-        let mut req = pd_request!(self.id, pdpb::GetRegionByIdRequest);
-        req.region_id = id;
-        req.send(&mut self.client, timeout).await
-    }
-
-    pub async fn get_store(
-        &mut self,
-        id: u64,
-        timeout: Duration,
-    ) -> Result<pdpb::GetStoreResponse> {
+    pub(crate) async fn get_store(&self, id: u64, timeout: Duration) -> Result<pdpb::GetStoreResponse> {
         let mut req = pd_request!(self.id, pdpb::GetStoreRequest);
         req.store_id = id;
-        req.send(&mut self.client, timeout).await
+        req.send(self.client.clone(), timeout).await
     }
 
-    pub async fn get_all_stores(
-        &mut self,
-        timeout: Duration,
-    ) -> Result<pdpb::GetAllStoresResponse> {
+    pub(crate) async fn get_all_stores(&self, timeout: Duration) -> Result<pdpb::GetAllStoresResponse> {
         let req = pd_request!(self.id, pdpb::GetAllStoresRequest);
-        req.send(&mut self.client, timeout).await
+        req.send(self.client.clone(), timeout).await
     }
 
-    pub async fn get_timestamp(&self, timeout: Duration) -> Result<Timestamp> {
+    pub(crate) async fn get_timestamp(&self, timeout: Duration) -> Result<Timestamp> {
         tokio::time::timeout(timeout, self.tso.clone().get_timestamp())
             .await
             .map_err(|_| internal_err!("PD gave no timestamp within {:?}", timeout))?
     }
 
-    pub async fn update_safepoint(
-        &mut self,
+    pub(crate) async fn update_safepoint(
+        &self,
         safepoint: u64,
         timeout: Duration,
     ) -> Result<pdpb::UpdateGcSafePointResponse> {
         let mut req = pd_request!(self.id, pdpb::UpdateGcSafePointRequest);
         req.safe_point = safepoint;
-        req.send(&mut self.client, timeout).await
-    }
-
-    pub async fn load_keyspace(
-        &mut self,
-        keyspace: &str,
-        timeout: Duration,
-    ) -> Result<keyspacepb::KeyspaceMeta> {
-        let mut req = pd_request!(self.id, keyspacepb::LoadKeyspaceRequest);
-        req.name = keyspace.to_string();
-        let resp = req.send(&mut self.keyspace_client, timeout).await?;
-        let keyspace = resp
-            .keyspace
-            .ok_or_else(|| Error::KeyspaceNotFound(keyspace.to_owned()))?;
-        Ok(keyspace)
+        req.send(self.client.clone(), timeout).await
     }
 }
 
 /// An object for connecting and reconnecting to a PD cluster.
-pub struct Connection {
+pub(crate) struct Connection {
     security_mgr: Arc<SecurityManager>,
 }
 
 impl Connection {
-    pub fn new(security_mgr: Arc<SecurityManager>) -> Connection {
+    pub(crate) fn new(security_mgr: Arc<SecurityManager>) -> Connection {
         Connection { security_mgr }
     }
 
-    pub async fn connect_cluster(
-        &self,
-        endpoints: &[String],
-        timeout: Duration,
-    ) -> Result<Cluster> {
+    pub(crate) async fn connect_cluster(&self, endpoints: &[String], timeout: Duration) -> Result<Cluster> {
         let members = self.validate_endpoints(endpoints, timeout).await?;
-        let (client, keyspace_client, members) = self.try_connect_leader(&members, timeout).await?;
-        let id = members.header.as_ref().unwrap().cluster_id;
+        let (client, members) = self.try_connect_leader(&members, timeout).await?;
+        let id = cluster_id(&members)?;
         let tso = TimestampOracle::new(id, &client)?;
         let cluster = Cluster {
             id,
             client,
-            keyspace_client,
             members,
             tso,
         };
@@ -145,16 +104,14 @@ impl Connection {
     }
 
     // Re-establish connection with PD leader in asynchronous fashion.
-    pub async fn reconnect(&self, cluster: &mut Cluster, timeout: Duration) -> Result<()> {
+    pub(crate) async fn reconnect(&self, cluster: &mut Cluster, timeout: Duration) -> Result<()> {
         warn!("updating pd client");
         let start = Instant::now();
-        let (client, keyspace_client, members) =
-            self.try_connect_leader(&cluster.members, timeout).await?;
+        let (client, members) = self.try_connect_leader(&cluster.members, timeout).await?;
         let tso = TimestampOracle::new(cluster.id, &client)?;
         *cluster = Cluster {
             id: cluster.id,
             client,
-            keyspace_client,
             members,
             tso,
         };
@@ -163,11 +120,7 @@ impl Connection {
         Ok(())
     }
 
-    async fn validate_endpoints(
-        &self,
-        endpoints: &[String],
-        timeout: Duration,
-    ) -> Result<pdpb::GetMembersResponse> {
+    async fn validate_endpoints(&self, endpoints: &[String], timeout: Duration) -> Result<pdpb::GetMembersResponse> {
         let mut endpoints_set = HashSet::with_capacity(endpoints.len());
 
         for ep in endpoints {
@@ -181,7 +134,7 @@ impl Connection {
         // All at once: one that is silent costs its time only once.
         let connected = join_all(endpoints.iter().map(|ep| self.connect(ep, timeout))).await;
         for (ep, connected) in endpoints.iter().zip(connected) {
-            let (_, _, resp) = match connected {
+            let (_, resp) = match connected {
                 Ok(resp) => resp,
                 // Ignore failed PD node.
                 Err(e) => {
@@ -191,7 +144,7 @@ impl Connection {
             };
 
             // Check cluster ID.
-            let cid = resp.header.as_ref().unwrap().cluster_id;
+            let cid = self::cluster_id(&resp)?;
             if let Some(sample) = cluster_id {
                 if sample != cid {
                     return Err(internal_err!(
@@ -203,7 +156,6 @@ impl Connection {
             } else {
                 cluster_id = Some(cid);
             }
-            // TODO: check all fields later?
 
             if members.is_none() {
                 members = Some(resp);
@@ -223,11 +175,7 @@ impl Connection {
         &self,
         addr: &str,
         timeout: Duration,
-    ) -> Result<(
-        pdpb::pd_client::PdClient<Channel>,
-        keyspacepb::keyspace_client::KeyspaceClient<Channel>,
-        pdpb::GetMembersResponse,
-    )> {
+    ) -> Result<(pdpb::pd_client::PdClient<Channel>, pdpb::GetMembersResponse)> {
         tokio::time::timeout(timeout, self.connect_in_time(addr, timeout))
             .await
             .map_err(|_| internal_err!("PD endpoint {} did not answer within {:?}", addr, timeout))?
@@ -237,36 +185,20 @@ impl Connection {
         &self,
         addr: &str,
         timeout: Duration,
-    ) -> Result<(
-        pdpb::pd_client::PdClient<Channel>,
-        keyspacepb::keyspace_client::KeyspaceClient<Channel>,
-        pdpb::GetMembersResponse,
-    )> {
-        // Both clients share the connection.
-        let channel = self
+    ) -> Result<(pdpb::pd_client::PdClient<Channel>, pdpb::GetMembersResponse)> {
+        let mut client = self
             .security_mgr
-            .connect(addr, timeout, |channel| channel)
+            .connect(addr, timeout, pdpb::pd_client::PdClient::new)
             .await?;
-        let mut client = pdpb::pd_client::PdClient::new(channel.clone());
-        let keyspace_client = keyspacepb::keyspace_client::KeyspaceClient::new(channel);
         let resp: pdpb::GetMembersResponse = client
             .get_members(pdpb::GetMembersRequest::default())
             .await?
             .into_inner();
-        if let Some(err) = resp
-            .header
-            .as_ref()
-            .and_then(|header| header.error.as_ref())
-        {
-            return Err(internal_err!("failed to get PD members, err {:?}", err));
-        }
+        check_header(resp.header.as_ref())?;
         if resp.leader.is_none() {
-            return Err(internal_err!(
-                "unexpected no PD leader in get member resp: {:?}",
-                resp
-            ));
+            return Err(internal_err!("unexpected no PD leader in get member resp: {:?}", resp));
         }
-        Ok((client, keyspace_client, resp))
+        Ok((client, resp))
     }
 
     async fn try_connect(
@@ -274,22 +206,14 @@ impl Connection {
         addr: &str,
         cluster_id: u64,
         timeout: Duration,
-    ) -> Result<(
-        pdpb::pd_client::PdClient<Channel>,
-        keyspacepb::keyspace_client::KeyspaceClient<Channel>,
-        pdpb::GetMembersResponse,
-    )> {
-        let (client, keyspace_client, r) = self.connect(addr, timeout).await?;
+    ) -> Result<(pdpb::pd_client::PdClient<Channel>, pdpb::GetMembersResponse)> {
+        let (client, r) = self.connect(addr, timeout).await?;
         Connection::validate_cluster_id(addr, &r, cluster_id)?;
-        Ok((client, keyspace_client, r))
+        Ok((client, r))
     }
 
-    fn validate_cluster_id(
-        addr: &str,
-        members: &pdpb::GetMembersResponse,
-        cluster_id: u64,
-    ) -> Result<()> {
-        let new_cluster_id = members.header.as_ref().unwrap().cluster_id;
+    fn validate_cluster_id(addr: &str, members: &pdpb::GetMembersResponse, cluster_id: u64) -> Result<()> {
+        let new_cluster_id = self::cluster_id(members)?;
         if new_cluster_id != cluster_id {
             Err(internal_err!(
                 "{} no longer belongs to cluster {}, it is in {}",
@@ -306,20 +230,16 @@ impl Connection {
         &self,
         previous: &pdpb::GetMembersResponse,
         timeout: Duration,
-    ) -> Result<(
-        pdpb::pd_client::PdClient<Channel>,
-        keyspacepb::keyspace_client::KeyspaceClient<Channel>,
-        pdpb::GetMembersResponse,
-    )> {
-        let previous_leader = previous.leader.as_ref().unwrap();
+    ) -> Result<(pdpb::pd_client::PdClient<Channel>, pdpb::GetMembersResponse)> {
+        let previous_leader = previous.leader.as_ref();
         let members = &previous.members;
-        let cluster_id = previous.header.as_ref().unwrap().cluster_id;
+        let cluster_id = self::cluster_id(previous)?;
 
         // Ask all members at once, the previous leader last: the first answer counts, and who is silent holds up nobody.
         let mut answers: FuturesUnordered<_> = members
             .iter()
-            .filter(|m| *m != previous_leader)
-            .chain(Some(previous_leader))
+            .filter(|m| Some(*m) != previous_leader)
+            .chain(previous_leader)
             .flat_map(|m| &m.client_urls)
             .map(|ep| async move { (ep, self.try_connect(ep.as_str(), cluster_id, timeout).await) })
             .collect();
@@ -328,7 +248,7 @@ impl Connection {
         let mut tried = HashSet::new();
         while let Some((ep, answer)) = answers.next().await {
             let resp = match answer {
-                Ok((_, _, resp)) => resp,
+                Ok((_, resp)) => resp,
                 Err(e) => {
                     error!("failed to connect to {}, {:?}", ep, e);
                     continue;
@@ -345,16 +265,27 @@ impl Connection {
                 if !tried.insert(ep.clone()) {
                     continue;
                 }
-                if let Ok((client, keyspace_client, members)) =
-                    self.try_connect(ep.as_str(), cluster_id, timeout).await
-                {
-                    return Ok((client, keyspace_client, members));
+                if let Ok((client, members)) = self.try_connect(ep.as_str(), cluster_id, timeout).await {
+                    return Ok((client, members));
                 }
             }
         }
 
         Err(internal_err!("failed to connect to {:?}", members))
     }
+}
+
+/// What stands at the head of each answer of PD.
+fn check_header(header: Option<&pdpb::ResponseHeader>) -> Result<&pdpb::ResponseHeader> {
+    let header = header.ok_or_else(|| internal_err!("PD answers without a header"))?;
+    match &header.error {
+        Some(err) => Err(internal_err!("PD answers with an error: {}", err.message)),
+        None => Ok(header),
+    }
+}
+
+fn cluster_id(members: &pdpb::GetMembersResponse) -> Result<u64> {
+    Ok(check_header(members.header.as_ref())?.cluster_id)
 }
 
 type GrpcResult<T> = std::result::Result<T, tonic::Status>;
@@ -366,16 +297,12 @@ trait PdMessage: Sized {
 
     async fn rpc(req: Request<Self>, client: &mut Self::Client) -> GrpcResult<Self::Response>;
 
-    async fn send(self, client: &mut Self::Client, timeout: Duration) -> Result<Self::Response> {
+    async fn send(self, mut client: Self::Client, timeout: Duration) -> Result<Self::Response> {
         let mut req = self.into_request();
         req.set_timeout(timeout);
-        let response = Self::rpc(req, client).await?;
-
-        if let Some(err) = &response.header().error {
-            Err(internal_err!(err.message))
-        } else {
-            Ok(response)
-        }
+        let response = Self::rpc(req, &mut client).await?;
+        check_header(response.header())?;
+        Ok(response)
     }
 }
 
@@ -386,16 +313,6 @@ impl PdMessage for pdpb::GetRegionRequest {
 
     async fn rpc(req: Request<Self>, client: &mut Self::Client) -> GrpcResult<Self::Response> {
         Ok(client.get_region(req).await?.into_inner())
-    }
-}
-
-#[async_trait]
-impl PdMessage for pdpb::GetRegionByIdRequest {
-    type Client = pdpb::pd_client::PdClient<Channel>;
-    type Response = pdpb::GetRegionResponse;
-
-    async fn rpc(req: Request<Self>, client: &mut Self::Client) -> GrpcResult<Self::Response> {
-        Ok(client.get_region_by_id(req).await?.into_inner())
     }
 }
 
@@ -429,46 +346,30 @@ impl PdMessage for pdpb::UpdateGcSafePointRequest {
     }
 }
 
-#[async_trait]
-impl PdMessage for keyspacepb::LoadKeyspaceRequest {
-    type Client = keyspacepb::keyspace_client::KeyspaceClient<Channel>;
-    type Response = keyspacepb::LoadKeyspaceResponse;
-
-    async fn rpc(req: Request<Self>, client: &mut Self::Client) -> GrpcResult<Self::Response> {
-        Ok(client.load_keyspace(req).await?.into_inner())
-    }
-}
-
 trait PdResponse {
-    fn header(&self) -> &pdpb::ResponseHeader;
+    fn header(&self) -> Option<&pdpb::ResponseHeader>;
 }
 
 impl PdResponse for pdpb::GetStoreResponse {
-    fn header(&self) -> &pdpb::ResponseHeader {
-        self.header.as_ref().unwrap()
+    fn header(&self) -> Option<&pdpb::ResponseHeader> {
+        self.header.as_ref()
     }
 }
 
 impl PdResponse for pdpb::GetRegionResponse {
-    fn header(&self) -> &pdpb::ResponseHeader {
-        self.header.as_ref().unwrap()
+    fn header(&self) -> Option<&pdpb::ResponseHeader> {
+        self.header.as_ref()
     }
 }
 
 impl PdResponse for pdpb::GetAllStoresResponse {
-    fn header(&self) -> &pdpb::ResponseHeader {
-        self.header.as_ref().unwrap()
+    fn header(&self) -> Option<&pdpb::ResponseHeader> {
+        self.header.as_ref()
     }
 }
 
 impl PdResponse for pdpb::UpdateGcSafePointResponse {
-    fn header(&self) -> &pdpb::ResponseHeader {
-        self.header.as_ref().unwrap()
-    }
-}
-
-impl PdResponse for keyspacepb::LoadKeyspaceResponse {
-    fn header(&self) -> &pdpb::ResponseHeader {
-        self.header.as_ref().unwrap()
+    fn header(&self) -> Option<&pdpb::ResponseHeader> {
+        self.header.as_ref()
     }
 }

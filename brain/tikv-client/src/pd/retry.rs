@@ -2,41 +2,37 @@
 
 //! A utility module for managing and retrying PD requests.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use async_trait::async_trait;
 use tokio::sync::RwLock;
 use tokio::time::sleep;
 
+use crate::common::SecurityManager;
+use crate::internal_err;
 use crate::pd::Cluster;
 use crate::pd::Connection;
-use crate::proto::keyspacepb;
 use crate::proto::metapb;
 use crate::proto::pdpb::Timestamp;
 use crate::proto::pdpb::{self};
-use crate::region::RegionId;
 use crate::region::RegionWithLeader;
 use crate::region::StoreId;
 use crate::Error;
 use crate::Result;
-use crate::SecurityManager;
 
-// FIXME: these numbers and how they are used are all just cargo-culted in, there
-// may be more optimal values.
+// How often a request is made anew, each time after a connection to the leader of PD was made, which is tried so often.
+// Callers with less patience have limits of their own.
 const RECONNECT_INTERVAL_SEC: u64 = 1;
 const MAX_REQUEST_COUNT: usize = 5;
 const LEADER_CHANGE_RETRY: usize = 10;
 
 #[async_trait]
-pub trait RetryClientTrait {
+pub(crate) trait RetryClientTrait {
     // These get_* functions will try multiple times to make a request, reconnecting as necessary.
     // It does not know about encoding. Caller should take care of it.
     async fn get_region(self: Arc<Self>, key: Vec<u8>) -> Result<RegionWithLeader>;
-
-    async fn get_region_by_id(self: Arc<Self>, region_id: RegionId) -> Result<RegionWithLeader>;
 
     async fn get_store(self: Arc<Self>, id: StoreId) -> Result<metapb::Store>;
 
@@ -45,11 +41,9 @@ pub trait RetryClientTrait {
     async fn get_timestamp(self: Arc<Self>) -> Result<Timestamp>;
 
     async fn update_safepoint(self: Arc<Self>, safepoint: u64) -> Result<bool>;
-
-    async fn load_keyspace(&self, keyspace: &str) -> Result<keyspacepb::KeyspaceMeta>;
 }
 /// Client for communication with a PD cluster. Has the facility to reconnect to the cluster.
-pub struct RetryClient<Cl = Cluster> {
+pub(crate) struct RetryClient<Cl = Cluster> {
     // Tuple is the cluster and the time of the cluster's last reconnect.
     cluster: RwLock<(Cl, Instant)>,
     connection: Connection,
@@ -58,7 +52,7 @@ pub struct RetryClient<Cl = Cluster> {
 
 #[cfg(test)]
 impl<Cl> RetryClient<Cl> {
-    pub fn new_with_cluster(
+    pub(crate) fn new_with_cluster(
         security_mgr: Arc<SecurityManager>,
         timeout: Duration,
         cluster: Cl,
@@ -74,14 +68,13 @@ impl<Cl> RetryClient<Cl> {
 
 macro_rules! retry_core {
     ($self: ident, $call: expr) => {{
-        let mut last_err = Ok(());
-        for _ in 0..LEADER_CHANGE_RETRY {
-            let res = $call;
-
-            match res {
+        let mut attempts = 0;
+        loop {
+            let last_err = match $call {
                 Ok(r) => return Ok(r),
-                Err(e) => last_err = Err(e),
-            }
+                Err(e) => e,
+            };
+            attempts += 1;
 
             let mut reconnect_count = MAX_REQUEST_COUNT;
             while let Err(e) = $self.reconnect(RECONNECT_INTERVAL_SEC).await {
@@ -91,21 +84,10 @@ macro_rules! retry_core {
                 }
                 sleep(Duration::from_secs(RECONNECT_INTERVAL_SEC)).await;
             }
+            if attempts == LEADER_CHANGE_RETRY {
+                return Err(last_err);
+            }
         }
-
-        last_err?;
-        unreachable!();
-    }};
-}
-
-macro_rules! retry_mut {
-    ($self: ident, |$cluster: ident| $call: expr) => {{
-        retry_core!($self, {
-            // use the block here to drop the guard of the lock,
-            // otherwise `reconnect` will try to acquire the write lock and results in a deadlock
-            let $cluster = &mut $self.cluster.write().await.0;
-            $call.await
-        })
     }};
 }
 
@@ -121,16 +103,13 @@ macro_rules! retry {
 }
 
 impl RetryClient<Cluster> {
-    pub async fn connect(
+    pub(crate) async fn connect(
         endpoints: &[String],
         security_mgr: Arc<SecurityManager>,
         timeout: Duration,
     ) -> Result<RetryClient> {
         let connection = Connection::new(security_mgr);
-        let cluster = RwLock::new((
-            connection.connect_cluster(endpoints, timeout).await?,
-            Instant::now(),
-        ));
+        let cluster = RwLock::new((connection.connect_cluster(endpoints, timeout).await?, Instant::now()));
         Ok(RetryClient {
             cluster,
             connection,
@@ -144,45 +123,32 @@ impl RetryClientTrait for RetryClient<Cluster> {
     // These get_* functions will try multiple times to make a request, reconnecting as necessary.
     // It does not know about encoding. Caller should take care of it.
     async fn get_region(self: Arc<Self>, key: Vec<u8>) -> Result<RegionWithLeader> {
-        retry_mut!(self, |cluster| {
+        retry!(self, |cluster| {
             let key = key.clone();
             async {
                 cluster
                     .get_region(key.clone(), self.timeout)
                     .await
-                    .and_then(|resp| {
-                        region_from_response(resp, || Error::RegionForKeyNotFound { key })
-                    })
+                    .and_then(|resp| region_from_response(resp, || Error::RegionForKeyNotFound { key }))
             }
         })
     }
 
-    async fn get_region_by_id(self: Arc<Self>, region_id: RegionId) -> Result<RegionWithLeader> {
-        retry_mut!(self, |cluster| async {
-            cluster
-                .get_region_by_id(region_id, self.timeout)
-                .await
-                .and_then(|resp| {
-                    region_from_response(resp, || Error::RegionNotFoundInResponse { region_id })
-                })
-        })
-    }
-
     async fn get_store(self: Arc<Self>, id: StoreId) -> Result<metapb::Store> {
-        retry_mut!(self, |cluster| async {
+        retry!(self, |cluster| async {
             cluster
                 .get_store(id, self.timeout)
                 .await
-                .map(|resp| resp.store.unwrap())
+                .and_then(|resp| resp.store.ok_or_else(|| internal_err!("PD knows no store {}", id)))
         })
     }
 
     async fn get_all_stores(self: Arc<Self>) -> Result<Vec<metapb::Store>> {
-        retry_mut!(self, |cluster| async {
+        retry!(self, |cluster| async {
             cluster
                 .get_all_stores(self.timeout)
                 .await
-                .map(|resp| resp.stores.into_iter().map(Into::into).collect())
+                .map(|resp| resp.stores.into_iter().collect())
         })
     }
 
@@ -191,34 +157,20 @@ impl RetryClientTrait for RetryClient<Cluster> {
     }
 
     async fn update_safepoint(self: Arc<Self>, safepoint: u64) -> Result<bool> {
-        retry_mut!(self, |cluster| async {
+        retry!(self, |cluster| async {
             cluster
                 .update_safepoint(safepoint, self.timeout)
                 .await
                 .map(|resp| resp.new_safe_point == safepoint)
         })
     }
-
-    async fn load_keyspace(&self, keyspace: &str) -> Result<keyspacepb::KeyspaceMeta> {
-        retry_mut!(self, |cluster| async {
-            cluster.load_keyspace(keyspace, self.timeout).await
-        })
-    }
 }
 
-impl fmt::Debug for RetryClient {
-    fn fmt(&self, fmt: &mut fmt::Formatter) -> fmt::Result {
-        fmt.debug_struct("pd::RetryClient")
-            .field("timeout", &self.timeout)
-            .finish()
-    }
-}
-
-fn region_from_response(
-    mut resp: pdpb::GetRegionResponse,
-    err: impl FnOnce() -> Error,
-) -> Result<RegionWithLeader> {
+fn region_from_response(mut resp: pdpb::GetRegionResponse, err: impl FnOnce() -> Error) -> Result<RegionWithLeader> {
     let region = resp.region.take().ok_or_else(err)?;
+    if region.region_epoch.is_none() {
+        return Err(internal_err!("PD gives region {} without an epoch", region.id));
+    }
     Ok(RegionWithLeader::new(region, resp.leader.take()))
 }
 
@@ -258,7 +210,15 @@ mod test {
     use futures::future::ready;
 
     use super::*;
-    use crate::internal_err;
+
+    #[test]
+    fn region_without_an_epoch_is_an_error() {
+        let resp = pdpb::GetRegionResponse {
+            region: Some(metapb::Region::default()),
+            ..Default::default()
+        };
+        region_from_response(resp, || internal_err!("none")).unwrap_err();
+    }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn test_reconnect() {
@@ -272,15 +232,14 @@ mod test {
             type Cl = ();
 
             async fn reconnect(&self, _: u64) -> Result<()> {
-                self.reconnect_count
-                    .fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-                // Not actually unimplemented, we just don't care about the error.
-                Err(Error::Unimplemented)
+                self.reconnect_count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+
+                Err(internal_err!("not reached"))
             }
         }
 
         async fn retry_err(client: Arc<MockClient>) -> Result<()> {
-            retry_mut!(client, |_c| ready(Err(internal_err!("whoops"))))
+            retry!(client, |_c| ready(Err(internal_err!("whoops"))))
         }
 
         async fn retry_ok(client: Arc<MockClient>) -> Result<()> {
@@ -295,22 +254,13 @@ mod test {
 
             assert!(retry_err(client.clone()).await.is_err());
             assert_eq!(
-                client
-                    .reconnect_count
-                    .load(std::sync::atomic::Ordering::SeqCst),
+                client.reconnect_count.load(std::sync::atomic::Ordering::SeqCst),
                 MAX_REQUEST_COUNT
             );
 
-            client
-                .reconnect_count
-                .store(0, std::sync::atomic::Ordering::SeqCst);
+            client.reconnect_count.store(0, std::sync::atomic::Ordering::SeqCst);
             assert!(retry_ok(client.clone()).await.is_ok());
-            assert_eq!(
-                client
-                    .reconnect_count
-                    .load(std::sync::atomic::Ordering::SeqCst),
-                0
-            );
+            assert_eq!(client.reconnect_count.load(std::sync::atomic::Ordering::SeqCst), 0);
         })
     }
 
@@ -329,11 +279,8 @@ mod test {
             }
         }
 
-        async fn retry_max_err(
-            client: Arc<MockClient>,
-            max_retries: Arc<AtomicUsize>,
-        ) -> Result<()> {
-            retry_mut!(client, |c| {
+        async fn retry_max_err(client: Arc<MockClient>, max_retries: Arc<AtomicUsize>) -> Result<()> {
+            retry!(client, |c| {
                 c.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
 
                 let max_retries = max_retries.fetch_sub(1, Ordering::SeqCst) - 1;
@@ -345,10 +292,7 @@ mod test {
             })
         }
 
-        async fn retry_max_ok(
-            client: Arc<MockClient>,
-            max_retries: Arc<AtomicUsize>,
-        ) -> Result<()> {
+        async fn retry_max_ok(client: Arc<MockClient>, max_retries: Arc<AtomicUsize>) -> Result<()> {
             retry!(client, |c| {
                 c.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
 

@@ -22,6 +22,7 @@ use futures::task::Context;
 use futures::task::Poll;
 use log::debug;
 use log::info;
+use log::warn;
 use pin_project::pin_project;
 use tokio::sync::mpsc;
 use tokio::sync::oneshot;
@@ -31,12 +32,13 @@ use tonic::transport::Channel;
 use crate::internal_err;
 use crate::proto::pdpb::pd_client::PdClient;
 use crate::proto::pdpb::*;
+use crate::timestamp::LOGICAL_MASK;
 use crate::Result;
 
 /// It is an empirical value.
 const MAX_BATCH_SIZE: usize = 64;
 
-/// TODO: This value should be adjustable.
+/// A bound for memory only: every request waits for its answer, and so many never wait at once.
 const MAX_PENDING_COUNT: usize = 1 << 16;
 
 type TimestampRequest = oneshot::Sender<Timestamp>;
@@ -58,7 +60,11 @@ impl TimestampOracle {
         let (request_tx, request_rx) = mpsc::channel(MAX_BATCH_SIZE);
 
         // Start a background thread to handle TSO requests and responses
-        tokio::spawn(run_tso(cluster_id, pd_client, request_rx));
+        tokio::spawn(run_tso(cluster_id, pd_client, request_rx).map(|ended| {
+            if let Err(e) = ended {
+                warn!("TSO stream failed: {}", e);
+            }
+        }));
 
         Ok(TimestampOracle { request_tx })
     }
@@ -80,7 +86,7 @@ async fn run_tso(
     request_rx: mpsc::Receiver<TimestampRequest>,
 ) -> Result<()> {
     // The `TimestampRequest`s which are waiting for the responses from the PD server
-    let pending_requests = Arc::new(Mutex::new(VecDeque::with_capacity(MAX_PENDING_COUNT)));
+    let pending_requests = Arc::new(Mutex::new(VecDeque::new()));
 
     // When there are too many pending requests, the `send_request` future will refuse to fetch
     // more requests from the bounded channel. This waker is used to wake up the sending future
@@ -97,7 +103,7 @@ async fn run_tso(
     // let send_requests = rpc_sender.send_all(&mut request_stream);
     let mut responses = pd_client.tso(request_stream).await?.into_inner();
 
-    while let Some(Ok(resp)) = responses.next().await {
+    while let Some(resp) = responses.message().await? {
         {
             let mut pending_requests = pending_requests.lock().await;
             allocate_timestamps(&resp, &mut pending_requests)?;
@@ -106,7 +112,7 @@ async fn run_tso(
         // Wake up the sending future blocked by too many pending requests or locked.
         sending_future_waker.wake();
     }
-    // TODO: distinguish between unexpected stream termination and expected end of test
+    // PD ended it, or nobody holds the oracle any more. Whoever waits is told by its channel, and connects anew.
     info!("TSO stream terminated");
     Ok(())
 }
@@ -133,8 +139,7 @@ impl Stream for TsoRequestStream {
 
         let pending_requests = this.pending_requests.lock();
         pin_mut!(pending_requests);
-        let mut pending_requests = if let Poll::Ready(pending_requests) = pending_requests.poll(cx)
-        {
+        let mut pending_requests = if let Poll::Ready(pending_requests) = pending_requests.poll(cx) {
             pending_requests
         } else {
             this.self_waker.register(cx.waker());
@@ -178,10 +183,7 @@ impl Stream for TsoRequestStream {
     }
 }
 
-fn allocate_timestamps(
-    resp: &TsoResponse,
-    pending_requests: &mut VecDeque<RequestGroup>,
-) -> Result<()> {
+fn allocate_timestamps(resp: &TsoResponse, pending_requests: &mut VecDeque<RequestGroup>) -> Result<()> {
     // PD returns the timestamp with the biggest logical value. We can send back timestamps
     // whose logical value is from `logical - count + 1` to `logical` using the senders
     // in `pending`.
@@ -190,16 +192,15 @@ fn allocate_timestamps(
         .as_ref()
         .ok_or_else(|| internal_err!("No timestamp in TsoResponse"))?;
 
+    let first = tail_ts.logical - i64::from(resp.count) + 1;
+    if first < 0 || tail_ts.logical > LOGICAL_MASK || !(0..1 << 45).contains(&tail_ts.physical) {
+        return Err(internal_err!("PD gives {} timestamps up to {:?}", resp.count, tail_ts));
+    }
+
     let mut offset = resp.count;
-    if let Some(RequestGroup {
-        tso_request,
-        requests,
-    }) = pending_requests.pop_front()
-    {
+    if let Some(RequestGroup { tso_request, requests }) = pending_requests.pop_front() {
         if tso_request.count != offset {
-            return Err(internal_err!(
-                "PD gives different number of timestamps than expected"
-            ));
+            return Err(internal_err!("PD gives different number of timestamps than expected"));
         }
 
         for request in requests {
@@ -215,4 +216,47 @@ fn allocate_timestamps(
         return Err(internal_err!("PD gives more TsoResponse than expected"));
     };
     Ok(())
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::timestamp::TimestampExt;
+
+    /// The versions that two who ask together are given.
+    fn given(physical: i64, logical: i64, count: u32) -> Result<Vec<u64>> {
+        let (requests, mut answers): (Vec<_>, Vec<_>) = (0..2).map(|_| oneshot::channel()).unzip();
+        let tso_request = TsoRequest {
+            count: 2,
+            ..Default::default()
+        };
+        let mut pending = VecDeque::from([RequestGroup { tso_request, requests }]);
+        let timestamp = Timestamp {
+            physical,
+            logical,
+            ..Default::default()
+        };
+        let response = TsoResponse {
+            count,
+            timestamp: Some(timestamp),
+            ..Default::default()
+        };
+        allocate_timestamps(&response, &mut pending)?;
+        Ok(answers
+            .iter_mut()
+            .map(|answer| answer.try_recv().unwrap().version())
+            .collect())
+    }
+
+    #[test]
+    fn timestamps_are_the_last_ones_up_to_the_answer() {
+        assert_eq!(given(1, 1, 2).unwrap(), [1 << 18, (1 << 18) + 1]);
+    }
+
+    #[test]
+    fn timestamps_out_of_range_are_refused() {
+        for (physical, logical, count) in [(1, 1, 1), (1, 0, 2), (1, 1 << 18, 2), (-1, 5, 2), (1 << 45, 5, 2)] {
+            given(physical, logical, count).unwrap_err();
+        }
+    }
 }

@@ -4,7 +4,6 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::plan::PreserveShard;
-use super::Keyspace;
 use crate::backoff::Backoff;
 use crate::pd::PdClient;
 use crate::request::plan::{CleanupLocks, RetryableAllStores};
@@ -28,12 +27,11 @@ use crate::store::HasRegionErrors;
 use crate::store::RegionStore;
 use crate::transaction::HasLocks;
 use crate::transaction::ResolveLocksContext;
-use crate::transaction::ResolveLocksOptions;
 use crate::Result;
 use crate::Timestamp;
 
 /// Builder type for plans (see that module for more).
-pub struct PlanBuilder<PdC: PdClient, P: Plan, Ph: PlanBuilderPhase> {
+pub(crate) struct PlanBuilder<PdC: PdClient, P: Plan, Ph: PlanBuilderPhase> {
     pd_client: Arc<PdC>,
     plan: P,
     phantom: PhantomData<Ph>,
@@ -41,15 +39,14 @@ pub struct PlanBuilder<PdC: PdClient, P: Plan, Ph: PlanBuilderPhase> {
 
 /// Used to ensure that a plan has a designated target or targets, a target is
 /// a particular TiKV server.
-pub trait PlanBuilderPhase {}
-pub struct NoTarget;
+pub(crate) trait PlanBuilderPhase {}
+pub(crate) struct NoTarget;
 impl PlanBuilderPhase for NoTarget {}
-pub struct Targetted;
+pub(crate) struct Targetted;
 impl PlanBuilderPhase for Targetted {}
 
 impl<PdC: PdClient, Req: KvRequest> PlanBuilder<PdC, Dispatch<Req>, NoTarget> {
-    pub fn new(pd_client: Arc<PdC>, keyspace: Keyspace, mut request: Req) -> Self {
-        request.set_api_version(keyspace.api_version());
+    pub(crate) fn new(pd_client: Arc<PdC>, request: Req) -> Self {
         PlanBuilder {
             pd_client,
             plan: Dispatch {
@@ -64,18 +61,17 @@ impl<PdC: PdClient, Req: KvRequest> PlanBuilder<PdC, Dispatch<Req>, NoTarget> {
 impl<PdC: PdClient, P: Plan> PlanBuilder<PdC, P, Targetted> {
     /// Return the built plan, note that this can only be called once the plan
     /// has a target.
-    pub fn plan(self) -> P {
+    pub(crate) fn plan(self) -> P {
         self.plan
     }
 }
 
 impl<PdC: PdClient, P: Plan, Ph: PlanBuilderPhase> PlanBuilder<PdC, P, Ph> {
     /// If there is a lock error, then resolve the lock and retry the request.
-    pub fn resolve_lock(
+    pub(crate) fn resolve_lock(
         self,
         timestamp: Timestamp,
         backoff: Backoff,
-        keyspace: Keyspace,
     ) -> PlanBuilder<PdC, ResolveLock<P, PdC>, Ph>
     where
         P::Result: HasLocks,
@@ -87,19 +83,12 @@ impl<PdC: PdClient, P: Plan, Ph: PlanBuilderPhase> PlanBuilder<PdC, P, Ph> {
                 timestamp,
                 backoff,
                 pd_client: self.pd_client,
-                keyspace,
             },
             phantom: PhantomData,
         }
     }
 
-    pub fn cleanup_locks(
-        self,
-        ctx: ResolveLocksContext,
-        options: ResolveLocksOptions,
-        backoff: Backoff,
-        keyspace: Keyspace,
-    ) -> PlanBuilder<PdC, CleanupLocks<P, PdC>, Ph>
+    pub(crate) fn cleanup_locks(self, ctx: ResolveLocksContext) -> PlanBuilder<PdC, CleanupLocks<P, PdC>, Ph>
     where
         P: Shardable + NextBatch,
         P::Result: HasLocks + HasNextBatch + HasRegionError + HasKeyErrors,
@@ -109,11 +98,8 @@ impl<PdC: PdClient, P: Plan, Ph: PlanBuilderPhase> PlanBuilder<PdC, P, Ph> {
             plan: CleanupLocks {
                 inner: self.plan,
                 ctx,
-                options,
                 store: None,
-                backoff,
                 pd_client: self.pd_client,
-                keyspace,
             },
             phantom: PhantomData,
         }
@@ -121,7 +107,7 @@ impl<PdC: PdClient, P: Plan, Ph: PlanBuilderPhase> PlanBuilder<PdC, P, Ph> {
 
     /// Merge the results of a request. Usually used where a request is sent to multiple regions
     /// to combine the responses from each region.
-    pub fn merge<In, M: Merge<In>>(self, merge: M) -> PlanBuilder<PdC, MergeResponse<P, In, M>, Ph>
+    pub(crate) fn merge<In, M: Merge<In>>(self, merge: M) -> PlanBuilder<PdC, MergeResponse<P, In, M>, Ph>
     where
         In: Clone + Send + Sync + 'static,
         P: Plan<Result = Vec<Result<In>>>,
@@ -140,7 +126,7 @@ impl<PdC: PdClient, P: Plan, Ph: PlanBuilderPhase> PlanBuilder<PdC, P, Ph> {
     /// Apply the default processing step to a response (usually only needed if the request is sent
     /// to a single region because post-porcessing can be incorporated in the merge step for
     /// multi-region requests).
-    pub fn post_process_default(self) -> PlanBuilder<PdC, ProcessResponse<P, DefaultProcessor>, Ph>
+    pub(crate) fn post_process_default(self) -> PlanBuilder<PdC, ProcessResponse<P, DefaultProcessor>, Ph>
     where
         P: Plan,
         DefaultProcessor: Process<P::Result>,
@@ -161,7 +147,7 @@ where
     P::Result: HasKeyErrors + HasRegionError,
 {
     /// Split the request into shards sending a request to the region of each shard.
-    pub fn retry_multi_region(
+    pub(crate) fn retry_multi_region(
         self,
         backoff: Backoff,
     ) -> PlanBuilder<PdC, RetryableMultiRegion<P, PdC>, Targetted> {
@@ -170,7 +156,7 @@ where
 
     /// Preserve all results, even some of them are Err.
     /// To pass all responses to merge, and handle partial successful results correctly.
-    pub fn retry_multi_region_preserve_results(
+    pub(crate) fn retry_multi_region_preserve_results(
         self,
         backoff: Backoff,
     ) -> PlanBuilder<PdC, RetryableMultiRegion<P, PdC>, Targetted> {
@@ -197,7 +183,7 @@ where
 
 impl<PdC: PdClient, R: KvRequest> PlanBuilder<PdC, Dispatch<R>, NoTarget> {
     /// Target the request at a single region; caller supplies the store to target.
-    pub async fn single_region_with_store(
+    pub(crate) async fn single_region_with_store(
         self,
         store: RegionStore,
     ) -> Result<PlanBuilder<PdC, Dispatch<R>, Targetted>> {
@@ -209,10 +195,7 @@ impl<PdC: PdClient, P: Plan + StoreRequest> PlanBuilder<PdC, P, NoTarget>
 where
     P::Result: HasKeyErrors + HasRegionError,
 {
-    pub fn all_stores(
-        self,
-        backoff: Backoff,
-    ) -> PlanBuilder<PdC, RetryableAllStores<P, PdC>, Targetted> {
+    pub(crate) fn all_stores(self, backoff: Backoff) -> PlanBuilder<PdC, RetryableAllStores<P, PdC>, Targetted> {
         PlanBuilder {
             pd_client: self.pd_client.clone(),
             plan: RetryableAllStores {
@@ -229,7 +212,7 @@ impl<PdC: PdClient, P: Plan + Shardable> PlanBuilder<PdC, P, NoTarget>
 where
     P::Result: HasKeyErrors,
 {
-    pub fn preserve_shard(self) -> PlanBuilder<PdC, PreserveShard<P>, NoTarget> {
+    pub(crate) fn preserve_shard(self) -> PlanBuilder<PdC, PreserveShard<P>, NoTarget> {
         PlanBuilder {
             pd_client: self.pd_client.clone(),
             plan: PreserveShard {
@@ -245,7 +228,7 @@ impl<PdC: PdClient, P: Plan> PlanBuilder<PdC, P, Targetted>
 where
     P::Result: HasKeyErrors + HasRegionErrors,
 {
-    pub fn extract_error(self) -> PlanBuilder<PdC, ExtractError<P>, Targetted> {
+    pub(crate) fn extract_error(self) -> PlanBuilder<PdC, ExtractError<P>, Targetted> {
         PlanBuilder {
             pd_client: self.pd_client,
             plan: ExtractError { inner: self.plan },
@@ -266,10 +249,4 @@ fn set_single_region_store<PdC: PdClient, R: KvRequest>(
         pd_client,
         phantom: PhantomData,
     })
-}
-
-/// Indicates that a request operates on a single key.
-pub trait SingleKey {
-    #[allow(clippy::ptr_arg)]
-    fn key(&self) -> &Vec<u8>;
 }

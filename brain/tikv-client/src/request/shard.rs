@@ -38,13 +38,10 @@ macro_rules! impl_inner_shardable {
     };
 }
 
-pub trait Shardable {
+pub(crate) trait Shardable {
     type Shard: Debug + Clone + Send + Sync;
 
-    fn shards(
-        &self,
-        pd_client: &Arc<impl PdClient>,
-    ) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>>;
+    fn shards(&self, pd_client: &Arc<impl PdClient>) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>>;
 
     fn apply_shard(&mut self, shard: Self::Shard);
 
@@ -61,7 +58,7 @@ pub trait Shardable {
     fn apply_store(&mut self, store: &RegionStore) -> Result<()>;
 }
 
-pub trait Batchable {
+pub(crate) trait Batchable {
     type Item;
 
     fn batches(items: Vec<Self::Item>, batch_size: u64) -> Vec<Vec<Self::Item>> {
@@ -90,22 +87,19 @@ pub trait Batchable {
 
 // Use to iterate in a region for scan requests that have batch size limit.
 // HasNextBatch use to get the next batch according to previous response.
-pub trait HasNextBatch {
+pub(crate) trait HasNextBatch {
     fn has_next_batch(&self) -> Option<(Vec<u8>, Vec<u8>)>;
 }
 
 // NextBatch use to change start key of request by result of `has_next_batch`.
-pub trait NextBatch {
+pub(crate) trait NextBatch {
     fn next_batch(&mut self, _range: (Vec<u8>, Vec<u8>));
 }
 
 impl<Req: KvRequest + Shardable> Shardable for Dispatch<Req> {
     type Shard = Req::Shard;
 
-    fn shards(
-        &self,
-        pd_client: &Arc<impl PdClient>,
-    ) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
+    fn shards(&self, pd_client: &Arc<impl PdClient>) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
         self.request.shards(pd_client)
     }
 
@@ -138,10 +132,7 @@ impl<Req: KvRequest + NextBatch> NextBatch for Dispatch<Req> {
 impl<P: Plan + Shardable> Shardable for PreserveShard<P> {
     type Shard = P::Shard;
 
-    fn shards(
-        &self,
-        pd_client: &Arc<impl PdClient>,
-    ) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
+    fn shards(&self, pd_client: &Arc<impl PdClient>) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
         self.inner.shards(pd_client)
     }
 
@@ -177,7 +168,6 @@ impl<P: Plan + Shardable, PdC: PdClient> Shardable for ResolveLock<P, PdC> {
             timestamp: self.timestamp,
             pd_client: self.pd_client.clone(),
             backoff: self.backoff.clone(),
-            keyspace: self.keyspace,
         }
     }
 }
@@ -185,10 +175,7 @@ impl<P: Plan + Shardable, PdC: PdClient> Shardable for ResolveLock<P, PdC> {
 impl<P: Plan + Shardable, PdC: PdClient> Shardable for CleanupLocks<P, PdC> {
     type Shard = P::Shard;
 
-    fn shards(
-        &self,
-        pd_client: &Arc<impl PdClient>,
-    ) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
+    fn shards(&self, pd_client: &Arc<impl PdClient>) -> BoxStream<'static, Result<(Self::Shard, RegionWithLeader)>> {
         self.inner.shards(pd_client)
     }
 
@@ -212,19 +199,14 @@ macro_rules! shardable_key {
             fn shards(
                 &self,
                 pd_client: &std::sync::Arc<impl $crate::pd::PdClient>,
-            ) -> futures::stream::BoxStream<
-                'static,
-                $crate::Result<(Self::Shard, $crate::region::RegionWithLeader)>,
-            > {
-                $crate::store::region_stream_for_keys(
-                    std::iter::once(self.key.clone()),
-                    pd_client.clone(),
-                )
+            ) -> futures::stream::BoxStream<'static, $crate::Result<(Self::Shard, $crate::region::RegionWithLeader)>>
+            {
+                $crate::store::region_stream_for_keys(std::iter::once(self.key.clone()), pd_client.clone())
             }
 
             fn apply_shard(&mut self, mut shard: Self::Shard) {
-                assert!(shard.len() == 1);
-                self.key = shard.pop().unwrap();
+                // There is one key, and this is its shard.
+                self.key = shard.pop().unwrap_or_default();
             }
 
             fn apply_store(&mut self, store: &$crate::store::RegionStore) -> $crate::Result<()> {
@@ -237,7 +219,8 @@ macro_rules! shardable_key {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! shardable_keys {
-    ($type_: ty) => {
+    ($type_: ty, $($field: ident),+) => {
+        #[allow(clippy::clone_on_copy)]
         impl Shardable for $type_ {
             type Shard = Vec<Vec<u8>>;
 
@@ -254,7 +237,15 @@ macro_rules! shardable_keys {
             }
 
             fn apply_shard(&mut self, shard: Self::Shard) {
-                self.keys = shard.into_iter().map(Into::into).collect();
+                self.keys = shard;
+            }
+
+            // Without the keys that the shard does not send.
+            fn clone_then_apply_shard(&self, shard: Self::Shard) -> Self {
+                Self {
+                    keys: shard,
+                    $($field: self.$field.clone(),)+
+                }
             }
 
             fn apply_store(&mut self, store: &$crate::store::RegionStore) -> $crate::Result<()> {
@@ -264,18 +255,10 @@ macro_rules! shardable_keys {
     };
 }
 
-pub trait RangeRequest: Request {
+pub(crate) trait RangeRequest: Request {
     fn is_reverse(&self) -> bool {
         false
     }
-}
-
-#[doc(hidden)]
-#[macro_export]
-macro_rules! range_request {
-    ($type_: ty) => {
-        impl RangeRequest for $type_ {}
-    };
 }
 
 #[doc(hidden)]
@@ -300,8 +283,7 @@ macro_rules! shardable_range {
             fn shards(
                 &self,
                 pd_client: &Arc<impl $crate::pd::PdClient>,
-            ) -> BoxStream<'static, $crate::Result<(Self::Shard, $crate::region::RegionWithLeader)>>
-            {
+            ) -> BoxStream<'static, $crate::Result<(Self::Shard, $crate::region::RegionWithLeader)>> {
                 let mut start_key = self.start_key.clone().into();
                 let mut end_key = self.end_key.clone().into();
                 // In a reverse range request, the range is in the meaning of [end_key, start_key), i.e. end_key <= x < start_key.
@@ -335,9 +317,7 @@ mod test {
 
     #[test]
     fn test_batches() {
-        let items: Vec<_> = (0..3)
-            .map(|_| (0..2).map(|_| rand::random::<u8>()).collect::<Vec<_>>())
-            .collect();
+        let items: Vec<_> = (0..3).map(|i| vec![i; 2]).collect();
 
         let batch_size = 5;
 
@@ -353,9 +333,7 @@ mod test {
 
     #[test]
     fn test_batches_big_item() {
-        let items: Vec<_> = (0..3)
-            .map(|_| (0..3).map(|_| rand::random::<u8>()).collect::<Vec<_>>())
-            .collect();
+        let items: Vec<_> = (0..3).map(|i| vec![i; 3]).collect();
 
         let batch_size = 2;
 

@@ -9,9 +9,9 @@ use derive_new::new;
 use tonic::transport::Channel;
 
 use super::Request;
+use crate::common::SecurityManager;
 use crate::proto::tikvpb::tikv_client::TikvClient;
 use crate::Result;
-use crate::SecurityManager;
 
 /// A trait for connecting to TiKV stores.
 #[async_trait]
@@ -35,8 +35,7 @@ impl KvConnect for TikvConnect {
     async fn connect(&self, address: &str) -> Result<KvRpcClient> {
         self.security_mgr
             .connect(address, self.timeout, move |channel| {
-                TikvClient::new(channel)
-                    .max_decoding_message_size(self.grpc_max_decoding_message_size)
+                TikvClient::new(channel).max_decoding_message_size(self.grpc_max_decoding_message_size)
             })
             .await
             .map(|c| KvRpcClient::new(c, self.timeout))

@@ -4,16 +4,16 @@ use crate::proto::kvrpcpb;
 use crate::Error;
 
 // Those that can have a single region error
-pub trait HasRegionError {
+pub(crate) trait HasRegionError {
     fn region_error(&mut self) -> Option<crate::proto::errorpb::Error>;
 }
 
 // Those that can have multiple region errors
-pub trait HasRegionErrors {
+pub(crate) trait HasRegionErrors {
     fn region_errors(&mut self) -> Option<Vec<crate::proto::errorpb::Error>>;
 }
 
-pub trait HasKeyErrors {
+pub(crate) trait HasKeyErrors {
     fn key_errors(&mut self) -> Option<Vec<Error>>;
 }
 
@@ -38,17 +38,13 @@ has_region_error!(kvrpcpb::ScanResponse);
 has_region_error!(kvrpcpb::PrewriteResponse);
 has_region_error!(kvrpcpb::CommitResponse);
 has_region_error!(kvrpcpb::PessimisticLockResponse);
-has_region_error!(kvrpcpb::ImportResponse);
 has_region_error!(kvrpcpb::BatchRollbackResponse);
 has_region_error!(kvrpcpb::PessimisticRollbackResponse);
 has_region_error!(kvrpcpb::BatchGetResponse);
 has_region_error!(kvrpcpb::ScanLockResponse);
 has_region_error!(kvrpcpb::ResolveLockResponse);
-has_region_error!(kvrpcpb::TxnHeartBeatResponse);
 has_region_error!(kvrpcpb::CheckTxnStatusResponse);
 has_region_error!(kvrpcpb::CheckSecondaryLocksResponse);
-has_region_error!(kvrpcpb::DeleteRangeResponse);
-has_region_error!(kvrpcpb::GcResponse);
 has_region_error!(kvrpcpb::UnsafeDestroyRangeResponse);
 
 macro_rules! has_key_error {
@@ -66,30 +62,20 @@ has_key_error!(kvrpcpb::CommitResponse);
 has_key_error!(kvrpcpb::BatchRollbackResponse);
 has_key_error!(kvrpcpb::ScanLockResponse);
 has_key_error!(kvrpcpb::ResolveLockResponse);
-has_key_error!(kvrpcpb::GcResponse);
-has_key_error!(kvrpcpb::TxnHeartBeatResponse);
 has_key_error!(kvrpcpb::CheckTxnStatusResponse);
 has_key_error!(kvrpcpb::CheckSecondaryLocksResponse);
 
-macro_rules! has_str_error {
-    ($type:ty) => {
-        impl HasKeyErrors for $type {
-            fn key_errors(&mut self) -> Option<Vec<Error>> {
-                if self.error.is_empty() {
-                    None
-                } else {
-                    Some(vec![Error::KvError {
-                        message: std::mem::take(&mut self.error),
-                    }])
-                }
-            }
+impl HasKeyErrors for kvrpcpb::UnsafeDestroyRangeResponse {
+    fn key_errors(&mut self) -> Option<Vec<Error>> {
+        if self.error.is_empty() {
+            None
+        } else {
+            Some(vec![Error::KvError {
+                message: std::mem::take(&mut self.error),
+            }])
         }
-    };
+    }
 }
-
-has_str_error!(kvrpcpb::ImportResponse);
-has_str_error!(kvrpcpb::DeleteRangeResponse);
-has_str_error!(kvrpcpb::UnsafeDestroyRangeResponse);
 
 impl HasKeyErrors for kvrpcpb::ScanResponse {
     fn key_errors(&mut self) -> Option<Vec<Error>> {
@@ -163,9 +149,7 @@ impl<T: HasRegionError> HasRegionErrors for Vec<T> {
     }
 }
 
-fn extract_errors(
-    error_iter: impl Iterator<Item = Option<kvrpcpb::KeyError>>,
-) -> Option<Vec<Error>> {
+fn extract_errors(error_iter: impl Iterator<Item = Option<kvrpcpb::KeyError>>) -> Option<Vec<Error>> {
     let errors: Vec<Error> = error_iter.flatten().map(Into::into).collect();
     if errors.is_empty() {
         None

@@ -11,12 +11,8 @@ use crate::pd::PdClient;
 use crate::pd::PdRpcClient;
 use crate::proto::pdpb::Timestamp;
 use crate::request::plan::CleanupLocksResult;
-use crate::request::EncodeKeyspace;
-use crate::request::KeyMode;
-use crate::request::Keyspace;
 use crate::request::Plan;
 use crate::timestamp::TimestampExt;
-use crate::transaction::lock::ResolveLocksOptions;
 use crate::transaction::lowering::new_scan_lock_request;
 use crate::transaction::lowering::new_unsafe_destroy_range_request;
 use crate::transaction::resolve_locks;
@@ -24,7 +20,6 @@ use crate::transaction::ResolveLocksContext;
 use crate::transaction::Snapshot;
 use crate::transaction::Transaction;
 use crate::transaction::TransactionOptions;
-use crate::Backoff;
 use crate::BoundRange;
 use crate::Result;
 
@@ -35,16 +30,15 @@ use crate::Result;
 #[doc(inline)]
 pub use crate::proto::kvrpcpb::LockInfo as ProtoLockInfo;
 
-// FIXME: cargo-culted value
-const SCAN_LOCK_BATCH_SIZE: u32 = 1024;
+/// Locks of a region that are looked at together.
+pub(crate) const SCAN_LOCK_BATCH_SIZE: u32 = 1024;
 
 /// The TiKV transactional `Client` is used to interact with TiKV using transactional requests.
 ///
 /// Transactions support optimistic and pessimistic modes. For more details see the SIG-transaction
 /// [docs](https://github.com/tikv/sig-transaction/tree/master/doc/tikv#optimistic-and-pessimistic-transactions).
 ///
-/// Begin a [`Transaction`] by calling [`begin_optimistic`](Client::begin_optimistic) or
-/// [`begin_pessimistic`](Client::begin_pessimistic). A transaction must be rolled back or committed.
+/// Begin a [`Transaction`] by calling [`begin_with_options`](Client::begin_with_options). A transaction must be rolled back or committed.
 ///
 /// Besides transactions, the client provides some further functionality:
 /// - `gc`: trigger a GC process which clears stale data in the cluster.
@@ -54,18 +48,9 @@ const SCAN_LOCK_BATCH_SIZE: u32 = 1024;
 ///
 /// The returned results of transactional requests are [`Future`](std::future::Future)s that must be
 /// awaited to execute.
+#[derive(Clone)]
 pub struct Client {
     pd: Arc<PdRpcClient>,
-    keyspace: Keyspace,
-}
-
-impl Clone for Client {
-    fn clone(&self) -> Self {
-        Self {
-            pd: self.pd.clone(),
-            keyspace: self.keyspace,
-        }
-    }
 }
 
 impl Client {
@@ -74,18 +59,7 @@ impl Client {
     /// Because TiKV is managed by a [PD](https://github.com/pingcap/pd/) cluster, the endpoints for
     /// PD must be provided, not the TiKV nodes. It's important to include more than one PD endpoint
     /// (include all endpoints, if possible), this helps avoid having a single point of failure.
-    ///
-    /// # Examples
-    ///
-    /// ```rust,no_run
-    /// # use tikv_client::{Config, TransactionClient};
-    /// # use futures::prelude::*;
-    /// # futures::executor::block_on(async {
-    /// let client = TransactionClient::new(vec!["192.168.0.100"]).await.unwrap();
-    /// # });
-    /// ```
     pub async fn new<S: Into<String>>(pd_endpoints: Vec<S>) -> Result<Client> {
-        // debug!("creating transactional client");
         Self::new_with_config(pd_endpoints, Config::default()).await
     }
 
@@ -94,130 +68,14 @@ impl Client {
     /// Because TiKV is managed by a [PD](https://github.com/pingcap/pd/) cluster, the endpoints for
     /// PD must be provided, not the TiKV nodes. It's important to include more than one PD endpoint
     /// (include all endpoints, if possible), this helps avoid having a single point of failure.
-    ///
-    /// # Examples
-    ///
-    /// ```rust,no_run
-    /// # use tikv_client::{Config, TransactionClient};
-    /// # use futures::prelude::*;
-    /// # use std::time::Duration;
-    /// # futures::executor::block_on(async {
-    /// let client = TransactionClient::new_with_config(
-    ///     vec!["192.168.0.100"],
-    ///     Config::default().with_timeout(Duration::from_secs(60)),
-    /// )
-    /// .await
-    /// .unwrap();
-    /// # });
-    /// ```
-    pub async fn new_with_config<S: Into<String>>(
-        pd_endpoints: Vec<S>,
-        config: Config,
-    ) -> Result<Client> {
+    pub async fn new_with_config<S: Into<String>>(pd_endpoints: Vec<S>, config: Config) -> Result<Client> {
         debug!("creating new transactional client");
         let pd_endpoints: Vec<String> = pd_endpoints.into_iter().map(Into::into).collect();
-        let pd = Arc::new(PdRpcClient::connect(&pd_endpoints, config.clone(), true).await?);
-        let keyspace = match config.keyspace {
-            Some(name) => {
-                let keyspace = pd.load_keyspace(&name).await?;
-                Keyspace::Enable {
-                    keyspace_id: keyspace.id,
-                }
-            }
-            None => Keyspace::Disable,
-        };
-        Ok(Client { pd, keyspace })
-    }
-
-    /// Create a transactional [`Client`] that uses API V2 without adding or removing any API V2
-    /// keyspace/key-mode prefix, with a custom configuration.
-    ///
-    /// This is intended for **server-side embedding** use cases. `config.keyspace` must be unset.
-    pub async fn new_with_config_api_v2_no_prefix<S: Into<String>>(
-        pd_endpoints: Vec<S>,
-        config: Config,
-    ) -> Result<Client> {
-        if config.keyspace.is_some() {
-            return Err(crate::Error::StringError(
-                "config.keyspace must be unset when using api-v2-no-prefix mode".to_owned(),
-            ));
-        }
-
-        debug!("creating new transactional client (api-v2-no-prefix)");
-        let pd_endpoints: Vec<String> = pd_endpoints.into_iter().map(Into::into).collect();
-        let pd = Arc::new(PdRpcClient::connect(&pd_endpoints, config.clone(), true).await?);
-        Ok(Client {
-            pd,
-            keyspace: Keyspace::ApiV2NoPrefix,
-        })
-    }
-
-    /// Creates a new optimistic [`Transaction`].
-    ///
-    /// Use the transaction to issue requests like [`get`](Transaction::get) or
-    /// [`put`](Transaction::put).
-    ///
-    /// Write operations do not lock data in TiKV, thus the commit request may fail due to a write
-    /// conflict.
-    ///
-    /// # Examples
-    ///
-    /// ```rust,no_run
-    /// # use tikv_client::{Config, TransactionClient};
-    /// # use futures::prelude::*;
-    /// # futures::executor::block_on(async {
-    /// let client = TransactionClient::new(vec!["192.168.0.100"]).await.unwrap();
-    /// let mut transaction = client.begin_optimistic().await.unwrap();
-    /// // ... Issue some commands.
-    /// transaction.commit().await.unwrap();
-    /// # });
-    /// ```
-    pub async fn begin_optimistic(&self) -> Result<Transaction> {
-        debug!("creating new optimistic transaction");
-        let timestamp = self.current_timestamp().await?;
-        Ok(self.new_transaction(timestamp, TransactionOptions::new_optimistic()))
-    }
-
-    /// Creates a new pessimistic [`Transaction`].
-    ///
-    /// Write operations will lock the data until committed, thus commit requests should not suffer
-    /// from write conflicts.
-    ///
-    /// # Examples
-    ///
-    /// ```rust,no_run
-    /// # use tikv_client::{Config, TransactionClient};
-    /// # use futures::prelude::*;
-    /// # futures::executor::block_on(async {
-    /// let client = TransactionClient::new(vec!["192.168.0.100"]).await.unwrap();
-    /// let mut transaction = client.begin_pessimistic().await.unwrap();
-    /// // ... Issue some commands.
-    /// transaction.commit().await.unwrap();
-    /// # });
-    /// ```
-    pub async fn begin_pessimistic(&self) -> Result<Transaction> {
-        debug!("creating new pessimistic transaction");
-        let timestamp = self.current_timestamp().await?;
-        Ok(self.new_transaction(timestamp, TransactionOptions::new_pessimistic()))
+        let pd = Arc::new(PdRpcClient::connect(&pd_endpoints, config).await?);
+        Ok(Client { pd })
     }
 
     /// Create a new customized [`Transaction`].
-    ///
-    /// # Examples
-    ///
-    /// ```rust,no_run
-    /// # use tikv_client::{Config, TransactionClient, TransactionOptions};
-    /// # use futures::prelude::*;
-    /// # futures::executor::block_on(async {
-    /// let client = TransactionClient::new(vec!["192.168.0.100"]).await.unwrap();
-    /// let mut transaction = client
-    ///     .begin_with_options(TransactionOptions::default().use_async_commit())
-    ///     .await
-    ///     .unwrap();
-    /// // ... Issue some commands.
-    /// transaction.commit().await.unwrap();
-    /// # });
-    /// ```
     pub async fn begin_with_options(&self, options: TransactionOptions) -> Result<Transaction> {
         debug!("creating new customized transaction");
         let timestamp = self.current_timestamp().await?;
@@ -231,17 +89,6 @@ impl Client {
     }
 
     /// Retrieve the current [`Timestamp`].
-    ///
-    /// # Examples
-    ///
-    /// ```rust,no_run
-    /// # use tikv_client::{Config, TransactionClient};
-    /// # use futures::prelude::*;
-    /// # futures::executor::block_on(async {
-    /// let client = TransactionClient::new(vec!["192.168.0.100"]).await.unwrap();
-    /// let timestamp = client.current_timestamp().await.unwrap();
-    /// # });
-    /// ```
     pub async fn current_timestamp(&self) -> Result<Timestamp> {
         self.pd.clone().get_timestamp().await
     }
@@ -263,18 +110,10 @@ impl Client {
     pub async fn gc(&self, safepoint: Timestamp) -> Result<bool> {
         debug!("invoking transactional gc request");
 
-        let options = ResolveLocksOptions {
-            batch_size: SCAN_LOCK_BATCH_SIZE,
-            ..Default::default()
-        };
-        self.cleanup_locks(.., &safepoint, options).await?;
+        self.cleanup_locks(.., &safepoint).await?;
 
         // update safepoint to PD
-        let res: bool = self
-            .pd
-            .clone()
-            .update_safepoint(safepoint.version())
-            .await?;
+        let res: bool = self.pd.clone().update_safepoint(safepoint.version()).await?;
         if !res {
             info!("new safepoint != user-specified safepoint");
         }
@@ -285,16 +124,12 @@ impl Client {
         &self,
         range: impl Into<BoundRange>,
         safepoint: &Timestamp,
-        options: ResolveLocksOptions,
     ) -> Result<CleanupLocksResult> {
-        debug!("invoking cleanup async commit locks");
         // scan all locks with ts <= safepoint
         let ctx = ResolveLocksContext::default();
-        let backoff = Backoff::equal_jitter_backoff(100, 10000, 50);
-        let range = range.into().encode_keyspace(self.keyspace, KeyMode::Txn);
-        let req = new_scan_lock_request(range, safepoint, options.batch_size);
-        let plan = crate::request::PlanBuilder::new(self.pd.clone(), self.keyspace, req)
-            .cleanup_locks(ctx.clone(), options, backoff, self.keyspace)
+        let req = new_scan_lock_request(range.into(), safepoint, SCAN_LOCK_BATCH_SIZE);
+        let plan = crate::request::PlanBuilder::new(self.pd.clone(), req)
+            .cleanup_locks(ctx)
             .retry_multi_region(DEFAULT_REGION_BACKOFF)
             .extract_error()
             .merge(crate::request::Collect)
@@ -309,51 +144,18 @@ impl Client {
         range: impl Into<BoundRange>,
         batch_size: u32,
     ) -> Result<Vec<ProtoLockInfo>> {
-        use crate::request::TruncateKeyspace;
-
-        let range = range.into().encode_keyspace(self.keyspace, KeyMode::Txn);
-        let req = new_scan_lock_request(range, safepoint, batch_size);
-        let plan = crate::request::PlanBuilder::new(self.pd.clone(), self.keyspace, req)
+        let req = new_scan_lock_request(range.into(), safepoint, batch_size);
+        let plan = crate::request::PlanBuilder::new(self.pd.clone(), req)
             .retry_multi_region(DEFAULT_REGION_BACKOFF)
             .merge(crate::request::Collect)
             .plan();
-        Ok(plan.execute().await?.truncate_keyspace(self.keyspace))
+        plan.execute().await
     }
 
-    /// Resolves the given locks and returns any that remain live.
-    ///
-    /// This method retries until either all locks are resolved or the provided
-    /// `backoff` is exhausted. The `timestamp` is used as the caller start
+    /// Resolves the given locks and returns any that remain live. The `timestamp` is used as the caller start
     /// timestamp when checking transaction status.
-    pub async fn resolve_locks(
-        &self,
-        locks: Vec<ProtoLockInfo>,
-        timestamp: Timestamp,
-        mut backoff: Backoff,
-    ) -> Result<Vec<ProtoLockInfo>> {
-        use crate::request::TruncateKeyspace;
-
-        let mut live_locks = locks;
-        loop {
-            let resolved_locks = resolve_locks(
-                live_locks.encode_keyspace(self.keyspace, KeyMode::Txn),
-                timestamp.clone(),
-                self.pd.clone(),
-                self.keyspace,
-            )
-            .await?;
-            live_locks = resolved_locks.truncate_keyspace(self.keyspace);
-            if live_locks.is_empty() {
-                return Ok(live_locks);
-            }
-
-            match backoff.next_delay_duration() {
-                None => return Ok(live_locks),
-                Some(delay_duration) => {
-                    tokio::time::sleep(delay_duration).await;
-                }
-            }
-        }
+    pub async fn resolve_locks(&self, locks: Vec<ProtoLockInfo>, timestamp: Timestamp) -> Result<Vec<ProtoLockInfo>> {
+        resolve_locks(locks, timestamp, self.pd.clone()).await
     }
 
     /// Cleans up all keys in a range and quickly reclaim disk space.
@@ -364,9 +166,8 @@ impl Client {
     ///
     /// This interface is intended for special scenarios that resemble operations like "drop table" or "drop database" in TiDB.
     pub async fn unsafe_destroy_range(&self, range: impl Into<BoundRange>) -> Result<()> {
-        let range = range.into().encode_keyspace(self.keyspace, KeyMode::Txn);
-        let req = new_unsafe_destroy_range_request(range);
-        let plan = crate::request::PlanBuilder::new(self.pd.clone(), self.keyspace, req)
+        let req = new_unsafe_destroy_range_request(range.into());
+        let plan = crate::request::PlanBuilder::new(self.pd.clone(), req)
             .all_stores(DEFAULT_STORE_BACKOFF)
             .merge(crate::request::Collect)
             .plan();
@@ -374,6 +175,6 @@ impl Client {
     }
 
     fn new_transaction(&self, timestamp: Timestamp, options: TransactionOptions) -> Transaction {
-        Transaction::new(timestamp, self.pd.clone(), options, self.keyspace)
+        Transaction::new(timestamp, self.pd.clone(), options)
     }
 }

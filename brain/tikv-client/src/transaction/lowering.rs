@@ -1,38 +1,25 @@
 // Copyright 2021 TiKV Project Authors. Licensed under Apache-2.0.
 
-use std::iter::Iterator;
+//! This module provides constructor functions for requests which take arguments as high-level
+//! types (i.e., the types from the client crate) and converts these to the types used in the
+//! generated protobuf code, then calls the low-level ctor functions in the requests module.
 
 use crate::proto::kvrpcpb;
 use crate::proto::pdpb::Timestamp;
-/// This module provides constructor functions for requests which take arguments as high-level
-/// types (i.e., the types from the client crate) and converts these to the types used in the
-/// generated protobuf code, then calls the low-level ctor functions in the requests module.
 use crate::timestamp::TimestampExt;
-/// This module provides constructor functions for requests which take arguments as high-level
-/// types (i.e., the types from the client crate) and converts these to the types used in the
-/// generated protobuf code, then calls the low-level ctor functions in the requests module.
 use crate::transaction::requests;
-/// This module provides constructor functions for requests which take arguments as high-level
-/// types (i.e., the types from the client crate) and converts these to the types used in the
-/// generated protobuf code, then calls the low-level ctor functions in the requests module.
 use crate::BoundRange;
-/// This module provides constructor functions for requests which take arguments as high-level
-/// types (i.e., the types from the client crate) and converts these to the types used in the
-/// generated protobuf code, then calls the low-level ctor functions in the requests module.
 use crate::Key;
 
-pub fn new_get_request(key: Key, timestamp: Timestamp) -> kvrpcpb::GetRequest {
+pub(crate) fn new_get_request(key: Key, timestamp: Timestamp) -> kvrpcpb::GetRequest {
     requests::new_get_request(key.into(), timestamp.version())
 }
 
-pub fn new_batch_get_request(
-    keys: impl Iterator<Item = Key>,
-    timestamp: Timestamp,
-) -> kvrpcpb::BatchGetRequest {
+pub(crate) fn new_batch_get_request(keys: impl Iterator<Item = Key>, timestamp: Timestamp) -> kvrpcpb::BatchGetRequest {
     requests::new_batch_get_request(keys.map(Into::into).collect(), timestamp.version())
 }
 
-pub fn new_scan_request(
+pub(crate) fn new_scan_request(
     range: BoundRange,
     timestamp: Timestamp,
     limit: u32,
@@ -50,21 +37,16 @@ pub fn new_scan_request(
     )
 }
 
-pub fn new_prewrite_request(
+pub(crate) fn new_prewrite_request(
     mutations: Vec<kvrpcpb::Mutation>,
     primary_lock: Key,
     start_version: Timestamp,
     lock_ttl: u64,
 ) -> kvrpcpb::PrewriteRequest {
-    requests::new_prewrite_request(
-        mutations,
-        primary_lock.into(),
-        start_version.version(),
-        lock_ttl,
-    )
+    requests::new_prewrite_request(mutations, primary_lock.into(), start_version.version(), lock_ttl)
 }
 
-pub fn new_pessimistic_prewrite_request(
+pub(crate) fn new_pessimistic_prewrite_request(
     mutations: Vec<kvrpcpb::Mutation>,
     primary_lock: Key,
     start_version: Timestamp,
@@ -80,7 +62,7 @@ pub fn new_pessimistic_prewrite_request(
     )
 }
 
-pub fn new_commit_request(
+pub(crate) fn new_commit_request(
     keys: impl Iterator<Item = Key>,
     start_version: Timestamp,
     commit_version: Timestamp,
@@ -92,14 +74,14 @@ pub fn new_commit_request(
     )
 }
 
-pub fn new_batch_rollback_request(
+pub(crate) fn new_batch_rollback_request(
     keys: impl Iterator<Item = Key>,
     start_version: Timestamp,
 ) -> kvrpcpb::BatchRollbackRequest {
     requests::new_batch_rollback_request(keys.map(Into::into).collect(), start_version.version())
 }
 
-pub fn new_pessimistic_rollback_request(
+pub(crate) fn new_pessimistic_rollback_request(
     keys: impl Iterator<Item = Key>,
     start_version: Timestamp,
     for_update_ts: Timestamp,
@@ -111,7 +93,7 @@ pub fn new_pessimistic_rollback_request(
     )
 }
 
-pub trait PessimisticLock: Clone {
+pub(crate) trait PessimisticLock: Clone {
     fn key(self) -> Key;
 
     fn assertion(&self) -> kvrpcpb::Assertion;
@@ -137,7 +119,7 @@ impl PessimisticLock for (Key, kvrpcpb::Assertion) {
     }
 }
 
-pub fn new_pessimistic_lock_request(
+pub(crate) fn new_pessimistic_lock_request(
     locks: impl Iterator<Item = impl PessimisticLock>,
     primary_lock: Key,
     start_version: Timestamp,
@@ -147,12 +129,11 @@ pub fn new_pessimistic_lock_request(
 ) -> kvrpcpb::PessimisticLockRequest {
     requests::new_pessimistic_lock_request(
         locks
-            .map(|pl| {
-                let mut mutation = kvrpcpb::Mutation::default();
-                mutation.op = kvrpcpb::Op::PessimisticLock.into();
-                mutation.assertion = pl.assertion().into();
-                mutation.key = pl.key().into();
-                mutation
+            .map(|pl| kvrpcpb::Mutation {
+                op: kvrpcpb::Op::PessimisticLock.into(),
+                assertion: pl.assertion().into(),
+                key: pl.key().into(),
+                ..Default::default()
             })
             .collect(),
         primary_lock.into(),
@@ -163,11 +144,7 @@ pub fn new_pessimistic_lock_request(
     )
 }
 
-pub fn new_scan_lock_request(
-    range: BoundRange,
-    safepoint: &Timestamp,
-    limit: u32,
-) -> kvrpcpb::ScanLockRequest {
+pub(crate) fn new_scan_lock_request(range: BoundRange, safepoint: &Timestamp, limit: u32) -> kvrpcpb::ScanLockRequest {
     let (start_key, end_key) = range.into_keys();
     requests::new_scan_lock_request(
         start_key.into(),
@@ -177,15 +154,7 @@ pub fn new_scan_lock_request(
     )
 }
 
-pub fn new_heart_beat_request(
-    start_ts: Timestamp,
-    primary_lock: Key,
-    ttl: u64,
-) -> kvrpcpb::TxnHeartBeatRequest {
-    requests::new_heart_beat_request(start_ts.version(), primary_lock.into(), ttl)
-}
-
-pub fn new_unsafe_destroy_range_request(range: BoundRange) -> kvrpcpb::UnsafeDestroyRangeRequest {
+pub(crate) fn new_unsafe_destroy_range_request(range: BoundRange) -> kvrpcpb::UnsafeDestroyRangeRequest {
     let (start_key, end_key) = range.into_keys();
     requests::new_unsafe_destroy_range_request(start_key.into(), end_key.unwrap_or_default().into())
 }

@@ -29,12 +29,6 @@ impl Snapshot {
         self.transaction.get(key).await
     }
 
-    /// Check whether the key exists.
-    pub async fn key_exists(&mut self, key: impl Into<Key>) -> Result<bool> {
-        debug!("invoking key_exists request on snapshot");
-        self.transaction.key_exists(key).await
-    }
-
     /// Get the values associated with the given keys.
     pub async fn batch_get(
         &mut self,
@@ -45,21 +39,13 @@ impl Snapshot {
     }
 
     /// Scan a range, return at most `limit` key-value pairs that lying in the range.
-    pub async fn scan(
-        &mut self,
-        range: impl Into<BoundRange>,
-        limit: u32,
-    ) -> Result<impl Iterator<Item = KvPair>> {
+    pub async fn scan(&mut self, range: impl Into<BoundRange>, limit: u32) -> Result<impl Iterator<Item = KvPair>> {
         debug!("invoking scan request on snapshot");
         self.transaction.scan(range, limit).await
     }
 
     /// Scan a range, return at most `limit` keys that lying in the range.
-    pub async fn scan_keys(
-        &mut self,
-        range: impl Into<BoundRange>,
-        limit: u32,
-    ) -> Result<impl Iterator<Item = Key>> {
+    pub async fn scan_keys(&mut self, range: impl Into<BoundRange>, limit: u32) -> Result<impl Iterator<Item = Key>> {
         debug!("invoking scan_keys request on snapshot");
         self.transaction.scan_keys(range, limit).await
     }

@@ -1,11 +1,10 @@
-//! The client under test, set up as the brain sets it up: no heartbeats, no panic on drop.
+//! The client under test, set up as the brain sets it up.
 
 use std::time::Duration;
 
-use tikv_client::transaction::HeartbeatOption;
 use tikv_client::{
-    Backoff, BoundRange, CheckLevel, Config, Error, ProtoKeyError, RetryOptions, Snapshot, Timestamp, TimestampExt,
-    Transaction, TransactionClient, TransactionOptions,
+    Backoff, BoundRange, Config, Error, ProtoKeyError, RetryOptions, Snapshot, Timestamp, TimestampExt, Transaction,
+    TransactionClient, TransactionOptions,
 };
 use tikv_stand_in::{Options, StandIn};
 
@@ -31,12 +30,6 @@ pub(crate) async fn connect_with_timeout(stand_in: &StandIn, timeout: Duration) 
         .unwrap()
 }
 
-fn quiet(options: TransactionOptions) -> TransactionOptions {
-    options
-        .drop_check(CheckLevel::None)
-        .heartbeat_option(HeartbeatOption::NoHeartbeat)
-}
-
 /// As [`two_phase`], without any retry of the client's own.
 pub(crate) fn once(options: TransactionOptions) -> TransactionOptions {
     options.retry_options(RetryOptions {
@@ -46,11 +39,11 @@ pub(crate) fn once(options: TransactionOptions) -> TransactionOptions {
 }
 
 pub(crate) fn one_phase() -> TransactionOptions {
-    quiet(TransactionOptions::new_optimistic().try_one_pc())
+    TransactionOptions::new_optimistic().try_one_pc()
 }
 
 pub(crate) fn two_phase() -> TransactionOptions {
-    quiet(TransactionOptions::new_optimistic())
+    TransactionOptions::new_optimistic()
 }
 
 pub(crate) async fn begin(client: &TransactionClient, options: TransactionOptions) -> Transaction {
@@ -75,11 +68,11 @@ pub(crate) async fn put(client: &TransactionClient, pairs: &[(&str, &str)]) -> R
 
 pub(crate) async fn snapshot(client: &TransactionClient) -> Snapshot {
     let now = client.current_timestamp().await.unwrap();
-    client.snapshot(now, quiet(TransactionOptions::new_optimistic()))
+    client.snapshot(now, TransactionOptions::new_optimistic())
 }
 
 pub(crate) fn snapshot_at(client: &TransactionClient, ts: u64) -> Snapshot {
-    client.snapshot(Timestamp::from_version(ts), quiet(TransactionOptions::new_optimistic()))
+    client.snapshot(Timestamp::from_version(ts), TransactionOptions::new_optimistic())
 }
 
 pub(crate) async fn get(client: &TransactionClient, key: &str) -> Option<String> {

@@ -28,6 +28,7 @@ fn next(stand_in: &StandIn, rpc: Rpc, action: Action) {
 
 fn code(error: &Error) -> String {
     match error {
+        Error::UndeterminedError(error) => code(error),
         Error::GrpcAPI(status) => format!("{:?}", status.code()),
         other => panic!("{other:?}"),
     }

@@ -58,6 +58,25 @@ async fn a_store_that_was_never_reached_is_given_up_when_pd_names_another() {
 }
 
 #[tokio::test]
+async fn timestamps_do_not_wait_for_a_region_that_pd_does_not_name() {
+    let (stand_in, _) = start_with(Options::default()).await;
+    let client = connect_with_timeout(&stand_in, Duration::from_secs(3600)).await;
+    let silent = Fault::new(Rpc::GetRegion, Action::LoseReply { silent: true });
+    let silent = stand_in.faults().add(silent).unwrap();
+    let lookup = async { snapshot(&client).await.get("a".to_owned()).await };
+    let asked = async {
+        while stand_in.faults().happened(silent) == Some(0) {
+            tokio::task::yield_now().await;
+        }
+        tokio::time::timeout(LONG, client.current_timestamp()).await
+    };
+    tokio::select! {
+        found = lookup => panic!("found {found:?} without a region"),
+        asked = asked => drop(asked.expect("in time").unwrap()),
+    }
+}
+
+#[tokio::test]
 async fn a_timestamp_that_pd_does_not_give_is_asked_for_again() {
     let (stand_in, _) = start_with(Options::default()).await;
     let client = connect_with_timeout(&stand_in, TIMEOUT).await;

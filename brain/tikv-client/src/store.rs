@@ -12,13 +12,13 @@ use derive_new::new;
 use futures::prelude::*;
 use futures::stream::BoxStream;
 
-pub use self::client::KvClient;
-pub use self::client::KvConnect;
-pub use self::client::TikvConnect;
-pub use self::errors::HasKeyErrors;
-pub use self::errors::HasRegionError;
-pub use self::errors::HasRegionErrors;
-pub use self::request::Request;
+pub(crate) use self::client::KvClient;
+pub(crate) use self::client::KvConnect;
+pub(crate) use self::client::TikvConnect;
+pub(crate) use self::errors::HasKeyErrors;
+pub(crate) use self::errors::HasRegionError;
+pub(crate) use self::errors::HasRegionErrors;
+pub(crate) use self::request::Request;
 use crate::pd::PdClient;
 use crate::region::RegionWithLeader;
 use crate::BoundRange;
@@ -37,36 +37,33 @@ pub struct Store {
 }
 
 /// Maps keys to a stream of stores. `key_data` must be sorted in increasing order
-pub fn region_stream_for_keys<K, KOut, PdC>(
+pub(crate) fn region_stream_for_keys<K, KOut, PdC>(
     key_data: impl Iterator<Item = K> + Send + Sync + 'static,
     pd_client: Arc<PdC>,
 ) -> BoxStream<'static, Result<(Vec<KOut>, RegionWithLeader)>>
 where
     PdC: PdClient,
-    K: AsRef<Key> + Into<KOut> + Send + Sync + 'static,
+    K: AsRef<[u8]> + Into<KOut> + Send + Sync + 'static,
     KOut: Send + Sync + 'static,
 {
     pd_client.clone().group_keys_by_region(key_data)
 }
 
 #[allow(clippy::type_complexity)]
-pub fn region_stream_for_range<PdC: PdClient>(
+pub(crate) fn region_stream_for_range<PdC: PdClient>(
     range: (Vec<u8>, Vec<u8>),
     pd_client: Arc<PdC>,
 ) -> BoxStream<'static, Result<((Vec<u8>, Vec<u8>), RegionWithLeader)>> {
     let bnd_range = if range.1.is_empty() {
-        BoundRange::range_from(range.0.clone().into())
+        BoundRange::from(range.0.clone()..)
     } else {
-        BoundRange::from(range.clone())
+        BoundRange::from(range.0.clone()..range.1.clone())
     };
     pd_client
         .regions_for_range(bnd_range)
         .map_ok(move |region| {
             let region_range = region.range();
-            let result_range = range_intersection(
-                region_range,
-                (range.0.clone().into(), range.1.clone().into()),
-            );
+            let result_range = range_intersection(region_range, (range.0.clone().into(), range.1.clone().into()));
             ((result_range.0.into(), result_range.1.into()), region)
         })
         .boxed()

@@ -3,54 +3,47 @@
 use async_trait::async_trait;
 use derive_new::new;
 
-pub use self::keyspace::EncodeKeyspace;
-pub use self::keyspace::KeyMode;
-pub use self::keyspace::Keyspace;
-pub use self::keyspace::TruncateKeyspace;
-pub use self::plan::Collect;
-pub use self::plan::CollectError;
-pub use self::plan::CollectSingle;
-pub use self::plan::CollectWithShard;
-pub use self::plan::DefaultProcessor;
-pub use self::plan::Dispatch;
-pub use self::plan::ExtractError;
-pub use self::plan::Merge;
-pub use self::plan::MergeResponse;
-pub use self::plan::Plan;
-pub use self::plan::Process;
-pub use self::plan::ProcessResponse;
-pub use self::plan::ResolveLock;
-pub use self::plan::ResponseWithShard;
-pub use self::plan::RetryableMultiRegion;
-pub use self::plan_builder::PlanBuilder;
-pub use self::plan_builder::SingleKey;
-pub use self::shard::Batchable;
-pub use self::shard::HasNextBatch;
-pub use self::shard::NextBatch;
-pub use self::shard::RangeRequest;
-pub use self::shard::Shardable;
+pub(crate) use self::plan::Collect;
+pub(crate) use self::plan::CollectError;
+pub(crate) use self::plan::CollectSingle;
+pub(crate) use self::plan::CollectWithShard;
+pub(crate) use self::plan::DefaultProcessor;
+pub(crate) use self::plan::Dispatch;
+pub(crate) use self::plan::ExtractError;
+pub(crate) use self::plan::Merge;
+pub(crate) use self::plan::MergeResponse;
+pub(crate) use self::plan::Plan;
+pub(crate) use self::plan::Process;
+pub(crate) use self::plan::ProcessResponse;
+pub(crate) use self::plan::ResolveLock;
+pub(crate) use self::plan::ResponseWithShard;
+pub(crate) use self::plan::RetryableMultiRegion;
+pub(crate) use self::plan_builder::PlanBuilder;
+pub(crate) use self::shard::Batchable;
+pub(crate) use self::shard::HasNextBatch;
+pub(crate) use self::shard::NextBatch;
+pub(crate) use self::shard::RangeRequest;
+pub(crate) use self::shard::Shardable;
 use crate::backoff::Backoff;
+use crate::backoff::DEFAULT_LOCK_BACKOFF;
 use crate::backoff::DEFAULT_REGION_BACKOFF;
-use crate::backoff::OPTIMISTIC_BACKOFF;
-use crate::backoff::PESSIMISTIC_BACKOFF;
 use crate::store::Request;
 use crate::store::{HasKeyErrors, Store};
 use crate::transaction::HasLocks;
 
-mod keyspace;
-pub mod plan;
+pub(crate) mod plan;
 mod plan_builder;
 mod shard;
 
 /// Abstracts any request sent to a TiKV server.
 #[async_trait]
-pub trait KvRequest: Request + Sized + Clone + Sync + Send + 'static {
+pub(crate) trait KvRequest: Request + Sized + Clone + Sync + Send + 'static {
     /// The expected response to the request.
     type Response: HasKeyErrors + HasLocks + Clone + Send + 'static;
 }
 
 /// For requests or plans which are handled at TiKV store (other than region) level.
-pub trait StoreRequest {
+pub(crate) trait StoreRequest {
     /// Apply the request to specified TiKV store.
     fn apply_store(&mut self, store: &Store);
 }
@@ -63,25 +56,11 @@ pub struct RetryOptions {
     pub lock_backoff: Backoff,
 }
 
-impl RetryOptions {
-    pub const fn default_optimistic() -> RetryOptions {
+impl Default for RetryOptions {
+    fn default() -> RetryOptions {
         RetryOptions {
             region_backoff: DEFAULT_REGION_BACKOFF,
-            lock_backoff: OPTIMISTIC_BACKOFF,
-        }
-    }
-
-    pub const fn default_pessimistic() -> RetryOptions {
-        RetryOptions {
-            region_backoff: DEFAULT_REGION_BACKOFF,
-            lock_backoff: PESSIMISTIC_BACKOFF,
-        }
-    }
-
-    pub const fn none() -> RetryOptions {
-        RetryOptions {
-            region_backoff: Backoff::no_backoff(),
-            lock_backoff: Backoff::no_backoff(),
+            lock_backoff: DEFAULT_LOCK_BACKOFF,
         }
     }
 }
@@ -140,19 +119,9 @@ mod test {
                 Ok(Box::new(MockRpcResponse {}))
             }
 
-            fn label(&self) -> &'static str {
-                "mock"
-            }
-
-            fn as_any(&self) -> &dyn Any {
-                self
-            }
-
             fn set_leader(&mut self, _: &RegionWithLeader) -> Result<()> {
                 Ok(())
             }
-
-            fn set_api_version(&mut self, _: kvrpcpb::ApiVersion) {}
         }
 
         #[async_trait]
@@ -166,17 +135,12 @@ mod test {
             fn shards(
                 &self,
                 pd_client: &std::sync::Arc<impl crate::pd::PdClient>,
-            ) -> futures::stream::BoxStream<
-                'static,
-                crate::Result<(Self::Shard, crate::region::RegionWithLeader)>,
-            > {
+            ) -> futures::stream::BoxStream<'static, crate::Result<(Self::Shard, crate::region::RegionWithLeader)>>
+            {
                 // Increases by 1 for each call.
                 self.test_invoking_count
                     .fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-                region_stream_for_keys(
-                    Some(Key::from("mock_key".to_owned())).into_iter(),
-                    pd_client.clone(),
-                )
+                region_stream_for_keys(Some(b"mock_key".to_vec()).into_iter(), pd_client.clone())
             }
 
             fn apply_shard(&mut self, _shard: Self::Shard) {}
@@ -192,11 +156,11 @@ mod test {
             test_invoking_count: invoking_count.clone(),
         };
 
-        let pd_client = Arc::new(MockPdClient::new(MockKvClient::with_dispatch_hook(
-            |_: &dyn Any| Ok(Box::new(MockRpcResponse) as Box<dyn Any>),
-        )));
+        let pd_client = Arc::new(MockPdClient::new(MockKvClient::with_dispatch_hook(|_: &dyn Any| {
+            Ok(Box::new(MockRpcResponse) as Box<dyn Any>)
+        })));
 
-        let plan = crate::request::PlanBuilder::new(pd_client.clone(), Keyspace::Disable, request)
+        let plan = crate::request::PlanBuilder::new(pd_client.clone(), request)
             .retry_multi_region(Backoff::no_jitter_backoff(1, 1, 3))
             .extract_error()
             .plan();
@@ -208,28 +172,25 @@ mod test {
 
     #[tokio::test]
     async fn test_extract_error() {
-        let pd_client = Arc::new(MockPdClient::new(MockKvClient::with_dispatch_hook(
-            |_: &dyn Any| {
-                Ok(Box::new(kvrpcpb::CommitResponse {
-                    error: Some(kvrpcpb::KeyError::default()),
-                    ..Default::default()
-                }) as Box<dyn Any>)
-            },
-        )));
+        let pd_client = Arc::new(MockPdClient::new(MockKvClient::with_dispatch_hook(|_: &dyn Any| {
+            Ok(Box::new(kvrpcpb::CommitResponse {
+                error: Some(kvrpcpb::KeyError::default()),
+                ..Default::default()
+            }) as Box<dyn Any>)
+        })));
 
         let key: Key = "key".to_owned().into();
         let req = new_commit_request(iter::once(key), Timestamp::default(), Timestamp::default());
 
         // does not extract error
-        let plan =
-            crate::request::PlanBuilder::new(pd_client.clone(), Keyspace::Disable, req.clone())
-                .retry_multi_region(OPTIMISTIC_BACKOFF)
-                .plan();
+        let plan = crate::request::PlanBuilder::new(pd_client.clone(), req.clone())
+            .retry_multi_region(DEFAULT_LOCK_BACKOFF)
+            .plan();
         assert!(plan.execute().await.is_ok());
 
         // extract error
-        let plan = crate::request::PlanBuilder::new(pd_client.clone(), Keyspace::Disable, req)
-            .retry_multi_region(OPTIMISTIC_BACKOFF)
+        let plan = crate::request::PlanBuilder::new(pd_client.clone(), req)
+            .retry_multi_region(DEFAULT_LOCK_BACKOFF)
             .extract_error()
             .plan();
         assert!(plan.execute().await.is_err());

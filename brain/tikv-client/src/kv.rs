@@ -2,18 +2,17 @@
 use std::fmt;
 
 mod bound_range;
-pub mod codec;
+pub(crate) mod codec;
 mod key;
 mod kvpair;
 mod value;
 
 pub use bound_range::BoundRange;
-pub use bound_range::IntoOwnedRange;
 pub use key::Key;
 pub use kvpair::KvPair;
 pub use value::Value;
 
-pub struct HexRepr<'a>(pub &'a [u8]);
+pub(crate) struct HexRepr<'a>(pub &'a [u8]);
 
 impl fmt::Display for HexRepr<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
