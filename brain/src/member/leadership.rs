@@ -227,11 +227,9 @@ impl Office {
         let (log, state) = (leader.engine.0.clone(), leader.replica.state().clone());
         let (unanswered, lease) = (leader.unanswered.clone(), leader.lease);
         let began = Instant::now();
-        let failing = storage::failed(&state, &unanswered, storage::limit(lease));
-        tokio::pin!(failing);
         let followers = self.cluster.as_ref().map(|cluster| cluster.followers.clone());
-        let unwritten = storage::unwritten(&state, followers.as_ref(), storage::unwritten_limit(lease));
-        tokio::pin!(unwritten);
+        let failing = storage::failed(&state, &unanswered, followers.as_ref(), lease);
+        tokio::pin!(failing);
         let drain_limit = if self.cluster.is_some() { DRAIN } else { FLUSH };
         let slow = over_limit(&drain, drain_limit);
         tokio::pin!(slow);
@@ -282,11 +280,6 @@ impl Office {
                     lost.cancel();
                 }
                 reason = &mut failing, if unable.is_none() && self.has_others() && !lost.is_cancelled() => {
-                    unable = Some(reason);
-                    self.roles.send_replace(Role::Leaving);
-                    lost.cancel();
-                }
-                reason = &mut unwritten, if unable.is_none() && leads && !lost.is_cancelled() => {
                     unable = Some(reason);
                     self.roles.send_replace(Role::Leaving);
                     lost.cancel();

@@ -27,18 +27,20 @@ const GLANCE: usize = 1;
 /// member may have no better way to it.
 const UNWRITTEN: u32 = 10;
 
-/// How long a write of rows may be tried before a leader whose lock lasts so long lets another member try.
-pub(super) fn unwritten_limit(lease: Duration) -> Duration {
-    limit(lease) * UNWRITTEN
-}
-
 /// How long storage may take before a leader whose lock lasts so long steps down.
 pub(super) fn limit(lease: Duration) -> Duration {
     lease.max(LIMIT)
 }
 
-/// Ends when an append or a read of the log, or a read of the rows, has taken longer than `limit`; says which.
-pub(super) async fn failed<R: Rows>(state: &State<R>, unanswered: &Unanswered, limit: Duration) -> String {
+/// Ends when an append or a read of the log, or a read or a write of the rows, has taken longer than it may where a lock lasts so
+/// long; says which.
+pub(super) async fn failed<R: Rows>(
+    state: &State<R>,
+    unanswered: &Unanswered,
+    followers: Option<&Followers>,
+    lease: Duration,
+) -> String {
+    let limit = limit(lease);
     let overdue = async {
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -52,6 +54,7 @@ pub(super) async fn failed<R: Rows>(state: &State<R>, unanswered: &Unanswered, l
     tokio::select! {
         reason = overdue => reason,
         reason = unreadable(state, limit) => reason,
+        reason = unwritten(state, followers, limit * UNWRITTEN) => reason,
     }
 }
 
@@ -75,7 +78,7 @@ async fn unreadable<R: Rows>(state: &State<R>, limit: Duration) -> String {
 
 /// Ends when a write of rows has been tried for longer than `limit` while somebody follows who could lead; says so. What is
 /// acknowledged is in the log: only memory fills up meanwhile, and the wait may end by itself.
-pub(super) async fn unwritten<R: Rows>(state: &State<R>, followers: Option<&Followers>, limit: Duration) -> String {
+async fn unwritten<R: Rows>(state: &State<R>, followers: Option<&Followers>, limit: Duration) -> String {
     let Some(followers) = followers else {
         return std::future::pending().await;
     };
@@ -116,7 +119,7 @@ mod tests {
             .await
             .unwrap();
         let (state, followers) = (replica.state(), Followers::default());
-        let limit = unwritten_limit(LIMIT);
+        let limit = LIMIT * UNWRITTEN;
         let mut stuck = std::pin::pin!(unwritten(state, Some(&followers), limit));
         let follower = followers.enter(1, Some("one".to_owned()));
         assert!(
@@ -145,7 +148,7 @@ mod tests {
         let log = WatchedLog::new(log, unanswered.clone());
         let rows = MemRows::new();
         let replica = crate::replica::Replica::load(&log, &rows).await.unwrap();
-        let failed = failed(replica.state(), &unanswered, LIMIT);
+        let failed = failed(replica.state(), &unanswered, None, LIMIT);
         assert!(tokio::time::timeout(100 * LIMIT, failed).await.is_err());
         recovered((log, rows), Slot::FIRST, Instant::now(), LIMIT).await;
     }
