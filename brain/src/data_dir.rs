@@ -311,6 +311,8 @@ fn lock(path: &Path) -> Result<File, DataDirError> {
         .create(true)
         .truncate(false)
         .mode(0o600)
+        // What a link names is somebody else's.
+        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
         .open(path.join(LOCK))
         .map_err(io)?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {

@@ -22,6 +22,9 @@ mod tikv;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // Memory comes in small pieces, many of which stay for as long as a connection does: in huge pages each of them keeps much
+    // that nobody uses. A kernel without huge pages refuses this, and needs it not.
+    let _refused = rustix::thread::disable_transparent_huge_pages(true);
     process::run(|mut config, signals| async move {
         engine::cap_requests(&mut config);
         let life = Life::begin(signals);

@@ -72,6 +72,8 @@ pub struct Member<H, R: Rows> {
     pub has_leader: tokio::sync::watch::Receiver<bool>,
     /// Bytes that the store occupies.
     pub size: Size,
+    /// Bytes that a log of its own occupies.
+    pub log_size: Size,
     /// Gives space back.
     pub defragment: Defragment,
     /// Who there is.
@@ -94,6 +96,7 @@ pub fn services<H: History, R: Rows>(
         history,
         has_leader,
         size,
+        log_size,
         defragment,
         members,
         moves,
@@ -162,7 +165,7 @@ pub fn services<H: History, R: Rows>(
         stop.clone(),
     );
     tasks.spawn("changes of leader", changes);
-    metrics.before_render(observe(api.clone(), watched, size));
+    metrics.before_render(observe(api.clone(), watched, (size, log_size)));
     let (_reporter, probes) = tonic_health::server::health_reporter();
     let max = config.limits.max_receive_bytes();
     let mut routes = Routes::builder();
@@ -267,7 +270,7 @@ fn move_leader(moves: mpsc::Sender<Move>) -> MoveLeader {
 }
 
 /// Brings gauges up to date before they are shown.
-fn observe<R: Rows>(store: Store<R>, hub: Hub, size: Size) -> impl Fn(&Metrics) + Send + Sync {
+fn observe<R: Rows>(store: Store<R>, hub: Hub, (size, log_size): (Size, Size)) -> impl Fn(&Metrics) + Send + Sync {
     move |metrics| {
         let state: &State<R> = &store.state;
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
@@ -288,6 +291,7 @@ fn observe<R: Rows>(store: Store<R>, hub: Hub, size: Size) -> impl Fn(&Metrics) 
         metrics.mvcc.pending_events.set(gauge(hub.pending_events()));
         let events = &metrics.mvcc.events;
         events.inc_by(hub.events().saturating_sub(events.get()));
+        metrics.disk.log_size.set(gauge(log_size()));
         let total = size();
         metrics.mvcc.db_total_size.set(gauge(total));
         metrics

@@ -63,10 +63,12 @@ pub struct DiskMetrics {
     pub backend_commit: Histogram,
     /// One snapshot sent to a client; never measured: there are none.
     pub backend_snapshot: Histogram,
-    /// One defragmentation; never measured: the store defragments itself.
+    /// One defragmentation that a client asked for.
     pub defrag: Histogram,
-    /// 1 while defragmenting; always 0.
+    /// Those under way.
     pub defrag_inflight: IntGauge,
+    /// Bytes that the log of a data directory occupies.
+    pub log_size: IntGauge,
 }
 
 /// Keys, revisions and watchers.

@@ -3,6 +3,7 @@
 pub mod apply;
 pub mod auto_compact;
 pub mod counts;
+pub mod defragment;
 pub mod evaluate;
 pub mod fetch;
 pub mod history;

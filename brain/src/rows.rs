@@ -82,7 +82,8 @@ pub trait Rows: Clone + Send + Sync + 'static {
     /// The longest value of a row that `apply` takes, in bytes.
     fn max_value_len(&self) -> usize;
 
-    /// Bytes that the rows occupy on their medium; `None` where only those who write them can count them.
+    /// Bytes that the rows occupy on their medium, and in memory as long as they are only there; `None` where only those who write them
+    /// can count them.
     fn size(&self) -> Option<u64>;
 }
 

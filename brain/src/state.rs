@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::lease::Leases;
-use crate::log::{Log, Slot};
+use crate::log::Slot;
 use crate::mvcc::Revision;
 use crate::mvcc::fetch::Fetches;
 use crate::mvcc::sizes::Sizes;
@@ -283,10 +283,10 @@ impl<R: Rows> State<R> {
         (known.deleted, known.dropped) = (sizes.deleted, sizes.dropped);
     }
 
-    /// Bytes that the store occupies: on its medium, or as all members count them where the medium is shared.
-    pub fn total_size<L: Log>(&self, log: &L, rows: &R) -> u64 {
-        rows.size()
-            .map_or_else(|| self.sizes().total(), |rows| rows + log.size())
+    /// Bytes that the store occupies: those of its rows, or what all members count where the medium is shared. A log of one's own is not
+    /// counted, as etcd counts no log: what it holds is in the rows as well.
+    pub fn total_size(&self, rows: &R) -> u64 {
+        rows.size().unwrap_or_else(|| self.sizes().total())
     }
 
     /// The epoch of the leader, which takes the place of etcd's raft term.

@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status};
 use super::cluster::Members;
 use super::elsewhere::Role;
 use super::status::Error;
-use super::store::Store;
+use super::store::{Pending, Store};
 use crate::mvcc::op::Span;
 use crate::mvcc::view::View;
 use crate::pb::etcdserverpb as pb;
@@ -51,7 +51,8 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
 
     async fn status(&self, _: Request<pb::StatusRequest>) -> Result<Response<pb::StatusResponse>, Status> {
         let committed = self.store.state.committed().0;
-        let total = (self.size)();
+        // Never none at all: etcdctl divides by it.
+        let total = (self.size)().max(1);
         let in_use = self.store.state.sizes().in_use().min(total);
         let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
         let alarms = self.store.state.alarms().clone();
@@ -86,6 +87,9 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
 
     async fn defragment(&self, _: Request<pb::DefragmentRequest>) -> Result<Response<pb::DefragmentResponse>, Status> {
         let before = (self.size)();
+        let disk = &self.store.metrics.disk;
+        let _under_way = Pending::new(&disk.defrag_inflight);
+        let _timer = disk.defrag.start_timer();
         (self.defragment)().await.map_err(|error| {
             tracing::warn!(error = format!("{error:#}"), "defragmentation failed");
             Status::unavailable(format!("etcdserver: defragmentation failed: {error:#}"))

@@ -222,10 +222,10 @@ impl<R: Rows> Store<R> {
 }
 
 /// A request that waits, until this is dropped.
-struct Pending<'a>(&'a IntGauge);
+pub(super) struct Pending<'a>(&'a IntGauge);
 
 impl<'a> Pending<'a> {
-    fn new(gauge: &'a IntGauge) -> Self {
+    pub(super) fn new(gauge: &'a IntGauge) -> Self {
         gauge.inc();
         Self(gauge)
     }

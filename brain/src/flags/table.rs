@@ -121,7 +121,7 @@ pub(super) const FLAGS: &[Flag] = &[
     text("max-snapshots", "5", Member, Idle("there are no raft snapshots")),
     text("max-wals", "5", Member, Idle("segments of the log go when they are not needed any more")),
     bool("memory-mlock", "false", Member, Idle("memory is not locked")),
-    text("quota-backend-bytes", "0", Member, Works("bytes the store may occupy before the NOSPACE alarm is raised; 0 means 2 GiB in a data directory and no limit on TiKV, below 0 no limit")),
+    text("quota-backend-bytes", "0", Member, Works("bytes the rows may occupy before the NOSPACE alarm is raised, in a data directory without the log, as with etcd; 0 means 2 GiB in a data directory and no limit on TiKV, below 0 no limit")),
     text("backend-bbolt-freelist-type", "map", Member, Idle("there is no bbolt file")),
     text("backend-batch-interval", "", Member, Idle("batches form by themselves")),
     text("backend-batch-limit", "0", Member, Idle("batches form by themselves")),

@@ -23,7 +23,7 @@ use brain::member::leadership::{self, Cluster, Move, Office, Rest};
 use brain::member::lock::AnyLock;
 use brain::member::peers::name_of;
 use brain::member::waiting::Waiting;
-use brain::member::{self, Member, Renewals, namesake};
+use brain::member::{self, Member, Renewals, Size, namesake};
 use brain::metrics::Metrics;
 use brain::mvcc::auto_compact::{self, Retention};
 use brain::process::{self, Signals};
@@ -31,6 +31,7 @@ use brain::rows::Rows;
 use brain::said::Said;
 use brain::sequencer::{Options as SequencerOptions, Space};
 use brain::serve::{Open, Server, Services};
+use brain::state::State;
 use brain::store;
 use brain::tasks::Tasks;
 use brain::watch;
@@ -172,10 +173,11 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
         hub: running.hub,
         history: running.history,
         has_leader,
-        defragment: defragment(&log, &rows),
+        defragment: defragment(&log, &rows, &running.state),
+        log_size: log_size(log, &rows),
         size: {
             let state = running.state.clone();
-            Arc::new(move || state.total_size(&log, &rows))
+            Arc::new(move || state.total_size(&rows))
         },
         members,
         moves,
@@ -206,16 +208,18 @@ fn options(member: u64, lone: bool, timing: &ElectionConfig) -> store::Options {
     }
 }
 
+/// Bytes of a log of one's own; none where all members share one.
+fn log_size<L: Log, R: Rows>(log: L, rows: &R) -> Size {
+    let is_own = rows.size().is_some();
+    Arc::new(move || if is_own { log.size() } else { 0 })
+}
+
 /// Gives back the space that rows and log do not need.
-fn defragment<L: Log, R: Rows>(log: &L, rows: &R) -> Defragment {
-    let (log, rows) = (log.clone(), rows.clone());
+fn defragment<L: Log, R: Rows>(log: &L, rows: &R, state: &Arc<State<R>>) -> Defragment {
+    let (log, rows, state) = (log.clone(), rows.clone(), state.clone());
     Arc::new(move || {
-        let (log, rows) = (log.clone(), rows.clone());
-        Box::pin(async move {
-            // The log first: it needs no room to give room back.
-            log.shrink().await?;
-            Ok(rows.compact().await?)
-        })
+        let (log, rows, state) = (log.clone(), rows.clone(), state.clone());
+        Box::pin(async move { brain::mvcc::defragment::defragment(&log, &rows, &state).await })
     })
 }
 

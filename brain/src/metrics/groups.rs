@@ -41,7 +41,11 @@ impl DiskMetrics {
                 0.1,
                 13,
             ),
-            defrag_inflight: r.gauge("etcd_disk_defrag_inflight", "Whether a defragmentation is under way."),
+            defrag_inflight: r.gauge("etcd_disk_defrag_inflight", "Defragmentations under way."),
+            log_size: r.gauge(
+                "kubebrain_disk_log_size_in_bytes",
+                "Bytes that the log of a data directory occupies.",
+            ),
         }
     }
 }

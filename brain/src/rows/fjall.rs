@@ -269,7 +269,7 @@ impl Rows for FjallRows {
     }
 
     fn size(&self) -> Option<u64> {
-        Some(self.shared.keyspace.disk_space() + inspect::journal_bytes(&self.shared.dir))
+        Some(self.shared.keyspace.disk_space() + self.shared.database.write_buffer_size())
     }
 }
 

@@ -8,7 +8,7 @@ use super::*;
 const SOCKETS: usize = 300;
 const IDLE: usize = 4_000;
 /// What an idle connection may cost, in bytes.
-const EACH: u64 = 40 << 10;
+const EACH: u64 = 24 << 10;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_port_survives_streams_that_are_never_read() {
