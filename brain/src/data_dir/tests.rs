@@ -171,7 +171,12 @@ fn what_the_file_system_refuses_is_said() {
 #[test]
 fn a_process_id_that_cannot_be_written_is_no_obstacle() {
     let temp = TempDir::new().unwrap();
-    std::os::unix::fs::symlink("/dev/full", temp.path().join(LOCK)).unwrap();
+    // It is locked like a file, but has no length that could be set.
+    let (fifo, owner) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+    rustix::fs::mknodat(rustix::fs::CWD, temp.path().join(LOCK), fifo, owner, 0).unwrap();
+    let mut lock = lock(temp.path()).unwrap();
+    note_owner(&mut lock).unwrap_err();
+    drop(lock);
     DataDir::open(temp.path(), || FIRST).unwrap();
 }
 
@@ -208,4 +213,18 @@ fn another_log_than_the_named_one_is_refused() {
     let error = dir.set_log(LogId([8; 16])).unwrap_err();
     assert!(matches!(error, DataDirError::OtherLog { .. }), "{error}");
     assert_eq!(dir.identity(), &with_log(7));
+}
+
+#[test]
+fn lock_that_is_a_link_is_refused_and_what_it_names_is_kept() {
+    let root = TempDir::new().unwrap();
+    let victim = root.path().join("victim");
+    fs::write(&victim, "precious").unwrap();
+    let dir = root.path().join("data");
+    drop(DataDir::open(&dir, || FIRST).unwrap());
+    fs::remove_file(dir.join(LOCK)).unwrap();
+    std::os::unix::fs::symlink(&victim, dir.join(LOCK)).unwrap();
+    let error = refused(&dir);
+    assert!(error.to_string().contains("is not writable"), "{error}");
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
 }
