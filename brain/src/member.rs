@@ -167,7 +167,7 @@ pub fn services<H: History, R: Rows>(
     tasks.spawn("changes of leader", changes);
     metrics.before_render(observe(api.clone(), watched, (size, log_size)));
     let (_reporter, probes) = tonic_health::server::health_reporter();
-    let max = config.limits.max_receive_bytes();
+    let max = config.limits.max_receive_bytes;
     let mut routes = Routes::builder();
     routes
         .add_service(
@@ -236,7 +236,7 @@ pub fn peer_services<R: Rows>(
         )
         .add_service(
             pb::kv_server::KvServer::new(kv)
-                .max_decoding_message_size(config.limits.max_receive_bytes())
+                .max_decoding_message_size(config.limits.max_receive_bytes)
                 .max_encoding_message_size(MAX_ANSWER),
         )
         .add_service(pb::lease_server::LeaseServer::new(leases).max_decoding_message_size(MAX_SMALL))

@@ -259,7 +259,7 @@ impl Server {
         // Members check what they forward before they do.
         let message = match self.is_for_peers() {
             true => limits.max_inflight_bytes / 2,
-            false => limits.max_receive_bytes(),
+            false => limits.max_receive_bytes,
         };
         Edge {
             answers,

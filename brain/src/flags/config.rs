@@ -202,6 +202,8 @@ pub enum TlsVersion {
 pub struct Limits {
     /// Longest request in bytes, as the writer counts it.
     pub max_request_bytes: usize,
+    /// Longest message in bytes that is taken from the wire: etcd's 512 KiB more than a request, as long as that may be by the flag.
+    pub max_receive_bytes: usize,
     /// Most operations in one list of a txn.
     pub max_txn_ops: usize,
     /// Most streams open at a time on one connection.
@@ -210,14 +212,6 @@ pub struct Limits {
     pub quota: Quota,
     /// Bytes of memory that requests and answers under way may take.
     pub max_inflight_bytes: usize,
-}
-
-impl Limits {
-    /// Longest message in bytes that is taken from the wire: etcd's 512 KiB more than a request.
-    #[must_use]
-    pub fn max_receive_bytes(&self) -> usize {
-        self.max_request_bytes + 512 * 1024
-    }
 }
 
 /// When the NOSPACE alarm is raised.

@@ -222,6 +222,7 @@ fn limits(values: &Values<'_>, storage: &Storage, warnings: &mut Vec<String>) ->
     Ok(Limits {
         max_inflight_bytes: inflight_bytes(values, max_request_bytes)?,
         max_request_bytes,
+        max_receive_bytes: max_request_bytes + 512 * 1024,
         max_txn_ops: values.number("max-txn-ops")?,
         max_concurrent_streams,
         quota,

@@ -108,7 +108,7 @@ fn nothing_given_is_etcds_defaults() {
     assert_eq!(config.data_dir.to_str(), Some("default.etcd"));
     assert_eq!(config.limits.quota, Quota::Bytes(2 << 30));
     assert_eq!(
-        (config.limits.max_request_bytes, config.limits.max_receive_bytes()),
+        (config.limits.max_request_bytes, config.limits.max_receive_bytes),
         (1_572_864, 2_097_152)
     );
     assert_eq!(

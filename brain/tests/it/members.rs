@@ -19,6 +19,7 @@ mod certificates;
 mod figures;
 mod garbage;
 mod idle;
+mod large;
 mod neighbours;
 mod outage;
 mod refusals;
