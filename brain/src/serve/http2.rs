@@ -66,8 +66,8 @@ const PIECE: usize = 64 * 1024;
 const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
 const ANSWER_RATE: u64 = 4096;
 
-/// Requests that may come while the socket takes no answers.
-const BEGUN_WHILE_BLOCKED: usize = 10_000;
+/// Requests that may come while the socket takes no answers: more than a large client begins at once after it connected.
+const BEGUN_WHILE_BLOCKED: usize = 32 * 1024;
 
 /// How long a connection that is closed may take to say so.
 const FAREWELL: Duration = Duration::from_secs(1);

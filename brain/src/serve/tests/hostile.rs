@@ -11,6 +11,7 @@ use h2::client::{ResponseFuture, SendRequest};
 use h2::{Reason, SendStream};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
+use tokio::time::Instant;
 
 use super::*;
 use crate::tasks::Owned;
@@ -357,7 +358,14 @@ async fn many_streams_of_one_connection_are_all_served_and_may_all_be_cancelled(
         body.send_data(framed(b"x"), false).unwrap();
         streams.push((response, body));
     }
-    while asked.messages.load(Ordering::SeqCst) < STREAMS {
+    let begun = Instant::now();
+    loop {
+        let come = asked.messages.load(Ordering::SeqCst);
+        if come >= STREAMS {
+            break;
+        }
+        assert_eq!(goaways(&server), 0, "{come} messages have come");
+        assert!(begun.elapsed() < 12 * PATIENCE, "{come} messages have come");
         tokio::task::yield_now().await;
     }
     assert_eq!(asked.begun.load(Ordering::SeqCst), STREAMS);
