@@ -180,12 +180,12 @@ where
     async fn work(&mut self, stop: CancellationToken) -> anyhow::Result<()> {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut stopping = false;
+        let (mut stopping, mut collected) = (false, false);
         let frozen = self.frozen.clone();
         // When a hand-over ends, whatever became of its record.
         let mut over: Option<Instant> = None;
         loop {
-            if stopping && self.own.is_empty() && self.commands.is_empty() && self.under_way.is_empty() {
+            if stopping && collected && self.own.is_empty() && self.under_way.is_empty() {
                 if over.is_some() {
                     return self.freeze_last().await;
                 }
@@ -207,7 +207,11 @@ where
                     stopping = true;
                 }
                 () = std::future::ready(()), if !self.own.is_empty() && self.may_take() => self.take(&mut tick).await?,
-                Some(command) = self.commands.recv(), if self.may_collect() => self.collect(command),
+                // The last one comes after those that were on their way into the queue when it was closed.
+                command = self.commands.recv(), if !collected && (self.may_collect() || self.commands.is_empty()) => match command {
+                    Some(command) => self.collect(command),
+                    None => collected = true,
+                },
             }
         }
     }

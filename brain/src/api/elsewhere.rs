@@ -16,10 +16,12 @@ use crate::log::Slot;
 pub use reads::Reads;
 pub use role::{Leader, Right, Role};
 pub use strict::{LaterLeader, StorageCheck};
+use unsent::was_not_sent;
 
 mod reads;
 mod role;
 mod strict;
+mod unsent;
 
 /// How long a request waits for a leader, as etcd's `ReqTimeout` with default timings.
 pub const PATIENCE: Duration = Duration::from_secs(7);
@@ -348,19 +350,6 @@ fn is_not_leader(status: &Status) -> bool {
 fn is_transport(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
-
-/// There was no connection that a request could have been sent on.
-fn was_not_sent(status: &Status) -> bool {
-    let mut source = std::error::Error::source(status);
-    while let Some(error) = source {
-        if error.is::<tonic::ConnectError>() {
-            return true;
-        }
-        source = error.source();
-    }
-    false
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -285,7 +285,7 @@ impl Office {
                     lost.cancel();
                 }
                 () = &mut slow, if !lost.is_cancelled() => {
-                    // What is queued is answered by a timeout, and whoever leads next finds in the log what became of it.
+                    // What is queued is for the next leader. What is under way is answered by a timeout: the log tells what became of it.
                     if self.has_others() {
                         unable = Some(format!("what was under way did not end within {drain_limit:?}"));
                     }

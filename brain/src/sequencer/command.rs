@@ -92,8 +92,8 @@ pub struct Command {
     pub request: Request,
     /// Its size on the wire in bytes, roughly.
     pub size: usize,
-    /// Where the outcome goes; `None` when the sequencer asks itself.
-    pub reply: Option<oneshot::Sender<Reply>>,
+    /// Where the outcome goes.
+    waiting: Waiting,
     /// What was read for it; `None` where it needs nothing of the rows.
     pub fetched: Option<Fetched>,
     /// Its place among the bytes that wait.
@@ -107,7 +107,7 @@ impl Command {
         Self {
             request,
             size,
-            reply: None,
+            waiting: Waiting(None),
             fetched: None,
             room: None,
         }
@@ -122,13 +122,27 @@ impl Command {
     /// Whoever waited for it has given up: it need not be begun.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
-        self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
+        self.waiting.0.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 
     /// The request, what was read for it, and who waits for its outcome; it waits no more itself.
-    pub(super) fn begin(self) -> (Request, Option<Fetched>, Option<oneshot::Sender<Reply>>) {
+    pub(super) fn begin(mut self) -> (Request, Option<Fetched>, Option<oneshot::Sender<Reply>>) {
         drop(self.room);
-        (self.request, self.fetched, self.reply)
+        (self.request, self.fetched, self.waiting.0.take())
+    }
+}
+
+/// Who waits for the outcome of a request that is not begun; nobody when the sequencer asks itself. If it never is, because its
+/// epoch ends, it is for the next leader.
+#[derive(Debug)]
+struct Waiting(Option<oneshot::Sender<Reply>>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(reply) = self.0.take() {
+            // Whoever has gone away does not need to know.
+            let _gone = reply.send(Reply::Outcome(Outcome::refused(Error::NotLeader)));
+        }
     }
 }
 
@@ -250,7 +264,7 @@ impl Queue {
         let command = Command {
             request,
             size: self.size,
-            reply: Some(reply),
+            waiting: Waiting(Some(reply)),
             fetched,
             room: Some(self.room),
         };
@@ -260,5 +274,19 @@ impl Queue {
             mpsc::error::TrySendError::Closed(_) => Error::NotLeader,
         })?;
         outcome.await.map_err(|_| Error::Timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn request_that_waits_when_its_epoch_ends_is_for_the_next_leader() {
+        let (handle, seat) = Handle::new();
+        let commands = seat.take();
+        let ends = async move { drop(commands) };
+        let (outcome, ()) = tokio::join!(handle.compact(1), ends);
+        assert!(matches!(outcome.told, Err(Error::NotLeader)), "{outcome:?}");
     }
 }
