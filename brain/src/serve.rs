@@ -20,7 +20,6 @@ use crate::flags::url::Url;
 use crate::flags::{Config, TlsOptions};
 use crate::http::{self, Gate, Health};
 use crate::listen::Listener;
-use crate::log_once::LogOnce;
 use crate::metrics::Metrics;
 use crate::tasks::Tasks;
 use crate::tls::{RELOAD_INTERVAL, ServerTls};
@@ -32,6 +31,7 @@ use route::{Answers, Edge, Refusals};
 mod admission;
 mod connection;
 mod connections;
+mod counted;
 mod decoded;
 mod framing;
 mod http2;
@@ -300,11 +300,7 @@ impl Server {
         let clients = Connections::new(client_room(), budget.clone(), network.clone());
         let probes = Connections::new(PROBES, budget, network.clone());
         let refused = Refused::default();
-        let http2 = http2::Options {
-            max_concurrent_streams: limits.max_concurrent_streams,
-            keepalive: self.config.keepalive,
-            goaways: LogOnce::default(),
-        };
+        let http2 = http2::Options::new(limits.max_concurrent_streams, self.config.keepalive);
         let http1 = http1();
         for (listener, purpose) in self.listeners {
             let mut edge = edge.clone();

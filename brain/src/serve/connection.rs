@@ -2,15 +2,12 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Buf as _, Bytes};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tokio_rustls::LazyConfigAcceptor;
@@ -20,6 +17,7 @@ use tonic::transport::server::Connected;
 use tracing::{debug, error, warn};
 
 use super::admission::{Admission, Io, PeerId};
+use super::counted::Counted;
 use super::connections::{Admitted, Connection, Connections, FIRST_REQUEST};
 use super::http2;
 use super::route::{Caller, Edge, PerConnection};
@@ -31,9 +29,6 @@ use crate::tls::{ServerTls, refusal};
 
 pub(super) type Http1 = hyper_util::server::conn::auto::Builder<TokioExecutor>;
 
-/// How every connection of HTTP/2 begins.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
 /// How often connections are looked at whose time may be over.
 const SWEEP: Duration = Duration::from_secs(1);
 
@@ -44,7 +39,6 @@ const HELLO: Duration = Duration::from_secs(3);
 type Describe<T> = fn(<T as Connected>::ConnectInfo) -> Caller;
 
 /// All that a connection needs of its port.
-#[derive(Clone)]
 pub(super) struct Port {
     pub(super) tls: Option<Arc<ServerTls>>,
     /// Whom connections have to convince before anything else.
@@ -71,19 +65,20 @@ pub(super) struct Refused {
 impl Port {
     /// Serves until `stop`, and then for at most `grace`.
     pub(super) async fn run(self, listener: Listener, stop: CancellationToken, grace: Duration) {
+        let port = Arc::new(self);
         let mut open = JoinSet::new();
         let mut sweep = tokio::time::interval(SWEEP);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         {
-            let mut next = pin!(self.next(&listener));
+            let mut next = pin!(port.next(&listener));
             loop {
                 tokio::select! {
                     () = stop.cancelled() => break,
                     Some(ended) = open.join_next() => report(ended),
-                    _ = sweep.tick() => self.connections.sweep(),
+                    _ = sweep.tick() => port.connections.sweep(),
                     (accepted, admitted) = next.as_mut() => {
-                        open.spawn(self.clone().connection(accepted, admitted, stop.clone()));
-                        next.set(self.next(&listener));
+                        open.spawn(Arc::clone(&port).connection(accepted, admitted, stop.clone()));
+                        next.set(port.next(&listener));
                     }
                 }
             }
@@ -125,7 +120,7 @@ impl Port {
         }
     }
 
-    async fn connection(self, accepted: Accepted, admitted: Admitted, stop: CancellationToken) {
+    async fn connection(self: Arc<Self>, accepted: Accepted, admitted: Admitted, stop: CancellationToken) {
         self.network.connections.inc();
         let _open = Open(&self.network);
         let connection = &admitted.connection;
@@ -142,12 +137,7 @@ impl Port {
             };
             let (mut io, caller) = shaken?;
             let peer = self.admit(&mut io, &caller, &stop).await.ok()?;
-            let mut io = Counted {
-                io,
-                read: Bytes::new(),
-                connection: Arc::clone(connection),
-                network: self.network.clone(),
-            };
+            let mut io = Counted::new(io, Arc::clone(connection), self.network.clone());
             let is_http2 = io.read_preface().await.ok()?;
             Some((io, (caller, peer), is_http2))
         };
@@ -159,14 +149,8 @@ impl Port {
             }
             opened = opening => opened,
         };
-        let Some((io, (caller, peer), is_http2)) = opened else {
+        let Some((mut io, (caller, peer), is_http2)) = opened else {
             return;
-        };
-        let service = PerConnection {
-            edge: self.edge.clone(),
-            caller,
-            peer,
-            connection: Arc::clone(connection),
         };
         if is_http2 && self.protocols == Protocols::Http1 {
             debug!("HTTP/2 is not spoken here");
@@ -174,6 +158,25 @@ impl Port {
         }
         if is_http2 {
             connection.expect_request(FIRST_REQUEST);
+            let asked = tokio::select! {
+                () = stop.cancelled() => false,
+                _ = connection.closed() => false,
+                asked = io.read_settings(&self.http2.settings) => match asked {
+                    Ok(()) => true,
+                    Err(error) => return debug!(%error, "a client left before its first request"),
+                },
+            };
+            if !asked {
+                return io.go_away();
+            }
+        }
+        let service = PerConnection {
+            edge: self.edge.clone(),
+            caller,
+            peer,
+            connection: Arc::clone(connection),
+        };
+        if is_http2 {
             Box::pin(http2::serve(io, service, &self, stop)).await;
         } else {
             Box::pin(self.serve_http1(io, service, &stop)).await;
@@ -306,87 +309,5 @@ struct Open<'a>(&'a NetworkMetrics);
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         self.0.connections.dec();
-    }
-}
-
-/// Counts what passes, and notes when nothing does.
-pub(super) struct Counted {
-    io: Box<dyn Io>,
-    /// What was read to tell protocols apart.
-    read: Bytes,
-    connection: Arc<Connection>,
-    network: NetworkMetrics,
-}
-
-impl Counted {
-    /// Whether the client begins to speak HTTP/2. It reads what it looked at again.
-    async fn read_preface(&mut self) -> io::Result<bool> {
-        let mut buf = [0; PREFACE.len()];
-        let mut len = 0;
-        while len < PREFACE.len() && buf[..len] == PREFACE[..len] {
-            match self.read(&mut buf[len..]).await? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                read => len += read,
-            }
-        }
-        self.read = Bytes::copy_from_slice(&buf[..len]);
-        Ok(buf[..len] == *PREFACE)
-    }
-
-    fn sent(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        match &polled {
-            Poll::Ready(Ok(len)) => {
-                self.network.sent.inc_by(*len as u64);
-                self.connection.sent();
-            }
-            Poll::Ready(Err(_)) => {}
-            Poll::Pending => self.connection.blocked(),
-        }
-        polled
-    }
-}
-
-impl AsyncRead for Counted {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if !self.read.is_empty() {
-            let len = self.read.len().min(buf.remaining());
-            buf.put_slice(&self.read[..len]);
-            self.read.advance(len);
-            return Poll::Ready(Ok(()));
-        }
-        let before = buf.filled().len();
-        let polled = Pin::new(&mut self.io).poll_read(cx, buf);
-        let len = (buf.filled().len() - before) as u64;
-        self.connection.receive(len);
-        self.network.received.inc_by(len);
-        polled
-    }
-}
-
-impl AsyncWrite for Counted {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.io).poll_write(cx, buf);
-        self.sent(polled)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
-        self.sent(polled)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }

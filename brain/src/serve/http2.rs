@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::{Buf, Bytes};
+use futures::FutureExt as _;
 use futures::future::poll_fn;
 use h2::server::SendResponse;
 use h2::{Ping, PingPong, RecvStream, SendStream};
 use http::header::CONTENT_LENGTH;
 use http::{HeaderValue, Method, Request, Response};
 use http_body::{Body as _, Frame};
+use tokio::io::AsyncReadExt as _;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -23,8 +25,9 @@ use tonic::Status;
 use tower::Service as _;
 use tracing::{debug, warn};
 
-use super::connection::{Counted, Port, report};
+use super::connection::{Port, report};
 use super::connections::{Connection, InFlight, Reason};
+use super::counted::Counted;
 use super::framing::Due;
 use super::inbound::{self, Pump};
 use super::route::{PerConnection, is_grpc, too_many_requests};
@@ -78,10 +81,50 @@ const LEAVE: Duration = Duration::from_secs(10);
 /// How connections are spoken.
 #[derive(Debug, Clone)]
 pub(super) struct Options {
-    pub(super) max_concurrent_streams: u32,
-    pub(super) keepalive: Keepalive,
+    builder: h2::server::Builder,
+    /// The frame that begins every connection.
+    pub(super) settings: Bytes,
+    keepalive: Keepalive,
     /// GOAWAYs that were sent.
-    pub(super) goaways: LogOnce,
+    goaways: LogOnce,
+}
+
+impl Options {
+    pub(super) fn new(max_concurrent_streams: u32, keepalive: Keepalive) -> Self {
+        let mut builder = h2::server::Builder::new();
+        builder
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_concurrent_streams(max_concurrent_streams)
+            .max_pending_accept_reset_streams(PENDING_RESETS)
+            .max_local_error_reset_streams(Some(LOCAL_RESETS))
+            .data_frame_budget(DATA_FRAMES)
+            .max_header_list_size(HEADERS);
+        Self {
+            settings: settings(&builder),
+            builder,
+            keepalive,
+            goaways: LogOnce::default(),
+        }
+    }
+}
+
+/// The SETTINGS that h2 begins a connection with, before it reads anything.
+fn settings(builder: &h2::server::Builder) -> Bytes {
+    let (server, mut client) = tokio::io::duplex(1024);
+    let handshake = builder.handshake::<_, Piece>(server);
+    let mut sent = vec![0; 1024];
+    let both = async {
+        tokio::select! {
+            biased;
+            // It waits for the client.
+            _ = handshake => 0,
+            sent = client.read(&mut sent) => sent.unwrap_or(0),
+        }
+    };
+    let len = both.now_or_never().unwrap_or(0);
+    sent.truncate(len);
+    sent.into()
 }
 
 type Connected = h2::server::Connection<Counted, Piece>;
@@ -89,15 +132,7 @@ type Connected = h2::server::Connection<Counted, Piece>;
 /// Serves a connection until its end, in order from `stop` on.
 pub(super) async fn serve(io: Counted, service: PerConnection, port: &Port, stop: CancellationToken) {
     let connection = Arc::clone(&service.connection);
-    let handshake = h2::server::Builder::new()
-        .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_concurrent_streams(port.http2.max_concurrent_streams)
-        .max_pending_accept_reset_streams(PENDING_RESETS)
-        .max_local_error_reset_streams(Some(LOCAL_RESETS))
-        .data_frame_budget(DATA_FRAMES)
-        .max_header_list_size(HEADERS)
-        .handshake(io);
+    let handshake = port.http2.builder.handshake(io);
     let connected = tokio::select! {
         _ = connection.closed() => return,
         connected = handshake => connected,

@@ -351,3 +351,80 @@ async fn http_can_have_ports_and_files_of_its_own() {
     server.end().await;
     assert!(!path.exists());
 }
+
+/// The next frame of HTTP/2: type, flags and payload.
+async fn frame(io: &mut TcpStream) -> (u8, u8, Vec<u8>) {
+    let mut head = [0; 9];
+    io.read_exact(&mut head).await.unwrap();
+    let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+    io.read_exact(&mut payload).await.unwrap();
+    (head[3], head[4], payload)
+}
+
+#[tokio::test]
+async fn settings_are_sent_once_before_the_first_request() {
+    let server = Running::plain(Store::with(9));
+    let mut io = server.dial().await;
+    io.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    io.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+    let (kind, flags, settings) = frame(&mut io).await;
+    assert_eq!((kind, flags), (4, 0), "SETTINGS");
+    let streams = [&[0, 3][..], &u32::MAX.to_be_bytes()].concat();
+    assert!(
+        settings.chunks(6).any(|setting| setting == streams),
+        "SETTINGS_MAX_CONCURRENT_STREAMS in {settings:?}"
+    );
+    io.write_all(&[0, 0, 0, 4, 1, 0, 0, 0, 0]).await.unwrap();
+    // From a PING on, all is HTTP/2 proper.
+    let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+    io.write_all(&ping).await.unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let (kind, flags, _) = frame(&mut io).await;
+        seen.push((kind, flags));
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, [(4, 1), (6, 1), (8, 0)], "two acknowledgements, and the connection's window");
+    drop(io);
+    server.end().await;
+}
+
+#[tokio::test]
+async fn client_that_waits_after_its_settings_is_served() {
+    let server = Running::plain(Store::with(9));
+    let mut io = server.dial().await;
+    let client = h2::client::Builder::new();
+    let (send, connection) = client.handshake::<_, bytes::Bytes>(&mut io).await.unwrap();
+    let mut connection = std::pin::pin!(connection);
+    // SETTINGS of the server, which allows more streams than a client assumes.
+    let heard = std::future::poll_fn(|cx| {
+        assert!(connection.as_mut().poll(cx).is_pending(), "the connection ended");
+        if connection.max_concurrent_send_streams() > 1_000_000 {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
+        }
+    });
+    tokio::time::timeout(Duration::from_secs(30), heard).await.unwrap();
+    let mut send = send.ready().await.unwrap();
+    let request = ::http::Request::get(format!("{}/version", server.urls[0]));
+    let (response, _) = send.send_request(request.body(()).unwrap(), true).unwrap();
+    let response = tokio::select! {
+        response = response => response.unwrap(),
+        _ = &mut connection => panic!("the connection ended"),
+    };
+    assert_eq!(response.status(), 200);
+}
+
+#[tokio::test]
+async fn client_without_a_request_is_told_to_go() {
+    let server = Running::plain(Store::with(9));
+    let mut io = server.dial().await;
+    io.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    io.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+    assert_eq!(frame(&mut io).await.0, 4, "SETTINGS");
+    server.end().await;
+    let (kind, _, payload) = frame(&mut io).await;
+    assert_eq!((kind, payload), (7, vec![0; 8]), "GOAWAY without an error");
+    assert_eq!(io.read(&mut [0]).await.unwrap(), 0);
+}
