@@ -17,12 +17,12 @@
 //! | the whole directory rolled back | the reader of the fence: all rows are as old as the fence |
 //! | tables exchanged against valid ones of another database | nobody |
 //!
-//! fjall has one background thread that sleeps on a queue when there is nothing to flush or compact, and no timers.
+//! fjall has one background thread, which makes tables of what is in memory, and there is one of ours, which merges tables
+//! (`merge.rs`). Both sleep when there is nothing to do, and have no timers.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::fjall::{AbstractTree, Database, Keyspace, PersistMode};
@@ -33,14 +33,17 @@ use tokio::time::Instant;
 
 use self::guard::{Health, caught};
 use self::layout::{FENCE_ROW, stored};
+use self::merge::Merger;
 pub use self::open::OpenError;
 pub use self::snapshot::FjallSnapshot;
+use self::snapshot::Live;
 use super::{Change, Rows, RowsError, Step, check_lengths};
 
 mod guard;
 mod inspect;
 mod journal;
 mod layout;
+mod merge;
 mod open;
 mod pace;
 mod snapshot;
@@ -55,8 +58,7 @@ pub const MAX_VALUE_LEN: usize = 256 << 20;
 const SEALED_MEMTABLES: usize = 3;
 const LEVEL0_RUNS: usize = 19;
 const POLL: Duration = Duration::from_millis(5);
-/// How long fjall's own thread may have nothing to do before we compact ourselves, and how often a wait is logged.
-const UNQUEUED: Duration = Duration::from_secs(1);
+/// How often a wait is logged.
 const STALLED: Duration = Duration::from_secs(60);
 
 /// How old views get. Those of an idle store, too, must not keep the files of tables that were compacted.
@@ -112,6 +114,9 @@ pub struct FjallRows {
 }
 
 struct Shared {
+    /// Gone first: it uses the rest.
+    merger: Merger,
+    live: Live,
     dir: PathBuf,
     database: Database,
     keyspace: Keyspace,
@@ -121,8 +126,6 @@ struct Shared {
     /// The rows as of the last batch. Taken by the writer: fjall's newest view may show half of a batch that is being applied.
     view: ArcSwap<FjallSnapshot>,
     cut: Option<String>,
-    /// All rows are being compacted: until that is done fjall makes no room.
-    is_compacting: AtomicBool,
 }
 
 struct Writer {
@@ -277,7 +280,7 @@ impl Shared {
     /// Waits until fjall takes a batch without holding the thread up, however slow the disk is: reads go on meanwhile.
     async fn wait_for_room(self: &Arc<Self>) -> Result<(), RowsError> {
         let begin = Instant::now();
-        let (mut worked, mut warned) = (begin, begin);
+        let mut warned = begin;
         while self.keyspace.sealed_memtable_count() >= SEALED_MEMTABLES
             || self.keyspace.tree.l0_run_count() >= LEVEL0_RUNS
         {
@@ -287,8 +290,9 @@ impl Shared {
                 let shared = self.clone();
                 return guard::blocking(move || Err(shared.failed(error))).await;
             }
-            if self.is_busy() {
-                worked = Instant::now();
+            self.merger.ask();
+            if self.keyspace.tree.l0_run_count() >= LEVEL0_RUNS {
+                self.merger.require_space()?;
             }
             if warned.elapsed() >= STALLED {
                 warned = Instant::now();
@@ -298,12 +302,6 @@ impl Shared {
                     memtables = self.keyspace.sealed_memtable_count(),
                     "rows wait for the disk: tables are not written or merged as fast as rows come"
                 );
-            }
-            if worked.elapsed() >= UNQUEUED {
-                // fjall queues a compaction behind a flush only: without one nobody would begin.
-                let shared = self.clone();
-                guard::blocking(move || shared.compact_level()).await?;
-                worked = Instant::now();
             }
             tokio::time::sleep(POLL).await;
         }
@@ -318,18 +316,6 @@ impl Shared {
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }
-    }
-
-    /// Whether somebody works, or is about to work, on tables.
-    fn is_busy(&self) -> bool {
-        self.is_compacting.load(Ordering::Relaxed)
-            || self.database.active_compactions() > 0
-            || self.database.outstanding_flushes() > 0
-    }
-
-    /// Merges tables as fjall's own thread would. Versions that no view needs any more stay until that does it.
-    fn compact_level(&self) -> Result<(), RowsError> {
-        caught(|| Ok(self.keyspace.tree.compact(Arc::new(open::strategy()), 0)?))
     }
 
     /// Runs a write. When it fails, how much of it is there is unknown, so it stays the last one.
@@ -353,7 +339,8 @@ impl Shared {
                     .is_some_and(|e| matches!(e, ::fjall::Error::Poisoned)) =>
             {
                 let cause = match self
-                    .compact_level()
+                    .merger
+                    .try_to_merge()
                     .and_then(|()| inspect::require_space(&self.dir, self.options.reserve_bytes))
                 {
                     Ok(()) => "the lines that fjall logged before name the cause".to_owned(),
@@ -391,25 +378,22 @@ impl Shared {
             }
             Ok(())
         })?;
+        self.merger.ask();
         writer.batch = batch;
         writer.fence = Some(fence);
-        self.view
-            .store(Arc::new(FjallSnapshot::take(&self.database, &self.keyspace)));
+        self.view.store(Arc::new(FjallSnapshot::take(
+            &self.database,
+            &self.keyspace,
+            &self.live,
+        )));
         Ok(())
     }
 
-    /// Bytes that fjall needs to write what is in memory, and to merge level 0 into level 1: its thread does not survive a full disk.
+    /// Bytes that fjall needs to write what is in memory: its thread does not survive a full disk.
     /// Never so many that rows refuse a batch before writes are refused.
     fn tables_to_come(&self) -> u64 {
         let in_memory = (self.keyspace.sealed_memtable_count() as u64 + 1) * self.options.memtable_bytes;
-        let version = self.keyspace.tree.current_version();
-        let merged: u64 = (0..2)
-            .filter_map(|level| version.level(level))
-            .flat_map(|level| level.iter())
-            .flat_map(|run| run.iter())
-            .map(|table| table.metadata.file_size)
-            .sum();
-        (in_memory + merged).min(MOST_TO_COME)
+        in_memory.min(MOST_TO_COME)
     }
 
     /// Writes the fence once more, so that views are newer than what was compacted.
@@ -447,12 +431,8 @@ impl Shared {
         self.health.check()?;
         // The new tables stand beside the old ones until they are whole.
         inspect::require_space(&self.dir, self.options.reserve_bytes + self.keyspace.disk_space())?;
-        self.is_compacting.store(true, Ordering::Relaxed);
-        let compacted = self
-            .write(|| self.keyspace.rotate_memtable_and_wait())
-            .and_then(|()| caught(|| self.keyspace.major_compact()));
-        self.is_compacting.store(false, Ordering::Relaxed);
-        compacted
+        self.write(|| self.keyspace.rotate_memtable_and_wait())?;
+        caught(|| self.keyspace.major_compact())
     }
 
     /// Has fjall remove the files of tables that were compacted, if they hold so many bytes: it does that only when it rotates a memory

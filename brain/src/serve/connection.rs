@@ -17,8 +17,8 @@ use tonic::transport::server::Connected;
 use tracing::{debug, error, warn};
 
 use super::admission::{Admission, Io, PeerId};
-use super::counted::Counted;
 use super::connections::{Admitted, Connection, Connections, FIRST_REQUEST};
+use super::counted::Counted;
 use super::http2;
 use super::route::{Caller, Edge, PerConnection};
 use super::{PATIENCE, Protocols};

@@ -195,7 +195,10 @@ mod tests {
         }
         for kind in [0_u8, 1, 2, 3, 5, 6, 7, 9, 10, 255] {
             let frame = [0, 0, 1, kind, 0, 0, 0, 0, 1];
-            assert!(!says_no_more_than_settings(&[&quiet[..], &frame].concat()), "type {kind}");
+            assert!(
+                !says_no_more_than_settings(&[&quiet[..], &frame].concat()),
+                "type {kind}"
+            );
         }
         let long = [0xff, 0xff, 0xff, SETTINGS, 0, 0, 0, 0, 0];
         assert!(!says_no_more_than_settings(&[PREFACE, &long].concat()), "a long frame");

@@ -384,7 +384,11 @@ async fn settings_are_sent_once_before_the_first_request() {
         seen.push((kind, flags));
     }
     seen.sort_unstable();
-    assert_eq!(seen, [(4, 1), (6, 1), (8, 0)], "two acknowledgements, and the connection's window");
+    assert_eq!(
+        seen,
+        [(4, 1), (6, 1), (8, 0)],
+        "two acknowledgements, and the connection's window"
+    );
     drop(io);
     server.end().await;
 }

@@ -4,9 +4,7 @@ use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use ::fjall::compaction::Leveled;
 use ::fjall::config::{
     BlockSizePolicy, BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry, PartitioningPolicy, PinningPolicy,
 };
@@ -19,7 +17,8 @@ use super::guard::{Health, caught, io, within};
 use super::inspect::{self, named};
 use super::journal::{self, Journals};
 use super::layout::{FENCE_ROW, KEYSPACE, parse_fence};
-use super::snapshot::FjallSnapshot;
+use super::merge::{self, Merger};
+use super::snapshot::{FjallSnapshot, Live};
 use super::{Options, Shared, Writer};
 use crate::rows::RowsError;
 
@@ -49,7 +48,6 @@ pub enum OpenError {
 
 /// fjall's thread pool has a member that spins while another compacts; with one thread there is none.
 const WORKERS: usize = 1;
-const TABLE_BYTES: u64 = 16 << 20;
 const MIN_JOURNAL_BYTES: u64 = 64 << 20;
 const MIN_MEMTABLE_BYTES: u64 = 64 << 10;
 const MIN_OPEN_FILES: usize = 10;
@@ -100,13 +98,20 @@ pub(super) fn open(
         }
         (Err(error), None) => return Err(error),
     };
-    let view = ArcSwap::from_pointee(FjallSnapshot::take(&database, &keyspace));
+    let (live, health) = (Live::default(), Health::default());
+    let view = ArcSwap::from_pointee(FjallSnapshot::take(&database, &keyspace, &live));
+    let merging = (health.clone(), options.reserve_bytes);
+    let merger = Merger::start(dir.clone(), keyspace.clone(), live.clone(), merging).map_err(io)?;
+    // What was not done before the last end.
+    merger.ask();
     Ok(Shared {
+        merger,
+        live,
         dir,
         database,
         keyspace,
         options,
-        health: Health::default(),
+        health,
         writer: Arc::new(Mutex::new(Writer {
             batch,
             renewed: 0,
@@ -114,7 +119,6 @@ pub(super) fn open(
         })),
         view,
         cut: flaw,
-        is_compacting: AtomicBool::new(false),
     })
 }
 
@@ -229,11 +233,6 @@ fn start(dir: &Path, options: &Options) -> Result<(Database, Keyspace), OpenErro
     Ok((database, keyspace))
 }
 
-/// How tables are merged.
-pub(super) fn strategy() -> Leveled {
-    Leveled::default().with_table_target_size(TABLE_BYTES)
-}
-
 /// Point reads dominate: filters on every level, and small blocks. Tables of level 0 are small and keep filter and index in memory; those
 /// of other levels have them in parts of one block each, so that a cold read fetches and checks a part of each, and the cache holds the
 /// parts that are used. Small tables keep the first level small, into which all of level 0 is merged each time.
@@ -249,7 +248,7 @@ fn keyspace_options(options: &Options) -> KeyspaceCreateOptions {
         .index_block_pinning_policy(PinningPolicy::new([true, false]))
         .filter_block_partitioning_policy(PartitioningPolicy::new([false, true]))
         .index_block_partitioning_policy(PartitioningPolicy::new([false, true]))
-        .compaction_strategy(Arc::new(strategy()))
+        .compaction_strategy(Arc::new(merge::nothing()))
         .filter_policy(FilterPolicy::all(FilterPolicyEntry::Bloom(
             BloomConstructionPolicy::BitsPerKey(10.0),
         )))

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-/// Runs in level 0 that cost nothing. At four of them fjall begins to merge.
-const FREE_RUNS: usize = 6;
+/// Runs in level 0 that cost nothing. At eight of them they are merged.
+const FREE_RUNS: usize = 10;
 
 /// What a table in memory that waits to be written counts for in runs: there is room for few of them.
 const SEALED: usize = 4;

@@ -1,8 +1,9 @@
 //! Views of the rows.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ::fjall::{AbstractTree, Database, Guard, Keyspace, Readable, Slice};
+use ::fjall::{AbstractTree, Database, Guard, Keyspace, Readable, SeqNo, Slice};
 use bytes::Bytes;
 
 use super::guard::{self, caught, within};
@@ -27,14 +28,59 @@ struct View {
     /// snapshot needs any more, and then takes more away than it may.
     snapshot: Option<::fjall::Snapshot>,
     keyspace: Keyspace,
+    _place: Place,
+}
+
+/// The sequence numbers of all views.
+#[derive(Clone, Default)]
+pub(super) struct Live(Arc<Mutex<BTreeMap<SeqNo, usize>>>);
+
+impl Live {
+    /// A version below this is needed by no view if a newer one of its row is below it, too.
+    pub(super) fn watermark(&self) -> SeqNo {
+        let first = self.counts().first_key_value().map(|(number, _)| *number);
+        // As fjall's own: the newest version that a view sees is below the view's number.
+        first.map_or(0, |number| number.saturating_sub(1))
+    }
+
+    fn counts(&self) -> MutexGuard<'_, BTreeMap<SeqNo, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, number: SeqNo) -> Place {
+        *self.counts().entry(number).or_default() += 1;
+        Place {
+            live: self.clone(),
+            number,
+        }
+    }
+}
+
+/// A view among those that live.
+struct Place {
+    live: Live,
+    number: SeqNo,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut counts = self.live.counts();
+        if let Some(count) = counts.get_mut(&self.number) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.number);
+            }
+        }
+    }
 }
 
 impl FjallSnapshot {
-    /// The rows as they are now. No batch may be under way.
-    pub(super) fn take(database: &Database, keyspace: &Keyspace) -> Self {
+    /// The rows as they are now. No batch may be under way, and the view before must not be gone yet: what it needs, this one may need.
+    pub(super) fn take(database: &Database, keyspace: &Keyspace, live: &Live) -> Self {
         let snapshot = database.snapshot();
         Self {
             view: Arc::new(View {
+                _place: live.enter(snapshot.seqno()),
                 snapshot: (snapshot.seqno() > 0).then_some(snapshot),
                 keyspace: keyspace.clone(),
             }),

@@ -6,6 +6,7 @@ use crate::rows::laws;
 mod comes_back;
 mod crash;
 mod damage;
+mod merges;
 mod space;
 
 /// Small memory tables, so that little data is enough for tables, compactions and several journals' worth of work.

@@ -1,5 +1,7 @@
 //! Many connections, and those that say nothing.
 
+use std::net::SocketAddr;
+
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
@@ -7,8 +9,11 @@ use super::*;
 
 const SOCKETS: usize = 300;
 const IDLE: usize = 4_000;
-/// What an idle connection may cost, in bytes.
-const EACH: u64 = 24 << 10;
+/// What an idle connection may cost, in bytes: before its first request, and after it.
+const EACH: u64 = 10 << 10;
+const EACH_THAT_ASKED: u64 = 24 << 10;
+/// What the server may need beside them.
+const REST: u64 = 8 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_port_survives_streams_that_are_never_read() {
@@ -74,18 +79,43 @@ async fn sockets_with_half_a_request_shut_nobody_out() {
     drop(held);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn idle_connections_are_cheap() {
-    let _deadline = deadline();
-    let mut victim = Victim::start(&[]).await;
-    let address = victim.address();
+/// Opens connections, which have sent their settings.
+async fn open(address: SocketAddr) -> Vec<Http2> {
     let mut held = Vec::new();
     for _ in 0..IDLE / 100 {
         let opened = join_all((0..100).map(|_| Http2::open(address, 65_535))).await;
         held.extend(opened.into_iter().flatten());
     }
+    held
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_connections_are_cheap() {
+    let _deadline = deadline();
+    let mut victim = Victim::start(&[]).await;
+    let held = open(victim.address()).await;
     victim.serves().await;
-    victim.is_bounded(EACH * u64::try_from(IDLE).unwrap() + (24 << 20));
+    victim.is_bounded(EACH * u64::try_from(IDLE).unwrap() + REST);
+    drop(held);
+    victim.serves().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_asked_once_are_cheap() {
+    let _deadline = deadline();
+    let mut victim = Victim::start(&[]).await;
+    let mut held = open(victim.address()).await;
+    for connection in &mut held {
+        connection
+            .unary("/etcdserverpb.KV/Range", &[10, 1, b'a'])
+            .await
+            .unwrap();
+    }
+    for connection in &held {
+        connection.ended(1).await;
+    }
+    victim.serves().await;
+    victim.is_bounded(EACH_THAT_ASKED * u64::try_from(IDLE).unwrap() + REST);
     drop(held);
     victim.serves().await;
 }
