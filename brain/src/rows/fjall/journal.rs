@@ -198,6 +198,7 @@ fn keep(path: &Path, tail: &[u8]) -> std::io::Result<PathBuf> {
         File::open(dir)?.sync_all()
     };
     if let Err(error) = write() {
+        // What is left of it does no harm: nobody reads it. The first error is the one to report.
         std::fs::remove_file(&kept).ok();
         return Err(error);
     }

@@ -135,46 +135,47 @@ async fn a_log_that_cannot_even_begin_says_so() {
     drop(open_small(dir.path()));
 }
 
-/// A small file system in memory, unmounted when dropped.
-struct Tmpfs(tempfile::TempDir);
+/// Names the directory where a small file system is mounted, in the process that fills it.
+const SMALL_DISK: &str = "KUBEBRAIN_TEST_SMALL_DISK";
 
-impl Tmpfs {
-    fn mount(size: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let mounted = std::process::Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
-            .arg(dir.path())
-            .status()
-            .unwrap();
-        assert!(mounted.success());
-        Self(dir)
-    }
-}
-
-impl Drop for Tmpfs {
-    fn drop(&mut self) {
-        let unmounted = std::process::Command::new("umount")
-            .arg(self.0.path())
-            .status()
-            .unwrap();
-        assert!(unmounted.success() || std::thread::panicking());
-    }
-}
-
+/// In a process of its own, with a file system of 1 MiB that nobody else sees and that ends with it.
 #[tokio::test]
-#[ignore = "needs root to mount a file system: cargo test -p brain -- --ignored real_full"]
 async fn a_real_full_disk_stops_appends_and_nothing_else() {
-    let disk = Tmpfs::mount("1m");
+    if let Some(disk) = std::env::var_os(SMALL_DISK) {
+        return fill_a_disk(Path::new(&disk)).await;
+    }
+    let disk = tempfile::tempdir().unwrap();
+    // Only root mounts file systems, or whoever is root in a user namespace.
+    let user: &[&str] = match rustix::process::geteuid().is_root() {
+        true => &[],
+        false => &["--user", "--map-root-user"],
+    };
+    let output = std::process::Command::new("unshare")
+        .args(user)
+        .args(["--mount", "sh", "-c"])
+        .arg("mount -t tmpfs -o size=1m tmpfs \"$0\" && exec \"$@\"")
+        .arg(disk.path())
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "--nocapture"])
+        .arg("log::files::tests::space::a_real_full_disk_stops_appends_and_nothing_else")
+        .env(SMALL_DISK, disk.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+async fn fill_a_disk(disk: &Path) {
     let options = Options {
         first_segment_bytes: 64 << 10,
         segment_bytes: 64 << 10,
         unsafe_no_fsync: false,
     };
-    let dir = disk.0.path().join("log");
+    let dir = disk.join("log");
     let log = FileLog::open(&dir, options).unwrap();
     let mut written = fill(&log, 1, 1000).await;
     assert!(written.len() > 500);
-    let ballast = disk.0.path().join("ballast");
+    let ballast = disk.join("ballast");
     let rest = fs::write(&ballast, vec![1; 1 << 20]).unwrap_err();
     assert_eq!(rest.kind(), std::io::ErrorKind::StorageFull);
     assert_eq!(read_all(&log, 0).await, written);
