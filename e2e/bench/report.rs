@@ -22,7 +22,8 @@ pub(crate) enum Unit {
 }
 
 impl Unit {
-    fn name(self) -> &'static str {
+    /// Behind a number.
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::PerSecond => "req/s",
             Self::MicrosEach => "µs each",

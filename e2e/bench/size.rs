@@ -50,7 +50,9 @@ pub(crate) async fn measure(
     let server = Server::start_at(program, ports, &place.data(), &flags)?;
     let began = Instant::now();
     fill(&server, keys).await?;
-    let say = |name: &str, unit, value: f64, report: &mut Report| {
+    let say = |name: &str, unit: Unit, value: f64, report: &mut Report| {
+        // The whole takes long, and may fail on the way.
+        eprintln!("    {}: {name}: {value:.2} {}", program.name, unit.name());
         report.add(&format!("{keys} keys: {name}"), unit, program.name, value);
     };
     say("filled in", Unit::Seconds, began.elapsed().as_secs_f64(), report);

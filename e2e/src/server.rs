@@ -35,7 +35,8 @@ pub use usage::Usage;
 pub const BINARY: &str = "KUBEBRAIN_BIN";
 
 const POLL: Duration = Duration::from_millis(5);
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// etcd looks at all keys when it starts: that takes minutes where there are ten millions.
+const START_TIMEOUT: Duration = Duration::from_secs(300);
 /// Longer than the patience that a server has with its clients and its tasks.
 const STOP_TIMEOUT: Duration = Duration::from_secs(90);
 /// The name of ours.

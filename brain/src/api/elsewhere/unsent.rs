@@ -33,6 +33,7 @@ mod tests {
     use super::*;
     use crate::pb::peerpb::ReadIndexRequest;
     use crate::pb::peerpb::peer_client::PeerClient;
+    use crate::tasks::Owned;
     use bytes::Bytes;
     use tokio::net::{TcpListener, TcpStream};
     use tonic::transport::Channel;
@@ -92,11 +93,11 @@ mod tests {
             drop(listener);
             while h2.accept().await.is_some() {}
         };
-        let under_way = tokio::spawn(ask(channel.clone()));
+        let under_way = Owned::start(ask(channel.clone()));
         let client = async {
             heard.await.unwrap();
             let refused = ask(channel).await;
-            under_way.abort();
+            under_way.abort().await;
             refused
         };
         let (refused, ()) = tokio::join!(client, server);

@@ -14,7 +14,7 @@ fn value(batch: u64) -> Bytes {
 /// Writes all keys, in a table of their own.
 async fn write(rows: &FjallRows, batch: u64) {
     let changes = (0..KEYS)
-        .map(|key| laws::put(&format!("key/{key}"), value(batch)))
+        .map(|key| laws::put(format!("key/{key}"), value(batch)))
         .collect();
     rows.apply(History::fence(batch - 1), History::fence(batch).unwrap(), changes)
         .await
