@@ -2,16 +2,14 @@
 //!
 //! Invariant: a member keeps its name, its ports and its directory however often it is started.
 
-use std::net::TcpListener;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use rand::RngExt as _;
 use tempfile::TempDir;
 use tokio::time::Instant;
 use tonic::transport::Endpoint;
 
-use crate::server::{Program, Server};
+use crate::server::{self, Program, Server};
 use crate::wire::etcdserverpb as pb;
 use pb::maintenance_client::MaintenanceClient;
 
@@ -20,8 +18,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// For a member to say something.
 const ANSWER: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(50);
-/// Below those that the kernel gives to outgoing connections: nobody takes one while its member is down.
-const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
 /// How brains elect, where nothing else is asked for: longer than the machine of a test run may stand still.
 pub const PATIENT: [&str; 2] = ["--election-lease-duration=4s", "--election-renew-deadline=3s"];
@@ -125,15 +121,13 @@ impl Members {
             .prefix("members-")
             .tempdir()
             .context("make directories for members")?;
-        let mut ports = quiet_ports(2 * count)?.into_iter();
         let mut seats = Vec::new();
         for member in 0..count {
             let name = format!("m{member}");
-            let (client, peer) = ports.next().zip(ports.next()).context("too few ports")?;
             seats.push(Seat {
                 dir: dir.path().join(&name),
                 name,
-                ports: (client, peer),
+                ports: server::free_ports()?,
                 server: None,
             });
         }
@@ -346,22 +340,4 @@ pub async fn status(url: &str) -> anyhow::Result<pb::StatusResponse> {
 pub fn leads(status: &pb::StatusResponse) -> bool {
     let id = status.header.as_ref().map(|header| header.member_id);
     id == Some(status.leader)
-}
-
-/// So many ports that nobody listens on just now.
-fn quiet_ports(count: usize) -> anyhow::Result<Vec<u16>> {
-    let mut held = Vec::new();
-    for _ in 0..10_000 {
-        if held.len() == count {
-            let port = |listener: &TcpListener| listener.local_addr().map(|address| address.port());
-            return held
-                .iter()
-                .map(port)
-                .collect::<Result<_, _>>()
-                .context("ask for a listener's port");
-        }
-        let port = rand::rng().random_range(PORTS);
-        held.extend(TcpListener::bind(("127.0.0.1", port)));
-    }
-    bail!("no {count} free ports in {PORTS:?}")
 }

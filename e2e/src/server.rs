@@ -3,7 +3,6 @@
 //! Invariant: the process ends with its [`Server`], and by the kernel's hand if this process is killed.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -351,15 +350,14 @@ pub fn arguments(dir: &Path, client: u16, peer: u16) -> Vec<String> {
     ]
 }
 
-/// Two ports that nobody listens on just now.
+/// Two ports that no other test of this machine gets.
 ///
 /// # Errors
 ///
 /// None can be had.
 pub fn free_ports() -> anyhow::Result<(u16, u16)> {
-    let listen = || TcpListener::bind(("127.0.0.1", 0)).context("find a free port");
-    let (one, two) = (listen()?, listen()?);
-    Ok((one.local_addr()?.port(), two.local_addr()?.port()))
+    let reserve = || testkit::ports::reserve().context("find a free port");
+    Ok((reserve()?, reserve()?))
 }
 
 /// Bytes of all files below a directory.

@@ -14,7 +14,7 @@ use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::rustls::server::Acceptor;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
-use tracing::{debug, error, warn};
+use tracing::{debug, error, info, warn};
 
 use super::admission::{Admission, Io, PeerId};
 use super::connections::{Admitted, Connection, Connections, FIRST_REQUEST};
@@ -60,6 +60,22 @@ pub(super) struct Refused {
     handshakes: LogOnce,
     /// Because they did not prove to be members.
     proofs: LogOnce,
+    /// They left before they had proved it: members do when they look for another leader meanwhile.
+    left: LogOnce,
+}
+
+impl Refused {
+    /// Says why a connection was not let in.
+    fn tell(&self, from: &str, why: &io::Error) {
+        let refused = matches!(why.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::TimedOut);
+        if !refused {
+            if let Some(count) = self.left.due() {
+                info!(from, count, %why, "a peer left before it had proved to be a member of this cluster");
+            }
+        } else if let Some(count) = self.proofs.due() {
+            warn!(from, count, %why, "whoever has not proved to be a member of this cluster is refused");
+        }
+    }
 }
 
 impl Port {
@@ -250,8 +266,8 @@ impl Port {
         let from = caller
             .address()
             .map_or_else(|| "this machine".to_owned(), |ip| ip.to_string());
-        if let Some(count) = self.refused.as_ref().and_then(|refused| refused.proofs.due()) {
-            warn!(from, count, %why, "whoever has not proved to be a member of this cluster is refused");
+        if let Some(refused) = &self.refused {
+            refused.tell(&from, &why);
         }
         Err(why)
     }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use brain::pb::etcdserverpb as pb;
 use pb::kv_client::KvClient;
-use rand::RngExt as _;
 use tikv_stand_in::StandIn;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
@@ -221,10 +220,6 @@ impl Member {
     }
 }
 
-/// A port that is free now, below those that the kernel gives to outgoing connections.
 fn free_port() -> u16 {
-    let mut rng = rand::rng();
-    let mut candidates = std::iter::repeat_with(|| rng.random_range(20_000..32_000));
-    let free = candidates.find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok());
-    free.expect("there is always another one")
+    testkit::ports::reserve().unwrap()
 }

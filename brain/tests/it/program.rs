@@ -133,11 +133,6 @@ async fn until_ready(lines: &mut Lines<BufReader<ChildStderr>>) {
     panic!("kubebrain ended:\n{said}");
 }
 
-/// A port that was free a moment ago.
 fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
+    testkit::ports::reserve().unwrap()
 }

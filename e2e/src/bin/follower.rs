@@ -2,6 +2,7 @@
 //!
 //! What it is told and says is the member's own. All end with this process, by the kernel's hand if it is killed.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
@@ -22,6 +23,13 @@ fn main() -> anyhow::Result<ExitCode> {
         name: "kubebrain",
         path: Programs::find()?.get("kubebrain")?,
     };
+    // whoever kills this program removes what it wrote
+    let site = Path::new(flag("--data-dir")?)
+        .parent()
+        .context("--data-dir has no parent")?;
+    if tempfile::env::override_temp_dir(site).is_err() {
+        bail!("temporary files have a place already");
+    }
     let tikv = Tikv::for_test()?;
     let others = Members::brains_with(Some(guest.clone()), &program, tikv.pd(), 2, &members::PATIENT)?;
     let mut command = server::command(&program);

@@ -94,26 +94,32 @@ func freeURLs(t testing.TB) (client, peer url.URL) {
 	t.Helper()
 	var found [2]url.URL
 	for i := range found {
-		listener := freePort(t)
-		defer listener.Close() // both are held until both are known, so that they differ
-		_, port, err := net.SplitHostPort(listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
 		// by name, because upstream's certificates for the TLS test are issued to it
-		found[i] = url.URL{Scheme: "http", Host: net.JoinHostPort("localhost", port)}
+		found[i] = url.URL{Scheme: "http", Host: fmt.Sprintf("localhost:%d", reservePort(t))}
 	}
 	return found[0], found[1]
 }
 
-// freePort listens below the ports that the kernel gives to outgoing connections: nobody takes it once it is let go.
-func freePort(t testing.TB) net.Listener {
+// reservePort takes a port below those that the kernel gives to outgoing connections, where nobody listens. No other test
+// of this machine gets it until this one ends: e2e/testkit reserves ports by the same sockets.
+func reservePort(t testing.TB) int {
 	t.Helper()
 	for {
-		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(12_000)))
-		if err == nil {
-			return listener
+		port := 20_000 + rand.IntN(12_000)
+		holder, err := net.Listen("unix", fmt.Sprintf("@kubebrain-test-port-%d", port))
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
 		}
+		if err != nil {
+			t.Fatalf("reserve a port: %v", err)
+		}
+		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			t.Cleanup(func() { holder.Close() })
+			listener.Close()
+			return port
+		}
+		holder.Close()
 		if !errors.Is(err, syscall.EADDRINUSE) {
 			t.Fatalf("find a free port: %v", err)
 		}

@@ -120,6 +120,21 @@ async fn one_stream_takes_twenty_thousand_watchers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn peer_that_leaves_before_its_proof_is_no_stranger() {
+    let site = Site::new(1).await;
+    let member = site.lone().await;
+    let address = site.peer_url(0).trim_start_matches("http://").to_owned();
+    let mut peer = TcpStream::connect(address).await.unwrap();
+    peer.write_all(b"kbpeer\0\x01").await.unwrap();
+    drop(peer);
+    member
+        .says("a peer left before it had proved to be a member of this cluster")
+        .await;
+    assert_eq!(member.said("WARN"), 0);
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_get_nothing_from_the_peer_port() {
     let site = Site::new(1).await;
     let member = site.lone().await;

@@ -1,0 +1,3 @@
+//! What tests of several crates need.
+
+pub mod ports;

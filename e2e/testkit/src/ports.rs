@@ -1,0 +1,77 @@
+//! Ports for servers of tests, each given to one test only.
+//!
+//! A server that is given a port binds it later, and again after each restart. Meanwhile the port looks free, so whoever
+//! uses one reserves it first: by a socket with an abstract name, which the kernel gives to one process of a network
+//! namespace and takes back when that one ends. `e2e/storage` does the same in Go.
+
+use std::io;
+use std::net::TcpListener;
+use std::ops::Range;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::sync::{Mutex, PoisonError};
+
+use rand::RngExt as _;
+
+/// Below those that the kernel gives to outgoing connections: nobody takes one while its server is down.
+const PORTS: Range<u16> = 20_000..32_000;
+
+/// Ports that are looked at before it is said that there is none.
+const TRIES: usize = 10_000;
+
+/// What holds the ports of this process.
+static HELD: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
+
+/// Reserves a port on loopback that nobody listens on, for as long as this process lives.
+///
+/// # Errors
+///
+/// There is none, or the kernel's.
+pub fn reserve() -> io::Result<u16> {
+    reserve_in(PORTS)
+}
+
+fn reserve_in(ports: Range<u16>) -> io::Result<u16> {
+    for _ in 0..TRIES {
+        let port = rand::rng().random_range(ports.clone());
+        let holder = match UnixListener::bind_addr(&name(port)?) {
+            Ok(holder) => holder,
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => continue,
+            Err(error) => return Err(error),
+        };
+        // somebody may listen who knows nothing of this
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            HELD.lock().unwrap_or_else(PoisonError::into_inner).push(holder);
+            return Ok(port);
+        }
+    }
+    Err(io::Error::new(
+        io::ErrorKind::AddrNotAvailable,
+        format!("no port in {ports:?} is free"),
+    ))
+}
+
+fn name(port: u16) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("kubebrain-test-port-{port}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_given_out_once() {
+        let ports = 18_000..18_004;
+        let other = UnixListener::bind_addr(&name(18_001).unwrap()).unwrap(); // as another process
+        let server = TcpListener::bind(("127.0.0.1", 18_002)).unwrap();
+        let mut given = [reserve_in(ports.clone()).unwrap(), reserve_in(ports.clone()).unwrap()];
+        given.sort_unstable();
+        assert_eq!(given, [18_000, 18_003]);
+        assert_eq!(
+            reserve_in(ports.clone()).unwrap_err().kind(),
+            io::ErrorKind::AddrNotAvailable
+        );
+        drop((other, server));
+        assert!([18_001, 18_002].contains(&reserve_in(ports).unwrap()));
+    }
+}
