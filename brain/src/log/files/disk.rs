@@ -53,6 +53,10 @@ pub(super) struct Disk {
 pub(super) struct Faults {
     /// No file can grow or appear.
     pub(super) full: std::sync::atomic::AtomicBool,
+    /// Whoever asks for room waits while a test holds this.
+    pub(super) room: std::sync::RwLock<()>,
+    /// Whoever syncs a batch waits while a test holds this.
+    pub(super) sync: std::sync::RwLock<()>,
     /// The next write of a batch stops half-way for want of space.
     pub(super) full_write: std::sync::atomic::AtomicBool,
     /// The next write fails.
@@ -79,6 +83,8 @@ pub(super) fn is_full(error: &io::Error) -> bool {
 impl Disk {
     /// Gives `file` room for `len` bytes, which read as zeros.
     pub(super) fn allocate(&self, file: &File, len: u64) -> io::Result<()> {
+        #[cfg(test)]
+        drop(self.faults.room.read());
         #[cfg(test)]
         if self.faults.full.load(std::sync::atomic::Ordering::SeqCst) {
             return Err(Errno::NOSPC.into());
@@ -155,6 +161,8 @@ impl Disk {
 
     /// Syncs the data of a batch.
     pub(super) fn sync_batch(&self, file: &File) -> io::Result<()> {
+        #[cfg(test)]
+        drop(self.faults.sync.read());
         let began = Instant::now();
         let synced = self.sync(file);
         if let Some(on_sync) = &self.on_sync {

@@ -83,6 +83,13 @@ impl Refusal {
     }
 }
 
+/// There was no room for a segment. Holds for what was queued by then, so that a long queue does not ask again and again;
+/// not for what was asked after the first of them was answered.
+struct Full {
+    reason: String,
+    queued: usize,
+}
+
 /// State of the thread.
 pub(super) struct Writer {
     shared: Arc<Shared>,
@@ -96,6 +103,7 @@ pub(super) struct Writer {
     /// Appends to slots of the batch, with the number of the request that takes the slot.
     rivals: Vec<(usize, Request)>,
     is_marked: bool,
+    full: Option<Full>,
 }
 
 impl Writer {
@@ -110,22 +118,21 @@ impl Writer {
             staged: Vec::new(),
             rivals: Vec::new(),
             is_marked: true,
+            full: None,
         }
     }
 
     /// Serves until every handle is gone and the queue is empty.
     pub(super) fn run(mut self) {
-        let mut full = None;
         while let Some(ask) = self.inbox.blocking_recv() {
-            self.serve(ask, &mut full);
+            self.serve(ask);
             while self.buffer.len() < BATCH_BYTES
                 && let Ok(ask) = self.inbox.try_recv()
             {
-                self.serve(ask, &mut full);
+                self.serve(ask);
             }
             self.commit();
             if self.inbox.is_empty() {
-                full = None;
                 self.mark();
             }
         }
@@ -136,9 +143,13 @@ impl Writer {
         }
     }
 
-    fn serve(&mut self, ask: Ask, full: &mut Option<String>) {
+    fn serve(&mut self, ask: Ask) {
+        self.full = self.full.take().filter(|full| full.queued > 0);
+        if let Some(full) = &mut self.full {
+            full.queued -= 1;
+        }
         match ask {
-            Ask::Append(request) => self.take(request, full),
+            Ask::Append(request) => self.take(request),
             Ask::Shrink(reply) => {
                 self.commit();
                 let shrunk = match self.shared.failure() {
@@ -225,9 +236,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Answers a request, or puts it into the batch. `full` remembers that there is no room for a segment, so that a
-    /// long queue does not ask for it again and again.
-    fn take(&mut self, request: Request, full: &mut Option<String>) {
+    /// Answers a request, or puts it into the batch.
+    fn take(&mut self, request: Request) {
         if let Some(reason) = self.shared.failure() {
             let reason = reason.to_owned();
             return request.answer(Err(Refusal::Failed(reason).error()));
@@ -241,13 +251,16 @@ impl Writer {
         let len = u32::try_from(request.record.len()).expect("append bounds records far below 4 GiB");
         if !self.fits(len) {
             self.commit();
-            let rolled = match full {
-                Some(reason) => Err(Refusal::Full(reason.clone())),
+            let rolled = match &self.full {
+                Some(full) => Err(Refusal::Full(full.reason.clone())),
                 None => self.roll(len),
             };
             if let Err(refusal) = rolled {
-                if let Refusal::Full(reason) = &refusal {
-                    *full = Some(reason.clone());
+                if let (Refusal::Full(reason), None) = (&refusal, &self.full) {
+                    self.full = Some(Full {
+                        reason: reason.clone(),
+                        queued: self.inbox.len(),
+                    });
                 }
                 return request.answer(Err(refusal.error()));
             }

@@ -1,6 +1,9 @@
 //! No space left: nothing is lost, reads and destruction work, and so do appends once there is space again.
 
+use futures::poll;
+
 use super::*;
+use crate::small_disk;
 
 /// Appends until the log is full; returns what was written.
 async fn fill(log: &FileLog, from: u64, len: usize) -> Vec<(u64, Bytes)> {
@@ -40,6 +43,33 @@ async fn a_full_disk_stops_appends_and_nothing_else() {
     written.extend(append_range(&log, next..=next + 30, 500).await);
     drop(log);
     assert_eq!(read_all(&open_small(dir.path()), 15).await, written[14..]);
+}
+
+/// Appends that were queued together are refused together; one that is asked after that finds what space there is by then.
+#[tokio::test]
+#[expect(clippy::await_holding_lock, reason = "the writer's thread is to wait for them")]
+async fn an_append_after_a_refused_one_asks_for_space_again() {
+    let dir = scratch();
+    let disk = Disk::default();
+    let log = FileLog::open_on(dir.path(), SMALL, disk.clone(), None).unwrap();
+    disk.faults.full.store(true, SeqCst);
+    let next = fill(&log, 1, 500).await.len() as u64 + 1;
+    let append = |slot, len| Box::pin(log.append(Slot(slot), record(slot, 0, len)));
+    let (mut refused, mut fits, mut queued) = (append(next, 500), append(next + 1, 1), append(next + 2, 500));
+    let [room, sync] = [&disk.faults.room, &disk.faults.sync].map(|held| held.write().unwrap());
+    assert!(poll!(&mut refused).is_pending() && poll!(&mut fits).is_pending() && poll!(&mut queued).is_pending());
+    drop(room);
+    let answer = refused.await;
+    assert!(matches!(answer, Err(AppendError::Full(_))), "{answer:?}");
+    // the writer cannot be through with the queue: it has to sync the one that fits
+    disk.faults.full.store(false, SeqCst);
+    let mut later = append(next, 500);
+    assert!(poll!(&mut later).is_pending());
+    drop(sync);
+    fits.await.unwrap();
+    let answer = queued.await;
+    assert!(matches!(answer, Err(AppendError::Full(_))), "{answer:?}");
+    later.await.unwrap();
 }
 
 #[tokio::test]
@@ -135,34 +165,12 @@ async fn a_log_that_cannot_even_begin_says_so() {
     drop(open_small(dir.path()));
 }
 
-/// Names the directory where a small file system is mounted, in the process that fills it.
-const SMALL_DISK: &str = "KUBEBRAIN_TEST_SMALL_DISK";
-
-/// In a process of its own, with a file system of 1 MiB that nobody else sees and that ends with it.
 #[tokio::test]
 async fn a_real_full_disk_stops_appends_and_nothing_else() {
-    if let Some(disk) = std::env::var_os(SMALL_DISK) {
-        return fill_a_disk(Path::new(&disk)).await;
+    const TEST: &str = "log::files::tests::space::a_real_full_disk_stops_appends_and_nothing_else";
+    if let Some(disk) = small_disk::mounted_for(TEST, 1) {
+        fill_a_disk(&disk).await;
     }
-    let disk = tempfile::tempdir().unwrap();
-    // Only root mounts file systems, or whoever is root in a user namespace.
-    let user: &[&str] = match rustix::process::geteuid().is_root() {
-        true => &[],
-        false => &["--user", "--map-root-user"],
-    };
-    let output = std::process::Command::new("unshare")
-        .args(user)
-        .args(["--mount", "sh", "-c"])
-        .arg("mount -t tmpfs -o size=1m tmpfs \"$0\" && exec \"$@\"")
-        .arg(disk.path())
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "--nocapture"])
-        .arg("log::files::tests::space::a_real_full_disk_stops_appends_and_nothing_else")
-        .env(SMALL_DISK, disk.path())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
 
 async fn fill_a_disk(disk: &Path) {
