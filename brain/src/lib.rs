@@ -42,6 +42,8 @@ pub mod version;
 
 #[cfg(test)]
 mod fuzzing;
+#[cfg(test)]
+mod small_disk;
 
 /// Wire messages of the etcd v3 API, generated from `proto/`.
 #[allow(

@@ -85,6 +85,17 @@ pub trait Rows: Clone + Send + Sync + 'static {
     /// Bytes that the rows occupy on their medium, and in memory as long as they are only there; `None` where only those who write them
     /// can count them.
     fn size(&self) -> Option<u64>;
+
+    /// Bytes of the medium that the engine will need beside what it occupies, even if nothing more is put; more than that must
+    /// be free for it to go on.
+    fn to_come(&self) -> u64 {
+        0
+    }
+
+    /// Bytes that it occupies now and will give back by itself within seconds.
+    fn left_over(&self) -> u64 {
+        0
+    }
 }
 
 /// One change of a row. Keys are never empty, nor longer than [`Rows::max_key_len`]; values are not longer than

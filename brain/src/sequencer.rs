@@ -63,7 +63,7 @@ pub struct FlushEnded;
 /// Whether there is space for more.
 pub trait Space: Send + Sync + 'static {
     /// The quota is used up or the disk is nearly full. `size` is what log and rows occupy, in bytes.
-    fn exceeded(&mut self, size: u64) -> bool;
+    fn exceeded(&mut self, size: u64, rows: &impl Rows) -> bool;
 }
 
 struct UnderWay {
@@ -208,7 +208,7 @@ where
                 }
                 () = std::future::ready(()), if !self.own.is_empty() && self.may_take() => self.take(&mut tick).await?,
                 // The last one comes after those that were on their way into the queue when it was closed.
-                command = self.commands.recv(), if !collected && (self.may_collect() || self.commands.is_empty()) => match command {
+                command = self.commands.recv(), if !collected && (self.may_collect() || (stopping && self.commands.is_empty())) => match command {
                     Some(command) => self.collect(command),
                     None => collected = true,
                 },

@@ -114,7 +114,7 @@ pub struct DiskSpace {
 }
 
 /// Free bytes of the medium that only deletions and compaction may use: at least, at most, and as a share of its size.
-/// More than what log and rows keep free for themselves.
+/// More than what log and rows keep free for themselves; what rows need for their next merge comes on top.
 const RESERVE: (u64, u64, u64) = (64 << 20, 256 << 20, 20);
 
 impl DiskSpace {
@@ -134,6 +134,15 @@ impl DiskSpace {
     }
 }
 
+/// The size of a table that rows make of what is in memory, so that a few of them fit a small medium too.
+///
+/// # Errors
+/// When the file system cannot be asked.
+pub fn memtable_bytes(path: &Path) -> anyhow::Result<u64> {
+    let stat = rustix::fs::statvfs(path).with_context(|| format!("ask for the size of {}", path.display()))?;
+    Ok((stat.f_blocks * stat.f_frsize / 256).clamp(1 << 20, 16 << 20))
+}
+
 /// The size of a log's segments that fits the medium and the quota: a segment is made whole, and both must have room for
 /// several.
 ///
@@ -147,9 +156,12 @@ pub fn segment_bytes(path: &Path, quota: Option<u64>) -> anyhow::Result<u32> {
 }
 
 impl Space for DiskSpace {
-    fn exceeded(&mut self, size: u64) -> bool {
+    fn exceeded(&mut self, size: u64, rows: &impl Rows) -> bool {
         let full = match rustix::fs::statvfs(&self.path) {
-            Ok(stat) => stat.f_bavail * stat.f_frsize < self.reserve,
+            Ok(stat) => {
+                let (free, wanted) = (stat.f_bavail * stat.f_frsize, self.reserve + rows.to_come());
+                free < self.reserve || (free < wanted && free + rows.left_over() < wanted)
+            }
             Err(error) => {
                 tracing::warn!(%error, path = %self.path.display(), "cannot ask for the free space");
                 false

@@ -77,6 +77,7 @@ async fn open(
         .unwrap_or_else(|| memory::cache_share(memory::available()));
     let rows_options = brain::rows::fjall::Options {
         cache_bytes,
+        memtable_bytes: store::memtable_bytes(dir.path())?,
         ..brain::rows::fjall::Options::default()
     };
     let log_dir = dir.path().join(LOG);

@@ -228,7 +228,7 @@ async fn secret(tikv: &Tikv) -> anyhow::Result<[u8; SECRET]> {
 struct QuotaSpace(Option<u64>);
 
 impl Space for QuotaSpace {
-    fn exceeded(&mut self, size: u64) -> bool {
+    fn exceeded(&mut self, size: u64, _: &impl brain::rows::Rows) -> bool {
         self.0.is_some_and(|quota| size > quota)
     }
 }

@@ -292,7 +292,14 @@ impl<L: Log, R: Rows> Materializer<L, R> {
             };
             match outcome {
                 Ok(()) => return Ok(()),
-                Err(error) => patience.outlast(error).await?,
+                Err(error) => {
+                    if matches!(error, RowsError::Full(_)) {
+                        // What the one before kept may be the space that is missing.
+                        let snapshot = rows.snapshot().await;
+                        self.renewed(snapshot)?;
+                    }
+                    patience.outlast(error).await?;
+                }
             }
         }
     }

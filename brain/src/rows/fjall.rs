@@ -33,7 +33,7 @@ use tokio::time::Instant;
 
 use self::guard::{Health, caught};
 use self::layout::{FENCE_ROW, stored};
-use self::merge::Merger;
+use self::merge::{LEFT_OVER, Merger, left_over};
 pub use self::open::OpenError;
 pub use self::snapshot::FjallSnapshot;
 use self::snapshot::Live;
@@ -46,6 +46,7 @@ mod layout;
 mod merge;
 mod open;
 mod pace;
+mod shape;
 mod snapshot;
 
 /// The longest row key in bytes: fjall stores lengths in 16 bits, and one byte is ours.
@@ -57,6 +58,8 @@ pub const MAX_VALUE_LEN: usize = 256 << 20;
 /// fjall holds writes up, in a blocking loop, at four tables in memory and at twenty runs in level 0. We wait before that.
 const SEALED_MEMTABLES: usize = 3;
 const LEVEL0_RUNS: usize = 19;
+/// Where space is short rows wait for merges much sooner: all of level 0 is merged at once.
+const TIGHT_RUNS: usize = 6;
 const POLL: Duration = Duration::from_millis(5);
 /// How often a wait is logged.
 const STALLED: Duration = Duration::from_secs(60);
@@ -64,8 +67,11 @@ const STALLED: Duration = Duration::from_secs(60);
 /// How old views get. Those of an idle store, too, must not keep the files of tables that were compacted.
 const RENEW: Duration = Duration::from_secs(10);
 
-/// Bytes of tables that were compacted and may stay.
-const LEFT_OVER: u64 = 8 << 20;
+/// How old views get where space is short.
+const RENEW_TIGHT: Duration = Duration::from_millis(500);
+
+/// How often a compaction waits for views to be renewed, one time after the other.
+const MOST_WAITS: usize = 20;
 
 /// Bytes that are kept free at most for tables that fjall is going to write.
 const MOST_TO_COME: u64 = 32 << 20;
@@ -171,7 +177,7 @@ impl FjallRows {
     /// Has fjall end a newest journal that is long, and remove it once its rows are in tables.
     async fn retire_journal(&self, mut writer: OwnedMutexGuard<Writer>) -> Result<(), RowsError> {
         for filled in 0..FILLERS {
-            self.shared.wait_for_room().await?;
+            writer = self.shared.wait_for_room(writer, &[]).await?;
             let shared = self.shared.clone();
             let more;
             (writer, more) = guard::blocking(move || shared.fill_journal(writer)).await?;
@@ -196,7 +202,8 @@ impl Rows for FjallRows {
         if let Ok(writer) = self.shared.writer.clone().try_lock_owned() {
             let shared = self.shared.clone();
             let (writer, is_idle) = guard::blocking(move || {
-                let mut writer = shared.release(writer, LEFT_OVER)?;
+                let mut writer = writer;
+                shared.release(&mut writer, LEFT_OVER)?;
                 let is_idle = writer.renewed == writer.batch;
                 writer.renewed = writer.batch;
                 Ok((writer, is_idle))
@@ -223,7 +230,7 @@ impl Rows for FjallRows {
             }
             return Err(RowsError::Fenced(writer.fence.clone()));
         }
-        self.shared.wait_for_room().await?;
+        let writer = self.shared.wait_for_room(writer, &changes).await?;
         self.shared.keep_pace(&changes).await;
         let shared = self.shared.clone();
         // The lock goes along: a caller that stops waiting does not let the next batch in.
@@ -246,17 +253,48 @@ impl Rows for FjallRows {
 
     /// Files of tables that were compacted go when no snapshot is older.
     fn renew_after(&self) -> Option<Duration> {
-        Some(RENEW)
+        Some(match self.shared.merger.is_tight() {
+            true => RENEW_TIGHT,
+            false => RENEW,
+        })
     }
 
     async fn compact(&self) -> Result<(), RowsError> {
         let writer = self.shared.writer.clone().lock_owned().await;
         self.retire_journal(writer).await?;
         let shared = self.shared.clone();
-        guard::blocking(move || shared.compact()).await?;
-        let writer = self.shared.writer.clone().lock_owned().await;
-        let shared = self.shared.clone();
-        guard::blocking(move || shared.release(writer, 1)).await.map(drop)
+        // Tables of all rows; what is written meanwhile stays in memory.
+        guard::blocking(move || shared.write(|| shared.keyspace.rotate_memtable_and_wait())).await?;
+        let mut waits = 0;
+        loop {
+            let shared = self.shared.clone();
+            let done = guard::blocking(move || shared.compact()).await;
+            let writer = self.shared.writer.clone().lock_owned().await;
+            let shared = self.shared.clone();
+            guard::blocking(move || {
+                let mut writer = writer;
+                shared.release(&mut writer, 1)
+            })
+            .await?;
+            match done {
+                Ok(true) => waits = 0,
+                Ok(false) => return Ok(()),
+                // What views keep goes when they are renewed.
+                Err(RowsError::Full(_)) if waits < MOST_WAITS && left_over(&self.shared.keyspace)? > 0 => {
+                    waits += 1;
+                    tokio::time::sleep(RENEW_TIGHT).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn to_come(&self) -> u64 {
+        self.shared.merger.to_come()
+    }
+
+    fn left_over(&self) -> u64 {
+        left_over(&self.shared.keyspace).unwrap_or(0)
     }
 
     fn step(&self) -> Step {
@@ -278,12 +316,15 @@ impl Rows for FjallRows {
 
 impl Shared {
     /// Waits until fjall takes a batch without holding the thread up, however slow the disk is: reads go on meanwhile.
-    async fn wait_for_room(self: &Arc<Self>) -> Result<(), RowsError> {
+    /// What merges leave over goes meanwhile.
+    async fn wait_for_room(
+        self: &Arc<Self>,
+        mut writer: OwnedMutexGuard<Writer>,
+        changes: &[Change],
+    ) -> Result<OwnedMutexGuard<Writer>, RowsError> {
         let begin = Instant::now();
-        let mut warned = begin;
-        while self.keyspace.sealed_memtable_count() >= SEALED_MEMTABLES
-            || self.keyspace.tree.l0_run_count() >= LEVEL0_RUNS
-        {
+        let (mut warned, mut released) = (begin, begin);
+        while self.keyspace.sealed_memtable_count() >= SEALED_MEMTABLES || !self.has_room_for(changes)? {
             // A background thread that died will never make room; fjall then refuses this.
             self.health.check()?;
             if let Err(error) = caught(|| self.database.persist(PersistMode::Buffer)) {
@@ -291,9 +332,6 @@ impl Shared {
                 return guard::blocking(move || Err(shared.failed(error))).await;
             }
             self.merger.ask();
-            if self.keyspace.tree.l0_run_count() >= LEVEL0_RUNS {
-                self.merger.require_space()?;
-            }
             if warned.elapsed() >= STALLED {
                 warned = Instant::now();
                 tracing::warn!(
@@ -303,9 +341,45 @@ impl Shared {
                     "rows wait for the disk: tables are not written or merged as fast as rows come"
                 );
             }
+            if released.elapsed() >= RENEW_TIGHT {
+                let shared = self.clone();
+                writer = guard::blocking(move || shared.release(&mut writer, LEFT_OVER).map(|()| writer)).await?;
+                released = Instant::now();
+            }
             tokio::time::sleep(POLL).await;
         }
-        Ok(())
+        Ok(writer)
+    }
+
+    /// Whether there are few enough tables in level 0, and space beside what a merge was promised. An empty batch always has room:
+    /// without it there would be no restart.
+    ///
+    /// # Errors
+    /// [`RowsError::Full`]: there are too many tables, and no space to merge them.
+    fn has_room_for(&self, changes: &[Change]) -> Result<bool, RowsError> {
+        if changes.is_empty() {
+            return Ok(true);
+        }
+        let (runs, under_way) = (self.keyspace.tree.l0_run_count(), self.merger.under_way());
+        if runs >= LEVEL0_RUNS {
+            if under_way == 0 {
+                self.merger.has_work()?;
+            }
+            return Ok(false);
+        }
+        if runs >= TIGHT_RUNS
+            && self.merger.is_tight()
+            && (under_way > 0 || self.merger.has_work().is_ok_and(|work| work))
+        {
+            return Ok(false);
+        }
+        let bytes: usize = changes.iter().map(Change::len).sum();
+        Ok(under_way == 0 || inspect::require_space(&self.dir, self.needed(bytes) + under_way).is_ok())
+    }
+
+    /// Bytes that must be free for a batch of so many.
+    fn needed(&self, bytes: usize) -> u64 {
+        self.options.reserve_bytes + self.tables_to_come() + 2 * bytes as u64
     }
 
     /// Waits as long as what there is to merge asks for.
@@ -355,12 +429,12 @@ impl Shared {
     fn commit(&self, writer: &mut Writer, fence: Bytes, changes: &[Change], padding: usize) -> Result<(), RowsError> {
         let bytes: usize = changes.iter().map(Change::len).sum();
         // Moving the fence must be possible on a disk that is all but full, or a restart would not be.
-        let reserve = if changes.is_empty() {
+        let needed = if changes.is_empty() {
             self.options.reserve_bytes / 8
         } else {
-            self.options.reserve_bytes + self.tables_to_come()
+            self.needed(bytes)
         };
-        inspect::require_space(&self.dir, reserve + 2 * bytes as u64)?;
+        inspect::require_space(&self.dir, needed)?;
         let batch = writer.batch + 1;
         self.write(|| {
             let mut rows = ::fjall::OwnedWriteBatch::with_capacity(self.database.clone(), changes.len() + 1);
@@ -426,29 +500,28 @@ impl Shared {
         inspect::journal_bytes(&self.dir) > self.keyspace.disk_space() + SHORT_JOURNAL
     }
 
-    /// Makes tables of all rows, and merges these into one level. Blocks; fjall writes no other tables meanwhile.
-    fn compact(&self) -> Result<(), RowsError> {
+    /// Merges all tables into one level: at once where there is space, for the new tables stand beside the old ones until they are
+    /// whole; else some of them, and `true` when there may be more. Blocks; where it is done at once, fjall writes no other tables
+    /// meanwhile.
+    fn compact(&self) -> Result<bool, RowsError> {
         self.health.check()?;
-        // The new tables stand beside the old ones until they are whole.
-        inspect::require_space(&self.dir, self.options.reserve_bytes + self.keyspace.disk_space())?;
-        self.write(|| self.keyspace.rotate_memtable_and_wait())?;
-        caught(|| self.keyspace.major_compact())
+        if inspect::require_space(&self.dir, self.options.reserve_bytes + self.keyspace.disk_space()).is_ok() {
+            return caught(|| self.keyspace.major_compact()).map(|()| false);
+        }
+        self.merger.push_down()
     }
 
-    /// Has fjall remove the files of tables that were compacted, if they hold so many bytes: it does that only when it rotates a memory
-    /// table. Those that an older view needs stay.
-    fn release(
-        &self,
-        mut writer: OwnedMutexGuard<Writer>,
-        at_least: u64,
-    ) -> Result<OwnedMutexGuard<Writer>, RowsError> {
-        let kept = inspect::table_bytes(self.keyspace.path())?;
-        if kept.saturating_sub(self.keyspace.disk_space()) < at_least || writer.fence.is_none() {
-            return Ok(writer);
+    /// Has fjall remove the files of tables that were compacted, if they hold so many bytes: it does that only when it makes or merges
+    /// tables. Those that an older view needs stay.
+    fn release(&self, writer: &mut Writer, at_least: u64) -> Result<(), RowsError> {
+        if writer.fence.is_none() || left_over(&self.keyspace)? < at_least {
+            return Ok(());
         }
-        self.touch(&mut writer)?;
-        self.write(|| self.keyspace.rotate_memtable())?;
-        Ok(writer)
+        self.touch(writer)?;
+        self.write(|| {
+            let mut versions = self.keyspace.tree.get_version_history_lock();
+            Ok(versions.maintenance(self.keyspace.path(), self.live.watermark())?)
+        })
     }
 }
 

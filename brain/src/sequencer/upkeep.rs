@@ -33,7 +33,7 @@ where
         self.unchecked = 0;
         // An append that finds no space is repeated until there is some, and everything behind it waits.
         let is_stuck = self.writer.is_full();
-        let full = is_stuck || self.space.exceeded(self.state.total_size(&self.rows));
+        let full = is_stuck || self.space.exceeded(self.state.total_size(&self.rows), &self.rows);
         if full && !self.is_raising && !self.state.has_alarm(NOSPACE) {
             self.is_raising = true;
             tracing::error!("no space left: puts are refused until space is made and the NOSPACE alarm is disarmed");

@@ -16,7 +16,7 @@ const VERSION: &str = "version";
 const KEYSPACES: &str = "keyspaces";
 const META_KEYSPACE: &str = "0";
 const CURRENT: &str = "current";
-const TABLES: &str = "tables";
+pub(super) const TABLES: &str = "tables";
 const JOURNAL: &str = "jnl";
 
 /// What the names of files begin with that fjall renames once they are whole.

@@ -17,7 +17,7 @@ use super::guard::{Health, caught, io, within};
 use super::inspect::{self, named};
 use super::journal::{self, Journals};
 use super::layout::{FENCE_ROW, KEYSPACE, parse_fence};
-use super::merge::{self, Merger};
+use super::merge::{self, Limits, Merger};
 use super::snapshot::{FjallSnapshot, Live};
 use super::{Options, Shared, Writer};
 use crate::rows::RowsError;
@@ -100,8 +100,12 @@ pub(super) fn open(
     };
     let (live, health) = (Live::default(), Health::default());
     let view = ArcSwap::from_pointee(FjallSnapshot::take(&database, &keyspace, &live));
-    let merging = (health.clone(), options.reserve_bytes);
-    let merger = Merger::start(dir.clone(), keyspace.clone(), live.clone(), merging).map_err(io)?;
+    let limits = Limits {
+        memtable_bytes: options.memtable_bytes.max(MIN_MEMTABLE_BYTES),
+        reserve_bytes: options.reserve_bytes,
+    };
+    let work = (health.clone(), limits);
+    let merger = Merger::start(dir.clone(), keyspace.clone(), live.clone(), work).map_err(io)?;
     // What was not done before the last end.
     merger.ask();
     Ok(Shared {

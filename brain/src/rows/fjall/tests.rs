@@ -6,6 +6,7 @@ use crate::rows::laws;
 mod comes_back;
 mod crash;
 mod damage;
+mod full;
 mod merges;
 mod space;
 

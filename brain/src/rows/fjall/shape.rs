@@ -1,0 +1,256 @@
+//! How tables are merged, and what the next merge needs of the disk. Pure: computed from the sizes and key ranges of the tables.
+//!
+//! fjall does not tell beforehand which tables it will merge. So its choice is made here once more, by its rules: the level that
+//! is fullest for its size goes first; all of level 0, or the tables of another level whose merge writes least.
+
+use ::fjall::compaction::Leveled;
+
+/// Levels that fjall has.
+const LEVELS: usize = 7;
+
+/// How much larger each level is than the one above.
+const RATIO: u8 = 10;
+
+/// fjall looks at no merge that takes more of the lower level, in tables.
+const MOST_TABLES: u64 = 50;
+
+/// How tables are merged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// Tables of level 0 that are merged at once. The level below holds about as much, and each further one ten times as much.
+    pub(super) level0: u8,
+    /// The size of the tables that merges make, in bytes.
+    pub(super) table_bytes: u64,
+}
+
+impl Shape {
+    /// Tables of level 0 that are merged at once where there is space.
+    pub(super) const AMPLE_RUNS: u8 = 8;
+
+    /// Where there is space: what a merge writes is twice what is new.
+    pub(super) fn ample(memtable_bytes: u64) -> Self {
+        Self {
+            level0: Self::AMPLE_RUNS,
+            table_bytes: memtable_bytes,
+        }
+    }
+
+    /// Where space is short: many merges of a few tables, each of which needs little beside what is there.
+    pub(super) fn tight(memtable_bytes: u64) -> Self {
+        Self {
+            level0: 2,
+            table_bytes: memtable_bytes / 4,
+        }
+    }
+
+    /// To give space back where there is none for a merge of everything at once: no level but the last is to hold anything.
+    pub(super) fn down(table_bytes: u64) -> Self {
+        Self { level0: 0, table_bytes }
+    }
+
+    /// As fjall wants it.
+    pub(super) fn strategy(self) -> Leveled {
+        Leveled::default()
+            .with_table_target_size(self.table_bytes)
+            .with_l0_threshold(self.level0)
+            .with_level_ratio_policy(vec![f32::from(RATIO)])
+    }
+
+    /// The size of the n-th level below level 0 that is in use.
+    fn target(self, nth: usize) -> u64 {
+        let base = self.table_bytes * u64::from(self.level0);
+        (1..nth).fold(base, |size, _| size.saturating_mul(u64::from(RATIO)))
+    }
+}
+
+/// A table: its first and last key, and its bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Table {
+    pub(super) first: Vec<u8>,
+    pub(super) last: Vec<u8>,
+    pub(super) bytes: u64,
+}
+
+/// The tables of each level. Those of level 0 may overlap, those of another level are in the order of their keys.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Levels(pub(super) [Vec<Table>; LEVELS]);
+
+fn sum(tables: &[Table]) -> u64 {
+    tables.iter().map(|table| table.bytes).sum()
+}
+
+impl Levels {
+    /// Bytes that merging all of level 0 needs, beside what is there.
+    pub(super) fn level0_need(&self, shape: Shape) -> u64 {
+        let level0 = &self.0[0];
+        let (Some(first), Some(last)) = (
+            level0.iter().map(|table| &table.first).min(),
+            level0.iter().map(|table| &table.last).max(),
+        ) else {
+            return 0;
+        };
+        let below = &self.0[self.below(shape)];
+        let overlapping = below
+            .iter()
+            .filter(|table| table.first <= *last && table.last >= *first);
+        sum(level0) + overlapping.map(|table| table.bytes).sum::<u64>()
+    }
+
+    /// Whether there are tables that are not in the last level.
+    pub(super) fn is_spread(&self) -> bool {
+        self.0[..LEVELS - 1].iter().any(|level| !level.is_empty())
+    }
+
+    /// Bytes that any one of the merges to come needs at most, as far as can be seen.
+    pub(super) fn most_need(&self, shape: Shape) -> u64 {
+        let others = (1..LEVELS - 1).filter_map(|level| self.cheapest(level, shape));
+        others.fold(self.level0_need(shape), u64::max)
+    }
+
+    /// The level that level 0 goes to: the first that is in use, or the one above it when all are full.
+    fn below(&self, shape: Shape) -> usize {
+        let Some(first) = (1..LEVELS).find(|level| !self.0[*level].is_empty()) else {
+            return LEVELS - 1;
+        };
+        let mut used = (first..LEVELS).filter(|level| !self.0[*level].is_empty());
+        let all_full = used.all(|level| sum(&self.0[level]) > shape.target(level + 1 - first));
+        if all_full && first > 1 { first - 1 } else { first }
+    }
+
+    /// Bytes that the next merge needs beside what is there; `None` if there is nothing to merge.
+    pub(super) fn need(&self, shape: Shape) -> Option<u64> {
+        let shift = self.below(shape) - 1;
+        let count = self.0[0].len();
+        let mut fullest = (0.0, 0);
+        if count > 0 && count >= usize::from(shape.level0) {
+            fullest = (count as f64 / f64::from(shape.level0), 0);
+        }
+        for level in 1..LEVELS - 1 {
+            let (bytes, target) = (sum(&self.0[level]), shape.target(level.saturating_sub(shift).max(1)));
+            if bytes <= target {
+                continue;
+            }
+            let score = if self.0[level + 1].is_empty() {
+                99.99
+            } else {
+                bytes as f64 / target as f64
+            };
+            // Of two that are as full fjall takes the lower one.
+            if score >= fullest.0 {
+                fullest = (score, level);
+            }
+        }
+        match fullest {
+            (score, _) if score < 1.0 => None,
+            (_, 0) => Some(self.level0_need(shape)),
+            (_, level) => self.cheapest(level, shape),
+        }
+    }
+
+    /// What the cheapest merge of tables of this level into the next one reads; `None` if fjall finds none.
+    fn cheapest(&self, level: usize, shape: Shape) -> Option<u64> {
+        let (upper, lower) = (&self.0[level], &self.0[level + 1]);
+        let overlaps = |table: &Table| {
+            let from = lower.partition_point(|other| other.last < table.first);
+            lower.get(from).is_some_and(|other| other.first <= table.last)
+        };
+        if upper.iter().any(|table| !overlaps(table)) {
+            return Some(0); // it is moved
+        }
+        let mut before = vec![0; upper.len() + 1];
+        for (at, table) in upper.iter().enumerate() {
+            before[at + 1] = before[at] + table.bytes;
+        }
+        let mut cheapest = None;
+        for from in 0..lower.len() {
+            let mut bytes = 0;
+            for table in &lower[from..] {
+                bytes += table.bytes;
+                if bytes > MOST_TABLES * shape.table_bytes || cheapest.is_some_and(|cheapest| bytes >= cheapest) {
+                    break;
+                }
+                let begin = upper.partition_point(|other| other.first < lower[from].first);
+                let end = upper.partition_point(|other| other.last <= table.last);
+                if end > begin {
+                    let whole = bytes + before[end] - before[begin];
+                    cheapest = Some(cheapest.map_or(whole, |cheapest: u64| cheapest.min(whole)));
+                }
+            }
+        }
+        cheapest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn shape() -> Shape {
+        Shape::ample(16 * MIB)
+    }
+
+    fn table(first: u8, last: u8, mib: u64) -> Table {
+        Table {
+            first: vec![first],
+            last: vec![last],
+            bytes: mib * MIB,
+        }
+    }
+
+    fn levels(filled: &[(usize, &[Table])]) -> Levels {
+        let mut levels = Levels::default();
+        for (level, tables) in filled {
+            levels.0[*level] = tables.to_vec();
+        }
+        levels
+    }
+
+    #[test]
+    fn level_0_goes_to_the_first_level_in_use_and_needs_what_overlaps() {
+        let runs = vec![table(10, 200, 16); 8];
+        assert_eq!(levels(&[(0, &runs[..7])]).need(shape()), None);
+        assert_eq!(levels(&[(0, &runs)]).need(shape()), Some(128 * MIB));
+        let below = [table(0, 5, 16), table(6, 100, 16), table(150, 255, 16)];
+        assert_eq!(levels(&[(0, &runs), (6, &below)]).need(shape()), Some(160 * MIB));
+        // A last level that is too large for its place gets one above it, which is empty.
+        let large: Vec<Table> = (0..20).map(|at| table(at * 10, at * 10 + 9, 16)).collect();
+        assert_eq!(levels(&[(0, &runs), (6, &large)]).need(shape()), Some(128 * MIB));
+    }
+
+    #[test]
+    fn level_that_is_too_large_gives_what_costs_least() {
+        // 160 MiB where 128 belong, above 20 tables of which it overlaps few.
+        let upper: Vec<Table> = (0..10).map(|at| table(at * 20, at * 20 + 15, 16)).collect();
+        let lower: Vec<Table> = (0..20).map(|at| table(at * 10, at * 10 + 9, 16)).collect();
+        assert_eq!(levels(&[(5, &upper), (6, &lower)]).need(shape()), Some(48 * MIB));
+        // One that overlaps nothing is moved.
+        let mut moved = upper.clone();
+        moved.push(table(210, 220, 16));
+        assert_eq!(levels(&[(5, &moved), (6, &lower)]).need(shape()), Some(0));
+    }
+
+    #[test]
+    fn pushed_down_everything_is_in_the_last_level() {
+        let down = Shape::down(4 * MIB);
+        let below = [table(0, 99, 4), table(100, 199, 4)];
+        assert_eq!(levels(&[(6, &below)]).need(down), None);
+        let spread = levels(&[(5, &[table(20, 30, 1)]), (6, &below)]);
+        assert!(spread.is_spread());
+        assert_eq!(spread.need(down), Some(5 * MIB));
+        assert_eq!(levels(&[(0, &[table(20, 120, 1)]), (6, &below)]).need(down), Some(MIB));
+    }
+
+    #[test]
+    fn short_of_space_merges_are_small() {
+        let runs = vec![table(10, 200, 4); 2];
+        let below: Vec<Table> = (0..2).map(|at| table(at * 100, at * 100 + 99, 1)).collect();
+        let need = levels(&[(0, &runs), (6, &below)]).need(Shape::tight(4 * MIB));
+        assert_eq!(need, Some(10 * MIB));
+        assert_eq!(
+            levels(&[(0, &runs[..1]), (6, &below)]).need(Shape::tight(4 * MIB)),
+            None
+        );
+    }
+}
