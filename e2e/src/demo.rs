@@ -3,8 +3,10 @@
 //! Everything goes through kubectl and public objects. The tests go the same way.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use tokio::time::Instant;
 
 use crate::cluster::Cluster;
 use crate::credentials;
@@ -18,6 +20,10 @@ pub const NAMESPACE: &str = "brains";
 pub const BRAIN: &str = "dev";
 /// For any single thing to get ready.
 const PATIENCE: &str = "--timeout=120s";
+/// For a new definition to get its first condition.
+const ACCEPTED: Duration = Duration::from_secs(60);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A file or directory of the workspace.
 fn workspace(path: &str) -> anyhow::Result<PathBuf> {
@@ -37,12 +43,7 @@ pub fn install_operator(cluster: &Cluster, progress: &Progress) -> anyhow::Resul
     let manifests = workspace("manifests/yaml")?;
     progress.during("operator installed: kubectl apply -k manifests/yaml", || {
         kubectl.run(["apply".as_ref(), "--kustomize".as_ref(), manifests.as_os_str()])?;
-        kubectl.run([
-            "wait",
-            "--for=condition=Established",
-            "crd/kubebrainclusters.kubebrain.io",
-            PATIENCE,
-        ])?;
+        established(kubectl, "crd/kubebrainclusters.kubebrain.io")?;
         let rollout = [
             "--namespace",
             "kubebrain-system",
@@ -122,6 +123,20 @@ pub fn start_tenant(cluster: &Cluster, progress: &Progress) -> anyhow::Result<Ku
     )
 }
 
+/// Waits until objects of a definition can be made. kubectl fails as long as a new definition has no conditions at all.
+fn established(kubectl: &Kubectl, definition: &str) -> anyhow::Result<()> {
+    let deadline = Instant::now() + ACCEPTED;
+    loop {
+        match kubectl.run(["wait", "--for=condition=Established", definition, PATIENCE]) {
+            Ok(_) => return Ok(()),
+            Err(error) if Instant::now() >= deadline || !error.to_string().contains("accessor error") => {
+                return Err(error);
+            }
+            Err(_) => std::thread::sleep(LOOK),
+        }
+    }
+}
+
 /// Creates objects through the tenant's API server and reads them back.
 ///
 /// # Errors
@@ -133,7 +148,7 @@ pub fn use_tenant(tenant: &Kubectl, progress: &Progress) -> anyhow::Result<()> {
         || {
             tenant.apply(include_str!("tenant-objects.yaml"))?;
             let kind = "crd/pens.example.org";
-            tenant.run(["wait", "--for=condition=Established", kind, PATIENCE])?;
+            established(tenant, kind)?;
             tenant.run([
                 "wait",
                 "--for=jsonpath={.status.acceptedNames.kind}=Pen",

@@ -40,7 +40,7 @@ pub(crate) struct Engine<L, R: Rows> {
 pub(crate) struct Endless;
 
 impl Space for Endless {
-    fn exceeded(&mut self, _: u64) -> bool {
+    fn exceeded(&mut self, _: u64, _: &impl Rows) -> bool {
         false
     }
 }

@@ -40,7 +40,7 @@ use crate::wire::pb;
 struct Endless;
 
 impl Space for Endless {
-    fn exceeded(&mut self, _: u64) -> bool {
+    fn exceeded(&mut self, _: u64, _: &impl brain::rows::Rows) -> bool {
         false
     }
 }
