@@ -239,6 +239,15 @@ async fn hurt(
             history.compactions.extend(self::compact(&patient, chance).await);
         }
         compact = compact.wrapping_sub(1);
+        if matches!(fault, Fault::LoseLog) {
+            // Somebody has to be left who can write.
+            let (lost, rest) = wounds.into_iter().partition(|(_, wound)| matches!(wound, Wound::LostLog(..)));
+            wounds = rest;
+            for (until, wound) in lost {
+                tokio::time::sleep_until(until).await;
+                patient.heal(wound).await?;
+            }
+        }
         let lasts = fault.lasts(chance);
         told.push(format!("{fault} for {lasts:?}"));
         wounds.push((Instant::now() + lasts, patient.hurt(&fault).await?));
