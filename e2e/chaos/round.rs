@@ -241,7 +241,9 @@ async fn hurt(
         compact = compact.wrapping_sub(1);
         if matches!(fault, Fault::LoseLog) {
             // Somebody has to be left who can write.
-            let (lost, rest) = wounds.into_iter().partition(|(_, wound)| matches!(wound, Wound::LostLog(..)));
+            let (lost, rest) = wounds
+                .into_iter()
+                .partition(|(_, wound)| matches!(wound, Wound::LostLog(..)));
             wounds = rest;
             for (until, wound) in lost {
                 tokio::time::sleep_until(until).await;
