@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
+pub mod bootstrap;
 pub mod election;
 pub mod image;
 pub mod pod;
@@ -18,16 +19,84 @@ pub mod storage;
 #[cfg(test)]
 mod tests;
 pub mod tls;
-pub mod update;
+pub mod tuning;
+pub mod update_strategy;
+pub mod workload;
 
+use bootstrap::Bootstrap;
 use election::LeaderElection;
-use image::Image;
+use image::{Image, LocalRef};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use pod::{InheritedMetadata, PodSettings};
-use services::{Monitoring, Services, Toggle};
+use services::{DisruptionBudget, Monitoring, Services};
 use status::KubeBrainClusterStatus;
 use storage::Storage;
 use tls::Tls;
-use update::Update;
+use tuning::{AutoCompaction, LogLevel};
+use update_strategy::UpdateStrategy;
+use workload::Workload;
+
+/// Flags of the brain that follow from other fields of the spec; the operator alone sets them.
+pub const OWN_FLAGS: &[&str] = &[
+    "name",
+    "data-dir",
+    "wal-dir",
+    "config-file",
+    "listen-client-urls",
+    "listen-client-http-urls",
+    "advertise-client-urls",
+    "listen-peer-urls",
+    "initial-advertise-peer-urls",
+    "initial-cluster",
+    "initial-cluster-state",
+    "initial-cluster-token",
+    "discovery",
+    "discovery-srv",
+    "discovery-srv-name",
+    "listen-metrics-urls",
+    "leader-http",
+    "cert-file",
+    "key-file",
+    "trusted-ca-file",
+    "client-cert-auth",
+    "auto-tls",
+    "peer-cert-file",
+    "peer-key-file",
+    "peer-trusted-ca-file",
+    "peer-client-cert-auth",
+    "peer-client-cert-file",
+    "peer-client-key-file",
+    "peer-cert-allowed-cn",
+    "peer-cert-allowed-hostname",
+    "peer-auto-tls",
+    "storage",
+    "tikv-pd-endpoints",
+    "tikv-ca",
+    "tikv-cert",
+    "tikv-key",
+    "tikv-key-prefix",
+    "tikv-cluster-id",
+    "election",
+    "lease-namespace",
+    "lease-name",
+    "lease-kubeconfig",
+    "force-new-cluster",
+    "unsafe-no-fsync",
+    "version",
+];
+
+/// Flags of the brain that have a field of their own, and that field.
+pub const TYPED_FLAGS: &[(&str, &str)] = &[
+    ("quota-backend-bytes", "quota"),
+    ("auto-compaction-mode", "autoCompaction.mode"),
+    ("auto-compaction-retention", "autoCompaction.retention"),
+    ("log-level", "logLevel"),
+    ("election-lease-duration", "leaderElection.leaseDuration"),
+    ("election-renew-deadline", "leaderElection.renewDeadline"),
+    ("election-retry-period", "leaderElection.retryPeriod"),
+    ("tikv-gc-interval", "storage.tikv.gc.interval"),
+    ("tikv-gc-window", "storage.tikv.gc.window"),
+];
 
 /// What a cluster of brains shall be.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -61,27 +130,56 @@ use update::Update;
     printcolumn(name = "Desired", type_ = "integer", json_path = ".spec.replicas"),
     printcolumn(name = "Leader", type_ = "string", json_path = ".status.leader.member"),
     printcolumn(name = "Version", type_ = "string", json_path = ".status.version"),
+    printcolumn(
+        name = "Available",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Available")].status"#,
+        priority = 1
+    ),
     printcolumn(name = "Storage", type_ = "string", json_path = ".spec.storage.type", priority = 1),
+    printcolumn(name = "Image", type_ = "string", json_path = ".status.image", priority = 1),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].message"#,
+        priority = 1
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    selectable = ".spec.storage.type",
+    selectable = ".spec.version",
     validation = Rule::new("size(self.metadata.name) <= 45")
         .message("name must be at most 45 characters: pod, Service and Secret names are derived from it"),
     validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
         .message("name must start with a letter and hold only a-z, 0-9 and -: Service names are derived from it"),
     validation = Rule::new("self.spec.storage.type != 'Embedded' || self.spec.replicas <= 1")
         .message("Embedded storage is single-member: set replicas to 0 or 1"),
-    validation = Rule::new("self.spec.storage.type != 'Embedded' || self.spec.leaderElection.backend == 'Storage'")
-        .message("Embedded storage needs no Lease: leaderElection.backend must be Storage")
+    validation = Rule::new("self.spec.storage.type != 'Embedded' || !has(self.spec.leaderElection)")
+        .message("leaderElection has no effect with Embedded storage, whose single member always leads: remove it"),
+    validation = Rule::new("self.spec.workload.type != 'External' || !has(self.spec.updateStrategy)")
+        .message("updateStrategy has no effect with workload.type External: whoever owns the pods replaces them; remove it"),
+    validation = Rule::new("self.spec.workload.type != 'External' || !has(self.spec.podDisruptionBudget)")
+        .message("podDisruptionBudget has no effect with workload.type External: make one beside the pods; remove it"),
+    validation = Rule::new("self.spec.workload.type != 'External' || (!has(self.spec.pod) && !has(self.spec.podTemplate))")
+        .message("pod and podTemplate have no effect with workload.type External: set them where the pods are made"),
+    validation = Rule::new("self.spec.workload.type != 'External' || (!has(self.spec.image) && !has(self.spec.imagePullSecrets) && !has(self.spec.restartedAt))")
+        .message("image, imagePullSecrets and restartedAt have no effect with workload.type External: set them where the pods are made")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("self.storage.type == oldSelf.storage.type")
-        .message("storage.type is immutable")
-        .field_path(".storage.type")
+        .message("storage.type is immutable: make a new cluster and copy the data")
+        .field_path(".storage.type"),
+    validation = Rule::new("has(self.bootstrap) == has(oldSelf.bootstrap)")
+        .message("bootstrap is immutable: it says where the first data came from"),
+    validation = Rule::new("!has(self.quota) || quantity(string(self.quota)).compareTo(quantity('16Mi')) >= 0")
+        .message("quota must be at least 16Mi, such as 8Gi")
+        .field_path(".quota")
 )]
 pub struct KubeBrainClusterSpec {
-    /// Number of brains. 0 suspends the cluster and keeps its data. Embedded storage allows 0 or 1.
+    /// Number of brains. 0 suspends the cluster and keeps its data. Embedded storage allows 0 or 1. With workload External it says how
+    /// many pods are expected.
     #[schemars(range(min = 0, max = 64))]
-    #[serde(default = "three")]
+    #[serde(default = "one")]
     pub replicas: i32,
 
     /// Version of the brain, as MAJOR.MINOR.PATCH. It is the image tag unless `image.digest` is set. Changing it rolls the brains.
@@ -92,14 +190,33 @@ pub struct KubeBrainClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<Image>,
 
-    /// Stops every change to the cluster's objects, renewal of certificates included. The status is still reported.
+    /// Secrets of this namespace with credentials for the image's repository.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub image_pull_secrets: Vec<LocalRef>,
+
+    /// Stops every change to the cluster's objects. Certificates are still renewed, the leader is still labelled and the status
+    /// still reported.
     #[serde(default)]
     pub paused: bool,
 
-    /// Any text, by convention a time such as `2026-11-21T00:00:00Z`. Changing it restarts the brains one by one.
+    /// A time such as `2026-11-21T00:00:00Z`. A newer one restarts the brains one by one; an older one than was acted on changes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
+    #[schemars(
+        length(max = 64),
+        regex(
+            pattern = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})$"
+        )
+    )]
     pub restarted_at: Option<String>,
+
+    /// Who makes the pods that the brains run in.
+    #[serde(default)]
+    pub workload: Workload,
+
+    /// How the cluster gets its first data. Reserved; it cannot be changed later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap: Option<Bootstrap>,
 
     /// Where the data is kept.
     pub storage: Storage,
@@ -108,21 +225,21 @@ pub struct KubeBrainClusterSpec {
     #[serde(default)]
     pub tls: Tls,
 
-    /// How the brains agree on their leader.
-    #[serde(default)]
-    pub leader_election: LeaderElection,
+    /// How the brains agree on their leader; forbidden with Embedded storage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader_election: Option<LeaderElection>,
 
     /// How a change reaches running brains.
-    #[serde(default)]
-    pub update: Update,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update_strategy: Option<UpdateStrategy>,
 
     /// The Services in front of the brains.
     #[serde(default)]
     pub services: Services,
 
     /// The PodDisruptionBudget. None is made for fewer than two brains: it would only block drains.
-    #[serde(default)]
-    pub pod_disruption_budget: Toggle,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_disruption_budget: Option<DisruptionBudget>,
 
     /// Scraping of the brains' metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -130,22 +247,56 @@ pub struct KubeBrainClusterSpec {
 
     /// Labels and annotations that every object of the cluster inherits. Those of this resource itself are not copied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metadata: Option<InheritedMetadata>,
+    pub inherited_metadata: Option<InheritedMetadata>,
 
     /// Resources, placement and other settings of the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodSettings>,
 
-    /// A partial PodTemplateSpec, merged over the rendered one last; lists merge by their keys, the brain's container is `brain`.
+    /// A partial PodTemplateSpec, merged over the rendered one last, as a strategic merge patch: lists merge by their keys, the
+    /// brain's container is `brain`. What would give the pods rights beyond their own is refused unless the operator allows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::preserved_object")]
-    pub pod_overrides: Option<serde_json::Value>,
+    pub pod_template: Option<serde_json::Value>,
 
-    /// Further flags of the brain, without the dashes, such as `auto-compaction-retention: 5m`. Flags that the operator sets are refused.
+    /// Bytes that the data may occupy before writes are refused with the NOSPACE alarm, such as `8Gi`. Default: the brain's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Quantity>,
+
+    /// What the brains compact by themselves. A kube-apiserver compacts on its own; without it nothing is compacted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto_compaction: Option<AutoCompaction>,
+
+    /// How much the brains log. Default: Info.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_level: Option<LogLevel>,
+
+    /// Further flags of the brain, without the dashes, such as `max-txn-ops: "1024"`. Flags that the operator sets are refused.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub config: BTreeMap<String, String>,
+    #[schemars(schema_with = "schema::flags")]
+    pub flags: BTreeMap<String, String>,
 }
 
-fn three() -> i32 {
-    3
+impl KubeBrainClusterSpec {
+    /// How a change reaches running brains, defaults filled in.
+    #[must_use]
+    pub fn strategy(&self) -> UpdateStrategy {
+        self.update_strategy.clone().unwrap_or_default()
+    }
+
+    /// How the brains agree on their leader, defaults filled in.
+    #[must_use]
+    pub fn election(&self) -> LeaderElection {
+        self.leader_election.clone().unwrap_or_default()
+    }
+
+    /// The PodDisruptionBudget, defaults filled in.
+    #[must_use]
+    pub fn disruption_budget(&self) -> DisruptionBudget {
+        self.pod_disruption_budget.clone().unwrap_or_default()
+    }
+}
+
+fn one() -> i32 {
+    1
 }

@@ -10,8 +10,10 @@ use crate::kubelet::NODE_NAME;
 
 /// The default StorageClass.
 pub const CLASS: &str = "local";
-/// How many claims a cluster can serve in its life: a released volume is not used again.
+/// How many claims of each access mode a cluster can serve in its life: a released volume is not used again.
 pub const COUNT: usize = 24;
+/// A volume for one pod alone has no other mode beside.
+const ACCESS_MODES: [&str; 2] = ["ReadWriteOncePod", "ReadWriteOnce"];
 /// What each of them says to hold. Nobody measures it.
 const SIZE: &str = "100Gi";
 
@@ -28,7 +30,7 @@ pub fn create(home: &Home) -> anyhow::Result<Vec<Value>> {
         "provisioner": "kubernetes.io/no-provisioner",
         "volumeBindingMode": "WaitForFirstConsumer",
     })];
-    for number in 0..COUNT {
+    for number in 0..ACCESS_MODES.len() * COUNT {
         let name = format!("local-{number:02}");
         let path = home.path(format!("volumes/{name}"));
         fs::create_dir_all(&path).with_context(|| format!("create {}", path.display()))?;
@@ -38,7 +40,7 @@ pub fn create(home: &Home) -> anyhow::Result<Vec<Value>> {
             "metadata": {"name": name},
             "spec": {
                 "capacity": {"storage": SIZE},
-                "accessModes": ["ReadWriteOnce"],
+                "accessModes": [ACCESS_MODES[number % ACCESS_MODES.len()]],
                 "persistentVolumeReclaimPolicy": "Retain",
                 "storageClassName": CLASS,
                 "local": {"path": path},

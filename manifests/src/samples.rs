@@ -17,7 +17,7 @@ pub(crate) fn embedded() -> Vec<Value> {
                 "version": VERSION,
                 "storage": {"type": "Embedded", "embedded": {"size": "10Gi", "whenDeleted": "Retain"}},
                 "podDisruptionBudget": {"enabled": false},
-                "config": {"auto-compaction-retention": "5m"},
+                "autoCompaction": {"retention": "5m"},
             },
         }),
     ]
@@ -45,7 +45,7 @@ pub(crate) fn tikv() -> Vec<Value> {
                         },
                     },
                 },
-                "tls": {"extraSans": ["etcd.tenant-a.example.org"]},
+                "tls": {"serverAltNames": ["etcd.tenant-a.example.org"]},
                 "leaderElection": {
                     "backend": "Storage",
                     "leaseDuration": "2s",
@@ -53,7 +53,7 @@ pub(crate) fn tikv() -> Vec<Value> {
                     "retryPeriod": "400ms",
                 },
                 "services": {"client": {"trafficDistribution": "PreferClose"}},
-                "metadata": {"labels": {"team": "storage"}},
+                "inheritedMetadata": {"labels": {"team": "storage"}},
                 "pod": {
                     "resources": {
                         "requests": {"cpu": "2", "memory": "4Gi"},
@@ -66,10 +66,11 @@ pub(crate) fn tikv() -> Vec<Value> {
                     }],
                     "priorityClassName": "system-cluster-critical",
                 },
-                "podOverrides": {
+                "podTemplate": {
                     "spec": {"containers": [{"name": "brain", "env": [{"name": "RUST_LOG", "value": "info"}]}]},
                 },
-                "config": {"log-level": "info", "auto-compaction-retention": "5m"},
+                "logLevel": "Info",
+                "autoCompaction": {"retention": "5m"},
             },
         }),
     ]

@@ -267,7 +267,7 @@ impl<'a> Renderer<'a> {
         let inherited = self
             .cluster
             .spec
-            .metadata
+            .inherited_metadata
             .iter()
             .flat_map(|metadata| metadata.labels.clone());
         let group = format!("{}/", crds::GROUP);
@@ -280,7 +280,7 @@ impl<'a> Renderer<'a> {
         let inherited = self
             .cluster
             .spec
-            .metadata
+            .inherited_metadata
             .iter()
             .flat_map(|metadata| metadata.annotations.clone());
         inherited

@@ -2,6 +2,9 @@
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+/// What `parse` makes of one.
+pub(crate) const ONE: i128 = 1000;
+
 /// The value in thousandths; `None` if it is no quantity or out of range.
 pub(crate) fn parse(quantity: &Quantity) -> Option<i128> {
     let text = quantity.0.as_str();

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crds::KubeBrainCluster;
 use crds::cluster::storage::{Embedded, StorageType};
 use crds::cluster::tls::TlsMode;
+use crds::cluster::{OWN_FLAGS, TYPED_FLAGS};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use kube::ResourceExt;
 
@@ -20,32 +21,6 @@ mod image;
 mod tests;
 
 pub(crate) use image::resolve as resolve_image;
-
-/// Flags of the brain that the operator sets itself.
-const OWN_FLAGS: [&str; 22] = [
-    "name",
-    "data-dir",
-    "wal-dir",
-    "config-file",
-    "listen-client-urls",
-    "listen-client-http-urls",
-    "advertise-client-urls",
-    "listen-peer-urls",
-    "initial-advertise-peer-urls",
-    "initial-cluster",
-    "initial-cluster-state",
-    "initial-cluster-token",
-    "listen-metrics-urls",
-    "cert-file",
-    "key-file",
-    "trusted-ca-file",
-    "client-cert-auth",
-    "peer-cert-file",
-    "peer-key-file",
-    "peer-trusted-ca-file",
-    "peer-client-cert-auth",
-    "force-new-cluster",
-];
 
 /// What the operator was told by its flags.
 #[derive(Debug, Clone)]
@@ -113,10 +88,10 @@ pub(crate) fn read(cluster: &KubeBrainCluster, settings: &Settings) -> Result<De
             storage.size.0
         )));
     }
-    spec.leader_election
+    spec.election()
         .timings()
         .map_err(|error| invalid(format!("leaderElection: {error}")))?;
-    check_config(cluster)?;
+    check_flags(cluster)?;
     Ok(Desired {
         replicas: spec.replicas,
         image: resolve_image(spec.image.as_ref(), &spec.version, &settings.default_image),
@@ -132,7 +107,7 @@ fn certificates(cluster: &KubeBrainCluster, names: &Names) -> Result<Option<Vec<
     match tls.mode {
         TlsMode::Operator => {}
         TlsMode::Disabled => return Ok(None),
-        TlsMode::CertManager | TlsMode::Secret => {
+        TlsMode::Secret => {
             let message = format!(
                 "tls.mode {:?} is not supported by this version of the operator",
                 tls.mode
@@ -143,29 +118,35 @@ fn certificates(cluster: &KubeBrainCluster, names: &Names) -> Result<Option<Vec<
             });
         }
     }
-    if tls.ca_generation != 1 {
+    if tls.generation() != 1 {
         let message = "replacing the certificate authority's key (tls.caGeneration) is not supported by this version of the operator";
         return Err(Refusal {
             reason: "CaReplacementNotSupported",
             message: message.to_owned(),
         });
     }
+    let (validity, renew_before) = tls.durations();
     let duration =
         |field: &str, text: &str| crds::duration::parse(text).map_err(|error| invalid(format!("tls.{field}: {error}")));
-    let validity = duration("validity", &tls.validity)?;
-    let renew_before = duration("renewBefore", &tls.renew_before)?;
+    let validity = duration("validity", &validity)?;
+    let renew_before = duration("renewBefore", &renew_before)?;
     if renew_before >= validity {
         return Err(invalid("tls.renewBefore must be shorter than tls.validity"));
     }
     if !(Duration::from_secs(60)..=Duration::from_secs(8760 * 3600)).contains(&validity) {
         return Err(invalid("tls.validity must be between 1m and 8760h"));
     }
-    if let Some(bad) = tls.extra_sans.iter().find(|san| !is_host(san)) {
+    if let Some(bad) = tls.server_alt_names.iter().find(|san| !is_host(san)) {
         return Err(invalid(format!(
-            "tls.extraSans: {bad:?} is neither a DNS name nor an IP address"
+            "tls.serverAltNames: {bad:?} is neither a DNS name nor an IP address"
         )));
     }
-    let request = |leaf| (leaf, Request::new(leaf, names, &tls.extra_sans, validity, renew_before));
+    let request = |leaf| {
+        (
+            leaf,
+            Request::new(leaf, names, &tls.server_alt_names, validity, renew_before),
+        )
+    };
     Ok(Some(Leaf::ALL.map(request).to_vec()))
 }
 
@@ -183,21 +164,24 @@ fn is_host(text: &str) -> bool {
     text.parse::<IpAddr>().is_ok() || (text.len() <= 253 && name.split('.').all(label))
 }
 
-fn check_config(cluster: &KubeBrainCluster) -> Result<(), Refusal> {
+fn check_flags(cluster: &KubeBrainCluster) -> Result<(), Refusal> {
     let spec = &cluster.spec;
-    for (flag, value) in &spec.config {
+    for (flag, value) in &spec.flags {
         let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if flag.is_empty() || !flag.starts_with(|c: char| c.is_ascii_lowercase()) || !flag.chars().all(good) {
             return Err(invalid(format!(
-                "config: {flag:?} is no flag; write it without dashes in front"
+                "flags: {flag:?} is no flag; write it without dashes in front"
             )));
         }
+        if let Some((_, field)) = TYPED_FLAGS.iter().find(|(name, _)| name == flag) {
+            return Err(invalid(format!("flags: set spec.{field} instead of {flag:?}")));
+        }
         if OWN_FLAGS.contains(&flag.as_str()) {
-            return Err(invalid(format!("config: the operator itself sets {flag:?}")));
+            return Err(invalid(format!("flags: the operator itself sets {flag:?}")));
         }
         if value.contains(['\0', '\n']) {
             return Err(invalid(format!(
-                "config: the value of {flag:?} has a line break or a zero byte"
+                "flags: the value of {flag:?} has a line break or a zero byte"
             )));
         }
     }
@@ -205,13 +189,13 @@ fn check_config(cluster: &KubeBrainCluster) -> Result<(), Refusal> {
 }
 
 fn overrides(cluster: &KubeBrainCluster) -> Result<Option<PodTemplateSpec>, Refusal> {
-    let Some(given) = &cluster.spec.pod_overrides else {
+    let Some(given) = &cluster.spec.pod_template else {
         return Ok(None);
     };
     let template: PodTemplateSpec = serde_json::from_value(given.clone())
-        .map_err(|error| invalid(format!("podOverrides is no partial PodTemplateSpec: {error}")))?;
-    let known = serde_json::to_value(&template).map_err(|error| invalid(format!("podOverrides: {error}")))?;
-    if let Some(path) = first_lost(given, &known, "podOverrides") {
+        .map_err(|error| invalid(format!("podTemplate is no partial PodTemplateSpec: {error}")))?;
+    let known = serde_json::to_value(&template).map_err(|error| invalid(format!("podTemplate: {error}")))?;
+    if let Some(path) = first_lost(given, &known, "podTemplate") {
         return Err(invalid(format!("{path} is no field of a PodTemplateSpec")));
     }
     let labels = template.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref());
@@ -221,7 +205,7 @@ fn overrides(cluster: &KubeBrainCluster) -> Result<Option<PodTemplateSpec>, Refu
             .any(|key| key == CLUSTER || key.starts_with("kubebrain.io/"))
     }) {
         return Err(invalid(
-            "podOverrides must not set labels of kubebrain.io: the operator selects pods by them",
+            "podTemplate must not set labels of kubebrain.io: the operator selects pods by them",
         ));
     }
     Ok(Some(template))

@@ -4,8 +4,9 @@
 //! while nothing happens, so a settled cluster costs no writes.
 
 use crds::KubeBrainCluster;
+use crds::cluster::image::{KeyRef, LocalRef};
 use crds::cluster::status::{
-    CaStatus, CertificateStatus, Endpoints, KubeBrainClusterStatus, LeaderStatus, MemberRole, MemberStatus,
+    CaStatus, CertificateStatus, Connection, Endpoints, KubeBrainClusterStatus, LeaderStatus, MemberRole, MemberStatus,
     StorageStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -13,6 +14,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::apply::Applied;
+use crate::certificates::Leaf;
 use crate::names::{CLIENT_PORT, VERSION};
 use crate::observe::{Observed, is_ready};
 use crate::plan::{Plan, revision};
@@ -90,10 +92,12 @@ pub(crate) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> KubeBrainCluste
         update_revision: rollout.revision.clone(),
         leader,
         members: Some(members(pass)),
-        endpoints: Some(endpoints(cluster, pass.desired)),
+        connection: Some(connection(cluster, pass.desired)),
         storage: Some(StorageStatus {
             type_: format!("{:?}", cluster.spec.storage.type_),
             cluster_id: None,
+            key_prefix: None,
+            capacity: None,
             pd_endpoints: None,
         }),
         certificates: pass.desired.certificates.as_ref().map(|_| certificates(pass)),
@@ -169,6 +173,8 @@ fn members(pass: &Pass<'_>) -> Vec<MemberStatus> {
                 member_id,
                 role,
                 ready: is_ready(pod),
+                node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
+                zone: pod.labels().get("topology.kubernetes.io/zone").cloned(),
                 version: pod.labels().get(VERSION).cloned(),
                 revision: revision(pod).map(str::to_owned),
                 message,
@@ -176,6 +182,20 @@ fn members(pass: &Pass<'_>) -> Vec<MemberStatus> {
             }
         })
         .collect()
+}
+
+fn connection(cluster: &KubeBrainCluster, desired: &Desired) -> Connection {
+    let secure = desired.certificates.is_some();
+    Connection {
+        endpoints: Some(endpoints(cluster, desired)),
+        ca_bundle_ref: secure.then(|| KeyRef {
+            name: desired.names.bundle(),
+            key: "ca.crt".to_owned(),
+        }),
+        client_secret_ref: secure.then(|| LocalRef {
+            name: desired.names.leaf(Leaf::ApiserverClient),
+        }),
+    }
 }
 
 fn endpoints(cluster: &KubeBrainCluster, desired: &Desired) -> Endpoints {
@@ -226,6 +246,8 @@ fn authority(pass: &Pass<'_>) -> Option<CaStatus> {
     Some(CaStatus {
         generation: 1,
         phase: "Stable".to_owned(),
+        since: None,
+        bundle: None,
         not_after: Some(Time(authority.not_after)),
     })
 }

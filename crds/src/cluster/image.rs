@@ -23,11 +23,6 @@ pub struct Image {
     /// When the kubelet pulls the image. Kubernetes decides by the tag if this is not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull_policy: Option<PullPolicy>,
-
-    /// Secrets of this namespace with credentials for the repository.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16))]
-    pub pull_secrets: Vec<LocalRef>,
 }
 
 /// When an image is pulled.
@@ -68,7 +63,7 @@ fn ca_crt() -> String {
     "ca.crt".to_owned()
 }
 
-/// An object of another API, by group, kind and name.
+/// An object of another API of the same namespace, by group, kind and name.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectRef {

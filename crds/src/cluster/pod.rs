@@ -19,7 +19,7 @@ pub struct InheritedMetadata {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Resources, placement and other settings of the pods. Whatever is missing here goes into `podOverrides`.
+/// Resources, placement and other settings of the pods. Whatever is missing here goes into `podTemplate`.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSettings {

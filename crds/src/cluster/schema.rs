@@ -40,3 +40,28 @@ pub(super) fn names(_: &mut SchemaGenerator) -> Schema {
 pub(super) fn preserved_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "nullable": true, "x-kubernetes-preserve-unknown-fields": true})
 }
+
+/// Flags of the brain by their names, without dashes.
+pub(super) fn flags(_: &mut SchemaGenerator) -> Schema {
+    let owned: Vec<String> = super::OWN_FLAGS.iter().map(|flag| format!("'{flag}'")).collect();
+    let typed: Vec<String> = super::TYPED_FLAGS.iter().map(|(flag, _)| format!("'{flag}'")).collect();
+    json_schema!({
+        "type": "object",
+        "additionalProperties": {"type": "string", "maxLength": 1024},
+        "maxProperties": 64,
+        "x-kubernetes-validations": [
+            {
+                "rule": "self.all(flag, flag.matches('^[a-z][a-z0-9-]*$'))",
+                "message": "a flag is written without dashes in front, such as max-txn-ops: \"1024\"",
+            },
+            {
+                "rule": format!("!self.exists(flag, flag in [{}])", owned.join(", ")),
+                "message": "the operator itself sets this flag: names, addresses, certificates and storage follow from the other fields of the spec",
+            },
+            {
+                "rule": format!("!self.exists(flag, flag in [{}])", typed.join(", ")),
+                "message": "this flag has a field of its own: use spec.quota, autoCompaction, logLevel, leaderElection or storage.tikv.gc",
+            },
+        ],
+    })
+}

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -19,8 +20,13 @@ pub struct Services {
 }
 
 /// The Service of every ready brain.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    cel,
+    validation = Rule::new("!has(self.loadBalancerClass) || self.type == 'LoadBalancer'")
+        .message("loadBalancerClass goes with type LoadBalancer: set services.client.type, or remove loadBalancerClass")
+)]
 pub struct ClientService {
     /// Type of the Service.
     #[serde(default, rename = "type")]
@@ -34,6 +40,26 @@ pub struct ClientService {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub traffic_distribution: Option<String>,
+
+    /// Class of the load balancer; only with type LoadBalancer. It cannot be changed later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub load_balancer_class: Option<String>,
+
+    /// IP families of the Service. Kubernetes decides if this is not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ip_family_policy: Option<IpFamilyPolicy>,
+}
+
+/// IP families of a Service.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+pub enum IpFamilyPolicy {
+    /// One family.
+    SingleStack,
+    /// Both, where the Kubernetes cluster has both.
+    PreferDualStack,
+    /// Both, or none.
+    RequireDualStack,
 }
 
 /// How a Service is reached.
@@ -46,6 +72,29 @@ pub enum ServiceType {
     NodePort,
     /// Also through a load balancer.
     LoadBalancer,
+}
+
+/// The PodDisruptionBudget of the brains.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DisruptionBudget {
+    /// Whether it is wanted.
+    #[serde(default = "yes")]
+    pub enabled: bool,
+
+    /// How many ready brains an eviction may leave missing. Default: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 64))]
+    pub max_unavailable: Option<i32>,
+}
+
+impl Default for DisruptionBudget {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            max_unavailable: None,
+        }
+    }
 }
 
 /// Something that can be switched off.

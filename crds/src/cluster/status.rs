@@ -3,10 +3,12 @@
 //! Every field is optional, because a serde default would become a default of the schema. Numbers that change all the
 //! time, such as revisions, are metrics and not here.
 
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::image::{KeyRef, LocalRef};
 use super::schema;
 
 /// What the operator saw when it last looked.
@@ -58,9 +60,21 @@ pub struct KubeBrainClusterStatus {
     #[schemars(schema_with = "schema::members")]
     pub members: Option<Vec<MemberStatus>>,
 
-    /// Where clients reach the brains.
+    /// Where clients reach the brains, and what they need for it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub endpoints: Option<Endpoints>,
+    pub connection: Option<Connection>,
+
+    /// The change in flight; absent when there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutStatus>,
+
+    /// The newest `restartedAt` or `kubebrain.io/restart` that was acted on; older ones are ignored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_handled_restart: Option<String>,
+
+    /// The newest value of the annotation `kubebrain.io/transfer-leader` that was acted on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_handled_transfer: Option<String>,
 
     /// The storage below the brains.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,6 +124,7 @@ pub struct MemberStatus {
 
     /// Its id, in hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "memberID")]
     pub member_id: Option<String>,
 
     /// What it does for the others.
@@ -118,7 +133,15 @@ pub struct MemberStatus {
     /// Whether its pod is ready.
     pub ready: bool,
 
-    /// The version it runs.
+    /// Node that it runs on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+
+    /// Zone of that node, as `topology.kubernetes.io/zone` of its pod says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+
+    /// The version it says it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
 
@@ -140,6 +163,23 @@ pub enum MemberRole {
     Follower,
     /// It did not answer.
     Unknown,
+}
+
+/// What a client needs to reach the brains.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Connection {
+    /// Addresses, by what answers there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoints: Option<Endpoints>,
+
+    /// ConfigMap or Secret key with the certificates to trust; absent without TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca_bundle_ref: Option<KeyRef>,
+
+    /// Secret with a client certificate for a kube-apiserver; absent unless the operator issues it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_secret_ref: Option<LocalRef>,
 }
 
 /// Addresses for clients.
@@ -169,7 +209,16 @@ pub struct StorageStatus {
 
     /// Id of the TiKV cluster, pinned when the brains first started.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "clusterID")]
     pub cluster_id: Option<String>,
+
+    /// Prefix of every key in TiKV, pinned when the cluster was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_prefix: Option<String>,
+
+    /// Smallest capacity among the volumes of an embedded store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<Quantity>,
 
     /// Placement drivers of TiKV.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -200,13 +249,67 @@ pub struct CertificateStatus {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CaStatus {
-    /// Generation of its key.
+    /// Generation of the key that signs.
     pub generation: i32,
 
-    /// Phase of a key replacement; `Stable` if there is none.
+    /// Phase of a key replacement: Stable if there is none, Publishing, Issuing or Retiring.
     pub phase: String,
 
-    /// When its certificate ends.
+    /// Since when it is in this phase.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+
+    /// When the certificate of the authority that signs ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_after: Option<Time>,
+
+    /// SHA-256 of the published bundle, as the members report what they trust.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bundle: Option<String>,
+}
+
+/// A change of the brains that is in flight.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RolloutStatus {
+    /// The `metadata.generation` whose spec is being rolled out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
+
+    /// When that began; the progress deadline counts from the newest progress.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Time>,
+
+    /// When a member was last replaced or became ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_progress_at: Option<Time>,
+
+    /// What is done now, such as `ReplaceFollower` or `HandOver`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+
+    /// What the next step waits for, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<String>,
+
+    /// The planned hand-over of leadership that is under way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hand_over: Option<HandOver>,
+}
+
+/// A planned hand-over of leadership.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HandOver {
+    /// Pod of the leader that hands over.
+    pub from: String,
+
+    /// Pod of the member that shall lead.
+    pub to: String,
+
+    /// Epoch of the leader that hands over.
+    pub epoch: i64,
+
+    /// When it was asked for first.
+    pub since: Time,
 }

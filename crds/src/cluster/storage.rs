@@ -47,9 +47,16 @@ pub enum StorageType {
     cel,
     validation = Rule::new("has(self.clusterRef) != has(self.pdEndpoints)")
         .message("set exactly one of clusterRef and pdEndpoints"),
-    validation = Rule::new("self.keyPrefix == oldSelf.keyPrefix")
-        .message("keyPrefix is immutable")
-        .field_path(".keyPrefix")
+    validation = Rule::new("has(self.keyPrefix) == has(oldSelf.keyPrefix) && (!has(self.keyPrefix) || self.keyPrefix == oldSelf.keyPrefix)")
+        .message("storage.tikv.keyPrefix is immutable: the data lies under it; make a new cluster"),
+    validation = Rule::new("!has(oldSelf.clusterID) || (has(self.clusterID) && self.clusterID == oldSelf.clusterID)")
+        .message("storage.tikv.clusterID is immutable: the data lies in that TiKV cluster"),
+    validation = Rule::new("!has(self.clusterRef) || (!has(self.clusterRef.group) || self.clusterRef.group == 'core.pingcap.com') && (!has(self.clusterRef.kind) || self.clusterRef.kind == 'Cluster')")
+        .message("storage.tikv.clusterRef must name a Cluster of core.pingcap.com")
+        .field_path(".clusterRef"),
+    validation = Rule::new("!has(self.pdEndpoints) || self.pdEndpoints.all(e, e.matches(r'^(https?://)?([A-Za-z0-9._-]+|\\[[0-9A-Fa-f:.]+\\]):[0-9]{1,5}$'))")
+        .message("storage.tikv.pdEndpoints must be host:port, perhaps with http:// or https:// in front")
+        .field_path(".pdEndpoints")
 )]
 pub struct Tikv {
     /// A cluster of the TiDB operator in this namespace, whose placement drivers are taken from its status.
@@ -61,18 +68,63 @@ pub struct Tikv {
     #[schemars(length(min = 1, max = 16), inner(length(min = 1, max = 512)))]
     pub pd_endpoints: Option<Vec<String>>,
 
-    /// Prefix of every key in TiKV; unique for each cluster of brains, and never changed.
-    #[serde(default = "slash")]
+    /// Prefix of every key in TiKV; no two clusters on one TiKV may share it. Default: `<namespace>/<name>`. It cannot be changed
+    /// later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
-    pub key_prefix: String,
+    pub key_prefix: Option<String>,
+
+    /// Id of the TiKV cluster, in decimal digits as PD says it. Brains refuse another one. Without it the first one seen is pinned
+    /// in the status.
+    #[serde(default, rename = "clusterID", skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[0-9]{1,20}$"), length(max = 20))]
+    pub cluster_id: Option<String>,
+
+    /// Who lets TiKV forget old versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gc: Option<TikvGc>,
+
+    /// What happens to the keys below the prefix when the cluster is deleted. Delete wipes them before the resource goes.
+    #[serde(default)]
+    pub when_deleted: Retention,
 
     /// Certificates for the way to TiKV. Without them the connection is plain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<TikvTls>,
 }
 
-fn slash() -> String {
-    "/".to_owned()
+/// Who lets a TiKV cluster forget old versions.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    cel,
+    validation = Rule::new("self.owner == 'Brain' || (!has(self.interval) && !has(self.window))")
+        .message("storage.tikv.gc.interval and window go with owner Brain: nobody else reads them")
+)]
+pub struct TikvGc {
+    /// Who moves the safe point.
+    #[serde(default)]
+    pub owner: GcOwner,
+
+    /// How often the leader collects; only with owner Brain. Default: 10m.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^([0-9]+(h|m|s))+$"), length(max = 32))]
+    pub interval: Option<String>,
+
+    /// How old a version gets before it is taken; only with owner Brain. Default: 10m.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^([0-9]+(h|m|s))+$"), length(max = 32))]
+    pub window: Option<String>,
+}
+
+/// Who moves the safe point of a TiKV cluster's garbage collection.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum GcOwner {
+    /// Somebody else, such as a TiDB of the same cluster.
+    #[default]
+    External,
+    /// The brain that leads. Only for a TiKV cluster that nobody else uses, or whose users register service safe points.
+    Brain,
 }
 
 /// Certificates for the way to TiKV.
@@ -92,17 +144,25 @@ pub struct TikvTls {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     cel,
-    validation = Rule::new("quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0")
-        .message("storage.embedded.size can only grow")
-        .field_path(".size"),
     validation = Rule::new(
         "has(self.storageClassName) == has(oldSelf.storageClassName) && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)"
     )
-    .message("storageClassName is immutable")
+    .message("storage.embedded.storageClassName is immutable: make a new cluster and copy the data"),
+    validation = Rule::new("self.accessMode == oldSelf.accessMode")
+        .message("storage.embedded.accessMode is immutable")
+        .field_path(".accessMode"),
+    validation = Rule::new("quantity(string(self.size)).compareTo(quantity('64Mi')) >= 0")
+        .message("storage.embedded.size must be at least 64Mi, such as 10Gi")
+        .field_path(".size")
 )]
 pub struct Embedded {
-    /// Size of the volume, such as `10Gi`. It can only grow, and only if the storage class allows expansion.
+    /// Size of the volume, such as `10Gi`. A volume can only grow, and only if its storage class allows expansion; a smaller size
+    /// than the volume has changes nothing.
     pub size: Quantity,
+
+    /// Access mode of the volume. ReadWriteOnce for drivers that do not know ReadWriteOncePod. It cannot be changed later.
+    #[serde(default)]
+    pub access_mode: AccessMode,
 
     /// Storage class of the volume; the namespace's default if not set. It cannot be changed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,6 +177,16 @@ pub struct Embedded {
     /// What happens to the volume when the cluster is deleted. Scaling to 0 always keeps it.
     #[serde(default)]
     pub when_deleted: Retention,
+}
+
+/// Access modes of a volume.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum AccessMode {
+    /// One pod of the whole Kubernetes cluster.
+    #[default]
+    ReadWriteOncePod,
+    /// The pods of one node.
+    ReadWriteOnce,
 }
 
 /// What happens to data whose owner is gone.

@@ -103,10 +103,10 @@ fn names_that_yield_bad_service_names_are_refused() {
 fn embedded_storage_has_at_most_one_member_and_no_lease() {
     accepted(with(embedded(), "/spec/replicas", json!(0)));
     refused(with(embedded(), "/spec/replicas", json!(2)), "single-member");
-    refused(with(embedded(), "/spec/replicas", json!(null)), "single-member");
+    accepted(with(embedded(), "/spec/replicas", json!(null)));
     refused(
         with(embedded(), "/spec/leaderElection", json!({"backend": "Lease"})),
-        "needs no Lease",
+        "leaderElection has no effect with Embedded storage",
     );
     accepted(with(tikv(), "/spec/leaderElection", json!({"backend": "Lease"})));
 }
@@ -139,16 +139,7 @@ fn tls_modes_come_with_their_own_settings_only() {
         "caBundle": {"name": "ca"}, "server": {"name": "s"}, "peer": {"name": "p"}, "operatorClient": {"name": "o"},
     });
     accepted(tls(json!({"mode": "Disabled"})));
-    accepted(tls(json!({"mode": "CertManager", "issuerRef": {"name": "issuer"}})));
     accepted(tls(json!({"mode": "Secret", "secrets": secrets.clone()})));
-    refused(
-        tls(json!({"mode": "CertManager"})),
-        "issuerRef goes with mode CertManager",
-    );
-    refused(
-        tls(json!({"issuerRef": {"name": "issuer"}})),
-        "issuerRef goes with mode CertManager",
-    );
     refused(tls(json!({"mode": "Secret"})), "secrets goes with mode Secret");
     refused(tls(json!({"secrets": secrets})), "secrets goes with mode Secret");
 }
@@ -209,7 +200,7 @@ fn election_timings_default_by_backend() {
     let timings = |election: Value| {
         let timings = read(with(tikv(), "/spec/leaderElection", election))
             .spec
-            .leader_election
+            .election()
             .timings()
             .unwrap();
         [timings.lease_duration, timings.renew_deadline, timings.retry_period].map(|each| each.as_millis())
@@ -226,8 +217,12 @@ fn election_timings_default_by_backend() {
 fn what_holds_the_data_cannot_be_changed() {
     let size = |size: &str| with(embedded(), "/spec/storage/embedded/size", json!(size));
     assert_eq!(judged_change(size("10Gi"), size("11Gi")), "");
-    assert_eq!(judged_change(size("1024Mi"), size("1Gi")), "");
-    assert!(judged_change(size("10Gi"), size("9Gi")).contains("can only grow"));
+    assert_eq!(
+        judged_change(size("10Gi"), size("9Gi")),
+        "",
+        "back to what the volume has"
+    );
+    refused(size("63Mi"), "at least 64Mi");
 
     let class = |class: Value| with(embedded(), "/spec/storage/embedded/storageClassName", class);
     assert_eq!(judged_change(class(json!("fast")), class(json!("fast"))), "");
@@ -246,7 +241,7 @@ fn what_holds_the_data_cannot_be_changed() {
 fn an_explicit_null_counts_as_absent() {
     let mut value = tikv();
     value["spec"]["storage"]["embedded"] = json!(null);
-    value["spec"]["podOverrides"] = json!(null);
+    value["spec"]["podTemplate"] = json!(null);
     accepted(value);
 }
 

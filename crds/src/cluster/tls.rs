@@ -4,59 +4,77 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::image::{KeyRef, LocalRef, ObjectRef};
+use super::image::{KeyRef, LocalRef};
 use super::schema;
 
+/// Validity of a certificate if `tls.validity` is not set: 90 days.
+pub const DEFAULT_VALIDITY: &str = "2160h";
+/// Time before its end at which a certificate is renewed if `tls.renewBefore` is not set: 30 days.
+pub const DEFAULT_RENEW_BEFORE: &str = "720h";
+
 /// Certificates of the brains and of their clients.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     cel,
-    validation = Rule::new("(self.mode == 'CertManager') == has(self.issuerRef)")
-        .message("issuerRef goes with mode CertManager and only with it"),
+    validation = Rule::new("self.mode == oldSelf.mode")
+        .message("tls.mode is immutable: brains and clients of the former mode would lose each other; make a new cluster")
+        .field_path(".mode"),
     validation = Rule::new("(self.mode == 'Secret') == has(self.secrets)")
-        .message("secrets goes with mode Secret and only with it"),
-    validation = Rule::new("duration(self.renewBefore) < duration(self.validity)")
-        .message("renewBefore must be shorter than validity"),
-    validation = Rule::new("duration(self.validity) >= duration('1m') && duration(self.validity) <= duration('8760h')")
-        .message("validity must be between 1m and 8760h")
+        .message("tls.secrets goes with mode Secret and only with it"),
+    validation = Rule::new("self.mode == 'Operator' || !has(self.caSecretRef)")
+        .message("tls.caSecretRef goes with mode Operator: the operator signs with that authority"),
+    validation = Rule::new("self.mode == 'Operator' || (!has(self.validity) && !has(self.renewBefore) && !has(self.serverAltNames))")
+        .message("tls.validity, renewBefore and serverAltNames go with mode Operator: remove them, or set them where the certificates are made"),
+    validation = Rule::new("self.mode == 'Operator' || (!has(self.caGeneration) && !has(self.caAdvance))")
+        .message("tls.caGeneration and caAdvance go with mode Operator"),
+    validation = Rule::new("!has(self.caSecretRef) || !has(self.caGeneration)")
+        .message("tls.caGeneration replaces the operator's own key: with caSecretRef put the new key into that Secret instead"),
+    validation = Rule::new(
+        "duration(has(self.renewBefore) ? self.renewBefore : (has(self.validity) && duration(self.validity) <= duration('720h') ? '0s' : '720h')) < duration(has(self.validity) ? self.validity : '2160h')"
+    )
+    .message("tls.renewBefore must be shorter than validity"),
+    validation = Rule::new("!has(self.validity) || (duration(self.validity) >= duration('1m') && duration(self.validity) <= duration('8760h'))")
+        .message("tls.validity must be between 1m and 8760h")
         .field_path(".validity"),
-    validation = Rule::new("self.caGeneration <= oldSelf.caGeneration + 1")
-        .message("caGeneration may be raised only one step at a time")
-        .field_path(".caGeneration")
+    validation = Rule::new(
+        "(has(self.caGeneration) ? self.caGeneration : 1) <= (has(oldSelf.caGeneration) ? oldSelf.caGeneration : 1) + 1"
+    )
+    .message("tls.caGeneration may be raised only one step at a time")
 )]
 pub struct Tls {
-    /// Who makes the certificates.
+    /// Who makes the certificates. It cannot be changed later.
     #[serde(default)]
     pub mode: TlsMode,
 
-    /// How long a certificate is valid, from one minute to a year, in h, m and s.
-    #[serde(default = "ninety_days")]
+    /// How long a certificate is valid, from one minute to a year, in h, m and s. Default: 2160h.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^([0-9]+(h|m|s))+$"), length(max = 32))]
-    pub validity: String,
+    pub validity: Option<String>,
 
-    /// How long before its end a certificate is renewed; never more often than every tenth of `validity`.
-    #[serde(default = "thirty_days")]
+    /// How long before its end a certificate is renewed. Default: 720h, or a third of a validity of 720h and less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^([0-9]+(h|m|s))+$"), length(max = 32))]
-    pub renew_before: String,
+    pub renew_before: Option<String>,
 
     /// Further DNS names and IP addresses of the server certificate, such as those of a load balancer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::names")]
-    pub extra_sans: Vec<String>,
+    pub server_alt_names: Vec<String>,
 
     /// Generation of the certificate authority's key. Raised by one, the key is replaced in phases; lower values are ignored.
-    #[serde(default = "one")]
-    #[schemars(range(min = 1))]
-    pub ca_generation: i32,
-
-    /// Whether the phases of a key replacement follow each other by themselves.
-    #[serde(default)]
-    pub ca_advance: Advance,
-
-    /// The issuer of cert-manager; only with mode CertManager.
+    /// Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub issuer_ref: Option<ObjectRef>,
+    #[schemars(range(min = 1))]
+    pub ca_generation: Option<i32>,
+
+    /// Whether the phases of a key replacement follow each other by themselves. Default: Manual.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_advance: Option<Advance>,
+
+    /// A Secret with `ca.crt` and `ca.key` of your own authority, which signs instead of one made by the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_secret_ref: Option<LocalRef>,
 
     /// The given Secrets; only with mode Secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -66,12 +84,10 @@ pub struct Tls {
 /// Who makes the certificates.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum TlsMode {
-    /// The operator, with a certificate authority for this cluster alone.
+    /// The operator, with a certificate authority for this cluster alone or with yours.
     #[default]
     Operator,
-    /// The cert-manager issuer named in `issuerRef`.
-    CertManager,
-    /// Somebody else; the Secrets are named in `secrets`.
+    /// Somebody else, such as cert-manager; the Secrets are named in `secrets`.
     Secret,
     /// Nobody: brains and clients speak plain HTTP/2. Whoever reaches the port reads and writes everything.
     Disabled,
@@ -80,10 +96,11 @@ pub enum TlsMode {
 /// How a replacement of the certificate authority's key goes on.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum Advance {
-    /// Somebody confirms each phase: a kube-apiserver reads its CA file only when it starts.
+    /// Somebody confirms each phase by the annotation `kubebrain.io/ca-advance`, whose value is the phase to enter: a
+    /// kube-apiserver reads its CA file only when it starts.
     #[default]
     Manual,
-    /// By itself, after a while.
+    /// By itself, when all members report the bundle and it has been published for a while.
     Auto,
 }
 
@@ -95,35 +112,31 @@ pub struct TlsSecrets {
     pub ca_bundle: KeyRef,
     /// Certificate and key of the client port.
     pub server: LocalRef,
-    /// Certificate and key of the peer port.
+    /// Certificate and key of the peer port; its common name is `kubebrain-peer`.
     pub peer: LocalRef,
     /// Certificate and key with which the operator asks the brains.
     pub operator_client: LocalRef,
 }
 
-fn ninety_days() -> String {
-    "2160h".to_owned()
-}
+impl Tls {
+    /// Validity and time of renewal before the end, as texts of [`crate::duration`]; what is not set has its default.
+    #[must_use]
+    pub fn durations(&self) -> (String, String) {
+        let validity = self.validity.clone().unwrap_or_else(|| DEFAULT_VALIDITY.to_owned());
+        let before = self.renew_before.clone().unwrap_or_else(|| {
+            let seconds = crate::duration::parse(&validity).map_or(0, |validity| validity.as_secs());
+            if seconds > 720 * 3600 {
+                DEFAULT_RENEW_BEFORE.to_owned()
+            } else {
+                format!("{}s", seconds / 3)
+            }
+        });
+        (validity, before)
+    }
 
-fn thirty_days() -> String {
-    "720h".to_owned()
-}
-
-fn one() -> i32 {
-    1
-}
-
-impl Default for Tls {
-    fn default() -> Self {
-        Self {
-            mode: TlsMode::default(),
-            validity: ninety_days(),
-            renew_before: thirty_days(),
-            extra_sans: Vec::new(),
-            ca_generation: one(),
-            ca_advance: Advance::default(),
-            issuer_ref: None,
-            secrets: None,
-        }
+    /// Generation of the authority's key that is wanted.
+    #[must_use]
+    pub fn generation(&self) -> i32 {
+        self.ca_generation.unwrap_or(1)
     }
 }

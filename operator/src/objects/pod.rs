@@ -2,6 +2,7 @@
 
 use crds::cluster::image::PullPolicy;
 use crds::cluster::pod::PodSettings;
+use crds::cluster::tuning::CompactionMode;
 use k8s_openapi::DeepMerge;
 use k8s_openapi::api::core::v1::{
     Capabilities, ConfigMapProjection, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, KeyToPath,
@@ -57,8 +58,10 @@ impl Renderer<'_> {
     fn pod_spec(&self) -> PodSpec {
         let image = self.cluster.spec.image.clone().unwrap_or_default();
         let settings = self.cluster.spec.pod.clone().unwrap_or_default();
-        let secrets: Vec<_> = image
-            .pull_secrets
+        let secrets: Vec<_> = self
+            .cluster
+            .spec
+            .image_pull_secrets
             .iter()
             .map(|secret| LocalObjectReference {
                 name: secret.name.clone(),
@@ -174,16 +177,33 @@ impl Renderer<'_> {
             flags.push(("client-cert-auth", "true".to_owned()));
             flags.push(("peer-client-cert-auth", "true".to_owned()));
         }
+        let spec = &self.cluster.spec;
+        let mut typed = Vec::new();
+        if let Some(compaction) = &spec.auto_compaction {
+            let mode = match compaction.mode {
+                CompactionMode::Periodic => "periodic",
+                CompactionMode::Revision => "revision",
+            };
+            typed.push(("auto-compaction-mode", mode.to_owned()));
+            typed.push(("auto-compaction-retention", compaction.retention.clone()));
+        }
+        if let Some(bytes) = spec.quota.as_ref().and_then(crate::quantity::parse) {
+            typed.push(("quota-backend-bytes", (bytes / crate::quantity::ONE).to_string()));
+        }
+        if let Some(level) = spec.log_level {
+            typed.push(("log-level", level.flag().to_owned()));
+        }
         // Kubernetes would take `$(` in a user's value for a variable.
-        let config = self
+        let further = self
             .cluster
             .spec
-            .config
+            .flags
             .iter()
             .map(|(flag, value)| (flag.as_str(), value.replace("$(", "$$(")));
         flags
             .into_iter()
-            .chain(config)
+            .chain(typed)
+            .chain(further)
             .map(|(flag, value)| format!("--{flag}={value}"))
             .collect()
     }

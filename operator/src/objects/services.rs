@@ -49,6 +49,8 @@ impl Renderer<'_> {
             selector: Some(self.names().selector()),
             ports: Some(vec![port("client", CLIENT_PORT)]),
             traffic_distribution: wanted.traffic_distribution.clone(),
+            load_balancer_class: wanted.load_balancer_class.clone(),
+            ip_family_policy: wanted.ip_family_policy.map(|policy| format!("{policy:?}")),
             ..ServiceSpec::default()
         };
         Service {
@@ -79,9 +81,10 @@ impl Renderer<'_> {
 
     /// One brain may be drained at a time, a broken one always. With a single brain a budget could only block drains.
     pub(super) fn disruption_budget(&self) -> Option<PodDisruptionBudget> {
-        let wanted = self.cluster.spec.pod_disruption_budget.enabled && self.desired.replicas > 1;
+        let budget = self.cluster.spec.disruption_budget();
+        let wanted = budget.enabled && self.desired.replicas > 1;
         let spec = PodDisruptionBudgetSpec {
-            max_unavailable: Some(IntOrString::Int(1)),
+            max_unavailable: Some(IntOrString::Int(budget.max_unavailable.unwrap_or(1))),
             selector: Some(LabelSelector {
                 match_labels: Some(self.names().selector()),
                 ..LabelSelector::default()

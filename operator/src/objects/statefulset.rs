@@ -28,7 +28,7 @@ impl Renderer<'_> {
                 type_: Some("OnDelete".to_owned()),
                 ..StatefulSetUpdateStrategy::default()
             }),
-            min_ready_seconds: Some(self.cluster.spec.update.min_ready_seconds),
+            min_ready_seconds: Some(self.cluster.spec.strategy().min_ready_seconds),
             revision_history_limit: Some(3),
             persistent_volume_claim_retention_policy: Some(StatefulSetPersistentVolumeClaimRetentionPolicy {
                 when_deleted: Some(when_deleted.to_owned()),
@@ -49,7 +49,7 @@ impl Renderer<'_> {
     fn claim(&self) -> PersistentVolumeClaim {
         let storage = &self.desired.storage;
         let spec = PersistentVolumeClaimSpec {
-            access_modes: Some(vec!["ReadWriteOnce".to_owned()]),
+            access_modes: Some(vec![format!("{:?}", storage.access_mode)]),
             storage_class_name: storage.storage_class_name.clone(),
             volume_attributes_class_name: storage.volume_attributes_class_name.clone(),
             volume_mode: Some("Filesystem".to_owned()),

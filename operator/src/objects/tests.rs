@@ -62,8 +62,8 @@ fn a_spec_with_every_setting_renders_as_committed() {
             "image": {
                 "repository": "registry.example/brain",
                 "pullPolicy": "Always",
-                "pullSecrets": [{"name": "pull"}],
             },
+            "imagePullSecrets": [{"name": "pull"}],
             "restartedAt": "2026-11-21T00:00:00Z",
             "storage": {"embedded": {
                 "size": "20Gi",
@@ -71,14 +71,14 @@ fn a_spec_with_every_setting_renders_as_committed() {
                 "volumeAttributesClassName": "gold",
                 "whenDeleted": "Delete",
             }},
-            "update": {"minReadySeconds": 5},
+            "updateStrategy": {"minReadySeconds": 5},
             "services": {"client": {
                 "type": "LoadBalancer",
                 "annotations": {"lb.example/kind": "internal"},
                 "trafficDistribution": "PreferClose",
             }},
             "monitoring": {"podMonitor": {"enabled": true, "labels": {"release": "prometheus"}, "interval": "30s"}},
-            "metadata": {
+            "inheritedMetadata": {
                 "labels": {"team": "storage", "kubebrain.io/cluster": "not-this-one", "kubebrain.io/role": "leader"},
                 "annotations": {"note": "inherited", "argocd.argoproj.io/tracking-id": "not inherited"},
             },
@@ -93,7 +93,7 @@ fn a_spec_with_every_setting_renders_as_committed() {
                 "serviceAccountName": "theirs",
                 "terminationGracePeriodSeconds": 30,
             },
-            "podOverrides": {
+            "podTemplate": {
                 "metadata": {"annotations": {"sidecar.example/inject": "true"}},
                 "spec": {
                     "containers": [
@@ -103,7 +103,10 @@ fn a_spec_with_every_setting_renders_as_committed() {
                     "hostNetwork": true,
                 },
             },
-            "config": {"auto-compaction-retention": "5m", "log-level": "$(POD_NAME)"},
+            "autoCompaction": {"retention": "5m"},
+            "quota": "8Gi",
+            "logLevel": "Warn",
+            "flags": {"log-outputs": "$(POD_NAME)"},
         }),
     );
 }

@@ -1,7 +1,7 @@
 //! Replacing outdated pods: what serves nobody first, then followers, the leader last, and one at a time.
 
 use crds::KubeBrainCluster;
-use crds::cluster::update::UpdateType;
+use crds::cluster::update_strategy::UpdateStrategyType;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -79,8 +79,8 @@ fn choose<'a>(
     updated: &[&Pod],
     outdated: &[&'a Pod],
 ) -> Result<(&'a Pod, &'static str), String> {
-    let update = &cluster.spec.update;
-    if update.type_ == UpdateType::OnDelete {
+    let update = cluster.spec.strategy();
+    if update.type_ == UpdateStrategyType::OnDelete {
         return Err(format!(
             "update.type is OnDelete: waiting for {} to be deleted",
             rollout.outdated.join(", ")

@@ -65,12 +65,12 @@ fn a_changed_spec_changes_what_depends_on_it() {
     edited(json!({"restartedAt": "1"}), &["apply StatefulSet dev"]);
     edited(json!({"version": "0.2.0"}), &["apply StatefulSet dev"]);
     edited(
-        json!({"config": {"auto-compaction-retention": "5m"}}),
+        json!({"autoCompaction": {"retention": "5m"}}),
         &["apply StatefulSet dev"],
     );
     edited(json!({"replicas": 0}), &["apply StatefulSet dev"]);
     edited(
-        json!({"podOverrides": {"spec": {"hostNetwork": true}}}),
+        json!({"podTemplate": {"spec": {"hostNetwork": true}}}),
         &["apply StatefulSet dev"],
     );
     edited(
@@ -86,7 +86,7 @@ fn a_changed_spec_changes_what_depends_on_it() {
         &["delete ServiceAccount dev", "apply StatefulSet dev"],
     );
     edited(json!({"podDisruptionBudget": {"enabled": true}}), &[]);
-    edited(json!({"tls": {"extraSans": ["a.example"]}}), &LEAVES[..1]);
+    edited(json!({"tls": {"serverAltNames": ["a.example"]}}), &LEAVES[..1]);
     edited(json!({"tls": {"validity": "1000h"}}), &LEAVES);
     edited(json!({"tls": {"mode": "Disabled"}}), &["apply StatefulSet dev"]);
     edited(
@@ -99,7 +99,7 @@ fn a_changed_spec_changes_what_depends_on_it() {
 #[test]
 fn inherited_metadata_reaches_every_object() {
     let mut world = World::settled(json!({}));
-    world.edit(json!({"metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}}}));
+    world.edit(json!({"inheritedMetadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}}}));
     world.settle();
     for (name, object) in written(&world) {
         assert_eq!(object["metadata"]["labels"]["team"], "a", "{name}");
@@ -233,7 +233,7 @@ fn the_role_label_follows_what_the_brains_say() {
 #[test]
 fn a_pause_holds_back_every_step_and_shows_what_is_held_back() {
     let mut world = World::settled(json!({}));
-    world.edit(json!({"paused": true, "restartedAt": "1", "tls": {"extraSans": ["a.example"]}}));
+    world.edit(json!({"paused": true, "restartedAt": "1", "tls": {"serverAltNames": ["a.example"]}}));
     let before = written(&world);
     assert_eq!(world.pass(), Vec::<String>::new());
     assert_eq!(written(&world), before);

@@ -22,8 +22,6 @@ fn what_is_not_supported_is_refused_with_a_reason_of_its_own() {
     let tikv =
         json!({"storage": {"type": "TiKV", "embedded": null, "tikv": {"pdEndpoints": ["pd"], "keyPrefix": "/a"}}});
     refused(tikv, "StorageTypeNotSupported: storage.type TiKV");
-    let manager = json!({"tls": {"mode": "CertManager", "issuerRef": {"name": "x"}}});
-    refused(manager, "TlsModeNotSupported: tls.mode CertManager");
     refused(
         json!({"tls": {"mode": "Secret"}}),
         "TlsModeNotSupported: tls.mode Secret",
@@ -63,7 +61,7 @@ fn contradictions_that_the_api_server_did_not_see_are_refused() {
 #[test]
 fn alternative_names_are_dns_names_or_addresses() {
     for good in ["a", "etcd.example.org", "*.example.org", "10.0.0.9", "fd00::1", "A-b.c"] {
-        assert_eq!(judged(json!({"tls": {"extraSans": [good]}})), "", "{good}");
+        assert_eq!(judged(json!({"tls": {"serverAltNames": [good]}})), "", "{good}");
     }
     for bad in [
         "",
@@ -79,8 +77,8 @@ fn alternative_names_are_dns_names_or_addresses() {
         "ä",
     ] {
         refused(
-            json!({"tls": {"extraSans": [bad]}}),
-            &format!("InvalidSpec: tls.extraSans: {bad:?}"),
+            json!({"tls": {"serverAltNames": [bad]}}),
+            &format!("InvalidSpec: tls.serverAltNames: {bad:?}"),
         );
     }
 }
@@ -88,48 +86,52 @@ fn alternative_names_are_dns_names_or_addresses() {
 #[test]
 fn flags_that_the_operator_sets_cannot_be_set() {
     assert_eq!(
-        judged(json!({"config": {"log-level": "debug", "quota-backend-bytes": "1"}})),
+        judged(json!({"flags": {"max-txn-ops": "1024", "max-request-bytes": "1"}})),
         ""
     );
-    for flag in OWN_FLAGS {
+    for &flag in OWN_FLAGS {
         refused(
-            json!({"config": {flag: "x"}}),
-            &format!("InvalidSpec: config: the operator itself sets {flag:?}"),
-        );
-    }
-    for flag in ["", "--log-level", "Log", "a b", "a=b", "1a"] {
-        refused(
-            json!({"config": {flag: "x"}}),
-            &format!("InvalidSpec: config: {flag:?} is no flag"),
+            json!({"flags": {flag: "x"}}),
+            &format!("InvalidSpec: flags: the operator itself sets {flag:?}"),
         );
     }
     refused(
-        json!({"config": {"a": "x\ny"}}),
-        "InvalidSpec: config: the value of \"a\"",
+        json!({"flags": {"log-level": "debug"}}),
+        "InvalidSpec: flags: set spec.logLevel instead of \"log-level\"",
+    );
+    for flag in ["", "--log-level", "Log", "a b", "a=b", "1a"] {
+        refused(
+            json!({"flags": {flag: "x"}}),
+            &format!("InvalidSpec: flags: {flag:?} is no flag"),
+        );
+    }
+    refused(
+        json!({"flags": {"a": "x\ny"}}),
+        "InvalidSpec: flags: the value of \"a\"",
     );
 }
 
 #[test]
 fn overrides_are_a_partial_pod_template_and_nothing_else() {
-    assert_eq!(judged(json!({"podOverrides": {}})), "");
+    assert_eq!(judged(json!({"podTemplate": {}})), "");
     assert_eq!(
-        judged(json!({"podOverrides": {"spec": {"hostNetwork": null, "tolerations": []}}})),
+        judged(json!({"podTemplate": {"spec": {"hostNetwork": null, "tolerations": []}}})),
         ""
     );
     assert_eq!(
-        judged(json!({"podOverrides": {"metadata": {"labels": {"team": "a"}}}})),
+        judged(json!({"podTemplate": {"metadata": {"labels": {"team": "a"}}}})),
         ""
     );
     refused(
-        json!({"podOverrides": {"spec": {"contianers": []}, "x": 1}}),
-        "InvalidSpec: podOverrides.x is no field",
+        json!({"podTemplate": {"spec": {"contianers": []}, "x": 1}}),
+        "InvalidSpec: podTemplate.x is no field",
     );
-    let nested = json!({"podOverrides": {"spec": {"containers": [{"name": "brain", "evn": [1]}]}}});
-    refused(nested, "InvalidSpec: podOverrides.spec.containers[0].evn is no field");
+    let nested = json!({"podTemplate": {"spec": {"containers": [{"name": "brain", "evn": [1]}]}}});
+    refused(nested, "InvalidSpec: podTemplate.spec.containers[0].evn is no field");
     refused(
-        json!({"podOverrides": {"spec": {"containers": 1}}}),
-        "InvalidSpec: podOverrides is no partial",
+        json!({"podTemplate": {"spec": {"containers": 1}}}),
+        "InvalidSpec: podTemplate is no partial",
     );
-    let label = json!({"podOverrides": {"metadata": {"labels": {"kubebrain.io/role": "leader"}}}});
-    refused(label, "InvalidSpec: podOverrides must not set labels of kubebrain.io");
+    let label = json!({"podTemplate": {"metadata": {"labels": {"kubebrain.io/role": "leader"}}}});
+    refused(label, "InvalidSpec: podTemplate must not set labels of kubebrain.io");
 }

@@ -1,7 +1,7 @@
 //! Which change is in flight. A change begins with what was seen, and goes on until all members serve.
 
 use crds::KubeBrainCluster;
-use crds::cluster::update::UpdateType;
+use crds::cluster::update_strategy::UpdateStrategyType;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::{Facts, Pass, Verdict};
@@ -68,7 +68,7 @@ pub(super) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>, previous: &[Condit
     }
     if !plan.rollout.outdated.is_empty() {
         return match &plan.rollout.waiting {
-            Some(why) if cluster.spec.update.type_ == UpdateType::OnDelete => Change::ByHand(why.clone()),
+            Some(why) if cluster.spec.strategy().type_ == UpdateStrategyType::OnDelete => Change::ByHand(why.clone()),
             why => Change::Rolling(why.clone()),
         };
     }
@@ -117,6 +117,6 @@ pub(super) fn is_overdue(cluster: &KubeBrainCluster, pass: &Pass<'_>, previous: 
     if progressing.reason == "DeadlineExceeded" {
         return newest <= since;
     }
-    let deadline = i64::from(cluster.spec.update.progress_deadline_seconds);
+    let deadline = i64::from(cluster.spec.strategy().progress_deadline_seconds);
     progressing.status == Verdict::True.as_str() && pass.observed.now.as_second() > since.max(newest) + deadline
 }

@@ -38,7 +38,7 @@ fn the_first_status_knows_nothing_and_says_so() {
 #[test]
 fn a_refused_spec_stalls_and_keeps_what_was_known_of_the_members() {
     let mut world = World::settled(json!({}));
-    world.edit(json!({"config": {"data-dir": "x"}}));
+    world.edit(json!({"flags": {"data-dir": "x"}}));
     let refusal = crate::spec::read(&world.cluster, &crate::world::settings()).unwrap_err();
     world.cluster.status = Some(refused(&world.cluster, &refusal, world.seen.now));
     for (type_, expected) in [
@@ -54,7 +54,7 @@ fn a_refused_spec_stalls_and_keeps_what_was_known_of_the_members() {
     let status = world.cluster.status.clone().unwrap();
     assert_eq!((status.observed_generation, status.leader.is_some()), (Some(2), true));
     // The next good spec takes it away again.
-    world.cluster.spec.config.clear();
+    world.cluster.spec.flags.clear();
     world.edit(json!({}));
     world.pass();
     assert_eq!(
@@ -166,7 +166,7 @@ fn a_cluster_is_created_serves_rolls_and_is_suspended() {
 
 #[test]
 fn a_change_that_takes_too_long_is_told_until_the_spec_changes() {
-    let mut world = World::settled(json!({"update": {"progressDeadlineSeconds": 100}}));
+    let mut world = World::settled(json!({"updateStrategy": {"progressDeadlineSeconds": 100}}));
     world.edit(json!({"restartedAt": "1"}));
     world.pass();
     world.pass();
@@ -254,7 +254,7 @@ fn the_status_names_members_certificates_and_addresses() {
         (member.member_id.as_deref(), member.version.as_deref()),
         (Some("1"), Some("0.1.0"))
     );
-    let endpoints = status.endpoints.unwrap();
+    let endpoints = status.connection.unwrap().endpoints.unwrap();
     assert_eq!(endpoints.client.as_deref(), Some("https://dev-client.brains.svc:2379"));
     assert_eq!(endpoints.leader.as_deref(), Some("https://dev-leader.brains.svc:2379"));
     assert_eq!(

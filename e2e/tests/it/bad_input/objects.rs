@@ -83,25 +83,31 @@ fn clusters_that_cannot_work_are_refused_or_stall() {
     refused(kubectl, "a", &embedded(json!({"replica": 1})), "unknown field");
 
     kubectl.apply(&cluster("good", &good)).unwrap();
-    let smaller = json!({"type": "Embedded", "embedded": {"size": "1Mi"}});
+    let tiny = json!({"type": "Embedded", "embedded": {"size": "1Mi"}});
     refused(
         kubectl,
         "good",
-        &embedded(json!({"replicas": 0, "storage": smaller})),
-        "can only grow",
+        &embedded(json!({"replicas": 0, "storage": tiny})),
+        "at least 64Mi",
     );
-
-    stalls(
+    refused(
         kubectl,
         "flag",
-        &embedded(json!({"config": {"data-dir": "/"}})),
-        "InvalidSpec",
+        &embedded(json!({"flags": {"data-dir": "/"}})),
+        "the operator itself sets this flag",
     );
+    refused(
+        kubectl,
+        "flag",
+        &embedded(json!({"flags": {"log-level": "debug"}})),
+        "this flag has a field of its own",
+    );
+
     let misspelt = json!({"spec": {"nodeSelektor": {"disk": "fast"}}});
     stalls(
         kubectl,
         "pod",
-        &embedded(json!({"podOverrides": misspelt})),
+        &embedded(json!({"podTemplate": misspelt})),
         "InvalidSpec",
     );
 

@@ -27,7 +27,7 @@ fn damaged_certificates_are_issued_anew() {
 fn an_authority_that_cannot_sign_is_never_replaced_by_guess() {
     let mut world = World::settled(json!({}));
     world.object(Kind::Secret, "dev-ca").data["data"]["ca.key"] = json!("eA==");
-    world.edit(json!({"restartedAt": "1", "tls": {"extraSans": ["a.example"]}}));
+    world.edit(json!({"restartedAt": "1", "tls": {"serverAltNames": ["a.example"]}}));
     let plan = world.plan();
     assert!(
         plan.certificates.unusable.as_ref().unwrap().contains("Secret dev-ca"),

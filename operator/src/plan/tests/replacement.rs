@@ -33,7 +33,7 @@ fn an_outdated_pod_is_replaced_only_when_nothing_is_in_the_way() {
         ""
     );
     assert_eq!(
-        waits(|world| world.edit(json!({"update": {"type": "OnDelete"}}))),
+        waits(|world| world.edit(json!({"updateStrategy": {"type": "OnDelete"}}))),
         "update.type is OnDelete: waiting for dev-0 to be deleted"
     );
     let (steps, _) = rolling(|world| world.pod("dev-0").metadata.deletion_timestamp = now(&World::new(json!({}))));

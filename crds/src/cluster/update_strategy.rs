@@ -3,13 +3,13 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The pace and the limits of a roll-out.
+/// The pace and the limits of a rolling update.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Update {
+pub struct UpdateStrategy {
     /// Who replaces outdated pods.
     #[serde(default, rename = "type")]
-    pub type_: UpdateType,
+    pub type_: UpdateStrategyType,
 
     /// How many brains may be missing at once while pods are replaced.
     #[serde(default = "one")]
@@ -34,7 +34,7 @@ pub struct Update {
 
 /// Who replaces outdated pods.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
-pub enum UpdateType {
+pub enum UpdateStrategyType {
     /// The operator, one after the other, the leader last.
     #[default]
     LeaderLast,
@@ -58,10 +58,10 @@ fn six_hundred() -> i32 {
     600
 }
 
-impl Default for Update {
+impl Default for UpdateStrategy {
     fn default() -> Self {
         Self {
-            type_: UpdateType::default(),
+            type_: UpdateStrategyType::default(),
             max_unavailable: one(),
             min_ready_seconds: ten(),
             leader_transfer_timeout_seconds: thirty(),

@@ -1,0 +1,38 @@
+//! Who makes the pods that the brains run in.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Who makes the pods that the brains run in. It cannot be changed later.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    cel,
+    validation = Rule::new("(self.type == 'External') == has(self.selector)")
+        .message("workload.selector goes with type External and only with it: name the labels of the pods that hold the brains"),
+    validation = Rule::new("self.type == oldSelf.type")
+        .message("workload.type is immutable: make a new cluster")
+        .field_path(".type")
+)]
+pub struct Workload {
+    /// Kind of workload.
+    #[serde(default, rename = "type")]
+    pub type_: WorkloadType,
+
+    /// Selects the pods that hold a brain, in this namespace; only with type External.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<LabelSelector>,
+}
+
+/// Kinds of workload.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum WorkloadType {
+    /// The operator makes a StatefulSet and replaces its pods one by one, the leader last.
+    #[default]
+    StatefulSet,
+    /// Somebody else makes the pods, such as a Deployment with a kube-apiserver and the brain beside it. The operator gives
+    /// certificates, the headless Service, labels and status, and replaces nothing.
+    External,
+}
