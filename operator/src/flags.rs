@@ -44,7 +44,7 @@ pub(crate) struct Flags {
     #[arg(long, env = "KUBEBRAIN_LOG_FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
 
-    /// What is logged, as a tracing filter such as `info` or `kubebrain_operator=debug`
+    /// What is logged, as a tracing filter such as `info` or `operator=debug`
     #[arg(long, env = "RUST_LOG", default_value = "info", value_parser = filter)]
     pub(crate) log: String,
 }

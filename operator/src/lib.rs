@@ -1,0 +1,152 @@
+//! Turns KubeBrainClusters into running brains: what the programs `kubebrain-operator` and its kin share.
+//!
+//! One pass over a cluster is `reconcile`: `observe` what is there, `plan` what to do, `apply` it, publish the `status`. Planner,
+//! renderer (`objects`), `certificates` and `status` are pure. Two replicas are safe: one holds a Lease and works, and losing it
+//! ends the process.
+
+use std::io::IsTerminal;
+use std::sync::{Arc, OnceLock};
+
+use anyhow::Context as _;
+use clap::Parser;
+use kube::Client;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+mod apply;
+mod certificates;
+mod controller;
+mod drift;
+mod events;
+mod flags;
+mod http;
+mod leadership;
+mod metrics;
+mod names;
+mod objects;
+mod observe;
+mod plan;
+mod probe;
+mod quantity;
+mod reconcile;
+mod spec;
+mod status;
+mod tasks;
+#[cfg(test)]
+mod world;
+
+use flags::{Flags, LogFormat};
+use leadership::Leadership;
+use metrics::Metrics;
+use reconcile::Context;
+use spec::Settings;
+use tasks::Tasks;
+
+/// Requests to the API server that take longer are given up; watches are told apart by their idle time.
+const CONNECT: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// The program `kubebrain-operator`, with the flags of this process. It returns when it was told to stop.
+///
+/// # Errors
+/// A flag contradicts itself, the API server cannot be found, or the Lease was lost.
+pub fn run_operator() -> anyhow::Result<()> {
+    let flags = Flags::parse();
+    log_to(&flags).context("set up logging")?;
+    // Idle is the usual state: one thread for the work, one for what blocks.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    runtime.block_on(run(flags))
+}
+
+fn log_to(flags: &Flags) -> anyhow::Result<()> {
+    let mut filter: tracing_subscriber::EnvFilter = flags.log.parse().context("read --log")?;
+    if !flags.log.contains("kube_client") {
+        // It calls every failed request an error. Whoever made the request says what it means.
+        filter = filter.add_directive(
+            "kube_client::client::builder=off"
+                .parse()
+                .context("quieten the client")?,
+        );
+    }
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    let set = match flags.log_format {
+        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).try_init(),
+        LogFormat::Json => builder.json().try_init(),
+    };
+    set.map_err(|error| anyhow::anyhow!("{error}"))
+}
+
+async fn run(flags: Flags) -> anyhow::Result<()> {
+    if rustls::crypto::ring::default_provider().install_default().is_err() {
+        anyhow::bail!("another TLS provider was installed first");
+    }
+    let mut config = kube::Config::infer()
+        .await
+        .context("find the API server: no kubeconfig, and not in a pod")?;
+    config.connect_timeout = Some(CONNECT);
+    let client = Client::try_from(config.clone()).context("make a client for the API server")?;
+    let listener = http::bind(flags.listen).await?;
+    let metrics = Metrics::new();
+    let (elector, leadership) = if flags.leader_elect {
+        let (namespace, name) = (&flags.leader_elect_namespace, &flags.leader_elect_name);
+        let (elector, leadership) = leadership::candidate(config, namespace, name, &flags.identity)?;
+        (Some(elector), leadership)
+    } else {
+        (None, Leadership::Alone)
+    };
+    let clusters = Arc::new(OnceLock::new());
+    let stop = CancellationToken::new();
+    let mut tasks = Tasks::new(stop.clone());
+    tasks.spawn("signals", until_told(stop.clone()));
+    // The Lease is released, and the endpoints closed, only when the last pass has ended.
+    let worked = CancellationToken::new();
+    if let Some(elector) = elector {
+        tasks.spawn("election", leadership::run(elector, worked.clone()));
+    }
+    let health = http::Health {
+        metrics: metrics.clone(),
+        leadership: leadership.clone(),
+        clusters: clusters.clone(),
+        stop: stop.clone(),
+    };
+    tasks.spawn("http", http::serve(listener, health, worked.clone()));
+    let context = Arc::new(Context {
+        events: events::Events::new(client.clone(), flags.identity.clone()),
+        client,
+        settings: Settings {
+            default_image: flags.default_image,
+            cluster_domain: flags.cluster_domain,
+        },
+        metrics,
+    });
+    info!(version = env!("CARGO_PKG_VERSION"), listen = %flags.listen, leader_elect = flags.leader_elect, "started");
+    let namespace = flags.namespace;
+    tasks.spawn("controller", async move {
+        let _worked = worked.drop_guard();
+        if !leadership.won(&stop).await {
+            return Ok(());
+        }
+        info!(namespace = namespace.as_deref().unwrap_or("all"), "working");
+        let keep = move |store| drop(clusters.set(store));
+        controller::run(context, namespace, stop, keep).await
+    });
+    tasks.join().await
+}
+
+/// Cancels `stop` at SIGTERM or SIGINT.
+async fn until_told(stop: CancellationToken) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    tokio::select! {
+        _ = terminate.recv() => info!("SIGTERM: shutting down"),
+        _ = interrupt.recv() => info!("SIGINT: shutting down"),
+        () = stop.cancelled() => {}
+    }
+    stop.cancel();
+    Ok(())
+}
