@@ -27,6 +27,11 @@ mod names;
 mod objects;
 mod observe;
 mod plan;
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "the roll-out and the status read the rest of an answer"
+)]
 mod probe;
 mod quantity;
 mod reconcile;

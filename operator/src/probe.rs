@@ -1,37 +1,34 @@
-//! Asks a brain who it is and who leads, over the network as any client would.
+//! Asks a brain who it is and who leads, over the network as any client would, and asks a leader to hand over.
 //!
 //! The address is the pod's own, so that no name service stands in between; the certificate is still checked against its name.
+//! A brain is untrusted: its image is the tenant's choice. What it sends is bounded in time, in bytes and in every text.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity as ClientIdentity};
+use bytes::{BufMut, Bytes, BytesMut};
+use http::{Method, Request, StatusCode};
+use prost::Message;
 
 use crate::names::CLIENT_PORT;
 
-/// Wire messages of the etcd v3 API, generated.
-#[allow(
-    missing_docs,
-    unreachable_pub,
-    dead_code,
-    clippy::all,
-    clippy::pedantic,
-    reason = "generated code"
-)]
-mod pb {
-    pub mod mvccpb {
-        tonic::include_proto!("mvccpb");
-    }
-    pub mod etcdserverpb {
-        tonic::include_proto!("etcdserverpb");
-    }
-}
+mod answer;
+mod connection;
+#[cfg(test)]
+mod tests;
 
-use pb::etcdserverpb::cluster_client::ClusterClient;
-use pb::etcdserverpb::maintenance_client::MaintenanceClient;
-use pb::etcdserverpb::{MemberListRequest, StatusRequest};
+pub(crate) use answer::{Answer, CertificateInUse, Formats, KnownLeader, Role, Storage, Tls};
 
-/// How long connecting may take, and each question.
-const PATIENCE: Duration = Duration::from_secs(2);
+use connection::{Peer, clean};
+
+/// How long a brain may take to answer who it is.
+const ANSWER: Duration = Duration::from_secs(2);
+/// How long a brain holds an answer back at most while it waits for a change, and what the way may add.
+const CHANGE: Duration = Duration::from_secs(35);
+/// How long a leader may take to hand over.
+const HAND_OVER: Duration = Duration::from_secs(10);
+/// Longest text of a brain that goes into a message, in bytes.
+const TEXT: usize = 256;
 
 /// What the operator shows to a brain, and what it trusts, as PEM.
 #[derive(Clone)]
@@ -41,94 +38,118 @@ pub(crate) struct Identity {
     pub(crate) trusted: String,
 }
 
-/// What a brain said.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Answer {
-    /// Its id.
-    pub(crate) member: u64,
-    /// Id of the leader it knows; 0 if none.
-    pub(crate) leader: u64,
-    /// The leader's epoch.
-    pub(crate) epoch: i64,
-    /// Why it does not take writes, such as `NOSPACE`.
-    pub(crate) errors: Vec<String>,
-    /// Names of the members by id.
-    pub(crate) members: Vec<(u64, String)>,
-}
-
-impl Answer {
-    pub(crate) fn is_leader(&self) -> bool {
-        self.leader != 0 && self.leader == self.member
-    }
-}
-
-/// Asks the brain at `address`, whose certificate shall be for `host`. Without an identity the way is plain.
+/// Asks the brain at the IP address `address`, whose certificate shall be for `host`. Without an identity the way is plain.
 ///
 /// # Errors
 /// Why it did not answer, in words for the status.
 pub(crate) async fn ask(address: &str, host: &str, identity: Option<&Identity>) -> Result<Answer, String> {
-    let asked = tokio::time::timeout(3 * PATIENCE, exchange(address, host, identity)).await;
-    asked.map_err(|_| "it did not answer in time".to_owned())?
+    member(client_port(address)?, host, identity, None).await
 }
 
-async fn exchange(address: &str, host: &str, identity: Option<&Identity>) -> Result<Answer, String> {
-    let address = if address.contains(':') {
-        format!("[{address}]")
-    } else {
-        address.to_owned()
+/// Like [`ask`], but the brain answers only when it knows a leader of a higher epoch than `after` or lost the one that it knew,
+/// and in any case within 30 s.
+///
+/// # Errors
+/// Why it did not answer.
+pub(crate) async fn ask_after(
+    address: &str,
+    host: &str,
+    identity: Option<&Identity>,
+    after: i64,
+) -> Result<Answer, String> {
+    member(client_port(address)?, host, identity, Some(after)).await
+}
+
+/// Asks the leader at `address` to hand over to the member with the id `target`, by etcd's `Maintenance.MoveLeader`. It returns
+/// when that member leads.
+///
+/// # Errors
+/// Why it did not, in words for the status. Whether leadership moved is then unknown.
+pub(crate) async fn move_leader(
+    address: &str,
+    host: &str,
+    identity: Option<&Identity>,
+    target: u64,
+) -> Result<(), String> {
+    transfer(client_port(address)?, host, identity, target).await
+}
+
+async fn member(
+    address: SocketAddr,
+    host: &str,
+    identity: Option<&Identity>,
+    after: Option<i64>,
+) -> Result<Answer, String> {
+    let peer = Peer {
+        address,
+        host,
+        identity,
     };
-    let scheme = if identity.is_some() { "https" } else { "http" };
-    let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}:{CLIENT_PORT}"))
-        .map_err(|error| format!("bad address {address}: {error}"))?
-        .connect_timeout(PATIENCE)
-        .timeout(PATIENCE);
-    if let Some(identity) = identity {
-        let tls = ClientTlsConfig::new()
-            .domain_name(host)
-            .ca_certificate(Certificate::from_pem(&identity.trusted))
-            .identity(ClientIdentity::from_pem(&identity.certificate, &identity.key));
-        endpoint = endpoint
-            .tls_config(tls)
-            .map_err(|error| format!("bad certificate: {}", causes(&error)))?;
+    let path = after.map_or("/member".to_owned(), |after| format!("/member?after={after}"));
+    let request = Request::builder().method(Method::GET).uri(peer.uri(&path));
+    let patience = if after.is_some() { CHANGE } else { ANSWER };
+    let reply = peer.exchange(request, None, patience).await?;
+    match reply.status {
+        StatusCode::OK => Answer::parse(&reply.body),
+        StatusCode::NOT_FOUND => {
+            Err("it does not know /member: its version is older than this operator supports".to_owned())
+        }
+        other => Err(format!(
+            "it answered {}: {}",
+            other.as_u16(),
+            clean(&String::from_utf8_lossy(&reply.body), TEXT)
+        )),
     }
-    let channel = endpoint
-        .connect()
-        .await
-        .map_err(|error| format!("no connection: {}", causes(&error)))?;
-    let status = MaintenanceClient::new(channel.clone())
-        .status(StatusRequest::default())
-        .await
-        .map_err(refused)?;
-    let members = ClusterClient::new(channel)
-        .member_list(MemberListRequest::default())
-        .await
-        .map_err(refused)?;
-    let (status, members) = (status.into_inner(), members.into_inner());
-    Ok(Answer {
-        member: status.header.map(|header| header.member_id).unwrap_or_default(),
-        leader: status.leader,
-        epoch: i64::try_from(status.raft_term).unwrap_or(i64::MAX),
-        errors: status.errors,
-        members: members
-            .members
-            .into_iter()
-            .map(|member| (member.id, member.name))
-            .collect(),
-    })
 }
 
-fn refused(status: tonic::Status) -> String {
-    format!("it answered {:?}: {}", status.code(), status.message())
+/// Etcd's request; its answer has nothing but a header.
+#[derive(Clone, PartialEq, Message)]
+struct MoveLeaderRequest {
+    #[prost(uint64, tag = "1")]
+    target_id: u64,
 }
 
-/// An error with its causes: the outermost alone says nothing about certificates.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
-        cause = inner.source();
+async fn transfer(address: SocketAddr, host: &str, identity: Option<&Identity>, target: u64) -> Result<(), String> {
+    let peer = Peer {
+        address,
+        host,
+        identity,
+    };
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri(peer.uri("/etcdserverpb.Maintenance/MoveLeader"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers");
+    let body = framed(&MoveLeaderRequest { target_id: target });
+    let reply = peer.exchange(request, Some(body), HAND_OVER).await?;
+    let text = |name: &str| {
+        let trailer = reply.trailers.get(name).or_else(|| reply.headers.get(name));
+        trailer.map(|value| clean(&String::from_utf8_lossy(value.as_bytes()), TEXT))
+    };
+    match text("grpc-status").as_deref() {
+        Some("0") => Ok(()),
+        Some(code) => Err(format!(
+            "it refused with gRPC code {code}: {}",
+            text("grpc-message").unwrap_or_default()
+        )),
+        None => Err(format!("it answered {} without a gRPC status", reply.status.as_u16())),
     }
-    text
+}
+
+/// A gRPC message: not compressed, its length, its bytes.
+fn framed(message: &impl Message) -> Bytes {
+    let bytes = message.encode_to_vec();
+    let mut frame = BytesMut::with_capacity(5 + bytes.len());
+    frame.put_u8(0);
+    frame.put_u32(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+    frame.put_slice(&bytes);
+    frame.freeze()
+}
+
+fn client_port(address: &str) -> Result<SocketAddr, String> {
+    let ip: IpAddr = address
+        .parse()
+        .map_err(|_| format!("its pod has {:?} for an address", clean(address, TEXT)))?;
+    let port = u16::try_from(CLIENT_PORT).map_err(|_| "the client port is out of range".to_owned())?;
+    Ok(SocketAddr::new(ip, port))
 }

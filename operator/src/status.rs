@@ -163,7 +163,7 @@ fn members(pass: &Pass<'_>) -> Vec<MemberStatus> {
                     } else {
                         MemberRole::Follower
                     };
-                    let message = (!answer.errors.is_empty()).then(|| answer.errors.join("; "));
+                    let message = (!answer.alarms.is_empty()).then(|| answer.alarms.join("; "));
                     (role, Some(format!("{:x}", answer.member)), message)
                 }
                 Some(Err(error)) => (MemberRole::Unknown, None, Some(error.clone())),

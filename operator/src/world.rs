@@ -17,7 +17,7 @@ use crate::names::ROLE;
 use crate::objects::{Key, Kind, Object, Renderer};
 use crate::observe::{Observed, is_ready};
 use crate::plan::{self, Plan, Step, Stored};
-use crate::probe::Answer;
+use crate::probe::{Answer, Formats, KnownLeader, Role, Storage};
 use crate::spec::{self, Desired, Settings};
 use crate::status::{self, Pass};
 
@@ -329,14 +329,37 @@ impl World {
     }
 }
 
-/// What a brain answers.
+/// What a brain answers; 0 for no leader.
 pub(crate) fn answer(member: u64, leader: u64) -> Answer {
+    let name = |member: u64| format!("dev-{}", member.saturating_sub(1));
     Answer {
+        name: name(member),
         member,
-        leader,
+        role: match leader {
+            0 => Role::None,
+            leader if leader == member => Role::Leader,
+            _ => Role::Follower,
+        },
+        leader: (leader != 0).then(|| KnownLeader {
+            name: name(leader),
+            member: leader,
+        }),
         epoch: 2,
-        errors: Vec::new(),
-        members: Vec::new(),
+        ready: true,
+        version: "0.1.0".to_owned(),
+        formats: Formats {
+            lowest: 1,
+            highest: 1,
+            written: 1,
+        },
+        revision: 1,
+        alarms: Vec::new(),
+        storage: Storage {
+            type_: "Embedded".to_owned(),
+            cluster_id: None,
+            reachable: true,
+        },
+        tls: None,
     }
 }
 

@@ -5,6 +5,7 @@ use kube::ResourceExt;
 use super::{Plan, Step};
 use crate::names::ROLE;
 use crate::observe::Observed;
+use crate::probe::Role;
 
 pub(super) fn plan(plan: &mut Plan, observed: &Observed) {
     for pod in &observed.pods {
@@ -14,7 +15,7 @@ pub(super) fn plan(plan: &mut Plan, observed: &Observed) {
         let name = pod.name_any();
         let role = match observed.probes.get(&name) {
             Some(Ok(answer)) if answer.is_leader() => Some("leader"),
-            Some(Ok(answer)) if answer.leader != 0 => Some("follower"),
+            Some(Ok(answer)) if answer.role == Role::Follower => Some("follower"),
             _ => None,
         };
         let labelled = pod.labels().get(ROLE).map(String::as_str);

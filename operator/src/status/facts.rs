@@ -95,7 +95,7 @@ impl Facts {
             .probes
             .values()
             .flatten()
-            .flat_map(|answer| answer.errors.clone())
+            .flat_map(|answer| answer.alarms.clone())
             .collect();
         let troubles = staying().filter_map(|pod| {
             let name = pod.name_any();

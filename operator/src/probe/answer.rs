@@ -1,0 +1,270 @@
+//! What a brain says of itself: the answer to `GET /member`, checked and cut to size.
+
+use k8s_openapi::jiff::Timestamp;
+use serde::Deserialize;
+
+use super::connection::clean;
+
+/// Longest name of a member, in bytes: a DNS name.
+const NAME: usize = 253;
+/// Longest version, in bytes.
+const VERSION: usize = 64;
+/// Most alarms that are read.
+const ALARMS: usize = 64;
+
+/// What a brain said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its id.
+    pub(crate) member: u64,
+    /// What it does for the others.
+    pub(crate) role: Role,
+    /// The leader that it knows, perhaps itself.
+    pub(crate) leader: Option<KnownLeader>,
+    /// The leader's epoch; 0 if it never knew one.
+    pub(crate) epoch: i64,
+    /// Whether it serves clients.
+    pub(crate) ready: bool,
+    /// The version that runs.
+    pub(crate) version: String,
+    /// Formats of stored data.
+    pub(crate) formats: Formats,
+    /// Newest revision that it knows.
+    pub(crate) revision: i64,
+    /// Why it does not take writes, such as `NOSPACE`.
+    pub(crate) alarms: Vec<String>,
+    /// Where it keeps its data.
+    pub(crate) storage: Storage,
+    /// Certificates in use; `None` if TLS is disabled.
+    pub(crate) tls: Option<Tls>,
+}
+
+/// What a brain does for the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(crate) enum Role {
+    Leader,
+    Follower,
+    /// It knows no leader.
+    None,
+}
+
+/// The leader, as a member knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KnownLeader {
+    pub(crate) name: String,
+    /// Id of the member.
+    pub(crate) member: u64,
+}
+
+/// Formats of stored data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(crate) struct Formats {
+    /// The oldest that is understood.
+    pub(crate) lowest: u32,
+    /// The newest that is understood.
+    pub(crate) highest: u32,
+    /// The one that is written now.
+    pub(crate) written: u32,
+}
+
+/// Where a brain keeps its data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Storage {
+    /// `TiKV` or `Embedded`.
+    pub(crate) type_: String,
+    /// PD's cluster id, in decimal digits.
+    pub(crate) cluster_id: Option<String>,
+    /// Whether it can be reached now.
+    pub(crate) reachable: bool,
+}
+
+/// Certificates that a brain has loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Tls {
+    /// SHA-256 in hex digits over the trusted certificates: their DER, sorted and concatenated.
+    pub(crate) trust_bundle: String,
+    /// The certificate that clients see.
+    pub(crate) server: CertificateInUse,
+    /// The certificate that other brains see.
+    pub(crate) peer: Option<CertificateInUse>,
+    /// Like `trust_bundle`, for other brains.
+    pub(crate) peer_trust_bundle: Option<String>,
+}
+
+/// One certificate that a brain has loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CertificateInUse {
+    /// SHA-256 of its DER, in hex digits.
+    pub(crate) fingerprint: String,
+    /// When it ends.
+    pub(crate) not_after: Timestamp,
+}
+
+impl Answer {
+    /// Whether it says that it leads. Of two that say so the one with the higher epoch is right.
+    pub(crate) fn is_leader(&self) -> bool {
+        self.role == Role::Leader
+    }
+
+    /// Reads the body of an answer.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words for the status.
+    pub(super) fn parse(body: &[u8]) -> Result<Self, String> {
+        let wire: Wire = serde_json::from_slice(body).map_err(|error| {
+            format!(
+                "its answer is not understood: {}",
+                clean(&error.to_string(), super::TEXT)
+            )
+        })?;
+        wire.read()
+            .ok_or_else(|| "its answer is not understood: an id, a fingerprint or a time is malformed".to_owned())
+            .and_then(Self::consistent)
+    }
+
+    /// Refuses an answer that contradicts itself.
+    fn consistent(self) -> Result<Self, String> {
+        let itself = self.leader.as_ref().map(|leader| leader.member == self.member);
+        match (self.role, itself) {
+            (Role::Leader, Some(false)) => {
+                Err("its answer contradicts itself: it leads, and another one does".to_owned())
+            }
+            (Role::Follower, Some(true)) => Err("its answer contradicts itself: it follows itself".to_owned()),
+            _ => Ok(self),
+        }
+    }
+}
+
+/// The answer as it is sent. Fields that are not known are left out.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Wire {
+    name: String,
+    #[serde(rename = "memberID")]
+    member: String,
+    role: Role,
+    leader: Option<WireLeader>,
+    epoch: i64,
+    ready: bool,
+    version: String,
+    formats: Formats,
+    revision: i64,
+    #[serde(default)]
+    alarms: Vec<String>,
+    storage: WireStorage,
+    tls: Option<WireTls>,
+}
+
+#[derive(Deserialize)]
+struct WireLeader {
+    name: String,
+    #[serde(rename = "memberID")]
+    member: String,
+}
+
+#[derive(Deserialize)]
+struct WireStorage {
+    #[serde(rename = "type")]
+    type_: String,
+    #[serde(rename = "clusterID")]
+    cluster_id: Option<String>,
+    reachable: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireTls {
+    trust_bundle: String,
+    server: WireCertificate,
+    peer: Option<WireCertificate>,
+    peer_trust_bundle: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireCertificate {
+    fingerprint: String,
+    not_after: String,
+}
+
+impl Wire {
+    /// `None` if something is malformed.
+    fn read(self) -> Option<Answer> {
+        let leader = match self.leader {
+            Some(leader) => Some(KnownLeader {
+                name: clean(&leader.name, NAME),
+                member: id(&leader.member)?,
+            }),
+            None => None,
+        };
+        let cluster_id = match self.storage.cluster_id {
+            Some(text) => Some(text.parse::<u64>().ok()?.to_string()),
+            None => None,
+        };
+        let tls = match self.tls {
+            Some(tls) => Some(tls.read()?),
+            None => None,
+        };
+        let alarms = self.alarms.iter().take(ALARMS);
+        Some(Answer {
+            name: clean(&self.name, NAME),
+            member: id(&self.member)?,
+            role: self.role,
+            leader,
+            epoch: self.epoch.max(0),
+            ready: self.ready,
+            version: clean(&self.version, VERSION),
+            formats: self.formats,
+            revision: self.revision.max(0),
+            alarms: alarms.map(|alarm| clean(alarm, super::TEXT)).collect(),
+            storage: Storage {
+                type_: clean(&self.storage.type_, VERSION),
+                cluster_id,
+                reachable: self.storage.reachable,
+            },
+            tls,
+        })
+    }
+}
+
+impl WireTls {
+    fn read(self) -> Option<Tls> {
+        let peer_trust_bundle = match &self.peer_trust_bundle {
+            Some(digest) => Some(sha256(digest)?),
+            None => None,
+        };
+        let peer = match &self.peer {
+            Some(peer) => Some(peer.read()?),
+            None => None,
+        };
+        Some(Tls {
+            trust_bundle: sha256(&self.trust_bundle)?,
+            server: self.server.read()?,
+            peer,
+            peer_trust_bundle,
+        })
+    }
+}
+
+impl WireCertificate {
+    fn read(&self) -> Option<CertificateInUse> {
+        Some(CertificateInUse {
+            fingerprint: sha256(&self.fingerprint)?,
+            not_after: self.not_after.parse().ok()?,
+        })
+    }
+}
+
+/// An id of up to 16 hex digits.
+fn id(text: &str) -> Option<u64> {
+    let digits = text.len() <= 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    u64::from_str_radix(text, 16).ok().filter(|_| digits)
+}
+
+/// 64 hex digits.
+fn sha256(text: &str) -> Option<String> {
+    let digits = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    digits.then(|| text.to_ascii_lowercase())
+}

@@ -1,0 +1,187 @@
+//! One exchange with a brain over HTTP/2.
+//!
+//! Invariant: everything runs inside the caller's future, so dropping that closes the connection and frees its memory.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Request, StatusCode, request};
+use rustls::ClientConfig;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::Identity;
+
+/// How long connecting may take, with the handshake.
+const CONNECT: Duration = Duration::from_secs(2);
+/// Longest answer, in bytes.
+const LONGEST: u32 = 64 * 1024;
+/// Largest header list, in bytes.
+const HEADERS: u32 = 8 * 1024;
+
+/// A brain and how to reach it.
+pub(super) struct Peer<'a> {
+    pub(super) address: SocketAddr,
+    /// DNS name in its certificate.
+    pub(super) host: &'a str,
+    /// None for a plain connection.
+    pub(super) identity: Option<&'a Identity>,
+}
+
+/// A complete answer.
+pub(super) struct Reply {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+    pub(super) trailers: HeaderMap,
+}
+
+impl Peer<'_> {
+    pub(super) fn uri(&self, path: &str) -> String {
+        let scheme = if self.identity.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}:{}{path}", self.host, self.address.port())
+    }
+
+    /// Sends one request and reads its answer, which has to be complete within `patience` after connecting.
+    ///
+    /// # Errors
+    /// Why there is no answer, in words for the status.
+    pub(super) async fn exchange(
+        &self,
+        request: request::Builder,
+        body: Option<Bytes>,
+        patience: Duration,
+    ) -> Result<Reply, String> {
+        let request = request.body(()).map_err(|error| format!("bad request: {error}"))?;
+        let stream = tokio::time::timeout(CONNECT, self.connect())
+            .await
+            .map_err(|_| "no connection within 2 s".to_owned())??;
+        let talk = async {
+            match stream {
+                Stream::Plain(tcp) => talk(tcp, request, body).await,
+                Stream::Tls(tls) => talk(*tls, request, body).await,
+            }
+        };
+        tokio::time::timeout(patience, talk)
+            .await
+            .map_err(|_| "it did not answer in time".to_owned())?
+    }
+
+    async fn connect(&self) -> Result<Stream, String> {
+        let broken = |error: std::io::Error| format!("no connection: {}", clean(&causes(&error), super::TEXT));
+        let tcp = TcpStream::connect(self.address).await.map_err(broken)?;
+        let Some(identity) = self.identity else {
+            return Ok(Stream::Plain(tcp));
+        };
+        let name = ServerName::try_from(self.host.to_owned())
+            .map_err(|_| format!("{:?} is no name for a certificate", self.host))?;
+        let connector = TlsConnector::from(Arc::new(config(identity)?));
+        let tls = connector.connect(name, tcp).await.map_err(broken)?;
+        Ok(Stream::Tls(Box::new(tls)))
+    }
+}
+
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
+}
+
+/// Trusts the identity's authorities alone, and shows its certificate.
+fn config(identity: &Identity) -> Result<ClientConfig, String> {
+    let bad = |what: &str| format!("the operator's {what} cannot be used");
+    let chain = |pem: &str, what: &str| {
+        CertificateDer::pem_slice_iter(pem.as_bytes())
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|_| bad(what))
+    };
+    let mut trusted = rustls::RootCertStore::empty();
+    for authority in chain(&identity.trusted, "trust bundle")? {
+        trusted.add(authority).map_err(|_| bad("trust bundle"))?;
+    }
+    let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).map_err(|_| bad("key"))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|_| bad("TLS library"))?
+        .with_root_certificates(trusted)
+        .with_client_auth_cert(chain(&identity.certificate, "certificate")?, key)
+        .map_err(|_| bad("certificate"))?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(config)
+}
+
+/// The peer may send one window, which is never given back: it holds the longest answer and one byte.
+async fn talk<T>(io: T, request: Request<()>, body: Option<Bytes>) -> Result<Reply, String>
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let broken = |error: h2::Error| format!("the exchange broke: {}", clean(&error.to_string(), super::TEXT));
+    let (send, connection) = h2::client::Builder::new()
+        .enable_push(false)
+        .initial_window_size(LONGEST + 1)
+        .initial_connection_window_size(LONGEST + 1)
+        .max_header_list_size(HEADERS)
+        .handshake::<_, Bytes>(io)
+        .await
+        .map_err(broken)?;
+    let exchange = async {
+        let mut send = send.ready().await.map_err(broken)?;
+        let (response, mut upload) = send.send_request(request, body.is_none()).map_err(broken)?;
+        if let Some(body) = body {
+            upload.send_data(body, true).map_err(broken)?;
+        }
+        let (head, mut download) = response.await.map_err(broken)?.into_parts();
+        let mut read = BytesMut::new();
+        while let Some(part) = download.data().await {
+            read.extend_from_slice(&part.map_err(broken)?);
+            if read.len() > LONGEST as usize {
+                return Err(format!("its answer is longer than {LONGEST} bytes"));
+            }
+        }
+        let trailers = download.trailers().await.map_err(broken)?.unwrap_or_default();
+        Ok(Reply {
+            status: head.status,
+            headers: head.headers,
+            body: read.freeze(),
+            trailers,
+        })
+    };
+    tokio::pin!(connection, exchange);
+    tokio::select! {
+        reply = &mut exchange => reply,
+        ended = &mut connection => {
+            ended.map_err(broken)?;
+            // What arrived before the end can still be read.
+            exchange.await
+        }
+    }
+}
+
+/// Text from a brain, fit for a message: at most `longest` bytes, no control characters.
+pub(super) fn clean(text: &str, longest: usize) -> String {
+    let mut cleaned = String::new();
+    for c in text.chars().filter(|c| !c.is_control()) {
+        if cleaned.len() + c.len_utf8() > longest {
+            break;
+        }
+        cleaned.push(c);
+    }
+    cleaned
+}
+
+/// An error with its causes: the outermost alone says nothing about certificates.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        cause = inner.source();
+    }
+    text
+}
