@@ -10,6 +10,7 @@ use kube::{Api, Client};
 use serde_json::json;
 use tracing::info;
 
+use crate::api_error::{self, Class};
 use crate::certificates::{Authority, Inspected, Leaf, Request};
 use crate::events::{Event, Events};
 use crate::metrics::Metrics;
@@ -39,18 +40,23 @@ impl From<kube::Error> for Error {
 }
 
 impl Error {
+    /// How a pass reacts to it.
+    pub(crate) fn class(&self) -> Class {
+        match self {
+            Self::Api(error) => Class::of(error),
+            _ => Class::Transient,
+        }
+    }
+
     /// Whether the API server calls the object itself wrong: trying again does not help.
     pub(crate) fn is_invalid(&self) -> bool {
-        matches!(self, Self::Api(error) if matches!(&**error, kube::Error::Api(status) if status.is_invalid()))
+        self.class() == Class::Invalid
     }
 
     /// The error in the API server's words, if it has any.
     pub(crate) fn words(&self) -> String {
         match self {
-            Self::Api(error) => match &**error {
-                kube::Error::Api(status) => status.message.clone(),
-                other => other.to_string(),
-            },
+            Self::Api(error) => api_error::words(error),
             other => other.to_string(),
         }
     }

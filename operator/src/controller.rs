@@ -2,28 +2,25 @@
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::Context as _;
 use crds::KubeBrainCluster;
 use futures::{FutureExt, StreamExt};
-use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount};
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::ListParams;
-use kube::core::PartialObjectMeta;
 use kube::runtime::controller::{self, Action, Controller};
-use kube::runtime::reflector::{self, ObjectRef, Store};
-use kube::runtime::{Predicate, WatchStreamExt, predicates, watcher};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
+use crate::api_error::Class;
 use crate::metrics::Outcome;
-use crate::names::{CLUSTER, MANAGED_BY, MANAGER};
-use crate::reconcile::{Error, Shared, reconcile, report_failure};
+use crate::reconcile::{Context, Error, reconcile, report_failure};
+use crate::stores::{self, Feeds, Stores};
+use crate::triggers::Triggers;
 
 /// A pass that takes longer is given up. Shorter than the grace period of the operator's pod.
 const PATIENCE: Duration = Duration::from_secs(45);
@@ -33,8 +30,10 @@ const CONCURRENCY: u16 = 8;
 const DEBOUNCE: Duration = Duration::from_millis(200);
 /// Bounds of the pause after failures in a row; it doubles with each.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
-/// Failures in a row before the status tells of them: one may be a hiccup.
-const TELL_AFTER: u32 = 3;
+/// Bounds of the pause after conflicts in a row: whoever was faster is usually done.
+const CONFLICT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// How long the first lists may take before that is a warning.
+const SLOW: Duration = Duration::from_secs(30);
 
 /// Failures in a row, by cluster. A cluster that is gone is forgotten.
 #[derive(Default)]
@@ -43,95 +42,100 @@ struct Failures {
 }
 
 impl Failures {
+    /// So far.
+    fn of(&self, cluster: &ObjectRef<KubeBrainCluster>) -> u32 {
+        self.lock().get(cluster).copied().unwrap_or_default()
+    }
+
     fn count(&self, cluster: &ObjectRef<KubeBrainCluster>) -> u32 {
-        let mut all = self.in_a_row.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.lock();
         let count = all.entry(cluster.clone()).or_default();
         *count = count.saturating_add(1);
         *count
     }
 
     fn forget(&self, cluster: &ObjectRef<KubeBrainCluster>) {
-        self.in_a_row
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(cluster);
+        self.lock().remove(cluster);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectRef<KubeBrainCluster>, u32>> {
+        self.in_a_row.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The pause after the n-th failure in a row, before jitter.
-fn pause(failures: u32) -> Duration {
-    let (first, last) = BACKOFF;
+fn pause(class: Class, failures: u32) -> Duration {
+    let (first, last) = if class == Class::Conflict { CONFLICT } else { BACKOFF };
     first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(last)
 }
 
 struct Guarded {
-    context: Shared,
+    context: Context,
     failures: Failures,
 }
 
-/// Runs passes until `stop`; those that run then are finished. `keep` is given what is known of all clusters.
+/// What the passes of one namespace, or of all, are made of.
+pub(crate) struct Scope {
+    pub(crate) context: Context,
+    pub(crate) triggers: Arc<Triggers>,
+    pub(crate) feeds: Feeds,
+}
+
+/// Runs passes until `stop`; those that run then are finished.
 ///
 /// # Errors
-/// The API server does not let the operator list clusters.
-pub(crate) async fn run(
-    context: Shared,
-    namespace: Option<String>,
-    stop: CancellationToken,
-    keep: impl FnOnce(Store<KubeBrainCluster>),
-) -> anyhow::Result<()> {
-    let client = context.client.clone();
-    if wait_for_definition(&scoped(&client, namespace.as_deref()), &stop)
-        .await
-        .context("list the clusters")?
-        .is_none()
-    {
-        return Ok(());
-    }
-    let (reader, writer) = reflector::store();
-    keep(reader.clone());
-    let clusters = watcher(
-        scoped::<KubeBrainCluster>(&client, namespace.as_deref()),
-        watcher::Config::default(),
-    );
-    let changed = predicates::generation.combine(predicates::annotations);
-    let triggers = kube::runtime::reflector(writer, clusters.default_backoff())
-        .touched_objects()
-        .predicate_filter(changed, kube::runtime::PredicateConfig::default());
-    let ours = || watcher::Config::default().labels(&format!("{MANAGED_BY}={MANAGER}"));
-    let space = namespace.as_deref();
-    let guarded = Arc::new(Guarded {
+/// The watches ended, which they never do.
+pub(crate) async fn run(scope: Scope, stop: CancellationToken) -> anyhow::Result<()> {
+    let Scope {
         context,
-        failures: Failures::default(),
-    });
-    Controller::for_stream(triggers, reader)
-        .owns(scoped::<StatefulSet>(&client, space), ours())
-        .owns(scoped::<Service>(&client, space), ours())
-        .owns(scoped::<ServiceAccount>(&client, space), ours())
-        .owns(scoped::<ConfigMap>(&client, space), ours())
-        .owns(scoped::<Secret>(&client, space), ours())
-        .owns(scoped::<PodDisruptionBudget>(&client, space), ours())
-        .watches(scoped::<PartialObjectMeta<Pod>>(&client, space), ours(), |pod| {
-            cluster_of(&pod)
-        })
-        .watches(
-            scoped::<PartialObjectMeta<PersistentVolumeClaim>>(&client, space),
-            ours(),
-            |claim| cluster_of(&claim),
-        )
-        .with_config(
-            controller::Config::default()
-                .debounce(DEBOUNCE)
-                .concurrency(CONCURRENCY),
-        )
-        .graceful_shutdown_on(stop.cancelled_owned())
-        .run(guard, after_failure, guarded)
-        .for_each(|ended| async move {
-            if let Err(problem) = ended {
-                note(&problem);
-            }
-        })
-        .await;
-    Ok(())
+        triggers,
+        feeds,
+    } = scope;
+    let stores = context.stores.clone();
+    let passes = async {
+        if !filled(&stores, &stop).await {
+            return;
+        }
+        let guarded = Arc::new(Guarded {
+            context,
+            failures: Failures::default(),
+        });
+        // The store is filled by a watch of its own; every cluster in it gets its first pass.
+        for cluster in stores.clusters.state() {
+            triggers.add(ObjectRef::from_obj(&*cluster));
+        }
+        Controller::for_stream(futures::stream::pending(), stores.clusters.clone())
+            .reconcile_on(triggers.stream())
+            .with_config(
+                controller::Config::default()
+                    .debounce(DEBOUNCE)
+                    .concurrency(CONCURRENCY),
+            )
+            .graceful_shutdown_on(stop.clone().cancelled_owned())
+            .run(guard, after_failure, guarded)
+            .for_each(|ended| async move {
+                if let Err(problem) = ended {
+                    note(&problem);
+                }
+            })
+            .await;
+    };
+    tokio::select! {
+        () = passes => Ok(()),
+        () = stores::run(feeds) => anyhow::bail!("the watches ended"),
+    }
+}
+
+/// Waits until the stores were filled once; `false` if `stop` came first. Passes before that would see nothing, and make it anew.
+async fn filled(stores: &Stores, stop: &CancellationToken) -> bool {
+    let mut filling = std::pin::pin!(stores.filled());
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return false,
+            () = &mut filling => return true,
+            () = tokio::time::sleep(SLOW) => warn!("still waiting for the first lists of all kinds; no cluster is looked after"),
+        }
+    }
 }
 
 /// Logs what the controller itself stumbled over. A failed pass was logged where it failed.
@@ -143,26 +147,11 @@ fn note(problem: &controller::Error<Error, watcher::Error>) {
     }
 }
 
-fn scoped<K>(client: &Client, namespace: Option<&str>) -> Api<K>
-where
-    K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
-{
-    match namespace {
-        Some(namespace) => Api::namespaced(client.clone(), namespace),
-        None => Api::all(client.clone()),
-    }
-}
-
-fn cluster_of<K>(object: &PartialObjectMeta<K>) -> Option<ObjectRef<KubeBrainCluster>>
-where
-    K: Resource<DynamicType = ()>,
-{
-    let name = object.metadata.labels.as_ref()?.get(CLUSTER)?;
-    Some(ObjectRef::new(name).within(object.metadata.namespace.as_deref()?))
-}
-
 /// `None` if stopped before the definition was there. A warning comes only after a while: both are often installed together.
-async fn wait_for_definition(clusters: &Api<KubeBrainCluster>, stop: &CancellationToken) -> kube::Result<Option<()>> {
+pub(crate) async fn wait_for_definition(
+    clusters: &Api<KubeBrainCluster>,
+    stop: &CancellationToken,
+) -> kube::Result<Option<()>> {
     for attempt in 1_u32.. {
         match clusters.list(&ListParams::default().limit(1)).await {
             Ok(_) => return Ok(Some(())),
@@ -184,7 +173,12 @@ async fn wait_for_definition(clusters: &Api<KubeBrainCluster>, stop: &Cancellati
 async fn guard(cluster: Arc<KubeBrainCluster>, guarded: Arc<Guarded>) -> Result<Action, Error> {
     let object = ObjectRef::from_obj(&*cluster);
     let began = Instant::now();
-    let ended = contain(Box::pin(reconcile(&guarded.context, &cluster))).await;
+    let ended = contain(Box::pin(reconcile(
+        &guarded.context,
+        &cluster,
+        guarded.failures.of(&object),
+    )))
+    .await;
     let metrics = &guarded.context.metrics;
     match ended {
         Ok(ended) => {
@@ -200,6 +194,7 @@ async fn guard(cluster: Arc<KubeBrainCluster>, guarded: Arc<Guarded>) -> Result<
                 metrics.panicked();
             }
             metrics.reconciled(Outcome::Failed, began.elapsed());
+            metrics.failed(problem.class());
             let failures = guarded.failures.count(&object);
             tell(&guarded.context, &cluster, &problem, failures).await;
             Err(problem)
@@ -216,10 +211,16 @@ async fn contain<T>(pass: impl Future<Output = Result<T, Error>>) -> Result<T, E
     }
 }
 
-async fn tell(context: &Shared, cluster: &KubeBrainCluster, problem: &Error, failures: u32) {
+async fn tell(context: &Context, cluster: &KubeBrainCluster, problem: &Error, failures: u32) {
     let words = problem.words();
-    if failures < TELL_AFTER {
-        info!(error = words, failures, "a pass failed and will be repeated");
+    let class = problem.class();
+    if matches!(class, Class::Conflict | Class::Fenced) {
+        debug!(error = words, failures, "a pass will be repeated");
+    }
+    if !class.is_told(failures) {
+        if class == Class::Transient {
+            info!(error = words, failures, "a pass failed and will be repeated");
+        }
         return;
     }
     if matches!(problem, Error::Panic(_)) {
@@ -241,14 +242,10 @@ fn words(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "the signature is the controller's")]
-fn after_failure(cluster: Arc<KubeBrainCluster>, _: &Error, guarded: Arc<Guarded>) -> Action {
-    let object = ObjectRef::from_obj(&*cluster);
-    let failures = {
-        let all = guarded.failures.in_a_row.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get(&object).copied().unwrap_or(1)
-    };
+fn after_failure(cluster: Arc<KubeBrainCluster>, problem: &Error, guarded: Arc<Guarded>) -> Action {
+    let failures = guarded.failures.of(&ObjectRef::from_obj(&*cluster));
     debug!(cluster = cluster.name_any(), failures, "backing off");
-    Action::requeue(pause(failures).mul_f64(rand::random_range(1.0..1.3)))
+    Action::requeue(pause(problem.class(), failures).mul_f64(rand::random_range(1.0..1.3)))
 }
 
 #[cfg(test)]

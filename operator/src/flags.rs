@@ -12,9 +12,9 @@ pub(crate) struct Flags {
     #[arg(long, env = "KUBEBRAIN_DEFAULT_IMAGE", default_value = "kubebrain.io/kubebrain", value_parser = image)]
     pub(crate) default_image: String,
 
-    /// The only namespace whose clusters are looked after; all namespaces if not set
-    #[arg(long, env = "KUBEBRAIN_NAMESPACE", value_parser = label)]
-    pub(crate) namespace: Option<String>,
+    /// The only namespaces whose clusters are looked after, separated by commas; all if not set
+    #[arg(long, env = "KUBEBRAIN_NAMESPACE", value_parser = label, value_delimiter = ',')]
+    pub(crate) namespace: Vec<String>,
 
     /// DNS domain of the Kubernetes cluster
     #[arg(long, env = "KUBEBRAIN_CLUSTER_DOMAIN", default_value = "cluster.local", value_parser = domain)]
@@ -97,9 +97,19 @@ mod tests {
     #[test]
     fn no_flag_is_needed() {
         let flags = parse(&[]).unwrap();
-        assert_eq!((flags.namespace, flags.leader_elect), (None, false));
+        assert_eq!((flags.namespace.len(), flags.leader_elect), (0, false));
         assert_eq!(flags.cluster_domain, "cluster.local");
         assert_eq!(flags.default_image, "kubebrain.io/kubebrain");
+    }
+
+    #[test]
+    fn namespaces_are_separated_by_commas() {
+        assert_eq!(parse(&["--namespace=a,b"]).unwrap().namespace, ["a", "b"]);
+        assert_eq!(
+            parse(&["--namespace=a", "--namespace=b"]).unwrap().namespace,
+            ["a", "b"]
+        );
+        assert!(parse(&["--namespace=a,,b"]).is_err());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! /healthz, /readyz and /metrics. Plain HTTP: nothing here is secret, and the kubelet has no certificate.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use axum::extract::State;
@@ -21,8 +21,8 @@ use crate::metrics::{self, Metrics, Readiness};
 pub(crate) struct Health {
     pub(crate) metrics: Metrics,
     pub(crate) leadership: Leadership,
-    /// All clusters, as soon as this replica works.
-    pub(crate) clusters: Arc<OnceLock<Store<KubeBrainCluster>>>,
+    /// All clusters, by namespace or all in one, as soon as this replica works.
+    pub(crate) clusters: Arc<Mutex<Vec<Store<KubeBrainCluster>>>>,
     /// Cancelled when the process is asked to end.
     pub(crate) stop: CancellationToken,
 }
@@ -80,7 +80,8 @@ async fn scrape(State(health): State<Health>) -> Response {
 /// Counts the clusters when somebody asks, from what the watch keeps anyway.
 fn survey(health: &Health) {
     health.metrics.lead(health.leadership.is_leading());
-    let clusters = health.clusters.get().map(Store::state).unwrap_or_default();
+    let stores = health.clusters.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let clusters: Vec<_> = stores.iter().flat_map(Store::state).collect();
     let readiness = clusters.iter().map(|cluster| {
         let conditions = cluster
             .status

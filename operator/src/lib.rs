@@ -5,23 +5,31 @@
 //! ends the process.
 
 use std::io::IsTerminal;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context as _;
 use clap::Parser;
-use kube::Client;
+use crds::KubeBrainCluster;
+use kube::client::ClientBuilder;
+use kube::runtime::reflector::Store;
+use kube::{Api, Client};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+mod api_error;
 mod apply;
 mod certificates;
 mod controller;
 mod drift;
 mod events;
+#[cfg(test)]
+mod fake_api;
 mod flags;
+mod given;
 mod http;
 mod leadership;
+mod ledger;
 mod metrics;
 mod names;
 mod objects;
@@ -37,16 +45,24 @@ mod quantity;
 mod reconcile;
 mod spec;
 mod status;
+mod stores;
 mod tasks;
+mod transport;
+mod triggers;
 #[cfg(test)]
 mod world;
 
 use flags::{Flags, LogFormat};
+use given::GivenSecrets;
 use leadership::Leadership;
+use ledger::Ledger;
 use metrics::Metrics;
+use observe::Prober;
 use reconcile::Context;
 use spec::Settings;
 use tasks::Tasks;
+use transport::Fence;
+use triggers::Triggers;
 
 /// Requests to the API server that take longer are given up; watches are told apart by their idle time.
 const CONNECT: std::time::Duration = std::time::Duration::from_secs(10);
@@ -63,7 +79,10 @@ pub fn run_operator() -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("start the runtime")?;
-    runtime.block_on(run(flags))
+    let ended = runtime.block_on(run(flags));
+    // Whatever still runs after a failure ends here, in the middle of what it does.
+    runtime.shutdown_background();
+    ended
 }
 
 fn log_to(flags: &Flags) -> anyhow::Result<()> {
@@ -94,17 +113,26 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         .await
         .context("find the API server: no kubeconfig, and not in a pod")?;
     config.connect_timeout = Some(CONNECT);
-    let client = Client::try_from(config.clone()).context("make a client for the API server")?;
     let listener = http::bind(flags.listen).await?;
     let metrics = Metrics::new();
     let (elector, leadership) = if flags.leader_elect {
         let (namespace, name) = (&flags.leader_elect_namespace, &flags.leader_elect_name);
-        let (elector, leadership) = leadership::candidate(config, namespace, name, &flags.identity)?;
+        let (elector, leadership) = leadership::candidate(config.clone(), namespace, name, &flags.identity)?;
         (Some(elector), leadership)
     } else {
         (None, Leadership::Alone)
     };
-    let clusters = Arc::new(OnceLock::new());
+    let ledger = Ledger::default();
+    let fence = Fence {
+        leadership: leadership.clone(),
+        metrics: metrics.clone(),
+        ledger: ledger.clone(),
+    };
+    let client = ClientBuilder::try_from(config)
+        .context("make a client for the API server")?
+        .with_layer(&fence)
+        .build();
+    let clusters = Arc::new(Mutex::new(Vec::new()));
     let stop = CancellationToken::new();
     let mut tasks = Tasks::new(stop.clone());
     tasks.spawn("signals", until_told(stop.clone()));
@@ -120,27 +148,87 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         stop: stop.clone(),
     };
     tasks.spawn("http", http::serve(listener, health, worked.clone()));
-    let context = Arc::new(Context {
-        events: events::Events::new(client.clone(), flags.identity.clone()),
-        client,
+    info!(version = env!("CARGO_PKG_VERSION"), listen = %flags.listen, leader_elect = flags.leader_elect, "started");
+    let worker = Worker {
+        client: client.clone(),
         settings: Settings {
             default_image: flags.default_image,
             cluster_domain: flags.cluster_domain,
         },
+        events: events::Events::new(client, flags.identity),
         metrics,
-    });
-    info!(version = env!("CARGO_PKG_VERSION"), listen = %flags.listen, leader_elect = flags.leader_elect, "started");
-    let namespace = flags.namespace;
-    tasks.spawn("controller", async move {
-        let _worked = worked.drop_guard();
-        if !leadership.won(&stop).await {
+        ledger,
+        given_secrets: GivenSecrets::default(),
+        prober: Prober::default(),
+        leadership,
+        clusters,
+    };
+    let all = flags.namespace.is_empty().then_some(None);
+    let working = Arc::new(worked.drop_guard());
+    for namespace in all.into_iter().chain(flags.namespace.into_iter().map(Some)) {
+        let (worker, stop, working) = (worker.clone(), stop.clone(), working.clone());
+        tasks.spawn("controller", async move {
+            let _working = working;
+            worker.work(namespace, stop).await
+        });
+    }
+    drop(working);
+    tasks.join().await
+}
+
+/// Looks after clusters, once for each namespace.
+#[derive(Clone)]
+struct Worker {
+    client: Client,
+    settings: Settings,
+    events: events::Events,
+    metrics: Metrics,
+    ledger: Ledger,
+    given_secrets: GivenSecrets,
+    prober: Prober,
+    leadership: Leadership,
+    /// The stores of clusters of all namespaces, for the metrics.
+    clusters: Arc<Mutex<Vec<Store<KubeBrainCluster>>>>,
+}
+
+impl Worker {
+    /// Works in `namespace`, or in all, from when this replica leads until `stop`.
+    async fn work(self, namespace: Option<String>, stop: CancellationToken) -> anyhow::Result<()> {
+        if !self.leadership.won(&stop).await {
+            return Ok(());
+        }
+        let all = namespace.as_deref().map_or_else(
+            || Api::all(self.client.clone()),
+            |namespace| Api::namespaced(self.client.clone(), namespace),
+        );
+        let defined = controller::wait_for_definition(&all, &stop).await;
+        if defined.context("list the clusters")?.is_none() {
             return Ok(());
         }
         info!(namespace = namespace.as_deref().unwrap_or("all"), "working");
-        let keep = move |store| drop(clusters.set(store));
-        controller::run(context, namespace, stop, keep).await
-    });
-    tasks.join().await
+        let triggers = Arc::<Triggers>::default();
+        let (stores, feeds) = stores::open(&self.client, namespace.as_deref(), &triggers);
+        self.clusters
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(stores.clusters.clone());
+        let context = Context {
+            client: self.client,
+            settings: self.settings,
+            events: self.events,
+            metrics: self.metrics,
+            stores,
+            ledger: self.ledger,
+            given_secrets: self.given_secrets,
+            prober: self.prober,
+        };
+        let scope = controller::Scope {
+            context,
+            triggers,
+            feeds,
+        };
+        controller::run(scope, stop).await
+    }
 }
 
 /// Cancels `stop` at SIGTERM or SIGINT.

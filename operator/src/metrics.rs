@@ -8,6 +8,7 @@ use prometheus::{
     TextEncoder, exponential_buckets,
 };
 
+use crate::api_error::Class;
 use crate::plan::Step;
 
 /// The content type of [`Metrics::render`].
@@ -22,6 +23,44 @@ pub(crate) enum Outcome {
     Failed,
     /// The spec cannot be acted on.
     Stalled,
+    /// The stores did not show yet what was written; nothing was looked at.
+    Behind,
+}
+
+/// What requests to the API server do, in Kubernetes' words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Get,
+    List,
+    Watch,
+    Create,
+    Update,
+    Patch,
+    Delete,
+}
+
+impl Verb {
+    const ALL: [Self; 7] = [
+        Self::Get,
+        Self::List,
+        Self::Watch,
+        Self::Create,
+        Self::Update,
+        Self::Patch,
+        Self::Delete,
+    ];
+
+    fn label(self) -> &'static str {
+        match self {
+            Verb::Get => "get",
+            Verb::List => "list",
+            Verb::Watch => "watch",
+            Verb::Create => "create",
+            Verb::Update => "update",
+            Verb::Patch => "patch",
+            Verb::Delete => "delete",
+        }
+    }
 }
 
 impl Outcome {
@@ -30,6 +69,7 @@ impl Outcome {
             Outcome::Done => "Done",
             Outcome::Failed => "Failed",
             Outcome::Stalled => "Stalled",
+            Outcome::Behind => "Behind",
         }
     }
 }
@@ -59,6 +99,8 @@ pub(crate) struct Metrics {
     reconciles: IntCounterVec,
     steps: IntCounterVec,
     panics: IntCounter,
+    requests: IntCounterVec,
+    errors: IntCounterVec,
     duration: Histogram,
     leading: IntGauge,
     clusters: IntGaugeVec,
@@ -69,7 +111,7 @@ impl Metrics {
     pub(crate) fn new() -> Metrics {
         let registry = Registry::new();
         let r = &registry;
-        Metrics {
+        let metrics = Metrics {
             reconciles: add(
                 r,
                 IntCounterVec::new(opts("reconcile_total", "Passes over a cluster"), &["outcome"]),
@@ -81,6 +123,23 @@ impl Metrics {
             panics: add(
                 r,
                 IntCounter::with_opts(opts("reconcile_panics_total", "Passes that panicked")),
+            ),
+            errors: add(
+                r,
+                IntCounterVec::new(
+                    opts("reconcile_errors_total", "Passes that failed, by what failed"),
+                    &["kind"],
+                ),
+            ),
+            requests: add(
+                r,
+                IntCounterVec::new(
+                    opts(
+                        "api_requests_total",
+                        "Requests to the API server, without those of the election",
+                    ),
+                    &["verb"],
+                ),
             ),
             duration: add(
                 r,
@@ -105,7 +164,15 @@ impl Metrics {
                 )),
             ),
             registry,
+        };
+        for verb in Verb::ALL {
+            // A counter that shows 0 tells an idle operator from one that counts nothing.
+            metrics.requests.with_label_values(&[verb.label()]).inc_by(0);
         }
+        for class in Class::ALL {
+            metrics.errors.with_label_values(&[kind(class)]).inc_by(0);
+        }
+        metrics
     }
 
     /// Everything in the text format of Prometheus; see [`CONTENT_TYPE`].
@@ -137,6 +204,16 @@ impl Metrics {
         self.steps.with_label_values(&[step]).inc();
     }
 
+    /// A pass failed.
+    pub(crate) fn failed(&self, class: Class) {
+        self.errors.with_label_values(&[kind(class)]).inc();
+    }
+
+    /// A request to the API server is sent.
+    pub(crate) fn requested(&self, verb: Verb) {
+        self.requests.with_label_values(&[verb.label()]).inc();
+    }
+
     pub(crate) fn panicked(&self) {
         self.panics.inc();
     }
@@ -158,6 +235,16 @@ impl Metrics {
         }
         #[allow(clippy::cast_precision_loss, reason = "seconds since 1970 are exact in 53 bits")]
         self.expiry.set(expiry.unwrap_or_default() as f64);
+    }
+}
+
+fn kind(class: Class) -> &'static str {
+    match class {
+        Class::Conflict => "Conflict",
+        Class::Transient => "Transient",
+        Class::Denied => "Denied",
+        Class::Invalid => "Invalid",
+        Class::Fenced => "Fenced",
     }
 }
 

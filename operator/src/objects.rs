@@ -39,6 +39,16 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::ServiceAccount,
+        Self::Secret,
+        Self::ConfigMap,
+        Self::Service,
+        Self::PodDisruptionBudget,
+        Self::StatefulSet,
+        Self::PodMonitor,
+    ];
+
     /// Group, version, kind and plural.
     pub(crate) fn resource(self) -> ApiResource {
         let (group, version, kind, plural) = match self {

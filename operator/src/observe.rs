@@ -1,146 +1,225 @@
-//! What is there: owned objects, pods, claims, and what the brains themselves say.
+//! What is there: owned objects, pods and claims from the stores, and what the brains themselves say.
+//!
+//! Only brains are asked over the network; the API server is, where the stores cannot know: an object that was refused because
+//! another one stands there, a store that is late, a Secret that the user made.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use crds::KubeBrainCluster;
-use futures::future::{join_all, try_join_all};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use crds::cluster::tls::TlsMode;
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::ListParams;
 use kube::core::DynamicObject;
 use kube::{Api, Client, ResourceExt};
+use tokio::sync::Semaphore;
 
 use crate::certificates::{Leaf, Pair};
-use crate::names::CLUSTER;
+use crate::names::Names;
 use crate::objects::{Key, Kind};
-use crate::plan;
+use crate::plan::{self, ownership};
 use crate::probe::{self, Answer, Identity};
+use crate::reconcile::Context;
 use crate::spec::Desired;
 
+mod catch_up;
+
+pub(crate) use catch_up::{Late, catch_up};
+
+/// Questions to brains at a time, for one cluster and for all together.
+const PROBES: (usize, usize) = (8, 32);
+/// How long all questions of one pass may take.
+const PROBING: Duration = Duration::from_secs(8);
+/// Most brains of one cluster that are asked in a pass.
+const MEMBERS: usize = 64;
+
 /// Everything that one pass looks at.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(crate) struct Observed {
     /// The wall clock when the pass began.
     pub(crate) now: Timestamp,
     /// Objects under the names that the cluster uses, whoever owns them.
     pub(crate) objects: BTreeMap<Key, DynamicObject>,
-    /// The brains' pods.
+    /// Pods with the cluster's label, whoever owns them.
     pub(crate) pods: Vec<Pod>,
-    /// Their volume claims.
+    /// Claims with the cluster's label.
     pub(crate) claims: Vec<PersistentVolumeClaim>,
     /// What each running brain answered, by its pod; or why it did not.
     pub(crate) probes: BTreeMap<String, Result<Answer, String>>,
-    /// Whether the API server knows PodMonitors. Looked up only if one is wanted.
+    /// Whether the API server knows PodMonitors.
     pub(crate) pod_monitors: bool,
+    /// Secrets that the user made and the spec names; `None` for one that does not exist.
+    pub(crate) given_secrets: BTreeMap<String, Option<Arc<Secret>>>,
+    /// The TiDB operator's cluster that `storage.tikv.clusterRef` names.
+    #[allow(dead_code, reason = "read by who resolves the placement drivers")]
+    pub(crate) tidb_cluster: Option<Arc<DynamicObject>>,
 }
 
-/// Looks at everything that belongs to a cluster.
+/// Bounds the questions to all brains together. Clones share the bound.
+#[derive(Clone)]
+pub(crate) struct Prober(Arc<Semaphore>);
+
+impl Default for Prober {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(PROBES.1)))
+    }
+}
+
+/// Looks at everything that belongs to a cluster. What is late in the stores is taken from `late`.
 ///
 /// # Errors
 /// The API server refused or did not answer. A brain that does not answer is no error.
-pub(crate) async fn observe(client: &Client, cluster: &KubeBrainCluster, desired: &Desired) -> kube::Result<Observed> {
+pub(crate) async fn observe(
+    context: &Context,
+    cluster: &KubeBrainCluster,
+    desired: &Desired,
+    late: Late,
+) -> kube::Result<Observed> {
     let names = &desired.names;
-    let monitoring = cluster
+    let stores = &context.stores;
+    let view = stores.view(&names.namespace, &names.cluster);
+    let reference = cluster
         .spec
-        .monitoring
+        .storage
+        .tikv
         .as_ref()
-        .and_then(|all| all.pod_monitor.as_ref());
-    let mut keys = vec![
-        Key::new(Kind::ServiceAccount, &names.cluster),
-        Key::new(Kind::Service, names.headless()),
-        Key::new(Kind::Service, names.client()),
-        Key::new(Kind::Service, names.leader()),
-        Key::new(Kind::PodDisruptionBudget, &names.cluster),
-        Key::new(Kind::StatefulSet, &names.cluster),
-        // Where the API server does not know this kind, there is no such object either.
-        Key::new(Kind::PodMonitor, &names.cluster),
-    ];
-    if desired.certificates.is_some() {
-        keys.push(Key::new(Kind::Secret, names.authority()));
-        keys.push(Key::new(Kind::ConfigMap, names.bundle()));
-        keys.extend(Leaf::ALL.map(|leaf| Key::new(Kind::Secret, names.leaf(leaf))));
-    }
-    let selected = ListParams::default().labels(&format!("{CLUSTER}={}", names.cluster));
-    let brains = ListParams::default().labels(&names.selector_text());
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &names.namespace);
-    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &names.namespace);
-    let (objects, pods, claims, pod_monitors) = tokio::try_join!(
-        try_join_all(keys.into_iter().map(|key| get(client, &names.namespace, key))),
-        pods.list(&brains),
-        claims.list(&selected),
-        knows_pod_monitors(client, monitoring.is_some_and(|monitor| monitor.enabled)),
-    )?;
+        .and_then(|tikv| tikv.cluster_ref.as_ref());
+    let objects = view.objects.into_iter().map(|(kind, object)| {
+        let key = Key::new(kind, object.name_any());
+        (key, Arc::unwrap_or_clone(object))
+    });
     let mut observed = Observed {
         now: Timestamp::now(),
-        objects: objects.into_iter().flatten().collect(),
-        pods: pods.items,
-        claims: claims.items,
+        objects: objects.collect(),
+        pods: view.pods.into_iter().map(Arc::unwrap_or_clone).collect(),
+        claims: view.claims.into_iter().map(Arc::unwrap_or_clone).collect(),
         probes: BTreeMap::new(),
-        pod_monitors,
+        pod_monitors: stores.knows(Kind::PodMonitor),
+        given_secrets: context.given_secrets.of(&context.client, cluster).await?,
+        tidb_cluster: reference.and_then(|reference| stores.tidb_cluster(&names.namespace, &reference.name)),
     };
-    observed.pods.sort_by_key(ResourceExt::name_any);
-    observed.probes = ask(desired, &observed).await;
+    late.overlay(&mut observed);
+    observed.probes = ask(&context.prober, cluster, desired, &observed).await;
     Ok(observed)
 }
 
-async fn get(client: &Client, namespace: &str, key: Key) -> kube::Result<Option<(Key, DynamicObject)>> {
-    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &key.kind.resource());
-    match api.get(&key.name).await {
-        Ok(object) => Ok(Some((key, object))),
-        // By its code: an API server that does not know the kind answers without a reason.
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(error) => Err(error),
-    }
+/// A pod as it is now, not as the stores show it: for whoever is about to delete it. `None` if it is gone.
+///
+/// # Errors
+/// The API server refused or did not answer.
+#[allow(dead_code, reason = "asked for before a pod is replaced")]
+pub(crate) async fn fresh_pod(client: &Client, names: &Names, pod: &str) -> kube::Result<Option<Pod>> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &names.namespace);
+    pods.get_opt(pod).await
 }
 
-async fn knows_pod_monitors(client: &Client, wanted: bool) -> kube::Result<bool> {
-    if !wanted {
-        return Ok(false);
-    }
-    match client.list_api_group_resources("monitoring.coreos.com/v1").await {
-        Ok(list) => Ok(list.resources.iter().any(|resource| resource.kind == "PodMonitor")),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-/// Asks every brain that has an address, all at once.
-async fn ask(desired: &Desired, observed: &Observed) -> BTreeMap<String, Result<Answer, String>> {
-    let identity = desired.certificates.as_ref().map(|_| identity(desired, observed));
-    let asked = observed.pods.iter().filter_map(|pod| {
-        let running = pod.metadata.deletion_timestamp.is_none() && is_running(pod);
-        let address = pod.status.as_ref()?.pod_ip.clone().filter(|_| running)?;
-        Some((pod.name_any(), address))
-    });
-    let answers = asked.map(|(pod, address)| {
+/// Asks every brain that has an address.
+async fn ask(
+    prober: &Prober,
+    cluster: &KubeBrainCluster,
+    desired: &Desired,
+    observed: &Observed,
+) -> BTreeMap<String, Result<Answer, String>> {
+    let identity = identity(cluster, desired, observed);
+    let set = observed
+        .objects
+        .get(&Key::new(Kind::StatefulSet, &desired.names.cluster));
+    let set = set.and_then(|set| set.metadata.uid.as_deref());
+    let asked = observed
+        .pods
+        .iter()
+        .filter(|pod| may_be_ours(pod, set))
+        .filter_map(|pod| {
+            let running = pod.metadata.deletion_timestamp.is_none() && is_running(pod);
+            let address = pod.status.as_ref()?.pod_ip.clone().filter(|_| running)?;
+            Some((pod.name_any(), address))
+        });
+    let asked: Vec<(String, String)> = asked.take(MEMBERS).collect();
+    let late = || Err("it was not asked in time: other members do not answer".to_owned());
+    let mut answers: BTreeMap<String, Result<Answer, String>> =
+        asked.iter().map(|(pod, _)| (pod.clone(), late())).collect();
+    let questions = futures::stream::iter(asked).map(|(pod, address)| {
         let host = desired.names.member_host(&pod);
-        let identity = identity.clone();
+        let identity = &identity;
         async move {
+            let Ok(_permit) = prober.0.acquire().await else {
+                return (pod, Err("the operator is ending".to_owned()));
+            };
             let answer = match identity {
-                Some(None) => Err("the operator's certificate is not there yet".to_owned()),
-                Some(Some(identity)) => probe::ask(&address, &host, Some(&identity)).await,
-                None => probe::ask(&address, &host, None).await,
+                Ok(identity) => probe::ask(&address, &host, identity.as_ref()).await,
+                Err(why) => Err(why.clone()),
             };
             (pod, answer)
         }
     });
-    join_all(answers).await.into_iter().collect()
+    let mut questions = std::pin::pin!(questions.buffer_unordered(PROBES.0));
+    let collect = async {
+        while let Some((pod, answer)) = questions.next().await {
+            answers.insert(pod, answer);
+        }
+    };
+    // Those that are missing then keep the answer that they were not asked.
+    drop(tokio::time::timeout(PROBING, collect).await);
+    answers
 }
 
-/// The operator's certificate and the authority, as stored.
-fn identity(desired: &Desired, observed: &Observed) -> Option<Identity> {
-    let secret = observed
-        .objects
-        .get(&Key::new(Kind::Secret, desired.names.leaf(Leaf::OperatorClient)))?;
-    let authority = observed
-        .objects
-        .get(&Key::new(Kind::Secret, desired.names.authority()))?;
+/// Whether a pod may hold a brain of this cluster: one that somebody else controls does not.
+fn may_be_ours(pod: &Pod, set: Option<&str>) -> bool {
+    let mut owners = pod.metadata.owner_references.iter().flatten();
+    let controller = owners.find(|owner| owner.controller == Some(true));
+    controller.is_none_or(|controller| Some(controller.uid.as_str()) == set)
+}
+
+/// What the operator shows to brains and trusts of them; `None` if the way is plain.
+///
+/// # Errors
+/// It is not there yet, in words for the status.
+pub(crate) fn identity(
+    cluster: &KubeBrainCluster,
+    desired: &Desired,
+    observed: &Observed,
+) -> Result<Option<Identity>, String> {
+    let missing = || "the operator's certificate is not there yet".to_owned();
+    match cluster.spec.tls.mode {
+        TlsMode::Disabled => Ok(None),
+        TlsMode::Operator => stored(cluster, desired, observed).ok_or_else(missing).map(Some),
+        TlsMode::Secret => given(cluster, observed).ok_or_else(missing).map(Some),
+    }
+}
+
+/// The operator's certificate and the published bundle, as stored. Objects of somebody else are not trusted.
+fn stored(cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) -> Option<Identity> {
+    let uid = cluster.uid().unwrap_or_default();
+    let own = |kind, name: String| {
+        let object = observed.objects.get(&Key::new(kind, name))?;
+        let whose = ownership::of(&object.metadata, &desired.names.cluster, &uid);
+        (whose == ownership::Ownership::Ours).then_some(object)
+    };
+    let secret = own(Kind::Secret, desired.names.leaf(Leaf::OperatorClient))?;
+    let bundle = own(Kind::ConfigMap, desired.names.bundle())?;
     let Pair { certificate, key } = plan::stored_pair(secret, "tls.crt", "tls.key")?;
-    let trusted = plan::stored_pair(authority, "ca.crt", "ca.key")?.certificate;
+    let trusted = bundle.data.get("data")?.get("ca.crt")?.as_str()?.to_owned();
     Some(Identity {
         certificate,
         key,
         trusted,
+    })
+}
+
+/// The same from Secrets that the user made.
+fn given(cluster: &KubeBrainCluster, observed: &Observed) -> Option<Identity> {
+    let secrets = cluster.spec.tls.secrets.as_ref()?;
+    let text = |name: &str, key: &str| {
+        let secret = observed.given_secrets.get(name)?.as_ref()?;
+        String::from_utf8(secret.data.as_ref()?.get(key)?.0.clone()).ok()
+    };
+    let operator = &secrets.operator_client.name;
+    Some(Identity {
+        certificate: text(operator, "tls.crt")?,
+        key: text(operator, "tls.key")?,
+        trusted: text(&secrets.ca_bundle.name, &secrets.ca_bundle.key)?,
     })
 }
 

@@ -1,6 +1,6 @@
-//! One pass over one cluster: observe, plan, apply, publish. Keeps nothing from pass to pass.
+//! One pass over one cluster: observe, plan, apply, publish. What is kept from pass to pass are caches: of what the API server
+//! has, and of what was written to it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crds::KubeBrainCluster;
@@ -11,14 +11,18 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::json;
 use tracing::info;
 
-use crate::apply::Applier;
+use crate::api_error::{self, Class};
+use crate::apply::{self, Applier};
 use crate::events::{Event, Events};
+use crate::given::GivenSecrets;
+use crate::ledger::Ledger;
 use crate::metrics::{Metrics, Outcome};
 use crate::names::STATUS_MANAGER;
-use crate::observe::observe;
+use crate::observe::{Late, Prober, catch_up, observe};
 use crate::plan::{Plan, plan};
 use crate::spec::{self, Desired, Settings};
 use crate::status::{self, Pass};
+use crate::stores::Stores;
 
 /// How often a settled cluster is looked at: a watch may miss things, and brains do not tell when their leader changes.
 const RESYNC: Duration = Duration::from_secs(60);
@@ -28,6 +32,8 @@ const SOON: Duration = Duration::from_secs(5);
 const OBSTRUCTED: Duration = Duration::from_secs(15);
 /// How soon a pass follows one that wrote something.
 const NEXT: Duration = Duration::from_secs(1);
+/// How soon it is looked whether the stores have caught up with what was written. Their watches usually start the pass before.
+const BEHIND: Duration = Duration::from_millis(200);
 
 /// Why a pass failed.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +43,7 @@ pub(crate) enum Error {
     #[error("an object does not serialise")]
     Serialise(#[from] serde_json::Error),
     #[error("could not {what}: {words}")]
-    Step { what: String, words: String },
+    Step { what: String, words: String, class: Class },
     #[error("the pass took longer than {0:?}")]
     Timeout(Duration),
     #[error("the pass panicked: {0}")]
@@ -45,13 +51,19 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    /// How to react to it.
+    pub(crate) fn class(&self) -> Class {
+        match self {
+            Self::Api(_, source) => Class::of(source),
+            Self::Step { class, .. } => *class,
+            Self::Serialise(_) | Self::Timeout(_) | Self::Panic(_) => Class::Transient,
+        }
+    }
+
     /// In words for the status, the API server's own if there are any.
     pub(crate) fn words(&self) -> String {
         match self {
-            Self::Api(what, source) => match &**source {
-                kube::Error::Api(status) => format!("{what} failed: {}", status.message),
-                other => format!("{what} failed: {other}"),
-            },
+            Self::Api(what, source) => format!("{what} failed: {}", api_error::words(source)),
             other => other.to_string(),
         }
     }
@@ -62,11 +74,16 @@ fn api(what: &'static str) -> impl FnOnce(kube::Error) -> Error {
 }
 
 /// What every pass needs.
+#[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) client: Client,
     pub(crate) settings: Settings,
     pub(crate) events: Events,
     pub(crate) metrics: Metrics,
+    pub(crate) stores: Stores,
+    pub(crate) ledger: Ledger,
+    pub(crate) given_secrets: GivenSecrets,
+    pub(crate) prober: Prober,
 }
 
 /// What a pass came to, and when to look again.
@@ -76,21 +93,27 @@ pub(crate) struct Ended {
     pub(crate) again: Duration,
 }
 
-/// One pass over the cluster that `known` names.
+/// One pass over a cluster, after `failures` that failed in a row. `None` if there is nothing to do for it ever again.
 ///
 /// # Errors
 /// The API server refused or did not answer, or a step failed; the status may not tell yet.
-pub(crate) async fn reconcile(context: &Context, known: &KubeBrainCluster) -> Result<Option<Ended>, Error> {
-    let clusters: Api<KubeBrainCluster> =
-        Api::namespaced(context.client.clone(), &known.namespace().unwrap_or_default());
-    // What triggered the pass may be older than the status of the last one.
-    let Some(mut cluster) = clusters
-        .get_opt(&known.name_any())
+pub(crate) async fn reconcile(
+    context: &Context,
+    cluster: &KubeBrainCluster,
+    failures: u32,
+) -> Result<Option<Ended>, Error> {
+    let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
+    let clusters: Api<KubeBrainCluster> = Api::namespaced(context.client.clone(), &namespace);
+    let Some(late) = catch_up(context, &namespace, &name)
         .await
-        .map_err(api("reading the cluster"))?
+        .map_err(api("reading an object again"))?
     else {
-        return Ok(None);
+        return Ok(Some(Ended {
+            outcome: Outcome::Behind,
+            again: BEHIND,
+        }));
     };
+    let mut cluster = late.cluster().unwrap_or_else(|| cluster.clone());
     if cluster.metadata.deletion_timestamp.is_some() {
         return Ok(None);
     }
@@ -104,7 +127,10 @@ pub(crate) async fn reconcile(context: &Context, known: &KubeBrainCluster) -> Re
         cluster.status = Some(first);
     }
     match spec::read(&cluster, &context.settings) {
-        Ok(desired) => act(context, &clusters, &cluster, &desired).await.map(Some),
+        Ok(desired) => {
+            let pass = act(context, &clusters, &cluster, &desired, late, failures);
+            pass.await.map(Some)
+        }
         Err(refusal) => {
             let status = status::refused(&cluster, &refusal, Timestamp::now());
             publish(context, &clusters, &cluster, &status).await?;
@@ -122,8 +148,10 @@ async fn act(
     clusters: &Api<KubeBrainCluster>,
     cluster: &KubeBrainCluster,
     desired: &Desired,
+    late: Late,
+    failures: u32,
 ) -> Result<Ended, Error> {
-    let observed = observe(&context.client, cluster, desired)
+    let observed = observe(context, cluster, desired, late)
         .await
         .map_err(api("looking at the objects"))?;
     let plan = plan(cluster, desired, &observed)?;
@@ -136,7 +164,10 @@ async fn act(
         observed: &observed,
     };
     let steps = if cluster.spec.paused { &[][..] } else { &plan.steps[..] };
-    let applied = applier.run(steps).await;
+    let mut applied = applier.run(steps).await;
+    // A hiccup is not worth a word: the next pass may find nothing wrong.
+    let told = |error: &apply::Error| error.class().is_told(failures.saturating_add(1));
+    let silent = applied.failure.take_if(|(_, error)| !told(error));
     let pass = Pass {
         desired,
         observed: &observed,
@@ -145,10 +176,11 @@ async fn act(
     };
     let status = status::of(cluster, &pass);
     publish(context, clusters, cluster, &status).await?;
-    if let Some((what, error)) = applied.failure.filter(|(_, error)| !error.is_invalid()) {
+    if let Some((what, error)) = silent.or(applied.failure).filter(|(_, error)| !error.is_invalid()) {
         return Err(Error::Step {
             what,
             words: error.words(),
+            class: error.class(),
         });
     }
     let outcome = if is(&status, "Stalled", "True") {
@@ -192,12 +224,9 @@ fn is(status: &KubeBrainClusterStatus, type_: &str, verdict: &str) -> bool {
 /// # Errors
 /// The API server refused or did not answer.
 pub(crate) async fn report_failure(context: &Context, known: &KubeBrainCluster, message: &str) -> Result<(), Error> {
-    let clusters: Api<KubeBrainCluster> =
-        Api::namespaced(context.client.clone(), &known.namespace().unwrap_or_default());
-    let found = clusters
-        .get_opt(&known.name_any())
-        .await
-        .map_err(api("reading the cluster"))?;
+    let namespace = known.namespace().unwrap_or_default();
+    let clusters: Api<KubeBrainCluster> = Api::namespaced(context.client.clone(), &namespace);
+    let found = context.stores.cluster(&namespace, &known.name_any());
     let Some(cluster) = found.filter(|cluster| cluster.metadata.deletion_timestamp.is_none()) else {
         return Ok(());
     };
@@ -277,6 +306,3 @@ fn flips(cluster: &KubeBrainCluster, status: &KubeBrainClusterStatus) -> Vec<Eve
     }
     events
 }
-
-/// A context shared by all passes.
-pub(crate) type Shared = Arc<Context>;

@@ -139,7 +139,7 @@ impl World {
             ..Observed::default()
         };
         std::mem::swap(&mut observed, &mut self.seen);
-        self.seen = copy(&observed);
+        self.seen = observed.clone();
         if !self.cluster.spec.paused {
             let mut authority = None;
             for step in &plan.steps {
@@ -360,17 +360,6 @@ pub(crate) fn answer(member: u64, leader: u64) -> Answer {
             reachable: true,
         },
         tls: None,
-    }
-}
-
-fn copy(seen: &Observed) -> Observed {
-    Observed {
-        now: seen.now,
-        objects: seen.objects.clone(),
-        pods: seen.pods.clone(),
-        claims: seen.claims.clone(),
-        probes: seen.probes.clone(),
-        pod_monitors: seen.pod_monitors,
     }
 }
 

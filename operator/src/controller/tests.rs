@@ -1,204 +1,229 @@
-//! A scripted API server, for what a real one does not do on demand: conflicts, lost watches, silence.
+//! Passes beside an API server in memory: conflicts, lost watches, late stores, silence.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use http::{Method, Request, Response};
-use kube::client::Body;
 use serde_json::{Value, json};
-use tower::service_fn;
 
 use super::*;
-use crate::events::Events;
-use crate::metrics::Metrics;
-use crate::reconcile::Context;
-use crate::world::{World, cluster, settings};
+use crate::fake_api::{Asked, CLUSTERS, FakeApi, Reply, Rig, failure};
+use crate::world::{World, cluster};
 
-const CLUSTERS: &str = "/apis/kubebrain.io/v1alpha1/namespaces/brains/kubebrainclusters";
+const NAMESPACE: &str = "/api/v1/namespaces/brains";
 
-/// One request, as the script sees it.
-#[derive(Debug, Clone)]
-struct Asked {
-    method: Method,
-    path: String,
-    query: String,
-    body: Value,
-}
-
-/// What the script answers: code and body; `None` for never.
-type Answer = Option<(u16, Value)>;
-
-/// What was asked, in order.
-type Record = Arc<Mutex<Vec<Asked>>>;
-
-fn scripted(script: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> (Shared, Record) {
-    let (script, record) = (Arc::new(script), Record::default());
-    let asked = record.clone();
-    let client = Client::new(
-        service_fn(move |request: Request<Body>| {
-            let (script, record) = (script.clone(), record.clone());
-            async move { answer(request, &*script, &record).await }
-        }),
-        "default",
+/// A server with the cluster of `world` and nothing else.
+fn bare(api: FakeApi) -> FakeApi {
+    api.put(
+        &format!("{CLUSTERS}/dev"),
+        serde_json::to_value(cluster(json!({}))).unwrap(),
     );
-    let context = Context {
-        events: Events::new(client.clone(), "test".to_owned()),
-        client,
-        settings: settings(),
-        metrics: Metrics::new(),
-    };
-    (Arc::new(context), asked)
+    api
 }
 
-async fn answer(
-    request: Request<Body>,
-    script: &(dyn Fn(&Asked) -> Answer + Send + Sync),
-    record: &Record,
-) -> Result<Response<Body>, std::io::Error> {
-    let (parts, body) = request.into_parts();
-    let bytes = body.collect_bytes().await.map_err(std::io::Error::other)?;
-    let asked = Asked {
-        method: parts.method,
-        path: parts.uri.path().to_owned(),
-        query: parts.uri.query().unwrap_or_default().to_owned(),
-        body: serde_json::from_slice(&bytes).unwrap_or_default(),
-    };
-    record.lock().unwrap().push(asked.clone());
-    let Some((code, value)) = script(&asked) else {
-        return std::future::pending().await;
-    };
-    let bytes = serde_json::to_vec(&value).map_err(std::io::Error::other)?;
-    Response::builder()
-        .status(code)
-        .body(Body::from(bytes))
-        .map_err(std::io::Error::other)
+/// A server with a settled cluster that has no members.
+fn settled(api: FakeApi) -> FakeApi {
+    let mut world = World::settled(json!({}));
+    world.edit(json!({"replicas": 0}));
+    world.settle();
+    api.load(&world);
+    api
 }
 
-fn failure(code: u16, reason: &str) -> Answer {
-    let message = format!("{reason}, said the script");
-    Some((
-        code,
-        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": message, "code": code}),
-    ))
+fn refuse(code: u16, reason: &str) -> Reply {
+    let (code, status) = failure(code, reason, "it");
+    Reply::With(code, status)
 }
 
-/// An API server that has the cluster and nothing else, and takes every write.
-fn obliging(asked: &Asked) -> Answer {
-    let path = asked.path.as_str();
-    match asked.method {
-        Method::GET if path == format!("{CLUSTERS}/dev") => {
-            Some((200, serde_json::to_value(cluster(json!({}))).unwrap()))
-        }
-        Method::GET if path.ends_with("/pods") || path.ends_with("/persistentvolumeclaims") => {
-            Some((200, json!({"metadata": {}, "items": []})))
-        }
-        Method::GET => failure(404, "NotFound"),
-        _ if path.starts_with(CLUSTERS) => Some((200, serde_json::to_value(cluster(json!({}))).unwrap())),
-        _ => Some((200, asked.body.clone())),
-    }
-}
-
-fn writes(record: &Record) -> Vec<Asked> {
-    let all = record.lock().unwrap().clone();
-    all.into_iter()
-        .filter(|asked| asked.method != Method::GET && !asked.path.ends_with("/events"))
-        .collect()
+async fn pass(rig: &Rig) -> Result<Option<crate::reconcile::Ended>, Error> {
+    reconcile(&rig.context, &rig.cluster(), 0).await
 }
 
 fn condition<'a>(status: &'a Value, type_: &str) -> &'a Value {
-    status["conditions"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|condition| condition["type"] == type_)
-        .unwrap()
+    let all = status["conditions"].as_array().unwrap();
+    all.iter().find(|condition| condition["type"] == type_).unwrap()
+}
+
+fn stored_status(rig: &Rig) -> Value {
+    rig.api.get(&format!("{CLUSTERS}/dev")).unwrap()["status"].clone()
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_first_write_of_all_are_the_conditions() {
-    let (context, record) = scripted(obliging);
-    reconcile(&context, &cluster(json!({}))).await.unwrap();
-    let writes = writes(&record);
+    let rig = Rig::new(bare(FakeApi::new())).await;
+    pass(&rig).await.unwrap();
+    let writes = rig.api.writes();
     assert_eq!(writes[0].path, format!("{CLUSTERS}/dev/status"));
     assert_eq!(condition(&writes[0].body["status"], "Ready")["status"], "Unknown");
-    assert_eq!(writes.last().unwrap().path, format!("{CLUSTERS}/dev/status"));
-    assert_eq!(
-        condition(&writes.last().unwrap().body["status"], "Ready")["reason"],
-        "Creating"
-    );
-    assert_eq!(
-        writes.len(),
-        2 + 11,
-        "{:?}",
-        writes.iter().map(|write| &write.path).collect::<Vec<_>>()
-    );
+    let last = writes.last().unwrap();
+    assert_eq!(last.path, format!("{CLUSTERS}/dev/status"));
+    assert_eq!(condition(&last.body["status"], "Ready")["reason"], "Creating");
+    let paths: Vec<&String> = writes.iter().map(|write| &write.path).collect();
+    assert_eq!(writes.len(), 2 + 11, "{paths:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_not_seen_is_written_without_force_and_what_was_seen_by_its_uid() {
-    let (context, record) = scripted(|asked| {
-        let service = "/api/v1/namespaces/brains/services/dev-client";
-        if asked.method == Method::GET && asked.path == service {
-            let mut object = serde_json::to_value(
-                &World::settled(json!({})).seen.objects
-                    [&crate::objects::Key::new(crate::objects::Kind::Service, "dev-client")],
-            )
-            .unwrap();
-            object["spec"]["ports"] = json!([]);
-            return Some((200, object));
-        }
-        obliging(asked)
-    });
-    reconcile(&context, &cluster(json!({}))).await.unwrap();
-    let applied = writes(&record);
-    let find = |name: &str| applied.iter().find(|write| write.path.ends_with(name)).unwrap();
-    assert!(find("services/dev-client").query.contains("force=true"));
-    assert!(find("services/dev-client").body["metadata"]["uid"].is_string());
-    assert!(!find("services/dev-headless").query.contains("force=true"));
-    assert!(find("services/dev-headless").body["metadata"]["uid"].is_null());
+async fn settled_pass_makes_no_request() {
+    let rig = Rig::new(settled(FakeApi::new())).await;
+    // Versions of the fake's objects differ from those of the world that made the status: one pass may write.
+    pass(&rig).await.unwrap();
+    rig.sync().await;
+    rig.api.forget_requests();
+    for _ in 0..3 {
+        let ended = pass(&rig).await.unwrap().unwrap();
+        assert_eq!(ended.outcome, Outcome::Done);
+    }
+    let asked = rig.api.asked();
+    assert!(asked.is_empty(), "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_seen_is_written_by_its_uid() {
+    let rig = Rig::new(settled(FakeApi::new())).await;
+    pass(&rig).await.unwrap();
+    let path = format!("{NAMESPACE}/services/dev-client");
+    let mut service = rig.api.get(&path).unwrap();
+    service["spec"]["ports"] = json!([]);
+    rig.api.put(&path, service);
+    rig.sync().await;
+    rig.api.forget_requests();
+    pass(&rig).await.unwrap();
+    let writes = rig.api.writes();
+    assert_eq!(writes[0].path, path, "{writes:?}");
+    assert!(writes[0].query.contains("force=true"));
+    assert!(writes[0].body["metadata"]["uid"].is_string());
+    assert_ne!(rig.api.get(&path).unwrap()["spec"]["ports"], json!([]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_stores_hold_the_next_pass_back() {
+    let rig = Rig::new(bare(FakeApi::new())).await;
+    rig.api.hold(true);
+    pass(&rig).await.unwrap();
+    let written = rig.api.writes().len();
+    let ended = pass(&rig).await.unwrap().unwrap();
+    assert_eq!((ended.outcome, rig.api.writes().len()), (Outcome::Behind, written));
+    // After a while they are not waited for: what they lack is read, and not written again.
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    rig.api.forget_requests();
+    let ended = pass(&rig).await.unwrap().unwrap();
+    assert_eq!(ended.outcome, Outcome::Done);
+    let made_again: Vec<Asked> = rig
+        .api
+        .writes()
+        .into_iter()
+        .filter(|write| !write.path.ends_with("/status"))
+        .collect();
+    assert!(made_again.is_empty(), "{made_again:?}");
     assert!(
-        applied
+        rig.api
+            .asked()
             .iter()
-            .all(|write| write.query.contains("fieldManager=kubebrain-operator"))
+            .any(|asked| asked.path.ends_with("/statefulsets/dev"))
     );
+    rig.api.hold(false);
+    rig.sync().await;
+    assert_eq!(pass(&rig).await.unwrap().unwrap().outcome, Outcome::Done);
+    rig.sync().await;
+    rig.api.forget_requests();
+    pass(&rig).await.unwrap();
+    assert!(rig.api.asked().is_empty(), "{:?}", rig.api.asked());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conflict_ends_the_pass_and_shows_in_the_status() {
-    let (context, record) = scripted(|asked| match asked.path.as_str() {
-        "/api/v1/namespaces/brains/secrets/dev-peer-tls" if asked.method == Method::PATCH => failure(409, "Conflict"),
-        _ => obliging(asked),
+async fn object_without_the_label_is_found_when_its_name_is_taken() {
+    let path = format!("{NAMESPACE}/services/dev-client");
+    let foreign =
+        json!({"kind": "Service", "apiVersion": "v1", "metadata": {"name": "dev-client", "namespace": "brains"}});
+    let api = bare(FakeApi::new());
+    let foreign = api.put(&path, foreign);
+    let rig = Rig::new(api).await;
+    let problem = pass(&rig).await.unwrap_err();
+    assert_eq!(problem.class(), Class::Conflict);
+    assert!(
+        condition(&stored_status(&rig), "Degraded")["status"] != "True",
+        "one refusal is not told"
+    );
+    rig.sync().await;
+    pass(&rig).await.unwrap();
+    let stalled = condition(&stored_status(&rig), "Stalled").clone();
+    assert_eq!(
+        (&stalled["status"], &stalled["reason"]),
+        (&json!("True"), &json!("OwnershipConflict"))
+    );
+    assert!(
+        stalled["message"].as_str().unwrap().contains("Service dev-client"),
+        "{stalled}"
+    );
+    assert_eq!(rig.api.get(&path).unwrap(), foreign);
+    // Out of the way, it is looked for once more, and the operator's own is made.
+    rig.api.remove(&path);
+    for _ in 0..3 {
+        rig.sync().await;
+        pass(&rig).await.unwrap();
+    }
+    assert_eq!(
+        rig.api.get(&path).unwrap()["metadata"]["labels"]["kubebrain.io/cluster"],
+        "dev"
+    );
+    rig.sync().await;
+    rig.api.forget_requests();
+    pass(&rig).await.unwrap();
+    assert!(rig.api.asked().is_empty(), "{:?}", rig.api.asked());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conflict_ends_the_pass_in_silence() {
+    let api = FakeApi::scripted(|asked| match asked.path.as_str() {
+        path if asked.writes() && path.ends_with("secrets/dev-peer-tls") => refuse(409, "Conflict"),
+        _ => Reply::Pass,
     });
-    let problem = reconcile(&context, &cluster(json!({}))).await.unwrap_err();
+    let rig = Rig::new(bare(api)).await;
+    let problem = pass(&rig).await.unwrap_err();
     assert_eq!(
         problem.to_string(),
-        "could not issue the certificate dev-peer-tls: Conflict, said the script"
+        "could not issue the certificate dev-peer-tls: it was changed by somebody else meanwhile"
     );
-    let writes = writes(&record);
-    assert!(
-        !writes.iter().any(|write| write.path.contains("statefulsets")),
-        "nothing that mounts it was made"
-    );
-    let status = &writes.last().unwrap().body["status"];
-    assert_eq!(condition(status, "Degraded")["reason"], "ReconcileError");
-    assert!(
-        status["conditions"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .all(|condition| condition["type"] != "Stalled")
-    );
+    let sets = rig
+        .api
+        .writes()
+        .iter()
+        .filter(|write| write.path.contains("statefulsets"))
+        .count();
+    assert_eq!(sets, 0, "nothing that mounts it was made");
+    assert_ne!(condition(&stored_status(&rig), "Degraded")["status"], "True");
+}
+
+#[tokio::test(start_paused = true)]
+async fn hiccups_are_told_after_three_and_refusals_at_once() {
+    for (code, failures, told) in [(500, 0, false), (500, 1, false), (500, 2, true), (403, 0, true)] {
+        let api = FakeApi::scripted(move |asked| match asked.path.as_str() {
+            path if asked.writes() && path.ends_with("secrets/dev-peer-tls") => refuse(code, "No"),
+            _ => Reply::Pass,
+        });
+        let rig = Rig::new(bare(api)).await;
+        let problem = reconcile(&rig.context, &rig.cluster(), failures).await.unwrap_err();
+        assert_eq!(
+            problem.words(),
+            "could not issue the certificate dev-peer-tls: No, said the server"
+        );
+        let degraded = condition(&stored_status(&rig), "Degraded").clone();
+        assert_eq!(
+            degraded["status"] == "True",
+            told,
+            "{code} after {failures}: {degraded}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_object_that_the_api_server_calls_invalid_stalls_the_cluster_and_is_no_error() {
-    let (context, record) = scripted(|asked| match asked.method {
-        Method::PATCH if asked.path.contains("statefulsets") => failure(422, "Invalid"),
-        _ => obliging(asked),
+    let api = FakeApi::scripted(|asked| match asked.writes() && asked.path.contains("statefulsets") {
+        true => refuse(422, "Invalid"),
+        false => Reply::Pass,
     });
-    let ended = reconcile(&context, &cluster(json!({}))).await.unwrap().unwrap();
+    let rig = Rig::new(bare(api)).await;
+    let ended = pass(&rig).await.unwrap().unwrap();
     assert_eq!(ended.outcome, Outcome::Stalled);
-    let writes = writes(&record);
-    let stalled = condition(&writes.last().unwrap().body["status"], "Stalled");
+    let stalled = condition(&stored_status(&rig), "Stalled").clone();
     assert_eq!(
         (&stalled["status"], &stalled["reason"]),
         (&json!("True"), &json!("InvalidSpec"))
@@ -210,60 +235,46 @@ async fn an_object_that_the_api_server_calls_invalid_stalls_the_cluster_and_is_n
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cluster_that_is_gone_or_on_its_way_out_is_let_go() {
-    for code in [404, 200] {
-        let (context, record) = scripted(move |asked| {
-            if code == 404 {
-                return failure(404, "NotFound");
-            }
-            let (_, mut found) = obliging(asked)?;
-            found["metadata"]["deletionTimestamp"] = json!(crate::world::BEGIN);
-            Some((200, found))
-        });
-        assert_eq!(reconcile(&context, &cluster(json!({}))).await.unwrap(), None);
-        assert_eq!(writes(&record).len(), 0);
-    }
+async fn a_cluster_on_its_way_out_is_let_go() {
+    let api = FakeApi::new();
+    let mut leaving = serde_json::to_value(cluster(json!({}))).unwrap();
+    leaving["metadata"]["deletionTimestamp"] = json!(crate::world::BEGIN);
+    api.put(&format!("{CLUSTERS}/dev"), leaving);
+    let rig = Rig::new(api).await;
+    assert_eq!(pass(&rig).await.unwrap(), None);
+    assert_eq!(rig.api.writes().len(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_paused_cluster_gets_its_status_and_nothing_else() {
-    let (context, record) = scripted(|asked| {
-        let (code, mut found) = obliging(asked)?;
-        if asked.path == format!("{CLUSTERS}/dev") {
-            found["spec"]["paused"] = json!(true);
-        }
-        Some((code, found))
-    });
-    reconcile(&context, &cluster(json!({}))).await.unwrap();
-    let writes = writes(&record);
+    let api = FakeApi::new();
+    let paused = serde_json::to_value(cluster(json!({"paused": true}))).unwrap();
+    api.put(&format!("{CLUSTERS}/dev"), paused);
+    let rig = Rig::new(api).await;
+    pass(&rig).await.unwrap();
+    let writes = rig.api.writes();
     assert!(
         writes.iter().all(|write| write.path.ends_with("/dev/status")),
         "{writes:?}"
     );
-    assert_eq!(
-        condition(&writes.last().unwrap().body["status"], "Progressing")["reason"],
-        "Paused"
-    );
+    assert_eq!(condition(&stored_status(&rig), "Progressing")["reason"], "Paused");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_never_answers_costs_one_pass_and_more_patience_each_time() {
-    let (context, _) = scripted(|_| None);
+    let api = FakeApi::scripted(|asked| if asked.writes() { Reply::Never } else { Reply::Pass });
+    let rig = Rig::new(bare(api)).await;
     let guarded = Arc::new(Guarded {
-        context,
+        context: rig.context.clone(),
         failures: Failures::default(),
     });
-    let cluster = Arc::new(cluster(json!({})));
-    for failures in 1..=TELL_AFTER {
+    for failures in 1..=3 {
         let began = Instant::now();
-        let problem = guard(cluster.clone(), guarded.clone()).await.unwrap_err();
+        let problem = guard(rig.cluster(), guarded.clone()).await.unwrap_err();
         assert!(matches!(problem, Error::Timeout(_)), "{problem}");
-        let told = failures >= TELL_AFTER;
+        let told = problem.class().is_told(failures);
         assert_eq!(began.elapsed().as_secs(), PATIENCE.as_secs() * if told { 2 } else { 1 });
-        assert_eq!(
-            guarded.failures.in_a_row.lock().unwrap()[&ObjectRef::from_obj(&*cluster)],
-            failures
-        );
+        assert_eq!(guarded.failures.of(&ObjectRef::from_obj(&*rig.cluster())), failures);
     }
 }
 
@@ -277,54 +288,150 @@ async fn a_panic_is_an_error_of_its_pass_alone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn changes_of_children_start_a_pass_and_those_of_the_status_do_not() {
+    let rig = Rig::new(settled(FakeApi::new())).await;
+    let named = async |rig: &Rig| {
+        rig.sync().await;
+        let mut names = Vec::new();
+        let mut stream = std::pin::pin!(rig.triggers.clone().stream());
+        while let Some(Some(cluster)) = stream.next().now_or_never() {
+            names.push(cluster.name);
+        }
+        names
+    };
+    named(&rig).await;
+    let edit = |path: &str, change: fn(&mut Value)| {
+        let mut object = rig.api.get(path).unwrap();
+        change(&mut object);
+        rig.api.put(path, object);
+    };
+    let own = format!("{CLUSTERS}/dev");
+    edit(&own, |cluster| cluster["status"]["version"] = json!("9.9.9"));
+    assert_eq!(named(&rig).await, Vec::<String>::new());
+    edit(&own, |cluster| {
+        cluster["metadata"]["annotations"] = json!({"kubebrain.io/restart": "1"})
+    });
+    assert_eq!(named(&rig).await, ["dev"]);
+    edit(&format!("{NAMESPACE}/services/dev-client"), |service| {
+        service["spec"]["x"] = json!(1)
+    });
+    assert_eq!(named(&rig).await, ["dev"]);
+    let pod = json!({"metadata": {"name": "dev-0", "namespace": "brains", "labels": {"kubebrain.io/cluster": "dev"}}});
+    rig.api.put(&format!("{NAMESPACE}/pods/dev-0"), pod);
+    assert_eq!(named(&rig).await, ["dev"]);
+    rig.api.remove(&format!("{NAMESPACE}/pods/dev-0"));
+    assert_eq!(named(&rig).await, ["dev"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn managed_fields_are_not_kept() {
+    let api = bare(FakeApi::new());
+    let mut pod =
+        json!({"metadata": {"name": "dev-0", "namespace": "brains", "labels": {"kubebrain.io/cluster": "dev"}}});
+    pod["metadata"]["managedFields"] = json!([{"manager": "kubelet", "operation": "Update"}]);
+    api.put(&format!("{NAMESPACE}/pods/dev-0"), pod);
+    let rig = Rig::new(api).await;
+    let kept = rig.context.stores.pod("brains", "dev-0").unwrap();
+    assert_eq!(kept.metadata.managed_fields, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn kind_that_is_installed_later_is_found() {
+    let installed = Arc::<AtomicUsize>::default();
+    let there = installed.clone();
+    let api = FakeApi::scripted(move |asked| {
+        if asked.path != "/apis/monitoring.coreos.com/v1" || there.load(Ordering::SeqCst) == 0 {
+            return Reply::Pass;
+        }
+        let resource = json!({"name": "podmonitors", "singularName": "podmonitor", "namespaced": true, "kind": "PodMonitor", "verbs": ["list"]});
+        let list =
+            json!({"kind": "APIResourceList", "groupVersion": "monitoring.coreos.com/v1", "resources": [resource]});
+        Reply::With(200, list)
+    });
+    let rig = Rig::new(bare(api)).await;
+    let looks = |rig: &Rig| {
+        let asked = rig.api.asked();
+        asked
+            .iter()
+            .filter(|asked| asked.path == "/apis/monitoring.coreos.com/v1")
+            .count()
+    };
+    let knows = |rig: &Rig| rig.context.stores.knows(crate::objects::Kind::PodMonitor);
+    pass(&rig).await.unwrap();
+    assert_eq!((knows(&rig), looks(&rig)), (false, 1));
+    installed.store(1, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(200)).await;
+    assert_eq!((knows(&rig), looks(&rig)), (true, 2));
+    installed.store(0, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(400)).await;
+    assert!(!knows(&rig));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_watch_that_lost_its_place_begins_again() {
-    let lists = Arc::new(AtomicUsize::new(0));
-    let (counted, stop) = (lists.clone(), CancellationToken::new());
-    let stopping = stop.clone();
-    let (context, record) = scripted(move |asked| {
+    let lists = Arc::<AtomicUsize>::default();
+    let counted = lists.clone();
+    let api = FakeApi::scripted(move |asked| {
+        if asked.path != "/apis/kubebrain.io/v1alpha1/kubebrainclusters" {
+            return Reply::Pass;
+        }
         if asked.query.contains("watch=true") {
             // The history before this version is gone.
-            if asked.path == "/apis/kubebrain.io/v1alpha1/kubebrainclusters" {
-                let gone = json!({"kind": "Status", "status": "Failure", "reason": "Expired", "message": "too old", "code": 410});
-                return Some((200, json!({"type": "ERROR", "object": gone})));
-            }
-            return None;
+            let gone =
+                json!({"kind": "Status", "status": "Failure", "reason": "Expired", "message": "too old", "code": 410});
+            return Reply::With(200, json!({"type": "ERROR", "object": gone}));
         }
-        if asked.path == "/apis/kubebrain.io/v1alpha1/kubebrainclusters" {
-            // One to see whether the definition is there, one to begin with, and one after the watch was lost.
-            if counted.fetch_add(1, Ordering::SeqCst) == 2 {
-                stopping.cancel();
-            }
-        }
-        let path = asked.path.clone();
-        if path.ends_with('s') && !path.contains("/namespaces/") {
-            return Some((200, json!({"metadata": {"resourceVersion": "1"}, "items": []})));
-        }
-        obliging(asked)
+        counted.fetch_add(1, Ordering::SeqCst);
+        Reply::Pass
     });
-    tokio::time::timeout(Duration::from_secs(600), run(context, None, stop, drop))
-        .await
-        .unwrap()
-        .unwrap();
-    assert!(lists.load(Ordering::SeqCst) >= 3, "{:?}", record.lock().unwrap());
+    let rig = Rig::new(bare(api)).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(lists.load(Ordering::SeqCst) >= 3, "{:?}", rig.api.asked());
+}
+
+#[tokio::test(start_paused = true)]
+async fn passes_begin_when_every_store_is_filled() {
+    let slow = Arc::<tokio::sync::Notify>::default();
+    let waited = slow.clone();
+    let api = FakeApi::scripted(move |asked| match asked.path.as_str() {
+        "/api/v1/secrets" if !asked.query.contains("watch=true") => Reply::After(waited.clone()),
+        _ => Reply::Pass,
+    });
+    let stop = CancellationToken::new();
+    let mut running = tokio::task::JoinSet::new();
+    let scope = crate::fake_api::scope(&bare(api.clone()), crate::leadership::Leadership::Alone);
+    running.spawn(run(scope, stop.clone()));
+    tokio::time::sleep(Duration::from_secs(90)).await;
+    assert_eq!(api.writes().len(), 0);
+    slow.notify_one();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(api.get("/apis/apps/v1/namespaces/brains/statefulsets/dev").is_some());
+    stop.cancel();
+    running.join_next().await.unwrap().unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_definition_is_waited_for() {
-    let asked_so_far = Arc::new(AtomicUsize::new(0));
+    let asked_so_far = Arc::<AtomicUsize>::default();
     let counted = asked_so_far.clone();
-    let (context, _) = scripted(move |_| match counted.fetch_add(1, Ordering::SeqCst) {
-        0..=2 => failure(404, "NotFound"),
-        _ => Some((200, json!({"metadata": {}, "items": []}))),
+    let api = FakeApi::scripted(move |_| match counted.fetch_add(1, Ordering::SeqCst) {
+        0..=2 => refuse(404, "NotFound"),
+        _ => Reply::Pass,
     });
-    let clusters: Api<KubeBrainCluster> = Api::all(context.client.clone());
+    let client = api.client(
+        crate::leadership::Leadership::Alone,
+        &crate::metrics::Metrics::new(),
+        &crate::ledger::Ledger::default(),
+    );
     let stop = CancellationToken::new();
-    assert_eq!(wait_for_definition(&clusters, &stop).await.unwrap(), Some(()));
+    assert_eq!(wait_for_definition(&Api::all(client), &stop).await.unwrap(), Some(()));
     assert_eq!(asked_so_far.load(Ordering::SeqCst), 4);
 }
 
 #[test]
 fn pauses_double_up_to_five_minutes() {
-    let seconds: Vec<u64> = [1, 2, 3, 9, 10, 40, u32::MAX].map(|n| pause(n).as_secs()).to_vec();
+    let seconds = [1, 2, 3, 9, 10, 40, u32::MAX].map(|n| pause(Class::Transient, n).as_secs());
     assert_eq!(seconds, [1, 2, 4, 256, 300, 300, 300]);
+    let millis = [1, 2, 8, u32::MAX].map(|n| pause(Class::Conflict, n).as_millis());
+    assert_eq!(millis, [100, 200, 10_000, 10_000]);
 }

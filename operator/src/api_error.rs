@@ -1,0 +1,121 @@
+//! What a failed request to the API server means for a pass, and its words for people.
+
+use crate::transport::NotLeading;
+
+/// Longest text of the API server that goes into a message, in characters. Admission webhooks write what they like.
+const TEXT: usize = 512;
+
+/// How a pass reacts to a failed request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Class {
+    /// Somebody else was faster: look again at once, and say nothing.
+    Conflict,
+    /// No answer, or one that may be another next time: try again, and say so when it goes on.
+    Transient,
+    /// The operator may not, or an admission or a quota says no: say so, and try again.
+    Denied,
+    /// The object itself is wrong: trying again does not help.
+    Invalid,
+    /// Another replica leads: this process ends.
+    Fenced,
+}
+
+impl Class {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Conflict,
+        Self::Transient,
+        Self::Denied,
+        Self::Invalid,
+        Self::Fenced,
+    ];
+
+    pub(crate) fn of(error: &kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => match status.code {
+                409 => Self::Conflict,
+                400 | 422 => Self::Invalid,
+                401 | 403 => Self::Denied,
+                _ => Self::Transient,
+            },
+            kube::Error::Service(error) if error.is::<NotLeading>() => Self::Fenced,
+            _ => Self::Transient,
+        }
+    }
+
+    /// Whether it is worth a word after `failures` in a row.
+    pub(crate) fn is_told(self, failures: u32) -> bool {
+        match self {
+            Self::Conflict => failures >= 10,
+            Self::Transient => failures >= 3,
+            Self::Denied | Self::Invalid => true,
+            Self::Fenced => false,
+        }
+    }
+}
+
+/// The error for people: stable from try to try, so without versions, and not longer than a message may be.
+pub(crate) fn words(error: &kube::Error) -> String {
+    let text = match error {
+        kube::Error::Api(status) if status.code == 409 && status.reason != "AlreadyExists" => {
+            return "it was changed by somebody else meanwhile".to_owned();
+        }
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    };
+    let cleaned = text.chars().filter(|c| !c.is_control());
+    cleaned.take(TEXT).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    fn answered(code: u16, reason: &str, message: &str) -> kube::Error {
+        kube::Error::Api(Box::new(Status::failure(message, reason).with_code(code)))
+    }
+
+    #[test]
+    fn codes_have_classes() {
+        for (code, class) in [
+            (409, Class::Conflict),
+            (422, Class::Invalid),
+            (400, Class::Invalid),
+            (403, Class::Denied),
+            (401, Class::Denied),
+            (404, Class::Transient),
+            (429, Class::Transient),
+            (500, Class::Transient),
+            (503, Class::Transient),
+        ] {
+            assert_eq!(Class::of(&answered(code, "", "")), class, "{code}");
+        }
+        assert_eq!(Class::of(&kube::Error::Service(NotLeading.into())), Class::Fenced);
+        let broken = std::io::Error::other("broken");
+        assert_eq!(Class::of(&kube::Error::Service(broken.into())), Class::Transient);
+    }
+
+    #[test]
+    fn words_are_stable_and_short() {
+        let precondition =
+            "Precondition failed: ResourceVersion in precondition: 17, ResourceVersion in object meta: 18";
+        assert_eq!(
+            words(&answered(409, "Conflict", precondition)),
+            "it was changed by somebody else meanwhile"
+        );
+        assert_eq!(
+            words(&answered(409, "AlreadyExists", "services \"a\" already exists")),
+            "services \"a\" already exists"
+        );
+        let long = words(&answered(403, "Forbidden", &"no\n".repeat(1000)));
+        assert_eq!((long.len(), long.contains('\n')), (TEXT, false));
+    }
+
+    #[test]
+    fn hiccups_are_told_when_they_go_on() {
+        assert!(!Class::Transient.is_told(2) && Class::Transient.is_told(3));
+        assert!(!Class::Conflict.is_told(9) && Class::Conflict.is_told(10));
+        assert!(Class::Denied.is_told(1) && Class::Invalid.is_told(1) && !Class::Fenced.is_told(100));
+    }
+}

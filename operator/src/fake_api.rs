@@ -1,0 +1,538 @@
+//! For tests: an API server in memory, with resource versions, preconditions, label selectors and watches.
+//!
+//! It applies naively: maps are merged, lists are replaced, and nobody owns fields. A script may answer in its place, and the
+//! watches may be held back, as by a slow API server.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use kube::Client;
+use kube::client::{Body, ClientBuilder};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tower::{BoxError, service_fn};
+
+use crate::controller::Scope;
+use crate::events::Events;
+use crate::given::GivenSecrets;
+use crate::leadership::Leadership;
+use crate::ledger::Ledger;
+use crate::metrics::Metrics;
+use crate::observe::Prober;
+use crate::reconcile::Context;
+use crate::stores;
+use crate::transport::Fence;
+use crate::triggers::Triggers;
+use crate::world::{World, settings};
+
+/// Where clusters live.
+pub(crate) const CLUSTERS: &str = "/apis/kubebrain.io/v1alpha1/namespaces/brains/kubebrainclusters";
+
+/// One request.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    pub(crate) method: Method,
+    pub(crate) path: String,
+    pub(crate) query: String,
+    pub(crate) body: Value,
+}
+
+impl Asked {
+    pub(crate) fn writes(&self) -> bool {
+        self.method != Method::GET
+    }
+
+    fn parameter(&self, name: &str) -> Option<String> {
+        let pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
+        let found = pairs.into_iter().find(|(key, _)| *key == name);
+        found.map(|(_, value)| value.replace("%2F", "/").replace("%3D", "=").replace("%2C", ","))
+    }
+}
+
+/// What a script does with a request.
+pub(crate) enum Reply {
+    /// Leaves it to the server.
+    Pass,
+    /// Answers with code and body.
+    With(u16, Value),
+    /// Never answers.
+    Never,
+    /// Leaves it to the server when this is notified.
+    After(Arc<Notify>),
+}
+
+type Script = dyn Fn(&Asked) -> Reply + Send + Sync;
+type Answer = UnsyncBoxBody<Bytes, BoxError>;
+
+#[derive(Default)]
+struct State {
+    /// By path.
+    objects: BTreeMap<String, Value>,
+    version: u64,
+    events: Vec<Event>,
+    held: bool,
+    asked: Vec<Asked>,
+}
+
+#[derive(Clone)]
+struct Event {
+    path: String,
+    before: Option<Value>,
+    after: Option<Value>,
+    version: u64,
+}
+
+/// The server. Clones are the same one.
+#[derive(Clone)]
+pub(crate) struct FakeApi {
+    state: Arc<Mutex<State>>,
+    changed: Arc<Notify>,
+    script: Arc<Script>,
+}
+
+impl FakeApi {
+    pub(crate) fn new() -> Self {
+        Self::scripted(|_| Reply::Pass)
+    }
+
+    pub(crate) fn scripted(script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+        Self {
+            state: Arc::default(),
+            changed: Arc::default(),
+            script: Arc::new(script),
+        }
+    }
+
+    /// Puts the cluster of a world and all its objects in, without pods.
+    pub(crate) fn load(&self, world: &World) {
+        self.put(
+            &format!("{CLUSTERS}/dev"),
+            serde_json::to_value(&world.cluster).unwrap(),
+        );
+        for (key, object) in &world.seen.objects {
+            let resource = key.kind.resource();
+            let prefix = if resource.group.is_empty() { "api" } else { "apis" };
+            let path = format!(
+                "/{prefix}/{}/namespaces/brains/{}/{}",
+                resource.api_version, resource.plural, key.name
+            );
+            let mut value = serde_json::to_value(object).unwrap();
+            value["kind"] = json!(resource.kind);
+            value["apiVersion"] = json!(resource.api_version);
+            self.put(&path, value);
+        }
+        for claim in &world.seen.claims {
+            let mut value = serde_json::to_value(claim).unwrap();
+            value["metadata"]["namespace"] = json!("brains");
+            let name = claim.metadata.name.clone().unwrap();
+            self.put(
+                &format!("/api/v1/namespaces/brains/persistentvolumeclaims/{name}"),
+                value,
+            );
+        }
+    }
+
+    /// Puts an object at `path`, as somebody else would.
+    pub(crate) fn put(&self, path: &str, object: Value) -> Value {
+        self.lock().store(path, Some(object), &self.changed).unwrap()
+    }
+
+    pub(crate) fn remove(&self, path: &str) {
+        self.lock().store(path, None, &self.changed);
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Option<Value> {
+        self.lock().objects.get(path).cloned()
+    }
+
+    /// Holds the watches back, or lets them go on.
+    pub(crate) fn hold(&self, held: bool) {
+        self.lock().held = held;
+        self.changed.notify_waiters();
+    }
+
+    /// Requests so far, without Events.
+    pub(crate) fn asked(&self) -> Vec<Asked> {
+        let asked = self.lock().asked.clone();
+        asked
+            .into_iter()
+            .filter(|asked| !asked.path.ends_with("/events"))
+            .collect()
+    }
+
+    pub(crate) fn writes(&self) -> Vec<Asked> {
+        self.asked().into_iter().filter(Asked::writes).collect()
+    }
+
+    pub(crate) fn forget_requests(&self) {
+        self.lock().asked.clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// A client whose writes are fenced by `leadership`.
+    pub(crate) fn client(&self, leadership: Leadership, metrics: &Metrics, ledger: &Ledger) -> Client {
+        let fence = Fence {
+            leadership,
+            metrics: metrics.clone(),
+            ledger: ledger.clone(),
+        };
+        let server = self.clone();
+        let service = service_fn(move |request| {
+            let server = server.clone();
+            async move { server.answer(request).await }
+        });
+        ClientBuilder::new(service, "default").with_layer(&fence).build()
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
+        let (parts, body) = request.into_parts();
+        let bytes = body.collect_bytes().await?;
+        let asked = Asked {
+            method: parts.method,
+            path: parts.uri.path().to_owned(),
+            query: parts.uri.query().unwrap_or_default().to_owned(),
+            body: serde_json::from_slice(&bytes).unwrap_or_default(),
+        };
+        self.lock().asked.push(asked.clone());
+        match (self.script)(&asked) {
+            Reply::Pass => {}
+            Reply::With(code, value) => return reply(code, &value),
+            Reply::Never => return std::future::pending().await,
+            Reply::After(released) => released.notified().await,
+        }
+        if asked.parameter("watch").as_deref() == Some("true") {
+            return Ok(Response::new(self.watch(asked)));
+        }
+        let (code, value) = self.lock().serve(&asked, &self.changed);
+        reply(code, &value)
+    }
+
+    fn watch(&self, asked: Asked) -> Answer {
+        let from: u64 = asked
+            .parameter("resourceVersion")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_default();
+        let at = self
+            .lock()
+            .events
+            .iter()
+            .take_while(|event| event.version <= from)
+            .count();
+        let (server, collection) = (self.clone(), Collection::of(&asked));
+        let events = futures::stream::unfold(at, move |mut at| {
+            let (server, collection) = (server.clone(), collection.clone());
+            async move {
+                loop {
+                    let changed = server.changed.notified();
+                    let mut changed = std::pin::pin!(changed);
+                    changed.as_mut().enable();
+                    let next = {
+                        let state = server.lock();
+                        (!state.held).then(|| state.events.get(at).cloned()).flatten()
+                    };
+                    let Some(event) = next else {
+                        changed.await;
+                        continue;
+                    };
+                    at += 1;
+                    if let Some(line) = collection.line(&event) {
+                        let frame = Frame::data(Bytes::from(format!("{line}\n")));
+                        return Some((Ok::<_, BoxError>(frame), at));
+                    }
+                }
+            }
+        });
+        StreamBody::new(events).boxed_unsync()
+    }
+}
+
+fn reply(code: u16, value: &Value) -> Result<Response<Answer>, BoxError> {
+    let body = Full::new(Bytes::from(value.to_string())).map_err(|never| match never {});
+    Ok(Response::builder().status(code).body(body.boxed_unsync())?)
+}
+
+/// An answer that refuses.
+pub(crate) fn failure(code: u16, reason: &str, name: &str) -> (u16, Value) {
+    let message = format!("{reason}, said the server");
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "reason": reason, "message": message, "code": code, "details": {"name": name},
+    });
+    (code, status)
+}
+
+/// The objects that a list or a watch is about.
+#[derive(Clone)]
+struct Collection {
+    /// Before `namespaces`, such as `/apis/apps/v1`.
+    base: String,
+    namespace: Option<String>,
+    plural: String,
+    labels: Vec<(String, Option<String>)>,
+}
+
+impl Collection {
+    fn of(asked: &Asked) -> Self {
+        let (base, namespace, plural) = match asked.path.split_once("/namespaces/") {
+            Some((base, rest)) => {
+                let (namespace, plural) = rest.split_once('/').unwrap();
+                (base.to_owned(), Some(namespace.to_owned()), plural.to_owned())
+            }
+            None => {
+                let (base, plural) = asked.path.rsplit_once('/').unwrap();
+                (base.to_owned(), None, plural.to_owned())
+            }
+        };
+        let selector = asked.parameter("labelSelector").unwrap_or_default();
+        let parts = selector.split(',').filter(|part| !part.is_empty());
+        let labels = parts.map(|part| match part.split_once('=') {
+            Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
+            None => (part.to_owned(), None),
+        });
+        Self {
+            base,
+            namespace,
+            plural,
+            labels: labels.collect(),
+        }
+    }
+
+    fn holds(&self, path: &str, object: &Value) -> bool {
+        let Some(rest) = path
+            .strip_prefix(&self.base)
+            .and_then(|rest| rest.strip_prefix("/namespaces/"))
+        else {
+            return false;
+        };
+        let mut parts = rest.split('/');
+        let (namespace, plural) = (parts.next().unwrap(), parts.next().unwrap());
+        let labelled = |(key, value): &(String, Option<String>)| {
+            let found = object["metadata"]["labels"][key].as_str();
+            found.is_some() && (value.is_none() || found == value.as_deref())
+        };
+        plural == self.plural
+            && self.namespace.as_ref().is_none_or(|wanted| wanted == namespace)
+            && self.labels.iter().all(labelled)
+    }
+
+    fn line(&self, event: &Event) -> Option<Value> {
+        let held = |object: &Option<Value>| object.clone().filter(|object| self.holds(&event.path, object));
+        let (type_, mut object) = match (held(&event.before), held(&event.after)) {
+            (None, None) => return None,
+            (None, Some(after)) => ("ADDED", after),
+            (Some(_), Some(after)) => ("MODIFIED", after),
+            (Some(before), None) => ("DELETED", before),
+        };
+        object["metadata"]["resourceVersion"] = json!(event.version.to_string());
+        Some(json!({"type": type_, "object": object}))
+    }
+}
+
+impl State {
+    /// Stores or removes, unless nothing changes; answers with what is stored now.
+    fn store(&mut self, path: &str, object: Option<Value>, changed: &Notify) -> Option<Value> {
+        let before = self.objects.get(path).cloned();
+        let mut object = object;
+        if let Some(object) = &mut object {
+            let metadata = |key: &str| before.as_ref().map(|before| before["metadata"][key].clone());
+            object["metadata"]["resourceVersion"] = metadata("resourceVersion").unwrap_or_default();
+            if before.as_ref() == Some(object) {
+                return before;
+            }
+            self.version += 1;
+            object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+            if object["metadata"]["uid"].is_null() {
+                object["metadata"]["uid"] = metadata("uid").unwrap_or(json!(format!("uid-{}", self.version)));
+            }
+            self.objects.insert(path.to_owned(), object.clone());
+        } else {
+            self.version += 1;
+            self.objects.remove(path);
+        }
+        self.events.push(Event {
+            path: path.to_owned(),
+            before,
+            after: object.clone(),
+            version: self.version,
+        });
+        changed.notify_waiters();
+        object
+    }
+
+    fn serve(&mut self, asked: &Asked, changed: &Notify) -> (u16, Value) {
+        let (path, part) = match asked.path.strip_suffix("/status") {
+            Some(path) => (path, "status"),
+            None => (asked.path.as_str(), "spec"),
+        };
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let found = self.objects.get(path).cloned();
+        match asked.method {
+            Method::POST => {
+                let name = asked.body["metadata"]["name"].as_str().unwrap_or("generated");
+                let path = format!("{path}/{name}");
+                if self.objects.contains_key(&path) {
+                    return failure(409, "AlreadyExists", name);
+                }
+                (201, self.store(&path, Some(asked.body.clone()), changed).unwrap())
+            }
+            Method::GET if path.matches('/').count() <= 3 && path.ends_with(|c: char| c.is_ascii_digit()) => {
+                failure(404, "NotFound", name)
+            }
+            Method::GET => match found {
+                Some(object) => (200, object),
+                None if is_collection(path) => (200, self.list(asked)),
+                None => failure(404, "NotFound", name),
+            },
+            Method::DELETE => match found {
+                None => failure(404, "NotFound", name),
+                Some(found) if !meets(&asked.body["preconditions"], &found["metadata"]) => {
+                    failure(409, "Conflict", name)
+                }
+                Some(found) => {
+                    self.store(path, None, changed);
+                    (200, found)
+                }
+            },
+            _ => {
+                let precondition = &asked.body["metadata"];
+                if let Some(found) = &found
+                    && !meets(precondition, &found["metadata"])
+                {
+                    return failure(409, "Conflict", name);
+                }
+                let (apply, exists) = (asked.query.contains("fieldManager") && is_apply(asked), found.is_some());
+                if !exists && (!apply || part == "status" || !precondition["uid"].is_null()) {
+                    return if apply && part != "status" {
+                        failure(409, "Conflict", name)
+                    } else {
+                        failure(404, "NotFound", name)
+                    };
+                }
+                if apply && exists && part != "status" && !asked.query.contains("force=true") {
+                    return failure(409, "Conflict", name);
+                }
+                let mut object = found.unwrap_or(json!({}));
+                let mut wanted = asked.body.clone();
+                if part == "status" {
+                    object["status"] = json!({});
+                    wanted = json!({"status": wanted["status"]});
+                }
+                merge(&mut object, wanted);
+                (200, self.store(path, Some(object), changed).unwrap())
+            }
+        }
+    }
+
+    fn list(&self, asked: &Asked) -> Value {
+        let collection = Collection::of(asked);
+        let items = self
+            .objects
+            .iter()
+            .filter(|(path, object)| collection.holds(path, object));
+        let items: Vec<&Value> = items.map(|(_, object)| object).collect();
+        json!({"metadata": {"resourceVersion": self.version.to_string()}, "items": items})
+    }
+}
+
+/// An apply names its kind, a merge patch does not.
+fn is_apply(asked: &Asked) -> bool {
+    asked.body["kind"].is_string()
+}
+
+fn is_collection(path: &str) -> bool {
+    let rest = path.split_once("/namespaces/").map_or(path, |(_, rest)| rest);
+    let parts = rest.trim_matches('/').split('/').count();
+    if path.contains("/namespaces/") {
+        parts == 2
+    } else {
+        parts == 3 || parts == 4
+    }
+}
+
+/// Whether uid and version are those that were named, if any were.
+fn meets(wanted: &Value, metadata: &Value) -> bool {
+    ["uid", "resourceVersion"]
+        .iter()
+        .all(|key| wanted[*key].is_null() || wanted[*key] == metadata[*key])
+}
+
+fn merge(base: &mut Value, more: Value) {
+    match (base, more) {
+        (Value::Object(base), Value::Object(more)) => {
+            for (key, value) in more {
+                if value.is_null() {
+                    base.remove(&key);
+                } else {
+                    merge(base.entry(key).or_insert(json!({})), value);
+                }
+            }
+        }
+        (base, more) => *base = more,
+    }
+}
+
+/// What a controller needs to work beside a fake API server.
+pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> Scope {
+    let (metrics, ledger) = (Metrics::new(), Ledger::default());
+    let client = api.client(leadership, &metrics, &ledger);
+    let triggers = Arc::<Triggers>::default();
+    let (stores, feeds) = stores::open(&client, None, &triggers);
+    let context = Context {
+        events: Events::new(client.clone(), "test".to_owned()),
+        client,
+        settings: settings(),
+        metrics,
+        stores,
+        ledger,
+        given_secrets: GivenSecrets::default(),
+        prober: Prober::default(),
+    };
+    Scope {
+        context,
+        triggers,
+        feeds,
+    }
+}
+
+/// An operator beside a fake API server whose passes the test runs: its context, and the watches that fill its stores.
+pub(crate) struct Rig {
+    pub(crate) api: FakeApi,
+    pub(crate) context: Context,
+    pub(crate) triggers: Arc<Triggers>,
+    _feeds: JoinSet<()>,
+}
+
+impl Rig {
+    /// Everything is in the stores when this returns.
+    pub(crate) async fn new(api: FakeApi) -> Self {
+        let scope = scope(&api, Leadership::Alone);
+        let mut running = JoinSet::new();
+        running.spawn(stores::run(scope.feeds));
+        scope.context.stores.filled().await;
+        Self {
+            api,
+            context: scope.context,
+            triggers: scope.triggers,
+            _feeds: running,
+        }
+    }
+
+    /// The cluster as the store shows it.
+    pub(crate) fn cluster(&self) -> Arc<crds::KubeBrainCluster> {
+        self.context.stores.cluster("brains", "dev").unwrap()
+    }
+
+    /// Lets the watches deliver what they have.
+    pub(crate) async fn sync(&self) {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+}

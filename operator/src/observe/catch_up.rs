@@ -1,0 +1,148 @@
+//! Whether the stores show what this process wrote, and what to do where they do not.
+
+use std::time::Duration;
+
+use crds::KubeBrainCluster;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::core::{ApiResource, DynamicObject, ObjectMeta};
+use kube::{Api, Client, Resource, ResourceExt};
+
+use super::Observed;
+use crate::ledger::{Pending, Place, is_newer};
+use crate::objects::{Key, Kind};
+use crate::reconcile::Context;
+
+/// A store that is behind a write for longer is not waited for: the object is read.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Objects as the API server has them, where the stores do not show it; `None` for what does not exist.
+#[derive(Default)]
+pub(crate) struct Late(Vec<(Watched, String, Option<DynamicObject>)>);
+
+/// What the stores hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Watched {
+    Cluster,
+    Owned(Kind),
+    Pod,
+    Claim,
+}
+
+/// Compares the stores with what was written for the cluster. `None` while they are behind: planning would repeat the writes.
+///
+/// # Errors
+/// An object had to be read, and the API server refused or did not answer.
+pub(crate) async fn catch_up(context: &Context, namespace: &str, cluster: &str) -> kube::Result<Option<Late>> {
+    let mut late = Late::default();
+    for (place, pending, age) in context.ledger.pending(|place| is_of(place, namespace, cluster)) {
+        let Some(watched) = Watched::at(&place) else {
+            context.ledger.settle(&place, &pending);
+            continue;
+        };
+        let shown = watched.metadata(context, &place);
+        if pending.is_visible(shown.as_ref()) {
+            context.ledger.settle(&place, &pending);
+            continue;
+        }
+        if pending != Pending::Contested && age < PATIENCE {
+            return Ok(None);
+        }
+        let live = read(&context.client, &watched.resource(), &place).await?;
+        let version = |metadata: &ObjectMeta| metadata.resource_version.clone().unwrap_or_default();
+        let shown = shown.as_ref().map(version);
+        match live.as_ref().map(|live| version(&live.metadata)) {
+            None if shown.is_none() => context.ledger.settle(&place, &pending),
+            Some(live) if shown.is_some_and(|shown| shown == live || is_newer(&shown, &live)) => {
+                context.ledger.settle(&place, &pending);
+            }
+            _ => late.0.push((watched, place.name, live)),
+        }
+    }
+    Ok(Some(late))
+}
+
+/// Whether the object at `place` may belong to a cluster, by the names that clusters give.
+fn is_of(place: &Place, namespace: &str, cluster: &str) -> bool {
+    let name = place.name.strip_prefix("data-").unwrap_or(&place.name);
+    let belongs = |name: &str| {
+        name.strip_prefix(cluster)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    };
+    place.namespace == namespace && (belongs(name) || belongs(&place.name))
+}
+
+async fn read(client: &Client, resource: &ApiResource, place: &Place) -> kube::Result<Option<DynamicObject>> {
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &place.namespace, resource);
+    let mut found = api.get_opt(&place.name).await?;
+    if let Some(object) = &mut found {
+        object.metadata.managed_fields = None;
+    }
+    Ok(found)
+}
+
+impl Watched {
+    fn at(place: &Place) -> Option<Self> {
+        let all = [Self::Cluster, Self::Pod, Self::Claim].into_iter();
+        let mut all = all.chain(Kind::ALL.map(Self::Owned));
+        all.find(|watched| {
+            let resource = watched.resource();
+            resource.group == place.group && resource.plural == place.plural
+        })
+    }
+
+    fn resource(self) -> ApiResource {
+        match self {
+            Self::Cluster => ApiResource::erase::<KubeBrainCluster>(&()),
+            Self::Owned(kind) => kind.resource(),
+            Self::Pod => ApiResource::erase::<Pod>(&()),
+            Self::Claim => ApiResource::erase::<PersistentVolumeClaim>(&()),
+        }
+    }
+
+    /// Metadata of the object in the stores.
+    fn metadata(self, context: &Context, place: &Place) -> Option<ObjectMeta> {
+        fn of<K: Resource>(object: &K) -> ObjectMeta {
+            object.meta().clone()
+        }
+        let (stores, namespace, name) = (&context.stores, &place.namespace, &place.name);
+        match self {
+            Self::Cluster => stores.cluster(namespace, name).map(|object| of(&*object)),
+            Self::Owned(kind) => stores.object(kind, namespace, name).map(|object| of(&*object)),
+            Self::Pod => stores.pod(namespace, name).map(|object| of(&*object)),
+            Self::Claim => stores.claim(namespace, name).map(|object| of(&*object)),
+        }
+    }
+}
+
+impl Late {
+    /// The cluster itself, if it is late.
+    pub(crate) fn cluster(&self) -> Option<KubeBrainCluster> {
+        let mut all = self.0.iter().filter(|(watched, ..)| *watched == Watched::Cluster);
+        all.find_map(|(_, _, object)| object.clone()?.try_parse().ok())
+    }
+
+    /// Puts what was read in the place of what the stores show.
+    pub(super) fn overlay(self, observed: &mut Observed) {
+        for (watched, name, object) in self.0 {
+            match watched {
+                Watched::Cluster => {}
+                Watched::Owned(kind) => {
+                    let key = Key::new(kind, name);
+                    observed.objects.remove(&key);
+                    observed.objects.extend(object.map(|object| (key, object)));
+                }
+                Watched::Pod => replace(&mut observed.pods, &name, object),
+                Watched::Claim => replace(&mut observed.claims, &name, object),
+            }
+        }
+        observed.pods.sort_by_key(ResourceExt::name_any);
+    }
+}
+
+fn replace<K>(all: &mut Vec<K>, name: &str, object: Option<DynamicObject>)
+where
+    K: Resource<DynamicType = ()> + serde::de::DeserializeOwned,
+{
+    all.retain(|each| each.meta().name.as_deref() != Some(name));
+    all.extend(object.and_then(|object| object.try_parse().ok()));
+}

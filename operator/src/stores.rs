@@ -1,0 +1,261 @@
+//! Everything that passes look at, kept current by watches: a settled pass makes no request to the API server.
+//!
+//! Objects are found by the label that the operator puts on all it makes, pods and claims by the label of their cluster. What does
+//! not carry it is not here: it shows when a write is refused. What managers of fields wrote down is not kept.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crds::KubeBrainCluster;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::core::{ApiResource, DynamicObject, ObjectMeta};
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::{Api, Client, Resource, ResourceExt};
+
+use crate::names::{CLUSTER, MANAGED_BY, MANAGER};
+use crate::objects::Kind;
+use crate::triggers::Triggers;
+
+mod feed;
+mod optional;
+
+use feed::Feed;
+
+/// The stores of one namespace, or of all. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Stores {
+    pub(crate) clusters: Store<KubeBrainCluster>,
+    objects: BTreeMap<Kind, Store<DynamicObject>>,
+    pods: Store<Pod>,
+    claims: Store<PersistentVolumeClaim>,
+    tidb_clusters: Store<DynamicObject>,
+    known: BTreeMap<Kind, Arc<AtomicBool>>,
+}
+
+/// The other end of [`Stores`].
+struct Writers {
+    clusters: Writer<KubeBrainCluster>,
+    objects: BTreeMap<Kind, Writer<DynamicObject>>,
+    pods: Writer<Pod>,
+    claims: Writer<PersistentVolumeClaim>,
+    tidb_clusters: Writer<DynamicObject>,
+}
+
+/// The watches behind the stores. They have to be polled for the stores to stay current; none ever ends.
+pub(crate) type Feeds = FuturesUnordered<BoxFuture<'static, ()>>;
+
+/// What belongs to one cluster, by name and label, whoever owns it.
+#[derive(Default)]
+pub(crate) struct View {
+    pub(crate) objects: Vec<(Kind, Arc<DynamicObject>)>,
+    pub(crate) pods: Vec<Arc<Pod>>,
+    pub(crate) claims: Vec<Arc<PersistentVolumeClaim>>,
+}
+
+/// A cluster of the TiDB operator.
+pub(crate) fn tidb_cluster() -> ApiResource {
+    ApiResource {
+        group: "core.pingcap.com".to_owned(),
+        version: "v1alpha1".to_owned(),
+        api_version: "core.pingcap.com/v1alpha1".to_owned(),
+        kind: "Cluster".to_owned(),
+        plural: "clusters".to_owned(),
+    }
+}
+
+/// Kinds that not every API server knows.
+fn is_optional(kind: Kind) -> bool {
+    kind.resource().group.contains(".coreos.com")
+}
+
+/// Stores of `namespace`, or of all namespaces, and the watches that fill them. Who changed is named to `triggers`.
+pub(crate) fn open(client: &Client, namespace: Option<&str>, triggers: &Arc<Triggers>) -> (Stores, Feeds) {
+    let (stores, writers) = Stores::new();
+    let feed = Feed {
+        client: client.clone(),
+        namespace: namespace.map(str::to_owned),
+        clusters: stores.clusters.clone(),
+        triggers: triggers.clone(),
+    };
+    let managed = format!("{MANAGED_BY}={MANAGER}");
+    let feeds = Feeds::new();
+    feeds.push(Box::pin(feed.clone().clusters(writers.clusters)));
+    for (kind, writer) in writers.objects {
+        let resource = kind.resource();
+        if let Some(known) = stores.known.get(&kind) {
+            let wanted = optional::Wanted {
+                resource,
+                labels: Some(managed.clone()),
+                known: known.clone(),
+                touched: |_, metadata| Vec::from_iter(cluster_of(metadata)),
+            };
+            feeds.push(Box::pin(optional::run(feed.clone(), wanted, writer)));
+            continue;
+        }
+        let api = feed.dynamic(&resource);
+        feeds.push(Box::pin(feed.clone().objects(api, managed.clone(), kind, writer)));
+    }
+    feeds.push(Box::pin(feed.clone().labelled(
+        feed.api(),
+        CLUSTER,
+        "pods",
+        writers.pods,
+    )));
+    let claims = feed
+        .clone()
+        .labelled(feed.api(), CLUSTER, "persistentvolumeclaims", writers.claims);
+    feeds.push(Box::pin(claims));
+    let tidb = optional::Wanted {
+        resource: tidb_cluster(),
+        labels: None,
+        known: Arc::default(),
+        touched: referring,
+    };
+    feeds.push(Box::pin(optional::run(feed, tidb, writers.tidb_clusters)));
+    (stores, feeds)
+}
+
+/// Polls the watches for ever.
+pub(crate) async fn run(mut feeds: Feeds) {
+    while feeds.next().await.is_some() {}
+}
+
+/// The cluster that an object belongs to, by its label.
+fn cluster_of(object: &ObjectMeta) -> Option<ObjectRef<KubeBrainCluster>> {
+    let name = object.labels.as_ref()?.get(CLUSTER)?;
+    Some(ObjectRef::new(name).within(object.namespace.as_deref()?))
+}
+
+/// The clusters that take their placement drivers from the TiDB operator's cluster with this metadata.
+fn referring(feed: &Feed, metadata: &ObjectMeta) -> Vec<ObjectRef<KubeBrainCluster>> {
+    let refers = |cluster: &KubeBrainCluster| {
+        let tikv = cluster.spec.storage.tikv.as_ref();
+        let reference = tikv.and_then(|tikv| tikv.cluster_ref.as_ref());
+        cluster.metadata.namespace == metadata.namespace
+            && reference.is_some_and(|reference| Some(&reference.name) == metadata.name.as_ref())
+    };
+    let found = feed.clusters.state_filter(refers);
+    found.iter().map(|cluster| ObjectRef::from_obj(&**cluster)).collect()
+}
+
+impl Stores {
+    fn new() -> (Self, Writers) {
+        let objects: BTreeMap<Kind, Writer<DynamicObject>> = Kind::ALL
+            .into_iter()
+            .map(|kind| (kind, Writer::new(kind.resource())))
+            .collect();
+        let writers = Writers {
+            clusters: Writer::default(),
+            objects,
+            pods: Writer::default(),
+            claims: Writer::default(),
+            tidb_clusters: Writer::new(tidb_cluster()),
+        };
+        let optional = Kind::ALL.into_iter().filter(|kind| is_optional(*kind));
+        let stores = Self {
+            clusters: writers.clusters.as_reader(),
+            objects: writers
+                .objects
+                .iter()
+                .map(|(kind, writer)| (*kind, writer.as_reader()))
+                .collect(),
+            pods: writers.pods.as_reader(),
+            claims: writers.claims.as_reader(),
+            tidb_clusters: writers.tidb_clusters.as_reader(),
+            known: optional.map(|kind| (kind, Arc::default())).collect(),
+        };
+        (stores, writers)
+    }
+
+    /// Waits until every store was filled once.
+    pub(crate) async fn filled(&self) {
+        // An error says that the watches are gone, and the passes with them.
+        drop(self.clusters.wait_until_ready().await);
+        drop(self.pods.wait_until_ready().await);
+        drop(self.claims.wait_until_ready().await);
+        drop(self.tidb_clusters.wait_until_ready().await);
+        for store in self.objects.values() {
+            drop(store.wait_until_ready().await);
+        }
+    }
+
+    /// Whether the API server knows a kind.
+    pub(crate) fn knows(&self, kind: Kind) -> bool {
+        self.known.get(&kind).is_none_or(|known| known.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn cluster(&self, namespace: &str, name: &str) -> Option<Arc<KubeBrainCluster>> {
+        self.clusters.get(&ObjectRef::new(name).within(namespace))
+    }
+
+    pub(crate) fn object(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
+        let key = ObjectRef::new_with(name, kind.resource()).within(namespace);
+        self.objects.get(&kind)?.get(&key)
+    }
+
+    pub(crate) fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        self.pods.get(&ObjectRef::new(name).within(namespace))
+    }
+
+    pub(crate) fn claim(&self, namespace: &str, name: &str) -> Option<Arc<PersistentVolumeClaim>> {
+        self.claims.get(&ObjectRef::new(name).within(namespace))
+    }
+
+    /// The cluster of the TiDB operator of this name.
+    pub(crate) fn tidb_cluster(&self, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
+        let key = ObjectRef::new_with(name, tidb_cluster()).within(namespace);
+        self.tidb_clusters.get(&key)
+    }
+
+    /// What belongs to the cluster `name`: objects that carry its label or stand where its own would, pods and claims with its
+    /// label. Pods are ordered by name.
+    pub(crate) fn view(&self, namespace: &str, name: &str) -> View {
+        let prefix = format!("{name}-");
+        let labelled = |labels: &BTreeMap<String, String>| labels.get(CLUSTER).is_some_and(|cluster| cluster == name);
+        let inside = |of: Option<&str>| of == Some(namespace);
+        let objects = self.objects.iter().flat_map(|(kind, store)| {
+            let found = store.state_filter(|object| {
+                let called = object.metadata.name.as_deref().unwrap_or_default();
+                inside(object.metadata.namespace.as_deref())
+                    && (labelled(object.labels()) || called == name || called.starts_with(&prefix))
+            });
+            found.into_iter().map(|object| (*kind, object))
+        });
+        let mut pods = self
+            .pods
+            .state_filter(|pod| inside(pod.metadata.namespace.as_deref()) && labelled(pod.labels()));
+        pods.sort_by_key(|pod| pod.name_any());
+        let claims = self
+            .claims
+            .state_filter(|claim| inside(claim.metadata.namespace.as_deref()) && labelled(claim.labels()));
+        View {
+            objects: objects.collect(),
+            pods,
+            claims,
+        }
+    }
+}
+
+impl Feed {
+    fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
+    {
+        match &self.namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        }
+    }
+
+    fn dynamic(&self, resource: &ApiResource) -> Api<DynamicObject> {
+        match &self.namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, resource),
+            None => Api::all_with(self.client.clone(), resource),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Kinds that only some API servers know, by a definition that may come and go: looked for now and then, and watched while there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crds::KubeBrainCluster;
+use kube::Client;
+use kube::core::{ApiResource, DynamicObject, ObjectMeta};
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::watcher::{self, Event};
+use tracing::{debug, info};
+
+use super::feed::Feed;
+
+/// How often a kind is looked for.
+const LOOK: Duration = Duration::from_secs(180);
+/// How soon a look that failed is repeated.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// A kind that may not exist.
+pub(super) struct Wanted {
+    pub(super) resource: ApiResource,
+    /// Selects the objects; `None` for all.
+    pub(super) labels: Option<String>,
+    /// Whether it exists now.
+    pub(super) known: Arc<AtomicBool>,
+    /// The clusters that a change of an object concerns.
+    pub(super) touched: fn(&Feed, &ObjectMeta) -> Vec<ObjectRef<KubeBrainCluster>>,
+}
+
+/// Fills `writer` for ever, with nothing while the kind does not exist.
+pub(super) async fn run(feed: Feed, wanted: Wanted, mut writer: Writer<DynamicObject>) {
+    let api = feed.dynamic(&wanted.resource);
+    let mut config = watcher::Config::default();
+    config.label_selector.clone_from(&wanted.labels);
+    let plural = &wanted.resource.plural;
+    loop {
+        match exists(&feed.client, &wanted.resource).await {
+            Ok(true) => {
+                if !wanted.known.swap(true, Ordering::Relaxed) {
+                    info!(
+                        kind = wanted.resource.kind,
+                        group = wanted.resource.group,
+                        "the kind exists: watching it"
+                    );
+                    feed.name_all();
+                }
+                let mut touched = |object: &DynamicObject, _| (wanted.touched)(&feed, &object.metadata);
+                let watch = feed.follow(api.clone(), config.clone(), plural, &mut writer, &mut touched);
+                while_existing(&feed.client, &wanted.resource, watch).await;
+            }
+            Ok(false) => {
+                let had = wanted.known.swap(false, Ordering::Relaxed);
+                writer.apply_watcher_event(&Event::Init);
+                writer.apply_watcher_event(&Event::InitDone);
+                if had {
+                    feed.name_all();
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+            Err(error) => {
+                debug!(%error, plural, "cannot look for a kind");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+/// Polls `watch` until the kind is gone.
+async fn while_existing(client: &Client, resource: &ApiResource, watch: impl Future<Output = ()>) {
+    let gone = async {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            if matches!(exists(client, resource).await, Ok(false)) {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = watch => {}
+        () = gone => {}
+    }
+}
+
+async fn exists(client: &Client, resource: &ApiResource) -> kube::Result<bool> {
+    match client.list_api_group_resources(&resource.api_version).await {
+        Ok(list) => Ok(list.resources.iter().any(|found| found.kind == resource.kind)),
+        // By its code: an API server that does not know the group answers without a reason.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Err(error) => Err(error),
+    }
+}

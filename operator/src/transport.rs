@@ -1,0 +1,115 @@
+//! What every request to the API server passes: it is counted, refused if it writes while this replica does not lead, and the
+//! answer to a write goes into the ledger. No caller can forget it.
+
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use http::{Method, Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full};
+use kube::client::Body;
+use tower::{BoxError, Layer, Service};
+
+use crate::leadership::Leadership;
+use crate::ledger::Ledger;
+use crate::metrics::{Metrics, Verb};
+
+/// Body of an answer.
+type Answer = UnsyncBoxBody<Bytes, BoxError>;
+
+/// The write was not sent: this replica does not lead, or cannot know that it still does.
+#[derive(Debug, thiserror::Error)]
+#[error("this replica does not lead")]
+pub(crate) struct NotLeading;
+
+/// Layer for a client of the API server.
+#[derive(Clone)]
+pub(crate) struct Fence {
+    pub(crate) leadership: Leadership,
+    pub(crate) metrics: Metrics,
+    pub(crate) ledger: Ledger,
+}
+
+impl<S> Layer<S> for Fence {
+    type Service = Fenced<S>;
+
+    fn layer(&self, inner: S) -> Fenced<S> {
+        Fenced {
+            fence: self.clone(),
+            inner,
+        }
+    }
+}
+
+/// The service below, fenced.
+#[derive(Clone)]
+pub(crate) struct Fenced<S> {
+    fence: Fence,
+    inner: S,
+}
+
+impl<S, B> Service<Request<Body>> for Fenced<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<Answer>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Response<Answer>, BoxError>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(context).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let verb = verb(&request);
+        let writes = !matches!(verb, Verb::Get | Verb::List | Verb::Watch);
+        if writes && !self.fence.leadership.is_leading() {
+            return std::future::ready(Err(NotLeading.into())).boxed();
+        }
+        self.fence.metrics.requested(verb);
+        let method = request.method().clone();
+        let path = writes.then(|| request.uri().path().to_owned());
+        let (ledger, answer) = (self.fence.ledger.clone(), self.inner.call(request));
+        async move {
+            let (head, body) = answer.await.map_err(Into::into)?.into_parts();
+            let Some(path) = path else {
+                return Ok(Response::from_parts(head, body.map_err(Into::into).boxed_unsync()));
+            };
+            let bytes = body.collect().await.map_err(Into::into)?.to_bytes();
+            ledger.record(&method, &path, head.status, &bytes);
+            let body = Full::new(bytes).map_err(|never| match never {});
+            Ok(Response::from_parts(head, body.boxed_unsync()))
+        }
+        .boxed()
+    }
+}
+
+/// Kubernetes' word for what a request does.
+fn verb(request: &Request<Body>) -> Verb {
+    let query = request.uri().query().unwrap_or_default();
+    match *request.method() {
+        Method::GET | Method::HEAD if query.split('&').any(|part| part == "watch=true" || part == "watch=1") => {
+            Verb::Watch
+        }
+        Method::GET | Method::HEAD if is_named(request.uri().path()) => Verb::Get,
+        Method::GET | Method::HEAD => Verb::List,
+        Method::POST => Verb::Create,
+        Method::PUT => Verb::Update,
+        Method::DELETE => Verb::Delete,
+        _ => Verb::Patch,
+    }
+}
+
+/// Whether a path names one object, or the resources of a group.
+fn is_named(path: &str) -> bool {
+    let parts = path.trim_matches('/').split('/').count();
+    let prefix = if path.starts_with("/apis/") { 3 } else { 2 };
+    let scope = if path.contains("/namespaces/") { 2 } else { 0 };
+    parts != prefix + scope + 1
+}

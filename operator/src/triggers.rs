@@ -1,0 +1,68 @@
+//! Clusters that want a pass. Each is held once, however often it is named, so the queue is as long as there are clusters.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crds::KubeBrainCluster;
+use futures::Stream;
+use kube::runtime::reflector::ObjectRef;
+use tokio::sync::Notify;
+
+/// The queue. One reader.
+#[derive(Debug, Default)]
+pub(crate) struct Triggers {
+    waiting: Mutex<HashSet<ObjectRef<KubeBrainCluster>>>,
+    added: Notify,
+}
+
+impl Triggers {
+    /// Asks for a pass over `cluster`.
+    pub(crate) fn add(&self, cluster: ObjectRef<KubeBrainCluster>) {
+        self.lock().insert(cluster);
+        self.added.notify_one();
+    }
+
+    /// The clusters, as they are named. It never ends.
+    pub(crate) fn stream(self: Arc<Self>) -> impl Stream<Item = ObjectRef<KubeBrainCluster>> + Send {
+        futures::stream::unfold(self, async |triggers| Some((triggers.next().await, triggers)))
+    }
+
+    async fn next(&self) -> ObjectRef<KubeBrainCluster> {
+        loop {
+            let first = self.lock().iter().next().cloned();
+            if let Some(cluster) = first {
+                self.lock().remove(&cluster);
+                return cluster;
+            }
+            // A permit of a cluster that was taken already costs one more turn.
+            self.added.notified().await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<ObjectRef<KubeBrainCluster>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{FutureExt as _, StreamExt as _};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn cluster_is_held_once() {
+        let triggers = Arc::new(Triggers::default());
+        let mut stream = std::pin::pin!(triggers.clone().stream());
+        let named = |name: &str| ObjectRef::<KubeBrainCluster>::new(name).within("brains");
+        for name in ["a", "b", "a", "a"] {
+            triggers.add(named(name));
+        }
+        let mut taken = vec![stream.next().await.unwrap().name, stream.next().await.unwrap().name];
+        taken.sort();
+        assert_eq!(taken, ["a", "b"]);
+        assert!(stream.next().now_or_never().is_none());
+        triggers.add(named("a"));
+        assert_eq!(stream.next().await.unwrap().name, "a");
+    }
+}
