@@ -15,6 +15,7 @@ macro_rules! by_leader {
     }};
 }
 
+pub mod about;
 pub mod auth;
 pub mod cluster;
 pub mod contest;

@@ -1,4 +1,4 @@
-//! HTTP beside gRPC: `/health`, `/livez`, `/readyz`, `/version`, `/metrics`. Paths, codes and bodies are etcd's.
+//! HTTP beside gRPC: `/health`, `/livez`, `/readyz`, `/version`, `/metrics`, whose paths, codes and bodies are etcd's, and `/member`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -22,6 +22,7 @@ pub use gate::{Gate, Secure};
 mod gate;
 mod health;
 pub mod leader;
+pub mod member;
 
 /// What health checks ask of the store. Errors are etcd's texts.
 #[tonic::async_trait]
@@ -96,7 +97,15 @@ type Page = Arc<Mutex<Option<(Instant, Bytes)>>>;
 const PAGE_AGE: Duration = Duration::from_millis(100);
 
 /// The routes, without any gate before them.
-pub fn routes(health: Arc<dyn Health>, metrics: Arc<Metrics>) -> Router {
+pub fn routes(
+    health: Arc<dyn Health>,
+    member: (member::Described, member::Certificates),
+    metrics: Arc<Metrics>,
+) -> Router {
+    let (described, certificates) = member;
+    let member = Router::new()
+        .route("/member", any(member::member))
+        .with_state(member::Site::new(described, certificates));
     Router::new()
         .route("/health", any(health::health))
         .route("/livez", any(health::livez))
@@ -112,6 +121,7 @@ pub fn routes(health: Arc<dyn Health>, metrics: Arc<Metrics>) -> Router {
             log: Log::default(),
             page: Page::default(),
         })
+        .merge(member)
 }
 
 async fn version(request: Request<Body>) -> Response<Body> {

@@ -7,6 +7,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
+use crate::api::about::AboutStore;
 use crate::api::auth::AuthService;
 use crate::api::cluster::{ClusterService, Members};
 use crate::api::contest::{Contests, Departed};
@@ -22,6 +23,7 @@ use crate::api::watch::{Options as WatchServiceOptions, WatchService};
 use crate::feed::Feed;
 use crate::flags::url::Url;
 use crate::flags::{Config, Quota};
+use crate::http::member::StorageInUse;
 use crate::metrics::Metrics;
 use crate::mvcc::evaluate::MAX_ANSWER;
 use crate::pb::etcdserverpb as pb;
@@ -78,6 +80,8 @@ pub struct Member<H, R: Rows> {
     pub defragment: Defragment,
     /// Who there is.
     pub members: Members,
+    /// Where data is kept.
+    pub storage: StorageInUse,
     /// Where to ask that another member leads.
     pub moves: mpsc::Sender<Move>,
     /// Ends streams, so that clients leave.
@@ -99,11 +103,12 @@ pub fn services<H: History, R: Rows>(
         log_size,
         defragment,
         members,
+        storage,
         moves,
         leave,
     } = member;
     let metrics = api.metrics.clone();
-    let watched = hub.clone();
+    let (watched, listed) = (hub.clone(), members.clone());
     let watches = WatchService::new(
         hub,
         history,
@@ -117,10 +122,7 @@ pub fn services<H: History, R: Rows>(
             stop: leave.clone(),
         },
     );
-    let quota = match config.limits.quota {
-        Quota::Off => 0,
-        Quota::Bytes(bytes) => bytes,
-    };
+    let quota = quota(config);
     let maintenance = MaintenanceService {
         store: api.clone(),
         size: Arc::clone(&size),
@@ -159,11 +161,8 @@ pub fn services<H: History, R: Rows>(
     };
     metrics.server.set_identity(api.member_id);
     metrics.server.quota.set(i64::try_from(quota).unwrap_or(i64::MAX));
-    let changes = changes::count(
-        api.elsewhere.watch(),
-        metrics.server.leader_changes.clone(),
-        stop.clone(),
-    );
+    let counted = metrics.server.leader_changes.clone();
+    let changes = changes::count(api.elsewhere.watch(), counted, stop.clone());
     tasks.spawn("changes of leader", changes);
     metrics.before_render(observe(api.clone(), watched, (size, log_size)));
     let (_reporter, probes) = tonic_health::server::health_reporter();
@@ -186,8 +185,22 @@ pub fn services<H: History, R: Rows>(
     Services {
         routes: routes.routes(),
         health: Arc::new(StoreHealth(api.clone())),
+        member: Ok(Arc::new(AboutStore {
+            name: config.name.clone(),
+            members: listed,
+            storage,
+            store: api,
+        })),
         metrics,
         has_leader: Some(has_leader),
+    }
+}
+
+/// Bytes that the store may occupy; 0 if there is no bound.
+fn quota(config: &Config) -> u64 {
+    match config.limits.quota {
+        Quota::Off => 0,
+        Quota::Bytes(bytes) => bytes,
     }
 }
 

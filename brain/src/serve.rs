@@ -4,7 +4,7 @@
 //! one that does nothing can be closed for it; whoever does not finish its handshake, or sends no request, is dropped. What
 //! requests, answers and streams take of memory is charged to a budget. A slow client delays nobody else.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -18,6 +18,7 @@ use tracing::warn;
 use crate::budget::Budget;
 use crate::flags::url::Url;
 use crate::flags::{Config, TlsOptions};
+use crate::http::member::{Certificates, Described};
 use crate::http::{self, Gate, Health};
 use crate::listen::Listener;
 use crate::metrics::Metrics;
@@ -76,6 +77,8 @@ enum Protocols {
 pub struct Server {
     listeners: Vec<(Listener, Purpose)>,
     tls: Option<Arc<ServerTls>>,
+    /// The TLS of the ports for peers, to tell of it.
+    peer_tls: Weak<ServerTls>,
     /// Whom connections have to convince before anything else.
     admission: Option<Arc<dyn Admission>>,
     config: Config,
@@ -83,7 +86,7 @@ pub struct Server {
 
 /// Ports that are served. What they answer can be replaced, on connections that are open, too.
 #[derive(Clone)]
-pub struct Open(Arc<ArcSwap<Answers>>);
+pub struct Open(Arc<ArcSwap<Answers>>, Certificates);
 
 /// What is served.
 pub struct Services {
@@ -91,6 +94,8 @@ pub struct Services {
     pub routes: Routes,
     /// Who is asked by health checks.
     pub health: Arc<dyn Health>,
+    /// Who tells of this member.
+    pub member: Described,
     /// What is counted, and shown on `/metrics`.
     pub metrics: Arc<Metrics>,
     /// Whether there is a leader, for clients that want to be told; `None` where nobody is.
@@ -122,15 +127,15 @@ impl std::fmt::Debug for Open {
 impl Open {
     /// Answers requests that come from now on by other services.
     pub fn replace(&self, services: Services) {
-        self.0.store(Arc::new(services.answers()));
+        self.0.store(Arc::new(services.answers(self.1.clone())));
     }
 }
 
 impl Services {
-    fn answers(self) -> Answers {
+    fn answers(self, certificates: Certificates) -> Answers {
         Answers {
             grpc: self.routes.prepare().into_axum_router(),
-            http: http::routes(self.health, self.metrics),
+            http: http::routes(self.health, (self.member, certificates), self.metrics),
             has_leader: self.has_leader,
         }
     }
@@ -173,6 +178,7 @@ impl Server {
         Ok(Server {
             listeners,
             tls,
+            peer_tls: Weak::new(),
             admission: None,
             config: config.clone(),
         })
@@ -183,6 +189,15 @@ impl Server {
     pub fn admitting(self, admission: Arc<dyn Admission>) -> Server {
         Server {
             admission: Some(admission),
+            ..self
+        }
+    }
+
+    /// Tells of the certificates of these ports, too.
+    #[must_use]
+    pub fn telling_of(self, peers: &Server) -> Server {
+        Server {
+            peer_tls: peers.tls.as_ref().map(Arc::downgrade).unwrap_or_default(),
             ..self
         }
     }
@@ -232,14 +247,18 @@ impl Server {
         tasks: &mut Tasks,
     ) -> Open {
         let metrics = services.metrics.clone();
-        let answers = Arc::new(ArcSwap::from_pointee(services.answers()));
+        let certificates = Certificates {
+            client: self.tls.as_ref().map(Arc::downgrade).unwrap_or_default(),
+            peer: self.peer_tls.clone(),
+        };
+        let answers = Arc::new(ArcSwap::from_pointee(services.answers(certificates.clone())));
         let edge = Edge {
             grpc: true,
             gate: Some(Gate::new(self.config.browsers.clone())),
             ..self.edge(answers.clone(), &metrics)
         };
         self.serve(edge, &metrics, (leave, stop, grace), tasks);
-        Open(answers)
+        Open(answers, certificates)
     }
 
     /// As [`Server::start`], without gRPC, and without waiting for anybody in the end.

@@ -53,6 +53,8 @@ pub struct State<R: Rows> {
     /// Why this member cannot lead now, though it holds or held the lock.
     cannot_lead: ArcSwapOption<String>,
     epoch: Arc<AtomicU64>,
+    /// Tells of a new epoch.
+    epochs: watch::Sender<u64>,
     fetches: Fetches,
     /// How much is stored.
     sizes: Mutex<Sizes>,
@@ -86,6 +88,7 @@ impl<R: Rows> State<R> {
             corrupt: AtomicBool::new(false),
             cannot_lead: ArcSwapOption::empty(),
             epoch: Arc::default(),
+            epochs: watch::Sender::default(),
             fetches: Fetches::default(),
             sizes: Mutex::default(),
             flush_refused: AtomicBool::new(false),
@@ -299,9 +302,15 @@ impl<R: Rows> State<R> {
         self.epoch.clone()
     }
 
+    /// Follows the epoch.
+    pub fn epochs(&self) -> watch::Receiver<u64> {
+        self.epochs.subscribe()
+    }
+
     /// Begins an epoch.
     pub fn set_epoch(&self, epoch: u64) {
         self.epoch.store(epoch, Ordering::Release);
+        self.epochs.send_replace(epoch);
     }
 }
 

@@ -47,8 +47,18 @@ pub struct ServerTls {
 struct Loaded {
     files: Files,
     config: Arc<ServerConfig>,
-    /// When the certificate expires, in seconds since 1970.
-    not_after: i64,
+    in_use: InUse,
+}
+
+/// What is served, for those who tell of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InUse {
+    /// SHA-256 in hex digits over the trusted CAs: their DER, sorted and joined; empty without any.
+    pub trust_bundle: String,
+    /// SHA-256 of the leaf's DER, in hex digits.
+    pub fingerprint: String,
+    /// When the leaf expires, in seconds since 1970.
+    pub not_after: i64,
 }
 
 impl ServerTls {
@@ -75,7 +85,13 @@ impl ServerTls {
     /// When the certificate in use expires, in seconds since 1970.
     #[must_use]
     pub fn not_after(&self) -> i64 {
-        self.current.load().not_after
+        self.current.load().in_use.not_after
+    }
+
+    /// The certificates in use.
+    #[must_use]
+    pub fn in_use(&self) -> InUse {
+        self.current.load().in_use.clone()
     }
 
     /// Suites that the policy names and that are not offered.
@@ -147,7 +163,15 @@ impl Loaded {
         let config = config::server(&material, options, policy)?;
         Ok(Loaded {
             config: Arc::new(config),
-            not_after: material.not_after,
+            in_use: InUse {
+                trust_bundle: material.trust_bundle,
+                fingerprint: material
+                    .chain
+                    .first()
+                    .map(|leaf| files::digest([leaf]))
+                    .unwrap_or_default(),
+                not_after: material.not_after,
+            },
             files,
         })
     }

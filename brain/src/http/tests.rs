@@ -3,6 +3,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use http_body_util::BodyExt as _;
 use tower::ServiceExt as _;
 
+use super::member::{Certificates, Described};
 use super::*;
 use crate::flags::BrowserPolicy;
 
@@ -53,8 +54,16 @@ fn lost() -> Store {
     }
 }
 
+fn nobody() -> Described {
+    Err(Arc::new(|| "no store yet".to_owned()))
+}
+
 async fn ask(store: Store, method: Method, uri: &str) -> (u16, http::HeaderMap, String) {
-    let routes = routes(Arc::new(store), Arc::new(Metrics::new(false)));
+    let routes = routes(
+        Arc::new(store),
+        (nobody(), Certificates::default()),
+        Arc::new(Metrics::new(false)),
+    );
     let request = Request::builder().method(method).uri(uri).body(Body::empty()).unwrap();
     let (parts, body) = routes.oneshot(request).await.unwrap().into_parts();
     let body = body.collect().await.unwrap().to_bytes();
@@ -209,7 +218,11 @@ async fn a_read_that_hangs_ends() {
             true
         }
     }
-    let routes = routes(Arc::new(Hung), Arc::new(Metrics::new(false)));
+    let routes = routes(
+        Arc::new(Hung),
+        (nobody(), Certificates::default()),
+        Arc::new(Metrics::new(false)),
+    );
     let request = Request::builder().uri("/livez").body(Body::empty()).unwrap();
     let response = routes.oneshot(request).await.unwrap();
     let body = response.into_body().collect().await.unwrap().to_bytes();

@@ -8,6 +8,7 @@ use brain::api::elsewhere::Role;
 use brain::cell::mem::MemCell;
 use brain::data_dir::{DataDir, Identity, LOG, ROWS};
 use brain::flags::Config;
+use brain::http::member::StorageInUse;
 use brain::log::{FileLog, Log as _, Origin, Slot, SyncObserver};
 use brain::member;
 use brain::member::lock::{AnyLock, StorageLock};
@@ -50,6 +51,11 @@ pub(crate) async fn run(config: &Config, life: Life) -> anyhow::Result<()> {
         timing: ElectionConfig::lease(ElectionConfig::unique(&config.name)),
         space: DiskSpace::new(dir.path(), quota)?,
         ids,
+        storage: StorageInUse {
+            kind: "Embedded",
+            cluster_id: None,
+            reachable: true,
+        },
         members: Members::new([member::describe(config, ids.member)]),
         roles: watch::Sender::new(Role::Nobody),
         peers: None,

@@ -3,6 +3,7 @@
 use brain::api::cluster::Members;
 use brain::api::elsewhere::Role;
 use brain::flags::{Config, Quota, Storage};
+use brain::http::member::StorageInUse;
 use brain::member::lock::AnyLock;
 use brain::member::peers::Peers;
 use brain::mvcc::row::OBJECT_HEADER;
@@ -19,6 +20,8 @@ pub(crate) struct Engine<L, R, C, Q> {
     pub(crate) timing: ElectionConfig,
     pub(crate) space: Q,
     pub(crate) ids: Ids,
+    /// What is told of where data is kept.
+    pub(crate) storage: StorageInUse,
     pub(crate) members: Members,
     /// Told who leads.
     pub(crate) roles: watch::Sender<Role>,

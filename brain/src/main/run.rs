@@ -134,7 +134,7 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
         member_id: ids.member,
         metrics: metrics.clone(),
     };
-    let members = engine.members.clone();
+    let (members, storage) = (engine.members.clone(), engine.storage.clone());
     let circle = engine.lock.circle();
     if let Some(circle) = &circle {
         tokio::select! {
@@ -180,6 +180,7 @@ pub(crate) async fn serve<L: Log, R: Rows, C: Cell, Q: Space + Clone>(
             Arc::new(move || state.total_size(&rows))
         },
         members,
+        storage,
         moves,
         leave: life.leave.clone(),
     };
@@ -341,6 +342,7 @@ fn for_peers<R: Rows>(
     Services {
         routes: member::peer_services(config, api.clone(), told, (metrics.clone(), led.clone())),
         health: Arc::new(StoreHealth(api.clone())),
+        member: Err(Arc::new(|| "members are asked on their client port".to_owned())),
         metrics: metrics.clone(),
         has_leader: None,
     }

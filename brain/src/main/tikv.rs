@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use brain::api::elsewhere::Role;
 use brain::cell::{Cell as _, Swap};
 use brain::flags::{Config, ElectionLock, LeaseOptions, TikvOptions};
+use brain::http::member::StorageInUse;
 use brain::log::frame::is_barrier;
 use brain::log::{SyncObserver, TikvLog};
 use brain::member::discovery::Discovery;
@@ -31,6 +32,7 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Life) -
     let server = Server::bind(config)?;
     let urls = server.bound()?;
     let peer_server = Server::bind_peers(config)?;
+    let server = server.telling_of(&peer_server);
     let metrics = Arc::new(Metrics::new(config.extensive_metrics));
     let book = match &config.discovery {
         Some(discovery) => Book::Srv(Box::new(Discovery::new(discovery)?)),
@@ -93,6 +95,11 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Life) -
         timing,
         space: QuotaSpace(quota(config)),
         ids: Ids { cluster, member },
+        storage: StorageInUse {
+            kind: "TiKV",
+            cluster_id: Some(tikv.cluster_id().to_string()),
+            reachable: true,
+        },
         peers: Some((peer_server.admitting(admission), peers)),
         members,
         roles,

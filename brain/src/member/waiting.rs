@@ -35,6 +35,10 @@ impl Waiting {
         Services {
             routes: Routes::from(Router::new().fallback(no_leader)),
             health: Arc::new(self.clone()),
+            member: Err({
+                let waiting = self.clone();
+                Arc::new(move || waiting.reason())
+            }),
             metrics,
             has_leader: None,
         }

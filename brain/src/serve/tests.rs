@@ -85,6 +85,7 @@ impl Running {
             has_leader: None,
             routes,
             health: store,
+            member: Err(Arc::new(|| "no store".to_owned())),
             metrics: Arc::clone(&metrics),
         };
         let leave = stop.child_token();

@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustls::RootCertStore;
 use rustls_pki_types::pem::{self, PemObject as _};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use sha2::{Digest as _, Sha256};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::revoked::Revoked;
@@ -69,6 +70,17 @@ pub(super) struct Material {
     pub(super) roots: Option<RootCertStore>,
     pub(super) revoked: Revoked,
     pub(super) not_after: i64,
+    /// Digest of the trusted CAs; empty without any.
+    pub(super) trust_bundle: String,
+}
+
+/// SHA-256 in hex digits over certificates: their DER, sorted and joined.
+pub(super) fn digest<'a>(certificates: impl IntoIterator<Item = &'a CertificateDer<'static>>) -> String {
+    let mut sorted: Vec<&[u8]> = certificates.into_iter().map(AsRef::as_ref).collect();
+    sorted.sort_unstable();
+    let mut hasher = Sha256::new();
+    sorted.iter().for_each(|certificate| hasher.update(certificate));
+    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Files {
@@ -87,12 +99,13 @@ impl Files {
         let (cert, key) = pair(options)?;
         let chain = certificates(cert, &self.cert)?;
         let not_after = check_dates(cert, &chain)?;
-        let (mut known, mut revoked) = (None, Revoked::default());
+        let (mut known, mut revoked, mut trust_bundle) = (None, Revoked::default(), String::new());
         if let (Some(path), Some(bytes)) = (&options.trusted_ca, &self.ca) {
             let cas = certificates(path, bytes)?;
             if let (Some(crl), Some(bytes)) = (&options.crl, &self.crl) {
                 revoked = Revoked::read(crl, bytes, (path, cas.iter().chain(&chain)))?;
             }
+            trust_bundle = digest(&cas);
             known = Some(roots(path, cas)?);
         }
         let key = private_key(key, &self.key)?;
@@ -102,6 +115,7 @@ impl Files {
             roots: known,
             revoked,
             not_after,
+            trust_bundle,
         })
     }
 }

@@ -206,7 +206,13 @@ async fn the_follower_takes_what_changed() {
             tokio::time::sleep(RELOAD_INTERVAL).await;
         }
         assert!(Arc::ptr_eq(&before, &tls.config()));
-        dir.write(&ca.server(), &ca.pem);
+        // The follower may look in between: what it sees then has to be the failure that it knows, or whole.
+        let renewed = ca.server();
+        for (file, text) in [("tls.crt", renewed.cert), ("tls.key", renewed.key)] {
+            let fresh = dir.path().join("fresh");
+            fs::write(&fresh, text).unwrap();
+            fs::rename(&fresh, dir.path().join(file)).unwrap();
+        }
         while metrics.reloads.with_label_values(&["success"]).get() == 0 {
             tokio::time::sleep(RELOAD_INTERVAL).await;
         }

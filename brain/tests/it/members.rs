@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 
+mod about;
 mod certificates;
 mod figures;
 mod garbage;

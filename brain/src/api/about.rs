@@ -1,0 +1,113 @@
+//! What `/member` learns from a store.
+
+use std::time::Duration;
+
+use super::cluster::Members;
+use super::health::StoreHealth;
+use super::store::Store;
+use crate::api::elsewhere;
+use crate::http::member::{About, Describe, Formats, LeaderRef, Role, StorageInUse, Term};
+use crate::http::{Alarm, Health as _};
+use crate::mvcc::row;
+use crate::rows::Rows;
+use crate::version;
+
+/// How long storage is waited for: what answers later is not ready for whoever asks.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Tells of a member by its store.
+pub struct AboutStore<R: Rows> {
+    /// The member's name.
+    pub name: String,
+    /// Who there is.
+    pub members: Members,
+    /// Where data is kept.
+    pub storage: StorageInUse,
+    /// The store.
+    pub store: Store<R>,
+}
+
+fn hex(id: u64) -> String {
+    format!("{id:016x}")
+}
+
+#[tonic::async_trait]
+impl<R: Rows> Describe for AboutStore<R> {
+    async fn describe(&self) -> About {
+        let health = StoreHealth(self.store.clone());
+        let (linearizable, serializable) = tokio::join!(
+            tokio::time::timeout(PATIENCE, health.linearizable_read()),
+            tokio::time::timeout(PATIENCE, health.serializable_read()),
+        );
+        let alarms = health.alarms();
+        // Read together, so that role, leader and epoch belong together as nearly as can be.
+        let (role, epoch) = (self.store.elsewhere.role(), self.store.state.epoch());
+        let (role, leader) = match role {
+            elsewhere::Role::Leading(_) => (Role::Leader, Some(self.store.member_id)),
+            elsewhere::Role::Following(leader) => (Role::Follower, Some(leader.member)),
+            elsewhere::Role::Leaving | elsewhere::Role::Nobody | elsewhere::Role::Stopped => (Role::None, None),
+        };
+        About {
+            name: self.name.clone(),
+            member_id: hex(self.store.member_id),
+            cluster_id: hex(self.store.cluster_id),
+            version: version::KUBEBRAIN,
+            formats: Formats {
+                lowest: row::FORMAT,
+                highest: row::FORMAT,
+                written: row::FORMAT,
+            },
+            role,
+            ready: matches!(linearizable, Ok(Ok(()))) && !alarms.contains(&Alarm::Corrupt),
+            epoch,
+            revision: self.store.state.view().revision,
+            applied_slot: self.store.state.committed().0,
+            leader: leader.map(|id| LeaderRef {
+                name: self.name_of(id),
+                member_id: hex(id),
+            }),
+            alarms: alarms.into_iter().map(Alarm::name).collect(),
+            storage: StorageInUse {
+                reachable: matches!(serializable, Ok(Ok(()))),
+                ..self.storage.clone()
+            },
+            tls: None,
+        }
+    }
+
+    fn term(&self) -> Term {
+        let leader = match self.store.elsewhere.role() {
+            elsewhere::Role::Leading(_) => self.store.member_id,
+            elsewhere::Role::Following(leader) => leader.member,
+            elsewhere::Role::Leaving | elsewhere::Role::Nobody | elsewhere::Role::Stopped => 0,
+        };
+        Term {
+            epoch: self.store.state.epoch(),
+            leader,
+        }
+    }
+
+    async fn changed(&self, seen: Term) {
+        let (mut roles, mut epochs) = (self.store.elsewhere.watch(), self.store.state.epochs());
+        while self.term() == seen {
+            let ended = tokio::select! {
+                changed = roles.changed() => changed.is_err(),
+                changed = epochs.changed() => changed.is_err(),
+            };
+            if ended {
+                return;
+            }
+        }
+    }
+}
+
+impl<R: Rows> AboutStore<R> {
+    fn name_of(&self, id: u64) -> String {
+        if id == self.store.member_id {
+            return self.name.clone();
+        }
+        let members = self.members.list();
+        let known = members.into_iter().find(|member| member.id == id);
+        known.map(|member| member.name).unwrap_or_default()
+    }
+}
