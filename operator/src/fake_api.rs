@@ -20,6 +20,7 @@ use tower::{BoxError, service_fn};
 
 use crate::controller::Scope;
 use crate::events::Events;
+use crate::follow::Followers;
 use crate::given::GivenSecrets;
 use crate::leadership::Leadership;
 use crate::ledger::Ledger;
@@ -491,6 +492,7 @@ pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> Scope {
         client,
         settings: settings(),
         metrics,
+        followers: Followers::new(stores.clusters.clone(), triggers.clone()),
         stores,
         ledger,
         given_secrets: GivenSecrets::default(),

@@ -26,6 +26,7 @@ mod events;
 #[cfg(test)]
 mod fake_api;
 mod flags;
+mod follow;
 mod given;
 mod http;
 mod leadership;
@@ -53,6 +54,7 @@ mod triggers;
 mod world;
 
 use flags::{Flags, LogFormat};
+use follow::Followers;
 use given::GivenSecrets;
 use leadership::Leadership;
 use ledger::Ledger;
@@ -217,6 +219,7 @@ impl Worker {
             settings: self.settings,
             events: self.events,
             metrics: self.metrics,
+            followers: Followers::new(stores.clusters.clone(), triggers.clone()),
             stores,
             ledger: self.ledger,
             given_secrets: self.given_secrets,

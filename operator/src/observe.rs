@@ -17,6 +17,7 @@ use kube::{Api, Client, ResourceExt};
 use tokio::sync::Semaphore;
 
 use crate::certificates::{Leaf, Pair};
+use crate::follow::Member;
 use crate::names::Names;
 use crate::objects::{Key, Kind};
 use crate::plan::{self, ownership};
@@ -101,7 +102,12 @@ pub(crate) async fn observe(
         tidb_cluster: reference.and_then(|reference| stores.tidb_cluster(&names.namespace, &reference.name)),
     };
     late.overlay(&mut observed);
-    observed.probes = ask(&context.prober, cluster, desired, &observed).await;
+    let identity = identity(cluster, desired, &observed);
+    let members = members(desired, &observed, identity.as_ref().ok().and_then(Option::as_ref));
+    observed.probes = Box::pin(ask(&context.prober, &members, &identity)).await;
+    let answers = observed.probes.iter();
+    let answers = answers.filter_map(|(pod, answer)| Some((pod.as_str(), answer.as_ref().ok()?)));
+    context.followers.follow(cluster, &members, &answers.collect());
     Ok(observed)
 }
 
@@ -115,44 +121,45 @@ pub(crate) async fn fresh_pod(client: &Client, names: &Names, pod: &str) -> kube
     pods.get_opt(pod).await
 }
 
-/// Asks every brain that has an address.
-async fn ask(
-    prober: &Prober,
-    cluster: &KubeBrainCluster,
-    desired: &Desired,
-    observed: &Observed,
-) -> BTreeMap<String, Result<Answer, String>> {
-    let identity = identity(cluster, desired, observed);
+/// The brains that run and have an address, and how to ask them.
+fn members(desired: &Desired, observed: &Observed, identity: Option<&Identity>) -> Vec<Member> {
     let set = observed
         .objects
         .get(&Key::new(Kind::StatefulSet, &desired.names.cluster));
     let set = set.and_then(|set| set.metadata.uid.as_deref());
-    let asked = observed
-        .pods
-        .iter()
-        .filter(|pod| may_be_ours(pod, set))
-        .filter_map(|pod| {
-            let running = pod.metadata.deletion_timestamp.is_none() && is_running(pod);
-            let address = pod.status.as_ref()?.pod_ip.clone().filter(|_| running)?;
-            Some((pod.name_any(), address))
-        });
-    let asked: Vec<(String, String)> = asked.take(MEMBERS).collect();
+    let pods = observed.pods.iter().filter(|pod| may_be_ours(pod, set));
+    let running = pods.filter(|pod| pod.metadata.deletion_timestamp.is_none() && is_running(pod));
+    let members = running.filter_map(|pod| {
+        Some(Member {
+            pod: pod.name_any(),
+            uid: pod.uid()?,
+            address: pod.status.as_ref()?.pod_ip.clone()?,
+            host: desired.names.member_host(&pod.name_any()),
+            identity: identity.cloned(),
+        })
+    });
+    members.take(MEMBERS).collect()
+}
+
+/// Asks every brain that has an address.
+async fn ask(
+    prober: &Prober,
+    members: &[Member],
+    identity: &Result<Option<Identity>, String>,
+) -> BTreeMap<String, Result<Answer, String>> {
     let late = || Err("it was not asked in time: other members do not answer".to_owned());
     let mut answers: BTreeMap<String, Result<Answer, String>> =
-        asked.iter().map(|(pod, _)| (pod.clone(), late())).collect();
-    let questions = futures::stream::iter(asked).map(|(pod, address)| {
-        let host = desired.names.member_host(&pod);
-        let identity = &identity;
-        async move {
-            let Ok(_permit) = prober.0.acquire().await else {
-                return (pod, Err("the operator is ending".to_owned()));
-            };
-            let answer = match identity {
-                Ok(identity) => probe::ask(&address, &host, identity.as_ref()).await,
-                Err(why) => Err(why.clone()),
-            };
-            (pod, answer)
-        }
+        members.iter().map(|member| (member.pod.clone(), late())).collect();
+    let questions = futures::stream::iter(members.to_vec()).map(|member| async move {
+        let pod = member.pod;
+        let Ok(_permit) = prober.0.acquire().await else {
+            return (pod, Err("the operator is ending".to_owned()));
+        };
+        let answer = match identity {
+            Ok(identity) => probe::ask(&member.address, &member.host, identity.as_ref()).await,
+            Err(why) => Err(why.clone()),
+        };
+        (pod, answer)
     });
     let mut questions = std::pin::pin!(questions.buffer_unordered(PROBES.0));
     let collect = async {

@@ -15,7 +15,7 @@ use crate::names::CLIENT_PORT;
 mod answer;
 mod connection;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use answer::{Answer, CertificateInUse, Formats, KnownLeader, Role, Storage, Tls};
 
@@ -31,7 +31,7 @@ const HAND_OVER: Duration = Duration::from_secs(10);
 const TEXT: usize = 256;
 
 /// What the operator shows to a brain, and what it trusts, as PEM.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) certificate: String,
     pub(crate) key: String,
@@ -146,7 +146,11 @@ fn framed(message: &impl Message) -> Bytes {
     frame.freeze()
 }
 
+/// The address with the client port, unless it names one itself.
 fn client_port(address: &str) -> Result<SocketAddr, String> {
+    if let Ok(with_port) = address.parse() {
+        return Ok(with_port);
+    }
     let ip: IpAddr = address
         .parse()
         .map_err(|_| format!("its pod has {:?} for an address", clean(address, TEXT)))?;

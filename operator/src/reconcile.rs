@@ -14,6 +14,7 @@ use tracing::info;
 use crate::api_error::{self, Class};
 use crate::apply::{self, Applier};
 use crate::events::{Event, Events};
+use crate::follow::Followers;
 use crate::given::GivenSecrets;
 use crate::ledger::Ledger;
 use crate::metrics::{Metrics, Outcome};
@@ -84,6 +85,7 @@ pub(crate) struct Context {
     pub(crate) ledger: Ledger,
     pub(crate) given_secrets: GivenSecrets,
     pub(crate) prober: Prober,
+    pub(crate) followers: Followers,
 }
 
 /// What a pass came to, and when to look again.
@@ -115,6 +117,7 @@ pub(crate) async fn reconcile(
     };
     let mut cluster = late.cluster().unwrap_or_else(|| cluster.clone());
     if cluster.metadata.deletion_timestamp.is_some() {
+        context.followers.leave(&cluster);
         return Ok(None);
     }
     if cluster

@@ -83,7 +83,7 @@ pub(crate) struct Storage {
 /// Certificates that a brain has loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tls {
-    /// SHA-256 in hex digits over the trusted certificates: their DER, sorted and concatenated.
+    /// SHA-256 in hex digits over the trusted certificates: their DER, sorted and concatenated. Empty if there are none.
     pub(crate) trust_bundle: String,
     /// The certificate that clients see.
     pub(crate) server: CertificateInUse,
@@ -232,7 +232,7 @@ impl Wire {
 impl WireTls {
     fn read(self) -> Option<Tls> {
         let peer_trust_bundle = match &self.peer_trust_bundle {
-            Some(digest) => Some(sha256(digest)?),
+            Some(digest) => Some(bundle(digest)?),
             None => None,
         };
         let peer = match &self.peer {
@@ -240,7 +240,7 @@ impl WireTls {
             None => None,
         };
         Some(Tls {
-            trust_bundle: sha256(&self.trust_bundle)?,
+            trust_bundle: bundle(&self.trust_bundle)?,
             server: self.server.read()?,
             peer,
             peer_trust_bundle,
@@ -261,6 +261,15 @@ impl WireCertificate {
 fn id(text: &str) -> Option<u64> {
     let digits = text.len() <= 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     u64::from_str_radix(text, 16).ok().filter(|_| digits)
+}
+
+/// The digest of a bundle, or nothing.
+fn bundle(text: &str) -> Option<String> {
+    if text.is_empty() {
+        Some(String::new())
+    } else {
+        sha256(text)
+    }
 }
 
 /// 64 hex digits.

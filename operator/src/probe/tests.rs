@@ -28,7 +28,8 @@ fn names() -> Names {
     }
 }
 
-fn full() -> Value {
+/// The answer of a follower in epoch 7.
+pub(crate) fn full() -> Value {
     let digest = "0123456789abcdef".repeat(4);
     json!({
         "name": "dev-0", "memberID": "8e9e05c52164694d", "clusterID": "00000000000000ff", "version": "0.1.0",
@@ -102,6 +103,8 @@ fn answer_is_read_whole() {
     });
     let plain = parse(&plain).unwrap();
     assert_eq!((plain.tls, plain.leader, plain.storage.cluster_id), (None, None, None));
+    let trusting_nobody = parse(&with(|value| value["tls"]["trustBundle"] = json!(""))).unwrap();
+    assert_eq!(trusting_nobody.tls.unwrap().trust_bundle, "");
 }
 
 #[test]
@@ -186,7 +189,12 @@ where
 }
 
 /// Answers one request over HTTP/2, and returns it with its body.
-async fn reply<T>(io: T, code: u16, body: Bytes, trailers: &[(&'static str, &'static str)]) -> (Request<()>, Bytes)
+pub(crate) async fn reply<T>(
+    io: T,
+    code: u16,
+    body: Bytes,
+    trailers: &[(&'static str, &'static str)],
+) -> (Request<()>, Bytes)
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {

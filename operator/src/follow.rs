@@ -1,0 +1,334 @@
+//! Hears of a change of leader without asking again and again: one question per member, which the member answers when its
+//! leader changes. Every change starts a pass.
+//!
+//! A brain that answers at once without end, or lies about its epoch, is asked more and more rarely.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crds::KubeBrainCluster;
+use kube::runtime::reflector::{ObjectRef, Store};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+use tracing::debug;
+
+use crate::probe::{self, Answer, Identity, KnownLeader, Role};
+use crate::triggers::Triggers;
+
+/// Most members that are followed, of all clusters together. Others are heard of at the next resync.
+const FOLLOWED: usize = 1024;
+/// Bounds of the pause between questions; it doubles when an answer comes quickly, or not at all.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
+/// An answer that took longer was waited for: leaders do not change often.
+const WAITED: Duration = Duration::from_secs(5);
+
+/// A member that may be followed.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub(crate) pod: String,
+    /// Uid of the pod: a new pod of the same name is another member.
+    pub(crate) uid: String,
+    pub(crate) address: String,
+    pub(crate) host: String,
+    pub(crate) identity: Option<Identity>,
+}
+
+/// What a change is measured by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Leadership {
+    role: Role,
+    leader: Option<KnownLeader>,
+    epoch: i64,
+}
+
+impl Leadership {
+    fn of(answer: &Answer) -> Self {
+        Self {
+            role: answer.role,
+            leader: answer.leader.clone(),
+            epoch: answer.epoch,
+        }
+    }
+}
+
+/// The members of all clusters of one scope that are followed.
+#[derive(Clone)]
+pub(crate) struct Followers {
+    clusters: Store<KubeBrainCluster>,
+    triggers: Arc<Triggers>,
+    running: Arc<Mutex<Running>>,
+}
+
+#[derive(Default)]
+struct Running {
+    tasks: JoinSet<()>,
+    members: HashMap<ObjectRef<KubeBrainCluster>, HashMap<String, (Member, AbortHandle)>>,
+}
+
+impl Followers {
+    pub(crate) fn new(clusters: Store<KubeBrainCluster>, triggers: Arc<Triggers>) -> Self {
+        Self {
+            clusters,
+            triggers,
+            running: Arc::default(),
+        }
+    }
+
+    /// Follows the members that answered, and no others of this cluster. Those that fell silent stay followed while their pod is
+    /// the same: `known` says which pods there are.
+    pub(crate) fn follow(&self, cluster: &KubeBrainCluster, known: &[Member], answers: &HashMap<&str, &Answer>) {
+        let object = ObjectRef::from_obj(cluster);
+        let mut running = self.lock();
+        // Finished tasks would pile up otherwise.
+        while running.tasks.try_join_next().is_some() {}
+        let Running { tasks, members } = &mut *running;
+        members.retain(|cluster, members| {
+            let exists = self.clusters.get(cluster).is_some();
+            if !exists {
+                members.values().for_each(|(_, task)| task.abort());
+            }
+            exists
+        });
+        let of_cluster = members.entry(object.clone()).or_default();
+        of_cluster.retain(|_, (member, task)| {
+            let stays = known.contains(member) && !task.is_finished();
+            if !stays {
+                task.abort();
+            }
+            stays
+        });
+        let mut followed: usize = members.values().map(HashMap::len).sum();
+        let of_cluster = members.entry(object.clone()).or_default();
+        for member in known {
+            let Some(answer) = answers.get(member.pod.as_str()) else {
+                continue;
+            };
+            if of_cluster.contains_key(&member.pod) || followed >= FOLLOWED {
+                continue;
+            }
+            followed += 1;
+            let follower = Follower {
+                cluster: object.clone(),
+                uid: cluster.metadata.uid.clone(),
+                clusters: self.clusters.clone(),
+                triggers: self.triggers.clone(),
+                member: member.clone(),
+            };
+            let task = tasks.spawn(follower.run(Leadership::of(answer)));
+            of_cluster.insert(member.pod.clone(), (member.clone(), task));
+        }
+    }
+
+    /// Follows no member of `cluster` any more.
+    pub(crate) fn leave(&self, cluster: &KubeBrainCluster) {
+        self.follow(cluster, &[], &HashMap::new());
+    }
+
+    #[cfg(test)]
+    fn count(&self) -> usize {
+        self.lock().members.values().map(HashMap::len).sum()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One member.
+struct Follower {
+    cluster: ObjectRef<KubeBrainCluster>,
+    /// Uid of the cluster.
+    uid: Option<String>,
+    clusters: Store<KubeBrainCluster>,
+    triggers: Arc<Triggers>,
+    member: Member,
+}
+
+impl Follower {
+    /// Asks until the cluster is gone.
+    async fn run(self, mut seen: Leadership) {
+        let mut pause = PAUSE.0;
+        let mut silent = false;
+        while self
+            .clusters
+            .get(&self.cluster)
+            .is_some_and(|cluster| cluster.metadata.uid == self.uid)
+        {
+            let asked = Instant::now();
+            let Member {
+                address,
+                host,
+                identity,
+                ..
+            } = &self.member;
+            match Box::pin(probe::ask_after(address, host, identity.as_ref(), seen.epoch)).await {
+                Ok(answer) => {
+                    let now = Leadership::of(&answer);
+                    if now != seen || silent {
+                        debug!(pod = self.member.pod, epoch = now.epoch, role = ?now.role, "the leader changed");
+                        self.triggers.add(self.cluster.clone());
+                    }
+                    (seen, silent) = (now, false);
+                }
+                Err(error) => {
+                    if !silent {
+                        debug!(pod = self.member.pod, error, "a member fell silent");
+                        self.triggers.add(self.cluster.clone());
+                    }
+                    silent = true;
+                }
+            }
+            if asked.elapsed() > WAITED && !silent {
+                pause = PAUSE.0;
+            }
+            tokio::time::sleep(pause.mul_f64(rand::random_range(1.0..1.3))).await;
+            pause = (2 * pause).min(PAUSE.1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use futures::{FutureExt as _, StreamExt as _};
+    use kube::runtime::reflector;
+    use kube::runtime::reflector::store::Writer;
+    use kube::runtime::watcher::Event;
+    use serde_json::json;
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::probe::tests::{full, reply};
+    use crate::world::{answer, cluster};
+
+    /// A brain that answers each question with the next epoch that it is sent, and sends what it was asked.
+    async fn brain(
+        mut epochs: mpsc::Receiver<i64>,
+        asked: mpsc::Sender<String>,
+        tasks: &mut JoinSet<()>,
+    ) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tasks.spawn(async move {
+            while let Some(epoch) = epochs.recv().await {
+                let (stream, _) = listener.accept().await.unwrap();
+                let mut answer = full();
+                answer["epoch"] = json!(epoch);
+                let (request, _) = reply(stream, 200, answer.to_string().into(), &[]).await;
+                asked
+                    .send(request.uri().query().unwrap_or_default().to_owned())
+                    .await
+                    .unwrap();
+            }
+        });
+        address
+    }
+
+    struct Fixture {
+        followers: Followers,
+        triggers: Arc<Triggers>,
+        writer: Writer<KubeBrainCluster>,
+        epochs: mpsc::Sender<i64>,
+        asked: mpsc::Receiver<String>,
+        member: Member,
+        _brain: JoinSet<()>,
+    }
+
+    async fn fixture() -> Fixture {
+        let (clusters, mut writer) = reflector::store();
+        writer.apply_watcher_event(&Event::Apply(cluster(json!({}))));
+        let triggers = Arc::<Triggers>::default();
+        let (epochs, sent) = mpsc::channel(100);
+        let (ask, asked) = mpsc::channel(100);
+        let mut tasks = JoinSet::new();
+        let address = brain(sent, ask, &mut tasks).await.to_string();
+        let member = Member {
+            pod: "dev-0".to_owned(),
+            uid: "pod-uid".to_owned(),
+            address,
+            host: "dev-0".to_owned(),
+            identity: None,
+        };
+        Fixture {
+            followers: Followers::new(clusters, triggers.clone()),
+            triggers,
+            writer,
+            epochs,
+            asked,
+            member,
+            _brain: tasks,
+        }
+    }
+
+    impl Fixture {
+        fn follow(&self, members: &[Member]) {
+            // As the brain's own answer of epoch 2, so that only the epoch makes a difference.
+            let mut answer = answer(1, 0);
+            answer.role = Role::Follower;
+            answer.leader = Some(KnownLeader {
+                name: "dev-1".to_owned(),
+                member: 16,
+            });
+            let answers = HashMap::from([("dev-0", &answer)]);
+            self.followers.follow(&cluster(json!({})), members, &answers);
+        }
+    }
+
+    #[tokio::test]
+    async fn change_of_leader_starts_a_pass() {
+        let mut fixture = fixture().await;
+        fixture.follow(std::slice::from_ref(&fixture.member));
+        let mut named = Box::pin(fixture.triggers.clone().stream());
+        fixture.epochs.send(2).await.unwrap();
+        assert_eq!(fixture.asked.recv().await.unwrap(), "after=2");
+        fixture.epochs.send(3).await.unwrap();
+        assert_eq!(fixture.asked.recv().await.unwrap(), "after=2");
+        assert_eq!(named.next().await.unwrap().name, "dev");
+        fixture.epochs.send(3).await.unwrap();
+        assert_eq!(fixture.asked.recv().await.unwrap(), "after=3");
+        assert!(named.next().now_or_never().is_none(), "nothing changed in the end");
+    }
+
+    #[tokio::test]
+    async fn brain_that_answers_at_once_is_asked_more_and_more_rarely() {
+        let mut fixture = fixture().await;
+        for epoch in 0..100 {
+            fixture.epochs.send(epoch).await.unwrap();
+        }
+        fixture.follow(std::slice::from_ref(&fixture.member));
+        let asking = async { while fixture.asked.recv().await.is_some() {} };
+        // 0, 0.1, 0.3, 0.7 and 1.5 s after the first question, or later.
+        assert!(tokio::time::timeout(Duration::from_secs(3), asking).await.is_err());
+        assert!(fixture.epochs.capacity() <= 6, "{}", fixture.epochs.capacity());
+    }
+
+    #[tokio::test]
+    async fn members_are_followed_as_long_as_pod_and_cluster_are_there() {
+        let mut fixture = fixture().await;
+        let member = fixture.member.clone();
+        fixture.follow(std::slice::from_ref(&member));
+        fixture.follow(std::slice::from_ref(&member));
+        assert_eq!(fixture.followers.count(), 1);
+        let next = Member {
+            uid: "another".to_owned(),
+            ..member.clone()
+        };
+        fixture.follow(std::slice::from_ref(&next));
+        assert_eq!(fixture.followers.count(), 1);
+        fixture.followers.leave(&cluster(json!({})));
+        assert_eq!(fixture.followers.count(), 0);
+
+        let task = Follower {
+            cluster: ObjectRef::from_obj(&cluster(json!({}))),
+            uid: cluster(json!({})).metadata.uid,
+            clusters: fixture.followers.clusters.clone(),
+            triggers: fixture.triggers.clone(),
+            member,
+        };
+        fixture.writer.apply_watcher_event(&Event::Delete(cluster(json!({}))));
+        task.run(Leadership::of(&answer(1, 1))).await;
+    }
+}
