@@ -38,6 +38,8 @@ pub(crate) const CLUSTERS: &str = "/apis/kubebrain.io/v1alpha1/namespaces/brains
 /// One request.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
+    /// The operator that asked, if there are several.
+    pub(crate) by: &'static str,
     pub(crate) method: Method,
     pub(crate) path: String,
     pub(crate) query: String,
@@ -95,6 +97,7 @@ pub(crate) struct FakeApi {
     state: Arc<Mutex<State>>,
     changed: Arc<Notify>,
     script: Arc<Script>,
+    by: &'static str,
 }
 
 impl FakeApi {
@@ -107,6 +110,16 @@ impl FakeApi {
             state: Arc::default(),
             changed: Arc::default(),
             script: Arc::new(script),
+            by: "",
+        }
+    }
+
+    /// The same server as the operator `by` finds it.
+    pub(crate) fn seen_by(&self, by: &'static str, script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+        Self {
+            script: Arc::new(script),
+            by,
+            ..self.clone()
         }
     }
 
@@ -198,6 +211,7 @@ impl FakeApi {
         let (parts, body) = request.into_parts();
         let bytes = body.collect_bytes().await?;
         let asked = Asked {
+            by: self.by,
             method: parts.method,
             path: parts.uri.path().to_owned(),
             query: parts.uri.query().unwrap_or_default().to_owned(),
@@ -392,6 +406,11 @@ impl State {
                 Some(object) => (200, object),
                 None if is_collection(path) => (200, self.list(asked)),
                 None => failure(404, "NotFound", name),
+            },
+            Method::PUT => match found {
+                None => failure(404, "NotFound", name),
+                Some(found) if !meets(&asked.body["metadata"], &found["metadata"]) => failure(409, "Conflict", name),
+                Some(_) => (200, self.store(path, Some(asked.body.clone()), changed).unwrap()),
             },
             Method::DELETE => match found {
                 None => failure(404, "NotFound", name),

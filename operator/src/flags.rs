@@ -20,8 +20,8 @@ pub(crate) struct Flags {
     #[arg(long, env = "KUBEBRAIN_CLUSTER_DOMAIN", default_value = "cluster.local", value_parser = domain)]
     pub(crate) cluster_domain: String,
 
-    /// Address of /healthz, /readyz and /metrics
-    #[arg(long, env = "KUBEBRAIN_LISTEN", default_value = "0.0.0.0:8080")]
+    /// Address of /healthz, /readyz and /metrics; `[::]` is every address of both families
+    #[arg(long, env = "KUBEBRAIN_LISTEN", default_value = "[::]:8080")]
     pub(crate) listen: SocketAddr,
 
     /// Work only while holding a Lease, so that several replicas may run

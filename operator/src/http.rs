@@ -1,7 +1,9 @@
 //! /healthz, /readyz and /metrics. Plain HTTP: nothing here is secret, and the kubelet has no certificate.
 
-use std::net::SocketAddr;
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context;
 use axum::extract::State;
@@ -9,12 +11,27 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Router, routing::get};
 use crds::KubeBrainCluster;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use kube::runtime::reflector::Store;
 use tokio::net::TcpListener;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+use tracing::debug;
 
 use crate::leadership::Leadership;
-use crate::metrics::{self, Metrics, Readiness};
+use crate::metrics::{self, Metrics};
+
+/// Open connections.
+const CONNECTIONS: usize = 64;
+/// How long the head of a request may take, and how long a connection may idle.
+const HEADERS: Duration = Duration::from_secs(5);
+/// Bytes that are read ahead of one connection; the smallest that hyper takes.
+const BUFFER: usize = 8 * 1024;
+/// How long a connection may live: one that reads its answer too slowly is ended.
+const LIFETIME: Duration = Duration::from_secs(120);
 
 /// What the endpoints look at.
 #[derive(Clone)]
@@ -27,17 +44,32 @@ pub(crate) struct Health {
     pub(crate) stop: CancellationToken,
 }
 
-/// Binds the address at once, so that one that is taken ends the start.
+/// Binds the address at once, so that one that is taken ends the start. Where there is no IPv6, `[::]` is `0.0.0.0`.
 ///
 /// # Errors
 /// The address cannot be had.
 pub(crate) async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
-        .with_context(|| format!("listen on {address} (--listen)"))
+    let bound = match TcpListener::bind(address).await {
+        Err(error) if has_no_ipv6(address, &error) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await,
+        bound => bound,
+    };
+    bound.with_context(|| format!("listen on {address} (--listen)"))
 }
 
-/// Serves until `stop`.
+fn has_no_ipv6(address: SocketAddr, error: &std::io::Error) -> bool {
+    let unavailable = matches!(
+        error.kind(),
+        std::io::ErrorKind::AddrNotAvailable | std::io::ErrorKind::Unsupported
+    );
+    // Linux without the protocol family has no kind of its own.
+    address.is_ipv6() && address.ip().is_unspecified() && (unavailable || error.raw_os_error() == Some(EAFNOSUPPORT))
+}
+
+/// Linux: address family not supported.
+const EAFNOSUPPORT: i32 = 97;
+
+/// Serves until `stop`. It never holds more than [`CONNECTIONS`] connections: a further one ends the oldest, so that nobody who
+/// holds many open keeps the kubelet's probes out.
 ///
 /// # Errors
 /// The listener broke.
@@ -47,10 +79,47 @@ pub(crate) async fn serve(listener: TcpListener, health: Health, stop: Cancellat
         .route("/readyz", get(ready))
         .route("/metrics", get(scrape))
         .with_state(health);
-    axum::serve(listener, router)
-        .with_graceful_shutdown(stop.cancelled_owned())
-        .await
-        .context("serve HTTP")
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS)
+        .max_buf_size(BUFFER);
+    let mut open = JoinSet::new();
+    let mut oldest = VecDeque::new();
+    loop {
+        let stream = tokio::select! {
+            () = stop.cancelled() => break,
+            Some(_) = open.join_next() => continue,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) if is_of_one_connection(&error) => continue,
+                Err(error) => {
+                    // Out of files, for one: others will be closed.
+                    debug!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            },
+        };
+        oldest.retain(|task: &AbortHandle| !task.is_finished());
+        if oldest.len() >= CONNECTIONS
+            && let Some(task) = oldest.pop_front()
+        {
+            task.abort();
+        }
+        let router = router.clone();
+        let service = service_fn(move |request| router.clone().oneshot(request));
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        // How a connection ends concerns nobody else.
+        let task = open.spawn(async move { drop(tokio::time::timeout(LIFETIME, connection).await) });
+        oldest.push_back(task);
+    }
+    Ok(())
+}
+
+fn is_of_one_connection(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
 /// Alive: the elector, if there is one, does what it says.
@@ -82,29 +151,109 @@ fn survey(health: &Health) {
     health.metrics.lead(health.leadership.is_leading());
     let stores = health.clusters.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let clusters: Vec<_> = stores.iter().flat_map(Store::state).collect();
-    let readiness = clusters.iter().map(|cluster| {
-        let conditions = cluster
-            .status
-            .iter()
-            .flat_map(|status| status.conditions.iter().flatten());
-        match conditions
-            .into_iter()
-            .find(|condition| condition.type_ == "Ready")
-            .map(|ready| ready.status.as_str())
-        {
-            Some("True") => Readiness::True,
-            Some("False") => Readiness::False,
-            _ => Readiness::Unknown,
+    health.metrics.survey(&clusters);
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    struct Served {
+        address: SocketAddr,
+        stop: CancellationToken,
+        running: JoinSet<anyhow::Result<()>>,
+    }
+
+    async fn served() -> Served {
+        let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let stop = CancellationToken::new();
+        let health = Health {
+            metrics: Metrics::new(),
+            leadership: Leadership::Alone,
+            clusters: Arc::default(),
+            stop: stop.clone(),
+        };
+        let mut running = JoinSet::new();
+        running.spawn(serve(listener, health, stop.clone()));
+        Served { address, stop, running }
+    }
+
+    async fn ask(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn endpoints_answer() {
+        let mut served = served().await;
+        assert!(ask(served.address, "/healthz").await.starts_with("HTTP/1.1 200 "));
+        assert!(ask(served.address, "/readyz").await.ends_with("ok\n"));
+        assert!(
+            ask(served.address, "/metrics")
+                .await
+                .contains("kubebrain_operator_leader 1")
+        );
+        assert!(ask(served.address, "/other").await.starts_with("HTTP/1.1 404 "));
+        served.stop.cancel();
+        served.running.join_next().await.unwrap().unwrap().unwrap();
+    }
+
+    /// Whether the other side has ended the connection, or does within a second.
+    async fn is_ended(stream: &mut TcpStream) -> bool {
+        let mut rest = Vec::new();
+        let read = tokio::time::timeout(Duration::from_secs(1), stream.read_to_end(&mut rest));
+        read.await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn half_requests_are_bounded_and_keep_nobody_out() {
+        let served = served().await;
+        let mut halves = Vec::new();
+        for _ in 0..500 {
+            let mut stream = TcpStream::connect(served.address).await.unwrap();
+            // Those that were ended already cannot be written to.
+            drop(stream.write_all(b"GET /healthz HTTP/1.1\r\nX-Half: ").await);
+            halves.push(stream);
         }
-    });
-    let certificates = clusters.iter().flat_map(|cluster| {
-        cluster
-            .status
-            .iter()
-            .flat_map(|status| status.certificates.iter().flatten())
-    });
-    let expiry = certificates
-        .filter_map(|certificate| Some(certificate.not_after.as_ref()?.0.as_second()))
-        .min();
-    health.metrics.survey(readiness, expiry);
+        assert!(ask(served.address, "/healthz").await.ends_with("ok\n"));
+        let newer = halves.split_off(500 - CONNECTIONS);
+        for mut ended in halves {
+            assert!(is_ended(&mut ended).await);
+        }
+        // The rest is ended when its head does not come.
+        tokio::time::sleep(HEADERS).await;
+        for mut ended in newer {
+            assert!(is_ended(&mut ended).await);
+        }
+    }
+
+    #[tokio::test]
+    async fn endless_head_is_refused() {
+        let served = served().await;
+        let mut stream = TcpStream::connect(served.address).await.unwrap();
+        let mut sent = 0;
+        while sent < 1 << 20 && stream.write_all(&[b'a'; 1024]).await.is_ok() {
+            sent += 1024;
+        }
+        assert!(is_ended(&mut stream).await);
+    }
+
+    #[tokio::test]
+    async fn all_families_are_listened_on() {
+        let listener = bind("[::]:0".parse().unwrap()).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+        let family = std::io::Error::from_raw_os_error(EAFNOSUPPORT);
+        assert!(has_no_ipv6("[::]:80".parse().unwrap(), &family));
+        assert!(!has_no_ipv6("[::1]:80".parse().unwrap(), &family));
+        assert!(!has_no_ipv6("0.0.0.0:80".parse().unwrap(), &family));
+    }
 }

@@ -63,11 +63,14 @@ pub(crate) fn candidate(
     name: &str,
     identity: &str,
 ) -> anyhow::Result<(Elector<LeaseLock>, Leadership)> {
-    let mut election = Config::lease(Config::unique(identity));
-    election.after_loss = AfterLoss::Return;
+    let election = Config::lease(Config::unique(identity));
     let client = election::client(config, election.call_timeout).context("make a client for the Lease")?;
-    let (elector, handle) =
-        Elector::new(LeaseLock::new(client, namespace, name), election).context("configure the election")?;
+    compete(LeaseLock::new(client, namespace, name), election)
+}
+
+fn compete(lock: LeaseLock, mut election: Config) -> anyhow::Result<(Elector<LeaseLock>, Leadership)> {
+    election.after_loss = AfterLoss::Return;
+    let (elector, handle) = Elector::new(lock, election).context("configure the election")?;
     Ok((elector, Leadership::Elected(handle)))
 }
 
@@ -79,4 +82,118 @@ pub(crate) async fn run(elector: Elector<LeaseLock>, stop: CancellationToken) ->
     elector.run(stop).await?;
     info!("the Lease is released");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use serde_json::json;
+    use tokio::sync::Notify;
+
+    use super::*;
+    use crate::controller;
+    use crate::fake_api::{Asked, CLUSTERS, FakeApi, Reply, scope};
+    use crate::ledger::Ledger;
+    use crate::metrics::Metrics;
+    use crate::tasks::Tasks;
+    use crate::world::cluster;
+
+    const HELD: &str = "/api/v1/namespaces/brains/secrets/dev-peer-tls";
+    const SET: &str = "/apis/apps/v1/namespaces/brains/statefulsets/dev";
+
+    fn server() -> FakeApi {
+        let api = FakeApi::new();
+        let cluster = serde_json::to_value(cluster(json!({}))).unwrap();
+        api.put(&format!("{CLUSTERS}/dev"), cluster);
+        api
+    }
+
+    fn elector(api: &FakeApi, identity: &str) -> (Elector<LeaseLock>, Leadership) {
+        let client = api.client(Leadership::Alone, &Metrics::new(), &Ledger::default());
+        let mut election = Config::storage(identity);
+        election.call_timeout = Duration::from_millis(300);
+        compete(LeaseLock::new(client, "operators", "kubebrain-operator"), election).unwrap()
+    }
+
+    /// An operator, as the program starts it.
+    fn operator(api: &FakeApi, identity: &str) -> Tasks {
+        let (elector, leadership) = elector(api, identity);
+        let stop = CancellationToken::new();
+        let mut tasks = Tasks::new(stop.clone());
+        tasks.spawn("election", run(elector, stop.clone()));
+        let api = api.clone();
+        tasks.spawn("controller", async move {
+            assert!(leadership.won(&stop).await);
+            controller::run(scope(&api, leadership), stop).await
+        });
+        tasks
+    }
+
+    async fn until(met: impl Fn() -> bool) {
+        let waiting = async {
+            while !met() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn lost_lease_ends_the_process_in_the_middle_of_a_pass() {
+        let api = server();
+        let (cut, held) = (Arc::<AtomicBool>::default(), Arc::<Notify>::default());
+        let (cutting, holding) = (cut.clone(), held.clone());
+        let first = api.seen_by("first", move |asked| match asked.path.as_str() {
+            path if path.contains("/leases") && cutting.load(Ordering::SeqCst) => Reply::Never,
+            HELD if asked.writes() => Reply::After(holding.clone()),
+            _ => Reply::Pass,
+        });
+        let second = api.seen_by("second", |_| Reply::Pass);
+        let leader = operator(&first, "first");
+        until(|| {
+            api.writes()
+                .iter()
+                .any(|write| write.path == HELD || write.body["metadata"]["name"] == "dev-peer-tls")
+        })
+        .await;
+        let standby = operator(&second, "second");
+
+        cut.store(true, Ordering::SeqCst);
+        let error = leader.join().await.unwrap_err();
+        assert!(
+            format!("{error:#}").contains("task \"election\" failed: lost the lock"),
+            "{error:#}"
+        );
+        held.notify_one();
+        until(|| api.get(SET).is_some()).await;
+        let writes: Vec<Asked> = api
+            .writes()
+            .into_iter()
+            .filter(|write| !write.path.contains("/leases"))
+            .collect();
+        let last = writes.iter().rposition(|write| write.by == "first").unwrap();
+        let next = writes.iter().position(|write| write.by == "second").unwrap();
+        assert!(
+            last < next,
+            "{:?}",
+            writes.iter().map(|write| (write.by, &write.path)).collect::<Vec<_>>()
+        );
+        drop(standby);
+    }
+
+    #[tokio::test]
+    async fn replica_that_does_not_lead_sends_no_write() {
+        let api = server();
+        let (_elector, leadership) = elector(&api, "standby");
+        assert!(!leadership.is_leading());
+        let scope = scope(&api, leadership);
+        let known = cluster(json!({}));
+        let problem = crate::reconcile::reconcile(&scope.context, &known, 0)
+            .await
+            .unwrap_err();
+        assert_eq!(problem.class(), crate::api_error::Class::Fenced);
+        assert_eq!(api.writes().len(), 0);
+    }
 }

@@ -1,15 +1,21 @@
-//! What the operator counts. Labels are few and fixed: never names of objects.
+//! What the operator counts. Labels are few and fixed; only gauges that go with their cluster carry its name.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use crds::KubeBrainCluster;
+use kube::ResourceExt;
 use prometheus::core::Collector;
 use prometheus::{
-    Encoder as _, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    Encoder as _, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     TextEncoder, exponential_buckets,
 };
 
 use crate::api_error::Class;
 use crate::plan::Step;
+
+/// Most conditions, and certificates, that are shown of one cluster.
+const CONDITIONS: usize = 32;
 
 /// The content type of [`Metrics::render`].
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -74,24 +80,6 @@ impl Outcome {
     }
 }
 
-/// Whether clusters are ready.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Readiness {
-    True,
-    False,
-    Unknown,
-}
-
-impl Readiness {
-    fn label(self) -> &'static str {
-        match self {
-            Readiness::True => "True",
-            Readiness::False => "False",
-            Readiness::Unknown => "Unknown",
-        }
-    }
-}
-
 /// The operator's metrics. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
@@ -104,7 +92,9 @@ pub(crate) struct Metrics {
     duration: Histogram,
     leading: IntGauge,
     clusters: IntGaugeVec,
-    expiry: Gauge,
+    conditions: IntGaugeVec,
+    certificates: IntGaugeVec,
+    expiry: IntGauge,
 }
 
 impl Metrics {
@@ -114,7 +104,7 @@ impl Metrics {
         let metrics = Metrics {
             reconciles: add(
                 r,
-                IntCounterVec::new(opts("reconcile_total", "Passes over a cluster"), &["outcome"]),
+                IntCounterVec::new(opts("reconcile_total", "Passes over a cluster"), &["result"]),
             ),
             steps: add(
                 r,
@@ -156,9 +146,29 @@ impl Metrics {
                 r,
                 IntGaugeVec::new(opts("clusters", "Clusters by readiness"), &["ready"]),
             ),
+            conditions: add(
+                r,
+                IntGaugeVec::new(
+                    Opts::new(
+                        "kubebrain_cluster_condition",
+                        "1 if a condition of a cluster is True, else 0",
+                    ),
+                    &["namespace", "name", "type"],
+                ),
+            ),
+            certificates: add(
+                r,
+                IntGaugeVec::new(
+                    Opts::new(
+                        "kubebrain_certificate_expiry_timestamp_seconds",
+                        "Unix time at which a certificate ends",
+                    ),
+                    &["namespace", "name", "secret"],
+                ),
+            ),
             expiry: add(
                 r,
-                Gauge::with_opts(opts(
+                IntGauge::with_opts(opts(
                     "certificate_expiry_timestamp_seconds",
                     "Unix time at which the first of all certificates ends; 0 if there is none",
                 )),
@@ -222,19 +232,50 @@ impl Metrics {
         self.leading.set(i64::from(leading));
     }
 
-    /// How many clusters there are, by readiness, and when the first certificate ends.
-    pub(crate) fn survey(&self, readiness: impl Iterator<Item = Readiness>, expiry: Option<i64>) {
-        let mut counts = [(Readiness::True, 0), (Readiness::False, 0), (Readiness::Unknown, 0)];
-        for ready in readiness {
+    /// Shows what is known of all clusters. Those that are gone are shown no more.
+    pub(crate) fn survey(&self, clusters: &[Arc<KubeBrainCluster>]) {
+        self.conditions.reset();
+        self.certificates.reset();
+        let mut counts = [("True", 0), ("False", 0), ("Unknown", 0)];
+        let mut first = None;
+        for cluster in clusters {
+            let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
+            let conditions = cluster
+                .status
+                .iter()
+                .flat_map(|status| status.conditions.iter().flatten());
+            let mut ready = "Unknown";
+            for condition in conditions.take(CONDITIONS) {
+                let holds = i64::from(condition.status == "True");
+                self.conditions
+                    .with_label_values(&[namespace.as_str(), &name, &condition.type_])
+                    .set(holds);
+                if condition.type_ == "Ready" {
+                    ready = condition.status.as_str();
+                }
+            }
             for (each, count) in &mut counts {
                 *count += i64::from(*each == ready);
             }
+            let certificates = cluster
+                .status
+                .iter()
+                .flat_map(|status| status.certificates.iter().flatten());
+            for certificate in certificates.take(CONDITIONS) {
+                let Some(not_after) = &certificate.not_after else {
+                    continue;
+                };
+                let ends = not_after.0.as_second();
+                first = Some(first.map_or(ends, |first: i64| first.min(ends)));
+                self.certificates
+                    .with_label_values(&[namespace.as_str(), &name, &certificate.secret_name])
+                    .set(ends);
+            }
         }
         for (ready, count) in counts {
-            self.clusters.with_label_values(&[ready.label()]).set(count);
+            self.clusters.with_label_values(&[ready]).set(count);
         }
-        #[allow(clippy::cast_precision_loss, reason = "seconds since 1970 are exact in 53 bits")]
-        self.expiry.set(expiry.unwrap_or_default() as f64);
+        self.expiry.set(first.unwrap_or_default());
     }
 }
 
@@ -263,20 +304,32 @@ fn add<C: Collector + Clone + 'static>(registry: &Registry, made: prometheus::Re
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn names_types_and_labels_stay() {
+        let condition = |type_: &str, status: &str| json!({"type": type_, "status": status, "reason": "R", "message": "", "lastTransitionTime": crate::world::BEGIN});
+        let status = json!({
+            "conditions": [condition("Ready", "True"), condition("Stalled", "False")],
+            "certificates": [
+                {"secretName": "a", "notAfter": "2027-01-15T08:00:00Z"},
+                {"secretName": "b", "notAfter": "2027-01-15T08:00:01Z"},
+            ],
+        });
         let metrics = Metrics::new();
         metrics.reconciled(Outcome::Done, Duration::from_millis(7));
         metrics.step(&Step::CreateAuthority);
         metrics.panicked();
         metrics.lead(true);
-        metrics.survey([Readiness::True].into_iter(), Some(1_800_000_000));
+        let mut cluster = crate::world::cluster(json!({}));
+        cluster.status = Some(serde_json::from_value(status).unwrap());
+        metrics.survey(&[Arc::new(cluster)]);
         let page = String::from_utf8(metrics.render().unwrap()).unwrap();
         for line in [
             "# TYPE kubebrain_operator_reconcile_total counter",
-            "kubebrain_operator_reconcile_total{outcome=\"Done\"} 1",
+            "kubebrain_operator_reconcile_total{result=\"Done\"} 1",
             "kubebrain_operator_steps_total{step=\"Authority\"} 1",
             "kubebrain_operator_reconcile_panics_total 1",
             "# TYPE kubebrain_operator_reconcile_duration_seconds histogram",
@@ -290,8 +343,16 @@ mod tests {
             "kubebrain_operator_clusters{ready=\"False\"} 0",
             "kubebrain_operator_clusters{ready=\"Unknown\"} 0",
             "kubebrain_operator_certificate_expiry_timestamp_seconds 1800000000",
+            "kubebrain_certificate_expiry_timestamp_seconds{name=\"dev\",namespace=\"brains\",secret=\"b\"} 1800000001",
+            "kubebrain_cluster_condition{name=\"dev\",namespace=\"brains\",type=\"Ready\"} 1",
+            "kubebrain_cluster_condition{name=\"dev\",namespace=\"brains\",type=\"Stalled\"} 0",
+            "kubebrain_operator_reconcile_errors_total{kind=\"Conflict\"} 0",
+            "kubebrain_operator_api_requests_total{verb=\"list\"} 0",
         ] {
             assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
         }
+        metrics.survey(&[]);
+        let page = String::from_utf8(metrics.render().unwrap()).unwrap();
+        assert!(!page.contains("\"dev\""), "{page}");
     }
 }
