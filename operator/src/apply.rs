@@ -4,21 +4,23 @@ use std::collections::BTreeMap;
 
 use crds::KubeBrainCluster;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod};
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::core::DynamicObject;
 use kube::{Api, Client};
 use serde_json::json;
 use tracing::info;
 
 use crate::api_error::{self, Class};
-use crate::certificates::{Authority, Inspected, Leaf, Request};
+use crate::certificates::Leaf;
 use crate::events::{Event, Events};
 use crate::metrics::Metrics;
 use crate::names::{MANAGER, ROLE};
 use crate::objects::{Key, Kind, Object, Renderer};
 use crate::observe::Observed;
-use crate::plan::{self, Step, Stored};
+use crate::plan::{AuthorityView, Live, Step, Stored};
 use crate::spec::Desired;
+
+pub(crate) mod certificates;
 
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
@@ -29,8 +31,6 @@ pub(crate) enum Error {
     Certificate(#[from] crate::certificates::Error),
     #[error("it does not serialise")]
     Serialise(#[from] serde_json::Error),
-    #[error("there is no usable authority")]
-    NoAuthority,
 }
 
 impl From<kube::Error> for Error {
@@ -67,8 +67,8 @@ impl Error {
 pub(crate) struct Applied {
     /// Certificates that were issued.
     pub(crate) leaves: BTreeMap<Leaf, Stored>,
-    /// The authority, if it was made or prolonged.
-    pub(crate) authority: Option<Inspected>,
+    /// The authority, if it was written.
+    pub(crate) authority: Option<AuthorityView>,
     /// Number of steps that were carried out.
     pub(crate) done: usize,
     /// The first step that failed, and why. Steps that do not build on it were still tried.
@@ -89,12 +89,11 @@ impl Applier<'_> {
     /// Carries out `steps`. After a failure only those that stand alone go on.
     pub(crate) async fn run(&self, steps: &[Step]) -> Applied {
         let mut applied = Applied::default();
-        let mut authority = None;
         for step in steps {
             if applied.failure.is_some() && !stands_alone(step) {
                 continue;
             }
-            match self.step(step, &mut authority, &mut applied).await {
+            match self.step(step, &mut applied).await {
                 Ok(event) => {
                     applied.done += 1;
                     self.metrics.step(step);
@@ -114,43 +113,10 @@ impl Applier<'_> {
     }
 
     /// Carries out one step, and says what is worth telling of it.
-    async fn step(
-        &self,
-        step: &Step,
-        authority: &mut Option<Authority>,
-        applied: &mut Applied,
-    ) -> Result<Option<Event>, Error> {
-        let now = self.observed.now;
+    async fn step(&self, step: &Step, applied: &mut Applied) -> Result<Option<Event>, Error> {
         match step {
-            Step::CreateAuthority => {
-                let made = Authority::create(&self.desired.names.cluster, 1, now)?;
-                self.keep_authority(made, None, authority, applied).await.map(Some)
-            }
-            Step::RenewAuthority { uid } => {
-                let renewed = self.stored_authority()?.renew(now)?;
-                self.keep_authority(renewed, Some(uid), authority, applied)
-                    .await
-                    .map(Some)
-            }
-            Step::PublishBundle { uid } => {
-                let signer = authority.as_ref().ok_or(Error::NoAuthority)?;
-                let object = self.renderer().bundle(&signer.pair().certificate)?;
-                self.write(&object, uid.as_deref()).await?;
-                Ok(None)
-            }
-            Step::Issue {
-                leaf,
-                request,
-                uid,
-                why,
-            } => {
-                let signer = match authority {
-                    Some(signer) => signer,
-                    none => none.insert(self.stored_authority()?),
-                };
-                let stored = self.issue(*leaf, request, uid.as_deref(), signer).await?;
-                applied.leaves.insert(*leaf, stored);
-                Ok(Some(self.issued(*leaf, uid.is_some(), why)))
+            Step::WriteAuthority { .. } | Step::DiscardAuthority { .. } | Step::Issue { .. } => {
+                self.step_of_certificates(step, applied).await
             }
             Step::Apply { object, uid } => {
                 self.write(object, uid.as_deref()).await?;
@@ -234,50 +200,85 @@ impl Applier<'_> {
         event.about(reference(&Key::new(Kind::Secret, name)))
     }
 
-    /// Stores a new or prolonged authority, and keeps it at hand for the steps that follow.
-    async fn keep_authority(
-        &self,
-        made: Authority,
-        uid: Option<&String>,
-        authority: &mut Option<Authority>,
-        applied: &mut Applied,
-    ) -> Result<Event, Error> {
-        let object = self.renderer().authority_secret(made.pair())?;
-        self.write(&object, uid.map(String::as_str)).await?;
-        applied.authority = Some(made.inspected().clone());
-        *authority = Some(made);
-        let (reason, verb) = if uid.is_some() {
-            ("AuthorityRenewed", "renewed")
-        } else {
-            ("AuthorityCreated", "created")
+    /// Steps on the authority and what it signs.
+    async fn step_of_certificates(&self, step: &Step, applied: &mut Applied) -> Result<Option<Event>, Error> {
+        let (renderer, names) = (self.renderer(), &self.desired.names);
+        let at = (names, self.observed.now);
+        match step {
+            Step::WriteAuthority { change, before, live } => {
+                let (object, view) = certificates::authority(&renderer, before.as_deref(), change, at)?;
+                match live {
+                    Some(live) => self.write_over(&object, live).await?,
+                    None => self.create(&object).await?,
+                }
+                applied.authority = Some(view);
+                Ok(certificates::event(change, names))
+            }
+            Step::DiscardAuthority { live } => {
+                self.discard_authority(live).await?;
+                Ok(None)
+            }
+            Step::Issue {
+                leaf,
+                request,
+                uid,
+                why,
+                signer,
+                bundle,
+            } => {
+                let (object, stored) = certificates::leaf(&renderer, (*leaf, request), (signer, bundle), at)?;
+                match uid {
+                    Some(uid) => self.write(&object, Some(uid)).await?,
+                    None => self.create(&object).await?,
+                }
+                applied.leaves.insert(*leaf, stored);
+                Ok(Some(self.issued(*leaf, uid.is_some(), why)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Makes an object that must not exist yet: an apply would take over what somebody else makes meanwhile. What may change
+    /// later is applied afterwards, so that the applying manager alone owns it.
+    async fn create(&self, object: &Object) -> Result<(), Error> {
+        let mut body = object.body.clone();
+        body["metadata"]["labels"] = json!(self.desired.names.labels());
+        if let Some(metadata) = body["metadata"].as_object_mut() {
+            metadata.remove("annotations");
+        }
+        let params = PostParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PostParams::default()
         };
-        let note = format!("{verb} the certificate authority {}", object.key.name);
-        Ok(Event::normal(reason, "IssueCertificate", note).about(reference(&object.key)))
+        let first: DynamicObject = serde_json::from_value(body)?;
+        let made = self.dynamic(object.key.kind).create(&params, &first).await?;
+        self.write(object, made.metadata.uid.as_deref()).await
     }
 
-    /// Signs and stores one certificate.
-    async fn issue(
-        &self,
-        leaf: Leaf,
-        request: &Request,
-        uid: Option<&str>,
-        signer: &Authority,
-    ) -> Result<Stored, Error> {
-        let pair = signer.issue(leaf, request, self.observed.now)?;
-        let object = self.renderer().leaf_secret(leaf, &pair, &signer.pair().certificate)?;
-        self.write(&object, uid).await?;
-        let certificate = Inspected::read(&pair.certificate)?;
-        Ok(Stored {
-            renewal: request.renewal(&certificate),
-            certificate,
-        })
+    /// Applies an object only if nobody wrote it since it was read.
+    async fn write_over(&self, object: &Object, live: &Live) -> Result<(), Error> {
+        let mut object = object.clone();
+        object.body["metadata"]["resourceVersion"] = json!(live.version);
+        self.write(&object, Some(&live.uid)).await
     }
 
-    fn stored_authority(&self) -> Result<Authority, Error> {
-        let key = Key::new(Kind::Secret, self.desired.names.authority());
-        let secret = self.observed.objects.get(&key).ok_or(Error::NoAuthority)?;
-        let pair = plan::stored_pair(secret, "ca.crt", "ca.key").ok_or(Error::NoAuthority)?;
-        Ok(Authority::load(pair)?)
+    /// Deletes an authority that was never recorded, unless it was meanwhile.
+    async fn discard_authority(&self, live: &Live) -> Result<(), Error> {
+        let clusters: Api<KubeBrainCluster> = Api::namespaced(self.client.clone(), &self.desired.names.namespace);
+        let newest = clusters.get(&self.desired.names.cluster).await?;
+        let recorded = |cluster: &KubeBrainCluster| cluster.status.as_ref().and_then(|status| status.ca.clone());
+        if recorded(&newest) != recorded(self.cluster) {
+            return Ok(());
+        }
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: Some(live.uid.clone()),
+                resource_version: Some(live.version.clone()),
+            }),
+            ..DeleteParams::default()
+        };
+        let secrets = self.dynamic(Kind::Secret);
+        gone_is_fine(secrets.delete(&self.desired.names.authority(), &params).await)
     }
 
     /// Server-side apply. An object that was seen is named by its uid, so that no other one of that name is taken over; one
@@ -360,9 +361,8 @@ fn reference(key: &Key) -> ObjectReference {
 pub(crate) fn describe(step: &Step, desired: &Desired) -> String {
     let names = &desired.names;
     match step {
-        Step::CreateAuthority => format!("create the certificate authority {}", names.authority()),
-        Step::RenewAuthority { .. } => format!("renew the certificate authority {}", names.authority()),
-        Step::PublishBundle { .. } => format!("publish {}", names.bundle()),
+        Step::WriteAuthority { change, .. } => certificates::describe(change, names),
+        Step::DiscardAuthority { .. } => format!("discard the certificate authority {}", names.authority()),
         Step::Issue { leaf, .. } => format!("issue the certificate {}", names.leaf(*leaf)),
         Step::Apply { object, .. } => format!("apply {}", object.key),
         Step::Delete { key, .. } => format!("delete {key}"),

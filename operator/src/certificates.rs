@@ -9,14 +9,21 @@ use k8s_openapi::jiff::Timestamp;
 use time::OffsetDateTime;
 
 pub(crate) mod authority;
+pub(crate) mod bundle;
+pub(crate) mod given;
 pub(crate) mod inspect;
 pub(crate) mod leaf;
+pub(crate) mod rotation;
+pub(crate) mod state;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use authority::Authority;
+pub(crate) use bundle::Bundle;
+pub(crate) use given::Problem;
 pub(crate) use inspect::Inspected;
 pub(crate) use leaf::{Leaf, Request};
+pub(crate) use state::{Change, Phase, State};
 
 /// Clocks of other machines may be this much behind.
 pub(crate) const BACKDATE: Duration = Duration::from_secs(300);
@@ -49,6 +56,10 @@ pub(crate) enum Error {
     Mismatch,
     #[error("the certificate is no authority")]
     NoAuthority,
+    #[error("its entry {0} is missing or wrong")]
+    Field(&'static str),
+    #[error("that does not follow on the stored state")]
+    Transition,
     #[error("{0} is out of the range of dates")]
     Date(Timestamp),
     #[error("{0:?} is no DNS name")]

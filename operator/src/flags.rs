@@ -20,6 +20,10 @@ pub(crate) struct Flags {
     #[arg(long, env = "KUBEBRAIN_CLUSTER_DOMAIN", default_value = "cluster.local", value_parser = domain)]
     pub(crate) cluster_domain: String,
 
+    /// How long a trust bundle may take to reach everybody who follows it, such as `10m`; a replaced CA key waits so long
+    #[arg(long, env = "KUBEBRAIN_CA_PROPAGATION", default_value = "10m", value_parser = duration)]
+    pub(crate) ca_propagation: std::time::Duration,
+
     /// Address of /healthz, /readyz and /metrics; `[::]` is every address of both families
     #[arg(long, env = "KUBEBRAIN_LISTEN", default_value = "[::]:8080")]
     pub(crate) listen: SocketAddr,
@@ -66,6 +70,10 @@ fn image(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+fn duration(text: &str) -> Result<std::time::Duration, String> {
+    crds::duration::parse(text).map_err(|error| error.to_string())
+}
+
 fn label(text: &str) -> Result<String, String> {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if text.is_empty() || text.len() > 63 || !text.chars().all(good) || text.starts_with('-') || text.ends_with('-') {
@@ -100,6 +108,7 @@ mod tests {
         assert_eq!((flags.namespace.len(), flags.leader_elect), (0, false));
         assert_eq!(flags.cluster_domain, "cluster.local");
         assert_eq!(flags.default_image, "kubebrain.io/kubebrain");
+        assert_eq!(flags.ca_propagation, std::time::Duration::from_secs(600));
     }
 
     #[test]
@@ -118,6 +127,7 @@ mod tests {
             "--namespace=A",
             "--cluster-domain=a..b",
             "--listen=8080",
+            "--ca-propagation=10",
             "--log-format=xml",
             "--log=a=b=c",
         ] {

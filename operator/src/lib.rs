@@ -156,6 +156,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         settings: Settings {
             default_image: flags.default_image,
             cluster_domain: flags.cluster_domain,
+            ca_propagation: flags.ca_propagation,
         },
         events: events::Events::new(client, flags.identity),
         metrics,

@@ -202,8 +202,7 @@ impl Metrics {
 
     pub(crate) fn step(&self, step: &Step) {
         let step = match step {
-            Step::CreateAuthority | Step::RenewAuthority { .. } => "Authority",
-            Step::PublishBundle { .. } => "Bundle",
+            Step::WriteAuthority { .. } | Step::DiscardAuthority { .. } => "Authority",
             Step::Issue { .. } => "Certificate",
             Step::Apply { .. } => "Apply",
             Step::Delete { .. } => "Delete",
@@ -320,7 +319,11 @@ mod tests {
         });
         let metrics = Metrics::new();
         metrics.reconciled(Outcome::Done, Duration::from_millis(7));
-        metrics.step(&Step::CreateAuthority);
+        metrics.step(&Step::WriteAuthority {
+            change: crate::certificates::Change::Create { generation: 1 },
+            before: None,
+            live: None,
+        });
         metrics.panicked();
         metrics.lead(true);
         let mut cluster = crate::world::cluster(json!({}));

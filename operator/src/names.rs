@@ -24,6 +24,8 @@ pub(crate) const CLUSTER: &str = "kubebrain.io/cluster";
 pub(crate) const ROLE: &str = "kubebrain.io/role";
 /// Label with the version that a pod runs.
 pub(crate) const VERSION: &str = "app.kubernetes.io/version";
+/// Annotation on a cluster with the phase that a replacement of the authority's key may enter.
+pub(crate) const CA_ADVANCE: &str = "kubebrain.io/ca-advance";
 /// Label by which the operator finds what it made.
 pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Label that tells brains from whatever else belongs to a cluster.
@@ -95,9 +97,16 @@ impl Names {
     }
 
     /// DNS names that cover every member, whatever their number.
+    ///
+    /// With the headless Service's own, under which members are discovered by their SRV records.
     pub(crate) fn member_hosts(&self) -> Vec<String> {
-        let members = self.member_host("*");
-        vec![format!("{members}.{}", self.domain), members]
+        let (members, headless) = (self.member_host("*"), self.host(&self.headless()));
+        vec![
+            format!("{members}.{}", self.domain),
+            members,
+            format!("{headless}.{}", self.domain),
+            headless,
+        ]
     }
 
     /// Labels that select the brains' pods; they never change.

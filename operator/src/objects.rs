@@ -210,19 +210,18 @@ impl<'a> Renderer<'a> {
     ///
     /// # Errors
     /// It does not serialise.
-    pub(crate) fn authority_secret(&self, pair: &Pair) -> Result<Object, serde_json::Error> {
-        let name = self.names().authority();
-        let data = [("ca.crt", &pair.certificate), ("ca.key", &pair.key)];
-        self.secret(&name, "Opaque", &data)
+    pub(crate) fn authority_secret(&self, data: &BTreeMap<String, String>) -> Result<Object, serde_json::Error> {
+        let data: Vec<(&str, &String)> = data.iter().map(|(key, text)| (key.as_str(), text)).collect();
+        self.secret(&self.names().authority(), "Opaque", &data)
     }
 
     /// The certificates that clients trust, for whoever mounts them.
     ///
     /// # Errors
     /// It does not serialise.
-    pub(crate) fn bundle(&self, authority: &str) -> Result<Object, serde_json::Error> {
+    pub(crate) fn bundle(&self, bundle: &str) -> Result<Object, serde_json::Error> {
         let name = self.names().bundle();
-        let data = BTreeMap::from([("ca.crt".to_owned(), authority.to_owned())]);
+        let data = BTreeMap::from([("ca.crt".to_owned(), bundle.to_owned())]);
         let map = ConfigMap {
             metadata: self.metadata(&name),
             data: Some(data),
@@ -235,12 +234,12 @@ impl<'a> Renderer<'a> {
     ///
     /// # Errors
     /// It does not serialise.
-    pub(crate) fn leaf_secret(&self, leaf: Leaf, pair: &Pair, authority: &str) -> Result<Object, serde_json::Error> {
-        let authority = authority.to_owned();
+    pub(crate) fn leaf_secret(&self, leaf: Leaf, pair: &Pair, bundle: &str) -> Result<Object, serde_json::Error> {
+        let bundle = bundle.to_owned();
         let data = [
             ("tls.crt", &pair.certificate),
             ("tls.key", &pair.key),
-            ("ca.crt", &authority),
+            ("ca.crt", &bundle),
         ];
         self.secret(&self.names().leaf(leaf), "kubernetes.io/tls", &data)
     }

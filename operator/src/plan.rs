@@ -7,7 +7,7 @@ use crds::KubeBrainCluster;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 
-use crate::certificates::{Leaf, Request};
+use crate::certificates::{Change, Leaf, Pair, Request, State};
 use crate::objects::{Key, Kind, Object, Renderer};
 use crate::observe::Observed;
 use crate::spec::Desired;
@@ -21,24 +21,28 @@ mod rollout;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use certificates::{Certificates, Stored, pair as stored_pair};
+pub(crate) use certificates::{AuthorityView, Certificates, Live, Stored, pair as stored_pair};
 pub(crate) use rollout::{Rollout, revision};
 
 /// One write. It has no `Debug`: some carry keys.
 #[derive(Clone, PartialEq)]
 pub(crate) enum Step {
-    /// Make the authority, with a new key.
-    CreateAuthority,
-    /// Prolong the authority, with its old key.
-    RenewAuthority { uid: String },
-    /// Publish the certificate of the authority that this very pass made or prolonged.
-    PublishBundle { uid: Option<String> },
-    /// Issue a certificate and store it. `first` says that there was none.
+    /// Make the authority, or take the stored one to its next state.
+    WriteAuthority {
+        change: Change,
+        before: Option<Box<State>>,
+        live: Option<Live>,
+    },
+    /// Delete an authority that the status never recorded and that nothing was published of.
+    DiscardAuthority { live: Live },
+    /// Issue a certificate and store it with the bundle.
     Issue {
         leaf: Leaf,
         request: Request,
         uid: Option<String>,
         why: String,
+        signer: Pair,
+        bundle: String,
     },
     /// Write an object; `uid` is that of the live one.
     Apply { object: Object, uid: Option<String> },
@@ -83,7 +87,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// Whether something has to be out of the way before pods are made or replaced.
     pub(crate) fn is_blocked(&self) -> bool {
-        !self.foreign.is_empty() || !self.former.is_empty() || self.certificates.unusable.is_some()
+        !self.foreign.is_empty() || !self.former.is_empty() || self.certificates.problem.is_some()
     }
 
     /// Whether a step changes what runs, and not only what is known of it.
@@ -119,7 +123,7 @@ pub(crate) fn plan(
             Some(ownership::Ownership::Ours) | None => {}
         }
     }
-    certificates::plan(&mut plan, desired, observed, &renderer)?;
+    certificates::plan(&mut plan, cluster, desired, observed, &renderer)?;
     owned::plan(&mut plan, &uid, observed, &renderer)?;
     claims::plan(&mut plan, desired, observed);
     roles::plan(&mut plan, observed);

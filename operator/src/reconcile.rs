@@ -210,7 +210,7 @@ fn again(status: &KubeBrainClusterStatus, plan: &Plan, done: usize, now: Timesta
     if !settled && !suspended {
         return SOON;
     }
-    let renewals = plan.certificates.leaves.values().map(|stored| stored.renewal);
+    let renewals = plan.certificates.leaves.values().filter_map(|stored| stored.renewal);
     let left = renewals.map(|renewal| Duration::try_from(renewal.duration_since(now)).unwrap_or(NEXT));
     left.min().unwrap_or(RESYNC).clamp(NEXT, RESYNC)
 }

@@ -29,6 +29,8 @@ pub(crate) struct Settings {
     pub(crate) default_image: String,
     /// DNS domain of the Kubernetes cluster.
     pub(crate) cluster_domain: String,
+    /// How long a published bundle takes at most to reach those who follow it.
+    pub(crate) ca_propagation: Duration,
 }
 
 /// A spec that can be acted on.
@@ -38,8 +40,10 @@ pub(crate) struct Desired {
     pub(crate) replicas: i32,
     pub(crate) image: String,
     pub(crate) storage: Embedded,
-    /// Certificates by their use; none if TLS is disabled.
+    /// Certificates that the operator issues, by their use; none if TLS is disabled.
     pub(crate) certificates: Option<Vec<(Leaf, Request)>>,
+    /// How long a published bundle takes at most to reach those who follow it.
+    pub(crate) ca_propagation: Duration,
     pub(crate) overrides: Option<PodTemplateSpec>,
 }
 
@@ -97,6 +101,7 @@ pub(crate) fn read(cluster: &KubeBrainCluster, settings: &Settings) -> Result<De
         image: resolve_image(spec.image.as_ref(), &spec.version, &settings.default_image),
         storage,
         certificates: certificates(cluster, &names)?,
+        ca_propagation: settings.ca_propagation,
         overrides: overrides(cluster)?,
         names,
     })
@@ -107,23 +112,8 @@ fn certificates(cluster: &KubeBrainCluster, names: &Names) -> Result<Option<Vec<
     match tls.mode {
         TlsMode::Operator => {}
         TlsMode::Disabled => return Ok(None),
-        TlsMode::Secret => {
-            let message = format!(
-                "tls.mode {:?} is not supported by this version of the operator",
-                tls.mode
-            );
-            return Err(Refusal {
-                reason: "TlsModeNotSupported",
-                message,
-            });
-        }
-    }
-    if tls.generation() != 1 {
-        let message = "replacing the certificate authority's key (tls.caGeneration) is not supported by this version of the operator";
-        return Err(Refusal {
-            reason: "CaReplacementNotSupported",
-            message: message.to_owned(),
-        });
+        TlsMode::Secret if tls.secrets.is_some() => return Ok(Some(Vec::new())),
+        TlsMode::Secret => return Err(invalid("tls.secrets is required when mode is Secret")),
     }
     let (validity, renew_before) = tls.durations();
     let duration =

@@ -7,7 +7,7 @@ use crds::KubeBrainCluster;
 use crds::cluster::image::{KeyRef, LocalRef};
 use crds::cluster::status::{
     CaStatus, CertificateStatus, Connection, Endpoints, KubeBrainClusterStatus, LeaderStatus, MemberRole, MemberStatus,
-    StorageStatus,
+    NextCa, StorageStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -101,7 +101,7 @@ pub(crate) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> KubeBrainCluste
             pd_endpoints: None,
         }),
         certificates: pass.desired.certificates.as_ref().map(|_| certificates(pass)),
-        ca: authority(pass),
+        ca: authority(pass, previous.ca),
         ..KubeBrainClusterStatus::default()
     };
     let status = KubeBrainClusterStatus {
@@ -227,28 +227,37 @@ fn certificates(pass: &Pass<'_>) -> Vec<CertificateStatus> {
     let mut stored = pass.plan.certificates.leaves.clone();
     stored.extend(pass.applied.leaves.clone());
     stored
-        .into_iter()
-        .map(|(leaf, stored)| CertificateStatus {
-            secret_name: pass.desired.names.leaf(leaf),
+        .into_values()
+        .map(|stored| CertificateStatus {
+            secret_name: stored.secret,
             not_after: Some(Time(stored.certificate.not_after)),
-            renewal_time: Some(Time(whole_seconds(stored.renewal))),
-            ca_generation: Some(1),
+            renewal_time: stored.renewal.map(|renewal| Time(whole_seconds(renewal))),
+            ca_generation: stored.generation,
         })
         .collect()
 }
 
-fn authority(pass: &Pass<'_>) -> Option<CaStatus> {
-    let authority = pass
-        .applied
-        .authority
-        .as_ref()
-        .or(pass.plan.certificates.authority.as_ref())?;
+/// What is known of the authority. It is never forgotten: without it a lost authority would be taken for one that never was.
+fn authority(pass: &Pass<'_>, previous: Option<CaStatus>) -> Option<CaStatus> {
+    let seen = pass.applied.authority.as_ref().or(pass.plan.certificates.authority.as_ref());
+    let Some(seen) = seen else { return previous };
     Some(CaStatus {
-        generation: 1,
-        phase: "Stable".to_owned(),
-        since: None,
-        bundle: None,
-        not_after: Some(Time(authority.not_after)),
+        generation: seen.generation,
+        phase: seen.phase.to_owned(),
+        since: Some(Time(seen.since)),
+        not_after: seen.not_after.map(Time),
+        bundle: seen
+            .bundle
+            .clone()
+            .or_else(|| previous.as_ref().and_then(|previous| previous.bundle.clone())),
+        fingerprint: seen
+            .fingerprint
+            .clone()
+            .or_else(|| previous.and_then(|previous| previous.fingerprint)),
+        next: seen.next.clone().map(|(generation, fingerprint)| NextCa {
+            generation,
+            fingerprint,
+        }),
     })
 }
 

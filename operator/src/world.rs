@@ -3,6 +3,7 @@
 //! It is the dumbest one that could be right: everything happens at once, and nothing fails.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crds::KubeBrainCluster;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
@@ -11,13 +12,13 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use crate::apply::{Applied, describe};
-use crate::certificates::{Authority, Inspected};
+use crate::apply::{Applied, certificates, describe};
+use crate::certificates::{Bundle, Inspected};
 use crate::names::ROLE;
 use crate::objects::{Key, Kind, Object, Renderer};
 use crate::observe::{Observed, is_ready};
-use crate::plan::{self, Plan, Step, Stored};
-use crate::probe::{Answer, Formats, KnownLeader, Role, Storage};
+use crate::plan::{self, Plan, Step};
+use crate::probe::{Answer, CertificateInUse, Formats, KnownLeader, Role, Storage, Tls};
 use crate::spec::{self, Desired, Settings};
 use crate::status::{self, Pass};
 
@@ -62,6 +63,7 @@ pub(crate) fn settings() -> Settings {
     Settings {
         default_image: "kubebrain.io/kubebrain".to_owned(),
         cluster_domain: "cluster.local".to_owned(),
+        ca_propagation: Duration::from_secs(600),
     }
 }
 
@@ -141,9 +143,8 @@ impl World {
         std::mem::swap(&mut observed, &mut self.seen);
         self.seen = observed.clone();
         if !self.cluster.spec.paused {
-            let mut authority = None;
             for step in &plan.steps {
-                self.carry_out(step, &desired, &mut authority, &mut applied);
+                self.carry_out(step, &desired, &mut applied);
                 said.push(describe(step, &desired));
             }
         }
@@ -158,36 +159,32 @@ impl World {
         said
     }
 
-    fn carry_out(&mut self, step: &Step, desired: &Desired, authority: &mut Option<Authority>, applied: &mut Applied) {
+    pub(crate) fn carry_out(&mut self, step: &Step, desired: &Desired, applied: &mut Applied) {
         let (now, cluster) = (self.seen.now, self.cluster.clone());
         let renderer = Renderer::new(&cluster, desired);
         match step {
-            Step::CreateAuthority | Step::RenewAuthority { .. } => {
-                let made = match step {
-                    Step::CreateAuthority => Authority::create("dev", 1, now).unwrap(),
-                    _ => self.authority().renew(now).unwrap(),
-                };
-                self.write(&renderer.authority_secret(made.pair()).unwrap());
-                applied.authority = Some(made.inspected().clone());
-                *authority = Some(made);
+            Step::WriteAuthority { change, before, .. } => {
+                let at = (&desired.names, now);
+                let (object, view) = certificates::authority(&renderer, before.as_deref(), change, at).unwrap();
+                self.write(&object);
+                applied.authority = Some(view);
             }
-            Step::PublishBundle { .. } => {
-                let pair = authority.as_ref().unwrap().pair();
-                self.write(&renderer.bundle(&pair.certificate).unwrap());
+            Step::DiscardAuthority { .. } => {
+                let key = Key::new(Kind::Secret, desired.names.authority());
+                self.seen.objects.remove(&key).unwrap();
             }
-            Step::Issue { leaf, request, .. } => {
-                let signer = authority.take().unwrap_or_else(|| self.authority());
-                let pair = signer.issue(*leaf, request, now).unwrap();
-                self.write(&renderer.leaf_secret(*leaf, &pair, &signer.pair().certificate).unwrap());
-                let certificate = Inspected::read(&pair.certificate).unwrap();
-                applied.leaves.insert(
-                    *leaf,
-                    Stored {
-                        renewal: request.renewal(&certificate),
-                        certificate,
-                    },
-                );
-                *authority = Some(signer);
+            Step::Issue {
+                leaf,
+                request,
+                signer,
+                bundle,
+                ..
+            } => {
+                let at = (&desired.names, now);
+                let (object, stored) =
+                    certificates::leaf(&renderer, (*leaf, request), (signer, bundle), at).unwrap();
+                self.write(&object);
+                applied.leaves.insert(*leaf, stored);
             }
             Step::Apply { object, .. } => self.write(object),
             Step::Delete { key, .. } => drop(self.seen.objects.remove(key)),
@@ -211,11 +208,6 @@ impl World {
             }
             Step::Replace { pod, .. } => self.seen.pods.retain(|each| each.name_any() != *pod),
         }
-    }
-
-    fn authority(&self) -> Authority {
-        let key = Key::new(Kind::Secret, "dev-ca");
-        Authority::load(plan::stored_pair(&self.seen.objects[&key], "ca.crt", "ca.key").unwrap()).unwrap()
     }
 
     fn write(&mut self, object: &Object) {
@@ -289,9 +281,30 @@ impl World {
         for name in names {
             self.set_ready(&name, true);
         }
+        let tls = self.tls_in_use();
         for (member, pod) in (1..).zip(&self.seen.pods) {
-            self.seen.probes.insert(pod.name_any(), Ok(answer(member, 1)));
+            let answer = Answer {
+                tls: tls.clone(),
+                ..answer(member, 1)
+            };
+            self.seen.probes.insert(pod.name_any(), Ok(answer));
         }
+    }
+
+    /// What a member reports that has loaded everything that is stored; none if that is not complete.
+    fn tls_in_use(&self) -> Option<Tls> {
+        let bundle = self.seen.objects.get(&Key::new(Kind::ConfigMap, "dev-ca-bundle"))?;
+        let certificate = |name: &str| {
+            let secret = self.seen.objects.get(&Key::new(Kind::Secret, name))?;
+            let pair = plan::stored_pair(secret, "tls.crt", "tls.key")?;
+            in_use(&pair.certificate)
+        };
+        Some(Tls {
+            trust_bundle: Bundle::parse(bundle.data["data"]["ca.crt"].as_str()?).ok()?.digest(),
+            server: certificate("dev-server-tls")?,
+            peer: certificate("dev-peer-tls"),
+            peer_trust_bundle: None,
+        })
     }
 
     /// Makes a pod ready since now, or not ready.
@@ -327,6 +340,15 @@ impl World {
             format!("{}/{}", condition.status, condition.reason)
         })
     }
+}
+
+/// A certificate as a member reports it.
+pub(crate) fn in_use(pem: &str) -> Option<CertificateInUse> {
+    let found = Inspected::read(pem).ok()?;
+    Some(CertificateInUse {
+        fingerprint: found.certificate_fingerprint(),
+        not_after: found.not_after,
+    })
 }
 
 /// What a brain answers; 0 for no leader.

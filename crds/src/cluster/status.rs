@@ -266,6 +266,25 @@ pub struct CaStatus {
     /// SHA-256 of the published bundle, as the members report what they trust.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bundle: Option<String>,
+
+    /// SHA-256 of the public key that signs. A Secret with another key is not trusted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
+
+    /// The key that signs next; only in phase Publishing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<NextCa>,
+}
+
+/// The key of a certificate authority that does not sign yet.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NextCa {
+    /// Its generation.
+    pub generation: i32,
+
+    /// SHA-256 of the public key.
+    pub fingerprint: String,
 }
 
 /// A change of the brains that is in flight.

@@ -10,7 +10,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer;
 
-use super::Error;
+use super::{BACKDATE, Error, bundle};
 
 /// The parts of a certificate that decide whether it still serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,13 +21,15 @@ pub(crate) struct Inspected {
     pub(crate) not_before: Timestamp,
     pub(crate) not_after: Timestamp,
     pub(crate) is_authority: bool,
-    /// Identifier of its own key.
-    pub(crate) own_key: Option<Vec<u8>>,
-    /// Identifier of the key that signed it.
-    pub(crate) issuer_key: Option<Vec<u8>>,
     server: bool,
     client: bool,
     public_key: Vec<u8>,
+    /// Name, as DER.
+    subject: Vec<u8>,
+    /// Name of the authority that signed it, as DER.
+    issuer: Vec<u8>,
+    /// All of it.
+    der: Vec<u8>,
 }
 
 impl Inspected {
@@ -37,7 +39,15 @@ impl Inspected {
     /// There is none, or it does not decode.
     pub(crate) fn read(pem: &str) -> Result<Self, Error> {
         let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).map_err(|_| Error::Malformed)?;
-        let (rest, certificate) = X509Certificate::from_der(&block.contents).map_err(|_| Error::Malformed)?;
+        Self::decode(&block.contents)
+    }
+
+    /// Reads a certificate from its DER.
+    ///
+    /// # Errors
+    /// It does not decode.
+    pub(crate) fn decode(der: &[u8]) -> Result<Self, Error> {
+        let (rest, certificate) = X509Certificate::from_der(der).map_err(|_| Error::Malformed)?;
         if !rest.is_empty() {
             return Err(Error::Malformed);
         }
@@ -56,11 +66,12 @@ impl Inspected {
             not_before: time(certificate.validity().not_before)?,
             not_after: time(certificate.validity().not_after)?,
             is_authority: certificate.is_ca(),
-            own_key: None,
-            issuer_key: None,
             server: false,
             client: false,
             public_key: certificate.public_key().raw.to_vec(),
+            subject: name.as_raw().to_vec(),
+            issuer: certificate.issuer().as_raw().to_vec(),
+            der: der.to_vec(),
         };
         for extension in certificate.extensions() {
             inspected.take(extension.parsed_extension())?;
@@ -70,10 +81,6 @@ impl Inspected {
 
     fn take(&mut self, extension: &ParsedExtension<'_>) -> Result<(), Error> {
         match extension {
-            ParsedExtension::SubjectKeyIdentifier(key) => self.own_key = Some(key.0.to_vec()),
-            ParsedExtension::AuthorityKeyIdentifier(key) => {
-                self.issuer_key = key.key_identifier.as_ref().map(|key| key.0.to_vec());
-            }
             ParsedExtension::ExtendedKeyUsage(usage) => {
                 (self.server, self.client) = (usage.server_auth, usage.client_auth)
             }
@@ -90,6 +97,36 @@ impl Inspected {
 
     pub(crate) fn has_key(&self, key: &KeyPair) -> bool {
         key.subject_public_key_info() == self.public_key
+    }
+
+    /// As [`Inspected::has_key`], for a SubjectPublicKeyInfo in DER.
+    pub(crate) fn has_public_key(&self, info: &[u8]) -> bool {
+        self.public_key == info
+    }
+
+    /// When it was issued.
+    pub(crate) fn issued(&self) -> Timestamp {
+        self.not_before.checked_add(BACKDATE).unwrap_or(self.not_before)
+    }
+
+    /// SHA-256 of the public key, in hex digits: it stays when the certificate is renewed.
+    pub(crate) fn fingerprint(&self) -> String {
+        bundle::fingerprint(&self.public_key)
+    }
+
+    /// SHA-256 of the certificate, in hex digits, as a brain reports what it uses.
+    pub(crate) fn certificate_fingerprint(&self) -> String {
+        bundle::fingerprint(&self.der)
+    }
+
+    /// Whether `authority` signed it, under the name that it has.
+    pub(crate) fn is_signed_by(&self, authority: &Self) -> bool {
+        let signed = || {
+            let (_, own) = X509Certificate::from_der(&self.der).ok()?;
+            let (_, other) = X509Certificate::from_der(&authority.der).ok()?;
+            own.verify_signature(Some(other.public_key())).ok()
+        };
+        self.issuer == authority.subject && signed().is_some()
     }
 
     pub(crate) fn lifetime(&self) -> Duration {

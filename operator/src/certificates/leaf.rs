@@ -103,10 +103,7 @@ impl Request {
     /// When a certificate is to be renewed: `renew_before` its end, but not within the first tenth of its life, so that no
     /// setting makes the operator issue without end.
     pub(crate) fn renewal(&self, certificate: &Inspected) -> Timestamp {
-        let issued = certificate
-            .not_before
-            .checked_add(BACKDATE)
-            .unwrap_or(certificate.not_before);
+        let issued = certificate.issued();
         let floor = issued.checked_add(self.validity / 10).unwrap_or(issued);
         certificate
             .not_after
@@ -125,7 +122,7 @@ impl Request {
         let reason = match KeyPair::from_pem(&pair.key) {
             Err(_) => "its key cannot be used",
             Ok(key) if !certificate.has_key(&key) => "its key does not belong to it",
-            Ok(_) if certificate.issuer_key != authority.inspected().own_key => "another authority signed it",
+            Ok(_) if !certificate.is_signed_by(authority.inspected()) => "another authority signed it",
             Ok(_) if certificate.common_name != self.common_name => "its name changed",
             Ok(_) if certificate.organization != self.organization => "its organization changed",
             Ok(_) if certificate.sans != self.sans => "its alternative names changed",

@@ -17,7 +17,11 @@ fn golden(name: &str, spec: Value) {
             certificate: "certificate".to_owned(),
             key: "key".to_owned(),
         };
-        objects.push(renderer.authority_secret(&pair).unwrap());
+        let state = BTreeMap::from([
+            ("ca.crt".to_owned(), "certificate".to_owned()),
+            ("ca.key".to_owned(), "key".to_owned()),
+        ]);
+        objects.push(renderer.authority_secret(&state).unwrap());
         objects.push(renderer.bundle("authority").unwrap());
         objects.push(renderer.leaf_secret(Leaf::Server, &pair, "authority").unwrap());
     }

@@ -1,180 +1,193 @@
 //! Certificates: the authority first, then what it signs, each issued anew when it does not serve any more.
+//!
+//! The Secret of the authority is written alone: what follows from it is planned from what was stored, by the next pass.
 
 use std::collections::BTreeMap;
 
+use crds::KubeBrainCluster;
+use crds::cluster::tls::TlsMode;
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::core::DynamicObject;
 
-use super::{Plan, Step, owned};
-use crate::certificates::{Authority, Inspected, Leaf, Pair};
+use super::{Plan, Step};
+use crate::certificates::{Inspected, Leaf, Pair, Problem, State};
 use crate::objects::{Key, Kind, Renderer};
 use crate::observe::Observed;
 use crate::spec::Desired;
 
+mod authority;
+mod given;
+mod issue;
+mod members;
+mod recorded;
+
 /// What the status says of certificates.
 #[derive(Debug, Default)]
 pub(crate) struct Certificates {
-    /// Why the stored authority cannot sign.
-    pub(crate) unusable: Option<String>,
-    /// The stored authority, if it can.
-    pub(crate) authority: Option<Inspected>,
+    /// Why certificates cannot be issued, or the given ones do not serve.
+    pub(crate) problem: Option<Problem>,
+    /// Whether only a change of the spec or of the authority helps.
+    pub(crate) stalled: bool,
+    /// Some certificate is missing and is not issued now: members that need it could not start.
+    pub(crate) preparing: bool,
+    /// The stored authority, if it is trusted.
+    pub(crate) authority: Option<AuthorityView>,
+    /// What a replacement of the authority's key waits for.
+    pub(crate) waiting: Option<String>,
     /// Stored certificates, also those that this pass replaces.
     pub(crate) leaves: BTreeMap<Leaf, Stored>,
+}
+
+impl Certificates {
+    fn stall(&mut self, reason: &'static str, message: String) {
+        self.stalled = true;
+        self.problem = Some(Problem::new(reason, message));
+    }
+}
+
+/// An authority, as the status speaks of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AuthorityView {
+    /// Generation of the key that signs.
+    pub(crate) generation: i32,
+    pub(crate) phase: &'static str,
+    pub(crate) since: Timestamp,
+    pub(crate) not_after: Option<Timestamp>,
+    /// Digest of the bundle, once it is published.
+    pub(crate) bundle: Option<String>,
+    /// Of the key that signs.
+    pub(crate) fingerprint: Option<String>,
+    /// Generation and fingerprint of the key that signs next.
+    pub(crate) next: Option<(i32, String)>,
+}
+
+impl AuthorityView {
+    /// `published` says whether the bundle of `state` is what clients can read.
+    pub(crate) fn new(state: &State, published: bool) -> Self {
+        let signs = state.current.as_ref().or(state.next.as_ref().map(|(_, next)| next));
+        Self {
+            generation: state.generation,
+            phase: state.phase.as_str(),
+            since: state.since,
+            not_after: signs
+                .and_then(|entry| Inspected::read(&entry.certificate).ok())
+                .map(|found| found.not_after),
+            bundle: state
+                .bundle()
+                .ok()
+                .filter(|_| published)
+                .map(|bundle| bundle.digest()),
+            fingerprint: state.fingerprint(),
+            next: state.next_fingerprint(),
+        }
+    }
 }
 
 /// One stored certificate.
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
+    /// The Secret that holds it.
+    pub(crate) secret: String,
     pub(crate) certificate: Inspected,
-    pub(crate) renewal: Timestamp,
+    /// When the operator renews it; never if somebody else made it.
+    pub(crate) renewal: Option<Timestamp>,
+    /// Generation of the key that signed it, if that key is still known.
+    pub(crate) generation: Option<i32>,
 }
 
+/// The identity of a live object, for a write that shall hit no other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Live {
+    pub(crate) uid: String,
+    /// Its resource version: a stored authority is never written over by what an older one says.
+    pub(crate) version: String,
+}
+
+/// What the steps are planned from.
+#[derive(Clone, Copy)]
+struct Scope<'a> {
+    cluster: &'a KubeBrainCluster,
+    desired: &'a Desired,
+    observed: &'a Observed,
+    renderer: &'a Renderer<'a>,
+}
+
+impl Scope<'_> {
+    fn secret(&self, name: &str) -> Option<&DynamicObject> {
+        self.observed.objects.get(&Key::new(Kind::Secret, name))
+    }
+
+    /// The texts of a Secret that the user made; what is no text is left out.
+    fn given(&self, name: &str) -> Option<BTreeMap<String, String>> {
+        let secret = self.observed.given_secrets.get(name)?.as_ref()?;
+        Some(as_texts(secret.data.clone()))
+    }
+}
+
+/// Plans what certificates need.
+///
+/// # Errors
+/// An object does not serialise.
 pub(super) fn plan(
     plan: &mut Plan,
+    cluster: &KubeBrainCluster,
     desired: &Desired,
     observed: &Observed,
     renderer: &Renderer<'_>,
 ) -> Result<(), serde_json::Error> {
-    let Some(wanted) = &desired.certificates else {
-        return Ok(());
+    let scope = Scope {
+        cluster,
+        desired,
+        observed,
+        renderer,
     };
-    let key = Key::new(Kind::Secret, desired.names.authority());
-    if plan.foreign.contains(&key) || plan.former.contains(&key) {
-        return Ok(());
-    }
-    let Some(secret) = observed.objects.get(&key) else {
-        plan.steps.push(Step::CreateAuthority);
-        return fresh(plan, desired, observed, None, renderer);
-    };
-    let authority = match pair(secret, "ca.crt", "ca.key").map(Authority::load) {
-        Some(Ok(authority)) => authority,
-        Some(Err(error)) => return unusable(plan, &key, &error.to_string()),
-        None => return unusable(plan, &key, "it has no text in ca.crt and ca.key"),
-    };
-    plan.certificates.authority = Some(authority.inspected().clone());
-    if observed.now >= authority.renewal() {
-        plan.steps.push(Step::RenewAuthority {
-            uid: uid(secret).unwrap_or_default(),
-        });
-        return fresh(plan, desired, observed, Some(&authority), renderer);
-    }
-    owned::apply(plan, renderer.authority_secret(authority.pair())?, observed)?;
-    owned::apply(plan, renderer.bundle(&authority.pair().certificate)?, observed)?;
-    for (leaf, request) in wanted {
-        issue_or_keep(plan, *leaf, request, observed, &authority, (desired, renderer))?;
-    }
-    Ok(())
-}
-
-/// The authority is being made or prolonged in this very pass. A prolonged one leaves what it signed alone.
-fn fresh(
-    plan: &mut Plan,
-    desired: &Desired,
-    observed: &Observed,
-    prolonged: Option<&Authority>,
-    renderer: &Renderer<'_>,
-) -> Result<(), serde_json::Error> {
-    let bundle = Key::new(Kind::ConfigMap, desired.names.bundle());
-    if !plan.foreign.contains(&bundle) && !plan.former.contains(&bundle) {
-        plan.steps.push(Step::PublishBundle {
-            uid: observed.objects.get(&bundle).and_then(uid),
-        });
-    }
-    for (leaf, request) in desired.certificates.iter().flatten() {
-        if let Some(authority) = prolonged {
-            issue_or_keep(plan, *leaf, request, observed, authority, (desired, renderer))?;
-            continue;
+    match cluster.spec.tls.mode {
+        TlsMode::Disabled => Ok(()),
+        TlsMode::Secret => {
+            given::plan(plan, scope);
+            Ok(())
         }
-        let key = Key::new(Kind::Secret, desired.names.leaf(*leaf));
-        if !plan.foreign.contains(&key) && !plan.former.contains(&key) {
-            let live = observed.objects.get(&key);
-            let why = if live.is_some() {
-                "its authority is gone"
-            } else {
-                "there was none"
-            };
-            plan.steps.push(Step::Issue {
-                leaf: *leaf,
-                request: request.clone(),
-                uid: live.and_then(uid),
-                why: why.to_owned(),
-            });
-        }
-    }
-    Ok(())
-}
-
-fn issue_or_keep(
-    plan: &mut Plan,
-    leaf: Leaf,
-    request: &crate::certificates::Request,
-    observed: &Observed,
-    authority: &Authority,
-    (desired, renderer): (&Desired, &Renderer<'_>),
-) -> Result<(), serde_json::Error> {
-    let key = Key::new(Kind::Secret, desired.names.leaf(leaf));
-    if plan.foreign.contains(&key) || plan.former.contains(&key) {
-        return Ok(());
-    }
-    let live = observed.objects.get(&key);
-    if live.is_some_and(|live| live.metadata.deletion_timestamp.is_some()) {
-        return Ok(());
-    }
-    let stored = live.and_then(|secret| pair(secret, "tls.crt", "tls.key"));
-    let why = match &stored {
-        None => Some(
-            if live.is_some() {
-                "it has no text in tls.crt and tls.key"
-            } else {
-                "there was none"
+        TlsMode::Operator => {
+            let before = plan.steps.len();
+            authority::plan(plan, scope)?;
+            let issued = |leaf| plan.steps.iter().any(|step| matches!(step, Step::Issue { leaf: each, .. } if *each == leaf));
+            let mut wanted = desired.certificates.iter().flatten();
+            plan.certificates.preparing =
+                wanted.any(|(leaf, _)| !plan.certificates.leaves.contains_key(leaf) && !issued(*leaf));
+            if plan.steps.len() == before && plan.certificates.problem.is_none() {
+                plan.certificates.waiting = authority::advance(plan, scope);
             }
-            .to_owned(),
-        ),
-        Some(pair) => request.objection(leaf, pair, authority, observed.now),
-    };
-    if let Some(Ok(certificate)) = stored.as_ref().map(|pair| Inspected::read(&pair.certificate)) {
-        let renewal = request.renewal(&certificate);
-        plan.certificates.leaves.insert(leaf, Stored { certificate, renewal });
-    }
-    match (why, stored) {
-        (None, Some(pair)) => owned::apply(
-            plan,
-            renderer.leaf_secret(leaf, &pair, &authority.pair().certificate)?,
-            observed,
-        ),
-        (why, _) => {
-            let why = why.unwrap_or_default();
-            plan.steps.push(Step::Issue {
-                leaf,
-                request: request.clone(),
-                uid: live.and_then(uid),
-                why,
-            });
             Ok(())
         }
     }
 }
 
-/// Signing with another key would cut off every client: only the user may decide that.
-fn unusable(plan: &mut Plan, key: &Key, why: &str) -> Result<(), serde_json::Error> {
-    plan.certificates.unusable = Some(format!(
-        "{key} holds no usable authority ({why}): restore it, or delete it to have a new one made"
-    ));
-    Ok(())
+fn live(object: &DynamicObject) -> Live {
+    Live {
+        uid: object.metadata.uid.clone().unwrap_or_default(),
+        version: object.metadata.resource_version.clone().unwrap_or_default(),
+    }
 }
 
-fn uid(object: &DynamicObject) -> Option<String> {
-    object.metadata.uid.clone()
+/// The texts of a Secret; what is no text is left out.
+fn texts(secret: &DynamicObject) -> BTreeMap<String, String> {
+    as_texts(secret.clone().try_parse::<Secret>().ok().and_then(|secret| secret.data))
+}
+
+fn as_texts(data: Option<BTreeMap<String, ByteString>>) -> BTreeMap<String, String> {
+    data.into_iter()
+        .flatten()
+        .filter_map(|(key, bytes)| Some((key, String::from_utf8(bytes.0).ok()?)))
+        .collect()
 }
 
 /// Certificate and key of a Secret, if both are there and are text.
 pub(crate) fn pair(secret: &DynamicObject, certificate: &str, key: &str) -> Option<Pair> {
-    let secret: Secret = secret.clone().try_parse().ok()?;
-    let mut data = secret.data?;
-    let mut text = |key: &str| String::from_utf8(data.remove(key)?.0).ok();
+    let mut data = texts(secret);
     Some(Pair {
-        certificate: text(certificate)?,
-        key: text(key)?,
+        certificate: data.remove(certificate)?,
+        key: data.remove(key)?,
     })
 }

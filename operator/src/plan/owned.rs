@@ -59,7 +59,8 @@ pub(super) fn plan(
     }
     for mut object in objects {
         if object.key.kind == Kind::StatefulSet {
-            if plan.is_blocked() {
+            let is_new = !observed.objects.contains_key(&object.key);
+            if plan.is_blocked() || (is_new && plan.certificates.preparing) {
                 continue;
             }
             if let Some(live) = observed.objects.get(&object.key) {
@@ -80,20 +81,26 @@ pub(super) fn apply(plan: &mut Plan, object: Object, observed: &Observed) -> Res
         plan.steps.push(Step::Apply { object, uid: None });
         return Ok(());
     };
-    if live.metadata.deletion_timestamp.is_some() {
-        return Ok(());
+    if differs(&object, observed)? {
+        plan.steps.push(Step::Apply {
+            uid: live.metadata.uid.clone(),
+            object,
+        });
     }
+    Ok(())
+}
+
+/// Whether the live object, if there is one that stays, is not as `object` says.
+pub(super) fn differs(object: &Object, observed: &Observed) -> Result<bool, serde_json::Error> {
+    let live = observed.objects.get(&object.key);
+    let Some(live) = live.filter(|live| live.metadata.deletion_timestamp.is_none()) else {
+        return Ok(false);
+    };
     let stamped = |annotations: Option<&Value>| annotations.and_then(|all| all.get(drift::HASH)).cloned();
     let live_body = serde_json::to_value(live)?;
     let same =
         stamped(object.body.pointer("/metadata/annotations")) == stamped(live_body.pointer("/metadata/annotations"));
-    if !same || !drift::is_within(&object.body, &live_body) {
-        plan.steps.push(Step::Apply {
-            object,
-            uid: live.metadata.uid.clone(),
-        });
-    }
-    Ok(())
+    Ok(!same || !drift::is_within(&object.body, &live_body))
 }
 
 /// Takes over from the live StatefulSet what cannot be changed, so that the rest still can. Names what differs.

@@ -24,9 +24,8 @@ fn what_is_not_supported_is_refused_with_a_reason_of_its_own() {
     refused(tikv, "StorageTypeNotSupported: storage.type TiKV");
     refused(
         json!({"tls": {"mode": "Secret"}}),
-        "TlsModeNotSupported: tls.mode Secret",
+        "InvalidSpec: tls.secrets is required when mode is Secret",
     );
-    refused(json!({"tls": {"caGeneration": 2}}), "CaReplacementNotSupported: ");
 }
 
 #[test]

@@ -114,8 +114,14 @@ fn ready(facts: &Facts) -> Judgement {
     if let Some(obstacle) = &facts.obstacle {
         return no(obstacle.reason, obstacle.message.clone());
     }
-    if let Trust::Expired(why) | Trust::NoIssuer(why) | Trust::Missing(why) = &facts.trust {
-        return no("CertificateError", why.clone());
+    match &facts.trust {
+        // A new cluster gets its certificates first of all.
+        Trust::Missing(_) if facts.change == Change::Creating => {}
+        Trust::Expired(why) | Trust::Missing(why) => return no("CertificateError", why.clone()),
+        _ => {}
+    }
+    if let Trust::Broken(problem) = &facts.trust {
+        return no("CertificateError", problem.message.clone());
     }
     if facts.paused && facts.pending {
         return no(
@@ -172,7 +178,7 @@ fn progressing(facts: &Facts) -> Judgement {
         return say(Verdict::False, "DeadlineExceeded", message);
     }
     match (&facts.change, &facts.trust) {
-        (Change::None, Trust::Due(why) | Trust::Missing(why)) => {
+        (Change::None, Trust::Due(why) | Trust::Missing(why) | Trust::Rotating(why)) => {
             say(Verdict::True, "RotatingCertificates", why.clone())
         }
         (Change::None, _) => say(Verdict::False, "Reconciled", "nothing is being changed".to_owned()),
@@ -195,8 +201,11 @@ fn degraded(facts: &Facts) -> Judgement {
     if let Some(alarm) = &facts.alarm {
         return yes("NoSpace", format!("the brains take no writes: {alarm}"));
     }
-    if let Trust::Expired(why) | Trust::NoIssuer(why) = &facts.trust {
+    if let Trust::Expired(why) = &facts.trust {
         return yes("CertificateError", why.clone());
+    }
+    if let Trust::Broken(problem) = &facts.trust {
+        return yes("CertificateError", problem.message.clone());
     }
     let settled = matches!(facts.change, Change::None | Change::Resizing(_));
     if settled && facts.replicas > 0 && !facts.is_serving() && facts.unready_for > GRACE {
@@ -213,10 +222,11 @@ fn certificates(facts: &Facts) -> Judgement {
     match &facts.trust {
         Trust::Disabled => say(Verdict::True, "Disabled", "tls.mode is Disabled"),
         Trust::Good => say(Verdict::True, "Issued", "every certificate is valid"),
+        Trust::Rotating(why) => say(Verdict::True, "RotatingCertificates", why),
         Trust::Missing(why) => say(Verdict::False, "SecretMissing", why),
         Trust::Due(why) => say(Verdict::False, "Renewing", why),
         Trust::Expired(why) => say(Verdict::False, "Expired", why),
-        Trust::NoIssuer(why) => say(Verdict::False, "IssuerNotReady", why),
+        Trust::Broken(problem) => say(Verdict::False, problem.reason, &problem.message),
     }
 }
 

@@ -9,6 +9,7 @@ use kube::ResourceExt;
 
 use super::change::{self, Change};
 use super::{Pass, Verdict};
+use crate::certificates::Problem;
 use crate::observe::is_ready;
 
 /// Something that only a person can put out of the way.
@@ -25,14 +26,16 @@ pub(crate) enum Trust {
     Disabled,
     /// All are valid for a while.
     Good,
+    /// All are valid, and the authority's key is being replaced.
+    Rotating(String),
     /// Some are missing.
     Missing(String),
     /// Some are due for renewal, but were not renewed.
     Due(String),
     /// Some have ended.
     Expired(String),
-    /// Nothing can be signed.
-    NoIssuer(String),
+    /// They cannot be issued, or the given ones do not serve.
+    Broken(Problem),
 }
 
 /// State of the volumes.
@@ -186,8 +189,8 @@ fn trust(pass: &Pass<'_>) -> Trust {
         return Trust::Disabled;
     };
     let certificates = &pass.plan.certificates;
-    if let Some(why) = &certificates.unusable {
-        return Trust::NoIssuer(why.clone());
+    if let Some(problem) = &certificates.problem {
+        return Trust::Broken(problem.clone());
     }
     let now = pass.observed.now;
     let mut due = None;
@@ -199,11 +202,12 @@ fn trust(pass: &Pass<'_>) -> Trust {
         if now >= stored.certificate.not_after {
             return Trust::Expired(format!("the certificate in {name} has ended"));
         }
-        if now >= stored.renewal {
+        if stored.renewal.is_some_and(|renewal| now >= renewal) {
             due = Some(format!("the certificate in {name} is due for renewal"));
         }
     }
-    due.map_or(Trust::Good, Trust::Due)
+    let rotating = certificates.waiting.clone().map(Trust::Rotating);
+    due.map(Trust::Due).or(rotating).unwrap_or(Trust::Good)
 }
 
 fn volumes(pass: &Pass<'_>) -> Volumes {
@@ -234,10 +238,10 @@ fn obstacle(pass: &Pass<'_>) -> Option<Obstacle> {
             message,
         });
     }
-    if let Some(message) = &plan.certificates.unusable {
+    if let Some(problem) = plan.certificates.problem.as_ref().filter(|_| plan.certificates.stalled) {
         return Some(Obstacle {
-            reason: "CertificateError",
-            message: message.clone(),
+            reason: problem.reason,
+            message: problem.message.clone(),
         });
     }
     if !plan.fixed.is_empty() {

@@ -316,6 +316,6 @@ fn obstacles_name_what_is_in_the_way() {
         .unwrap()
         .data = json!({});
     world.pass();
-    assert_eq!(world.condition("Stalled"), "True/CertificateError");
-    assert_eq!(world.condition("CertificatesReady"), "False/IssuerNotReady");
+    assert_eq!(world.condition("Stalled"), "True/AuthorityInvalid");
+    assert_eq!(world.condition("CertificatesReady"), "False/AuthorityInvalid");
 }

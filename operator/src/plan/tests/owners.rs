@@ -58,8 +58,7 @@ fn objects_of_others_are_left_alone_and_named_and_no_pod_is_made_over_them() {
         let plan = world.plan();
         assert_eq!(plan.foreign, std::slice::from_ref(&key));
         let touched = plan.steps.iter().any(|step| match step {
-            Step::CreateAuthority | Step::RenewAuthority { .. } => key.name == "dev-ca",
-            Step::PublishBundle { .. } => key.name == "dev-ca-bundle",
+            Step::WriteAuthority { .. } | Step::DiscardAuthority { .. } => key.name == "dev-ca",
             Step::Issue { leaf, .. } => key.name == world.desired().names.leaf(*leaf),
             Step::Apply { object, .. } => object.key == key,
             Step::Delete { key: deleted, .. } => *deleted == key,

@@ -201,10 +201,10 @@ fn certificates_have_a_condition_of_their_own() {
     );
     check(
         Facts {
-            trust: Trust::NoIssuer(why()),
+            trust: Trust::Broken(crate::certificates::Problem::new("AuthorityMissing", why())),
             ..good()
         },
-        but(&[error, (3, "True/CertificateError"), (4, "False/IssuerNotReady")]),
+        but(&[error, (3, "True/CertificateError"), (4, "False/AuthorityMissing")]),
     );
 }
 

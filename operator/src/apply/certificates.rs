@@ -1,0 +1,97 @@
+//! What the steps on certificates write: made here, so that it can be tried without an API server.
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::{Error, reference};
+use crate::certificates::{Authority, Change, Inspected, Leaf, Pair, Phase, Request, State};
+use crate::events::Event;
+use crate::names::Names;
+use crate::objects::{Key, Kind, Object, Renderer};
+use crate::plan::{AuthorityView, Stored};
+
+/// The Secret of an authority after `change`, and what the status says of it.
+///
+/// # Errors
+/// `change` does not follow on `before`, or a key cannot be made.
+pub(crate) fn authority(
+    renderer: &Renderer<'_>,
+    before: Option<&State>,
+    change: &Change,
+    (names, now): (&Names, Timestamp),
+) -> Result<(Object, AuthorityView), Error> {
+    let state = State::after(before, change, &names.cluster, now)?;
+    let object = renderer.authority_secret(&state.data())?;
+    Ok((object, AuthorityView::new(&state, false)))
+}
+
+/// A new certificate for `leaf`: its Secret, and what the status says of it.
+///
+/// # Errors
+/// It cannot be signed.
+pub(crate) fn leaf(
+    renderer: &Renderer<'_>,
+    (leaf, request): (Leaf, &Request),
+    (signer, bundle): (&Pair, &str),
+    (names, now): (&Names, Timestamp),
+) -> Result<(Object, Stored), Error> {
+    let pair = Authority::load(signer.clone())?.issue(leaf, request, now)?;
+    let object = renderer.leaf_secret(leaf, &pair, bundle)?;
+    let certificate = Inspected::read(&pair.certificate)?;
+    let stored = Stored {
+        secret: names.leaf(leaf),
+        renewal: Some(request.renewal(&certificate)),
+        generation: None,
+        certificate,
+    };
+    Ok((object, stored))
+}
+
+/// What a change of the authority does, in words for an error.
+pub(super) fn describe(change: &Change, names: &Names) -> String {
+    let authority = names.authority();
+    let phase = |phase: Phase| format!("take {authority} to the phase {}", phase.as_str());
+    match change {
+        Change::Create { .. } => format!("create the certificate authority {authority}"),
+        Change::Recreate { .. } => format!("make a new key for the lost certificate authority {authority}"),
+        Change::Adopt { .. } => format!("take the given certificate authority into {authority}"),
+        Change::Renew | Change::Renewed { .. } => format!("renew the certificate authority {authority}"),
+        Change::Replace { .. } => phase(Phase::Publishing),
+        Change::Issue => phase(Phase::Issuing),
+        Change::Retire => phase(Phase::Retiring),
+        Change::Finish => phase(Phase::Stable),
+        Change::Published => format!("note in {authority} that its bundle is published"),
+        Change::Keep => format!("apply Secret {authority}"),
+    }
+}
+
+/// What people want to hear of a change of the authority.
+pub(super) fn event(change: &Change, names: &Names) -> Option<Event> {
+    let authority = names.authority();
+    let (reason, note) = match change {
+        Change::Create { .. } | Change::Recreate { .. } => {
+            ("AuthorityCreated", format!("created the certificate authority {authority}"))
+        }
+        Change::Adopt { .. } => (
+            "AuthorityAdopted",
+            format!("took the given certificate authority into {authority}"),
+        ),
+        Change::Renew | Change::Renewed { .. } => {
+            ("AuthorityRenewed", format!("renewed the certificate authority {authority}"))
+        }
+        Change::Replace { generation } => (
+            "AuthorityPublishing",
+            format!("publishing a new certificate of {authority}, generation {generation}"),
+        ),
+        Change::Issue => (
+            "AuthorityIssuing",
+            format!("the new key of {authority} signs from now on"),
+        ),
+        Change::Retire => (
+            "AuthorityRetiring",
+            format!("the former certificate of {authority} is trusted no more"),
+        ),
+        Change::Finish => ("AuthorityReplaced", format!("the key of {authority} is replaced")),
+        Change::Published | Change::Keep => return None,
+    };
+    Some(Event::normal(reason, "IssueCertificate", note).about(reference(&Key::new(Kind::Secret, authority))))
+}

@@ -1,0 +1,92 @@
+//! When a replacement of the authority's key may go on. Pure.
+
+use std::time::Duration;
+
+use crds::cluster::tls::Advance;
+use k8s_openapi::jiff::Timestamp;
+
+use super::state::{Change, Phase, State};
+
+/// What the next phase depends on.
+#[derive(Debug, Clone)]
+pub(crate) struct Gates {
+    /// Generation that the spec wants.
+    pub(crate) wanted: i32,
+    pub(crate) advance: Advance,
+    /// The phase that somebody asked for.
+    pub(crate) asked: Option<String>,
+    /// How long a bundle takes to reach clients.
+    pub(crate) propagation: Duration,
+    /// Changes are suspended.
+    pub(crate) paused: bool,
+    /// The bundle of this phase is what is published.
+    pub(crate) published: bool,
+    /// Why not all members trust that bundle.
+    pub(crate) distrust: Option<String>,
+    /// Why not all members show the certificates that the new key signed.
+    pub(crate) outdated: Option<String>,
+    /// When the newest of these certificates was issued.
+    pub(crate) issued: Timestamp,
+}
+
+/// What to do about the phase.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Next {
+    Nothing,
+    /// Nothing yet; what has to happen before.
+    Wait(String),
+    Do(Change),
+}
+
+/// The next step of a replacement.
+pub(crate) fn next(state: &State, gates: &Gates, now: Timestamp) -> Next {
+    let wanted = gates.wanted > state.generation;
+    if gates.paused && (wanted || state.phase != Phase::Stable) {
+        return Next::Wait("spec.paused is true".to_owned());
+    }
+    if state.phase == Phase::Stable {
+        return if wanted {
+            Next::Do(Change::Replace {
+                generation: gates.wanted,
+            })
+        } else {
+            Next::Nothing
+        };
+    }
+    if !gates.published {
+        return Next::Wait("the bundle has to be published".to_owned());
+    }
+    let Some(published) = state.published else {
+        return Next::Do(Change::Published);
+    };
+    if let Some(why) = &gates.distrust {
+        return Next::Wait(format!("all members have to trust the new bundle: {why}"));
+    }
+    match state.phase {
+        Phase::Stable => Next::Nothing,
+        Phase::Publishing => gate(gates, Phase::Issuing, published, now).unwrap_or(Next::Do(Change::Issue)),
+        Phase::Issuing => {
+            if let Some(why) = &gates.outdated {
+                return Next::Wait(format!("all members have to use their new certificates: {why}"));
+            }
+            gate(gates, Phase::Retiring, published.max(gates.issued), now).unwrap_or(Next::Do(Change::Retire))
+        }
+        Phase::Retiring => Next::Do(Change::Finish),
+    }
+}
+
+/// Why the phase cannot be entered yet.
+fn gate(gates: &Gates, to: Phase, from: Timestamp, now: Timestamp) -> Option<Next> {
+    match gates.advance {
+        Advance::Manual => (gates.asked.as_deref() != Some(to.as_str())).then(|| {
+            Next::Wait(format!(
+                "set the annotation kubebrain.io/ca-advance={} when every client trusts the published bundle",
+                to.as_str()
+            ))
+        }),
+        Advance::Auto => {
+            let at = from.checked_add(gates.propagation).unwrap_or(Timestamp::MAX);
+            (now < at).then(|| Next::Wait(format!("clients have until {at} to load what was published")))
+        }
+    }
+}

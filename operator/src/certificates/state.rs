@@ -1,0 +1,362 @@
+//! What the Secret of the authority holds: keys, certificates that are still trusted, and how far a replacement of the key is.
+//!
+//! The published bundle and the key that signs follow from it alone, so a pass that is killed anywhere is taken up by the next.
+//! Invariant: the bundle has the authority of every certificate in use, and of every one that may be issued before it changes.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::{Authority, Bundle, Error, Inspected, Pair};
+
+/// How far a replacement of the authority's key is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// There is none.
+    Stable,
+    /// The coming certificate is trusted; the former key signs.
+    Publishing,
+    /// The new key signs; the former certificate is still trusted.
+    Issuing,
+    /// The former certificate is trusted no more.
+    Retiring,
+}
+
+impl Phase {
+    const ALL: [Self; 4] = [Self::Stable, Self::Publishing, Self::Issuing, Self::Retiring];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Stable => "Stable",
+            Self::Publishing => "Publishing",
+            Self::Issuing => "Issuing",
+            Self::Retiring => "Retiring",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|phase| phase.as_str() == text)
+    }
+}
+
+/// A certificate of an authority, and its key unless that is kept elsewhere.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) certificate: String,
+    pub(crate) key: Option<String>,
+}
+
+impl Entry {
+    fn inspect(&self) -> Result<Inspected, Error> {
+        Inspected::read(&self.certificate)
+    }
+
+    /// The authority, with the key that is stored or with `given`'s.
+    ///
+    /// # Errors
+    /// The key is neither here nor given, or does not serve.
+    pub(crate) fn authority(&self, given: Option<&Authority>) -> Result<Authority, Error> {
+        let key = match (&self.key, given) {
+            (Some(key), _) => key.clone(),
+            (None, Some(given)) => given.pair().key.clone(),
+            (None, None) => return Err(Error::Mismatch),
+        };
+        Authority::load(Pair {
+            certificate: self.certificate.clone(),
+            key,
+        })
+    }
+}
+
+impl From<&Pair> for Entry {
+    fn from(pair: &Pair) -> Self {
+        Self {
+            certificate: pair.certificate.clone(),
+            key: Some(pair.key.clone()),
+        }
+    }
+}
+
+/// The state of an authority.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct State {
+    /// Generation of the key that signs.
+    pub(crate) generation: i32,
+    pub(crate) phase: Phase,
+    /// When the phase began.
+    pub(crate) since: Timestamp,
+    /// When the bundle of this phase was first seen published.
+    pub(crate) published: Option<Timestamp>,
+    /// What signs; none once its key is lost.
+    pub(crate) current: Option<Entry>,
+    /// What signs next, and its generation.
+    pub(crate) next: Option<(i32, Entry)>,
+    /// Former certificates, trusted until the phase Retiring.
+    pub(crate) old: Bundle,
+}
+
+/// A step from one state to the next.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// The first key.
+    Create { generation: i32 },
+    /// A new key after the former one was lost; what was trusted stays so.
+    Recreate {
+        former: i32,
+        generation: i32,
+        trusted: Bundle,
+    },
+    /// The key of the user's own authority, the first or another one; what was trusted stays so.
+    Adopt {
+        certificate: String,
+        former: i32,
+        trusted: Bundle,
+    },
+    /// A later end of the certificate; same key, same name.
+    Renew,
+    /// Another certificate for the same key, made by the user.
+    Renewed { certificate: String },
+    /// A new key, not used yet.
+    Replace { generation: i32 },
+    /// The bundle was seen published.
+    Published,
+    /// The new key signs from now on.
+    Issue,
+    /// The former certificate is not trusted any more.
+    Retire,
+    /// The replacement is complete.
+    Finish,
+    /// No change: the Secret is written as it should be.
+    Keep,
+}
+
+impl State {
+    fn stable(generation: i32, current: Entry, now: Timestamp) -> Self {
+        Self {
+            generation,
+            phase: Phase::Stable,
+            since: whole(now),
+            published: None,
+            current: Some(current),
+            next: None,
+            old: Bundle::default(),
+        }
+    }
+
+    /// Reads the data of the Secret. A Secret with nothing but `ca.crt` and `ca.key` is stable, of `generation`.
+    ///
+    /// # Errors
+    /// A certificate or key does not decode, does not fit, or the parts contradict each other.
+    pub(crate) fn read(data: &BTreeMap<String, String>, generation: i32) -> Result<Self, Error> {
+        let text = |key: &str| data.get(key).filter(|text| !text.is_empty());
+        let time = |key: &'static str| match text(key) {
+            Some(text) => text.parse::<Timestamp>().map(Some).map_err(|_| Error::Field(key)),
+            None => Ok(None),
+        };
+        let number = |key: &'static str| match text(key) {
+            Some(text) => text.parse::<i32>().map(Some).map_err(|_| Error::Field(key)),
+            None => Ok(None),
+        };
+        let entry = |certificate: &str, key: &str| {
+            text(certificate).map(|certificate| Entry {
+                certificate: certificate.clone(),
+                key: text(key).cloned(),
+            })
+        };
+        let current = entry("ca.crt", "ca.key");
+        let begin = match &current {
+            Some(current) => current.inspect()?.not_before,
+            None => Timestamp::UNIX_EPOCH,
+        };
+        let phase = match text("phase") {
+            Some(text) => Phase::parse(text).ok_or(Error::Field("phase"))?,
+            None => Phase::Stable,
+        };
+        let generation = number("generation")?.unwrap_or(generation);
+        let state = Self {
+            generation,
+            phase,
+            since: time("since")?.unwrap_or(begin),
+            published: time("published")?,
+            current,
+            next: entry("next.crt", "next.key")
+                .map(|next| Ok::<_, Error>((number("nextGeneration")?.unwrap_or(generation + 1), next)))
+                .transpose()?,
+            old: match text("old.crt") {
+                Some(old) => Bundle::parse(old)?,
+                None => Bundle::default(),
+            },
+        };
+        state.check()?;
+        Ok(state)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        match (self.phase, &self.current, &self.next) {
+            (Phase::Publishing, _, Some(_)) | (Phase::Issuing | Phase::Retiring | Phase::Stable, Some(_), None) => {}
+            (Phase::Publishing, _, None) => return Err(Error::Field("next.crt")),
+            (_, None, _) => return Err(Error::Field("ca.crt")),
+            (_, _, Some(_)) => return Err(Error::Field("next.crt")),
+        }
+        for entry in self.current.iter().chain(self.next.iter().map(|(_, next)| next)) {
+            if entry.key.is_some() {
+                entry.authority(None)?;
+            } else if !entry.inspect()?.is_authority {
+                return Err(Error::NoAuthority);
+            }
+        }
+        Ok(())
+    }
+
+    /// The data of the Secret.
+    pub(crate) fn data(&self) -> BTreeMap<String, String> {
+        let mut data = BTreeMap::from([
+            ("phase".to_owned(), self.phase.as_str().to_owned()),
+            ("generation".to_owned(), self.generation.to_string()),
+            ("since".to_owned(), self.since.to_string()),
+        ]);
+        let mut put = |name: &str, entry: &Entry| {
+            data.insert(format!("{name}.crt"), entry.certificate.clone());
+            if let Some(key) = &entry.key {
+                data.insert(format!("{name}.key"), key.clone());
+            }
+        };
+        if let Some(current) = &self.current {
+            put("ca", current);
+        }
+        if let Some((_, next)) = &self.next {
+            put("next", next);
+        }
+        if let Some((generation, _)) = &self.next {
+            data.insert("nextGeneration".to_owned(), generation.to_string());
+        }
+        if let Some(published) = self.published {
+            data.insert("published".to_owned(), published.to_string());
+        }
+        if !self.old.is_empty() {
+            data.insert("old.crt".to_owned(), self.old.to_pem());
+        }
+        data
+    }
+
+    /// What is to be trusted.
+    ///
+    /// # Errors
+    /// A certificate does not decode; not after [`State::read`].
+    pub(crate) fn bundle(&self) -> Result<Bundle, Error> {
+        let mut bundle = match self.phase {
+            Phase::Retiring => Bundle::default(),
+            Phase::Stable | Phase::Publishing | Phase::Issuing => self.old.clone(),
+        };
+        for entry in self.current.iter().chain(self.next.iter().map(|(_, next)| next)) {
+            bundle.extend(&Bundle::parse(&entry.certificate)?);
+        }
+        Ok(bundle)
+    }
+
+    /// Fingerprint of the key that signs.
+    pub(crate) fn fingerprint(&self) -> Option<String> {
+        self.current.as_ref()?.inspect().ok().map(|found| found.fingerprint())
+    }
+
+    /// Generation and fingerprint of the key that signs next.
+    pub(crate) fn next_fingerprint(&self) -> Option<(i32, String)> {
+        let (generation, next) = self.next.as_ref()?;
+        Some((*generation, next.inspect().ok()?.fingerprint()))
+    }
+
+    /// The state after `change`, which is complete only once it was stored. `before` is the stored one.
+    ///
+    /// # Errors
+    /// `change` does not follow on this state, or a key cannot be made.
+    pub(crate) fn after(before: Option<&Self>, change: &Change, cluster: &str, now: Timestamp) -> Result<Self, Error> {
+        let entry = |generation| Ok::<_, Error>(Entry::from(Authority::create(cluster, generation, now)?.pair()));
+        let lost = |former, generation, next, trusted: &Bundle| Self {
+            generation: former,
+            phase: Phase::Publishing,
+            since: whole(now),
+            published: None,
+            current: None,
+            next: Some((generation, next)),
+            old: trusted.clone(),
+        };
+        match change {
+            Change::Create { generation } => return Ok(Self::stable(*generation, entry(*generation)?, now)),
+            Change::Recreate {
+                former,
+                generation,
+                trusted,
+            } => {
+                let made = entry(*generation)?;
+                if trusted.is_empty() {
+                    return Ok(Self::stable(*generation, made, now));
+                }
+                return Ok(lost(*former, *generation, made, trusted));
+            }
+            Change::Adopt {
+                certificate,
+                former,
+                trusted,
+            } => {
+                let given = Entry {
+                    certificate: certificate.clone(),
+                    key: None,
+                };
+                let mut others = trusted.clone();
+                others.remove(&Bundle::parse(certificate)?);
+                if others.is_empty() {
+                    return Ok(Self::stable((*former).max(1), given, now));
+                }
+                return Ok(lost(*former, former + 1, given, trusted));
+            }
+            _ => {}
+        }
+        let mut state = before.cloned().ok_or(Error::Transition)?;
+        state.change(change, cluster, now)?;
+        Ok(state)
+    }
+
+    fn change(&mut self, change: &Change, cluster: &str, now: Timestamp) -> Result<(), Error> {
+        match (change, self.phase) {
+            (Change::Renew, _) => {
+                let current = self.current.as_ref().ok_or(Error::Transition)?;
+                self.current = Some(Entry::from(current.authority(None)?.renew(now)?.pair()));
+            }
+            (Change::Renewed { certificate }, _) => {
+                let current = self.current.as_mut().ok_or(Error::Transition)?;
+                current.certificate.clone_from(certificate);
+            }
+            (Change::Replace { generation }, Phase::Stable) => {
+                let made = Authority::create(cluster, *generation, now)?;
+                self.next = Some((*generation, Entry::from(made.pair())));
+                self.enter(Phase::Publishing, now);
+            }
+            (Change::Published, _) => self.published = Some(whole(now)),
+            (Change::Issue, Phase::Publishing) => {
+                let (generation, next) = self.next.take().ok_or(Error::Transition)?;
+                if let Some(former) = self.current.replace(next) {
+                    self.old.extend(&Bundle::parse(&former.certificate)?);
+                }
+                self.generation = generation;
+                self.enter(Phase::Issuing, now);
+            }
+            (Change::Retire, Phase::Issuing) => self.enter(Phase::Retiring, now),
+            (Change::Finish, Phase::Retiring) => {
+                self.old = Bundle::default();
+                self.enter(Phase::Stable, now);
+            }
+            (Change::Keep, _) => {}
+            _ => return Err(Error::Transition),
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, phase: Phase, now: Timestamp) {
+        (self.phase, self.since, self.published) = (phase, whole(now), None);
+    }
+}
+
+/// Times are stored in whole seconds.
+fn whole(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}

@@ -1,0 +1,286 @@
+//! The authority: made once, kept, renewed, replaced in phases; never silently made anew.
+
+use crds::cluster::status::CaStatus;
+
+use super::recorded::{self, Origin};
+use super::{AuthorityView, Plan, Scope, Step, issue, live, members, texts};
+use crate::certificates::rotation::{self, Gates, Next};
+use crate::certificates::{Authority, Bundle, Change, Leaf, Pair, Phase, State};
+use crate::names::CA_ADVANCE;
+use crate::objects::{Key, Kind};
+use crate::plan::owned;
+
+/// Plans the authority and what it signs.
+pub(super) fn plan(plan: &mut Plan, scope: Scope<'_>) -> Result<(), serde_json::Error> {
+    let key = Key::new(Kind::Secret, scope.desired.names.authority());
+    issue::look(plan, scope);
+    let given = match given(scope) {
+        Ok(given) => given,
+        Err((reason, message)) => {
+            plan.certificates.stall(reason, message);
+            None
+        }
+    };
+    let stored = scope.secret(&key.name).map(texts);
+    let recorded = scope.cluster.status.as_ref().and_then(|status| status.ca.as_ref());
+    adopt_restored(plan, scope, &key, recorded);
+    if plan.foreign.contains(&key) || plan.former.contains(&key) {
+        return Ok(());
+    }
+    let Some(data) = stored else {
+        absent(plan, scope, recorded, given.as_ref());
+        return Ok(());
+    };
+    if scope.secret(&key.name).is_some_and(|secret| secret.metadata.deletion_timestamp.is_some()) {
+        plan.certificates.stall("AuthorityMissing", format!("{key} is being deleted"));
+        return Ok(());
+    }
+    let state = match State::read(&data, recorded.map_or(1, |recorded| recorded.generation)) {
+        Ok(state) => state,
+        Err(error) => {
+            unusable(plan, &key, &error.to_string());
+            return Ok(());
+        }
+    };
+    match recorded::origin(scope, &state, given.as_ref()) {
+        Origin::Known => {}
+        Origin::Unrecorded => {
+            if let Some(secret) = scope.secret(&key.name) {
+                plan.steps.push(Step::DiscardAuthority { live: live(secret) });
+            }
+            return Ok(());
+        }
+        Origin::Unknown => {
+            unusable(plan, &key, "its key is not the one that this cluster recorded");
+            return Ok(());
+        }
+    }
+    let published = is_published(scope, &state);
+    plan.certificates.authority = Some(AuthorityView::new(&state, published));
+    if let Some(change) = upkeep(plan, scope, &state, given.as_ref()) {
+        write(plan, scope, Some(state), change);
+        return Ok(());
+    }
+    let Ok(bundle) = state.bundle() else { return Ok(()) };
+    let kept = scope.renderer.authority_secret(&state.data())?;
+    if owned::differs(&kept, scope.observed)? {
+        write(plan, scope, Some(state), Change::Keep);
+        return Ok(());
+    }
+    let bundle = bundle.to_pem();
+    owned::apply(plan, scope.renderer.bundle(&bundle)?, scope.observed)?;
+    issue::plan(plan, scope, &state, given.as_ref(), &bundle)
+}
+
+/// The next phase of a replacement, or what it waits for.
+pub(super) fn advance(plan: &mut Plan, scope: Scope<'_>) -> Option<String> {
+    let secret = scope.secret(&scope.desired.names.authority())?;
+    plan.certificates.authority.as_ref()?;
+    let state = State::read(&texts(secret), 1).ok()?;
+    let tls = &scope.cluster.spec.tls;
+    let digest = state.bundle().ok()?.digest();
+    let leaves = &plan.certificates.leaves;
+    let print = |leaf| leaves.get(&leaf).map(|stored| stored.certificate.certificate_fingerprint());
+    let outdated = match (print(Leaf::Server), print(Leaf::Peer)) {
+        (Some(server), Some(peer)) => members::outdated(scope.observed, &server, &peer),
+        _ => Some("they are not issued yet".to_owned()),
+    };
+    let issued = leaves.values().map(|stored| stored.certificate.issued()).max();
+    let gates = Gates {
+        wanted: if tls.ca_secret_ref.is_some() {
+            state.generation
+        } else {
+            tls.generation()
+        },
+        advance: tls.ca_advance.unwrap_or_default(),
+        asked: scope
+            .cluster
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|all| all.get(CA_ADVANCE).cloned()),
+        propagation: scope.desired.ca_propagation,
+        paused: scope.cluster.spec.paused,
+        published: is_published(scope, &state),
+        distrust: members::distrust(scope.observed, &digest),
+        outdated,
+        issued: issued.unwrap_or(state.since),
+    };
+    match rotation::next(&state, &gates, scope.observed.now) {
+        Next::Nothing => None,
+        Next::Wait(why) => {
+            let phase = state.phase.as_str();
+            Some(format!("the authority's key is being replaced, phase {phase}: {why}"))
+        }
+        Next::Do(change) => {
+            write(plan, scope, Some(state), change);
+            None
+        }
+    }
+}
+
+/// There is no authority: the first one is made; a lost one only if that was asked for.
+fn absent(plan: &mut Plan, scope: Scope<'_>, recorded: Option<&CaStatus>, given: Option<&Authority>) {
+    let tls = &scope.cluster.spec.tls;
+    let name = scope.desired.names.authority();
+    let trusted = recorded.map_or_else(Bundle::default, |recorded| recorded::published(scope, recorded));
+    if tls.ca_secret_ref.is_some() {
+        if let Some(given) = given {
+            let change = Change::Adopt {
+                certificate: given.pair().certificate.clone(),
+                former: recorded.map_or(0, |recorded| recorded.generation),
+                trusted,
+            };
+            write(plan, scope, None, change);
+        }
+        return;
+    }
+    let Some(recorded) = recorded else {
+        let generation = tls.generation();
+        write(plan, scope, None, Change::Create { generation });
+        return;
+    };
+    if recorded::is_new(recorded, scope.observed.now) {
+        return;
+    }
+    let newest = recorded.next.as_ref().map_or(recorded.generation, |next| next.generation);
+    if tls.generation() > newest.max(recorded.generation) {
+        let change = Change::Recreate {
+            former: recorded.generation,
+            generation: tls.generation(),
+            trusted,
+        };
+        write(plan, scope, None, change);
+        return;
+    }
+    plan.certificates.stall(
+        "AuthorityMissing",
+        format!(
+            "Secret {name} with the certificate authority is gone: restore it from a backup, or set tls.caGeneration to {} to \
+             have a new key made; until then no certificate can be issued",
+            newest.max(recorded.generation) + 1
+        ),
+    );
+}
+
+/// What the stored authority needs before anything is published or signed.
+fn upkeep(plan: &mut Plan, scope: Scope<'_>, state: &State, given: Option<&Authority>) -> Option<Change> {
+    let tls = &scope.cluster.spec.tls;
+    let trusted = || state.bundle().unwrap_or_default();
+    if tls.ca_secret_ref.is_some() {
+        let given = given?;
+        let own = given.inspected().fingerprint();
+        let signs = match (state.phase, &state.next) {
+            (Phase::Publishing, Some((_, next))) => Some(next),
+            _ => state.current.as_ref(),
+        }?;
+        let same_key = match (state.phase, state.next_fingerprint()) {
+            (Phase::Publishing, Some((_, next))) => next == own,
+            _ => state.fingerprint() == Some(own),
+        };
+        if !same_key || signs.key.is_some() {
+            return Some(Change::Adopt {
+                certificate: given.pair().certificate.clone(),
+                former: state.generation,
+                trusted: trusted(),
+            });
+        }
+        let renewed = signs.certificate != given.pair().certificate && state.phase != Phase::Publishing;
+        return renewed.then(|| Change::Renewed {
+            certificate: given.pair().certificate.clone(),
+        });
+    }
+    let Some(current) = &state.current else { return None };
+    match current.authority(None) {
+        Ok(authority) => (scope.observed.now >= authority.renewal()).then_some(Change::Renew),
+        Err(_) if tls.generation() > state.generation => Some(Change::Recreate {
+            former: state.generation,
+            generation: tls.generation(),
+            trusted: trusted(),
+        }),
+        Err(_) => {
+            let key = Key::new(Kind::Secret, scope.desired.names.authority());
+            let message = format!(
+                "{key} has no key, which came from tls.caSecretRef: set that again, or set tls.caGeneration to {} to have a new key made",
+                state.generation + 1
+            );
+            plan.certificates.stall("AuthorityMissing", message);
+            None
+        }
+    }
+}
+
+/// A Secret without any owner, restored by hand, is taken in if its key is the recorded one.
+fn adopt_restored(plan: &mut Plan, scope: Scope<'_>, key: &Key, recorded: Option<&CaStatus>) {
+    let (Some(secret), Some(recorded)) = (scope.secret(&key.name), recorded) else {
+        return;
+    };
+    let unowned = secret.metadata.owner_references.as_ref().is_none_or(Vec::is_empty);
+    let fingerprint = State::read(&texts(secret), recorded.generation)
+        .ok()
+        .filter(|state| state.current.as_ref().is_some_and(|current| current.key.is_some()))
+        .and_then(|state| state.fingerprint());
+    if unowned && fingerprint.is_some() && fingerprint == recorded.fingerprint {
+        plan.foreign.retain(|foreign| foreign != key);
+    }
+}
+
+/// The user's own authority, if the spec names one.
+///
+/// # Errors
+/// Reason and message why it cannot sign.
+fn given(scope: Scope<'_>) -> Result<Option<Authority>, (&'static str, String)> {
+    let Some(reference) = &scope.cluster.spec.tls.ca_secret_ref else {
+        return Ok(None);
+    };
+    let name = &reference.name;
+    let missing = |what: &str| ("AuthorityMissing", format!("Secret {name} of tls.caSecretRef {what}"));
+    let invalid = |what: String| ("AuthorityInvalid", format!("Secret {name} of tls.caSecretRef: {what}"));
+    let mut data = scope
+        .given(name)
+        .ok_or_else(|| missing("does not exist: create it with ca.crt and ca.key"))?;
+    let (Some(certificate), Some(key)) = (data.remove("ca.crt"), data.remove("ca.key")) else {
+        return Err(missing("has no text in ca.crt and ca.key"));
+    };
+    let found = Pair { certificate, key };
+    let authority = Authority::load(found)
+        .map_err(|error| invalid(format!("{error}; ca.key has to be PKCS#8 in PEM, ca.crt the certificate of an authority")))?;
+    let (certificate, now) = (authority.inspected(), scope.observed.now);
+    if now >= certificate.not_after {
+        return Err(invalid(format!("the certificate in ca.crt has ended at {}", certificate.not_after)));
+    }
+    if now < certificate.not_before {
+        return Err(invalid(format!(
+            "the certificate in ca.crt is valid only from {}",
+            certificate.not_before
+        )));
+    }
+    Ok(Some(authority))
+}
+
+fn unusable(plan: &mut Plan, key: &Key, why: &str) {
+    let message = format!(
+        "{key} holds no usable authority ({why}): restore it from a backup, or delete it and raise tls.caGeneration to have a \
+         new key made"
+    );
+    plan.certificates.stall("AuthorityInvalid", message);
+}
+
+/// Whether clients can read the bundle of `state`.
+fn is_published(scope: Scope<'_>, state: &State) -> bool {
+    let map = scope
+        .observed
+        .objects
+        .get(&Key::new(Kind::ConfigMap, scope.desired.names.bundle()));
+    let text = map.and_then(|map| map.data["data"]["ca.crt"].as_str());
+    text.is_some() && text == state.bundle().ok().map(|bundle| bundle.to_pem()).as_deref()
+}
+
+fn write(plan: &mut Plan, scope: Scope<'_>, before: Option<State>, change: Change) {
+    let secret = scope.secret(&scope.desired.names.authority());
+    plan.steps.push(Step::WriteAuthority {
+        change,
+        before: before.map(Box::new),
+        live: secret.map(live),
+    });
+}

@@ -1,0 +1,85 @@
+//! Certificates in Secrets that somebody else fills: nothing is issued, everything is checked.
+
+use crds::cluster::tls::TlsSecrets;
+
+use super::{Plan, Scope, Stored};
+use crate::certificates::given::{Purpose, check};
+use crate::certificates::{Leaf, Pair, Problem};
+
+pub(super) fn plan(plan: &mut Plan, scope: Scope<'_>) {
+    let Some(secrets) = &scope.cluster.spec.tls.secrets else {
+        return;
+    };
+    let bundle = match bundle(scope, secrets) {
+        Ok(bundle) => bundle,
+        Err(problem) => {
+            plan.certificates.problem = Some(problem);
+            return;
+        }
+    };
+    for (name, purpose) in purposes(scope, secrets) {
+        match one(scope, name, &purpose, &bundle) {
+            Ok(stored) => drop(plan.certificates.leaves.insert(purpose.leaf, stored)),
+            Err(problem) => drop(plan.certificates.problem.get_or_insert(problem)),
+        }
+    }
+}
+
+fn one(scope: Scope<'_>, name: &str, purpose: &Purpose, bundle: &str) -> Result<Stored, Problem> {
+    let mut data = scope.given(name).ok_or_else(|| absent(name))?;
+    let mut text = |key| data.remove(key).ok_or_else(|| no_key(name, key));
+    let pair = Pair {
+        certificate: text("tls.crt")?,
+        key: text("tls.key")?,
+    };
+    let certificate = check(name, &pair, purpose, bundle, scope.observed.now)?;
+    Ok(Stored {
+        secret: name.to_owned(),
+        certificate,
+        renewal: None,
+        generation: None,
+    })
+}
+
+fn bundle(scope: Scope<'_>, secrets: &TlsSecrets) -> Result<String, Problem> {
+    let (name, key) = (&secrets.ca_bundle.name, &secrets.ca_bundle.key);
+    let mut data = scope.given(name).ok_or_else(|| absent(name))?;
+    let text = data.remove(key).ok_or_else(|| no_key(name, key))?;
+    crate::certificates::Bundle::parse(&text)
+        .map_err(|_| Problem::new("SecretInvalid", format!("Secret {name}, key {key}: it holds no certificates in PEM")))?;
+    Ok(text)
+}
+
+/// What each Secret is needed for.
+fn purposes<'a>(scope: Scope<'_>, secrets: &'a TlsSecrets) -> [(&'a str, Purpose); 3] {
+    let names = &scope.desired.names;
+    let members: Vec<String> = (0..scope.desired.replicas.max(1))
+        .map(|ordinal| names.member_host(&names.pod(ordinal)))
+        .collect();
+    let mut hosts = members.clone();
+    hosts.push(names.host(&names.client()));
+    if scope.cluster.spec.services.leader.enabled {
+        hosts.push(names.host(&names.leader()));
+    }
+    let purpose = |leaf, hosts, common_name| Purpose {
+        leaf,
+        hosts,
+        common_name,
+    };
+    [
+        (&secrets.server.name, purpose(Leaf::Server, hosts, None)),
+        (&secrets.peer.name, purpose(Leaf::Peer, members, Some("kubebrain-peer"))),
+        (
+            &secrets.operator_client.name,
+            purpose(Leaf::OperatorClient, Vec::new(), Some("kubebrain-operator")),
+        ),
+    ]
+}
+
+fn absent(name: &str) -> Problem {
+    Problem::new("SecretMissing", format!("Secret {name} of tls.secrets does not exist: create it"))
+}
+
+fn no_key(name: &str, key: &str) -> Problem {
+    Problem::new("SecretMissing", format!("Secret {name} of tls.secrets has no text in {key}"))
+}

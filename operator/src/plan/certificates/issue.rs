@@ -1,0 +1,102 @@
+//! What the authority signs.
+
+use super::{Plan, Scope, Step, Stored, pair};
+use crate::certificates::{Authority, Inspected, Leaf, Pair, Request, State};
+use crate::objects::{Key, Kind};
+use crate::plan::owned;
+
+/// Notes which certificates are stored.
+pub(super) fn look(plan: &mut Plan, scope: Scope<'_>) {
+    for (leaf, request) in scope.desired.certificates.iter().flatten() {
+        let found = stored(scope, *leaf).and_then(|pair| Inspected::read(&pair.certificate).ok());
+        if let Some(certificate) = found {
+            let stored = Stored {
+                secret: scope.desired.names.leaf(*leaf),
+                renewal: Some(request.renewal(&certificate)),
+                generation: None,
+                certificate,
+            };
+            plan.certificates.leaves.insert(*leaf, stored);
+        }
+    }
+}
+
+/// Plans every certificate: issued, or kept with the newest bundle beside it.
+pub(super) fn plan(
+    plan: &mut Plan,
+    scope: Scope<'_>,
+    state: &State,
+    given: Option<&Authority>,
+    bundle: &str,
+) -> Result<(), serde_json::Error> {
+    let current = state.current.as_ref().and_then(|entry| entry.authority(given).ok());
+    let next = state.next.as_ref().and_then(|(_, entry)| entry.authority(given).ok());
+    for stored in plan.certificates.leaves.values_mut() {
+        let signed = |authority: Option<&Authority>| {
+            authority.is_some_and(|authority| stored.certificate.is_signed_by(authority.inspected()))
+        };
+        if signed(current.as_ref()) {
+            stored.generation = Some(state.generation);
+        } else if signed(next.as_ref()) {
+            stored.generation = state.next.as_ref().map(|(generation, _)| *generation);
+        }
+    }
+    for (leaf, request) in scope.desired.certificates.iter().flatten() {
+        one(plan, scope, (*leaf, request), (current.as_ref(), next.as_ref()), bundle)?;
+    }
+    Ok(())
+}
+
+fn one(
+    plan: &mut Plan,
+    scope: Scope<'_>,
+    (leaf, request): (Leaf, &Request),
+    (current, next): (Option<&Authority>, Option<&Authority>),
+    bundle: &str,
+) -> Result<(), serde_json::Error> {
+    let key = Key::new(Kind::Secret, scope.desired.names.leaf(leaf));
+    if plan.foreign.contains(&key) || plan.former.contains(&key) {
+        return Ok(());
+    }
+    let live = scope.secret(&key.name);
+    if live.is_some_and(|live| live.metadata.deletion_timestamp.is_some()) {
+        return Ok(());
+    }
+    let stored = stored(scope, leaf);
+    let serves = stored
+        .as_ref()
+        .and_then(|pair| Inspected::read(&pair.certificate).ok())
+        .is_some_and(|certificate| scope.observed.now < certificate.not_after);
+    // A lost key signs nothing; the coming one only what would serve nobody otherwise, since not all trust it yet.
+    let signer = current.or(next.filter(|_| !serves));
+    let why = match (&stored, signer) {
+        (_, None) => None,
+        (None, Some(_)) if live.is_some() => Some("it has no text in tls.crt and tls.key".to_owned()),
+        (None, Some(_)) => Some("there was none".to_owned()),
+        (Some(pair), Some(signer)) => request.objection(leaf, pair, signer, scope.observed.now),
+    };
+    match (why, signer, stored) {
+        (Some(why), Some(signer), _) => {
+            plan.steps.push(Step::Issue {
+                leaf,
+                request: request.clone(),
+                uid: live.and_then(|live| live.metadata.uid.clone()),
+                why,
+                signer: signer.pair().clone(),
+                bundle: bundle.to_owned(),
+            });
+            Ok(())
+        }
+        (_, _, Some(pair)) => owned::apply(
+            plan,
+            scope.renderer.leaf_secret(leaf, &pair, bundle)?,
+            scope.observed,
+        ),
+        (_, _, None) => Ok(()),
+    }
+}
+
+fn stored(scope: Scope<'_>, leaf: Leaf) -> Option<Pair> {
+    let secret = scope.secret(&scope.desired.names.leaf(leaf))?;
+    pair(secret, "tls.crt", "tls.key")
+}

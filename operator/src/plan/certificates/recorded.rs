@@ -1,0 +1,95 @@
+//! Whether a stored authority is the one that the status recorded.
+//!
+//! A Secret under the authority's name may have been put there by somebody else, with this cluster as its owner. So a new
+//! authority is recorded in the status before anything is published or signed, and one that is not recorded is never used.
+
+use crds::cluster::status::CaStatus;
+use k8s_openapi::jiff::Timestamp;
+
+use super::{Scope, texts};
+use crate::certificates::{Authority, Bundle, Inspected, Leaf, State};
+use crate::objects::{Key, Kind};
+
+/// For so long a Secret that was just made may not be seen yet, in seconds.
+const UNSEEN: i64 = 10;
+
+/// What to make of a stored authority.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// It is the recorded one, or follows on it.
+    Known,
+    /// It was never recorded and nothing was published from it: it can be made anew.
+    Unrecorded,
+    /// Its key is not the recorded one.
+    Unknown,
+}
+
+/// Whose authority `state` is. `given` is the user's own.
+pub(super) fn origin(scope: Scope<'_>, state: &State, given: Option<&Authority>) -> Origin {
+    let recorded = scope.cluster.status.as_ref().and_then(|status| status.ca.as_ref());
+    let Some(recorded) = recorded else {
+        return if is_published(scope) {
+            Origin::Unknown
+        } else {
+            Origin::Unrecorded
+        };
+    };
+    let Some(fingerprint) = &recorded.fingerprint else {
+        // Recorded by an operator that knew no fingerprints, or lost and not replaced yet.
+        return match (&state.current, &recorded.next, state.next_fingerprint()) {
+            (Some(_), _, _) => Origin::Known,
+            (None, Some(next), Some((_, found))) if next.fingerprint == found => Origin::Known,
+            (None, _, _) => Origin::Unrecorded,
+        };
+    };
+    let own = given.map(|given| given.inspected().fingerprint());
+    let next = recorded.next.as_ref().map(|next| &next.fingerprint);
+    let is_known = |found: &String| found == fingerprint || Some(found) == next || own.as_ref() == Some(found);
+    match (state.fingerprint(), state.next_fingerprint()) {
+        (Some(found), _) if is_known(&found) => Origin::Known,
+        (None, Some((_, found))) if is_known(&found) => Origin::Known,
+        (None, _) => Origin::Unrecorded,
+        (Some(_), _) => Origin::Unknown,
+    }
+}
+
+/// Whether anything exists that clients may rely on.
+fn is_published(scope: Scope<'_>) -> bool {
+    let names = &scope.desired.names;
+    let bundle = Key::new(Kind::ConfigMap, names.bundle());
+    scope.observed.objects.contains_key(&bundle) || Leaf::ALL.iter().any(|leaf| scope.secret(&names.leaf(*leaf)).is_some())
+}
+
+/// Whether the authority was made so recently that it may not be seen yet.
+pub(super) fn is_new(recorded: &CaStatus, now: Timestamp) -> bool {
+    let since = recorded.since.as_ref().map(|since| since.0.as_second());
+    since.is_some_and(|since| (since..since + UNSEEN).contains(&now.as_second()))
+}
+
+/// What was published of an authority whose Secret is gone: the recorded bundle, or at least the recorded keys' certificates.
+pub(super) fn published(scope: Scope<'_>, recorded: &CaStatus) -> Bundle {
+    let names = &scope.desired.names;
+    let map = scope.observed.objects.get(&Key::new(Kind::ConfigMap, names.bundle()));
+    let map = map.and_then(|map| map.data["data"]["ca.crt"].as_str().map(str::to_owned));
+    let leaves = Leaf::ALL
+        .iter()
+        .filter_map(|leaf| texts(scope.secret(&names.leaf(*leaf))?).remove("ca.crt"));
+    let found: Vec<Bundle> = map
+        .into_iter()
+        .chain(leaves)
+        .filter_map(|text| Bundle::parse(&text).ok())
+        .collect();
+    if let Some(whole) = found.iter().find(|bundle| Some(bundle.digest()) == recorded.bundle) {
+        return whole.clone();
+    }
+    let next = recorded.next.as_ref().map(|next| &next.fingerprint);
+    let is_recorded = |certificate: &Inspected| {
+        let found = Some(certificate.fingerprint());
+        found == recorded.fingerprint || found.as_ref() == next
+    };
+    let mut known = Bundle::default();
+    for bundle in &found {
+        known.extend(&bundle.filter(is_recorded));
+    }
+    known
+}
