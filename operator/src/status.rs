@@ -239,7 +239,11 @@ fn certificates(pass: &Pass<'_>) -> Vec<CertificateStatus> {
 
 /// What is known of the authority. It is never forgotten: without it a lost authority would be taken for one that never was.
 fn authority(pass: &Pass<'_>, previous: Option<CaStatus>) -> Option<CaStatus> {
-    let seen = pass.applied.authority.as_ref().or(pass.plan.certificates.authority.as_ref());
+    let seen = pass
+        .applied
+        .authority
+        .as_ref()
+        .or(pass.plan.certificates.authority.as_ref());
     let Some(seen) = seen else { return previous };
     Some(CaStatus {
         generation: seen.generation,

@@ -181,8 +181,7 @@ impl World {
                 ..
             } => {
                 let at = (&desired.names, now);
-                let (object, stored) =
-                    certificates::leaf(&renderer, (*leaf, request), (signer, bundle), at).unwrap();
+                let (object, stored) = certificates::leaf(&renderer, (*leaf, request), (signer, bundle), at).unwrap();
                 self.write(&object);
                 applied.leaves.insert(*leaf, stored);
             }

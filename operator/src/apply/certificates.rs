@@ -68,16 +68,18 @@ pub(super) fn describe(change: &Change, names: &Names) -> String {
 pub(super) fn event(change: &Change, names: &Names) -> Option<Event> {
     let authority = names.authority();
     let (reason, note) = match change {
-        Change::Create { .. } | Change::Recreate { .. } => {
-            ("AuthorityCreated", format!("created the certificate authority {authority}"))
-        }
+        Change::Create { .. } | Change::Recreate { .. } => (
+            "AuthorityCreated",
+            format!("created the certificate authority {authority}"),
+        ),
         Change::Adopt { .. } => (
             "AuthorityAdopted",
             format!("took the given certificate authority into {authority}"),
         ),
-        Change::Renew | Change::Renewed { .. } => {
-            ("AuthorityRenewed", format!("renewed the certificate authority {authority}"))
-        }
+        Change::Renew | Change::Renewed { .. } => (
+            "AuthorityRenewed",
+            format!("renewed the certificate authority {authority}"),
+        ),
         Change::Replace { generation } => (
             "AuthorityPublishing",
             format!("publishing a new certificate of {authority}, generation {generation}"),

@@ -51,16 +51,14 @@ pub(crate) fn check(
     bundle: &str,
     now: Timestamp,
 ) -> Result<Inspected, Problem> {
-    let wrong =
-        |key: &str, what: &str| Problem::new("SecretInvalid", format!("Secret {secret}, key {key}: {what}"));
+    let wrong = |key: &str, what: &str| Problem::new("SecretInvalid", format!("Secret {secret}, key {key}: {what}"));
     let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pair.certificate.as_bytes())
         .collect::<Result<_, _>>()
         .map_err(|_| wrong("tls.crt", "it is no certificate in PEM"))?;
     let (first, rest) = chain
         .split_first()
         .ok_or_else(|| wrong("tls.crt", "it holds no certificate in PEM"))?;
-    let inspected =
-        Inspected::read(&pair.certificate).map_err(|error| wrong("tls.crt", &error.to_string()))?;
+    let inspected = Inspected::read(&pair.certificate).map_err(|error| wrong("tls.crt", &error.to_string()))?;
     if !fits(&pair.key, &inspected).ok_or_else(|| wrong("tls.key", "it is no private key in PEM"))? {
         return Err(wrong("tls.key", "it does not belong to the certificate in tls.crt"));
     }
@@ -71,7 +69,10 @@ pub(crate) fn check(
     }
     let refused = |error: &rustls::Error, host: Option<&str>| refusal(secret, error, host, &inspected);
     let roots = roots(bundle).ok_or_else(|| {
-        Problem::new("NotTrusted", "the given bundle holds no certificate that can be trusted")
+        Problem::new(
+            "NotTrusted",
+            "the given bundle holds no certificate that can be trusted",
+        )
     })?;
     let at = UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(now.as_second()).unwrap_or_default()));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -90,8 +91,8 @@ pub(crate) fn check(
         .build()
         .map_err(|error| Problem::new("NotTrusted", format!("the given bundle cannot be used: {error}")))?;
     for host in &purpose.hosts {
-        let name = ServerName::try_from(host.as_str())
-            .map_err(|_| wrong("tls.crt", &format!("{host:?} is no DNS name")))?;
+        let name =
+            ServerName::try_from(host.as_str()).map_err(|_| wrong("tls.crt", &format!("{host:?} is no DNS name")))?;
         verifier
             .verify_server_cert(first, rest, &name, &[], at)
             .map_err(|error| refused(&error, Some(host)))?;
@@ -127,7 +128,10 @@ fn refusal(secret: &str, error: &rustls::Error, host: Option<&str>, certificate:
     match error {
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => Problem::new(
             "Expired",
-            format!("{at}: it or what signed it has ended; it was valid until {}", certificate.not_after),
+            format!(
+                "{at}: it or what signed it has ended; it was valid until {}",
+                certificate.not_after
+            ),
         ),
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => Problem::new(
             "NotTrusted",
@@ -135,7 +139,10 @@ fn refusal(secret: &str, error: &rustls::Error, host: Option<&str>, certificate:
         ),
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => Problem::new(
             "NamesNotCovered",
-            format!("{at}: it is not valid for {}; add that DNS name", host.unwrap_or_default()),
+            format!(
+                "{at}: it is not valid for {}; add that DNS name",
+                host.unwrap_or_default()
+            ),
         ),
         CertificateError::UnknownIssuer => Problem::new(
             "NotTrusted",

@@ -74,11 +74,7 @@ impl AuthorityView {
             not_after: signs
                 .and_then(|entry| Inspected::read(&entry.certificate).ok())
                 .map(|found| found.not_after),
-            bundle: state
-                .bundle()
-                .ok()
-                .filter(|_| published)
-                .map(|bundle| bundle.digest()),
+            bundle: state.bundle().ok().filter(|_| published).map(|bundle| bundle.digest()),
             fingerprint: state.fingerprint(),
             next: state.next_fingerprint(),
         }
@@ -152,7 +148,11 @@ pub(super) fn plan(
         TlsMode::Operator => {
             let before = plan.steps.len();
             authority::plan(plan, scope)?;
-            let issued = |leaf| plan.steps.iter().any(|step| matches!(step, Step::Issue { leaf: each, .. } if *each == leaf));
+            let issued = |leaf| {
+                plan.steps
+                    .iter()
+                    .any(|step| matches!(step, Step::Issue { leaf: each, .. } if *each == leaf))
+            };
             let mut wanted = desired.certificates.iter().flatten();
             plan.certificates.preparing =
                 wanted.any(|(leaf, _)| !plan.certificates.leaves.contains_key(leaf) && !issued(*leaf));

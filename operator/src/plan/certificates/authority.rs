@@ -31,8 +31,12 @@ pub(super) fn plan(plan: &mut Plan, scope: Scope<'_>) -> Result<(), serde_json::
         absent(plan, scope, recorded, given.as_ref());
         return Ok(());
     };
-    if scope.secret(&key.name).is_some_and(|secret| secret.metadata.deletion_timestamp.is_some()) {
-        plan.certificates.stall("AuthorityMissing", format!("{key} is being deleted"));
+    if scope
+        .secret(&key.name)
+        .is_some_and(|secret| secret.metadata.deletion_timestamp.is_some())
+    {
+        plan.certificates
+            .stall("AuthorityMissing", format!("{key} is being deleted"));
         return Ok(());
     }
     let state = match State::read(&data, recorded.map_or(1, |recorded| recorded.generation)) {
@@ -80,7 +84,11 @@ pub(super) fn advance(plan: &mut Plan, scope: Scope<'_>) -> Option<String> {
     let tls = &scope.cluster.spec.tls;
     let digest = state.bundle().ok()?.digest();
     let leaves = &plan.certificates.leaves;
-    let print = |leaf| leaves.get(&leaf).map(|stored| stored.certificate.certificate_fingerprint());
+    let print = |leaf| {
+        leaves
+            .get(&leaf)
+            .map(|stored| stored.certificate.certificate_fingerprint())
+    };
     let outdated = match (print(Leaf::Server), print(Leaf::Peer)) {
         (Some(server), Some(peer)) => members::outdated(scope.observed, &server, &peer),
         _ => Some("they are not issued yet".to_owned()),
@@ -143,7 +151,10 @@ fn absent(plan: &mut Plan, scope: Scope<'_>, recorded: Option<&CaStatus>, given:
     if recorded::is_new(recorded, scope.observed.now) {
         return;
     }
-    let newest = recorded.next.as_ref().map_or(recorded.generation, |next| next.generation);
+    let newest = recorded
+        .next
+        .as_ref()
+        .map_or(recorded.generation, |next| next.generation);
     if tls.generation() > newest.max(recorded.generation) {
         let change = Change::Recreate {
             former: recorded.generation,
@@ -243,11 +254,17 @@ fn given(scope: Scope<'_>) -> Result<Option<Authority>, (&'static str, String)> 
         return Err(missing("has no text in ca.crt and ca.key"));
     };
     let found = Pair { certificate, key };
-    let authority = Authority::load(found)
-        .map_err(|error| invalid(format!("{error}; ca.key has to be PKCS#8 in PEM, ca.crt the certificate of an authority")))?;
+    let authority = Authority::load(found).map_err(|error| {
+        invalid(format!(
+            "{error}; ca.key has to be PKCS#8 in PEM, ca.crt the certificate of an authority"
+        ))
+    })?;
     let (certificate, now) = (authority.inspected(), scope.observed.now);
     if now >= certificate.not_after {
-        return Err(invalid(format!("the certificate in ca.crt has ended at {}", certificate.not_after)));
+        return Err(invalid(format!(
+            "the certificate in ca.crt has ended at {}",
+            certificate.not_after
+        )));
     }
     if now < certificate.not_before {
         return Err(invalid(format!(

@@ -45,8 +45,12 @@ fn bundle(scope: Scope<'_>, secrets: &TlsSecrets) -> Result<String, Problem> {
     let (name, key) = (&secrets.ca_bundle.name, &secrets.ca_bundle.key);
     let mut data = scope.given(name).ok_or_else(|| absent(name))?;
     let text = data.remove(key).ok_or_else(|| no_key(name, key))?;
-    crate::certificates::Bundle::parse(&text)
-        .map_err(|_| Problem::new("SecretInvalid", format!("Secret {name}, key {key}: it holds no certificates in PEM")))?;
+    crate::certificates::Bundle::parse(&text).map_err(|_| {
+        Problem::new(
+            "SecretInvalid",
+            format!("Secret {name}, key {key}: it holds no certificates in PEM"),
+        )
+    })?;
     Ok(text)
 }
 
@@ -77,9 +81,15 @@ fn purposes<'a>(scope: Scope<'_>, secrets: &'a TlsSecrets) -> [(&'a str, Purpose
 }
 
 fn absent(name: &str) -> Problem {
-    Problem::new("SecretMissing", format!("Secret {name} of tls.secrets does not exist: create it"))
+    Problem::new(
+        "SecretMissing",
+        format!("Secret {name} of tls.secrets does not exist: create it"),
+    )
 }
 
 fn no_key(name: &str, key: &str) -> Problem {
-    Problem::new("SecretMissing", format!("Secret {name} of tls.secrets has no text in {key}"))
+    Problem::new(
+        "SecretMissing",
+        format!("Secret {name} of tls.secrets has no text in {key}"),
+    )
 }

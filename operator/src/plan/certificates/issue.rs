@@ -87,11 +87,7 @@ fn one(
             });
             Ok(())
         }
-        (_, _, Some(pair)) => owned::apply(
-            plan,
-            scope.renderer.leaf_secret(leaf, &pair, bundle)?,
-            scope.observed,
-        ),
+        (_, _, Some(pair)) => owned::apply(plan, scope.renderer.leaf_secret(leaf, &pair, bundle)?, scope.observed),
         (_, _, None) => Ok(()),
     }
 }

@@ -57,7 +57,8 @@ pub(super) fn origin(scope: Scope<'_>, state: &State, given: Option<&Authority>)
 fn is_published(scope: Scope<'_>) -> bool {
     let names = &scope.desired.names;
     let bundle = Key::new(Kind::ConfigMap, names.bundle());
-    scope.observed.objects.contains_key(&bundle) || Leaf::ALL.iter().any(|leaf| scope.secret(&names.leaf(*leaf)).is_some())
+    scope.observed.objects.contains_key(&bundle)
+        || Leaf::ALL.iter().any(|leaf| scope.secret(&names.leaf(*leaf)).is_some())
 }
 
 /// Whether the authority was made so recently that it may not be seen yet.

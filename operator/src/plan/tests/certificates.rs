@@ -29,7 +29,11 @@ fn damaged_certificates_are_issued_anew() {
 /// Why certificates cannot be issued, as `reason: message`.
 fn problem(world: &World) -> String {
     let plan = world.plan();
-    assert!(plan.steps.iter().all(|step| !matches!(step, Step::WriteAuthority { .. } | Step::Issue { .. })));
+    assert!(
+        plan.steps
+            .iter()
+            .all(|step| !matches!(step, Step::WriteAuthority { .. } | Step::Issue { .. }))
+    );
     let problem = plan.certificates.problem.expect("a problem");
     format!("{}: {}", problem.reason, problem.message)
 }
@@ -57,7 +61,10 @@ fn a_lost_authority_is_not_made_anew_until_that_is_asked_for() {
     world.wait(60);
     let lost = authority(&mut world);
     let text = problem(&world);
-    assert!(text.starts_with("AuthorityMissing: ") && text.contains("tls.caGeneration to 2"), "{text}");
+    assert!(
+        text.starts_with("AuthorityMissing: ") && text.contains("tls.caGeneration to 2"),
+        "{text}"
+    );
     for _ in 0..3 {
         assert_eq!(world.pass(), Vec::<String>::new());
     }
@@ -87,7 +94,10 @@ fn a_lost_authority_is_replaced_beside_what_was_trusted_when_that_is_asked_for()
     drop(authority(&mut world));
     world.pass();
     world.edit(json!({"tls": {"caGeneration": 2}}));
-    assert_eq!(world.steps(), ["make a new key for the lost certificate authority dev-ca"]);
+    assert_eq!(
+        world.steps(),
+        ["make a new key for the lost certificate authority dev-ca"]
+    );
     world.pass();
     world.pass();
     let mut both = before.clone();
@@ -110,7 +120,10 @@ fn a_lost_pair_of_keys_in_mid_replacement_is_not_made_anew_by_itself() {
     let mut world = World::settled(json!({}));
     world.edit(json!({"tls": {"caGeneration": 2}}));
     world.settle();
-    assert_eq!(world.cluster.status.as_ref().unwrap().ca.as_ref().unwrap().phase, "Publishing");
+    assert_eq!(
+        world.cluster.status.as_ref().unwrap().ca.as_ref().unwrap().phase,
+        "Publishing"
+    );
     world.wait(60);
     drop(authority(&mut world));
     assert!(problem(&world).contains("tls.caGeneration to 3"));
@@ -150,7 +163,9 @@ fn an_authority_of_an_older_operator_is_taken_over_and_completed() {
     let mut world = World::settled(json!({}));
     let ca = world.cluster.status.as_mut().unwrap().ca.as_mut().unwrap();
     (ca.fingerprint, ca.bundle) = (None, None);
-    let data = world.object(Kind::Secret, "dev-ca").data["data"].as_object_mut().unwrap();
+    let data = world.object(Kind::Secret, "dev-ca").data["data"]
+        .as_object_mut()
+        .unwrap();
     data.retain(|key, _| key.starts_with("ca."));
     assert_eq!(world.pass(), ["apply Secret dev-ca"]);
     world.settle();
