@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn the_manifests_name_the_images_that_are_built() {
-        let operator = include_str!("../../manifests/yaml/operator.yaml");
+        let operator = include_str!("../../manifests/yaml/operator/operator.yaml");
         assert!(operator.contains(&format!("image: {OPERATOR}\n")), "{operator}");
         let (repository, _) = BRAIN.rsplit_once(':').unwrap(); // the tag is the version that a cluster asks for
         assert!(

@@ -1,69 +1,92 @@
-//! The operator's Deployment: two replicas, of which one leads, under the restricted pod security standard.
+//! The operator's Deployment: two replicas, of which one leads, under the restricted pod security standard; and its
+//! PodDisruptionBudget.
 
 use serde_json::{Value, json};
 
-use crate::render::{NAME, NAMESPACE, labels};
-
-/// Version of this build; the images carry it as their tag.
-pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+use crate::install::Install;
 
 /// Port of /healthz, /readyz and /metrics.
-const PORT: i32 = 8080;
+pub(crate) const PORT: i32 = 8080;
 
-pub(crate) fn object() -> Value {
-    let selector = json!({"app.kubernetes.io/name": NAME});
+/// The Deployment.
+pub(crate) fn object(install: &Install) -> Value {
     json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": NAME, "namespace": NAMESPACE, "labels": labels()},
+        "metadata": install.metadata(&install.name, Some(&install.namespace)),
         "spec": {
-            "replicas": 2,
+            "replicas": install.replicas,
             "revisionHistoryLimit": 3,
-            "selector": {"matchLabels": selector},
+            "selector": {"matchLabels": install.selector()},
             "template": {
                 "metadata": {
-                    "labels": labels(),
+                    "labels": install.labels(),
                     "annotations": {"kubectl.kubernetes.io/default-container": "operator"},
                 },
-                "spec": {
-                    "serviceAccountName": NAME,
-                    "terminationGracePeriodSeconds": 60,
-                    "securityContext": {
-                        "runAsNonRoot": true,
-                        "runAsUser": 65532,
-                        "runAsGroup": 65532,
-                        "seccompProfile": {"type": "RuntimeDefault"},
-                    },
-                    "topologySpreadConstraints": [{
-                        "maxSkew": 1,
-                        "topologyKey": "kubernetes.io/hostname",
-                        "whenUnsatisfiable": "ScheduleAnyway",
-                        "labelSelector": {"matchLabels": selector},
-                    }],
-                    "containers": [container()],
-                },
+                "spec": pod(install),
             },
         },
     })
 }
 
-fn container() -> Value {
+/// A drain takes one replica at a time. One that is not ready never blocks it.
+pub(crate) fn disruption_budget(install: &Install) -> Value {
+    json!({
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": install.metadata(&install.name, Some(&install.namespace)),
+        "spec": {
+            "maxUnavailable": 1,
+            "selector": {"matchLabels": install.selector()},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    })
+}
+
+fn pod(install: &Install) -> Value {
+    let mut pod = json!({
+        "serviceAccountName": install.name,
+        "terminationGracePeriodSeconds": 60,
+        "securityContext": {
+            "runAsNonRoot": true,
+            "runAsUser": 65532,
+            "runAsGroup": 65532,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "topologySpreadConstraints": [{
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": install.selector()},
+        }],
+        "containers": [container(install)],
+    });
+    for (field, value) in &install.pod {
+        pod[*field] = value.clone();
+    }
+    pod
+}
+
+fn container(install: &Install) -> Value {
+    let mut arguments = vec![
+        format!("--default-image={}", install.brain_image),
+        format!("--listen=0.0.0.0:{PORT}"),
+        "--leader-elect".to_owned(),
+        format!("--leader-elect-name={}", install.name),
+        "--log-format=json".to_owned(),
+    ];
+    arguments.extend(install.arguments.iter().cloned());
     json!({
         "name": "operator",
-        "image": format!("kubebrain.io/kubebrain-operator:{VERSION}"),
-        "imagePullPolicy": "IfNotPresent",
-        "args": [
-            "--default-image=kubebrain.io/kubebrain",
-            format!("--listen=0.0.0.0:{PORT}"),
-            "--leader-elect",
-            "--log-format=json",
-        ],
+        "image": install.image,
+        "imagePullPolicy": install.pull_policy,
+        "args": arguments,
         "env": [field("POD_NAME", "metadata.name"), field("POD_NAMESPACE", "metadata.namespace")],
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "livenessProbe": probe("/healthz", 20, 3),
         "readinessProbe": probe("/readyz", 2, 3),
         "startupProbe": probe("/healthz", 1, 60),
-        "resources": {"requests": {"cpu": "10m", "memory": "40Mi"}, "limits": {"memory": "128Mi"}},
+        "resources": install.resources,
         "securityContext": {
             "allowPrivilegeEscalation": false,
             "readOnlyRootFilesystem": true,

@@ -1,13 +1,21 @@
-//! Renders every install manifest of KubeBrain into a directory that is committed and never edited by hand.
+//! Renders everything by which KubeBrain is installed into directories that are committed and never edited by hand.
 //!
-//! `kubectl apply -k manifests/yaml` installs what this prints; a test fails when the two differ.
+//! `kubectl apply -k manifests/yaml` and `helm install … manifests/helm/kubebrain-operator` install what this prints; a test fails
+//! when the two differ.
 
 use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Parser;
 
+mod admission;
+mod argocd;
+mod chart;
 mod deployment;
+mod install;
+mod kustomize;
+mod monitoring;
+mod network;
 mod rbac;
 mod render;
 mod samples;
@@ -16,14 +24,23 @@ mod samples;
 #[derive(Parser)]
 #[command(version)]
 struct Flags {
-    /// Directory to write to; it is made if missing.
-    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/yaml"))]
+    /// Directory to write yaml, helm and argocd to; what was in these is removed
+    #[arg(long, default_value = env!("CARGO_MANIFEST_DIR"))]
     out: PathBuf,
 }
 
 fn main() -> anyhow::Result<()> {
     let flags = Flags::parse();
-    for (name, text) in render::files()? {
+    let files = render::files()?;
+    for root in render::ROOTS {
+        let path = flags.out.join(root);
+        match std::fs::remove_dir_all(&path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(|| format!("remove {}", path.display())),
+        }
+    }
+    for (name, text) in files {
         let path = flags.out.join(name);
         let parent = path.parent().context("a manifest has a parent directory")?;
         std::fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;

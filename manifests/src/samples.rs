@@ -2,84 +2,111 @@
 
 use serde_json::{Value, json};
 
-use crate::deployment::VERSION;
+use crate::install::VERSION;
 
-/// A single brain on a volume of its own, and its namespace.
-pub(crate) fn embedded() -> Vec<Value> {
+mod apiserver;
+mod cert_manager;
+mod network;
+mod sidecar;
+mod tidb_operator;
+
+pub(crate) use apiserver::{Pki, deployment as apiserver_deployment, service as apiserver_service};
+pub(crate) use cert_manager::tenant_pki;
+
+/// Namespace of the samples.
+pub(crate) const BRAINS: &str = "brains";
+
+/// Every sample by its name.
+pub(crate) fn all() -> Vec<(&'static str, Vec<Value>)> {
     vec![
-        namespace(),
-        json!({
-            "apiVersion": "kubebrain.io/v1alpha1",
-            "kind": "KubeBrainCluster",
-            "metadata": {"name": "dev", "namespace": "brains"},
-            "spec": {
-                "replicas": 1,
-                "version": VERSION,
-                "storage": {"type": "Embedded", "embedded": {"size": "10Gi", "whenDeleted": "Retain"}},
-                "podDisruptionBudget": {"enabled": false},
-                "autoCompaction": {"retention": "5m"},
-            },
-        }),
+        ("embedded", embedded()),
+        ("tikv", tikv()),
+        ("tenant-control-plane", tenant()),
+        ("storage-sidecar-embedded", sidecar::embedded()),
+        ("storage-sidecar-tikv", sidecar::tikv()),
+        ("cert-manager", cert_manager::objects()),
+        ("tidb-operator", tidb_operator::objects()),
+        ("network-policy", network::objects()),
     ]
 }
 
-/// Three brains over TiKV: accepted, and reported as Stalled until that storage is supported.
-pub(crate) fn tikv() -> Vec<Value> {
-    vec![
-        namespace(),
-        json!({
-            "apiVersion": "kubebrain.io/v1alpha1",
-            "kind": "KubeBrainCluster",
-            "metadata": {"name": "tenant-a", "namespace": "brains"},
-            "spec": {
-                "replicas": 3,
-                "version": VERSION,
-                "storage": {
-                    "type": "TiKV",
-                    "tikv": {
-                        "clusterRef": {"group": "core.pingcap.com", "kind": "Cluster", "name": "tikv-a"},
-                        "keyPrefix": "/registry-tenant-a",
-                        "tls": {
-                            "caSecretRef": {"name": "tikv-a-ca", "key": "ca.crt"},
-                            "clientSecretRef": {"name": "tenant-a-tikv-client"},
-                        },
-                    },
-                },
-                "tls": {"serverAltNames": ["etcd.tenant-a.example.org"]},
-                "leaderElection": {
-                    "backend": "Storage",
-                    "leaseDuration": "2s",
-                    "renewDeadline": "1500ms",
-                    "retryPeriod": "400ms",
-                },
-                "services": {"client": {"trafficDistribution": "PreferClose"}},
-                "inheritedMetadata": {"labels": {"team": "storage"}},
-                "pod": {
-                    "resources": {
-                        "requests": {"cpu": "2", "memory": "4Gi"},
-                        "limits": {"memory": "4Gi"},
-                    },
-                    "topologySpreadConstraints": [{
-                        "maxSkew": 1,
-                        "topologyKey": "topology.kubernetes.io/zone",
-                        "whenUnsatisfiable": "ScheduleAnyway",
-                    }],
-                    "priorityClassName": "system-cluster-critical",
-                },
-                "podTemplate": {
-                    "spec": {"containers": [{"name": "brain", "env": [{"name": "RUST_LOG", "value": "info"}]}]},
-                },
-                "logLevel": "Info",
-                "autoCompaction": {"retention": "5m"},
-            },
-        }),
-    ]
-}
-
-fn namespace() -> Value {
+/// A namespace under the restricted pod security standard.
+pub(crate) fn namespace(name: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Namespace",
-        "metadata": {"name": "brains", "labels": {"pod-security.kubernetes.io/enforce": "restricted"}},
+        "metadata": {"name": name, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}},
     })
+}
+
+/// A cluster of this version in the samples' namespace.
+pub(crate) fn cluster(name: &str, mut spec: Value) -> Value {
+    spec["version"] = json!(VERSION);
+    json!({
+        "apiVersion": "kubebrain.io/v1alpha1",
+        "kind": "KubeBrainCluster",
+        "metadata": {"name": name, "namespace": BRAINS},
+        "spec": spec,
+    })
+}
+
+/// A single brain on a volume of its own, and its namespace.
+fn embedded() -> Vec<Value> {
+    let spec = json!({
+        "replicas": 1,
+        "storage": {"type": "Embedded", "embedded": {"size": "10Gi", "whenDeleted": "Retain"}},
+        "podDisruptionBudget": {"enabled": false},
+        "autoCompaction": {"retention": "5m"},
+    });
+    vec![namespace(BRAINS), cluster("dev", spec)]
+}
+
+/// Three brains over TiKV.
+fn tikv() -> Vec<Value> {
+    let spec = json!({
+        "replicas": 3,
+        "storage": {
+            "type": "TiKV",
+            "tikv": {"pdEndpoints": ["pd.tikv.svc:2379"], "keyPrefix": "/registry-tenant-a", "gc": {"owner": "Brain"}},
+        },
+        "tls": {"serverAltNames": ["etcd.tenant-a.example.org"]},
+        "leaderElection": {
+            "backend": "Storage",
+            "leaseDuration": "2s",
+            "renewDeadline": "1500ms",
+            "retryPeriod": "400ms",
+        },
+        "services": {"client": {"trafficDistribution": "PreferClose"}},
+        "inheritedMetadata": {"labels": {"team": "storage"}},
+        "pod": {
+            "resources": {"requests": {"cpu": "250m", "memory": "512Mi"}, "limits": {"memory": "4Gi"}},
+            "topologySpreadConstraints": [{
+                "maxSkew": 1,
+                "topologyKey": "topology.kubernetes.io/zone",
+                "whenUnsatisfiable": "ScheduleAnyway",
+            }],
+        },
+        "podTemplate": {"spec": {"containers": [{"name": "brain", "env": [{"name": "RUST_LOG", "value": "info"}]}]}},
+        "logLevel": "Info",
+        "autoCompaction": {"retention": "5m"},
+    });
+    vec![namespace(BRAINS), cluster("tenant-a", spec)]
+}
+
+/// A Kubernetes control plane whose store is a brain: the Secret `tenant-pki` has what only its owner can make.
+fn tenant() -> Vec<Value> {
+    vec![
+        namespace(BRAINS),
+        tenant_cluster(),
+        apiserver::deployment("tenant", &Pki::Secret),
+        apiserver::service("tenant"),
+    ]
+}
+
+/// The store of that control plane.
+pub(crate) fn tenant_cluster() -> Value {
+    cluster(
+        "tenant",
+        json!({"storage": {"type": "Embedded", "embedded": {"size": "10Gi"}}}),
+    )
 }

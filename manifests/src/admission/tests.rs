@@ -1,0 +1,131 @@
+use cel::{Context, Program, Value as Cel};
+
+use super::*;
+
+/// Messages of the rules that are not kept.
+fn refusals(policy: &Value, object: &Value, user: &Value) -> Vec<String> {
+    let mut context = Context::default();
+    context.add_variable("object", cel::to_value(object).unwrap()).unwrap();
+    let request = json!({"userInfo": user});
+    context
+        .add_variable("request", cel::to_value(request).unwrap())
+        .unwrap();
+    let mut refused = Vec::new();
+    for validation in policy["spec"]["validations"].as_array().unwrap() {
+        let expression = validation["expression"].as_str().unwrap();
+        let program = Program::compile(expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
+        match program
+            .execute(&context)
+            .unwrap_or_else(|error| panic!("{expression}: {error}"))
+        {
+            Cel::Bool(true) => {}
+            Cel::Bool(false) => refused.push(validation["message"].as_str().unwrap().to_owned()),
+            other => panic!("{expression} is {other:?}"),
+        }
+    }
+    refused
+}
+
+fn cluster(spec: Value) -> Value {
+    json!({"metadata": {"name": "dev"}, "spec": spec})
+}
+
+#[track_caller]
+fn judge(spec: Value) -> Vec<String> {
+    let policy = &pod_templates(&Install::plain())[0];
+    refusals(policy, &cluster(spec), &json!({"username": "somebody"}))
+}
+
+#[track_caller]
+fn refused(spec: Value, part: &str) {
+    let refusals = judge(spec);
+    assert_eq!(refusals.len(), 1, "{refusals:?}");
+    assert!(refusals[0].contains(part), "{refusals:?}");
+}
+
+#[test]
+fn ordinary_clusters_are_accepted() {
+    let none: Vec<String> = Vec::new();
+    assert_eq!(judge(json!({})), none);
+    assert_eq!(judge(json!({"podTemplate": null})), none);
+    assert_eq!(judge(json!({"podTemplate": {"spec": null}})), none);
+    assert_eq!(
+        judge(json!({"podTemplate": {"metadata": {"labels": {"a": "b"}}}})),
+        none
+    );
+    assert_eq!(judge(json!({"pod": {"serviceAccountName": "dev"}})), none);
+    let spec = json!({
+        "hostNetwork": false,
+        "serviceAccountName": "dev",
+        "containers": [{"name": "brain", "securityContext": null, "ports": [{"containerPort": 1}]}],
+        "initContainers": [{"name": "before", "securityContext": {"privileged": false}}],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+    });
+    assert_eq!(judge(json!({"podTemplate": {"spec": spec}})), none);
+}
+
+#[test]
+fn rights_over_a_node_are_refused() {
+    let with = |spec: Value| json!({"podTemplate": {"spec": spec}});
+    refused(with(json!({"hostNetwork": true})), "hostNetwork");
+    refused(with(json!({"hostPID": true})), "hostPID");
+    refused(with(json!({"hostIPC": true})), "hostIPC");
+    for list in ["containers", "initContainers", "ephemeralContainers"] {
+        refused(
+            with(json!({list: [{"name": "a"}, {"name": "b", "securityContext": {"privileged": true}}]})),
+            "privileged",
+        );
+        refused(
+            with(json!({list: [{"name": "a", "ports": [{"hostPort": 80}]}]})),
+            "hostPort",
+        );
+    }
+    refused(
+        with(json!({"volumes": [{"name": "root", "hostPath": {"path": "/"}}]})),
+        "hostPath",
+    );
+}
+
+#[test]
+fn foreign_accounts_are_refused() {
+    for field in ["serviceAccountName", "serviceAccount"] {
+        refused(
+            json!({"podTemplate": {"spec": {field: "admin"}}}),
+            "podTemplate.spec.serviceAccountName",
+        );
+    }
+    refused(
+        json!({"pod": {"serviceAccountName": "admin"}}),
+        "pod.serviceAccountName",
+    );
+}
+
+#[test]
+fn only_operator_and_controllers_write_children() {
+    let policy = &children(&Install::plain())[0];
+    let may = |user: Value| refusals(policy, &json!({}), &user).is_empty();
+    for name in [
+        "system:serviceaccount:kubebrain-system:kubebrain-operator",
+        "system:serviceaccount:kube-system:statefulset-controller",
+        "system:kube-controller-manager",
+    ] {
+        assert!(
+            may(json!({"username": name, "groups": ["system:authenticated"]})),
+            "{name}"
+        );
+        assert!(may(json!({"username": name})), "{name}");
+    }
+    assert!(may(json!({"username": "system:node:a", "groups": ["system:nodes"]})));
+    for name in [
+        "jane",
+        "system:serviceaccount:brains:kubebrain-operator",
+        "system:serviceaccount:kube-system-not:default",
+        "system:node:a",
+    ] {
+        assert!(
+            !may(json!({"username": name, "groups": ["system:authenticated"]})),
+            "{name}"
+        );
+        assert!(!may(json!({"username": name})), "{name}");
+    }
+}

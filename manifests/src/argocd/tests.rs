@@ -1,0 +1,209 @@
+use mlua::{Lua, LuaOptions, StdLib, Table, Value as LuaValue};
+use serde_json::Map;
+
+use super::*;
+
+/// A Lua as Argo CD's, of version 5.1, in which `obj` is the object.
+fn run<T: mlua::FromLua>(lua: &Lua, script: &str, object: &Value) -> T {
+    lua.globals().set("obj", to_lua(lua, object)).unwrap();
+    lua.load(script).eval().unwrap()
+}
+
+/// Only what Argo CD's sandbox has too.
+fn sandbox() -> Lua {
+    let lua = Lua::new_with(
+        StdLib::TABLE | StdLib::STRING | StdLib::MATH | StdLib::OS | StdLib::PACKAGE,
+        LuaOptions::default(),
+    )
+    .unwrap();
+    let os: Table = lua.globals().get("os").unwrap();
+    for function in ["execute", "exit", "getenv", "remove", "rename", "tmpname", "setlocale"] {
+        os.set(function, LuaValue::Nil).unwrap();
+    }
+    lua
+}
+
+fn to_lua(lua: &Lua, value: &Value) -> LuaValue {
+    match value {
+        Value::Null => LuaValue::Nil,
+        Value::Bool(flag) => LuaValue::Boolean(*flag),
+        Value::Number(number) => LuaValue::Number(number.as_f64().unwrap()),
+        Value::String(text) => LuaValue::String(lua.create_string(text).unwrap()),
+        Value::Array(list) => LuaValue::Table(
+            lua.create_sequence_from(list.iter().map(|each| to_lua(lua, each)))
+                .unwrap(),
+        ),
+        Value::Object(map) => {
+            let pairs = map.iter().map(|(key, value)| (key.as_str(), to_lua(lua, value)));
+            LuaValue::Table(lua.create_table_from(pairs).unwrap())
+        }
+    }
+}
+
+fn from_lua(value: &LuaValue) -> Value {
+    match value {
+        LuaValue::Nil => Value::Null,
+        LuaValue::Boolean(flag) => json!(flag),
+        LuaValue::Integer(number) => json!(number),
+        #[allow(clippy::cast_possible_truncation, reason = "every number of these objects is whole")]
+        LuaValue::Number(number) => json!(*number as i64),
+        LuaValue::String(text) => json!(text.to_str().unwrap().to_owned()),
+        LuaValue::Table(table) if table.raw_len() > 0 => table
+            .sequence_values::<LuaValue>()
+            .map(|each| from_lua(&each.unwrap()))
+            .collect(),
+        LuaValue::Table(table) => {
+            let pairs = table.pairs::<String, LuaValue>().map(Result::unwrap);
+            Value::Object(Map::from_iter(pairs.map(|(key, value)| (key, from_lua(&value)))))
+        }
+        other => panic!("unexpected {other:?}"),
+    }
+}
+
+fn act(action: &str, object: &Value) -> Value {
+    let (_, script) = ACTIONS.iter().find(|(name, _)| *name == action).unwrap();
+    from_lua(&run::<LuaValue>(&sandbox(), script, object))
+}
+
+#[test]
+fn health_follows_the_conditions() {
+    for case in cases::health() {
+        let judged = from_lua(&run::<LuaValue>(&sandbox(), HEALTH, &case.object()));
+        assert_eq!(
+            judged,
+            json!({"status": case.status, "message": case.message}),
+            "{}",
+            case.path()
+        );
+    }
+}
+
+#[test]
+fn health_cases_cover_every_answer() {
+    let cases = cases::health();
+    for status in ["Healthy", "Suspended", "Progressing", "Degraded"] {
+        assert!(cases.iter().any(|case| case.status == status), "{status}");
+    }
+}
+
+#[test]
+fn an_application_is_judged_by_its_own_health() {
+    let judge = |status: Value| {
+        from_lua(&run::<LuaValue>(
+            &sandbox(),
+            APPLICATION_HEALTH,
+            &json!({"status": status}),
+        ))
+    };
+    assert_eq!(
+        judge(json!({"health": {"status": "Degraded", "message": "broken"}})),
+        json!({"status": "Degraded", "message": "broken"})
+    );
+    assert_eq!(judge(json!({"health": {"status": "Healthy"}}))["status"], "Healthy");
+    assert_eq!(judge(json!({}))["status"], "Progressing");
+    assert_eq!(judge(json!(null))["status"], "Progressing");
+}
+
+#[test]
+fn actions_do_as_their_test_file_says() {
+    let objects: BTreeMap<&str, Value> = cases::action_objects().into_iter().collect();
+    let tests = cases::action_tests();
+    let at = |test: &Value, field: &str| objects[test[field].as_str().unwrap()].clone();
+    for test in tests["actionTests"].as_array().unwrap() {
+        let name = test["action"].as_str().unwrap();
+        assert_eq!(
+            act(name, &at(test, "inputPath")),
+            at(test, "expectedOutputPath"),
+            "{name}"
+        );
+    }
+    for test in tests["discoveryTests"].as_array().unwrap() {
+        let found = from_lua(&run::<LuaValue>(&sandbox(), DISCOVERY, &at(test, "inputPath")));
+        let mut expected = json!({});
+        for entry in test["result"].as_array().unwrap() {
+            expected[entry["name"].as_str().unwrap()] = json!({"disabled": entry["disabled"]});
+        }
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn every_discovered_action_exists() {
+    let found = from_lua(&run::<LuaValue>(&sandbox(), DISCOVERY, &cases::health()[0].object()));
+    let found: Vec<&str> = found.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(found, ACTIONS.map(|(name, _)| name));
+}
+
+#[test]
+fn restart_and_transfer_leader_write_the_time_and_nothing_else() {
+    for (action, annotation) in [
+        ("restart", "kubebrain.io/restart"),
+        ("transfer-leader", "kubebrain.io/transfer-leader"),
+    ] {
+        let mut object = cases::health()[0].object();
+        object["metadata"]["annotations"] = json!({"mine": "stays"});
+        let mut changed = act(action, &object);
+        let time = changed["metadata"]["annotations"]
+            .as_object_mut()
+            .unwrap()
+            .remove(annotation)
+            .unwrap();
+        assert_eq!(changed, object, "{action}");
+        let time = time.as_str().unwrap();
+        let pattern: String = time.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+        assert_eq!(pattern, "0000-00-00T00:00:00Z", "{action}: {time}");
+
+        let bare = act(action, &cases::health()[0].object());
+        assert!(bare["metadata"]["annotations"][annotation].is_string(), "{action}");
+    }
+}
+
+#[test]
+fn the_patch_has_the_same_scripts() {
+    let patch: Value = serde_yaml::from_str(&patch().unwrap()).unwrap();
+    let data = &patch["data"];
+    assert_eq!(
+        data["resource.customizations.health.kubebrain.io_KubeBrainCluster"],
+        HEALTH
+    );
+    let actions = data["resource.customizations.actions.kubebrain.io_KubeBrainCluster"]
+        .as_str()
+        .unwrap();
+    let actions: Value = serde_yaml::from_str(actions).unwrap();
+    assert_eq!(actions["discovery.lua"], DISCOVERY);
+    for (entry, (name, lua)) in actions["definitions"].as_array().unwrap().iter().zip(ACTIONS) {
+        assert_eq!((&entry["name"], &entry["action.lua"]), (&json!(name), &json!(lua)));
+    }
+}
+
+#[test]
+fn waves_come_in_order_and_lead_to_what_is_there() {
+    let files = crate::render::files().unwrap();
+    let mut waves = Vec::new();
+    for (path, text) in files.iter().filter(|(path, _)| path.starts_with("argocd/apps/")) {
+        let app: Value = serde_yaml::from_str(text).unwrap();
+        let wave = &app["metadata"]["annotations"]["argocd.argoproj.io/sync-wave"];
+        let source = app["spec"]["source"]["path"].as_str().unwrap();
+        let directory = format!("{}/", source.strip_prefix("manifests/").unwrap());
+        assert!(
+            files.keys().any(|file| file.starts_with(&directory)),
+            "{path}: {source}"
+        );
+        waves.push((
+            wave.as_str().unwrap().parse::<i32>().unwrap(),
+            app["metadata"]["name"].as_str().unwrap().to_owned(),
+        ));
+    }
+    waves.sort();
+    let names: Vec<(i32, &str)> = waves.iter().map(|(wave, name)| (*wave, name.as_str())).collect();
+    assert_eq!(
+        names,
+        [
+            (-2, "kubebrain-definition"),
+            (-1, "kubebrain-operator"),
+            (0, "tenant-secrets"),
+            (1, "tenant-cluster"),
+            (2, "tenant-apiserver"),
+        ]
+    );
+}

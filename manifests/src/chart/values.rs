@@ -1,0 +1,231 @@
+//! The chart's values: one table, from which values.yaml and values.schema.json are made.
+
+use std::fmt::Write as _;
+
+use anyhow::Context as _;
+use serde_json::{Map, Value, json};
+
+use crate::install::{BRAIN_IMAGE, IMAGE, api_server_ports, resources};
+
+/// One value by its path, with its default, its schema and what it means.
+struct Field {
+    path: &'static str,
+    default: Value,
+    schema: Value,
+    meaning: &'static str,
+}
+
+fn field(path: &'static str, default: Value, schema: Value, meaning: &'static str) -> Field {
+    Field {
+        path,
+        default,
+        schema,
+        meaning,
+    }
+}
+
+#[allow(clippy::too_many_lines, reason = "a table")]
+fn table() -> Vec<Field> {
+    let text = || json!({"type": "string"});
+    let switch = || json!({"type": "boolean"});
+    let any = || json!({"type": "object"});
+    let labels = || json!({"type": "object", "additionalProperties": {"type": "string"}});
+    let objects = || json!({"type": "array", "items": {"type": "object"}});
+    vec![
+        field(
+            "fullnameOverride",
+            json!(""),
+            json!({"type": "string", "maxLength": 50}),
+            "Name of every object of the operator; made from the release's name if empty.",
+        ),
+        field(
+            "image.repository",
+            json!(IMAGE),
+            json!({"type": "string", "minLength": 1}),
+            "Repository of the operator's image.",
+        ),
+        field(
+            "image.tag",
+            json!(""),
+            text(),
+            "Its tag; the chart's appVersion if empty.",
+        ),
+        field(
+            "image.digest",
+            json!(""),
+            json!({"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"}),
+            "Its digest, such as sha256:…, instead of the tag.",
+        ),
+        field(
+            "image.pullPolicy",
+            json!("IfNotPresent"),
+            json!({"enum": ["Always", "IfNotPresent", "Never"]}),
+            "When it is pulled.",
+        ),
+        field(
+            "imagePullSecrets",
+            json!([]),
+            objects(),
+            "Secrets for the image's repository, as [{name: …}].",
+        ),
+        field(
+            "defaultImage",
+            json!(BRAIN_IMAGE),
+            json!({"type": "string", "minLength": 1}),
+            "Repository of the brain's image for clusters that name none.",
+        ),
+        field(
+            "replicas",
+            json!(2),
+            json!({"type": "integer", "minimum": 0, "maximum": 10}),
+            "Number of operators; one leads, the others take over.",
+        ),
+        field(
+            "watchNamespaces",
+            json!([]),
+            json!({
+                "type": "array",
+                "uniqueItems": true,
+                "items": {"type": "string", "maxLength": 63, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"},
+            }),
+            "The only namespaces whose clusters are looked after, with a Role in each; they have to exist. All if empty, with a ClusterRole.",
+        ),
+        field(
+            "extraArgs",
+            json!([]),
+            json!({"type": "array", "items": {"type": "string", "pattern": "^--"}}),
+            "Further flags of the operator, such as --log=debug.",
+        ),
+        field("resources", resources(), any(), "CPU and memory of the operator."),
+        field("nodeSelector", json!({}), labels(), "Labels that a node has to have."),
+        field(
+            "tolerations",
+            json!([]),
+            objects(),
+            "Taints of nodes that the pods tolerate.",
+        ),
+        field("affinity", json!({}), any(), "Affinity of the pods."),
+        field("priorityClassName", json!(""), text(), "Priority class of the pods."),
+        field(
+            "crds.install",
+            json!(true),
+            switch(),
+            "Whether the definition of KubeBrainCluster is part of the release. It is upgraded with it, and stays when it is uninstalled.",
+        ),
+        field(
+            "aggregatedRoles.create",
+            json!(true),
+            switch(),
+            "Whether Kubernetes' roles view, edit and admin get rights on KubeBrainClusters.",
+        ),
+        field(
+            "podDisruptionBudget.enabled",
+            json!(true),
+            switch(),
+            "Whether a drain takes one operator at a time.",
+        ),
+        field(
+            "networkPolicy.enabled",
+            json!(false),
+            switch(),
+            "Whether a NetworkPolicy limits whom the operator talks to.",
+        ),
+        field(
+            "networkPolicy.apiServerPorts",
+            json!(api_server_ports()),
+            json!({"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 1, "maximum": 65535}}),
+            "Ports of the API server, before and behind its Service.",
+        ),
+        field(
+            "podMonitor.enabled",
+            json!(false),
+            switch(),
+            "Whether the Prometheus operator scrapes the operator.",
+        ),
+        field(
+            "podMonitor.labels",
+            json!({}),
+            labels(),
+            "Labels by which a Prometheus selects the PodMonitor.",
+        ),
+        field(
+            "podMonitor.interval",
+            json!(""),
+            json!({"type": "string", "pattern": "^([0-9]+(ms|s|m|h))*$"}),
+            "Time between two scrapes, such as 30s; Prometheus' default if empty.",
+        ),
+        field(
+            "prometheusRule.enabled",
+            json!(false),
+            switch(),
+            "Whether there are alerts on the operator's metrics.",
+        ),
+        field(
+            "prometheusRule.labels",
+            json!({}),
+            labels(),
+            "Labels by which a Prometheus selects the PrometheusRule.",
+        ),
+        field(
+            "admissionPolicies.children.enabled",
+            json!(false),
+            switch(),
+            "Whether only the operator and Kubernetes' controllers may write what the operator made.",
+        ),
+        field(
+            "admissionPolicies.podTemplates.enabled",
+            json!(false),
+            switch(),
+            "Whether clusters are refused whose pods would be privileged, use a node's namespaces and paths, or a foreign account.",
+        ),
+    ]
+}
+
+/// values.yaml, each value with a comment.
+///
+/// # Errors
+/// A default does not serialise.
+pub(super) fn defaults() -> anyhow::Result<String> {
+    let mut text = String::new();
+    let mut open: Vec<&str> = Vec::new();
+    for field in table() {
+        let mut path: Vec<&str> = field.path.split('.').collect();
+        let leaf = path.pop().context("a value has a name")?;
+        let common = open.iter().zip(&path).take_while(|(a, b)| a == b).count();
+        for (depth, part) in path.iter().enumerate().skip(common) {
+            writeln!(text, "{}{part}:", "  ".repeat(depth))?;
+        }
+        let indent = "  ".repeat(path.len());
+        writeln!(text, "{indent}# {}", field.meaning)?;
+        let entry = Value::Object(Map::from_iter([(leaf.to_owned(), field.default)]));
+        for line in serde_yaml::to_string(&entry).context("serialise as YAML")?.lines() {
+            writeln!(text, "{indent}{line}")?;
+        }
+        open = path;
+    }
+    Ok(text)
+}
+
+/// values.schema.json: what `helm install` refuses.
+pub(super) fn schema() -> Value {
+    let mut root = json!({"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of the chart kubebrain-operator"});
+    // Helm itself adds it.
+    add(&mut root, &["global"], json!({"type": "object"}));
+    for field in table() {
+        let mut schema = field.schema;
+        schema["description"] = json!(field.meaning);
+        let path: Vec<&str> = field.path.split('.').collect();
+        add(&mut root, &path, schema);
+    }
+    root
+}
+
+fn add(schema: &mut Value, path: &[&str], leaf: Value) {
+    schema["type"] = json!("object");
+    schema["additionalProperties"] = json!(false);
+    match path {
+        [] => {}
+        [name] => schema["properties"][name] = leaf,
+        [name, rest @ ..] => add(&mut schema["properties"][name], rest, leaf),
+    }
+}

@@ -1,0 +1,157 @@
+//! Everything in which one way of installing differs from another: plain YAML has values here, the Helm chart has templates.
+
+use serde_json::{Value, json};
+
+use crate::chart::template;
+
+/// Namespace, ServiceAccount, Deployment and roles of the operator go by these names.
+pub(crate) const NAMESPACE: &str = "kubebrain-system";
+pub(crate) const NAME: &str = "kubebrain-operator";
+
+/// Version of this build; the images carry it as their tag.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Repository of the operator's image.
+pub(crate) const IMAGE: &str = "kubebrain.io/kubebrain-operator";
+/// Repository of the brain's image for clusters that name none.
+pub(crate) const BRAIN_IMAGE: &str = "kubebrain.io/kubebrain";
+
+/// What the objects of one installation are made from.
+pub(crate) struct Install {
+    /// Name of the operator's objects.
+    pub(crate) name: String,
+    /// Namespace of the operator itself.
+    pub(crate) namespace: String,
+    /// Image of the operator, with tag or digest.
+    pub(crate) image: String,
+    /// When it is pulled.
+    pub(crate) pull_policy: String,
+    /// Repository of brains whose cluster names none.
+    pub(crate) brain_image: String,
+    /// Number of operators, of which one leads.
+    pub(crate) replicas: Value,
+    /// CPU and memory of the operator.
+    pub(crate) resources: Value,
+    /// Arguments after the fixed ones.
+    pub(crate) arguments: Vec<String>,
+    /// Fields of the pod beside the fixed ones.
+    pub(crate) pod: Vec<(&'static str, Value)>,
+    /// Ports on which the API server may be reached, for the NetworkPolicy.
+    pub(crate) api_server_ports: Value,
+    /// Labels and interval of the PodMonitor, labels of the PrometheusRule.
+    pub(crate) monitoring: Monitoring,
+}
+
+/// How Prometheus finds the operator.
+#[derive(Default)]
+pub(crate) struct Monitoring {
+    /// Further labels of the PodMonitor.
+    pub(crate) pod_monitor_labels: Option<String>,
+    /// Time between two scrapes.
+    pub(crate) interval: Option<Value>,
+    /// Further labels of the PrometheusRule.
+    pub(crate) rule_labels: Option<String>,
+}
+
+impl Install {
+    /// Plain YAML, for kubectl and kustomize.
+    pub(crate) fn plain() -> Self {
+        Self {
+            name: NAME.to_owned(),
+            namespace: NAMESPACE.to_owned(),
+            image: format!("{IMAGE}:{VERSION}"),
+            pull_policy: "IfNotPresent".to_owned(),
+            brain_image: BRAIN_IMAGE.to_owned(),
+            replicas: json!(2),
+            resources: resources(),
+            arguments: Vec::new(),
+            pod: Vec::new(),
+            api_server_ports: json!(api_server_ports().map(port)),
+            monitoring: Monitoring::default(),
+        }
+    }
+
+    /// Templates of the Helm chart.
+    pub(crate) fn chart() -> Self {
+        Self {
+            name: template::NAME.to_owned(),
+            namespace: "{{ $.Release.Namespace }}".to_owned(),
+            image: r#"{{ include "kubebrain-operator.image" $ }}"#.to_owned(),
+            pull_policy: "{{ $.Values.image.pullPolicy }}".to_owned(),
+            brain_image: "{{ $.Values.defaultImage }}".to_owned(),
+            replicas: template::scalar("$.Values.replicas"),
+            resources: template::block("$.Values.resources"),
+            arguments: vec![
+                template::item_with("$.Values.watchNamespaces", r#"--namespace={{ join "," . }}"#),
+                template::each("$.Values.extraArgs"),
+            ],
+            pod: [
+                "affinity",
+                "imagePullSecrets",
+                "nodeSelector",
+                "priorityClassName",
+                "tolerations",
+            ]
+            .map(|field| (field, template::block(&format!("$.Values.{field}"))))
+            .to_vec(),
+            api_server_ports: json!([template::each_port("$.Values.networkPolicy.apiServerPorts")]),
+            monitoring: Monitoring {
+                pod_monitor_labels: Some("$.Values.podMonitor.labels".to_owned()),
+                interval: Some(template::block("$.Values.podMonitor.interval")),
+                rule_labels: Some("$.Values.prometheusRule.labels".to_owned()),
+            },
+        }
+    }
+
+    /// Name and labels, and the namespace unless the object has none.
+    pub(crate) fn metadata(&self, name: &str, namespace: Option<&str>) -> Value {
+        let mut metadata = json!({"name": name, "labels": self.labels()});
+        if let Some(namespace) = namespace {
+            metadata["namespace"] = json!(namespace);
+        }
+        metadata
+    }
+
+    /// Name of an object that is the operator's `part`.
+    pub(crate) fn named(&self, part: &str) -> String {
+        format!("{}-{part}", self.name)
+    }
+
+    /// Labels of everything that belongs to the operator itself.
+    pub(crate) fn labels(&self) -> Value {
+        json!({
+            "app.kubernetes.io/name": self.name,
+            "app.kubernetes.io/component": "operator",
+            "app.kubernetes.io/part-of": "kubebrain",
+        })
+    }
+
+    /// Labels that select the operator's pods.
+    pub(crate) fn selector(&self) -> Value {
+        json!({"app.kubernetes.io/name": self.name})
+    }
+}
+
+/// CPU and memory of the operator.
+pub(crate) fn resources() -> Value {
+    json!({"requests": {"cpu": "10m", "memory": "40Mi"}, "limits": {"memory": "128Mi"}})
+}
+
+/// Ports of API servers, before and behind the Service.
+pub(crate) fn api_server_ports() -> [i32; 2] {
+    [443, 6443]
+}
+
+/// A TCP port of a NetworkPolicy.
+pub(crate) fn port(number: i32) -> Value {
+    json!({"port": number, "protocol": "TCP"})
+}
+
+/// The operator's namespace, under the restricted pod security standard.
+pub(crate) fn namespace() -> Value {
+    let mut labels = Install::plain().labels();
+    for mode in ["enforce", "warn", "audit"] {
+        labels[format!("pod-security.kubernetes.io/{mode}")] = json!("restricted");
+    }
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
+}

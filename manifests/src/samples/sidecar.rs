@@ -1,0 +1,153 @@
+//! The storage sidecar: a brain in the pod of the API server that it stores. It starts before the API server and stops after it.
+
+use serde_json::{Value, json};
+
+use super::apiserver::{self, Pki};
+use super::{BRAINS, cluster, namespace};
+use crate::install::{BRAIN_IMAGE, VERSION};
+
+const TLS: &str = "/etc/kubebrain/tls";
+const DATA: &str = "/var/lib/kubebrain";
+
+/// A Deployment of one pod with a volume. The former pod is gone before the next one starts.
+pub(super) fn embedded() -> Vec<Value> {
+    let name = "edge";
+    let app = format!("{name}-apiserver");
+    let spec = json!({
+        "replicas": 1,
+        "workload": {"type": "External", "selector": {"matchLabels": {"app": app}}},
+        "storage": {"type": "Embedded", "embedded": {"size": "10Gi"}},
+    });
+    let volume = json!({"name": "data", "persistentVolumeClaim": {"claimName": format!("{name}-data")}});
+    let own = ["--data-dir=/var/lib/kubebrain/data".to_owned()];
+    let mounts = [json!({"name": "data", "mountPath": DATA})];
+    let pod = pod(name, &own, &mounts, vec![volume]);
+    vec![
+        namespace(BRAINS),
+        cluster(name, spec),
+        json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": format!("{name}-data"), "namespace": BRAINS},
+            "spec": {"accessModes": ["ReadWriteOncePod"], "resources": {"requests": {"storage": "10Gi"}}},
+        }),
+        apiserver::workload(
+            "Deployment",
+            &app,
+            &json!({"replicas": 1, "strategy": {"type": "Recreate"}}),
+            &pod,
+        ),
+        apiserver::service(name),
+    ]
+}
+
+/// Two API servers, each with a member of its own. A StatefulSet, because members reach each other by the names of their pods, which
+/// their certificates have.
+pub(super) fn tikv() -> Vec<Value> {
+    let name = "hosted";
+    let app = format!("{name}-apiserver");
+    let prefix = "/registry-hosted";
+    let spec = json!({
+        "replicas": 2,
+        "workload": {"type": "External", "selector": {"matchLabels": {"app": app}}},
+        "storage": {
+            "type": "TiKV",
+            "tikv": {"pdEndpoints": ["pd.tikv.svc:2379"], "keyPrefix": prefix, "gc": {"owner": "Brain"}},
+        },
+    });
+    let own = [
+        "--data-dir=/tmp/kubebrain".to_owned(),
+        "--storage=tikv".to_owned(),
+        "--tikv-pd-endpoints=pd.tikv.svc:2379".to_owned(),
+        format!("--tikv-key-prefix={prefix}"),
+        "--tikv-gc-interval=10m".to_owned(),
+    ];
+    let mounts = [json!({"name": "tmp", "mountPath": "/tmp"})];
+    let pod = pod(name, &own, &mounts, vec![json!({"name": "tmp", "emptyDir": {}})]);
+    let more = json!({"replicas": 2, "serviceName": format!("{name}-headless"), "podManagementPolicy": "Parallel"});
+    vec![
+        namespace(BRAINS),
+        cluster(name, spec),
+        apiserver::workload("StatefulSet", &app, &more, &pod),
+        json!({
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {"name": app, "namespace": BRAINS},
+            "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": app}}, "unhealthyPodEvictionPolicy": "AlwaysAllow"},
+        }),
+        apiserver::service(name),
+    ]
+}
+
+fn pod(name: &str, own: &[String], mounts: &[Value], volumes: Vec<Value>) -> Value {
+    let mut all = apiserver::volumes(name, &Pki::Secret);
+    all.push(certificates(name));
+    all.extend(volumes);
+    let mut pod = apiserver::pod(apiserver::container("https://127.0.0.1:2379"), all);
+    pod["initContainers"] = json!([brain(name, own, mounts)]);
+    pod
+}
+
+/// A native sidecar: an init container that goes on running. The API server starts when its startup probe succeeds.
+fn brain(name: &str, own: &[String], mounts: &[Value]) -> Value {
+    let host = format!("$(POD_NAME).{name}-headless.{BRAINS}.svc");
+    let mut arguments = vec![
+        "--name=$(POD_NAME)".to_owned(),
+        "--listen-client-urls=https://0.0.0.0:2379".to_owned(),
+        format!("--advertise-client-urls=https://{host}:2379"),
+        "--listen-peer-urls=https://0.0.0.0:2380".to_owned(),
+        format!("--initial-advertise-peer-urls=https://{host}:2380"),
+        "--listen-metrics-urls=http://0.0.0.0:2381".to_owned(),
+        format!("--cert-file={TLS}/server.crt"),
+        format!("--key-file={TLS}/server.key"),
+        format!("--trusted-ca-file={TLS}/ca.crt"),
+        "--client-cert-auth=true".to_owned(),
+        format!("--peer-cert-file={TLS}/peer.crt"),
+        format!("--peer-key-file={TLS}/peer.key"),
+        format!("--peer-trusted-ca-file={TLS}/ca.crt"),
+        "--peer-client-cert-auth=true".to_owned(),
+    ];
+    arguments.extend(own.iter().cloned());
+    let mut all = vec![json!({"name": "tls", "mountPath": TLS, "readOnly": true})];
+    all.extend(mounts.iter().cloned());
+    json!({
+        "name": "brain",
+        "image": format!("{BRAIN_IMAGE}:{VERSION}"),
+        "restartPolicy": "Always",
+        "args": arguments,
+        "env": [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        "ports": [port("client", 2379), port("peer", 2380), port("metrics", 2381)],
+        "startupProbe": probe("/readyz", 1, 600),
+        "livenessProbe": probe("/livez", 10, 3),
+        "readinessProbe": probe("/readyz", 2, 3),
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
+        "securityContext": apiserver::restricted(),
+        "volumeMounts": all,
+    })
+}
+
+fn port(name: &str, number: i32) -> Value {
+    json!({"name": name, "containerPort": number, "protocol": "TCP"})
+}
+
+fn probe(path: &str, period: i32, failures: i32) -> Value {
+    json!({
+        "httpGet": {"path": path, "port": "metrics"},
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    })
+}
+
+/// What the operator made for the members of the cluster `name`. It changes in place when it is renewed.
+fn certificates(name: &str) -> Value {
+    let pair = |part: &str| {
+        json!({"secret": {"name": format!("{name}-{part}-tls"), "items": [
+            {"key": "tls.crt", "path": format!("{part}.crt")},
+            {"key": "tls.key", "path": format!("{part}.key")},
+        ]}})
+    };
+    let bundle =
+        json!({"configMap": {"name": format!("{name}-ca-bundle"), "items": [{"key": "ca.crt", "path": "ca.crt"}]}});
+    json!({"name": "tls", "projected": {"defaultMode": 0o440, "sources": [pair("server"), pair("peer"), bundle]}})
+}
