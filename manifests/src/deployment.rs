@@ -70,7 +70,7 @@ fn pod(install: &Install) -> Value {
 fn container(install: &Install) -> Value {
     let mut arguments = vec![
         format!("--default-image={}", install.brain_image),
-        format!("--listen=0.0.0.0:{PORT}"),
+        format!("--listen=[::]:{PORT}"),
         "--leader-elect".to_owned(),
         format!("--leader-elect-name={}", install.name),
         "--log-format=json".to_owned(),

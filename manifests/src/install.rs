@@ -16,6 +16,9 @@ pub(crate) const IMAGE: &str = "kubebrain.io/kubebrain-operator";
 /// Repository of the brain's image for clusters that name none.
 pub(crate) const BRAIN_IMAGE: &str = "kubebrain.io/kubebrain";
 
+/// Time between two scrapes.
+pub(crate) const INTERVAL: &str = "30s";
+
 /// What the objects of one installation are made from.
 pub(crate) struct Install {
     /// Name of the operator's objects.
@@ -43,12 +46,11 @@ pub(crate) struct Install {
 }
 
 /// How Prometheus finds the operator.
-#[derive(Default)]
 pub(crate) struct Monitoring {
     /// Further labels of the PodMonitor.
     pub(crate) pod_monitor_labels: Option<String>,
     /// Time between two scrapes.
-    pub(crate) interval: Option<Value>,
+    pub(crate) interval: String,
     /// Further labels of the PrometheusRule.
     pub(crate) rule_labels: Option<String>,
 }
@@ -67,7 +69,11 @@ impl Install {
             arguments: Vec::new(),
             pod: Vec::new(),
             api_server_ports: json!(api_server_ports().map(port)),
-            monitoring: Monitoring::default(),
+            monitoring: Monitoring {
+                pod_monitor_labels: None,
+                interval: INTERVAL.to_owned(),
+                rule_labels: None,
+            },
         }
     }
 
@@ -97,7 +103,7 @@ impl Install {
             api_server_ports: json!([template::each_port("$.Values.networkPolicy.apiServerPorts")]),
             monitoring: Monitoring {
                 pod_monitor_labels: Some("$.Values.podMonitor.labels".to_owned()),
-                interval: Some(template::block("$.Values.podMonitor.interval")),
+                interval: "{{ $.Values.podMonitor.interval }}".to_owned(),
                 rule_labels: Some("$.Values.prometheusRule.labels".to_owned()),
             },
         }

@@ -7,10 +7,13 @@ use crate::install::Install;
 
 /// The PodMonitor.
 pub(crate) fn pod_monitor(install: &Install) -> Value {
-    let mut endpoint = json!({"port": "http", "path": "/metrics"});
-    if let Some(interval) = &install.monitoring.interval {
-        endpoint["interval"] = interval.clone();
-    }
+    // The namespace in a metric is that of a cluster, not the operator's.
+    let endpoint = json!({
+        "port": "http",
+        "path": "/metrics",
+        "interval": install.monitoring.interval,
+        "honorLabels": true,
+    });
     json!({
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PodMonitor",
@@ -48,7 +51,7 @@ fn alerts() -> Vec<Value> {
         ),
         alert(
             "KubeBrainOperatorPassesFail",
-            r#"sum(increase(kubebrain_operator_reconcile_total{outcome="Failed"}[10m])) > 5"#,
+            r#"sum(increase(kubebrain_operator_reconcile_total{result="Failed"}[10m])) > 5"#,
             "10m",
             "warning",
             "Passes over KubeBrainClusters keep failing: read the conditions of the clusters and the operator's log.",
@@ -62,17 +65,18 @@ fn alerts() -> Vec<Value> {
         ),
         alert(
             "KubeBrainClusterNotReady",
-            r#"max(kubebrain_operator_clusters{ready="False"}) > 0"#,
+            r#"max by (namespace, name) (kubebrain_cluster_condition{type="Ready"}) == 0"#,
             "15m",
             "warning",
-            "A KubeBrainCluster is not Ready: kubectl get kubebrainclusters --all-namespaces --output wide says which and why.",
+            "KubeBrainCluster {{ $labels.namespace }}/{{ $labels.name }} is not Ready: its conditions say why.",
         ),
         alert(
             "KubeBrainCertificateExpires",
-            "min(kubebrain_operator_certificate_expiry_timestamp_seconds > 0) - time() < 7 * 24 * 3600",
+            "min by (namespace, name, secret) (kubebrain_certificate_expiry_timestamp_seconds) - time() < 7 * 24 * 3600",
             "1h",
             "warning",
-            "A certificate of a KubeBrainCluster ends within a week and was not renewed: read status.certificates.",
+            "The certificate in Secret {{ $labels.secret }} of KubeBrainCluster {{ $labels.namespace }}/{{ $labels.name }} ends within a week \
+             and was not renewed.",
         ),
     ]
 }
@@ -85,4 +89,21 @@ fn alert(name: &str, expression: &str, pending: &str, severity: &str, summary: &
         "labels": {"severity": severity},
         "annotations": {"summary": summary},
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alerts_ask_for_metrics_that_the_operator_has() {
+        let source = include_str!("../../operator/src/metrics.rs");
+        for alert in alerts() {
+            let expression = alert["expr"].as_str().unwrap();
+            let mut words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            let metric = words.find(|word| word.starts_with("kubebrain_")).unwrap();
+            let short = metric.strip_prefix("kubebrain_operator_").unwrap_or(metric);
+            assert!(source.contains(&format!("\"{short}\"")), "{expression}");
+        }
+    }
 }

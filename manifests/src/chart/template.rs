@@ -67,18 +67,33 @@ fn template(line: &str) -> anyhow::Result<String> {
             "{indent}{{{{- with {expression} }}}}\n{indent}{{{{- toYaml . | nindent {} }}}}\n{indent}{{{{- end }}}}",
             indent.len()
         )),
-        Some((field, value)) => field_of(field, value, &indent),
-        None => None,
+        // The first field of an entry cannot be left out without the others.
+        Some((field, value)) if !field.starts_with("- ") => field_of(field, value, &indent),
+        _ => None,
     };
     let ours = ours.or_else(|| {
         bare.strip_prefix("- ")
             .and_then(|item| item_of(unquoted(item), &indent))
     });
-    let text = ours.unwrap_or_else(|| line.to_owned());
+    let text = ours.unwrap_or_else(|| escaped(line));
     for mark in [MERGED, SCALAR, BLOCK, WITH, EACH, PORTS] {
         ensure!(!text.contains(mark), "cannot make a template of {line:?}");
     }
     Ok(text)
+}
+
+/// The templates of Prometheus in a line, as text for Helm.
+fn escaped(line: &str) -> String {
+    let mut parts = line.split("{{ $labels.");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (label, rest) = part.split_once(" }}").unwrap_or((part, ""));
+        text.push_str("{{ `{{ $labels.");
+        text.push_str(label);
+        text.push_str(" }}` }}");
+        text.push_str(rest);
+    }
+    text
 }
 
 fn field_of(field: &str, value: &str, indent: &str) -> Option<String> {
@@ -131,6 +146,7 @@ mod tests {
             "list": [each(".Values.more"), item_with(".Values.some", r#"--some={{ join "," . }}"#)],
             "none": block(".Values.none"),
             "number": scalar(".Values.number"),
+            "prometheus": "{{ $labels.a }} and {{ $labels.b }}.",
         });
         let expected = r#"---
 labels:
@@ -150,13 +166,19 @@ none:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 number: {{ .Values.number }}
+prometheus: '{{ `{{ $labels.a }}` }} and {{ `{{ $labels.b }}` }}.'
 "#;
         assert_eq!(documents(&[object]).unwrap(), expected);
     }
 
     #[test]
     fn a_mark_that_cannot_be_replaced_is_an_error() {
-        let error = documents(&[json!({"text": "BLOCK x: SCALAR y"})]).unwrap_err();
-        assert!(error.to_string().contains("cannot make a template"), "{error}");
+        for bad in [
+            json!({"text": "BLOCK x: SCALAR y"}),
+            json!([{"first": block(".Values.first"), "second": 2}]),
+        ] {
+            let error = documents(&[bad]).unwrap_err();
+            assert!(error.to_string().contains("cannot make a template"), "{error}");
+        }
     }
 }

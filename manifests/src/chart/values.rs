@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anyhow::Context as _;
 use serde_json::{Map, Value, json};
 
-use crate::install::{BRAIN_IMAGE, IMAGE, api_server_ports, resources};
+use crate::install::{BRAIN_IMAGE, IMAGE, INTERVAL, api_server_ports, resources};
 
 /// One value by its path, with its default, its schema and what it means.
 struct Field {
@@ -150,9 +150,9 @@ fn table() -> Vec<Field> {
         ),
         field(
             "podMonitor.interval",
-            json!(""),
-            json!({"type": "string", "pattern": "^([0-9]+(ms|s|m|h))*$"}),
-            "Time between two scrapes, such as 30s; Prometheus' default if empty.",
+            json!(INTERVAL),
+            json!({"type": "string", "pattern": "^([0-9]+(ms|s|m|h))+$"}),
+            "Time between two scrapes.",
         ),
         field(
             "prometheusRule.enabled",
