@@ -28,6 +28,7 @@ use crate::metrics::Metrics;
 use crate::observe::Prober;
 use crate::reconcile::Context;
 use crate::stores;
+use crate::stores::external::ExternalPods;
 use crate::transport::Fence;
 use crate::triggers::Triggers;
 use crate::world::{World, settings};
@@ -521,6 +522,7 @@ pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> Scope {
     let triggers = Arc::<Triggers>::default();
     let (stores, feeds) = stores::open(&client, None, &triggers);
     let context = Context {
+        external_pods: ExternalPods::new(client.clone(), stores.clusters.clone(), triggers.clone()),
         events: Events::new(client.clone(), "test".to_owned()),
         client,
         settings: settings(),
