@@ -83,7 +83,7 @@ fn named(spec: &KubeBrainClusterSpec) -> Vec<String> {
     names.extend(spec.tls.ca_secret_ref.as_ref().map(|reference| &reference.name));
     if let Some(tls) = spec.storage.tikv.as_ref().and_then(|tikv| tikv.tls.as_ref()) {
         names.push(&tls.ca_secret_ref.name);
-        names.extend(tls.client_secret_ref.as_ref().map(|reference| &reference.name));
+        names.push(&tls.client_secret_ref.name);
     }
     let mut names: Vec<String> = names.into_iter().filter(|name| !name.is_empty()).cloned().collect();
     names.sort();

@@ -81,6 +81,16 @@ impl Names {
         format!("{pod}.{}", self.host(&self.headless()))
     }
 
+    /// Domain whose SRV records name the members.
+    pub(crate) fn discovery_domain(&self) -> String {
+        format!("{}.{}", self.host(&self.headless()), self.domain)
+    }
+
+    /// Name of the Lease that is the leader lock, where it is one.
+    pub(crate) fn lease(&self) -> String {
+        format!("{}-leader", self.cluster)
+    }
+
     /// DNS names of the server certificate: both Services, every member by a wildcard, and this machine.
     pub(crate) fn server_hosts(&self) -> Vec<String> {
         let mut hosts = Vec::new();

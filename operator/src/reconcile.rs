@@ -24,7 +24,6 @@ use crate::plan::{Plan, plan};
 use crate::spec::{self, Desired, Settings};
 use crate::status::{self, Pass};
 use crate::stores::Stores;
-use crate::stores::external::ExternalPods;
 
 /// How often a settled cluster is looked at: a watch may miss things, and brains do not tell when their leader changes.
 const RESYNC: Duration = Duration::from_secs(60);
@@ -87,7 +86,6 @@ pub(crate) struct Context {
     pub(crate) given_secrets: GivenSecrets,
     pub(crate) prober: Prober,
     pub(crate) followers: Followers,
-    pub(crate) external_pods: ExternalPods,
 }
 
 /// What a pass came to, and when to look again.
@@ -131,7 +129,15 @@ pub(crate) async fn reconcile(
         publish(context, &clusters, &cluster, &first).await?;
         cluster.status = Some(first);
     }
-    match spec::read(&cluster, &context.settings) {
+    let reference = cluster
+        .spec
+        .storage
+        .tikv
+        .as_ref()
+        .and_then(|tikv| tikv.cluster_ref.as_ref());
+    let namespace = cluster.namespace().unwrap_or_default();
+    let referenced = reference.and_then(|reference| context.stores.tidb_cluster(&namespace, &reference.name));
+    match spec::read(&cluster, &context.settings, referenced.as_deref()) {
         Ok(desired) => {
             let pass = act(context, &clusters, &cluster, &desired, late, failures);
             pass.await.map(Some)

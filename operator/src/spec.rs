@@ -6,21 +6,23 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crds::KubeBrainCluster;
-use crds::cluster::storage::{Embedded, StorageType};
 use crds::cluster::tls::TlsMode;
 use crds::cluster::{OWN_FLAGS, TYPED_FLAGS};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use kube::ResourceExt;
+use kube::core::DynamicObject;
 
 use crate::certificates::{Leaf, Request};
 use crate::drift;
 use crate::names::{CLUSTER, Names};
 
 mod image;
+mod storage;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use image::resolve as resolve_image;
+pub(crate) use storage::{Storage, Tikv};
 
 /// What the operator was told by its flags.
 #[derive(Debug, Clone)]
@@ -39,7 +41,7 @@ pub(crate) struct Desired {
     pub(crate) names: Names,
     pub(crate) replicas: i32,
     pub(crate) image: String,
-    pub(crate) storage: Embedded,
+    pub(crate) storage: Storage,
     /// Certificates that the operator issues, by their use; none if TLS is disabled.
     pub(crate) certificates: Option<Vec<(Leaf, Request)>>,
     /// How long a published bundle takes at most to reach those who follow it.
@@ -61,37 +63,22 @@ fn invalid(message: impl Into<String>) -> Refusal {
     }
 }
 
-/// Reads a spec.
+/// Reads a spec; `referenced` is the TiDB operator's cluster that it names, if that exists.
 ///
 /// # Errors
 /// It asks for what is not supported, or contradicts itself.
-pub(crate) fn read(cluster: &KubeBrainCluster, settings: &Settings) -> Result<Desired, Refusal> {
+pub(crate) fn read(
+    cluster: &KubeBrainCluster,
+    settings: &Settings,
+    referenced: Option<&DynamicObject>,
+) -> Result<Desired, Refusal> {
     let spec = &cluster.spec;
     let names = Names {
         cluster: cluster.name_any(),
         namespace: cluster.namespace().unwrap_or_default(),
         domain: settings.cluster_domain.clone(),
     };
-    let storage = match (spec.storage.type_, &spec.storage.embedded) {
-        (StorageType::Embedded, Some(embedded)) => embedded.clone(),
-        (StorageType::Embedded, None) => return Err(invalid("storage.embedded is required when type is Embedded")),
-        (StorageType::TiKV, _) => {
-            let message = "storage.type TiKV is not supported by this version of the operator";
-            return Err(Refusal {
-                reason: "StorageTypeNotSupported",
-                message: message.to_owned(),
-            });
-        }
-    };
-    if !(0..=1).contains(&spec.replicas) {
-        return Err(invalid("Embedded storage is single-member: set replicas to 0 or 1"));
-    }
-    if crate::quantity::parse(&storage.size).is_none_or(|size| size <= 0) {
-        return Err(invalid(format!(
-            "storage.embedded.size {:?} is no size",
-            storage.size.0
-        )));
-    }
+    let storage = storage::read(cluster, referenced)?;
     spec.election()
         .timings()
         .map_err(|error| invalid(format!("leaderElection: {error}")))?;

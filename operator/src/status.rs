@@ -93,13 +93,7 @@ pub(crate) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> KubeBrainCluste
         leader,
         members: Some(members(pass)),
         connection: Some(connection(cluster, pass.desired)),
-        storage: Some(StorageStatus {
-            type_: format!("{:?}", cluster.spec.storage.type_),
-            cluster_id: None,
-            key_prefix: None,
-            capacity: None,
-            pd_endpoints: None,
-        }),
+        storage: Some(storage(cluster, pass)),
         certificates: pass.desired.certificates.as_ref().map(|_| certificates(pass)),
         ca: authority(pass, previous.ca),
         ..KubeBrainClusterStatus::default()
@@ -182,6 +176,22 @@ fn members(pass: &Pass<'_>) -> Vec<MemberStatus> {
             }
         })
         .collect()
+}
+
+/// Where the data lies. Id and prefix of TiKV stay what they were when they were first known.
+fn storage(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> StorageStatus {
+    let tikv = pass.desired.storage.tikv();
+    let seen = || {
+        let answers = pass.observed.probes.values().flatten();
+        answers.into_iter().find_map(|answer| answer.storage.cluster_id.clone())
+    };
+    StorageStatus {
+        type_: format!("{:?}", cluster.spec.storage.type_),
+        cluster_id: tikv.and_then(|tikv| tikv.cluster_id.clone().or_else(seen)),
+        key_prefix: tikv.map(|tikv| tikv.key_prefix.clone()),
+        capacity: pass.plan.claims.capacity.clone(),
+        pd_endpoints: tikv.map(|tikv| tikv.pd_endpoints.clone()),
+    }
 }
 
 fn connection(cluster: &KubeBrainCluster, desired: &Desired) -> Connection {

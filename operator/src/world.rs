@@ -118,7 +118,7 @@ impl World {
     }
 
     pub(crate) fn desired(&self) -> Desired {
-        spec::read(&self.cluster, &settings()).unwrap()
+        spec::read(&self.cluster, &settings(), None).unwrap()
     }
 
     pub(crate) fn plan(&self) -> Plan {

@@ -134,9 +134,8 @@ pub struct TikvTls {
     /// The certificate authority of TiKV and its placement drivers.
     pub ca_secret_ref: KeyRef,
 
-    /// A Secret of type kubernetes.io/tls with the client certificate that the brains present.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub client_secret_ref: Option<LocalRef>,
+    /// A Secret of type kubernetes.io/tls with the client certificate that the brains present: TiKV knows mutual TLS only.
+    pub client_secret_ref: LocalRef,
 }
 
 /// The volume of an embedded store.

@@ -1,7 +1,9 @@
 //! The pod template: the brain's container under the restricted pod security standard.
 
+use crds::cluster::election::ElectionBackend;
 use crds::cluster::image::PullPolicy;
 use crds::cluster::pod::PodSettings;
+use crds::cluster::storage::TikvTls;
 use crds::cluster::tuning::CompactionMode;
 use k8s_openapi::DeepMerge;
 use k8s_openapi::api::core::v1::{
@@ -16,6 +18,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use super::Renderer;
 use crate::certificates::Leaf;
 use crate::names::{CLIENT_PORT, METRICS_PORT, PEER_PORT, VERSION};
+use crate::spec::{Storage, Tikv};
 
 /// Volume and mount of the data.
 pub(super) const DATA: &str = "data";
@@ -24,6 +27,11 @@ const DATA_MOUNT: &str = "/var/lib/kubebrain";
 const DATA_DIR: &str = "/var/lib/kubebrain/data";
 const TLS: &str = "tls";
 const TLS_MOUNT: &str = "/etc/kubebrain/tls";
+/// Certificates for the way to TiKV.
+const TIKV_TLS: &str = "tikv-tls";
+const TIKV_TLS_MOUNT: &str = "/etc/kubebrain/tikv";
+/// Common name of the certificate that brains show to each other.
+pub(crate) const PEER_NAME: &str = "kubebrain-peer";
 const CONTAINER: &str = "brain";
 /// The unprivileged user of the image, by number as the restricted standard wants it.
 const USER: i64 = 65532;
@@ -69,7 +77,7 @@ impl Renderer<'_> {
             .collect();
         PodSpec {
             containers: vec![self.container(image.pull_policy, &settings)],
-            volumes: self.desired.certificates.is_some().then(|| vec![self.tls_volume()]),
+            volumes: self.volumes(),
             service_account_name: Some(settings.service_account_name.unwrap_or(self.names().cluster.clone())),
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
@@ -96,19 +104,6 @@ impl Renderer<'_> {
     }
 
     fn container(&self, pull_policy: Option<PullPolicy>, settings: &PodSettings) -> Container {
-        let mut mounts = vec![VolumeMount {
-            name: DATA.to_owned(),
-            mount_path: DATA_MOUNT.to_owned(),
-            ..VolumeMount::default()
-        }];
-        if self.desired.certificates.is_some() {
-            mounts.push(VolumeMount {
-                name: TLS.to_owned(),
-                mount_path: TLS_MOUNT.to_owned(),
-                read_only: Some(true),
-                ..VolumeMount::default()
-            });
-        }
         let ports = [("client", CLIENT_PORT), ("peer", PEER_PORT), ("metrics", METRICS_PORT)];
         Container {
             name: CONTAINER.to_owned(),
@@ -142,104 +137,207 @@ impl Renderer<'_> {
                 }),
                 ..SecurityContext::default()
             }),
-            volume_mounts: Some(mounts),
+            // Why a brain does not start is told in the status.
+            termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
+            volume_mounts: Some(self.mounts()).filter(|mounts| !mounts.is_empty()),
             ..Container::default()
         }
     }
 
-    /// The brain's command line. `$(POD_NAME)` is filled in by the kubelet.
+    /// The brain's command line. `$(POD_NAME)` is filled in by the kubelet. Nothing in it depends on the number of members, so that
+    /// scaling restarts nobody.
     fn arguments(&self) -> Vec<String> {
         let secure = self.desired.certificates.is_some();
         let scheme = if secure { "https" } else { "http" };
         let host = self.names().member_host("$(POD_NAME)");
-        let peer = format!("{scheme}://{host}:{PEER_PORT}");
         let mut flags = vec![
             ("name", "$(POD_NAME)".to_owned()),
-            ("data-dir", DATA_DIR.to_owned()),
             ("listen-client-urls", format!("{scheme}://0.0.0.0:{CLIENT_PORT}")),
             ("advertise-client-urls", format!("{scheme}://{host}:{CLIENT_PORT}")),
             ("listen-peer-urls", format!("{scheme}://0.0.0.0:{PEER_PORT}")),
-            ("initial-advertise-peer-urls", peer.clone()),
-            ("initial-cluster", format!("$(POD_NAME)={peer}")),
+            ("initial-advertise-peer-urls", format!("{scheme}://{host}:{PEER_PORT}")),
             ("listen-metrics-urls", format!("http://0.0.0.0:{METRICS_PORT}")),
         ];
         if secure {
-            for (flag, file) in [
-                ("cert-file", "server.crt"),
-                ("key-file", "server.key"),
-                ("trusted-ca-file", "ca.crt"),
-                ("peer-cert-file", "peer.crt"),
-                ("peer-key-file", "peer.key"),
-                ("peer-trusted-ca-file", "ca.crt"),
-            ] {
-                flags.push((flag, format!("{TLS_MOUNT}/{file}")));
+            flags.extend(certificate_flags());
+        }
+        match &self.desired.storage {
+            Storage::Embedded(_) => {
+                flags.push(("data-dir", DATA_DIR.to_owned()));
+                flags.push(("initial-cluster", format!("$(POD_NAME)={scheme}://{host}:{PEER_PORT}")));
             }
-            flags.push(("client-cert-auth", "true".to_owned()));
-            flags.push(("peer-client-cert-auth", "true".to_owned()));
+            Storage::Tikv(tikv) => {
+                flags.extend(tikv_flags(tikv));
+                flags.push(("discovery-srv", self.names().discovery_domain()));
+                flags.push((
+                    "initial-cluster-token",
+                    format!("{}/{}", self.names().namespace, self.names().cluster),
+                ));
+                flags.extend(self.election_flags());
+            }
         }
-        let spec = &self.cluster.spec;
-        let mut typed = Vec::new();
-        if let Some(compaction) = &spec.auto_compaction {
-            let mode = match compaction.mode {
-                CompactionMode::Periodic => "periodic",
-                CompactionMode::Revision => "revision",
-            };
-            typed.push(("auto-compaction-mode", mode.to_owned()));
-            typed.push(("auto-compaction-retention", compaction.retention.clone()));
-        }
-        if let Some(bytes) = spec.quota.as_ref().and_then(crate::quantity::parse) {
-            typed.push(("quota-backend-bytes", (bytes / crate::quantity::ONE).to_string()));
-        }
-        if let Some(level) = spec.log_level {
-            typed.push(("log-level", level.flag().to_owned()));
-        }
+        flags.extend(self.typed_flags());
         // Kubernetes would take `$(` in a user's value for a variable.
-        let further = self
-            .cluster
-            .spec
-            .flags
-            .iter()
-            .map(|(flag, value)| (flag.as_str(), value.replace("$(", "$$(")));
+        let further = self.cluster.spec.flags.iter();
+        let further = further.map(|(flag, value)| (flag.as_str(), value.replace("$(", "$$(")));
         flags
             .into_iter()
-            .chain(typed)
             .chain(further)
             .map(|(flag, value)| format!("--{flag}={value}"))
             .collect()
     }
 
+    /// How the members on TiKV compete for the lead; the brain has defaults of its own for what the spec leaves open.
+    fn election_flags(&self) -> Vec<(&'static str, String)> {
+        let election = self.cluster.spec.election();
+        let timings = [
+            ("election-lease-duration", election.lease_duration),
+            ("election-renew-deadline", election.renew_deadline),
+            ("election-retry-period", election.retry_period),
+        ];
+        let timings = timings.into_iter().filter_map(|(flag, set)| Some((flag, set?)));
+        let mut flags: Vec<_> = timings.collect();
+        if election.backend == ElectionBackend::Lease {
+            flags.push(("election", "lease".to_owned()));
+            flags.push(("lease-namespace", self.names().namespace.clone()));
+            flags.push(("lease-name", self.names().lease()));
+        }
+        flags
+    }
+
+    /// Flags that have fields of their own.
+    fn typed_flags(&self) -> Vec<(&'static str, String)> {
+        let spec = &self.cluster.spec;
+        let mut flags = Vec::new();
+        if let Some(compaction) = &spec.auto_compaction {
+            let mode = match compaction.mode {
+                CompactionMode::Periodic => "periodic",
+                CompactionMode::Revision => "revision",
+            };
+            flags.push(("auto-compaction-mode", mode.to_owned()));
+            flags.push(("auto-compaction-retention", compaction.retention.clone()));
+        }
+        if let Some(bytes) = spec.quota.as_ref().and_then(crate::quantity::parse) {
+            flags.push(("quota-backend-bytes", (bytes / crate::quantity::ONE).to_string()));
+        }
+        if let Some(level) = spec.log_level {
+            flags.push(("log-level", level.flag().to_owned()));
+        }
+        flags
+    }
+
     /// Certificates and trust in one volume, so that a change of both arrives at once.
     fn tls_volume(&self) -> Volume {
-        let secret = |leaf: Leaf, file: &str| VolumeProjection {
+        let secret = |name: &str, items: Vec<KeyToPath>| VolumeProjection {
             secret: Some(SecretProjection {
-                name: self.names().leaf(leaf),
-                items: Some(vec![
-                    item("tls.crt", &format!("{file}.crt")),
-                    item("tls.key", &format!("{file}.key")),
-                ]),
+                name: name.to_owned(),
+                items: Some(items),
                 ..SecretProjection::default()
             }),
             ..VolumeProjection::default()
         };
-        let bundle = VolumeProjection {
-            config_map: Some(ConfigMapProjection {
-                name: self.names().bundle(),
-                items: Some(vec![item("ca.crt", "ca.crt")]),
-                ..ConfigMapProjection::default()
-            }),
-            ..VolumeProjection::default()
+        let pair = |name: &str, file: &str| {
+            let items = vec![
+                item("tls.crt", &format!("{file}.crt")),
+                item("tls.key", &format!("{file}.key")),
+            ];
+            secret(name, items)
+        };
+        let sources = match &self.cluster.spec.tls.secrets {
+            Some(given) => vec![
+                pair(&given.server.name, "server"),
+                pair(&given.peer.name, "peer"),
+                secret(&given.ca_bundle.name, vec![item(&given.ca_bundle.key, "ca.crt")]),
+            ],
+            None => vec![
+                pair(&self.names().leaf(Leaf::Server), "server"),
+                pair(&self.names().leaf(Leaf::Peer), "peer"),
+                VolumeProjection {
+                    config_map: Some(ConfigMapProjection {
+                        name: self.names().bundle(),
+                        items: Some(vec![item("ca.crt", "ca.crt")]),
+                        ..ConfigMapProjection::default()
+                    }),
+                    ..VolumeProjection::default()
+                },
+            ],
         };
         Volume {
             name: TLS.to_owned(),
             projected: Some(ProjectedVolumeSource {
                 default_mode: Some(0o440),
-                sources: Some(vec![secret(Leaf::Server, "server"), secret(Leaf::Peer, "peer"), bundle]),
+                sources: Some(sources),
             }),
             ..Volume::default()
         }
     }
 
+    /// The certificates for the way to TiKV.
+    fn tikv_volume(tls: &TikvTls) -> Volume {
+        let source = |name: &str, items| VolumeProjection {
+            secret: Some(SecretProjection {
+                name: name.to_owned(),
+                items: Some(items),
+                ..SecretProjection::default()
+            }),
+            ..VolumeProjection::default()
+        };
+        let pair = vec![item("tls.crt", "tls.crt"), item("tls.key", "tls.key")];
+        let sources = vec![
+            source(&tls.ca_secret_ref.name, vec![item(&tls.ca_secret_ref.key, "ca.crt")]),
+            source(&tls.client_secret_ref.name, pair),
+        ];
+        Volume {
+            name: TIKV_TLS.to_owned(),
+            projected: Some(ProjectedVolumeSource {
+                default_mode: Some(0o440),
+                sources: Some(sources),
+            }),
+            ..Volume::default()
+        }
+    }
+
+    fn volumes(&self) -> Option<Vec<Volume>> {
+        let tls = self.desired.certificates.is_some().then(|| self.tls_volume());
+        let tikv = self.desired.storage.tikv().and_then(|tikv| tikv.tls.as_ref());
+        let all: Vec<Volume> = tls.into_iter().chain(tikv.map(Self::tikv_volume)).collect();
+        (!all.is_empty()).then_some(all)
+    }
+
+    fn mounts(&self) -> Vec<VolumeMount> {
+        let mount = |name: &str, path: &str, read_only: bool| VolumeMount {
+            name: name.to_owned(),
+            mount_path: path.to_owned(),
+            read_only: read_only.then_some(true),
+            ..VolumeMount::default()
+        };
+        let mut mounts = Vec::new();
+        if self.desired.storage.embedded().is_some() {
+            mounts.push(mount(DATA, DATA_MOUNT, false));
+        }
+        if self.desired.certificates.is_some() {
+            mounts.push(mount(TLS, TLS_MOUNT, true));
+        }
+        if self.desired.storage.tikv().is_some_and(|tikv| tikv.tls.is_some()) {
+            mounts.push(mount(TIKV_TLS, TIKV_TLS_MOUNT, true));
+        }
+        mounts
+    }
+
+    /// The spec's constraints; without any, members on TiKV prefer to be apart, by zone and by node.
     fn spread(&self, constraints: Vec<TopologySpreadConstraint>) -> Option<Vec<TopologySpreadConstraint>> {
+        let constraints = if constraints.is_empty() && self.desired.storage.tikv().is_some() {
+            ["topology.kubernetes.io/zone", "kubernetes.io/hostname"]
+                .map(|key| TopologySpreadConstraint {
+                    max_skew: 1,
+                    topology_key: key.to_owned(),
+                    when_unsatisfiable: "ScheduleAnyway".to_owned(),
+                    ..TopologySpreadConstraint::default()
+                })
+                .to_vec()
+        } else {
+            constraints
+        };
         let own = || LabelSelector {
             match_labels: Some(self.names().selector()),
             ..LabelSelector::default()
@@ -253,6 +351,44 @@ impl Renderer<'_> {
             .collect();
         (!filled.is_empty()).then_some(filled)
     }
+}
+
+/// Where the certificates lie, and who is let in.
+fn certificate_flags() -> Vec<(&'static str, String)> {
+    let files = [
+        ("cert-file", "server.crt"),
+        ("key-file", "server.key"),
+        ("trusted-ca-file", "ca.crt"),
+        ("peer-cert-file", "peer.crt"),
+        ("peer-key-file", "peer.key"),
+        ("peer-trusted-ca-file", "ca.crt"),
+    ];
+    let files = files.map(|(flag, file)| (flag, format!("{TLS_MOUNT}/{file}")));
+    let rules = [
+        ("client-cert-auth", "true"),
+        ("peer-client-cert-auth", "true"),
+        ("peer-cert-allowed-cn", PEER_NAME),
+    ];
+    let rules = rules.map(|(flag, value)| (flag, value.to_owned()));
+    files.into_iter().chain(rules).collect()
+}
+
+/// How TiKV is reached.
+fn tikv_flags(tikv: &Tikv) -> Vec<(&'static str, String)> {
+    let mut flags = vec![
+        ("storage", "tikv".to_owned()),
+        ("tikv-pd-endpoints", tikv.pd_endpoints.join(",")),
+        ("tikv-key-prefix", tikv.key_prefix.clone()),
+    ];
+    if tikv.tls.is_some() {
+        let files = [("tikv-ca", "ca.crt"), ("tikv-cert", "tls.crt"), ("tikv-key", "tls.key")];
+        flags.extend(files.map(|(flag, file)| (flag, format!("{TIKV_TLS_MOUNT}/{file}"))));
+    }
+    if let Some((interval, window)) = &tikv.gc {
+        flags.push(("tikv-gc-interval", interval.clone()));
+        flags.push(("tikv-gc-window", window.clone()));
+    }
+    flags
 }
 
 fn item(key: &str, path: &str) -> KeyToPath {

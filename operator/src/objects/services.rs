@@ -12,14 +12,21 @@ use crate::names::{CLIENT_PORT, METRICS_PORT, PEER_PORT, ROLE};
 
 impl Renderer<'_> {
     /// Names each member; before it is ready too, or brains could not find each other.
+    ///
+    /// Its ports are called as etcd's SRV records are, by which brains and clients find all members.
     pub(super) fn headless(&self) -> Service {
+        let (client, peer) = if self.desired.certificates.is_some() {
+            ("etcd-client-ssl", "etcd-server-ssl")
+        } else {
+            ("etcd-client", "etcd-server")
+        };
         let spec = ServiceSpec {
             cluster_ip: Some("None".to_owned()),
             publish_not_ready_addresses: Some(true),
             selector: Some(self.names().selector()),
             ports: Some(vec![
-                port("client", CLIENT_PORT),
-                port("peer", PEER_PORT),
+                named_port(client, "client", CLIENT_PORT),
+                named_port(peer, "peer", PEER_PORT),
                 port("metrics", METRICS_PORT),
             ]),
             ..ServiceSpec::default()
@@ -121,10 +128,15 @@ impl Renderer<'_> {
 }
 
 fn port(name: &str, number: i32) -> ServicePort {
+    named_port(name, name, number)
+}
+
+/// A port of this name that leads to the container's port `target`.
+fn named_port(name: &str, target: &str, number: i32) -> ServicePort {
     ServicePort {
         name: Some(name.to_owned()),
         port: number,
-        target_port: Some(IntOrString::String(name.to_owned())),
+        target_port: Some(IntOrString::String(target.to_owned())),
         protocol: Some("TCP".to_owned()),
         ..ServicePort::default()
     }

@@ -1,6 +1,6 @@
 //! The StatefulSet. The operator, not the StatefulSet controller, decides when a pod is replaced.
 
-use crds::cluster::storage::Retention;
+use crds::cluster::storage::{Embedded, Retention};
 use k8s_openapi::api::apps::v1::{
     StatefulSet, StatefulSetPersistentVolumeClaimRetentionPolicy, StatefulSetSpec, StatefulSetUpdateStrategy,
 };
@@ -12,9 +12,16 @@ use super::pod::DATA;
 
 impl Renderer<'_> {
     pub(super) fn stateful_set(&self) -> StatefulSet {
-        let when_deleted = match self.desired.storage.when_deleted {
-            Retention::Retain => "Retain",
-            Retention::Delete => "Delete",
+        let embedded = self.desired.storage.embedded();
+        let retention = |embedded: &Embedded| StatefulSetPersistentVolumeClaimRetentionPolicy {
+            when_deleted: Some(
+                match embedded.when_deleted {
+                    Retention::Retain => "Retain",
+                    Retention::Delete => "Delete",
+                }
+                .to_owned(),
+            ),
+            when_scaled: Some("Retain".to_owned()),
         };
         let spec = StatefulSetSpec {
             replicas: Some(self.desired.replicas),
@@ -30,12 +37,9 @@ impl Renderer<'_> {
             }),
             min_ready_seconds: Some(self.cluster.spec.strategy().min_ready_seconds),
             revision_history_limit: Some(3),
-            persistent_volume_claim_retention_policy: Some(StatefulSetPersistentVolumeClaimRetentionPolicy {
-                when_deleted: Some(when_deleted.to_owned()),
-                when_scaled: Some("Retain".to_owned()),
-            }),
+            persistent_volume_claim_retention_policy: embedded.map(retention),
             template: self.template(),
-            volume_claim_templates: Some(vec![self.claim()]),
+            volume_claim_templates: embedded.map(|embedded| vec![self.claim(embedded)]),
             ..StatefulSetSpec::default()
         };
         StatefulSet {
@@ -46,8 +50,7 @@ impl Renderer<'_> {
     }
 
     /// The claim template. Inherited labels stay out of it: it can never be changed.
-    fn claim(&self) -> PersistentVolumeClaim {
-        let storage = &self.desired.storage;
+    fn claim(&self, storage: &Embedded) -> PersistentVolumeClaim {
         let spec = PersistentVolumeClaimSpec {
             access_modes: Some(vec![format!("{:?}", storage.access_mode)]),
             storage_class_name: storage.storage_class_name.clone(),

@@ -116,6 +116,69 @@ fn a_spec_with_every_setting_renders_as_committed() {
 }
 
 #[test]
+fn members_on_tikv_render_as_committed() {
+    golden(
+        "tikv",
+        json!({
+            "replicas": 3,
+            "storage": {"type": "TiKV", "embedded": null, "tikv": {
+                "pdEndpoints": ["https://pd-0.tikv:2379", "pd-1.tikv:2379"],
+                "keyPrefix": "tenant-a",
+                "tls": {"caSecretRef": {"name": "tikv-ca", "key": "ca.pem"}, "clientSecretRef": {"name": "tikv-client"}},
+                "gc": {"owner": "Brain", "window": "1h"},
+            }},
+            "leaderElection": {"leaseDuration": "3s", "renewDeadline": "2s"},
+            "podDisruptionBudget": {"maxUnavailable": 2},
+        }),
+    );
+}
+
+#[test]
+fn certificates_made_by_somebody_else_are_mounted_from_their_secrets() {
+    let secrets = json!({
+        "caBundle": {"name": "bundle", "key": "trust.pem"}, "server": {"name": "s"}, "peer": {"name": "p"}, "operatorClient": {"name": "o"},
+    });
+    let world = World::new(json!({"tls": {"mode": "Secret", "secrets": secrets}}));
+    let desired = world.desired();
+    let objects = Renderer::new(&world.cluster, &desired).all(false).unwrap();
+    let set = objects
+        .into_iter()
+        .find(|object| object.key.kind == Kind::StatefulSet)
+        .unwrap();
+    let sources = set.body["spec"]["template"]["spec"]["volumes"][0]["projected"]["sources"].clone();
+    let names: Vec<&Value> = sources
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|source| &source["secret"]["name"])
+        .collect();
+    assert_eq!(names, ["s", "p", "bundle"]);
+    assert_eq!(
+        sources[2]["secret"]["items"],
+        json!([{"key": "trust.pem", "path": "ca.crt"}])
+    );
+}
+
+/// Scaling shall restart nobody: what the pods are made from does not know how many there are.
+#[test]
+fn the_template_does_not_depend_on_the_number_of_members() {
+    let template = |replicas: i32| {
+        let tikv = json!({"pdEndpoints": ["pd:2379"]});
+        let world =
+            World::new(json!({"replicas": replicas, "storage": {"type": "TiKV", "embedded": null, "tikv": tikv}}));
+        let desired = world.desired();
+        let objects = Renderer::new(&world.cluster, &desired).all(false).unwrap();
+        let set = objects
+            .into_iter()
+            .find(|object| object.key.kind == Kind::StatefulSet)
+            .unwrap();
+        assert_eq!(set.body["spec"]["replicas"], replicas);
+        set.body["spec"]["template"].clone()
+    };
+    assert_eq!(template(1), template(5));
+}
+
+#[test]
 fn a_budget_exists_for_two_members_and_more() {
     let world = World::new(json!({}));
     let mut desired = world.desired();

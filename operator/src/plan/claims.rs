@@ -10,7 +10,7 @@ use crate::quantity;
 use crate::spec::Desired;
 
 /// What the status says of volumes.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct Claims {
     /// How many there are.
     pub(crate) count: usize,
@@ -18,12 +18,16 @@ pub(crate) struct Claims {
     pub(crate) pending: Vec<String>,
     /// Claims whose volume is gone.
     pub(crate) lost: Vec<String>,
+    /// The smallest capacity among the volumes.
+    pub(crate) capacity: Option<Quantity>,
     /// Claims whose volume has not the wanted size yet.
     pub(crate) growing: Vec<String>,
 }
 
 pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) {
-    let wanted = &desired.storage;
+    let Some(wanted) = desired.storage.embedded() else {
+        return;
+    };
     for claim in observed
         .claims
         .iter()
@@ -38,6 +42,14 @@ pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) {
                 plan.claims.pending.push(name);
                 continue;
             }
+        }
+        let held = claim
+            .status
+            .as_ref()
+            .and_then(|status| status.capacity.as_ref()?.get("storage"));
+        let smaller = |than: &Quantity| held.and_then(quantity::parse) < quantity::parse(than);
+        if held.is_some() && plan.claims.capacity.as_ref().is_none_or(smaller) {
+            plan.claims.capacity = held.cloned();
         }
         let requested = requested(claim);
         let larger = |than: Option<i128>| quantity::parse(&wanted.size) > than;

@@ -90,7 +90,10 @@ fn a_changed_spec_changes_what_depends_on_it() {
     edited(json!({"podDisruptionBudget": {"enabled": true}}), &[]);
     edited(json!({"tls": {"serverAltNames": ["a.example"]}}), &LEAVES[..1]);
     edited(json!({"tls": {"validity": "1000h"}}), &LEAVES);
-    edited(json!({"tls": {"mode": "Disabled"}}), &["apply StatefulSet dev"]);
+    edited(
+        json!({"tls": {"mode": "Disabled"}}),
+        &["apply Service dev-headless", "apply StatefulSet dev"],
+    );
     edited(
         json!({"storage": {"embedded": {"size": "20Gi"}}}),
         &["resize the volume claim data-dev-0"],

@@ -5,7 +5,7 @@ use crate::world::{cluster, settings};
 
 /// Reason and message of the refusal; empty if the spec can be acted on.
 fn judged(spec: Value) -> String {
-    let refusal = read(&cluster(spec), &settings()).err();
+    let refusal = read(&cluster(spec), &settings(), None).err();
     refusal
         .map(|refusal| format!("{}: {}", refusal.reason, refusal.message))
         .unwrap_or_default()
@@ -19,9 +19,6 @@ fn refused(spec: Value, expected: &str) {
 
 #[test]
 fn what_is_not_supported_is_refused_with_a_reason_of_its_own() {
-    let tikv =
-        json!({"storage": {"type": "TiKV", "embedded": null, "tikv": {"pdEndpoints": ["pd"], "keyPrefix": "/a"}}});
-    refused(tikv, "StorageTypeNotSupported: storage.type TiKV");
     refused(
         json!({"tls": {"mode": "Secret"}}),
         "InvalidSpec: tls.secrets is required when mode is Secret",

@@ -158,6 +158,7 @@ fn available(facts: &Facts) -> Judgement {
         (Some(leader), _) => Judgement::new("Available", Verdict::True, "LeaderElected", format!("{leader} leads")),
         (None, Volumes::Pending(claim)) => no("StorageUnreachable", format!("no volume is bound to {claim}")),
         (None, Volumes::Lost(claim)) => no("StorageUnreachable", format!("the volume of {claim} is gone")),
+        (None, Volumes::Unreachable(why)) => no("StorageUnreachable", why.clone()),
         (None, _) => no(
             "NoLeader",
             facts.trouble.clone().unwrap_or("no member leads".to_owned()),
@@ -241,6 +242,24 @@ fn storage(facts: &Facts) -> Judgement {
             format!("no volume is bound to {claim}"),
         ),
         Volumes::Lost(claim) => say(Verdict::False, "VolumeLost", format!("the volume of {claim} is gone")),
+        Volumes::Reachable => say(Verdict::True, "Reachable", "TiKV answers".to_owned()),
+        Volumes::Unreachable(why) => say(Verdict::False, unreachable_reason(why), why.clone()),
+        Volumes::Unknown => say(
+            Verdict::Unknown,
+            "Creating",
+            "no member has said whether TiKV answers".to_owned(),
+        ),
+    }
+}
+
+/// Why TiKV cannot be used, by what the brain says.
+fn unreachable_reason(why: &str) -> &'static str {
+    if why.contains("the key prefix belongs to") {
+        "PrefixTaken"
+    } else if why.contains("addresses of PD lead to cluster") {
+        "ClusterIDChanged"
+    } else {
+        "Unreachable"
     }
 }
 

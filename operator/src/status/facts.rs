@@ -46,6 +46,12 @@ pub(crate) enum Volumes {
     Bound,
     Pending(String),
     Lost(String),
+    /// TiKV answered a member just now.
+    Reachable,
+    /// No member reaches TiKV, and why.
+    Unreachable(String),
+    /// No member has said whether TiKV can be reached.
+    Unknown,
 }
 
 /// What the conditions are judged by.
@@ -210,7 +216,47 @@ fn trust(pass: &Pass<'_>) -> Trust {
     due.map(Trust::Due).or(rotating).unwrap_or(Trust::Good)
 }
 
+/// What the members say of TiKV. One that is not open to clients yet says in its error what it waits for.
+fn reach(pass: &Pass<'_>) -> Volumes {
+    let answers: Vec<_> = pass.observed.probes.values().collect();
+    if answers
+        .iter()
+        .any(|answer| matches!(answer, Ok(answer) if answer.storage.reachable))
+    {
+        return Volumes::Reachable;
+    }
+    if answers.iter().any(|answer| answer.is_ok()) {
+        return Volumes::Unreachable("members do not get an answer from TiKV".to_owned());
+    }
+    if let Some(why) = pass.observed.pods.iter().find_map(refusal) {
+        return Volumes::Unreachable(why);
+    }
+    let waiting = answers
+        .iter()
+        .find_map(|answer| answer.as_ref().err()?.strip_prefix("it answered 503: "));
+    waiting.map_or(Volumes::Unknown, |why| Volumes::Unreachable(why.to_owned()))
+}
+
+/// What a brain that ended says of storage that it must not use: TiKV's id, or whose the key prefix is.
+fn refusal(pod: &Pod) -> Option<String> {
+    const REFUSALS: [&str; 2] = ["the key prefix belongs to", "the store belongs to TiKV cluster"];
+    let containers = pod.status.as_ref()?.container_statuses.as_ref()?;
+    containers.iter().find_map(|container| {
+        let ended = |state: &Option<k8s_openapi::api::core::v1::ContainerState>| {
+            state.as_ref()?.terminated.as_ref()?.message.clone()
+        };
+        let message = ended(&container.state).or_else(|| ended(&container.last_state))?;
+        let start = REFUSALS.iter().find_map(|refusal| message.rfind(refusal))?;
+        let line = message[start..].lines().next()?;
+        let text = line.split(['"', '}']).next().unwrap_or(line).replace('\\', "");
+        Some(text.chars().take(256).collect())
+    })
+}
+
 fn volumes(pass: &Pass<'_>) -> Volumes {
+    if pass.desired.storage.tikv().is_some() {
+        return reach(pass);
+    }
     let claims = &pass.plan.claims;
     if !claims.lost.is_empty() {
         return Volumes::Lost(claims.lost.join(", "));

@@ -39,7 +39,7 @@ fn the_first_status_knows_nothing_and_says_so() {
 fn a_refused_spec_stalls_and_keeps_what_was_known_of_the_members() {
     let mut world = World::settled(json!({}));
     world.edit(json!({"flags": {"data-dir": "x"}}));
-    let refusal = crate::spec::read(&world.cluster, &crate::world::settings()).unwrap_err();
+    let refusal = crate::spec::read(&world.cluster, &crate::world::settings(), None).unwrap_err();
     world.cluster.status = Some(refused(&world.cluster, &refusal, world.seen.now));
     for (type_, expected) in [
         ("Ready", "False/InvalidSpec"),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crds::KubeBrainCluster;
 use futures::StreamExt;
-use kube::core::{ApiResource, DynamicObject, TypeMeta};
+use kube::core::{DynamicObject, ObjectMeta};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::Event;
@@ -52,7 +52,6 @@ impl Feed {
             "kubebrainclusters",
             &mut writer,
             &mut touched,
-            |_| {},
         )
         .await;
     }
@@ -68,11 +67,7 @@ impl Feed {
         let config = watcher::Config::default().labels(&labels);
         let plural = kind.resource().plural;
         let mut touched = |object: &DynamicObject, _| Vec::from_iter(cluster_of(&object.metadata));
-        let types = kind.resource();
-        self.follow(api, config, &plural, &mut writer, &mut touched, move |object| {
-            name_kind(object, &types)
-        })
-        .await;
+        self.follow(api, config, &plural, &mut writer, &mut touched).await;
     }
 
     /// Watches objects that carry a label, whatever its value.
@@ -82,12 +77,10 @@ impl Feed {
     {
         let config = watcher::Config::default().labels(label);
         let mut touched = |object: &K, _| Vec::from_iter(cluster_of(object.meta()));
-        self.follow(api, config, plural, &mut writer, &mut touched, |_| {})
-            .await;
+        self.follow(api, config, plural, &mut writer, &mut touched).await;
     }
 
-    /// Fills a store for ever. `touched` names the clusters that a change or a deletion concerns, `complete`
-    /// adds what the API server left out.
+    /// Fills a store for ever. `touched` names the clusters that a change or a deletion concerns.
     pub(super) async fn follow<K, D>(
         &self,
         api: Api<K>,
@@ -95,15 +88,11 @@ impl Feed {
         plural: &str,
         writer: &mut Writer<K>,
         touched: &mut impl FnMut(&K, bool) -> Vec<ObjectRef<KubeBrainCluster>>,
-        complete: impl Fn(&mut K),
     ) where
         D: Clone + Eq + Hash,
         K: Resource<DynamicType = D> + Clone + Debug + DeserializeOwned + Send + 'static,
     {
-        let pruned = watcher(api, config).modify(|object| {
-            object.meta_mut().managed_fields = None;
-            complete(object);
-        });
+        let pruned = watcher(api, config).modify(|object| prune(object.meta_mut()));
         let mut events = pin!(pruned.default_backoff());
         let mut failing = false;
         while let Some(event) = events.next().await {
@@ -146,12 +135,8 @@ impl Feed {
     }
 }
 
-/// Names the kind of an object: those of a list do not, and they are compared with rendered ones, which do.
-pub(super) fn name_kind(object: &mut DynamicObject, resource: &ApiResource) {
-    object.types = Some(TypeMeta {
-        api_version: resource.api_version.clone(),
-        kind: resource.kind.clone(),
-    });
+fn prune(metadata: &mut ObjectMeta) {
+    metadata.managed_fields = None;
 }
 
 /// What has to change of a cluster for a pass.
