@@ -28,6 +28,7 @@ use crate::metrics::Metrics;
 use crate::observe::Prober;
 use crate::reconcile::Context;
 use crate::stores;
+use crate::stores::external::ExternalPods;
 use crate::transport::Fence;
 use crate::triggers::Triggers;
 use crate::world::{World, settings};
@@ -36,7 +37,7 @@ use crate::world::{World, settings};
 pub(crate) const CLUSTERS: &str = "/apis/kubebrain.io/v1alpha1/namespaces/brains/kubebrainclusters";
 
 /// One request.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Asked {
     /// The operator that asked, if there are several.
     pub(crate) by: &'static str,
@@ -44,6 +45,12 @@ pub(crate) struct Asked {
     pub(crate) path: String,
     pub(crate) query: String,
     pub(crate) body: Value,
+}
+
+impl std::fmt::Debug for Asked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {} {}?{}", self.by, self.method, self.path, self.query)
+    }
 }
 
 impl Asked {
@@ -176,7 +183,7 @@ impl FakeApi {
         let asked = self.lock().asked.clone();
         asked
             .into_iter()
-            .filter(|asked| !asked.path.ends_with("/events"))
+            .filter(|asked| !asked.path.contains("/events"))
             .collect()
     }
 
@@ -458,7 +465,15 @@ impl State {
             .objects
             .iter()
             .filter(|(path, object)| collection.holds(path, object));
-        let items: Vec<&Value> = items.map(|(_, object)| object).collect();
+        // Items of a list do not name their kind.
+        let items = items.map(|(_, object)| {
+            let mut object = object.clone();
+            let fields = object.as_object_mut().unwrap();
+            fields.remove("kind");
+            fields.remove("apiVersion");
+            object
+        });
+        let items: Vec<Value> = items.collect();
         json!({"metadata": {"resourceVersion": self.version.to_string()}, "items": items})
     }
 }
@@ -507,6 +522,7 @@ pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> Scope {
     let triggers = Arc::<Triggers>::default();
     let (stores, feeds) = stores::open(&client, None, &triggers);
     let context = Context {
+        external_pods: ExternalPods::new(client.clone(), stores.clusters.clone(), triggers.clone()),
         events: Events::new(client.clone(), "test".to_owned()),
         client,
         settings: settings(),

@@ -62,6 +62,7 @@ use metrics::Metrics;
 use observe::Prober;
 use reconcile::Context;
 use spec::Settings;
+use stores::external::ExternalPods;
 use tasks::Tasks;
 use transport::Fence;
 use triggers::Triggers;
@@ -215,7 +216,9 @@ impl Worker {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(stores.clusters.clone());
+        let external_pods = ExternalPods::new(self.client.clone(), stores.clusters.clone(), triggers.clone());
         let context = Context {
+            external_pods,
             client: self.client,
             settings: self.settings,
             events: self.events,

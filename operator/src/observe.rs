@@ -24,6 +24,7 @@ use crate::plan::{self, ownership};
 use crate::probe::{self, Answer, Identity};
 use crate::reconcile::Context;
 use crate::spec::Desired;
+use crate::stores::external::is_external;
 
 mod catch_up;
 
@@ -43,7 +44,7 @@ pub(crate) struct Observed {
     pub(crate) now: Timestamp,
     /// Objects under the names that the cluster uses, whoever owns them.
     pub(crate) objects: BTreeMap<Key, DynamicObject>,
-    /// Pods with the cluster's label, whoever owns them.
+    /// Pods with the cluster's label, whoever owns them; with an external workload those of its selector.
     pub(crate) pods: Vec<Pod>,
     /// Claims with the cluster's label.
     pub(crate) claims: Vec<PersistentVolumeClaim>,
@@ -91,10 +92,16 @@ pub(crate) async fn observe(
         let key = Key::new(kind, object.name_any());
         (key, Arc::unwrap_or_clone(object))
     });
+    let external = is_external(cluster);
+    let pods = if external {
+        context.external_pods.of(cluster).await?
+    } else {
+        view.pods
+    };
     let mut observed = Observed {
         now: Timestamp::now(),
         objects: objects.collect(),
-        pods: view.pods.into_iter().map(Arc::unwrap_or_clone).collect(),
+        pods: pods.into_iter().map(Arc::unwrap_or_clone).collect(),
         claims: view.claims.into_iter().map(Arc::unwrap_or_clone).collect(),
         probes: BTreeMap::new(),
         pod_monitors: stores.knows(Kind::PodMonitor),
@@ -103,7 +110,8 @@ pub(crate) async fn observe(
     };
     late.overlay(&mut observed);
     let identity = identity(cluster, desired, &observed);
-    let members = members(desired, &observed, identity.as_ref().ok().and_then(Option::as_ref));
+    let shown = identity.as_ref().ok().and_then(Option::as_ref);
+    let members = members(desired, &observed, external, shown);
     observed.probes = Box::pin(ask(&context.prober, &members, &identity)).await;
     let answers = observed.probes.iter();
     let answers = answers.filter_map(|(pod, answer)| Some((pod.as_str(), answer.as_ref().ok()?)));
@@ -122,12 +130,12 @@ pub(crate) async fn fresh_pod(client: &Client, names: &Names, pod: &str) -> kube
 }
 
 /// The brains that run and have an address, and how to ask them.
-fn members(desired: &Desired, observed: &Observed, identity: Option<&Identity>) -> Vec<Member> {
+fn members(desired: &Desired, observed: &Observed, external: bool, identity: Option<&Identity>) -> Vec<Member> {
     let set = observed
         .objects
         .get(&Key::new(Kind::StatefulSet, &desired.names.cluster));
     let set = set.and_then(|set| set.metadata.uid.as_deref());
-    let pods = observed.pods.iter().filter(|pod| may_be_ours(pod, set));
+    let pods = observed.pods.iter().filter(|pod| external || may_be_ours(pod, set));
     let running = pods.filter(|pod| pod.metadata.deletion_timestamp.is_none() && is_running(pod));
     let members = running.filter_map(|pod| {
         Some(Member {

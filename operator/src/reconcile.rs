@@ -24,6 +24,7 @@ use crate::plan::{Plan, plan};
 use crate::spec::{self, Desired, Settings};
 use crate::status::{self, Pass};
 use crate::stores::Stores;
+use crate::stores::external::ExternalPods;
 
 /// How often a settled cluster is looked at: a watch may miss things, and brains do not tell when their leader changes.
 const RESYNC: Duration = Duration::from_secs(60);
@@ -86,6 +87,7 @@ pub(crate) struct Context {
     pub(crate) given_secrets: GivenSecrets,
     pub(crate) prober: Prober,
     pub(crate) followers: Followers,
+    pub(crate) external_pods: ExternalPods,
 }
 
 /// What a pass came to, and when to look again.

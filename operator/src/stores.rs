@@ -21,6 +21,7 @@ use crate::names::{CLUSTER, MANAGED_BY, MANAGER};
 use crate::objects::Kind;
 use crate::triggers::Triggers;
 
+pub(crate) mod external;
 mod feed;
 mod optional;
 

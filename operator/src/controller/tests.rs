@@ -334,6 +334,45 @@ async fn changes_of_children_start_a_pass_and_those_of_the_status_do_not() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pods_of_somebody_else_are_found_by_the_selector() {
+    let api = FakeApi::new();
+    let mut external = serde_json::to_value(cluster(json!({}))).unwrap();
+    external["spec"]["workload"] = json!({"type": "External", "selector": {"matchLabels": {"app": "apiserver"}}});
+    api.put(&format!("{CLUSTERS}/dev"), external);
+    let pod = |name: &str, app: &str| {
+        let path = format!("{NAMESPACE}/pods/{name}");
+        api.put(
+            &path,
+            json!({"metadata": {"name": name, "namespace": "brains", "labels": {"app": app}}}),
+        );
+        path
+    };
+    let first = pod("apiserver-1", "apiserver");
+    pod("another", "other");
+    let rig = Rig::new(api.clone()).await;
+    let names = async |rig: &Rig| {
+        let pods = rig.context.external_pods.of(&rig.cluster()).await.unwrap();
+        pods.iter().map(|pod| pod.name_any()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&rig).await, ["apiserver-1"]);
+    pod("apiserver-2", "apiserver");
+    api.remove(&first);
+    rig.sync().await;
+    assert_eq!(names(&rig).await, ["apiserver-2"]);
+    let watches = api
+        .asked()
+        .iter()
+        .filter(|asked| asked.query.contains("app%3Dapiserver") && asked.query.contains("watch=true"))
+        .count();
+    assert_eq!(watches, 1);
+    // The watch ends with the cluster.
+    let gone = rig.cluster();
+    api.remove(&format!("{CLUSTERS}/dev"));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(rig.context.external_pods.watched(), 0, "{gone:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn managed_fields_are_not_kept() {
     let api = bare(FakeApi::new());
     let mut pod =

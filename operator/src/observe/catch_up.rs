@@ -39,7 +39,7 @@ pub(crate) async fn catch_up(context: &Context, namespace: &str, cluster: &str) 
             context.ledger.settle(&place, &pending);
             continue;
         };
-        let shown = watched.metadata(context, &place);
+        let shown = watched.metadata(context, cluster, &place);
         if pending.is_visible(shown.as_ref()) {
             context.ledger.settle(&place, &pending);
             continue;
@@ -100,7 +100,7 @@ impl Watched {
     }
 
     /// Metadata of the object in the stores.
-    fn metadata(self, context: &Context, place: &Place) -> Option<ObjectMeta> {
+    fn metadata(self, context: &Context, cluster: &str, place: &Place) -> Option<ObjectMeta> {
         fn of<K: Resource>(object: &K) -> ObjectMeta {
             object.meta().clone()
         }
@@ -108,7 +108,10 @@ impl Watched {
         match self {
             Self::Cluster => stores.cluster(namespace, name).map(|object| of(&*object)),
             Self::Owned(kind) => stores.object(kind, namespace, name).map(|object| of(&*object)),
-            Self::Pod => stores.pod(namespace, name).map(|object| of(&*object)),
+            Self::Pod => {
+                let external = || context.external_pods.pod(namespace, cluster, name);
+                stores.pod(namespace, name).or_else(external).map(|object| of(&*object))
+            }
             Self::Claim => stores.claim(namespace, name).map(|object| of(&*object)),
         }
     }

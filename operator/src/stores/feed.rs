@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crds::KubeBrainCluster;
 use futures::StreamExt;
-use kube::core::{DynamicObject, ObjectMeta};
+use kube::core::{ApiResource, DynamicObject, TypeMeta};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::Event;
@@ -52,6 +52,7 @@ impl Feed {
             "kubebrainclusters",
             &mut writer,
             &mut touched,
+            |_| {},
         )
         .await;
     }
@@ -67,7 +68,11 @@ impl Feed {
         let config = watcher::Config::default().labels(&labels);
         let plural = kind.resource().plural;
         let mut touched = |object: &DynamicObject, _| Vec::from_iter(cluster_of(&object.metadata));
-        self.follow(api, config, &plural, &mut writer, &mut touched).await;
+        let types = kind.resource();
+        self.follow(api, config, &plural, &mut writer, &mut touched, move |object| {
+            name_kind(object, &types)
+        })
+        .await;
     }
 
     /// Watches objects that carry a label, whatever its value.
@@ -77,10 +82,12 @@ impl Feed {
     {
         let config = watcher::Config::default().labels(label);
         let mut touched = |object: &K, _| Vec::from_iter(cluster_of(object.meta()));
-        self.follow(api, config, plural, &mut writer, &mut touched).await;
+        self.follow(api, config, plural, &mut writer, &mut touched, |_| {})
+            .await;
     }
 
-    /// Fills a store for ever. `touched` names the clusters that a change or a deletion concerns.
+    /// Fills a store for ever. `touched` names the clusters that a change or a deletion concerns, `complete`
+    /// adds what the API server left out.
     pub(super) async fn follow<K, D>(
         &self,
         api: Api<K>,
@@ -88,11 +95,15 @@ impl Feed {
         plural: &str,
         writer: &mut Writer<K>,
         touched: &mut impl FnMut(&K, bool) -> Vec<ObjectRef<KubeBrainCluster>>,
+        complete: impl Fn(&mut K),
     ) where
         D: Clone + Eq + Hash,
         K: Resource<DynamicType = D> + Clone + Debug + DeserializeOwned + Send + 'static,
     {
-        let pruned = watcher(api, config).modify(|object| prune(object.meta_mut()));
+        let pruned = watcher(api, config).modify(|object| {
+            object.meta_mut().managed_fields = None;
+            complete(object);
+        });
         let mut events = pin!(pruned.default_backoff());
         let mut failing = false;
         while let Some(event) = events.next().await {
@@ -135,8 +146,12 @@ impl Feed {
     }
 }
 
-fn prune(metadata: &mut ObjectMeta) {
-    metadata.managed_fields = None;
+/// Names the kind of an object: those of a list do not, and they are compared with rendered ones, which do.
+pub(super) fn name_kind(object: &mut DynamicObject, resource: &ApiResource) {
+    object.types = Some(TypeMeta {
+        api_version: resource.api_version.clone(),
+        kind: resource.kind.clone(),
+    });
 }
 
 /// What has to change of a cluster for a pass.

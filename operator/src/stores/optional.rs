@@ -12,7 +12,7 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::{self, Event};
 use tracing::{debug, info};
 
-use super::feed::Feed;
+use super::feed::{Feed, name_kind};
 
 /// How often a kind is looked for.
 const LOOK: Duration = Duration::from_secs(180);
@@ -48,7 +48,8 @@ pub(super) async fn run(feed: Feed, wanted: Wanted, mut writer: Writer<DynamicOb
                     feed.name_all();
                 }
                 let mut touched = |object: &DynamicObject, _| (wanted.touched)(&feed, &object.metadata);
-                let watch = feed.follow(api.clone(), config.clone(), plural, &mut writer, &mut touched);
+                let complete = |object: &mut DynamicObject| name_kind(object, &wanted.resource);
+                let watch = feed.follow(api.clone(), config.clone(), plural, &mut writer, &mut touched, complete);
                 while_existing(&feed.client, &wanted.resource, watch).await;
             }
             Ok(false) => {

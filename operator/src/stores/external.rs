@@ -1,0 +1,169 @@
+//! Pods that somebody else makes and that hold the brains of a cluster: they carry labels of their owner's choice, so each such
+//! cluster has a watch of its own, which ends with it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crds::KubeBrainCluster;
+use crds::cluster::workload::WorkloadType;
+use k8s_openapi::api::core::v1::Pod;
+use kube::core::Selector;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::watcher;
+use kube::{Api, Client, ResourceExt};
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::feed::Feed;
+use crate::triggers::Triggers;
+
+/// How long the first list may take.
+const FIRST: Duration = Duration::from_secs(5);
+/// How often a watch looks whether its cluster is still there.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// The watches. Clones share them.
+#[derive(Clone)]
+pub(crate) struct ExternalPods {
+    feed: Feed,
+    running: Arc<Mutex<Running>>,
+}
+
+#[derive(Default)]
+struct Running {
+    tasks: JoinSet<()>,
+    watches: HashMap<ObjectRef<KubeBrainCluster>, Watch>,
+}
+
+struct Watch {
+    uid: Option<String>,
+    selector: String,
+    pods: Store<Pod>,
+    task: AbortHandle,
+}
+
+/// Whether somebody else makes the pods of this cluster.
+pub(crate) fn is_external(cluster: &KubeBrainCluster) -> bool {
+    cluster.spec.workload.type_ == WorkloadType::External
+}
+
+impl ExternalPods {
+    pub(crate) fn new(client: Client, clusters: Store<KubeBrainCluster>, triggers: Arc<Triggers>) -> Self {
+        let feed = Feed {
+            client,
+            namespace: None,
+            clusters,
+            triggers,
+        };
+        Self {
+            feed,
+            running: Arc::default(),
+        }
+    }
+
+    /// The pods that the selector of `cluster` finds, ordered by name. The first call starts the watch.
+    ///
+    /// # Errors
+    /// The selector is malformed, or the first list takes too long.
+    pub(crate) async fn of(&self, cluster: &KubeBrainCluster) -> kube::Result<Vec<Arc<Pod>>> {
+        let bad = |words: String| kube::Error::Service(words.into());
+        let selector = cluster.spec.workload.selector.clone().unwrap_or_default();
+        let selector = Selector::try_from(selector).map_err(|error| bad(format!("workload.selector: {error}")))?;
+        if selector.selects_all() {
+            // Every pod of the namespace is never meant.
+            return Ok(Vec::new());
+        }
+        let store = self.store(cluster, &selector);
+        let filled = tokio::time::timeout(FIRST, store.wait_until_ready()).await;
+        if !matches!(filled, Ok(Ok(()))) {
+            return Err(bad(
+                "the pods of workload.selector could not be listed in time".to_owned()
+            ));
+        }
+        let mut pods = store.state();
+        pods.sort_by_key(|pod| pod.name_any());
+        Ok(pods)
+    }
+
+    /// A pod of the cluster, if it is watched.
+    pub(crate) fn pod(&self, namespace: &str, cluster: &str, name: &str) -> Option<Arc<Pod>> {
+        let running = self.lock();
+        let watch = running.watches.get(&ObjectRef::new(cluster).within(namespace))?;
+        watch.pods.get(&ObjectRef::new(name).within(namespace))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn watched(&self) -> usize {
+        let running = self.lock();
+        running
+            .watches
+            .values()
+            .filter(|watch| !watch.task.is_finished())
+            .count()
+    }
+
+    fn store(&self, cluster: &KubeBrainCluster, selector: &Selector) -> Store<Pod> {
+        let object = ObjectRef::from_obj(cluster);
+        let text = selector.to_string();
+        let mut running = self.lock();
+        while running.tasks.try_join_next().is_some() {}
+        let Running { tasks, watches } = &mut *running;
+        watches.retain(|_, watch| !watch.task.is_finished());
+        if let Some(watch) = watches.get(&object) {
+            if watch.selector == text && watch.uid == cluster.metadata.uid {
+                return watch.pods.clone();
+            }
+            watch.task.abort();
+        }
+        let writer = Writer::default();
+        let pods = writer.as_reader();
+        let task = tasks.spawn(
+            self.clone()
+                .watch(object.clone(), cluster.metadata.uid.clone(), text.clone(), writer),
+        );
+        let watch = Watch {
+            uid: cluster.metadata.uid.clone(),
+            selector: text,
+            pods: pods.clone(),
+            task,
+        };
+        watches.insert(object, watch);
+        pods
+    }
+
+    /// Watches until the cluster is gone.
+    async fn watch(
+        self,
+        cluster: ObjectRef<KubeBrainCluster>,
+        uid: Option<String>,
+        selector: String,
+        mut writer: Writer<Pod>,
+    ) {
+        let clusters = self.feed.clusters.clone();
+        let api: Api<Pod> = Api::namespaced(
+            self.feed.client.clone(),
+            cluster.namespace.as_deref().unwrap_or_default(),
+        );
+        let config = watcher::Config::default().labels(&selector);
+        let named = cluster.clone();
+        let mut touched = |_: &Pod, _| vec![named.clone()];
+        let watch = self.feed.follow(api, config, "pods", &mut writer, &mut touched, |_| {});
+        let gone = async {
+            while clusters
+                .get(&cluster)
+                .is_some_and(|cluster| cluster.metadata.uid == uid)
+            {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::select! {
+            () = watch => {}
+            () = gone => {}
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
