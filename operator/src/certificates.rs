@@ -16,7 +16,7 @@ pub(crate) mod leaf;
 pub(crate) mod rotation;
 pub(crate) mod state;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use authority::Authority;
 pub(crate) use bundle::Bundle;

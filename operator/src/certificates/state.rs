@@ -338,7 +338,10 @@ impl State {
                     self.old.extend(&Bundle::parse(&former.certificate)?);
                 }
                 self.generation = generation;
+                // The bundle stays as it is.
+                let published = self.published;
                 self.enter(Phase::Issuing, now);
+                self.published = published;
             }
             (Change::Retire, Phase::Issuing) => self.enter(Phase::Retiring, now),
             (Change::Finish, Phase::Retiring) => {

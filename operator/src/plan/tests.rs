@@ -10,6 +10,7 @@ use crate::world::{World, answer, written};
 mod certificates;
 mod owners;
 mod replacement;
+mod rotation;
 
 const LEAVES: [&str; 4] = [
     "issue the certificate dev-server-tls",
