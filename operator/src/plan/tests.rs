@@ -8,6 +8,7 @@ use crate::probe::Answer;
 use crate::world::{World, answer, written};
 
 mod certificates;
+mod given;
 mod owners;
 mod replacement;
 mod rotation;
