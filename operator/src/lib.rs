@@ -1,8 +1,10 @@
 //! Turns KubeBrainClusters into running brains: what the programs `kubebrain-operator` and its kin share.
 //!
 //! One pass over a cluster is `reconcile`: `observe` what is there, `plan` what to do, `apply` it, publish the `status`. Planner,
-//! renderer (`objects`), `certificates` and `status` are pure. Two replicas are safe: one holds a Lease and works, and losing it
-//! ends the process.
+//! renderer (`objects`), `certificates` and `status` are pure. What is there comes from `stores`, which watches fill, so a settled
+//! pass asks nobody but brains (`probe`); `ledger` says where the stores are behind what was written. Every request passes
+//! `transport`, which sends no write while another replica leads. Two replicas are safe: one holds a Lease and works, and losing it
+//! ends the process in the middle of what it does.
 
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};

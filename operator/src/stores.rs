@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crds::KubeBrainCluster;
 use futures::StreamExt;
@@ -26,6 +27,9 @@ mod feed;
 mod optional;
 
 use feed::Feed;
+
+/// How long passes wait for the first lists of kinds that may not exist.
+const OPTIONAL: Duration = Duration::from_secs(5);
 
 /// The stores of one namespace, or of all. Clones share them.
 #[derive(Clone)]
@@ -173,16 +177,24 @@ impl Stores {
         (stores, writers)
     }
 
-    /// Waits until every store was filled once.
+    /// Waits until every store was filled once; for kinds that may not exist, only for a while: an API server that cannot tell
+    /// must not keep clusters waiting.
     pub(crate) async fn filled(&self) {
         // An error says that the watches are gone, and the passes with them.
         drop(self.clusters.wait_until_ready().await);
         drop(self.pods.wait_until_ready().await);
         drop(self.claims.wait_until_ready().await);
-        drop(self.tidb_clusters.wait_until_ready().await);
-        for store in self.objects.values() {
+        for (_, store) in self.objects.iter().filter(|(kind, _)| !is_optional(**kind)) {
             drop(store.wait_until_ready().await);
         }
+        let optional = async {
+            drop(self.tidb_clusters.wait_until_ready().await);
+            for (_, store) in self.objects.iter().filter(|(kind, _)| is_optional(**kind)) {
+                drop(store.wait_until_ready().await);
+            }
+        };
+        // What is missing then is found by its name when it is written.
+        drop(tokio::time::timeout(OPTIONAL, optional).await);
     }
 
     /// Whether the API server knows a kind.

@@ -417,6 +417,18 @@ async fn kind_that_is_installed_later_is_found() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn kinds_that_cannot_be_looked_for_keep_nobody_waiting() {
+    let api = FakeApi::scripted(|asked| match asked.path.as_str() {
+        "/apis/monitoring.coreos.com/v1" => refuse(503, "ServiceUnavailable"),
+        "/apis/core.pingcap.com/v1alpha1" => Reply::Never,
+        _ => Reply::Pass,
+    });
+    let rig = Rig::new(bare(api)).await;
+    assert!(!rig.context.stores.knows(crate::objects::Kind::PodMonitor));
+    pass(&rig).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_watch_that_lost_its_place_begins_again() {
     let lists = Arc::<AtomicUsize>::default();
     let counted = lists.clone();
