@@ -71,7 +71,10 @@ fn pod_template_rules() -> Vec<(String, &'static str)> {
     };
     let context = "has(c.securityContext) && c.securityContext != null";
     let account = |field: &str| {
-        format!("!({template} && has({pod}.{field}) && {pod}.{field} != object.metadata.name && {pod}.{field} != '')")
+        format!(
+            "!({template} && has({pod}.{field}) && {pod}.{field} != null && {pod}.{field} != '' && \
+             {pod}.{field} != object.metadata.name)"
+        )
     };
     vec![
         (
@@ -107,8 +110,8 @@ fn pod_template_rules() -> Vec<(String, &'static str)> {
             "podTemplate.spec.serviceAccountName must be the cluster's own account, which has the cluster's name: remove it",
         ),
         (
-            "!has(object.spec.pod) || !has(object.spec.pod.serviceAccountName) || \
-             object.spec.pod.serviceAccountName == object.metadata.name"
+            "!(has(object.spec.pod) && object.spec.pod != null && has(object.spec.pod.serviceAccountName) && \
+             object.spec.pod.serviceAccountName != null && object.spec.pod.serviceAccountName != object.metadata.name)"
                 .to_owned(),
             "pod.serviceAccountName must be the cluster's own account, which has the cluster's name: remove it",
         ),

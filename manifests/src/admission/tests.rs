@@ -53,7 +53,14 @@ fn ordinary_clusters_are_accepted() {
         judge(json!({"podTemplate": {"metadata": {"labels": {"a": "b"}}}})),
         none
     );
-    assert_eq!(judge(json!({"pod": {"serviceAccountName": "dev"}})), none);
+    assert_eq!(judge(json!({"pod": null})), none);
+    for account in [json!("dev"), json!(null)] {
+        assert_eq!(judge(json!({"pod": {"serviceAccountName": account}})), none);
+        assert_eq!(
+            judge(json!({"podTemplate": {"spec": {"serviceAccountName": account}}})),
+            none
+        );
+    }
     let spec = json!({
         "hostNetwork": false,
         "serviceAccountName": "dev",
