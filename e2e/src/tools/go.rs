@@ -44,6 +44,14 @@ pub const ADDONS: Module = Module {
     takes: "about 3 min",
 };
 
+/// Helm, for the chart.
+pub const HELM: Module = Module {
+    name: "helm",
+    ldflags: "-s -w",
+    renamed: &[],
+    takes: "about 1 min",
+};
+
 impl Module {
     /// The directory with the built programs, built now if they were not before.
     ///

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
@@ -216,7 +216,7 @@ async fn members_agree_on_a_leader_by_a_lease_and_hand_it_over() {
 }
 
 /// A kube-apiserver of its own.
-struct ApiServer {
+pub(crate) struct ApiServer {
     child: Child,
     home: Home,
     /// Else it would be swept as what a killed run left.
@@ -224,7 +224,7 @@ struct ApiServer {
 }
 
 impl ApiServer {
-    async fn start(store: &str) -> Self {
+    pub(crate) async fn start(store: &str) -> Self {
         let home = Home::of(&format!("lease-{:08x}", rand::random::<u32>()).parse().unwrap());
         let (port, _) = free_ports().unwrap();
         std::fs::create_dir_all(home.dir().parent().unwrap()).unwrap();
@@ -266,6 +266,11 @@ impl ApiServer {
         let client = started.client().await;
         until("the API server", async || apiserver::ready(&client).await.is_ok()).await;
         started
+    }
+
+    /// Its administrator's.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.home.tenant_kubeconfig()
     }
 
     async fn client(&self) -> kube::Client {

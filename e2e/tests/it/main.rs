@@ -4,6 +4,7 @@
 mod bad_input;
 mod brains;
 mod chaos;
+mod chart;
 mod contests;
 mod crash;
 mod demo;
@@ -15,6 +16,7 @@ mod kubectl;
 mod lease;
 mod locks;
 mod members;
+mod release;
 mod sweep;
 mod upstream;
 mod workloads;
