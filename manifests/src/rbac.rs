@@ -16,14 +16,10 @@ const RULES: &[Rule] = &[
     ("kubebrain.io", &["kubebrainclusters/status"], &["patch"]),
     // Owner references that block the owner's deletion ask for this.
     ("kubebrain.io", &["kubebrainclusters/finalizers"], &["update"]),
+    ("", &["configmaps"], &["get", "list", "watch", "create", "patch"]),
     (
         "",
-        &["configmaps", "secrets"],
-        &["get", "list", "watch", "create", "patch"],
-    ),
-    (
-        "",
-        &["services", "serviceaccounts"],
+        &["secrets", "services", "serviceaccounts"],
         &["get", "list", "watch", "create", "patch", "delete"],
     ),
     ("", &["pods"], &["get", "list", "watch", "patch", "delete"]),

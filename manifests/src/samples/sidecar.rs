@@ -61,6 +61,8 @@ pub(super) fn tikv() -> Vec<Value> {
         "--tikv-pd-endpoints=pd.tikv.svc:2379".to_owned(),
         format!("--tikv-key-prefix={prefix}"),
         "--tikv-gc-interval=10m".to_owned(),
+        format!("--discovery-srv={name}-headless.{BRAINS}.svc.cluster.local"),
+        format!("--initial-cluster-token={BRAINS}/{name}"),
     ];
     let mounts = [json!({"name": "tmp", "mountPath": "/tmp"})];
     let pod = pod(name, &own, &mounts, vec![json!({"name": "tmp", "emptyDir": {}})]);
