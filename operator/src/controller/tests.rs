@@ -8,6 +8,8 @@ use super::*;
 use crate::fake_api::{Asked, CLUSTERS, FakeApi, Reply, Rig, failure};
 use crate::world::{World, cluster};
 
+mod leader;
+
 const NAMESPACE: &str = "/api/v1/namespaces/brains";
 
 /// A server with the cluster of `world` and nothing else.

@@ -1,0 +1,134 @@
+//! A whole operator beside an API server and a brain: how soon the label follows the leader, and what that costs.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::*;
+use crate::fake_api::scope;
+use crate::leadership::Leadership;
+use crate::probe::tests::full;
+
+const POD: &str = "/api/v1/namespaces/brains/pods/dev-0";
+
+/// What the only brain says: its epoch, and whether it leads.
+type Said = watch::Receiver<(i64, bool)>;
+
+/// A brain that holds back answers as the contract has it.
+async fn brain(said: Said, tasks: &mut JoinSet<()>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tasks.spawn(async move {
+        let mut connections = JoinSet::new();
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            connections.spawn(answer(stream, said.clone()));
+        }
+    });
+    address
+}
+
+async fn answer(stream: TcpStream, mut said: Said) {
+    let mut connection = h2::server::handshake(stream).await.unwrap();
+    let Some(Ok((request, mut respond))) = connection.accept().await else {
+        return;
+    };
+    let after = request
+        .uri()
+        .query()
+        .and_then(|query| query.strip_prefix("after=")?.parse::<i64>().ok());
+    let send = async {
+        if let Some(after) = after {
+            said.wait_for(|(epoch, _)| *epoch > after).await.unwrap();
+        }
+        let (epoch, leads) = *said.borrow();
+        let mut body = full();
+        body["epoch"] = json!(epoch);
+        body["tls"] = json!(null);
+        body["role"] = json!(if leads { "Leader" } else { "None" });
+        body["leader"] = if leads {
+            json!({"name": "dev-0", "memberID": body["memberID"]})
+        } else {
+            Value::Null
+        };
+        let mut download = respond.send_response(http::Response::new(()), false).unwrap();
+        download.send_data(body.to_string().into(), true).unwrap();
+    };
+    let drive = async { while connection.accept().await.is_some_and(|accepted| accepted.is_ok()) {} };
+    // The operator hangs up when it has its answer, or wants it no more.
+    tokio::select! {
+        () = drive => {}
+        () = async { send.await; std::future::pending().await } => {}
+    }
+}
+
+async fn until(what: &str, mut met: impl FnMut() -> bool) -> Duration {
+    let began = Instant::now();
+    let waiting = async {
+        while !met() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), waiting)
+        .await
+        .expect(what);
+    began.elapsed()
+}
+
+#[tokio::test]
+async fn label_follows_the_leader_and_a_settled_cluster_costs_nothing() {
+    let (say, said) = watch::channel((2, false));
+    let mut tasks = JoinSet::new();
+    let address = brain(said, &mut tasks).await;
+    let world = World::settled(json!({"tls": {"mode": "Disabled"}}));
+    let api = FakeApi::new();
+    api.load(&world);
+    let mut pod = serde_json::to_value(&world.seen.pods[0]).unwrap();
+    pod["metadata"]["namespace"] = json!("brains");
+    pod["status"]["podIP"] = json!(address.to_string());
+    pod["metadata"]["labels"]
+        .as_object_mut()
+        .unwrap()
+        .remove(crate::names::ROLE);
+    api.put(POD, pod);
+    let scope = scope(&api, Leadership::Alone);
+    let mut status = json!({});
+    let stop = CancellationToken::new();
+    tasks.spawn({
+        let stop = stop.clone();
+        async move { run(scope, stop).await.unwrap() }
+    });
+
+    let role = || api.get(POD).unwrap()["metadata"]["labels"][crate::names::ROLE].clone();
+    let ready = || api.get(&format!("{CLUSTERS}/dev")).unwrap()["status"].clone();
+    until("the brain was asked", || {
+        !ready()["members"].is_null() && ready()["leader"].is_null()
+    })
+    .await;
+    assert_eq!(role(), Value::Null);
+    say.send((3, true)).unwrap();
+    let took = until("the label followed", || role() == "leader").await;
+    assert!(took < Duration::from_secs(2), "{took:?}");
+
+    // When the status is as it should be, nothing more is asked, however long it lasts.
+    until("the status settled", || {
+        let now = ready();
+        let same = now == status && now["leader"]["member"] == "dev-0";
+        status = now;
+        same
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    api.forget_requests();
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    assert!(api.asked().is_empty(), "{:?}", api.asked());
+
+    // The next look by itself would be a minute away.
+    say.send((9, true)).unwrap();
+    let took = until("the epoch was heard of", || ready()["leader"]["epoch"] == 9).await;
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    stop.cancel();
+}
