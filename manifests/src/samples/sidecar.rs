@@ -19,7 +19,10 @@ pub(super) fn embedded() -> Vec<Value> {
         "storage": {"type": "Embedded", "embedded": {"size": "10Gi"}},
     });
     let volume = json!({"name": "data", "persistentVolumeClaim": {"claimName": format!("{name}-data")}});
-    let own = ["--data-dir=/var/lib/kubebrain/data".to_owned()];
+    let own = [
+        "--data-dir=/var/lib/kubebrain/data".to_owned(),
+        format!("--initial-cluster=$(POD_NAME)=https://$(POD_NAME).{name}-headless.{BRAINS}.svc:2380"),
+    ];
     let mounts = [json!({"name": "data", "mountPath": DATA})];
     let pod = pod(name, &own, &mounts, vec![volume]);
     vec![
@@ -56,7 +59,6 @@ pub(super) fn tikv() -> Vec<Value> {
         },
     });
     let own = [
-        "--data-dir=/tmp/kubebrain".to_owned(),
         "--storage=tikv".to_owned(),
         "--tikv-pd-endpoints=pd.tikv.svc:2379".to_owned(),
         format!("--tikv-key-prefix={prefix}"),
@@ -64,8 +66,7 @@ pub(super) fn tikv() -> Vec<Value> {
         format!("--discovery-srv={name}-headless.{BRAINS}.svc.cluster.local"),
         format!("--initial-cluster-token={BRAINS}/{name}"),
     ];
-    let mounts = [json!({"name": "tmp", "mountPath": "/tmp"})];
-    let pod = pod(name, &own, &mounts, vec![json!({"name": "tmp", "emptyDir": {}})]);
+    let pod = pod(name, &own, &[], Vec::new());
     let more = json!({"replicas": 2, "serviceName": format!("{name}-headless"), "podManagementPolicy": "Parallel"});
     vec![
         namespace(BRAINS),
@@ -108,6 +109,7 @@ fn brain(name: &str, own: &[String], mounts: &[Value]) -> Value {
         format!("--peer-key-file={TLS}/peer.key"),
         format!("--peer-trusted-ca-file={TLS}/ca.crt"),
         "--peer-client-cert-auth=true".to_owned(),
+        "--peer-cert-allowed-cn=kubebrain-peer".to_owned(),
     ];
     arguments.extend(own.iter().cloned());
     let mut all = vec![json!({"name": "tls", "mountPath": TLS, "readOnly": true})];
@@ -152,4 +154,54 @@ fn certificates(name: &str) -> Value {
     let bundle =
         json!({"configMap": {"name": format!("{name}-ca-bundle"), "items": [{"key": "ca.crt", "path": "ca.crt"}]}});
     json!({"name": "tls", "projected": {"defaultMode": 0o440, "sources": [pair("server"), pair("peer"), bundle]}})
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde::Deserialize as _;
+
+    use super::*;
+
+    /// Names of the flags in a list of arguments.
+    fn flags(arguments: &Value) -> BTreeSet<String> {
+        let arguments = arguments.as_array().unwrap().iter();
+        arguments
+            .map(|argument| argument.as_str().unwrap().split('=').next().unwrap().to_owned())
+            .collect()
+    }
+
+    #[track_caller]
+    fn same_flags_as_the_operator(sample: &[Value], fixture: &str, optional: &[&str]) {
+        let brain = sample
+            .iter()
+            .find_map(|object| object.pointer("/spec/template/spec/initContainers/0/args"))
+            .unwrap();
+        let rendered = serde_yaml::Deserializer::from_str(fixture)
+            .map(|document| Value::deserialize(document).unwrap())
+            .find(|object| object["kind"] == "StatefulSet")
+            .unwrap();
+        let mut expected = flags(rendered.pointer("/spec/template/spec/containers/0/args").unwrap());
+        expected.retain(|flag| !optional.contains(&flag.as_str()));
+        assert_eq!(flags(brain), expected);
+    }
+
+    #[test]
+    fn the_brain_beside_an_api_server_has_the_flags_of_the_operator() {
+        same_flags_as_the_operator(
+            &embedded(),
+            include_str!("../../../operator/fixtures/minimal.yaml"),
+            &[],
+        );
+        let optional = [
+            "--tikv-ca",
+            "--tikv-cert",
+            "--tikv-key",
+            "--tikv-gc-window",
+            "--election-lease-duration",
+            "--election-renew-deadline",
+        ];
+        same_flags_as_the_operator(&tikv(), include_str!("../../../operator/fixtures/tikv.yaml"), &optional);
+    }
 }
