@@ -109,6 +109,9 @@ pub(crate) async fn observe(
         tidb_cluster: reference.and_then(|reference| stores.tidb_cluster(&names.namespace, &reference.name)),
     };
     late.overlay(&mut observed);
+    if !external {
+        ownership::keep_own(&mut observed, names, &cluster.uid().unwrap_or_default());
+    }
     let identity = identity(cluster, desired, &observed);
     let shown = identity.as_ref().ok().and_then(Option::as_ref);
     let members = members(desired, &observed, external, shown);

@@ -122,7 +122,15 @@ impl World {
     }
 
     pub(crate) fn plan(&self) -> Plan {
-        plan::plan(&self.cluster, &self.desired(), &self.seen).unwrap()
+        plan::plan(&self.cluster, &self.desired(), &self.own()).unwrap()
+    }
+
+    /// What a pass looks at: what was seen, without the pods and claims of others.
+    pub(crate) fn own(&self) -> Observed {
+        let mut own = self.seen.clone();
+        let uid = self.cluster.uid().unwrap_or_default();
+        plan::ownership::keep_own(&mut own, &self.desired().names, &uid);
+        own
     }
 
     /// What would be done now, in words.
@@ -136,12 +144,7 @@ impl World {
         let (desired, plan) = (self.desired(), self.plan());
         let mut applied = Applied::default();
         let mut said = Vec::new();
-        let mut observed = Observed {
-            now: self.seen.now,
-            ..Observed::default()
-        };
-        std::mem::swap(&mut observed, &mut self.seen);
-        self.seen = observed.clone();
+        let observed = self.own();
         if !self.cluster.spec.paused {
             for step in &plan.steps {
                 self.carry_out(step, &desired, &mut applied);
@@ -232,6 +235,7 @@ impl World {
             return;
         };
         let revision = revision_of(set);
+        let set_uid = set.metadata.uid.clone();
         set.data["status"] =
             json!({"observedGeneration": set.metadata.generation, "updateRevision": revision, "replicas": 1});
         let replicas = usize::try_from(set.data["spec"]["replicas"].as_u64().unwrap()).unwrap();
@@ -249,6 +253,9 @@ impl World {
             metadata["resourceVersion"] = json!(self.uids.to_string());
             metadata["creationTimestamp"] = json!(status::whole_seconds(self.seen.now));
             metadata["labels"]["controller-revision-hash"] = json!(revision);
+            metadata["ownerReferences"] = json!([{
+                "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "dev", "uid": set_uid, "controller": true,
+            }]);
             self.seen.pods.push(serde_json::from_value::<Pod>(pod).unwrap());
             self.seen.probes.remove(&format!("dev-{ordinal}"));
             let name = format!("data-dev-{ordinal}");

@@ -1,9 +1,13 @@
 //! Whose an object is.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-
 use crds::KubeBrainCluster;
-use kube::Resource;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Resource, ResourceExt};
+
+use crate::names::{CLUSTER, Names};
+use crate::objects::{Key, Kind};
+use crate::observe::Observed;
 
 /// Whose an object is, by its controller reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,4 +35,34 @@ pub(crate) fn of(metadata: &ObjectMeta, name: &str, uid: &str) -> Ownership {
     } else {
         Ownership::Former
     }
+}
+
+/// Drops pods and claims that only carry the labels of the cluster `names` with `uid`: they are neither touched nor counted.
+///
+/// A pod is the cluster's if the cluster's StatefulSet controls it. A claim has no owner as long as it shall outlive its pod: it
+/// is known by the name that the StatefulSet controller gives it, and by the label.
+pub(crate) fn keep_own(observed: &mut Observed, names: &Names, uid: &str) {
+    let set = observed.objects.get(&Key::new(Kind::StatefulSet, &names.cluster));
+    let set = set.filter(|set| of(&set.metadata, &names.cluster, uid) == Ownership::Ours);
+    let set = set.and_then(|set| set.metadata.uid.clone());
+    observed
+        .pods
+        .retain(|pod| set.is_some() && controller(pod) == set.as_deref());
+    observed.claims.retain(|claim| is_own_claim(claim, names));
+}
+
+fn controller(pod: &Pod) -> Option<&str> {
+    let mut owners = pod.metadata.owner_references.iter().flatten();
+    let controller = owners.find(|owner| owner.controller == Some(true))?;
+    (controller.kind == "StatefulSet").then_some(controller.uid.as_str())
+}
+
+fn is_own_claim(claim: &PersistentVolumeClaim, names: &Names) -> bool {
+    let name = claim.name_any();
+    let ordinal = name
+        .strip_prefix("data-")
+        .and_then(|name| name.strip_prefix(names.cluster.as_str()))
+        .and_then(|name| name.strip_prefix('-'));
+    let is_ordinal = |text: &str| text.parse::<u32>().is_ok_and(|number| number.to_string() == text);
+    ordinal.is_some_and(is_ordinal) && claim.labels().get(CLUSTER) == Some(&names.cluster)
 }

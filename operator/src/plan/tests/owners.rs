@@ -94,3 +94,43 @@ fn objects_of_a_deleted_cluster_of_the_same_name_are_waited_for() {
     assert!(plan.foreign.is_empty() && plan.is_blocked());
     assert_eq!(world.steps(), Vec::<String>::new());
 }
+
+#[test]
+fn pods_and_claims_that_only_carry_the_labels_are_neither_touched_nor_counted() {
+    let check = |foreign: fn(&mut k8s_openapi::api::core::v1::Pod)| {
+        let mut world = World::settled(json!({"storage": {"embedded": {"size": "10Gi"}}}));
+        let mut pod = world.seen.pods[0].clone();
+        pod.metadata.name = Some("dev-1".to_owned());
+        pod.metadata.uid = Some("foreign".to_owned());
+        pod.labels_mut()
+            .insert("controller-revision-hash".to_owned(), "other".to_owned());
+        foreign(&mut pod);
+        world.seen.pods.push(pod);
+        world.seen.probes.insert("dev-1".to_owned(), Err("silent".to_owned()));
+        for name in ["other", "data-dev-x", "data-dev-01", "data-dev2-0"] {
+            let mut claim = world.seen.claims[0].clone();
+            claim.metadata.name = Some(name.to_owned());
+            world.seen.claims.push(claim);
+        }
+        let mut unlabelled = world.seen.claims[0].clone();
+        unlabelled.metadata.name = Some("data-dev-1".to_owned());
+        unlabelled.labels_mut().clear();
+        world.seen.claims.push(unlabelled);
+        world.edit(json!({"storage": {"embedded": {"size": "20Gi"}}}));
+        assert_eq!(world.steps(), ["resize the volume claim data-dev-0"]);
+        let plan = world.plan();
+        assert_eq!((plan.claims.count, plan.rollout.pods, plan.rollout.updated), (1, 1, 1));
+        assert_eq!(plan.rollout.outdated, Vec::<String>::new());
+    };
+    check(|pod| pod.metadata.owner_references = None);
+    check(|pod| pod.metadata.owner_references.as_mut().unwrap()[0].uid = "other".to_owned());
+    check(|pod| pod.metadata.owner_references.as_mut().unwrap()[0].kind = "ReplicaSet".to_owned());
+    check(|pod| pod.metadata.owner_references.as_mut().unwrap()[0].controller = None);
+}
+
+#[test]
+fn nothing_is_ours_below_a_stateful_set_of_somebody_else() {
+    let mut world = World::settled(json!({}));
+    world.object(Kind::StatefulSet, "dev").metadata.owner_references = None;
+    assert!(world.own().pods.is_empty());
+}
