@@ -112,8 +112,11 @@ mod tests {
 
     fn elector(api: &FakeApi, identity: &str) -> (Elector<LeaseLock>, Leadership) {
         let client = api.client(Leadership::Alone, &Metrics::new(), &Ledger::default());
-        let mut election = Config::storage(identity);
-        election.call_timeout = Duration::from_millis(300);
+        let mut election = Config::lease(identity);
+        election.lease_duration = Duration::from_millis(3000);
+        election.renew_deadline = Duration::from_millis(2200);
+        election.retry_period = Duration::from_millis(400);
+        election.call_timeout = Duration::from_millis(700);
         compete(LeaseLock::new(client, "operators", "kubebrain-operator"), election).unwrap()
     }
 

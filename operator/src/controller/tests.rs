@@ -328,6 +328,10 @@ async fn changes_of_children_start_a_pass_and_those_of_the_status_do_not() {
         service["spec"]["x"] = json!(1)
     });
     assert_eq!(named(&rig).await, ["dev"]);
+    edit(&format!("{NAMESPACE}/services/dev-client"), |service| {
+        service["spec"]["renewTime"] = json!("2026-11-21T00:00:01.000000Z");
+    });
+    assert_eq!(named(&rig).await, Vec::<String>::new());
     let pod = json!({"metadata": {"name": "dev-0", "namespace": "brains", "labels": {"kubebrain.io/cluster": "dev"}}});
     rig.api.put(&format!("{NAMESPACE}/pods/dev-0"), pod);
     assert_eq!(named(&rig).await, ["dev"]);

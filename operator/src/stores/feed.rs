@@ -15,6 +15,7 @@ use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tracing::{debug, warn};
 
 use super::cluster_of;
@@ -57,7 +58,7 @@ impl Feed {
         .await;
     }
 
-    /// Watches objects of one kind.
+    /// Watches objects of one kind. Renewals of Leases start no pass.
     pub(super) async fn objects(
         self,
         api: Api<DynamicObject>,
@@ -67,7 +68,18 @@ impl Feed {
     ) {
         let config = watcher::Config::default().labels(&labels);
         let plural = kind.resource().plural;
-        let mut touched = |object: &DynamicObject, _| Vec::from_iter(cluster_of(&object.metadata));
+        let mut seen: HashMap<(Option<String>, Option<String>), u64> = HashMap::new();
+        let mut touched = |object: &DynamicObject, gone: bool| {
+            let key = (object.metadata.namespace.clone(), object.metadata.name.clone());
+            let changed = if gone {
+                seen.remove(&key);
+                true
+            } else {
+                let digest = digest_of(object);
+                seen.insert(key, digest) != Some(digest)
+            };
+            Vec::from_iter(cluster_of(&object.metadata).filter(|_| changed))
+        };
         let types = kind.resource();
         self.follow(api, config, &plural, &mut writer, &mut touched, move |object| {
             name_kind(object, &types)
@@ -152,6 +164,19 @@ pub(super) fn name_kind(object: &mut DynamicObject, resource: &ApiResource) {
         api_version: resource.api_version.clone(),
         kind: resource.kind.clone(),
     });
+}
+
+/// What has to change of an object for a pass: everything but its version, and the time at which a leader renewed a Lease.
+fn digest_of(object: &DynamicObject) -> u64 {
+    let mut object = object.clone();
+    object.metadata.resource_version = None;
+    if let Some(spec) = object.data.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.remove("renewTime");
+    }
+    let mut hasher = DefaultHasher::new();
+    // What does not serialise, which nothing does, starts no pass.
+    serde_json::to_string(&object).unwrap_or_default().hash(&mut hasher);
+    hasher.finish()
 }
 
 /// What has to change of a cluster for a pass.

