@@ -16,8 +16,9 @@ use crate::events::{Event, Events};
 use crate::metrics::Metrics;
 use crate::names::{MANAGER, ROLE};
 use crate::objects::{Key, Kind, Object, Renderer};
-use crate::observe::Observed;
+use crate::observe::{self, Observed};
 use crate::plan::{AuthorityView, Live, Step, Stored};
+use crate::probe;
 use crate::spec::Desired;
 
 pub(crate) mod certificates;
@@ -31,6 +32,8 @@ pub(crate) enum Error {
     Certificate(#[from] crate::certificates::Error),
     #[error("it does not serialise")]
     Serialise(#[from] serde_json::Error),
+    #[error("{0}")]
+    HandOver(String),
 }
 
 impl From<kube::Error> for Error {
@@ -134,6 +137,19 @@ impl Applier<'_> {
                 Ok(Some(
                     Event::normal("Deleted", "Delete", format!("deleted {key}")).about(reference(key)),
                 ))
+            }
+            Step::HandOver {
+                from,
+                address,
+                to,
+                target,
+            } => {
+                self.hand_over((from, address), (to, *target)).await?;
+                Ok(Some(Event::normal(
+                    "LeaderTransferred",
+                    "HandOver",
+                    format!("{from} handed over to {to}"),
+                )))
             }
             Step::ChangeClaim { .. } | Step::Label { .. } | Step::Replace { .. } => self.step_below(step).await,
         }
@@ -298,6 +314,15 @@ impl Applier<'_> {
         Ok(())
     }
 
+    /// Asks the leader to hand over. It answers when the other one leads.
+    async fn hand_over(&self, (from, address): (&str, &str), (_, target): (&str, u64)) -> Result<(), Error> {
+        let identity = observe::identity(self.cluster, self.desired, self.observed).map_err(Error::HandOver)?;
+        let host = self.desired.names.member_host(from);
+        probe::move_leader(address, &host, identity.as_ref(), target)
+            .await
+            .map_err(Error::HandOver)
+    }
+
     async fn delete(&self, key: &Key, uid: &str) -> Result<(), Error> {
         let params = DeleteParams {
             preconditions: Some(Preconditions {
@@ -368,6 +393,7 @@ pub(crate) fn describe(step: &Step, desired: &Desired) -> String {
         Step::Delete { key, .. } => format!("delete {key}"),
         Step::ChangeClaim { claim, .. } => format!("resize the volume claim {claim}"),
         Step::Label { pod, .. } => format!("label pod {pod}"),
+        Step::HandOver { from, to, .. } => format!("hand over from {from} to {to}"),
         Step::Replace { pod, .. } => format!("delete pod {pod}"),
     }
 }

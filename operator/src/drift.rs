@@ -3,14 +3,18 @@
 //! Two marks: a hash of the rendered object in an annotation finds fields that shall go away; a comparison of every rendered
 //! field with the live object finds changes by others. What others added, the API server's defaults above all, does not count.
 
+use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::quantity;
 
 /// Annotation with the hash of the object as it was rendered.
 pub(crate) const HASH: &str = "kubebrain.io/applied-hash";
+
+/// Annotation of a pod template with the time of the newest wish for a restart; kubectl's convention.
+pub(crate) const RESTARTED_AT: &str = "kubectl.kubernetes.io/restartedAt";
 
 /// Puts the hash of `body` into its annotations. Left out are data, which the comparison sees and whose keys shall not be hashed,
 /// and claim templates, which never change however the spec writes them.
@@ -26,6 +30,17 @@ pub(crate) fn stamp(body: &mut Value) {
     let digest = Sha256::digest(hashed.to_string().as_bytes());
     let text: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
     body["metadata"]["annotations"][HASH] = Value::String(text);
+}
+
+/// A hash over what of a pod template needs a restart: all but labels and annotations, and of those the wish for a restart itself.
+pub(crate) fn restart_hash(template: &PodTemplateSpec) -> String {
+    let wish = template
+        .metadata
+        .as_ref()
+        .and_then(|metadata| metadata.annotations.as_ref()?.get(RESTARTED_AT));
+    let hashed = json!({"spec": template.spec, "restartedAt": wish});
+    let digest = Sha256::digest(hashed.to_string().as_bytes());
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Whether `live` has every field of `rendered`, with its value.

@@ -208,6 +208,7 @@ impl Metrics {
             Step::Delete { .. } => "Delete",
             Step::ChangeClaim { .. } => "Claim",
             Step::Label { .. } => "Label",
+            Step::HandOver { .. } => "HandOver",
             Step::Replace { .. } => "Replace",
         };
         self.steps.with_label_values(&[step]).inc();

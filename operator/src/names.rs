@@ -20,6 +20,12 @@ pub(crate) const STATUS_MANAGER: &str = "kubebrain-operator-status";
 
 /// Label with the cluster's name; the selector of everything that belongs to it.
 pub(crate) const CLUSTER: &str = "kubebrain.io/cluster";
+/// Annotation of the pod template over what needs a restart.
+pub(crate) const RESTART_HASH: &str = "kubebrain.io/restart-hash";
+/// Annotation of the resource: a time since which all brains shall have been restarted.
+pub(crate) const RESTART: &str = "kubebrain.io/restart";
+/// Annotation of the resource: the pod that shall lead, or `any`.
+pub(crate) const TRANSFER: &str = "kubebrain.io/transfer-leader";
 /// Label with what a brain does for the others; only the operator sets it.
 pub(crate) const ROLE: &str = "kubebrain.io/role";
 /// Label with the version that a pod runs.

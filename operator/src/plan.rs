@@ -7,6 +7,7 @@ use crds::KubeBrainCluster;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 
+use self::leadership::Lead;
 use crate::certificates::{Change, Leaf, Pair, Request, State};
 use crate::objects::{Key, Kind, Object, Renderer};
 use crate::observe::Observed;
@@ -14,6 +15,7 @@ use crate::spec::Desired;
 
 mod certificates;
 mod claims;
+pub(crate) mod leadership;
 mod owned;
 pub(crate) mod ownership;
 mod roles;
@@ -60,6 +62,13 @@ pub(crate) enum Step {
         uid: String,
         role: Option<&'static str>,
     },
+    /// Ask the leader at `address` to hand over to the member `target`.
+    HandOver {
+        from: String,
+        address: String,
+        to: String,
+        target: u64,
+    },
     /// Delete a pod, so that it comes back as the template now is.
     Replace {
         pod: String,
@@ -79,6 +88,8 @@ pub(crate) struct Plan {
     pub(crate) former: Vec<Key>,
     pub(crate) certificates: Certificates,
     pub(crate) rollout: Rollout,
+    /// Who leads.
+    pub(crate) lead: Lead,
     pub(crate) claims: claims::Claims,
     /// Fields of the StatefulSet that differ from the wanted ones and cannot be changed.
     pub(crate) fixed: Vec<&'static str>,
@@ -90,11 +101,27 @@ impl Plan {
         !self.foreign.is_empty() || !self.former.is_empty() || self.certificates.problem.is_some()
     }
 
+    /// The steps that a pause leaves alone: who leads is still said, and certificates that exist are still renewed.
+    pub(crate) fn safe_steps(&self) -> Vec<Step> {
+        let safe = self.steps.iter().filter(|step| match step {
+            Step::WriteAuthority { before, .. } => before.is_some(),
+            Step::Issue { uid, .. } => uid.is_some(),
+            Step::Apply { object, uid } => uid.is_some() && matches!(object.key.kind, Kind::Secret | Kind::ConfigMap),
+            Step::Label { .. } => true,
+            Step::DiscardAuthority { .. }
+            | Step::Delete { .. }
+            | Step::ChangeClaim { .. }
+            | Step::HandOver { .. }
+            | Step::Replace { .. } => false,
+        });
+        safe.cloned().collect()
+    }
+
     /// Whether a step changes what runs, and not only what is known of it.
     pub(crate) fn changes_pods(&self) -> bool {
         self.steps.iter().any(|step| match step {
             Step::Apply { object, .. } => object.key.kind == Kind::StatefulSet,
-            Step::Replace { .. } => true,
+            Step::Replace { .. } | Step::HandOver { .. } => true,
             _ => false,
         })
     }
@@ -126,6 +153,7 @@ pub(crate) fn plan(
     certificates::plan(&mut plan, cluster, desired, observed, &renderer)?;
     owned::plan(&mut plan, &uid, observed, &renderer)?;
     claims::plan(&mut plan, desired, observed);
+    plan.lead = leadership::lead(observed);
     roles::plan(&mut plan, observed);
     rollout::plan(&mut plan, cluster, desired, observed);
     Ok(plan)

@@ -176,8 +176,12 @@ async fn act(
         desired,
         observed: &observed,
     };
-    let steps = if cluster.spec.paused { &[][..] } else { &plan.steps[..] };
-    let mut applied = applier.run(steps).await;
+    let steps = if cluster.spec.paused {
+        plan.safe_steps()
+    } else {
+        plan.steps.clone()
+    };
+    let mut applied = applier.run(&steps).await;
     // A hiccup is not worth a word: the next pass may find nothing wrong.
     let told = |error: &apply::Error| error.class().is_told(failures.saturating_add(1));
     let silent = applied.failure.take_if(|(_, error)| !told(error));

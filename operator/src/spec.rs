@@ -17,6 +17,7 @@ use crate::drift;
 use crate::names::{CLUSTER, Names};
 
 mod image;
+mod restart;
 mod storage;
 #[cfg(test)]
 mod tests;
@@ -46,6 +47,8 @@ pub(crate) struct Desired {
     pub(crate) certificates: Option<Vec<(Leaf, Request)>>,
     /// How long a published bundle takes at most to reach those who follow it.
     pub(crate) ca_propagation: Duration,
+    /// Since when all brains shall have been restarted, as RFC 3339 has it.
+    pub(crate) restarted_at: Option<String>,
     pub(crate) overrides: Option<PodTemplateSpec>,
 }
 
@@ -89,6 +92,7 @@ pub(crate) fn read(
         storage,
         certificates: certificates(cluster, &names)?,
         ca_propagation: settings.ca_propagation,
+        restarted_at: restart::wish(cluster),
         overrides: overrides(cluster)?,
         names,
     })

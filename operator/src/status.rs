@@ -7,7 +7,7 @@ use crds::KubeBrainCluster;
 use crds::cluster::image::{KeyRef, LocalRef};
 use crds::cluster::status::{
     CaStatus, CertificateStatus, Connection, Endpoints, KubeBrainClusterStatus, LeaderStatus, MemberRole, MemberStatus,
-    NextCa, StorageStatus,
+    NextCa, RolloutStatus, StorageStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -96,6 +96,9 @@ pub(crate) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> KubeBrainCluste
         storage: Some(storage(cluster, pass)),
         certificates: pass.desired.certificates.as_ref().map(|_| certificates(pass)),
         ca: authority(pass, previous.ca),
+        rollout: rollout_status(cluster, pass, &facts),
+        last_handled_restart: pass.desired.restarted_at.clone(),
+        last_handled_transfer: rollout.transfer.clone().or(previous.last_handled_transfer),
         ..KubeBrainClusterStatus::default()
     };
     let status = KubeBrainClusterStatus {
@@ -103,6 +106,41 @@ pub(crate) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> KubeBrainCluste
         ..status
     };
     publishable(cluster, status, &conditions::judge(&facts), now)
+}
+
+/// The change in flight, and since when it goes on; nothing while none is.
+fn rollout_status(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) -> Option<RolloutStatus> {
+    let rollout = &pass.plan.rollout;
+    let in_flight = !matches!(facts.change, Change::None | Change::ByHand(_)) || rollout.hand_over.is_some();
+    if !in_flight || (facts.replicas == 0 && facts.pods == 0) {
+        return None;
+    }
+    let previous = cluster.status.as_ref();
+    let before = previous.and_then(|status| status.rollout.clone());
+    let now = Some(Time(whole_seconds(pass.observed.now)));
+    let same = before.filter(|before| before.generation == cluster.metadata.generation);
+    let counts = |status: &KubeBrainClusterStatus| (status.updated_replicas, status.ready_replicas, status.replicas);
+    let moved = previous.map(counts)
+        != Some((
+            Some(count(rollout.updated)),
+            Some(count(rollout.ready)),
+            Some(count(rollout.pods)),
+        ));
+    Some(RolloutStatus {
+        generation: cluster.metadata.generation,
+        started_at: same
+            .as_ref()
+            .and_then(|same| same.started_at.clone())
+            .or_else(|| now.clone()),
+        last_progress_at: same
+            .as_ref()
+            .filter(|_| !moved)
+            .and_then(|same| same.last_progress_at.clone())
+            .or(now),
+        step: rollout.step.map(str::to_owned),
+        waiting_for: rollout.waiting.clone(),
+        hand_over: rollout.hand_over.clone(),
+    })
 }
 
 fn publishable(

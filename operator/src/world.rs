@@ -145,11 +145,14 @@ impl World {
         let mut applied = Applied::default();
         let mut said = Vec::new();
         let observed = self.own();
-        if !self.cluster.spec.paused {
-            for step in &plan.steps {
-                self.carry_out(step, &desired, &mut applied);
-                said.push(describe(step, &desired));
-            }
+        let steps = if self.cluster.spec.paused {
+            plan.safe_steps()
+        } else {
+            plan.steps.clone()
+        };
+        for step in &steps {
+            self.carry_out(step, &desired, &mut applied);
+            said.push(describe(step, &desired));
         }
         let pass = Pass {
             desired: &desired,
@@ -208,6 +211,7 @@ impl World {
                     None => drop(labels.remove(ROLE)),
                 }
             }
+            Step::HandOver { to, .. } => self.lead(to),
             Step::Replace { pod, .. } => self.seen.pods.retain(|each| each.name_any() != *pod),
         }
     }
@@ -230,7 +234,7 @@ impl World {
     }
 
     /// The StatefulSet controller: adopts the newest template, makes missing pods and claims, removes surplus ones.
-    fn controllers(&mut self) {
+    pub(crate) fn controllers(&mut self) {
         let Some(set) = self.seen.objects.get_mut(&Key::new(Kind::StatefulSet, "dev")) else {
             return;
         };
@@ -243,8 +247,14 @@ impl World {
             set.data["spec"]["template"].clone(),
             set.data["spec"]["volumeClaimTemplates"][0].clone(),
         );
-        self.seen.pods.truncate(replicas);
-        for ordinal in self.seen.pods.len()..replicas {
+        let names: Vec<String> = (0..replicas).map(|ordinal| format!("dev-{ordinal}")).collect();
+        self.seen.pods.retain(|pod| names.contains(&pod.name_any()));
+        self.seen.probes.retain(|pod, _| names.contains(pod));
+        let missing = |seen: &Observed, name: &String| seen.pods.iter().all(|pod| pod.name_any() != *name);
+        let ordinals: Vec<usize> = (0..replicas)
+            .filter(|ordinal| missing(&self.seen, &names[*ordinal]))
+            .collect();
+        for ordinal in ordinals {
             self.uids += 1;
             let mut pod = template.clone();
             let metadata = &mut pod["metadata"];
@@ -259,13 +269,23 @@ impl World {
             self.seen.pods.push(serde_json::from_value::<Pod>(pod).unwrap());
             self.seen.probes.remove(&format!("dev-{ordinal}"));
             let name = format!("data-dev-{ordinal}");
-            if self.seen.claims.iter().all(|each| each.name_any() != name) {
+            if claim.is_object() && self.seen.claims.iter().all(|each| each.name_any() != name) {
                 let mut claim = claim.clone();
                 claim["metadata"]["name"] = json!(name);
                 self.seen
                     .claims
                     .push(serde_json::from_value::<PersistentVolumeClaim>(claim).unwrap());
             }
+        }
+        self.seen.pods.sort_by_key(ResourceExt::name_any);
+    }
+
+    /// The same, but whoever leads goes on.
+    pub(crate) fn kubelet_keeping_the_leader(&mut self) {
+        let leader = crate::plan::leadership::lead(&self.seen);
+        self.kubelet();
+        if let Some(leader) = leader.pod() {
+            self.lead(leader);
         }
     }
 
@@ -294,6 +314,27 @@ impl World {
                 ..answer(member, 1)
             };
             self.seen.probes.insert(pod.name_any(), Ok(answer));
+        }
+    }
+
+    /// Makes this pod's brain the leader of the next epoch.
+    pub(crate) fn lead(&mut self, leader: &str) {
+        let answers = || self.seen.probes.values().flatten();
+        let epoch = answers().map(|answer| answer.epoch).max().unwrap_or_default() + 1;
+        let Some(Ok(new)) = self.seen.probes.get(leader).cloned() else {
+            return;
+        };
+        for answer in self.seen.probes.values_mut().flatten() {
+            answer.epoch = epoch;
+            answer.role = if answer.member == new.member {
+                Role::Leader
+            } else {
+                Role::Follower
+            };
+            answer.leader = Some(KnownLeader {
+                name: new.name.clone(),
+                member: new.member,
+            });
         }
     }
 

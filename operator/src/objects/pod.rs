@@ -17,7 +17,8 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::Renderer;
 use crate::certificates::Leaf;
-use crate::names::{CLIENT_PORT, METRICS_PORT, PEER_PORT, VERSION};
+use crate::drift;
+use crate::names::{CLIENT_PORT, METRICS_PORT, PEER_PORT, RESTART_HASH, VERSION};
 use crate::spec::{Storage, Tikv};
 
 /// Volume and mount of the data.
@@ -46,8 +47,8 @@ impl Renderer<'_> {
             "kubectl.kubernetes.io/default-container".to_owned(),
             CONTAINER.to_owned(),
         );
-        if let Some(at) = &spec.restarted_at {
-            annotations.insert("kubectl.kubernetes.io/restartedAt".to_owned(), at.clone());
+        if let Some(at) = &self.desired.restarted_at {
+            annotations.insert(drift::RESTARTED_AT.to_owned(), at.clone());
         }
         let mut template = PodTemplateSpec {
             metadata: Some(ObjectMeta {
@@ -60,6 +61,12 @@ impl Renderer<'_> {
         if let Some(overrides) = &self.desired.overrides {
             template.merge_from(overrides.clone());
         }
+        let hash = drift::restart_hash(&template);
+        let metadata = template.metadata.get_or_insert_default();
+        metadata
+            .annotations
+            .get_or_insert_default()
+            .insert(RESTART_HASH.to_owned(), hash);
         template
     }
 

@@ -1,7 +1,10 @@
-//! The role label, by which the leader's Service finds the leader. A leader that is not known has no label.
+//! The role label, by which the leader's Service finds the leader.
+//!
+//! While it is not known who leads, labels stay as they are: a brain that the operator cannot reach may serve clients well.
 
 use kube::ResourceExt;
 
+use super::leadership::Lead;
 use super::{Plan, Step};
 use crate::names::ROLE;
 use crate::observe::Observed;
@@ -13,12 +16,21 @@ pub(super) fn plan(plan: &mut Plan, observed: &Observed) {
             continue;
         }
         let name = pod.name_any();
-        let role = match observed.probes.get(&name) {
-            Some(Ok(answer)) if answer.is_leader() => Some("leader"),
-            Some(Ok(answer)) if answer.role == Role::Follower => Some("follower"),
+        let labelled = pod.labels().get(ROLE).map(String::as_str);
+        let says = match observed.probes.get(&name) {
+            Some(Ok(answer)) => Some(answer.role),
             _ => None,
         };
-        let labelled = pod.labels().get(ROLE).map(String::as_str);
+        let role = match &plan.lead {
+            // Who says itself that it does not lead has no business behind the leader's Service.
+            Lead::Unknown if says != Some(Role::Follower) || labelled != Some("leader") => continue,
+            Lead::Unknown => Some("follower"),
+            Lead::Held { pod, .. } if *pod == name => Some("leader"),
+            Lead::Held { .. } if says.is_some() => Some("follower"),
+            // It does not lead, and does not say what else it does.
+            Lead::Held { .. } if labelled == Some("follower") => Some("follower"),
+            _ => None,
+        };
         if let (true, Some(uid)) = (labelled != role, pod.uid()) {
             plan.steps.push(Step::Label { pod: name, uid, role });
         }

@@ -1,18 +1,33 @@
-//! Replacing outdated pods: what serves nobody first, then followers, the leader last, and one at a time.
+//! Replacing outdated pods: what serves nobody first, then followers, the leader last after it has handed over, and one at a time.
+//!
+//! What has to be remembered from pass to pass is in `status.rollout`, so an operator that starts anew goes on where the former one
+//! was.
 
 use crds::KubeBrainCluster;
+use crds::cluster::status::HandOver;
 use crds::cluster::update_strategy::UpdateStrategyType;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
+use serde_json::Value;
 
+use super::leadership::Lead;
 use super::{Plan, Step};
+use crate::drift;
+use crate::names::RESTART_HASH;
 use crate::objects::{Key, Kind};
-use crate::observe::{Observed, is_ready, ready_since};
+use crate::observe::{Observed, is_ready};
 use crate::spec::Desired;
+use crate::status::whole_seconds;
+
+mod choose;
+mod transfer;
+
+use choose::{Choice, Members};
 
 /// How far a roll-out has come.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct Rollout {
     /// Whether the StatefulSet exists and its controller has seen its newest version.
     pub(crate) adopted: bool,
@@ -30,6 +45,12 @@ pub(crate) struct Rollout {
     pub(crate) revision: Option<String>,
     /// Why an outdated pod is not replaced yet.
     pub(crate) waiting: Option<String>,
+    /// What is done now, such as `ReplaceFollower`.
+    pub(crate) step: Option<&'static str>,
+    /// The hand-over that is under way.
+    pub(crate) hand_over: Option<HandOver>,
+    /// The wish for another leader that this pass deals with.
+    pub(crate) transfer: Option<String>,
 }
 
 pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) {
@@ -53,77 +74,138 @@ pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
         plan.rollout = rollout;
         return;
     };
-    let status = set.status.unwrap_or_default();
-    rollout.adopted = status.observed_generation >= set.metadata.generation && !plan.changes_pods();
+    let status = set.status.clone().unwrap_or_default();
+    let hash = set
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.template.metadata.as_ref()?.annotations.as_ref()?.get(RESTART_HASH));
     rollout.revision = status.update_revision.clone();
     let (updated, outdated): (Vec<&Pod>, Vec<&Pod>) = staying
         .into_iter()
-        .partition(|pod| revision(pod) == status.update_revision.as_deref());
+        .partition(|pod| is_updated(pod, hash.map(String::as_str), status.update_revision.as_deref()));
     rollout.updated = updated.len();
     rollout.outdated = outdated.iter().map(|pod| pod.name_any()).collect();
-    if rollout.adopted && !outdated.is_empty() && !plan.is_blocked() {
-        match choose(cluster, desired, observed, &rollout, &updated, &outdated) {
-            Ok((pod, why)) => plan.steps.extend(replace(pod, why)),
-            Err(waiting) => rollout.waiting = Some(waiting),
+    plan.rollout = rollout;
+    let members = Members {
+        cluster,
+        desired,
+        observed,
+        lead: plan.lead.clone(),
+        updated,
+        outdated,
+        leaving,
+    };
+    let held_back = hold_back_scaling(plan, &members, live.map(|live| &live.data));
+    plan.rollout.adopted = status.observed_generation >= set.metadata.generation && !plan.changes_pods();
+    if held_back || plan.is_blocked() || !plan.rollout.adopted {
+        return;
+    }
+    if members.outdated.is_empty() {
+        transfer::plan(plan, &members);
+        return;
+    }
+    act(plan, &members, choose::choose(&members));
+}
+
+fn act(plan: &mut Plan, members: &Members<'_>, choice: Choice<'_>) {
+    match choice {
+        Choice::Wait(why) => plan.rollout.waiting = Some(why),
+        Choice::Replace { pod, step, why } => {
+            plan.rollout.step = Some(step);
+            // A step that disrupts stands alone for its pod: what is written to it meanwhile would only get in its way.
+            let name = pod.name_any();
+            plan.steps
+                .retain(|step| !matches!(step, Step::Label { pod, .. } if *pod == name));
+            plan.steps.extend(replace(pod, why));
+        }
+        Choice::HandOver { from, to, epoch } => hand_over(plan, members, (from, to, epoch)),
+    }
+}
+
+/// Asks for another leader, and remembers since when.
+fn hand_over(plan: &mut Plan, members: &Members<'_>, (from, to, epoch): (&Pod, &Pod, i64)) {
+    let known = members.hand_over_under_way(from, epoch);
+    let since = known.map_or(Time(whole_seconds(members.observed.now)), |known| known.since.clone());
+    let asked = HandOver {
+        from: from.name_any(),
+        to: to.name_any(),
+        epoch,
+        since,
+    };
+    let address = |pod: &Pod| pod.status.as_ref().and_then(|status| status.pod_ip.clone());
+    let target = match members.observed.probes.get(&asked.to) {
+        Some(Ok(answer)) => Some(answer.member),
+        _ => None,
+    };
+    if let (Some(address), Some(target)) = (address(from), target) {
+        plan.steps.push(Step::HandOver {
+            from: asked.from.clone(),
+            address,
+            to: asked.to.clone(),
+            target,
+        });
+    }
+    plan.rollout.step = Some("HandOver");
+    plan.rollout.waiting = Some(format!("{} shall lead instead of {}", asked.to, asked.from));
+    plan.rollout.hand_over = Some(asked);
+}
+
+/// A leader that scaling would remove hands over first: the StatefulSet keeps its size as long as that may take.
+fn hold_back_scaling(plan: &mut Plan, members: &Members<'_>, live: Option<&Value>) -> bool {
+    let Lead::Held { pod: leader, epoch } = &members.lead else {
+        return false;
+    };
+    let replicas = members.desired.replicas;
+    let goes = |pod: &Pod| i64::from(choose::ordinal(pod)) >= i64::from(replicas);
+    let all = || members.updated.iter().chain(&members.outdated).copied();
+    let Some(from) = all().find(|pod| pod.name_any() == *leader && goes(pod)) else {
+        return false;
+    };
+    if replicas == 0 || members.hand_over_is_overdue(from, *epoch) {
+        return false;
+    }
+    let Some(to) = members.successor(all().filter(|pod| !goes(pod))) else {
+        return false;
+    };
+    let size = live.and_then(|live| live["spec"].get("replicas")).cloned();
+    let Some(size) = size.filter(|size| size.as_i64() > Some(i64::from(replicas))) else {
+        return false;
+    };
+    for step in &mut plan.steps {
+        if let Step::Apply { object, .. } = step
+            && object.key.kind == Kind::StatefulSet
+        {
+            object.body["spec"]["replicas"] = size.clone();
+            object.stamp();
         }
     }
-    plan.rollout = rollout;
+    // What is left of the change may be nothing.
+    plan.steps.retain(|step| match (step, live) {
+        (Step::Apply { object, .. }, Some(live)) if object.key.kind == Kind::StatefulSet => {
+            !drift::is_within(&object.body["spec"], &live["spec"])
+        }
+        _ => true,
+    });
+    hand_over(plan, members, (from, to, *epoch));
+    true
 }
 
-/// The pod to replace now, and why; or why none.
-fn choose<'a>(
-    cluster: &KubeBrainCluster,
-    desired: &Desired,
-    observed: &Observed,
-    rollout: &Rollout,
-    updated: &[&Pod],
-    outdated: &[&'a Pod],
-) -> Result<(&'a Pod, &'static str), String> {
-    let update = cluster.spec.strategy();
-    if update.type_ == UpdateStrategyType::OnDelete {
-        return Err(format!(
-            "update.type is OnDelete: waiting for {} to be deleted",
-            rollout.outdated.join(", ")
-        ));
-    }
-    if rollout.terminating > 0 {
-        return Err("a pod is being deleted".to_owned());
-    }
-    // Replacing a pod that serves nobody costs nothing, and mends a roll-out that went wrong.
-    if let Some(pod) = outdated.iter().find(|pod| !is_ready(pod)) {
-        return Ok((pod, "it is outdated and not ready"));
-    }
-    let settled = observed.now.as_second() - i64::from(update.min_ready_seconds);
-    if let Some(pod) = updated
-        .iter()
-        .find(|pod| ready_since(pod).is_none_or(|since| since > settled))
-    {
-        return Err(format!(
-            "{} is not ready for {} s yet",
-            pod.name_any(),
-            update.min_ready_seconds
-        ));
-    }
-    let (replicas, spare) = (i64::from(desired.replicas), i64::from(update.max_unavailable));
-    let ready = i64::try_from(rollout.ready).unwrap_or(i64::MAX);
-    if ready - 1 < replicas - spare {
-        return Err("too few members are ready".to_owned());
-    }
-    let leads = |pod: &&&Pod| matches!(observed.probes.get(&pod.name_any()), Some(Ok(answer)) if answer.is_leader());
-    let followers = outdated.iter().filter(|pod| !leads(pod));
-    let next = followers.max_by_key(|pod| ordinal(pod)).or(outdated.first());
-    next.map(|pod| (*pod, "it is outdated"))
-        .ok_or_else(|| "no pod is outdated".to_owned())
-}
-
-fn replace(pod: &Pod, why: &str) -> Option<Step> {
-    let version = pod.resource_version()?;
+fn replace(pod: &Pod, why: String) -> Option<Step> {
     Some(Step::Replace {
         pod: pod.name_any(),
         uid: pod.uid()?,
-        version,
-        why: why.to_owned(),
+        version: pod.resource_version()?,
+        why,
     })
+}
+
+/// Whether a pod is as the newest template wants it in all that needs a restart. Pods from before there was a hash are told apart by
+/// the revision.
+fn is_updated(pod: &Pod, hash: Option<&str>, newest: Option<&str>) -> bool {
+    match (pod.annotations().get(RESTART_HASH), hash) {
+        (Some(own), Some(wanted)) => own == wanted,
+        _ => revision(pod) == newest,
+    }
 }
 
 /// Revision of the template that a pod was made from.
@@ -131,9 +213,7 @@ pub(crate) fn revision(pod: &Pod) -> Option<&str> {
     pod.labels().get("controller-revision-hash").map(String::as_str)
 }
 
-fn ordinal(pod: &Pod) -> u32 {
-    let name = pod.name_any();
-    name.rsplit_once('-')
-        .and_then(|(_, number)| number.parse().ok())
-        .unwrap_or_default()
+/// Whether the spec leaves the replacement of pods to somebody else.
+fn is_by_hand(cluster: &KubeBrainCluster) -> bool {
+    cluster.spec.strategy().type_ == UpdateStrategyType::OnDelete
 }

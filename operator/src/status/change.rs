@@ -4,7 +4,7 @@ use crds::KubeBrainCluster;
 use crds::cluster::update_strategy::UpdateStrategyType;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::{Facts, Pass, Verdict};
+use super::{Facts, Pass};
 use crate::objects::{Key, Kind};
 use crate::plan::Step;
 
@@ -95,28 +95,20 @@ pub(super) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>, previous: &[Condit
     }
 }
 
-/// Whether a change takes longer than the spec allows, counted from when it began or from the newest pod. Once exceeded it stays
-/// so until the spec changes, a new pod appears or the change ends.
-pub(super) fn is_overdue(cluster: &KubeBrainCluster, pass: &Pass<'_>, previous: &[Condition], change: &Change) -> bool {
+/// Whether a change takes longer than the spec allows, counted from its newest progress. A new generation of the spec begins anew.
+pub(super) fn is_overdue(cluster: &KubeBrainCluster, pass: &Pass<'_>, change: &Change) -> bool {
     if matches!(change, Change::None | Change::ByHand(_)) || cluster.spec.paused {
         return false;
     }
-    let Some(progressing) = find(previous, "Progressing") else {
+    let Some(rollout) = cluster.status.as_ref().and_then(|status| status.rollout.as_ref()) else {
         return false;
     };
-    if progressing.observed_generation != cluster.metadata.generation {
+    if rollout.generation != cluster.metadata.generation {
         return false;
     }
-    let since = progressing.last_transition_time.0.as_second();
-    let created = pass
-        .observed
-        .pods
-        .iter()
-        .filter_map(|pod| pod.metadata.creation_timestamp.as_ref());
-    let newest = created.map(|time| time.0.as_second()).max().unwrap_or(i64::MIN);
-    if progressing.reason == "DeadlineExceeded" {
-        return newest <= since;
-    }
+    let Some(progress) = rollout.last_progress_at.as_ref().or(rollout.started_at.as_ref()) else {
+        return false;
+    };
     let deadline = i64::from(cluster.spec.strategy().progress_deadline_seconds);
-    progressing.status == Verdict::True.as_str() && pass.observed.now.as_second() > since.max(newest) + deadline
+    pass.observed.now.as_second() > progress.0.as_second() + deadline
 }

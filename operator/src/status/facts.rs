@@ -126,7 +126,7 @@ impl Facts {
             change: Change::None,
             overdue: false,
             paused: cluster.spec.paused,
-            pending: cluster.spec.paused && !plan.steps.is_empty(),
+            pending: cluster.spec.paused && plan.safe_steps().len() < plan.steps.len(),
             trust: trust(pass),
             volumes: volumes(pass),
             obstacle: obstacle(pass),
@@ -138,7 +138,7 @@ impl Facts {
             unready_for: unready_for(conditions, observed.now.as_second()),
         };
         facts.change = change::of(cluster, pass, conditions, &facts);
-        facts.overdue = change::is_overdue(cluster, pass, conditions, &facts.change);
+        facts.overdue = change::is_overdue(cluster, pass, &facts.change);
         facts
     }
 }

@@ -100,7 +100,7 @@ fn transition_times_move_only_when_the_status_flips() {
 #[test]
 fn failures_show_and_leave_the_rest_alone() {
     let mut world = World::settled(json!({}));
-    world.edit(json!({"restartedAt": "1"}));
+    world.edit(json!({"restartedAt": "2026-11-21T00:00:01Z"}));
     let before = world.cluster.status.clone().unwrap();
     world.cluster.status = Some(failing(&world.cluster, "no answer", world.seen.now));
     let after = world.cluster.status.clone().unwrap();
@@ -167,7 +167,7 @@ fn a_cluster_is_created_serves_rolls_and_is_suspended() {
 #[test]
 fn a_change_that_takes_too_long_is_told_until_the_spec_changes() {
     let mut world = World::settled(json!({"updateStrategy": {"progressDeadlineSeconds": 100}}));
-    world.edit(json!({"restartedAt": "1"}));
+    world.edit(json!({"restartedAt": "2026-11-21T00:00:01Z"}));
     world.pass();
     world.pass();
     assert_eq!(world.condition("Progressing"), "True/RollingUpdate");
@@ -180,7 +180,7 @@ fn a_change_that_takes_too_long_is_told_until_the_spec_changes() {
     world.pass();
     assert_eq!(world.condition("Progressing"), "False/DeadlineExceeded");
     assert_eq!(world.condition("Stalled"), "True/DeadlineExceeded");
-    world.edit(json!({"restartedAt": "2"}));
+    world.edit(json!({"restartedAt": "2026-11-21T00:00:02Z"}));
     world.pass();
     assert_eq!(world.condition("Progressing"), "True/RollingUpdate");
     assert_eq!(world.condition("Stalled"), "absent");

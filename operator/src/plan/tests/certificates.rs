@@ -46,7 +46,7 @@ fn authority(world: &mut World) -> DynamicObject {
 fn an_authority_that_cannot_sign_is_never_replaced_by_guess() {
     let mut world = World::settled(json!({}));
     world.object(Kind::Secret, "dev-ca").data["data"]["ca.key"] = json!("eA==");
-    world.edit(json!({"restartedAt": "1", "tls": {"serverAltNames": ["a.example"]}}));
+    world.edit(json!({"restartedAt": "2026-11-21T00:00:01Z", "tls": {"serverAltNames": ["a.example"]}}));
     let problem = problem(&world);
     assert!(problem.starts_with("AuthorityInvalid: Secret dev-ca"), "{problem}");
     assert_eq!(world.steps(), Vec::<String>::new());

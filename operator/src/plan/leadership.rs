@@ -1,0 +1,62 @@
+//! Who leads, by what the brains say. A brain that does not answer says nothing: that is not the same as "it does not lead".
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+
+use crate::observe::Observed;
+
+/// What is known of the lead.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) enum Lead {
+    /// This pod leads, in this epoch.
+    Held { pod: String, epoch: i64 },
+    /// Every member answers, and none leads.
+    Nobody,
+    /// Too few answer to tell.
+    #[default]
+    Unknown,
+}
+
+impl Lead {
+    /// The leader's pod, if it is known.
+    pub(crate) fn pod(&self) -> Option<&str> {
+        match self {
+            Self::Held { pod, .. } => Some(pod),
+            Self::Nobody | Self::Unknown => None,
+        }
+    }
+}
+
+/// Who leads. Of two that say they do, the one in the higher epoch is right: the other has not heard yet. Where only followers
+/// answer, their leader leads if its pod is one of ours.
+pub(crate) fn lead(observed: &Observed) -> Lead {
+    let staying = |pod: &&Pod| pod.metadata.deletion_timestamp.is_none();
+    let answers = || {
+        observed
+            .probes
+            .iter()
+            .filter_map(|(pod, answer)| Some((pod, answer.as_ref().ok()?)))
+    };
+    let newest = answers().map(|(_, answer)| answer.epoch).max();
+    let claims = answers().filter(|(_, answer)| answer.is_leader() && Some(answer.epoch) == newest);
+    if let Some((pod, answer)) = claims.max_by_key(|(_, answer)| answer.epoch) {
+        return Lead::Held {
+            pod: pod.clone(),
+            epoch: answer.epoch,
+        };
+    }
+    let named = answers()
+        .filter(|(_, answer)| Some(answer.epoch) == newest)
+        .find_map(|(_, answer)| Some((answer.leader.as_ref()?.name.clone(), answer.epoch)));
+    if let Some((pod, epoch)) = named {
+        let known = observed.pods.iter().any(|each| each.name_any() == pod);
+        return if known {
+            Lead::Held { pod, epoch }
+        } else {
+            Lead::Unknown
+        };
+    }
+    let mut members = observed.pods.iter().filter(staying);
+    let all = members.all(|pod| matches!(observed.probes.get(&pod.name_any()), Some(Ok(_))));
+    if all { Lead::Nobody } else { Lead::Unknown }
+}
