@@ -318,9 +318,8 @@ impl Applier<'_> {
     async fn hand_over(&self, (from, address): (&str, &str), (_, target): (&str, u64)) -> Result<(), Error> {
         let identity = observe::identity(self.cluster, self.desired, self.observed).map_err(Error::HandOver)?;
         let host = self.desired.names.member_host(from);
-        probe::move_leader(address, &host, identity.as_ref(), target)
-            .await
-            .map_err(Error::HandOver)
+        let asked = probe::move_leader(address, &host, identity.as_ref(), target);
+        Box::pin(asked).await.map_err(Error::HandOver)
     }
 
     async fn delete(&self, key: &Key, uid: &str) -> Result<(), Error> {

@@ -141,7 +141,7 @@ pub(crate) async fn reconcile(
     let referenced = reference.and_then(|reference| context.stores.tidb_cluster(&namespace, &reference.name));
     match spec::read(&cluster, &context.settings, referenced.as_deref()) {
         Ok(desired) => {
-            let pass = act(context, &clusters, &cluster, &desired, late, failures);
+            let pass = Box::pin(act(context, &clusters, &cluster, &desired, late, failures));
             pass.await.map(Some)
         }
         Err(refusal) => {
