@@ -72,6 +72,8 @@ pub(crate) struct Applied {
     pub(crate) leaves: BTreeMap<Leaf, Stored>,
     /// The authority, if it was written.
     pub(crate) authority: Option<AuthorityView>,
+    /// Claims that the API server does not let grow, and its words. That keeps nothing else from being done.
+    pub(crate) refused_claims: BTreeMap<String, String>,
     /// Number of steps that were carried out.
     pub(crate) done: usize,
     /// The first step that failed, and why. Steps that do not build on it were still tried.
@@ -106,7 +108,9 @@ impl Applier<'_> {
                     }
                 }
                 Err(error) => {
-                    if applied.failure.is_none() {
+                    if let (Step::ChangeClaim { claim, .. }, Class::Denied | Class::Invalid) = (step, error.class()) {
+                        applied.refused_claims.insert(claim.clone(), error.words());
+                    } else if applied.failure.is_none() {
                         applied.failure = Some((describe(step, self.desired), error));
                     }
                 }

@@ -502,3 +502,35 @@ fn pauses_double_up_to_five_minutes() {
     let millis = [1, 2, 8, u32::MAX].map(|n| pause(Class::Conflict, n).as_millis());
     assert_eq!(millis, [100, 200, 10_000, 10_000]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn claim_that_may_not_grow_is_a_reason_of_its_own_and_fails_no_pass() {
+    let message = "persistentvolumeclaims \"data-dev-0\" is forbidden: only dynamically provisioned pvc can be resized and the \
+                   storageclass that provisions the pvc must support resize";
+    let script = move |asked: &Asked| {
+        if asked.writes() && asked.path.ends_with("/persistentvolumeclaims/data-dev-0") {
+            let (code, mut status) = failure(403, "Forbidden", "data-dev-0");
+            status["message"] = json!(message);
+            return Reply::With(code, status);
+        }
+        Reply::Pass
+    };
+    let rig = Rig::new(settled(FakeApi::scripted(script))).await;
+    pass(&rig).await.unwrap();
+    let path = format!("{CLUSTERS}/dev");
+    let mut cluster = rig.api.get(&path).unwrap();
+    cluster["spec"]["storage"]["embedded"]["size"] = json!("20Gi");
+    rig.api.put(&path, cluster);
+    rig.sync().await;
+    assert_eq!(pass(&rig).await.unwrap().unwrap().outcome, Outcome::Done);
+    let status = stored_status(&rig);
+    assert_eq!(condition(&status, "StorageReady")["reason"], "NotExpandable");
+    assert_eq!(condition(&status, "Degraded")["status"], "False");
+    rig.sync().await;
+    pass(&rig).await.unwrap();
+    assert_eq!(
+        stored_status(&rig),
+        status,
+        "the status is stable while it stays refused"
+    );
+}

@@ -1,5 +1,7 @@
 //! Claims: bound or not, and growing when the spec asks for more.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
@@ -22,6 +24,8 @@ pub(crate) struct Claims {
     pub(crate) capacity: Option<Quantity>,
     /// Claims whose volume has not the wanted size yet.
     pub(crate) growing: Vec<String>,
+    /// Those among them that the storage cannot let grow, and why.
+    pub(crate) infeasible: BTreeMap<String, String>,
 }
 
 pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) {
@@ -58,8 +62,10 @@ pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) {
             .as_ref()
             .and_then(|spec| spec.volume_attributes_class_name.clone());
         let reclassed = wanted.volume_attributes_class_name.is_some() && wanted.volume_attributes_class_name != class;
-        if larger(requested) || reclassed {
-            let size = if larger(requested) {
+        // A growth that did not happen may be taken back, but not below what the volume has.
+        let taken_back = requested > quantity::parse(&wanted.size) && larger(capacity(claim));
+        if larger(requested) || taken_back || reclassed {
+            let size = if larger(requested) || taken_back {
                 wanted.size.clone()
             } else {
                 request(claim).unwrap_or(wanted.size.clone())
@@ -72,6 +78,9 @@ pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) {
             });
         }
         if larger(requested) || larger(capacity(claim)) {
+            if let Some(why) = infeasible(claim).filter(|_| requested == quantity::parse(&wanted.size)) {
+                plan.claims.infeasible.insert(name.clone(), why);
+            }
             plan.claims.growing.push(name);
         }
     }
@@ -100,4 +109,25 @@ fn capacity(claim: &PersistentVolumeClaim) -> Option<i128> {
         .as_ref()
         .and_then(|status| status.capacity.as_ref()?.get("storage"));
     capacity.map_or_else(|| requested(claim), quantity::parse)
+}
+
+/// What the controller or the kubelet says of a growth that it cannot carry out.
+fn infeasible(claim: &PersistentVolumeClaim) -> Option<String> {
+    const STATES: [&str; 2] = ["ControllerResizeInfeasible", "NodeResizeInfeasible"];
+    const CONDITIONS: [&str; 2] = ["ControllerResizeError", "NodeResizeError"];
+    let status = claim.status.as_ref()?;
+    let state = status
+        .allocated_resource_statuses
+        .as_ref()
+        .and_then(|all| all.get("storage"));
+    let mut conditions = status.conditions.iter().flatten();
+    let error = conditions.find(|condition| condition.status == "True" && CONDITIONS.contains(&&*condition.type_));
+    let told = error.and_then(|error| error.message.clone());
+    let state = state.filter(|state| STATES.contains(&state.as_str()))?;
+    Some(
+        told.unwrap_or_else(|| format!("its state is {state}"))
+            .chars()
+            .take(512)
+            .collect(),
+    )
 }

@@ -218,6 +218,47 @@ fn volumes_grow_in_their_claims_and_never_shrink() {
 }
 
 #[test]
+fn growth_that_did_not_happen_is_taken_back_down_to_what_the_volume_has() {
+    let size = |world: &World| {
+        let claim = serde_json::to_value(&world.seen.claims[0]).unwrap();
+        claim["spec"]["resources"]["requests"]["storage"].clone()
+    };
+    let mut world = World::settled(json!({}));
+    world.edit(json!({"storage": {"embedded": {"size": "30Gi"}}}));
+    world.pass();
+    world.edit(json!({"storage": {"embedded": {"size": "20Gi"}}}));
+    assert_eq!(world.pass(), ["resize the volume claim data-dev-0"]);
+    assert_eq!(size(&world), "20Gi");
+    // The API server refuses a request that is not above the capacity.
+    world.edit(json!({"storage": {"embedded": {"size": "10Gi"}}}));
+    assert_eq!(world.pass(), Vec::<String>::new());
+    assert_eq!(world.condition("StorageReady"), "True/Bound");
+    assert_eq!(world.condition("Progressing"), "False/Reconciled");
+}
+
+#[test]
+fn volume_that_cannot_grow_is_named_and_holds_no_pod_back() {
+    let mut world = World::settled(json!({}));
+    world.wait(60);
+    world.edit(json!({"storage": {"embedded": {"size": "20Gi"}}}));
+    world.pass();
+    assert_eq!(world.condition("Progressing"), "True/ResizingStorage");
+    let mut claim = serde_json::to_value(&world.seen.claims[0]).unwrap();
+    claim["status"]["allocatedResourceStatuses"] = json!({"storage": "ControllerResizeInfeasible"});
+    claim["status"]["conditions"] = json!([
+        {"type": "ControllerResizeError", "status": "True", "message": "no room"},
+    ]);
+    world.seen.claims[0] = serde_json::from_value(claim).unwrap();
+    world.pass();
+    assert_eq!(world.condition("StorageReady"), "False/ResizeFailed");
+    assert_eq!(world.condition("Ready"), "True/AsExpected");
+    assert_eq!(world.condition("Progressing"), "False/Reconciled");
+    world.edit(json!({"version": "0.2.0"}));
+    assert_eq!(world.pass(), ["apply StatefulSet dev"]);
+    assert_eq!(world.pass(), ["delete pod dev-0"]);
+}
+
+#[test]
 fn a_pod_monitor_is_made_only_where_the_kind_exists() {
     let mut world = World::settled(json!({"monitoring": {"podMonitor": {"enabled": true}}}));
     assert_eq!(world.steps(), Vec::<String>::new());

@@ -80,7 +80,10 @@ pub(super) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>, previous: &[Condit
         return Change::Rolling(None);
     }
     if complete {
-        return match plan.claims.growing.first() {
+        let stuck = |claim: &&String| {
+            pass.applied.refused_claims.contains_key(*claim) || plan.claims.infeasible.contains_key(*claim)
+        };
+        return match plan.claims.growing.iter().find(|claim| !stuck(claim)) {
             Some(claim) => Change::Resizing(format!("{claim} is growing")),
             None => Change::None,
         };

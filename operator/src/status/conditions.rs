@@ -238,10 +238,12 @@ fn storage(facts: &Facts) -> Judgement {
         Volumes::None => say(Verdict::Unknown, "Creating", "there is no volume yet".to_owned()),
         Volumes::Pending(claim) => say(
             Verdict::False,
-            "VolumePending",
+            "PendingVolume",
             format!("no volume is bound to {claim}"),
         ),
         Volumes::Lost(claim) => say(Verdict::False, "VolumeLost", format!("the volume of {claim} is gone")),
+        Volumes::NotExpandable(why) => say(Verdict::False, "NotExpandable", why.clone()),
+        Volumes::ResizeFailed(why) => say(Verdict::False, "ResizeFailed", why.clone()),
         Volumes::Reachable => say(Verdict::True, "Reachable", "TiKV answers".to_owned()),
         Volumes::Unreachable(why) => say(Verdict::False, unreachable_reason(why), why.clone()),
         Volumes::Unknown => say(

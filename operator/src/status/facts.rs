@@ -44,6 +44,10 @@ pub(crate) enum Volumes {
     /// There are none yet.
     None,
     Bound,
+    /// A volume cannot grow, because its storage class does not allow it.
+    NotExpandable(String),
+    /// A volume did not grow, and why.
+    ResizeFailed(String),
     Pending(String),
     Lost(String),
     /// TiKV answered a member just now.
@@ -263,6 +267,18 @@ fn volumes(pass: &Pass<'_>) -> Volumes {
     }
     if !claims.pending.is_empty() {
         return Volumes::Pending(claims.pending.join(", "));
+    }
+    if let Some((claim, why)) = pass.applied.refused_claims.first_key_value() {
+        let message = format!("{claim} cannot grow: {why}");
+        // The words of the API server's admission of claims.
+        return if why.contains("must support resize") {
+            Volumes::NotExpandable(message)
+        } else {
+            Volumes::ResizeFailed(message)
+        };
+    }
+    if let Some((claim, why)) = claims.infeasible.first_key_value() {
+        return Volumes::ResizeFailed(format!("{claim} cannot grow: {why}"));
     }
     if claims.count == 0 {
         Volumes::None

@@ -118,6 +118,9 @@ fn conditions_follow_from_the_facts() {
         ..good()
     };
     check(growing, but(&[(2, "True/ResizingStorage")]));
+    let stuck = |volumes| Facts { volumes, ..good() };
+    check(stuck(Volumes::NotExpandable(why())), but(&[(5, "False/NotExpandable")]));
+    check(stuck(Volumes::ResizeFailed(why())), but(&[(5, "False/ResizeFailed")]));
     let suspended = Facts {
         replicas: 0,
         pods: 0,
@@ -156,7 +159,7 @@ fn what_keeps_the_brains_from_writing_is_told() {
     let unreachable = "False/StorageUnreachable";
     check(
         pending,
-        but(&[(0, unreachable), (1, unreachable), (5, "False/VolumePending")]),
+        but(&[(0, unreachable), (1, unreachable), (5, "False/PendingVolume")]),
     );
     let lost = Facts {
         volumes: Volumes::Lost(why()),
