@@ -119,9 +119,9 @@ async fn label_follows_the_leader_and_a_settled_cluster_costs_nothing() {
         same
     })
     .await;
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
     api.forget_requests();
-    tokio::time::sleep(Duration::from_secs(7)).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(api.asked().is_empty(), "{:?}", api.asked());
 
     // The next look by itself would be a minute away.
