@@ -49,6 +49,9 @@ pub struct Config {
     pub through: Option<usize>,
     /// Whether the images of brain, operator and the tenant's API server are built and imported too.
     pub product: bool,
+    /// Whether the images for tests of the operator are built and imported too: a second version of the brain, and the TiKV
+    /// stand-in.
+    pub test_images: bool,
     /// Loopback ports by name of [`forwards`]; a free one is taken for what is missing.
     pub ports: BTreeMap<String, u16>,
 }

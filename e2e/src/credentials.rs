@@ -55,15 +55,16 @@ pub fn create(site: &Site, port: u16) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes what the tenant's API server needs, and a kubeconfig that leads to it by loopback port `port`. Gives the
-/// files by the names under which the server looks for them.
+/// Writes what a tenant's API server needs, and a kubeconfig that leads to it at `url`. The files' names begin with `name`; the
+/// server also answers to the name or address `serves`. Gives the files by the names under which the server looks for them.
 ///
 /// # Errors
 ///
 /// A key cannot be made or a file not written.
-pub fn tenant(home: &Home, port: u16) -> anyhow::Result<Vec<(&'static str, PathBuf)>> {
-    let authority = Authority::create(home, "tenant-ca")?;
-    let serves = ["tenant.brains.svc", "localhost", "127.0.0.1"];
+pub fn tenant(home: &Home, name: &str, serves: &str, url: &str) -> anyhow::Result<Vec<(&'static str, PathBuf)>> {
+    let authority = Authority::create(home, &format!("{name}-ca"))?;
+    let serves = [serves, "127.0.0.1"];
+    let (server, admin) = (format!("{name}-apiserver"), format!("{name}-admin"));
     let user = |file, user| Subject {
         file,
         user,
@@ -72,20 +73,14 @@ pub fn tenant(home: &Home, port: u16) -> anyhow::Result<Vec<(&'static str, PathB
     };
     authority.issue(&Subject {
         serves: &serves,
-        ..user("tenant-apiserver", "kube-apiserver")
+        ..user(&server, "kube-apiserver")
     })?;
     authority.issue(&Subject {
         group: Some("system:masters"),
-        ..user("tenant-admin", "admin")
+        ..user(&admin, "admin")
     })?;
-    pki::service_accounts(home, "tenant-sa")?;
-    kubeconfig::write(
-        home,
-        "tenant.kubeconfig",
-        &format!("https://127.0.0.1:{port}"),
-        "tenant-ca",
-        "tenant-admin",
-    )?;
+    pki::service_accounts(home, &format!("{name}-sa"))?;
+    kubeconfig::write(home, &format!("{name}.kubeconfig"), url, &format!("{name}-ca"), &admin)?;
     let names = ["ca.crt", "apiserver.crt", "apiserver.key", "sa.pub", "sa.key"];
-    Ok(names.map(|name| (name, home.path(format!("pki/tenant-{name}")))).into())
+    Ok(names.map(|file| (file, home.path(format!("pki/{name}-{file}")))).into())
 }

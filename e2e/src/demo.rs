@@ -9,10 +9,11 @@ use anyhow::{Context as _, ensure};
 use tokio::time::Instant;
 
 use crate::cluster::Cluster;
-use crate::credentials;
 use crate::images;
 use crate::kubectl::Kubectl;
+use crate::namespace::TENANT_SERVICE;
 use crate::progress::Progress;
+use crate::tenant::Tenant;
 
 /// The namespace of the sample.
 pub const NAMESPACE: &str = "brains";
@@ -98,15 +99,15 @@ pub fn start_tenant(cluster: &Cluster, progress: &Progress) -> anyhow::Result<Ku
     progress.during(
         "tenant's kube-apiserver ready, its store is the brain, over mTLS",
         || {
-            let pki = credentials::tenant(cluster.home(), cluster.port("tenant")?)?;
-            let mut secret = vec!["--namespace", NAMESPACE, "create", "secret", "generic", "tenant-pki"];
-            let files: Vec<_> = pki
-                .iter()
-                .map(|(key, path)| format!("--from-file={key}={}", path.display()))
-                .collect();
-            secret.extend(files.iter().map(String::as_str));
-            kubectl.run(secret)?;
-            kubectl.apply(include_str!("tenant.yaml"))?;
+            let url = format!("https://127.0.0.1:{}", cluster.port("tenant")?);
+            let tenant = Tenant {
+                name: "tenant",
+                namespace: NAMESPACE,
+                brain: BRAIN,
+                members: 1,
+                address: TENANT_SERVICE,
+            };
+            tenant.create(cluster.home(), kubectl, &url)?;
             let rollout = [
                 "--namespace",
                 NAMESPACE,

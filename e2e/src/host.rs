@@ -126,6 +126,9 @@ fn prepare(config: &Config, progress: &Progress) -> anyhow::Result<(Tools, Vec<P
     if config.product {
         images.extend(Image::of_product(&tools)?);
     }
+    if config.test_images {
+        images.extend(Image::of_tests(&tools)?);
+    }
     let archives = images
         .iter()
         .map(|image| image.archive(&cache, progress))

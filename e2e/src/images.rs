@@ -23,6 +23,16 @@ pub const COREDNS: &str = "kubebrain.io/coredns:e2e";
 pub const APISERVER: &str = "kubebrain.io/kube-apiserver:e2e";
 /// The brain, as the rendered manifests name it.
 pub const BRAIN: &str = concat!("kubebrain.io/kubebrain:", env!("CARGO_PKG_VERSION"));
+/// The brain a second time, under a version that a rolling upgrade goes to. It is the same program in another image.
+pub const BRAIN_NEXT: &str = concat!(
+    "kubebrain.io/kubebrain:",
+    env!("CARGO_PKG_VERSION_MAJOR"),
+    ".",
+    env!("CARGO_PKG_VERSION_MINOR"),
+    ".99"
+);
+/// The TiKV stand-in, for brains that run as pods.
+pub const TIKV: &str = "kubebrain.io/tikv-stand-in:e2e";
 /// The operator, as the rendered manifests name it.
 pub const OPERATOR: &str = concat!("kubebrain.io/kubebrain-operator:", env!("CARGO_PKG_VERSION"));
 
@@ -97,6 +107,28 @@ impl Image {
         ])
     }
 
+    /// What tests of the operator need beside the product.
+    ///
+    /// # Errors
+    ///
+    /// A program is not built.
+    pub fn of_tests(tools: &Tools) -> anyhow::Result<Vec<Self>> {
+        Ok(vec![
+            Self {
+                tag: BRAIN_NEXT,
+                containerfile: "brain/Containerfile",
+                program: tools.own.get("kubebrain")?,
+                product: Some("brain"),
+            },
+            Self {
+                tag: TIKV,
+                containerfile: "e2e/images/tikv/Containerfile",
+                program: tools.own.get("tikv-stand-in")?,
+                product: None,
+            },
+        ])
+    }
+
     /// The archive to import, built now if its content is new.
     ///
     /// # Errors
@@ -155,9 +187,10 @@ impl Image {
             command
         };
         let mut bud = buildah();
-        bud.args(["bud", "--isolation", "chroot", "--tag", self.tag, "--file"])
-            .arg(containerfile)
-            .arg(&context);
+        bud.args(["bud", "--isolation", "chroot", "--tag", self.tag]);
+        // one program under two tags makes two images
+        bud.arg(format!("--label=org.opencontainers.image.ref.name={}", self.tag));
+        bud.arg("--file").arg(containerfile).arg(&context);
         output(&mut bud)?;
         let archive = format!("oci-archive:{}:{}", dir.join("image.tar").display(), self.tag);
         output(buildah().args(["push", self.tag, &archive]))?;
@@ -221,6 +254,15 @@ mod tests {
             operator.contains(&format!("--default-image={repository}\n")),
             "{operator}"
         );
+    }
+
+    #[test]
+    fn the_second_version_of_the_brain_is_a_later_one() {
+        let version = |image: &str| -> Vec<u32> {
+            let (_, tag) = image.rsplit_once(':').unwrap();
+            tag.split('.').map(|part| part.parse().unwrap()).collect()
+        };
+        assert!(version(BRAIN_NEXT) > version(BRAIN), "{BRAIN_NEXT} after {BRAIN}");
     }
 
     #[test]

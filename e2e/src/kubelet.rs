@@ -65,6 +65,8 @@ pub fn program(site: &Site) -> anyhow::Result<Program> {
         "kubeAPIQPS": 100,
         "kubeAPIBurst": 200,
         "nodeStatusUpdateFrequency": "5s",
+        // how soon a pod sees a changed Secret: certificates of tests live for minutes
+        "syncFrequency": "5s",
         "maxPods": 110,
     });
     home.write("config/kubelet.yaml", serde_yaml::to_string(&config)?)?;

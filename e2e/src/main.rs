@@ -105,6 +105,7 @@ impl Up {
             store: self.store,
             through: self.through.map(|member| usize::from(member) - 1),
             product: !self.bare,
+            test_images: false,
             ports,
         };
         let program = std::env::current_exe().context("find this program")?;

@@ -18,6 +18,8 @@ pub const NODE: &str = "10.99.0.1";
 pub const API: &str = "10.99.0.1:6443";
 /// Where the tenant's API server is found.
 pub const TENANT: &str = "10.96.0.20:6443";
+/// The tenant's Service.
+pub const TENANT_SERVICE: &str = "10.96.0.20";
 /// Addresses of pods.
 pub const PODS: &str = "10.244.0.0/16";
 /// Those of them on the one node.

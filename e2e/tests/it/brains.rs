@@ -50,6 +50,7 @@ fn start(progress: &Progress) -> Cluster {
         store: Store::Tikv,
         through: Some(THROUGH),
         product: false,
+        test_images: false,
         ports: Default::default(),
     };
     cluster::down(&config.name, progress).unwrap();

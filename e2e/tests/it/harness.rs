@@ -158,6 +158,7 @@ fn start() -> anyhow::Result<Harness> {
         store,
         through: None,
         product: true,
+        test_images: true,
         ports: Default::default(),
     };
     let cluster = Cluster::start(&config, Path::new(env!("CARGO_BIN_EXE_cluster")), &progress)?;

@@ -231,7 +231,7 @@ impl ApiServer {
         let lock = Lock::take(&home).unwrap();
         home.claim().unwrap();
         std::fs::create_dir_all(home.path("pki")).unwrap();
-        credentials::tenant(&home, port).unwrap();
+        credentials::tenant(&home, "tenant", "localhost", &format!("https://127.0.0.1:{port}")).unwrap();
         let at = |flag: &str, file: &str| format!("--{flag}={}", home.path(format!("pki/tenant-{file}")).display());
         let path = go::KUBERNETES
             .build(&Cache::open().unwrap(), &Progress::stderr())

@@ -21,6 +21,7 @@ fn config(suffix: &str) -> Config {
         store: Store::Etcd,
         through: None,
         product: false,
+        test_images: false,
         ports: Default::default(),
     }
 }
