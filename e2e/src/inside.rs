@@ -3,7 +3,7 @@
 //! A thread's sockets are made in the network namespace that it is in, and threads that it starts begin in the same one.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -12,19 +12,21 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::runtime::Builder;
 
 use crate::home::Home;
+use crate::kubeconfig;
 use crate::namespace::API;
 
 /// Threads of the runtime.
 const WORKERS: usize = 2;
 
-/// Runs `future` to its end on a runtime whose threads are all in the cluster's network. A panic goes on in the caller.
+/// Runs the future that `begin` makes to its end, on a runtime whose threads are all in the cluster's network. A panic goes on in
+/// the caller.
 ///
 /// # Errors
 ///
 /// The network cannot be entered.
-pub fn run<F>(home: &Home, future: F) -> anyhow::Result<F::Output>
+pub fn run<F>(home: &Home, begin: impl FnOnce() -> F + Send) -> anyhow::Result<F::Output>
 where
-    F: Future + Send,
+    F: Future,
     F::Output: Send,
 {
     let network = Path::new("/run/netns").join(home.netns());
@@ -37,7 +39,7 @@ where
             .enable_all()
             .build()
             .context("start a runtime in the cluster's network")?;
-        Ok(runtime.block_on(future))
+        Ok(runtime.block_on(begin()))
     };
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
@@ -49,6 +51,15 @@ where
             Err(panic) => std::panic::resume_unwind(panic),
         }
     })
+}
+
+/// Writes a kubeconfig of the cluster's administrator for programs that are started inside, and gives its path.
+///
+/// # Errors
+///
+/// It cannot be written.
+pub fn kubeconfig(home: &Home) -> anyhow::Result<PathBuf> {
+    kubeconfig::write(home, "inside.kubeconfig", &format!("https://{API}"), "ca", "admin")
 }
 
 /// A client of the cluster's API server as its administrator, for use inside.

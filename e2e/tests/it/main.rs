@@ -16,6 +16,7 @@ mod kubectl;
 mod lease;
 mod locks;
 mod members;
+mod operator;
 mod release;
 mod sweep;
 mod upstream;

@@ -70,6 +70,11 @@ impl Load {
         self.acknowledged.newest.load(Ordering::SeqCst)
     }
 
+    /// How many writes have failed until now, or had no answer in time.
+    pub(crate) fn unknown(&self) -> usize {
+        self.acknowledged.unknown.load(Ordering::SeqCst)
+    }
+
     /// The longest time until now without an acknowledged write.
     pub(crate) fn longest_gap(&self) -> Duration {
         let gaps = self.acknowledged.gaps.lock().unwrap();
@@ -254,6 +259,8 @@ impl Writer {
         if let Ok(Ok(created)) = timeout(ANSWER, self.api.create(&PostParams::default(), &object)).await {
             acknowledged.add(revision(&created.metadata));
             self.created.push(name);
+        } else {
+            acknowledged.unknown.fetch_add(1, Ordering::SeqCst);
         }
     }
 }

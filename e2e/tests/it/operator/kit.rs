@@ -1,0 +1,265 @@
+//! A namespace of the shared cluster with the operator in it, seen from within the cluster's network.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use crds::KubeBrainCluster;
+use e2e::inside;
+use e2e::kubectl::Kubectl;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, LogParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::core::GroupVersionKind;
+use kube::runtime::wait::await_condition;
+use kube::{Resource, discovery};
+use serde::Deserialize as _;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout};
+
+use super::brains::Brains;
+use crate::harness::{Harness, Shared, shared_blocking};
+
+/// For anything that has no limit of its own; a busy machine is slow.
+pub(super) const LIMIT: Duration = Duration::from_secs(120);
+/// Between two looks at what cannot be watched.
+pub(super) const LOOK: Duration = Duration::from_millis(200);
+/// Where the operator runs.
+pub(super) const OPERATOR: &str = "kubebrain-system";
+/// Lines of the operator's log that a failure shows.
+const TAIL: i64 = 25;
+
+/// What a test of the operator works with.
+pub(super) struct Kit {
+    pub(super) client: kube::Client,
+    pub(super) namespace: String,
+    pub(super) harness: Shared<'static>,
+}
+
+/// Runs a test in a fresh namespace of the shared cluster. What goes on in the namespace may be logged by brains and operator as
+/// a warning.
+pub(super) fn run<F>(namespace: &str, test: impl FnOnce(Kit) -> F + Send)
+where
+    F: Future<Output = ()>,
+{
+    let harness = shared_blocking();
+    harness.operator();
+    let home = harness.cluster.home().clone();
+    // its pods' logs lie in directories that begin with its name, and the operator names it in each line
+    harness.cluster.provoke(&format!("/pods/{namespace}_")).unwrap();
+    harness.cluster.provoke(&format!("\"{namespace}/")).unwrap();
+    harness
+        .cluster
+        .provoke(&format!("\"namespace\":\"{namespace}\""))
+        .unwrap();
+    let ran = inside::run(&home, async || {
+        let client = inside::client(&home).await.unwrap();
+        let kit = Kit {
+            client,
+            namespace: namespace.to_owned(),
+            harness,
+        };
+        kit.create_namespace().await;
+        let namespaces = Api::<Namespace>::all(kit.client.clone());
+        Box::pin(test(kit)).await;
+        // nobody waits for it: the cluster ends with the tests
+        namespaces.delete(namespace, &DeleteParams::default()).await.unwrap();
+    });
+    ran.unwrap();
+}
+
+impl Kit {
+    async fn create_namespace(&self) {
+        let metadata = ObjectMeta {
+            name: Some(self.namespace.clone()),
+            ..ObjectMeta::default()
+        };
+        let namespace = Namespace {
+            metadata,
+            ..Namespace::default()
+        };
+        let namespaces = Api::<Namespace>::all(self.client.clone());
+        namespaces.create(&PostParams::default(), &namespace).await.unwrap();
+    }
+
+    /// The harness of all tests.
+    pub(super) fn harness(&self) -> &Harness {
+        &self.harness
+    }
+
+    /// kubectl as the cluster's administrator, from within its network.
+    pub(super) fn kubectl(&self) -> Kubectl {
+        let cluster = &self.harness().cluster;
+        cluster.kubectl().with(inside::kubeconfig(cluster.home()).unwrap())
+    }
+
+    /// Objects of the namespace.
+    pub(super) fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Says a line in the run's output.
+    pub(super) fn say(&self, line: impl std::fmt::Display) {
+        self.harness()
+            .progress
+            .say(format_args!("  {}: {line}", self.namespace));
+    }
+
+    /// Server-side apply of YAML documents; those that name no namespace go to this one.
+    pub(super) async fn apply(&self, documents: &str) {
+        for document in serde_yaml::Deserializer::from_str(documents) {
+            let object = Value::deserialize(document).unwrap();
+            self.try_apply(&object)
+                .await
+                .unwrap_or_else(|error| panic!("apply {} {}: {error}", object["kind"], object["metadata"]["name"]));
+        }
+    }
+
+    /// As [`Kit::apply`] of one document, whose answer is given.
+    pub(super) async fn try_apply(&self, object: &Value) -> kube::Result<DynamicObject> {
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
+        let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
+        let kind = GroupVersionKind::gvk(group, version, &kind);
+        let (resource, _) = discovery::pinned_kind(&self.client, &kind).await?;
+        let namespace = object["metadata"]["namespace"].as_str().unwrap_or(&self.namespace);
+        let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), namespace, &resource);
+        let name = text(&object["metadata"]["name"]);
+        api.patch(&name, &PatchParams::apply("e2e").force(), &Patch::Apply(object))
+            .await
+    }
+
+    /// A `KubeBrainCluster` with this spec, applied.
+    pub(super) async fn brains(&self, name: &str, spec: Value) -> Brains<'_> {
+        self.try_brains(name, spec).await.unwrap()
+    }
+
+    /// As [`Kit::brains`], if the API server takes it.
+    pub(super) async fn try_brains(&self, name: &str, spec: Value) -> kube::Result<Brains<'_>> {
+        let object = json!({
+            "apiVersion": "kubebrain.io/v1alpha1",
+            "kind": "KubeBrainCluster",
+            "metadata": {"name": name},
+            "spec": spec,
+        });
+        self.try_apply(&object).await?;
+        Ok(Brains::new(self, name))
+    }
+
+    /// Waits until an object is as `wanted` says, and gives it; the time that took is measured by whoever wants to know.
+    pub(super) async fn until<K>(&self, name: &str, what: &str, limit: Duration, wanted: impl Fn(&K) -> bool) -> K
+    where
+        K: Resource<Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Send + 'static,
+        K::DynamicType: Default,
+    {
+        let wanted = |object: Option<&K>| object.is_some_and(&wanted);
+        match timeout(limit, await_condition(self.api::<K>(), name, wanted)).await {
+            Ok(Ok(Some(object))) => object,
+            Ok(Ok(None)) => panic!("{name} is gone while it is waited for: {what}"),
+            Ok(Err(error)) => panic!("{name}: {what}: {error}"),
+            Err(_) => panic!("{name}: not {what} after {limit:?}\n{}", self.describe().await),
+        }
+    }
+
+    /// Waits until there is no such object.
+    pub(super) async fn until_gone<K>(&self, name: &str)
+    where
+        K: Resource<Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Send + 'static,
+        K::DynamicType: Default,
+    {
+        let gone = |object: Option<&K>| object.is_none();
+        if timeout(LIMIT, await_condition(self.api::<K>(), name, gone))
+            .await
+            .is_err()
+        {
+            panic!("{name} is still there after {LIMIT:?}\n{}", self.describe().await);
+        }
+    }
+
+    /// Asks again and again until there is an answer.
+    pub(super) async fn eventually<T>(&self, what: &str, ask: impl AsyncFn() -> Result<T, String>) -> T {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            match ask().await {
+                Ok(answer) => return answer,
+                Err(why) if Instant::now() > deadline => {
+                    panic!("not {what} after {LIMIT:?}: {why}\n{}", self.describe().await)
+                }
+                Err(_) => tokio::time::sleep(LOOK).await,
+            }
+        }
+    }
+
+    /// What there is in the namespace, for whoever reads a failure: clusters with their status, pods, events, the operator's log.
+    pub(super) async fn describe(&self) -> String {
+        let mut text = String::new();
+        match self.api::<KubeBrainCluster>().list(&ListParams::default()).await {
+            Ok(clusters) => {
+                for cluster in clusters {
+                    text += &format!("--- {}\n", super::brains::in_words(&cluster));
+                }
+            }
+            Err(error) => text += &format!("--- no clusters: {error}\n"),
+        }
+        text += "--- pods\n";
+        for pod in self.list::<Pod>().await {
+            text += &format!("{}\n", super::pods::in_words(&pod));
+        }
+        text += "--- events\n";
+        for event in self.list::<Event>().await {
+            let object = event.involved_object;
+            text += &format!(
+                "{}/{} {}: {} (x{})\n",
+                object.kind.unwrap_or_default(),
+                object.name.unwrap_or_default(),
+                event.reason.unwrap_or_default(),
+                event.message.unwrap_or_default(),
+                event.count.unwrap_or(1),
+            );
+        }
+        text + &self.operator_log().await
+    }
+
+    pub(super) async fn list<K>(&self) -> Vec<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+        K::DynamicType: Default,
+    {
+        // a failure has been found already: that of the listing is of no interest
+        let listed = self.api::<K>().list(&ListParams::default()).await;
+        listed.map(|list| list.items).unwrap_or_default()
+    }
+
+    /// The operator's pods.
+    pub(super) fn operator_pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), OPERATOR)
+    }
+
+    /// The end of the log of each of the operator's pods, of lines about this namespace and of warnings.
+    async fn operator_log(&self) -> String {
+        let pods = self.operator_pods();
+        let mut text = String::new();
+        for pod in pods
+            .list(&ListParams::default())
+            .await
+            .map(|list| list.items)
+            .unwrap_or_default()
+        {
+            let name = pod.metadata.name.unwrap_or_default();
+            let tail = LogParams {
+                tail_lines: Some(40 * TAIL),
+                ..LogParams::default()
+            };
+            let log = pods.logs(&name, &tail).await.unwrap_or_else(|error| error.to_string());
+            let ours = |line: &&str| line.contains(&self.namespace) || line.contains("ERROR") || line.contains("WARN");
+            let lines: Vec<&str> = log.lines().filter(ours).collect();
+            let shown = lines.len().saturating_sub(usize::try_from(TAIL).unwrap());
+            text += &format!("--- log of {name}\n{}\n", lines[shown..].join("\n"));
+        }
+        text
+    }
+}

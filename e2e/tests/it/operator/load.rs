@@ -1,0 +1,402 @@
+//! Writers of new keys, one through each member, and what was acknowledged to them.
+//!
+//! A writer does as clients of etcd do: it keeps one connection, leaves it when the member closes it or is being replaced, and goes
+//! to another member. A request that was never sent is sent elsewhere; one that was sent and failed is a failed write.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use e2e::wire::etcdserverpb as pb;
+use pb::kv_client::KvClient;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tonic::Status;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+
+use super::brains::{Brains, Credentials};
+use super::kit::{LIMIT, LOOK};
+use super::pods::{History, Watched, address, serves};
+
+/// Between two writes of one writer.
+const PACE: Duration = Duration::from_millis(10);
+/// For a member to accept a connection, and to answer.
+const CONNECT: Duration = Duration::from_secs(2);
+const ANSWER: Duration = Duration::from_secs(10);
+/// What errors of requests say that were never sent.
+const NOT_SENT: [&str; 6] = [
+    "tcp connect error",
+    "Connection refused",
+    // the connection was closed before the request was put on it
+    "operation was canceled",
+    "channel closed",
+    // the server closes the connection, and has not taken the stream any more
+    "refused stream",
+    "not a result of an error",
+];
+
+/// Where writers find members and credentials.
+struct Target {
+    namespace: String,
+    name: String,
+    load: u32,
+    members: Arc<Mutex<History>>,
+    credentials: Mutex<Credentials>,
+}
+
+impl Target {
+    /// A connection to the member of this number if it serves, or else to another one that does; never to `but`.
+    async fn connect(&self, number: usize, but: Option<&str>) -> Option<Connection> {
+        let own = format!("{}-{number}", self.name);
+        let mut serving: Vec<(String, String, Option<String>)> = {
+            let members = self.members.lock().unwrap();
+            let serving = members.now.iter().filter(|(_, pod)| serves(pod));
+            serving
+                .filter_map(|(name, pod)| Some((name.clone(), address(pod)?, pod.metadata.uid.clone())))
+                .collect()
+        };
+        serving.sort_by_key(|(name, ..)| (*name != own, Some(name.as_str()) == but));
+        for (name, address, uid) in serving {
+            let host = format!("{name}.{}-headless.{}.svc", self.name, self.namespace);
+            let credentials = self.credentials.lock().unwrap().clone();
+            let tls = ClientTlsConfig::new()
+                .ca_certificate(Certificate::from_pem(credentials.trusted))
+                .identity(Identity::from_pem(credentials.certificate, credentials.key))
+                .domain_name(host);
+            let endpoint = Endpoint::new(format!("https://{address}:2379")).unwrap();
+            let endpoint = endpoint
+                .tls_config(tls)
+                .unwrap()
+                .connect_timeout(CONNECT)
+                .tcp_nodelay(true);
+            if let Ok(Ok(channel)) = timeout(CONNECT, endpoint.connect()).await {
+                let is_own = name == own;
+                return Some(Connection {
+                    pod: name,
+                    uid,
+                    is_own,
+                    writes: 0,
+                    kv: KvClient::new(channel),
+                });
+            }
+        }
+        None
+    }
+
+    /// Whether a connection is one that a client would stay on.
+    fn is_good(&self, connection: &Connection, number: usize) -> bool {
+        let members = self.members.lock().unwrap();
+        let serving = |name: &str| members.now.get(name).filter(|pod| serves(pod));
+        let here = serving(&connection.pod).is_some_and(|pod| pod.metadata.uid == connection.uid);
+        here && (connection.is_own || serving(&format!("{}-{number}", self.name)).is_none())
+    }
+}
+
+struct Connection {
+    pod: String,
+    uid: Option<String>,
+    is_own: bool,
+    writes: usize,
+    kv: KvClient<Channel>,
+}
+
+/// What came of the writes.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// Numbers of the acknowledged writes, by writer.
+    acknowledged: Vec<BTreeSet<u64>>,
+    /// What failed writes said, and how long after the beginning.
+    pub(super) failed: Vec<String>,
+    /// Writes that were sent through another member than first chosen, before they reached any.
+    pub(super) moved: usize,
+    /// Epochs of the leaders that acknowledged.
+    pub(super) epochs: BTreeSet<u64>,
+    /// The longest time from the wish to write until it was acknowledged, and which write that was.
+    pub(super) longest: (Duration, String),
+    /// Writes acknowledged through the member that they were meant for.
+    pub(super) through_own: Vec<usize>,
+}
+
+impl Outcome {
+    /// How many writes were acknowledged.
+    pub(super) fn written(&self) -> usize {
+        self.acknowledged.iter().map(BTreeSet::len).sum()
+    }
+}
+
+/// Writers that run until they are ended.
+pub(super) struct Load<'a> {
+    brains: Brains<'a>,
+    target: Arc<Target>,
+    outcome: Arc<Mutex<Outcome>>,
+    written: watch::Sender<usize>,
+    stop: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+}
+
+impl<'a> Load<'a> {
+    /// One writer for each of `members`, on what `watched` says of the pods. A writer with `connections_of` leaves each connection
+    /// after so many writes, for one that is made with the certificates of then.
+    pub(super) async fn start(
+        brains: &Brains<'a>,
+        members: usize,
+        watched: &Watched,
+        connections_of: Option<usize>,
+    ) -> Load<'a> {
+        let target = Arc::new(Target {
+            namespace: brains.kit.namespace.clone(),
+            name: brains.name.clone(),
+            load: rand::random(),
+            members: watched.shared(),
+            credentials: Mutex::new(brains.credentials().await),
+        });
+        let outcome = Outcome {
+            acknowledged: vec![BTreeSet::new(); members],
+            through_own: vec![0; members],
+            ..Outcome::default()
+        };
+        let outcome = Arc::new(Mutex::new(outcome));
+        let (stop, written) = (watch::Sender::new(false), watch::Sender::new(0));
+        let mut tasks = JoinSet::new();
+        for number in 0..members {
+            let writer = Writer {
+                number,
+                target: Arc::clone(&target),
+                outcome: Arc::clone(&outcome),
+                written: written.clone(),
+                connections_of,
+                began: Instant::now(),
+            };
+            tasks.spawn(writer.run(stop.subscribe()));
+        }
+        let load = Self {
+            brains: brains.clone(),
+            target,
+            outcome,
+            written,
+            stop,
+            tasks,
+        };
+        load.acknowledge(10 * members).await;
+        load
+    }
+
+    /// Waits for so many more acknowledged writes.
+    pub(super) async fn acknowledge(&self, more: usize) {
+        let mut written = self.written.subscribe();
+        let enough = *written.borrow() + more;
+        let waited = timeout(LIMIT, written.wait_for(|written| *written >= enough))
+            .await
+            .is_ok();
+        if !waited {
+            let failed = self.outcome.lock().unwrap().failed.clone();
+            panic!(
+                "not {more} more writes after {LIMIT:?}: {failed:#?}\n{}",
+                self.brains.kit.describe().await
+            );
+        }
+    }
+
+    /// Has later connections made with the certificates that are published now.
+    pub(super) async fn follow_certificates(&self) {
+        let credentials = self.brains.credentials().await;
+        *self.target.credentials.lock().unwrap() = credentials;
+    }
+
+    /// Ends the writers; what was acknowledged to them can be looked for later.
+    pub(super) async fn pause(mut self) -> Paused {
+        self.stop_writers().await;
+        Paused {
+            target: Arc::clone(&self.target),
+            acknowledged: std::mem::take(&mut self.outcome.lock().unwrap().acknowledged),
+        }
+    }
+
+    async fn stop_writers(&mut self) {
+        self.stop.send_replace(true);
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.unwrap();
+        }
+    }
+
+    /// Ends the writers. Every acknowledged write is there.
+    pub(super) async fn end(mut self) -> Outcome {
+        self.stop_writers().await;
+        let outcome = std::mem::take(&mut *self.outcome.lock().unwrap());
+        self.target.check(&outcome.acknowledged).await;
+        self.brains.kit.say(format_args!(
+            "{} writes acknowledged, {} failed, {} moved before they were sent; the longest took {} ms: {}",
+            outcome.written(),
+            outcome.failed.len(),
+            outcome.moved,
+            outcome.longest.0.as_millis(),
+            outcome.longest.1,
+        ));
+        outcome
+    }
+}
+
+/// What was acknowledged to writers that have ended.
+pub(super) struct Paused {
+    target: Arc<Target>,
+    acknowledged: Vec<BTreeSet<u64>>,
+}
+
+impl Paused {
+    /// All of it is there.
+    pub(super) async fn check(&self) {
+        self.target.check(&self.acknowledged).await;
+    }
+}
+
+impl Target {
+    /// Every acknowledged write is there.
+    async fn check(&self, acknowledged: &[BTreeSet<u64>]) {
+        for (number, acknowledged) in acknowledged.iter().enumerate() {
+            let there = self.written_by(number).await;
+            let lost: Vec<_> = acknowledged.difference(&there).take(5).collect();
+            assert!(lost.is_empty(), "writer {number}: acknowledged and not there: {lost:?}");
+        }
+    }
+
+    fn prefix(&self, number: usize) -> String {
+        format!("load/{:08x}/{number}/", self.load)
+    }
+
+    /// Numbers of the writes of one writer that are stored.
+    async fn written_by(&self, number: usize) -> BTreeSet<u64> {
+        let prefix = self.prefix(number);
+        let end = format!("load/{:08x}/{number}0", self.load); // 0 is what follows /
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let request = pb::RangeRequest {
+                key: prefix.clone().into(),
+                range_end: end.clone().into(),
+                keys_only: true,
+                ..pb::RangeRequest::default()
+            };
+            let listed = match self.connect(number, None).await {
+                Some(mut connection) => connection.kv.range(request).await.map_err(|error| chain(&error)),
+                None => Err("no member can be connected to".to_owned()),
+            };
+            match listed {
+                Ok(listed) => {
+                    let key = |kv: &e2e::wire::mvccpb::KeyValue| {
+                        let key = String::from_utf8(kv.key.to_vec()).unwrap();
+                        key[prefix.len()..].parse().unwrap()
+                    };
+                    return listed.into_inner().kvs.iter().map(key).collect();
+                }
+                Err(error) => assert!(Instant::now() < deadline, "list {prefix}: {error}"),
+            }
+            tokio::time::sleep(LOOK).await; // between attempts
+        }
+    }
+}
+
+/// Writes through the member of one number.
+struct Writer {
+    number: usize,
+    target: Arc<Target>,
+    outcome: Arc<Mutex<Outcome>>,
+    written: watch::Sender<usize>,
+    connections_of: Option<usize>,
+    began: Instant,
+}
+
+impl Writer {
+    async fn run(self, stop: watch::Receiver<bool>) {
+        let mut pace = interval(PACE);
+        pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut connection = None;
+        for write in 0.. {
+            pace.tick().await;
+            if *stop.borrow() {
+                return;
+            }
+            self.write(write, &mut connection, &stop).await;
+        }
+    }
+
+    /// One write, until it is acknowledged or has failed.
+    async fn write(&self, write: u64, connection: &mut Option<Connection>, stop: &watch::Receiver<bool>) {
+        let began = Instant::now();
+        let mut left = None;
+        while !*stop.borrow() {
+            let used_up = |connection: &Connection| self.connections_of.is_some_and(|of| connection.writes >= of);
+            if connection
+                .as_ref()
+                .is_some_and(|it| !self.target.is_good(it, self.number) || used_up(it))
+            {
+                *connection = None;
+            }
+            if connection.is_none() {
+                *connection = self.target.connect(self.number, left.as_deref()).await;
+            }
+            let Some(to) = connection else {
+                tokio::time::sleep(PACE).await; // nobody serves
+                continue;
+            };
+            let request = pb::PutRequest {
+                key: format!("{}{write:08}", self.target.prefix(self.number)).into(),
+                value: "x".repeat(100).into(),
+                ..pb::PutRequest::default()
+            };
+            let answered = timeout(ANSWER, to.kv.put(request)).await;
+            let error = match answered {
+                Ok(Ok(answer)) => {
+                    to.writes += 1;
+                    let epoch = answer.into_inner().header.map_or(0, |header| header.raft_term);
+                    self.acknowledged(write, began, epoch, to);
+                    return;
+                }
+                Ok(Err(status)) => chain(&status),
+                Err(_) => format!("no answer within {ANSWER:?}"),
+            };
+            left = connection.take().map(|connection| connection.pod);
+            if NOT_SENT.iter().any(|text| error.contains(text)) {
+                self.outcome.lock().unwrap().moved += 1;
+                continue;
+            }
+            let at = self.began.elapsed().as_secs_f32();
+            let through = left.unwrap_or_default();
+            let failed = format!(
+                "after {at:.1} s, write {write} of writer {} through {through}: {error}",
+                self.number
+            );
+            self.outcome.lock().unwrap().failed.push(failed);
+            return;
+        }
+    }
+
+    fn acknowledged(&self, write: u64, began: Instant, epoch: u64, by: &Connection) {
+        let took = began.elapsed();
+        let mut outcome = self.outcome.lock().unwrap();
+        outcome.acknowledged[self.number].insert(write);
+        outcome.through_own[self.number] += usize::from(by.is_own);
+        outcome.epochs.insert(epoch);
+        if took > outcome.longest.0 {
+            let at = self.began.elapsed().as_secs_f32();
+            let which = format!(
+                "after {at:.1} s, writer {} through {}, epoch {epoch}",
+                self.number, by.pod
+            );
+            outcome.longest = (took, which);
+        }
+        drop(outcome);
+        self.written.send_modify(|written| *written += 1);
+    }
+}
+
+/// An error with all that is below it.
+fn chain(status: &Status) -> String {
+    let mut text = format!("{:?}: {}", status.code(), status.message());
+    let mut below = std::error::Error::source(status);
+    while let Some(error) = below {
+        write!(text, ": {error}").unwrap();
+        below = error.source();
+    }
+    text
+}
