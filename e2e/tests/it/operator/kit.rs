@@ -161,7 +161,10 @@ impl Kit {
             Ok(Ok(Some(object))) => object,
             Ok(Ok(None)) => panic!("{name} is gone while it is waited for: {what}"),
             Ok(Err(error)) => panic!("{name}: {what}: {error}"),
-            Err(_) => panic!("{name}: not {what} after {limit:?}\n{}", self.describe().await),
+            Err(_) => panic!(
+                "{name}: not {what} after {limit:?}\n{}",
+                Box::pin(self.describe()).await
+            ),
         }
     }
 
@@ -176,7 +179,10 @@ impl Kit {
             .await
             .is_err()
         {
-            panic!("{name} is still there after {LIMIT:?}\n{}", self.describe().await);
+            panic!(
+                "{name} is still there after {LIMIT:?}\n{}",
+                Box::pin(self.describe()).await
+            );
         }
     }
 
@@ -187,7 +193,7 @@ impl Kit {
             match ask().await {
                 Ok(answer) => return answer,
                 Err(why) if Instant::now() > deadline => {
-                    panic!("not {what} after {LIMIT:?}: {why}\n{}", self.describe().await)
+                    panic!("not {what} after {LIMIT:?}: {why}\n{}", Box::pin(self.describe()).await)
                 }
                 Err(_) => tokio::time::sleep(LOOK).await,
             }

@@ -194,7 +194,7 @@ impl<'a> Load<'a> {
             let failed = self.outcome.lock().unwrap().failed.clone();
             panic!(
                 "not {more} more writes after {LIMIT:?}: {failed:#?}\n{}",
-                self.brains.kit.describe().await
+                Box::pin(self.brains.kit.describe()).await
             );
         }
     }

@@ -30,14 +30,14 @@ fn three_members_come_up_and_scale_with_their_data() {
         let took = brains.until_ready().await;
         kit.say(format_args!("three members Ready after {:.1} s", took.as_secs_f32()));
         assert!(took < FROM_NOTHING, "three members took {took:?}");
-        check_settled(&brains, 3).await;
+        Box::pin(check_settled(&brains, 3)).await;
         let watched = Watched::start(&brains).await;
         for replicas in [1, 3, 5, 2] {
             let load = Load::start(&brains, 1, &watched, None).await;
             brains.patch(json!({"replicas": replicas})).await;
             let took = brains.until_ready().await;
             kit.say(format_args!("{replicas} members after {:.1} s", took.as_secs_f32()));
-            check_settled(&brains, replicas).await;
+            Box::pin(check_settled(&brains, replicas)).await;
             load.acknowledge(10).await;
             let outcome = load.end().await;
             assert!(outcome.failed.is_empty(), "{replicas} members: {:#?}", outcome.failed);
@@ -53,7 +53,7 @@ fn three_members_come_up_and_scale_with_their_data() {
         .await;
         brains.patch(json!({"replicas": 3})).await;
         brains.until_ready().await;
-        check_settled(&brains, 3).await;
+        Box::pin(check_settled(&brains, 3)).await;
         before.check().await;
     });
 }
