@@ -33,7 +33,7 @@ async fn until_named(brains: &Brains<'_>, types: &[&str], text: &str) {
 
 #[test]
 fn second_cluster_on_one_prefix_is_refused() {
-    kit::run("bad-prefix", async |kit| {
+    kit::run_troubled("bad-prefix", async |kit| {
         let tikv = Tikv::start(&kit).await;
         let mut spec = on_tikv(&tikv.pd, 1);
         spec["storage"]["tikv"]["keyPrefix"] = json!("bad-prefix/shared");
@@ -53,7 +53,7 @@ fn second_cluster_on_one_prefix_is_refused() {
 
 #[test]
 fn image_that_does_not_exist_is_named_and_heals() {
-    kit::run("bad-image", async |kit| {
+    kit::run_troubled("bad-image", async |kit| {
         let mut spec = embedded();
         spec["image"] = json!({"repository": "kubebrain.io/no-such-image", "pullPolicy": "Never"});
         let brains = kit.brains("a", spec).await;
@@ -65,7 +65,7 @@ fn image_that_does_not_exist_is_named_and_heals() {
 
 #[test]
 fn resources_that_do_not_fit_are_named_and_heal() {
-    kit::run("bad-resources", async |kit| {
+    kit::run_troubled("bad-resources", async |kit| {
         let mut spec = embedded();
         spec["pod"] = json!({"resources": {"requests": {"cpu": "1000"}}});
         let brains = kit.brains("a", spec).await;
@@ -79,7 +79,7 @@ fn resources_that_do_not_fit_are_named_and_heal() {
 
 #[test]
 fn missing_secret_of_tikv_is_named_and_the_cluster_can_be_deleted() {
-    kit::run("bad-secret", async |kit| {
+    kit::run_troubled("bad-secret", async |kit| {
         let mut spec = on_tikv("pd.nowhere.svc:2379", 1);
         spec["storage"]["tikv"]["tls"] = json!({"caSecretRef": {"name": "tikv-ca", "key": "ca.crt"}});
         let brains = kit.brains("a", spec).await;
@@ -95,7 +95,7 @@ fn missing_secret_of_tikv_is_named_and_the_cluster_can_be_deleted() {
 
 #[test]
 fn unreachable_pd_is_named_and_heals() {
-    kit::run("bad-pd", async |kit| {
+    kit::run_troubled("bad-pd", async |kit| {
         let brains = kit.brains("a", on_tikv("pd.bad-pd.svc:2379", 1)).await;
         until_named(&brains, &["StorageReady"], "Unreachable").await;
         let tikv = Tikv::start(&kit).await;
@@ -107,7 +107,7 @@ fn unreachable_pd_is_named_and_heals() {
 
 #[test]
 fn claim_that_cannot_bind_is_named_and_heals() {
-    kit::run("bad-claim", async |kit| {
+    kit::run_troubled("bad-claim", async |kit| {
         let mut spec = embedded();
         spec["storage"]["embedded"]["storageClassName"] = json!("later");
         let brains = kit.brains("a", spec).await;
@@ -144,12 +144,12 @@ fn claim_that_cannot_bind_is_named_and_heals() {
 
 #[test]
 fn namespace_takes_its_brains_with_it() {
-    kit::run("bad-namespace", async |kit| {
+    kit::run_troubled("bad-namespace", async |kit| {
         // another one: this one is still needed
         let inner = "bad-namespace-inner";
         let namespaces = Api::<Namespace>::all(kit.client.clone());
         kit.harness().cluster.provoke(&format!("/pods/{inner}_")).unwrap();
-        kit.harness().cluster.provoke(inner).unwrap();
+        kit.harness().cluster.provoke(&format!(".{inner}\"")).unwrap();
         let mut namespace = Namespace::default();
         namespace.metadata.name = Some(inner.to_owned());
         namespaces

@@ -147,7 +147,7 @@ fn authority_is_replaced_in_phases_under_load() {
 
 #[test]
 fn lost_authority_is_named_and_heals_when_it_is_restored() {
-    kit::run("certs-lost", async |kit| {
+    kit::run_troubled("certs-lost", async |kit| {
         let brains = kit.brains("a", super::brains::embedded()).await;
         brains.until_ready().await;
         let secrets = kit.api::<Secret>();
@@ -212,7 +212,7 @@ impl Authority {
 
 #[test]
 fn secrets_of_somebody_else_are_used_and_a_missing_one_is_named() {
-    kit::run("certs-secret", async |kit| {
+    kit::run_troubled("certs-secret", async |kit| {
         let tikv = Tikv::start(&kit).await;
         let authority = Authority::new();
         let hosts = [

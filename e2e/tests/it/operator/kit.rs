@@ -6,6 +6,7 @@ use std::time::Duration;
 use crds::KubeBrainCluster;
 use e2e::inside;
 use e2e::kubectl::Kubectl;
+use e2e::members;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, LogParams, ObjectMeta, Patch, PatchParams, PostParams};
@@ -36,22 +37,37 @@ pub(super) struct Kit {
     pub(super) harness: Shared<'static>,
 }
 
-/// Runs a test in a fresh namespace of the shared cluster. What goes on in the namespace may be logged by brains and operator as
-/// a warning.
+/// Runs a test in a fresh namespace of the shared cluster.
 pub(super) fn run<F>(namespace: &str, test: impl FnOnce(Kit) -> F + Send)
 where
     F: Future<Output = ()>,
 {
     let harness = shared_blocking();
+    for text in members::ELECTED {
+        harness.cluster.provoke(text).unwrap();
+    }
+    begin(harness, namespace, test);
+}
+
+/// As [`run`], for a test that breaks something: brains and operator may log warnings about what is in the namespace.
+pub(super) fn run_troubled<F>(namespace: &str, test: impl FnOnce(Kit) -> F + Send)
+where
+    F: Future<Output = ()>,
+{
+    let harness = shared_blocking();
+    // its pods' logs lie in directories that begin with its name, and the operator names the object with each line
+    for text in [format!("/pods/{namespace}_"), format!(".{namespace}\"")] {
+        harness.cluster.provoke(&text).unwrap();
+    }
+    begin(harness, namespace, test);
+}
+
+fn begin<F>(harness: Shared<'static>, namespace: &str, test: impl FnOnce(Kit) -> F + Send)
+where
+    F: Future<Output = ()>,
+{
     harness.operator();
     let home = harness.cluster.home().clone();
-    // its pods' logs lie in directories that begin with its name, and the operator names it in each line
-    harness.cluster.provoke(&format!("/pods/{namespace}_")).unwrap();
-    harness.cluster.provoke(&format!("\"{namespace}/")).unwrap();
-    harness
-        .cluster
-        .provoke(&format!("\"namespace\":\"{namespace}\""))
-        .unwrap();
     let ran = inside::run(&home, async || {
         let client = inside::client(&home).await.unwrap();
         let kit = Kit {

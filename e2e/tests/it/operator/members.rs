@@ -180,7 +180,7 @@ where
 
 #[test]
 fn a_foreign_object_of_our_name_is_not_touched() {
-    kit::run("members-foreign", async |kit| {
+    kit::run_troubled("members-foreign", async |kit| {
         let mut foreign = Service::default();
         foreign.metadata.name = Some("a-client".to_owned());
         foreign.metadata.labels = Some([("mine".to_owned(), "yes".to_owned())].into());

@@ -12,7 +12,7 @@ use super::pods;
 
 #[test]
 fn pod_template_with_rights_beyond_its_own_is_refused() {
-    kit::run("trust-template", async |kit| {
+    kit::run_troubled("trust-template", async |kit| {
         let privileged = json!({"containers": [{"name": "brain", "securityContext": {"privileged": true}}]});
         let host_path = json!({"volumes": [{"name": "host", "hostPath": {"path": "/"}}]});
         for (name, wish, spec) in [
@@ -50,7 +50,7 @@ async fn refused(kit: &Kit, name: &str, wish: &str, pod: &Value) {
 
 #[test]
 fn foreign_pod_with_our_labels_is_not_touched() {
-    kit::run("trust-pod", async |kit| {
+    kit::run_troubled("trust-pod", async |kit| {
         let labels = json!({
             "kubebrain.io/cluster": "a",
             "app.kubernetes.io/component": "brain",
@@ -95,7 +95,7 @@ fn foreign_pod_with_our_labels_is_not_touched() {
 
 #[test]
 fn planted_authority_is_not_trusted() {
-    kit::run("trust-authority", async |kit| {
+    kit::run_troubled("trust-authority", async |kit| {
         let key = rcgen::KeyPair::generate().unwrap();
         let mut params = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);

@@ -109,7 +109,7 @@ fn rolling_upgrade_fails_no_write_and_moves_the_leader_once() {
 
 #[test]
 fn broken_image_stops_after_one_pod_and_heals_when_corrected() {
-    kit::run("upgrade-broken", async |kit| {
+    kit::run_troubled("upgrade-broken", async |kit| {
         let tikv = Tikv::start(&kit).await;
         let mut spec = on_tikv(&tikv.pd, MEMBERS);
         spec["updateStrategy"]["progressDeadlineSeconds"] = json!(10);
@@ -143,7 +143,7 @@ fn broken_image_stops_after_one_pod_and_heals_when_corrected() {
 
 #[test]
 fn upgrade_goes_on_after_a_pause_an_eviction_and_the_death_of_the_operator() {
-    kit::run("upgrade-disturbed", async |kit| {
+    kit::run_troubled("upgrade-disturbed", async |kit| {
         let tikv = Tikv::start(&kit).await;
         let brains = kit.brains("a", on_tikv(&tikv.pd, MEMBERS)).await;
         brains.until_ready().await;
