@@ -104,11 +104,14 @@ fn authority_is_replaced_in_phases_under_load() {
             }
         };
         brains.until("publishing", in_phase("Publishing")).await;
+        let published = |map: &ConfigMap| count(&map.data.as_ref().unwrap()["ca.crt"]) == 2;
+        kit.until::<ConfigMap>("a-ca-bundle", "old and new authority", LIMIT, published)
+            .await;
         let both = bundle(&kit).await;
-        assert_eq!(count(&both), 2, "old and new authority");
         assert!(both.contains(old.trim()), "the old one is still trusted");
         load.follow_certificates().await;
         let leaf = pem(&kit, "a-server-tls", "tls.crt").await;
+        let client = pem(&kit, "a-apiserver-client-tls", "tls.crt").await;
         load.acknowledge(3 * CONNECTIONS_OF).await;
         assert_eq!(
             pem(&kit, "a-server-tls", "tls.crt").await,
@@ -118,8 +121,10 @@ fn authority_is_replaced_in_phases_under_load() {
 
         brains.annotate("kubebrain.io/ca-advance", "Issuing").await;
         brains.until("issuing", in_phase("Issuing")).await;
-        let issued = |secret: &Secret| secret.data.as_ref().unwrap()["tls.crt"].0 != leaf.as_bytes();
-        kit.until::<Secret>("a-server-tls", "issued anew", LIMIT, issued).await;
+        for (name, old) in [("a-server-tls", &leaf), ("a-apiserver-client-tls", &client)] {
+            let issued = |secret: &Secret| secret.data.as_ref().unwrap()["tls.crt"].0 != old.as_bytes();
+            kit.until::<Secret>(name, "issued anew", LIMIT, issued).await;
+        }
         load.follow_certificates().await;
         load.acknowledge(3 * CONNECTIONS_OF).await;
 
@@ -129,8 +134,10 @@ fn authority_is_replaced_in_phases_under_load() {
             ca.is_some_and(|ca| ca.generation == 2 && ca.phase == "Stable")
         };
         brains.until("stable with the new key", retired).await;
+        let alone = |map: &ConfigMap| count(&map.data.as_ref().unwrap()["ca.crt"]) == 1;
+        kit.until::<ConfigMap>("a-ca-bundle", "the new authority alone", LIMIT, alone)
+            .await;
         let new = bundle(&kit).await;
-        assert_eq!(count(&new), 1, "the new authority alone");
         assert!(!new.contains(old.trim()));
         load.follow_certificates().await;
         load.acknowledge(3 * CONNECTIONS_OF).await;
