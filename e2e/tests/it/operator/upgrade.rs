@@ -173,15 +173,7 @@ fn upgrade_goes_on_after_a_pause_an_eviction_and_the_death_of_the_operator() {
         );
         brains.patch(json!({"paused": false})).await;
         kill_operator(&kit).await;
-        // whichever member is left with the old image and does not lead
-        let leader = brains.leader().await;
-        let old = |pod: &&Pod| pods::image(pod) == BRAIN && pod.name_any() != leader;
-        if let Some(pod) = brains.pods().await.iter().find(old) {
-            kit.api::<Pod>()
-                .evict(&pod.name_any(), &EvictParams::default())
-                .await
-                .unwrap();
-        }
+        evict_an_old_follower(&brains).await;
         brains.until_ready().await;
         let history = watched.history();
         assert!(history.now.values().all(|pod| pods::image(pod) == BRAIN_NEXT));
@@ -194,6 +186,28 @@ fn upgrade_goes_on_after_a_pause_an_eviction_and_the_death_of_the_operator() {
         assert!(outcome.failed.is_empty(), "{:#?}", outcome.failed);
         assert!(outcome.epochs.len() <= 2, "{:?}", outcome.epochs);
     });
+}
+
+/// Evicts whichever member is left with the old image and does not lead, as soon as the budget allows it; nobody if none is left.
+async fn evict_an_old_follower(brains: &Brains<'_>) {
+    let pods = brains.kit.api::<Pod>();
+    brains
+        .kit
+        .eventually("evicted", async || {
+            let leader = brains.leader().await;
+            let old = |pod: &&Pod| {
+                let ends = pod.metadata.deletion_timestamp.is_some();
+                pods::image(pod) == BRAIN && pod.name_any() != leader && !ends
+            };
+            let Some(name) = brains.pods().await.iter().find(old).map(|pod| pod.name_any()) else {
+                return Ok(());
+            };
+            match pods.evict(&name, &EvictParams::default()).await {
+                Ok(_) => Ok(()),
+                Err(error) => Err(error.to_string()),
+            }
+        })
+        .await;
 }
 
 /// Waits until so many pods of the next version serve.
