@@ -57,7 +57,7 @@ fn image_that_does_not_exist_is_named_and_heals() {
         let mut spec = embedded();
         spec["image"] = json!({"repository": "kubebrain.io/no-such-image", "pullPolicy": "Never"});
         let brains = kit.brains("a", spec).await;
-        until_named(&brains, &["Ready", "Degraded", "Progressing"], "image").await;
+        until_named(&brains, &["Ready", "Degraded", "Progressing"], "Image").await;
         brains.patch(json!({"image": null})).await;
         brains.until_ready().await;
     });
@@ -81,7 +81,10 @@ fn resources_that_do_not_fit_are_named_and_heal() {
 fn missing_secret_of_tikv_is_named_and_the_cluster_can_be_deleted() {
     kit::run_troubled("bad-secret", async |kit| {
         let mut spec = on_tikv("pd.nowhere.svc:2379", 1);
-        spec["storage"]["tikv"]["tls"] = json!({"caSecretRef": {"name": "tikv-ca", "key": "ca.crt"}});
+        spec["storage"]["tikv"]["tls"] = json!({
+            "caSecretRef": {"name": "tikv-ca", "key": "ca.crt"},
+            "clientSecretRef": {"name": "tikv-client"},
+        });
         let brains = kit.brains("a", spec).await;
         until_named(&brains, &["StorageReady", "Ready", "Degraded"], "tikv-ca").await;
         assert!(kit.api::<Secret>().get_opt("tikv-ca").await.unwrap().is_none());

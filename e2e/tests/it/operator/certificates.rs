@@ -226,6 +226,7 @@ fn secrets_of_somebody_else_are_used_and_a_missing_one_is_named() {
             "*.a-headless.certs-secret.svc",
             "*.a-headless.certs-secret.svc.cluster.local",
             "a-client.certs-secret.svc",
+            "a-leader.certs-secret.svc",
             "localhost",
         ];
         for (name, common, serves) in [

@@ -62,7 +62,8 @@ fn foreign_pod_with_our_labels_is_not_touched() {
         let foreign = json!({
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": "a-1", "labels": labels},
+            // of no name that a StatefulSet takes for its own
+            "metadata": {"name": "stranger", "labels": labels},
             "spec": {
                 "terminationGracePeriodSeconds": 1,
                 "containers": [{"name": "brain", "image": e2e::images::POD, "args": ["serve"]}],
@@ -70,7 +71,7 @@ fn foreign_pod_with_our_labels_is_not_touched() {
         });
         let foreign: Pod = serde_json::from_value(foreign).unwrap();
         kit.api::<Pod>().create(&PostParams::default(), &foreign).await.unwrap();
-        let before = kit.until::<Pod>("a-1", "serving", LIMIT, pods::serves).await;
+        let before = kit.until::<Pod>("stranger", "serving", LIMIT, pods::serves).await;
         let brains = kit.brains("a", embedded()).await;
         brains.until("seen", is_observed).await;
         kit.until::<Pod>("a-0", "serving", LIMIT, pods::serves).await;
@@ -83,7 +84,7 @@ fn foreign_pod_with_our_labels_is_not_touched() {
         };
         kit.until::<StatefulSet>("a", "rolled out", LIMIT, rolled).await;
         brains.until_condition("Available", "True", &[]).await;
-        let after = kit.api::<Pod>().get("a-1").await.unwrap();
+        let after = kit.api::<Pod>().get("stranger").await.unwrap();
         assert_eq!(after.uid(), before.uid(), "the foreign pod was deleted");
         assert_eq!(after.labels(), before.labels(), "the foreign pod was patched");
         let cluster = brains.get().await;
