@@ -74,6 +74,8 @@ pub(crate) struct Applied {
     pub(crate) authority: Option<AuthorityView>,
     /// Claims that the API server does not let grow, and its words. That keeps nothing else from being done.
     pub(crate) refused_claims: BTreeMap<String, String>,
+    /// Number of applies that changed nothing: admission puts something else in the place of what is wanted.
+    pub(crate) unchanged: usize,
     /// Number of steps that were carried out.
     pub(crate) done: usize,
     /// The first step that failed, and why. Steps that do not build on it were still tried.
@@ -98,7 +100,9 @@ impl Applier<'_> {
             if applied.failure.is_some() && !stands_alone(step) {
                 continue;
             }
+            let unchanged = applied.unchanged;
             match self.step(step, &mut applied).await {
+                Ok(_) if applied.unchanged > unchanged => {}
                 Ok(event) => {
                     applied.done += 1;
                     self.metrics.step(step);
@@ -126,7 +130,12 @@ impl Applier<'_> {
                 self.step_of_certificates(step, applied).await
             }
             Step::Apply { object, uid } => {
-                self.write(object, uid.as_deref()).await?;
+                let version = self.write(object, uid.as_deref()).await?;
+                let live = self.observed.objects.get(&object.key);
+                if version.is_some() && live.is_some_and(|live| live.metadata.resource_version == version) {
+                    applied.unchanged += 1;
+                    return Ok(None);
+                }
                 let (reason, verb) = if uid.is_some() {
                     ("Updated", "updated")
                 } else {
@@ -230,7 +239,7 @@ impl Applier<'_> {
                 match live {
                     Some(live) => self.write_over(&object, live).await?,
                     None => self.create(&object).await?,
-                }
+                };
                 applied.authority = Some(view);
                 Ok(certificates::event(change, names))
             }
@@ -250,7 +259,7 @@ impl Applier<'_> {
                 match uid {
                     Some(uid) => self.write(&object, Some(uid)).await?,
                     None => self.create(&object).await?,
-                }
+                };
                 applied.leaves.insert(*leaf, stored);
                 Ok(Some(self.issued(*leaf, uid.is_some(), why)))
             }
@@ -260,7 +269,7 @@ impl Applier<'_> {
 
     /// Makes an object that must not exist yet: an apply would take over what somebody else makes meanwhile. What may change
     /// later is applied afterwards, so that the applying manager alone owns it.
-    async fn create(&self, object: &Object) -> Result<(), Error> {
+    async fn create(&self, object: &Object) -> Result<Option<String>, Error> {
         let mut body = object.body.clone();
         body["metadata"]["labels"] = json!(self.desired.names.labels());
         if let Some(metadata) = body["metadata"].as_object_mut() {
@@ -276,7 +285,7 @@ impl Applier<'_> {
     }
 
     /// Applies an object only if nobody wrote it since it was read.
-    async fn write_over(&self, object: &Object, live: &Live) -> Result<(), Error> {
+    async fn write_over(&self, object: &Object, live: &Live) -> Result<Option<String>, Error> {
         let mut object = object.clone();
         object.body["metadata"]["resourceVersion"] = json!(live.version);
         self.write(&object, Some(&live.uid)).await
@@ -303,7 +312,9 @@ impl Applier<'_> {
 
     /// Server-side apply. An object that was seen is named by its uid, so that no other one of that name is taken over; one
     /// that was not seen is written without force, so that one that somebody made meanwhile answers with a conflict.
-    async fn write(&self, object: &Object, uid: Option<&str>) -> Result<(), Error> {
+    ///
+    /// Returns the resource version of the answer; it is the live one's if nothing changed.
+    async fn write(&self, object: &Object, uid: Option<&str>) -> Result<Option<String>, Error> {
         let api = self.dynamic(object.key.kind);
         let mut body = object.body.clone();
         let params = PatchParams::apply(MANAGER);
@@ -314,8 +325,8 @@ impl Applier<'_> {
             }
             None => params,
         };
-        api.patch(&object.key.name, &params, &Patch::Apply(body)).await?;
-        Ok(())
+        let answer = api.patch(&object.key.name, &params, &Patch::Apply(body)).await?;
+        Ok(answer.metadata.resource_version)
     }
 
     /// Asks the leader to hand over. It answers when the other one leads.

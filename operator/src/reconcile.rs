@@ -263,7 +263,7 @@ async fn publish(
     cluster: &KubeBrainCluster,
     status: &KubeBrainClusterStatus,
 ) -> Result<(), Error> {
-    if cluster.status.as_ref() == Some(status) {
+    if status::is_published(cluster.status.as_ref(), status) {
         return Ok(());
     }
     let body = json!({

@@ -15,9 +15,10 @@ use kube::ResourceExt;
 
 use crate::apply::Applied;
 use crate::certificates::Leaf;
-use crate::names::{CLIENT_PORT, VERSION};
+use crate::names::CLIENT_PORT;
 use crate::observe::{Observed, is_ready};
 use crate::plan::{Plan, revision};
+use crate::probe::Role;
 use crate::spec::{Desired, Refusal};
 
 mod change;
@@ -143,6 +144,17 @@ fn rollout_status(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) ->
     })
 }
 
+/// Whether `published` says what `status` says. Conditions of other types are somebody else's, and no difference.
+pub(crate) fn is_published(published: Option<&KubeBrainClusterStatus>, status: &KubeBrainClusterStatus) -> bool {
+    let Some(mut published) = published.cloned() else {
+        return false;
+    };
+    if let Some(conditions) = &mut published.conditions {
+        conditions.retain(|condition| condition.type_ == "Stalled" || conditions::ALWAYS.contains(&&*condition.type_));
+    }
+    published == *status
+}
+
 fn publishable(
     cluster: &KubeBrainCluster,
     mut status: KubeBrainClusterStatus,
@@ -190,10 +202,10 @@ fn members(pass: &Pass<'_>) -> Vec<MemberStatus> {
             let answer = pass.observed.probes.get(&name);
             let (role, member_id, message) = match answer {
                 Some(Ok(answer)) => {
-                    let role = if answer.is_leader() {
-                        MemberRole::Leader
-                    } else {
-                        MemberRole::Follower
+                    let role = match answer.role {
+                        Role::Leader => MemberRole::Leader,
+                        Role::Follower => MemberRole::Follower,
+                        Role::None => MemberRole::Unknown,
                     };
                     let message = (!answer.alarms.is_empty()).then(|| answer.alarms.join("; "));
                     (role, Some(format!("{:x}", answer.member)), message)
@@ -207,7 +219,7 @@ fn members(pass: &Pass<'_>) -> Vec<MemberStatus> {
                 ready: is_ready(pod),
                 node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
                 zone: pod.labels().get("topology.kubernetes.io/zone").cloned(),
-                version: pod.labels().get(VERSION).cloned(),
+                version: answer.and_then(|answer| answer.as_ref().ok().map(|answer| answer.version.clone())),
                 revision: revision(pod).map(str::to_owned),
                 message,
                 name,

@@ -534,3 +534,28 @@ async fn claim_that_may_not_grow_is_a_reason_of_its_own_and_fails_no_pass() {
         "the status is stable while it stays refused"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn apply_that_changes_nothing_is_no_write_and_no_event() {
+    let path = format!("{NAMESPACE}/services/dev-client");
+    let live = std::sync::Arc::new(std::sync::Mutex::new(Value::Null));
+    let script = {
+        let (path, live) = (path.clone(), live.clone());
+        move |asked: &Asked| match asked.writes() && asked.path == path {
+            true => Reply::With(200, live.lock().unwrap().clone()),
+            false => Reply::Pass,
+        }
+    };
+    let rig = Rig::new(settled(FakeApi::scripted(script))).await;
+    pass(&rig).await.unwrap();
+    // Admission that always puts its own port in the place of ours.
+    let mut service = rig.api.get(&path).unwrap();
+    service["spec"]["ports"][0]["port"] = json!(1);
+    *live.lock().unwrap() = rig.api.put(&path, service);
+    rig.sync().await;
+    rig.api.forget_requests();
+    let ended = pass(&rig).await.unwrap().unwrap();
+    assert!(ended.again > Duration::from_secs(1), "{:?}", ended.again);
+    let paths: Vec<String> = rig.api.writes().into_iter().map(|write| write.path).collect();
+    assert_eq!(paths, [path]);
+}

@@ -319,3 +319,39 @@ fn obstacles_name_what_is_in_the_way() {
     assert_eq!(world.condition("Stalled"), "True/AuthorityInvalid");
     assert_eq!(world.condition("CertificatesReady"), "False/AuthorityInvalid");
 }
+
+#[test]
+fn a_member_says_itself_what_it_runs_and_what_it_does() {
+    let mut world = World::settled(json!({}));
+    let said = Answer {
+        version: "0.9.9".to_owned(),
+        ..answer(1, 0)
+    };
+    world.seen.probes.insert("dev-0".to_owned(), Ok(said));
+    world.pass();
+    let member = world.cluster.status.unwrap().members.unwrap().remove(0);
+    assert_eq!(
+        (member.version.as_deref(), member.role),
+        (Some("0.9.9"), MemberRole::Unknown)
+    );
+}
+
+#[test]
+fn conditions_of_others_are_no_difference() {
+    let world = World::settled(json!({}));
+    let status = world.cluster.status.unwrap();
+    let mut published = status.clone();
+    let since = "2026-11-20T00:00:00Z";
+    published
+        .conditions
+        .as_mut()
+        .unwrap()
+        .push(condition("Backed", "True", since));
+    assert!(is_published(Some(&published), &status));
+    published
+        .conditions
+        .as_mut()
+        .unwrap()
+        .push(condition("Stalled", "True", since));
+    assert!(!is_published(Some(&published), &status) && !is_published(None, &status));
+}

@@ -104,7 +104,10 @@ pub(super) fn choose<'a>(members: &Members<'a>) -> Choice<'a> {
             why: "it is outdated and does not run".to_owned(),
         };
     }
-    if let Some(pod) = unready().next() {
+    // One that runs may lead without being ready; as long as that is not known, it is left alone, unless nobody serves anyway.
+    let mut all = members.updated.iter().chain(&members.outdated);
+    let harmless = members.lead != Lead::Unknown || !all.any(|pod| is_ready(pod));
+    if let Some(pod) = unready().next().filter(|_| harmless) {
         return Choice::Replace {
             pod,
             step: "ReplaceUnready",
@@ -135,6 +138,10 @@ pub(super) fn choose<'a>(members: &Members<'a>) -> Choice<'a> {
     }
     if members.desired.replicas > 1 && members.lead == Lead::Nobody {
         return Choice::Wait("nobody leads".to_owned());
+    }
+    let mut answers = members.observed.probes.values().flatten().peekable();
+    if answers.peek().is_some() && !answers.any(|answer| answer.storage.reachable) {
+        return Choice::Wait("no member reaches its storage".to_owned());
     }
     let followers = members.outdated.iter().copied().filter(|pod| !members.leads(pod));
     if let Some(pod) = followers.max_by_key(|pod| ordinal(pod)) {

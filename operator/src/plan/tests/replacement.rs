@@ -228,6 +228,31 @@ fn nothing_is_disrupted_while_somebody_else_disrupts_or_it_is_not_known_who_lead
 }
 
 #[test]
+fn an_unready_member_that_runs_may_lead_and_is_left_alone_until_that_is_known() {
+    let mut world = members(3, [true; 3]);
+    for answer in world.seen.probes.values_mut() {
+        *answer = Err("silent".to_owned());
+    }
+    world.set_ready("dev-1", false);
+    assert_eq!(world.steps(), Vec::<String>::new());
+    // Nobody serves: it costs nothing, and may mend what is wrong.
+    world.set_ready("dev-0", false);
+    world.set_ready("dev-2", false);
+    assert_eq!(world.steps(), ["delete pod dev-0"]);
+}
+
+#[test]
+fn nobody_is_replaced_while_no_member_reaches_its_storage() {
+    let mut world = members(3, [true; 3]);
+    for answer in world.seen.probes.values_mut().flatten() {
+        answer.storage.reachable = false;
+    }
+    assert_eq!(world.steps(), Vec::<String>::new());
+    let waiting = world.plan().rollout.waiting;
+    assert_eq!(waiting.as_deref(), Some("no member reaches its storage"));
+}
+
+#[test]
 fn a_leader_that_scaling_removes_hands_over_first() {
     let mut world = members(3, [false; 3]);
     world.lead("dev-2");
