@@ -24,6 +24,11 @@ pub(crate) struct Flags {
     #[arg(long, env = "KUBEBRAIN_CA_PROPAGATION", default_value = "10m", value_parser = duration)]
     pub(crate) ca_propagation: std::time::Duration,
 
+    /// Let a podTemplate ask for rights beyond those of brains: host namespaces, root, other service accounts and Secrets. Who may
+    /// make a KubeBrainCluster may then make any pod
+    #[arg(long, env = "KUBEBRAIN_ALLOW_UNSAFE_PODS")]
+    pub(crate) allow_unsafe_pods: bool,
+
     /// Address of /healthz, /readyz and /metrics; `[::]` is every address of both families
     #[arg(long, env = "KUBEBRAIN_LISTEN", default_value = "[::]:8080")]
     pub(crate) listen: SocketAddr,

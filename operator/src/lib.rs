@@ -160,6 +160,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
             default_image: flags.default_image,
             cluster_domain: flags.cluster_domain,
             ca_propagation: flags.ca_propagation,
+            allow_unsafe_pods: flags.allow_unsafe_pods,
         },
         events: events::Events::new(client, flags.identity),
         metrics,

@@ -14,9 +14,10 @@ use kube::core::DynamicObject;
 
 use crate::certificates::{Leaf, Request};
 use crate::drift;
-use crate::names::{CLUSTER, Names};
+use crate::names::Names;
 
 mod image;
+mod pod_template;
 mod restart;
 mod storage;
 #[cfg(test)]
@@ -34,6 +35,8 @@ pub(crate) struct Settings {
     pub(crate) cluster_domain: String,
     /// How long a published bundle takes at most to reach those who follow it.
     pub(crate) ca_propagation: Duration,
+    /// Whether a podTemplate may ask for rights beyond those of brains.
+    pub(crate) allow_unsafe_pods: bool,
 }
 
 /// A spec that can be acted on.
@@ -93,7 +96,7 @@ pub(crate) fn read(
         certificates: certificates(cluster, &names)?,
         ca_propagation: settings.ca_propagation,
         restarted_at: restart::wish(cluster),
-        overrides: overrides(cluster)?,
+        overrides: overrides(cluster, &names, settings)?,
         names,
     })
 }
@@ -169,7 +172,21 @@ fn check_flags(cluster: &KubeBrainCluster) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn overrides(cluster: &KubeBrainCluster) -> Result<Option<PodTemplateSpec>, Refusal> {
+fn overrides(
+    cluster: &KubeBrainCluster,
+    names: &Names,
+    settings: &Settings,
+) -> Result<Option<PodTemplateSpec>, Refusal> {
+    let account = cluster
+        .spec
+        .pod
+        .as_ref()
+        .and_then(|pod| pod.service_account_name.as_ref());
+    if let Some(account) = account.filter(|account| **account != names.cluster && !settings.allow_unsafe_pods) {
+        return Err(invalid(format!(
+            "pod.serviceAccountName {account:?}: brains have no other identity than their own; or have the operator started with --allow-unsafe-pods"
+        )));
+    }
     let Some(given) = &cluster.spec.pod_template else {
         return Ok(None);
     };
@@ -179,15 +196,13 @@ fn overrides(cluster: &KubeBrainCluster) -> Result<Option<PodTemplateSpec>, Refu
     if let Some(path) = first_lost(given, &known, "podTemplate") {
         return Err(invalid(format!("{path} is no field of a PodTemplateSpec")));
     }
-    let labels = template.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref());
-    if labels.is_some_and(|labels| {
-        labels
-            .keys()
-            .any(|key| key == CLUSTER || key.starts_with("kubebrain.io/"))
-    }) {
-        return Err(invalid(
-            "podTemplate must not set labels of kubebrain.io: the operator selects pods by them",
-        ));
+    if let Some(why) = pod_template::taken(given) {
+        return Err(invalid(why));
+    }
+    if let Some(why) = pod_template::excess(cluster, names, given).filter(|_| !settings.allow_unsafe_pods) {
+        return Err(invalid(format!(
+            "{why}; or have the operator started with --allow-unsafe-pods"
+        )));
     }
     Ok(Some(template))
 }

@@ -64,6 +64,7 @@ pub(crate) fn settings() -> Settings {
         default_image: "kubebrain.io/kubebrain".to_owned(),
         cluster_domain: "cluster.local".to_owned(),
         ca_propagation: Duration::from_secs(600),
+        allow_unsafe_pods: true,
     }
 }
 

@@ -5,10 +5,17 @@ use crate::world::{cluster, settings};
 
 /// Reason and message of the refusal; empty if the spec can be acted on.
 fn judged(spec: Value) -> String {
-    let refusal = read(&cluster(spec), &settings(), None).err();
+    let refusal = read(&cluster(spec), &strict(), None).err();
     refusal
         .map(|refusal| format!("{}: {}", refusal.reason, refusal.message))
         .unwrap_or_default()
+}
+
+fn strict() -> Settings {
+    Settings {
+        allow_unsafe_pods: false,
+        ..settings()
+    }
 }
 
 #[track_caller]
@@ -129,5 +136,17 @@ fn overrides_are_a_partial_pod_template_and_nothing_else() {
         "InvalidSpec: podTemplate is no partial",
     );
     let label = json!({"podTemplate": {"metadata": {"labels": {"kubebrain.io/role": "leader"}}}});
-    refused(label, "InvalidSpec: podTemplate must not set labels of kubebrain.io");
+    refused(
+        label.clone(),
+        "InvalidSpec: podTemplate.metadata.labels[kubebrain.io/role]: keys",
+    );
+    let host = json!({"podTemplate": {"spec": {"hostNetwork": true}}});
+    refused(host.clone(), "InvalidSpec: podTemplate.spec.hostNetwork: ");
+    let account = json!({"pod": {"serviceAccountName": "admin"}});
+    refused(account.clone(), "InvalidSpec: pod.serviceAccountName \"admin\": ");
+    // The operator may be told to leave that to others, but not what it selects pods by.
+    for spec in [host, account] {
+        assert!(read(&cluster(spec), &settings(), None).is_ok());
+    }
+    assert!(read(&cluster(label), &settings(), None).is_err());
 }

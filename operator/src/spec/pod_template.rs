@@ -1,0 +1,220 @@
+//! The partial PodTemplateSpec of a spec: what it may not ask for.
+//!
+//! Whoever may make a KubeBrainCluster gets pods of the operator's making. By default they have no more rights than brains need, so
+//! that making a cluster is not a way around the rules for making pods: nothing of the node, no root, no other identity, no Secret
+//! that is not the cluster's own. The operator's `--allow-unsafe-pods` leaves that to the admission of the Kubernetes cluster.
+
+use crds::KubeBrainCluster;
+use serde_json::Value;
+
+use crate::certificates::Leaf;
+use crate::names::Names;
+
+/// Kinds of volumes that give nothing but what is in them: the restricted pod security standard's, without claims of others.
+const VOLUMES: [&str; 6] = ["configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "projected"];
+/// Fields of a pod that are of the node's world.
+const HOST: [&str; 4] = ["hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"];
+
+/// The first field that asks for more than brains may have, and why it is refused.
+pub(super) fn excess(cluster: &KubeBrainCluster, names: &Names, template: &Value) -> Option<String> {
+    let check = Check {
+        own: own_secrets(cluster, names),
+        account: &names.cluster,
+    };
+    check.pod(&template["spec"])
+}
+
+/// The first label or annotation that is the operator's own, and why it is refused: pods are selected and compared by them.
+pub(super) fn taken(template: &Value) -> Option<String> {
+    let group = format!("{}/", crds::GROUP);
+    ["labels", "annotations"].into_iter().find_map(|kind| {
+        let keys = template["metadata"][kind]
+            .as_object()
+            .into_iter()
+            .flat_map(|map| map.keys());
+        let taken = keys.into_iter().find(|key| key.starts_with(&group))?;
+        refuse(
+            &format!("metadata.{kind}[{taken}]"),
+            "keys of kubebrain.io are the operator's",
+        )
+    })
+}
+
+/// Secrets that the pods may read: the cluster's certificates but not its authority's key, and those that the spec names.
+fn own_secrets(cluster: &KubeBrainCluster, names: &Names) -> Vec<String> {
+    let mut own: Vec<String> = Leaf::ALL.map(|leaf| names.leaf(leaf)).to_vec();
+    if let Some(given) = &cluster.spec.tls.secrets {
+        own.extend([&given.ca_bundle.name, &given.server.name, &given.peer.name].map(Clone::clone));
+    }
+    let tikv = cluster.spec.storage.tikv.as_ref().and_then(|tikv| tikv.tls.as_ref());
+    own.extend(
+        tikv.into_iter()
+            .flat_map(|tls| [tls.ca_secret_ref.name.clone(), tls.client_secret_ref.name.clone()]),
+    );
+    own
+}
+
+struct Check<'a> {
+    own: Vec<String>,
+    account: &'a str,
+}
+
+fn refuse(path: &str, why: &str) -> Option<String> {
+    Some(format!("podTemplate.{path}: {why}"))
+}
+
+/// The entries of a list with their places.
+fn entries<'a>(parent: &'a Value, path: &str, list: &str) -> Vec<(String, &'a Value)> {
+    let entries = parent[list].as_array().into_iter().flatten().enumerate();
+    entries
+        .map(|(i, entry)| (format!("{path}.{list}[{i}]"), entry))
+        .collect()
+}
+
+impl Check<'_> {
+    fn pod(&self, spec: &Value) -> Option<String> {
+        if let Some(field) = HOST.into_iter().find(|field| spec[*field] == true) {
+            return refuse(
+                &format!("spec.{field}"),
+                "brains have nothing of the node or of other processes",
+            );
+        }
+        for field in ["serviceAccountName", "serviceAccount"] {
+            if spec[field]
+                .as_str()
+                .is_some_and(|name| !name.is_empty() && name != self.account)
+            {
+                return refuse(&format!("spec.{field}"), "brains have no other identity than their own");
+            }
+        }
+        if spec["automountServiceAccountToken"] == true {
+            return refuse(
+                "spec.automountServiceAccountToken",
+                "brains get a token only where their leader lock is a Lease",
+            );
+        }
+        if spec["nodeName"].as_str().is_some_and(|name| !name.is_empty()) {
+            return refuse(
+                "spec.nodeName",
+                "it passes the scheduler and taints by: use pod.nodeSelector",
+            );
+        }
+        if let Some(why) = self.security("spec.securityContext", &spec["securityContext"]) {
+            return Some(why);
+        }
+        let lists = ["containers", "initContainers", "ephemeralContainers"];
+        let containers = lists.into_iter().flat_map(|list| entries(spec, "spec", list));
+        for (path, container) in containers {
+            if let Some(why) = self.container(&path, container) {
+                return Some(why);
+            }
+        }
+        let volumes = entries(spec, "spec", "volumes");
+        volumes
+            .into_iter()
+            .find_map(|(path, volume)| self.volume(&path, volume))
+    }
+
+    fn container(&self, path: &str, container: &Value) -> Option<String> {
+        if let Some(why) = self.security(&format!("{path}.securityContext"), &container["securityContext"]) {
+            return Some(why);
+        }
+        let ports = entries(container, path, "ports");
+        if let Some((path, _)) = ports
+            .iter()
+            .find(|(_, port)| port["hostPort"].as_i64().unwrap_or_default() != 0)
+        {
+            return refuse(
+                &format!("{path}.hostPort"),
+                "brains take no port of the node: use a Service",
+            );
+        }
+        let named = |path: String, reference: &Value| {
+            let name = reference["name"].as_str()?;
+            self.foreign(&path, name)
+        };
+        let env = entries(container, path, "env").into_iter().find_map(|(path, env)| {
+            named(
+                format!("{path}.valueFrom.secretKeyRef"),
+                &env["valueFrom"]["secretKeyRef"],
+            )
+        });
+        env.or_else(|| {
+            let mut all = entries(container, path, "envFrom").into_iter();
+            all.find_map(|(path, from)| named(format!("{path}.secretRef"), &from["secretRef"]))
+        })
+    }
+
+    fn security(&self, path: &str, context: &Value) -> Option<String> {
+        let at = |field: &str| format!("{path}.{field}");
+        for field in ["privileged", "allowPrivilegeEscalation"] {
+            if context[field] == true {
+                return refuse(&at(field), "brains have no rights beyond their user's");
+            }
+        }
+        for field in ["runAsUser", "runAsGroup", "fsGroup"] {
+            if context[field].as_i64() == Some(0) {
+                return refuse(&at(field), "brains do not run as root");
+            }
+        }
+        if context["runAsNonRoot"] == false {
+            return refuse(&at("runAsNonRoot"), "brains do not run as root");
+        }
+        let added = context["capabilities"]["add"].as_array().into_iter().flatten();
+        if let Some(capability) = added.into_iter().find(|name| *name != "NET_BIND_SERVICE") {
+            return refuse(
+                &at("capabilities.add"),
+                &format!("brains need no capability {capability}"),
+            );
+        }
+        if context["seccompProfile"]["type"] == "Unconfined" {
+            return refuse(&at("seccompProfile"), "brains run with a seccomp profile");
+        }
+        if context["procMount"].as_str().is_some_and(|mount| mount != "Default") {
+            return refuse(&at("procMount"), "brains see /proc as other containers do");
+        }
+        let sysctls = context["sysctls"].as_array();
+        if sysctls.is_some_and(|list| !list.is_empty()) {
+            return refuse(&at("sysctls"), "brains change no kernel parameters");
+        }
+        None
+    }
+
+    fn volume(&self, path: &str, volume: &Value) -> Option<String> {
+        if let Some(name) = volume["secret"]["secretName"].as_str() {
+            return self.foreign(&format!("{path}.secret"), name);
+        }
+        for (path, source) in entries(&volume["projected"], &format!("{path}.projected"), "sources") {
+            if !source["serviceAccountToken"].is_null() {
+                return refuse(
+                    &format!("{path}.serviceAccountToken"),
+                    "brains get a token only where their leader lock is a Lease",
+                );
+            }
+            if let Some(why) = source["secret"]["name"]
+                .as_str()
+                .and_then(|name| self.foreign(&format!("{path}.secret"), name))
+            {
+                return Some(why);
+            }
+        }
+        let kinds = volume.as_object().into_iter().flat_map(|volume| volume.iter());
+        let mut kinds =
+            kinds.filter(|(kind, value)| !value.is_null() && !["name", "secret", "$patch"].contains(&kind.as_str()));
+        let (kind, _) = kinds.find(|(kind, _)| !VOLUMES.contains(&kind.as_str()))?;
+        refuse(&format!("{path}.{kind}"), "brains mount no volume of this kind")
+    }
+
+    fn foreign(&self, path: &str, name: &str) -> Option<String> {
+        if self.own.iter().any(|own| own == name) {
+            return None;
+        }
+        refuse(
+            path,
+            &format!("Secret {name} is not this cluster's: brains read their own and those that the spec names"),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;
