@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use crds::KubeBrainCluster;
+use crds::cluster::workload::WorkloadType;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::core::ApiResource;
@@ -163,7 +164,8 @@ impl<'a> Renderer<'a> {
         let names = self.names();
         let spec = &self.cluster.spec;
         let mut objects = Vec::new();
-        if spec.pod.as_ref().is_none_or(|pod| pod.service_account_name.is_none()) {
+        let external = spec.workload.type_ == WorkloadType::External;
+        if !external && spec.pod.as_ref().is_none_or(|pod| pod.service_account_name.is_none()) {
             let account = ServiceAccount {
                 metadata: self.metadata(&names.cluster),
                 automount_service_account_token: Some(false),
@@ -181,10 +183,12 @@ impl<'a> Renderer<'a> {
         {
             objects.push(Object::new(Kind::Service, &service.name_any(), &service)?);
         }
-        if let Some(budget) = self.disruption_budget() {
+        if let Some(budget) = self.disruption_budget().filter(|_| !external) {
             objects.push(Object::new(Kind::PodDisruptionBudget, &names.cluster, &budget)?);
         }
-        objects.push(Object::new(Kind::StatefulSet, &names.cluster, &self.stateful_set())?);
+        if !external {
+            objects.push(Object::new(Kind::StatefulSet, &names.cluster, &self.stateful_set())?);
+        }
         if let Some(monitor) = self.pod_monitor().filter(|_| pod_monitors) {
             objects.push(Object::new(Kind::PodMonitor, &names.cluster, &monitor)?);
         }

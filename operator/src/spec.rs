@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crds::KubeBrainCluster;
 use crds::cluster::tls::TlsMode;
+use crds::cluster::workload::WorkloadType;
 use crds::cluster::{OWN_FLAGS, TYPED_FLAGS};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use kube::ResourceExt;
@@ -89,6 +90,7 @@ pub(crate) fn read(
         .timings()
         .map_err(|error| invalid(format!("leaderElection: {error}")))?;
     check_flags(cluster)?;
+    check_workload(cluster)?;
     Ok(Desired {
         replicas: spec.replicas,
         image: resolve_image(spec.image.as_ref(), &spec.version, &settings.default_image),
@@ -146,6 +148,26 @@ fn is_host(text: &str) -> bool {
     };
     let name = text.strip_prefix("*.").unwrap_or(text);
     text.parse::<IpAddr>().is_ok() || (text.len() <= 253 && name.split('.').all(label))
+}
+
+/// Services select pods by labels alone.
+fn check_workload(cluster: &KubeBrainCluster) -> Result<(), Refusal> {
+    let workload = &cluster.spec.workload;
+    let Some(selector) = workload
+        .selector
+        .as_ref()
+        .filter(|_| workload.type_ == WorkloadType::External)
+    else {
+        return Ok(());
+    };
+    let labels = selector.match_labels.as_ref().is_some_and(|labels| !labels.is_empty());
+    let expressions = selector.match_expressions.as_ref().is_some_and(|all| !all.is_empty());
+    if !labels || expressions {
+        return Err(invalid(
+            "workload.selector: set matchLabels, and no matchExpressions: Services select pods by labels alone",
+        ));
+    }
+    Ok(())
 }
 
 fn check_flags(cluster: &KubeBrainCluster) -> Result<(), Refusal> {

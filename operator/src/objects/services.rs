@@ -1,5 +1,7 @@
 //! What stands in front of the pods, and what guards and scrapes them.
 
+use std::collections::BTreeMap;
+
 use crds::cluster::services::ServiceType;
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec};
@@ -23,7 +25,7 @@ impl Renderer<'_> {
         let spec = ServiceSpec {
             cluster_ip: Some("None".to_owned()),
             publish_not_ready_addresses: Some(true),
-            selector: Some(self.names().selector()),
+            selector: Some(self.pod_labels()),
             ports: Some(vec![
                 named_port(client, "client", CLIENT_PORT),
                 named_port(peer, "peer", PEER_PORT),
@@ -36,6 +38,13 @@ impl Renderer<'_> {
             spec: Some(spec),
             ..Service::default()
         }
+    }
+
+    /// The labels that Services find the brains by: of pods that somebody else makes, those of the spec's selector.
+    fn pod_labels(&self) -> BTreeMap<String, String> {
+        let selector = self.cluster.spec.workload.selector.as_ref();
+        let given = selector.and_then(|selector| selector.match_labels.clone());
+        given.unwrap_or_else(|| self.names().selector())
     }
 
     /// Every ready brain.
@@ -53,7 +62,7 @@ impl Renderer<'_> {
             .extend(wanted.annotations.clone());
         let spec = ServiceSpec {
             type_: Some(type_.to_owned()),
-            selector: Some(self.names().selector()),
+            selector: Some(self.pod_labels()),
             ports: Some(vec![port("client", CLIENT_PORT)]),
             traffic_distribution: wanted.traffic_distribution.clone(),
             load_balancer_class: wanted.load_balancer_class.clone(),
@@ -69,7 +78,7 @@ impl Renderer<'_> {
 
     /// The leader alone: a pod has the label only while it is known to lead.
     pub(super) fn leader_service(&self) -> Option<Service> {
-        let mut selector = self.names().selector();
+        let mut selector = self.pod_labels();
         selector.insert(ROLE.to_owned(), "leader".to_owned());
         let spec = ServiceSpec {
             type_: Some("ClusterIP".to_owned()),
@@ -121,7 +130,7 @@ impl Renderer<'_> {
             "apiVersion": "monitoring.coreos.com/v1",
             "kind": "PodMonitor",
             "metadata": metadata,
-            "spec": {"selector": {"matchLabels": self.names().selector()}, "podMetricsEndpoints": [endpoint]},
+            "spec": {"selector": {"matchLabels": self.pod_labels()}, "podMetricsEndpoints": [endpoint]},
         });
         wanted.enabled.then_some(monitor)
     }

@@ -159,6 +159,22 @@ fn certificates_made_by_somebody_else_are_mounted_from_their_secrets() {
     );
 }
 
+#[test]
+fn brains_in_pods_of_somebody_else_get_services_and_no_workload() {
+    let workload = json!({"type": "External", "selector": {"matchLabels": {"app": "edge"}}});
+    let world = World::new(json!({"workload": workload}));
+    let desired = world.desired();
+    let objects = Renderer::new(&world.cluster, &desired).all(false).unwrap();
+    let kinds: Vec<Kind> = objects.iter().map(|object| object.key.kind).collect();
+    assert_eq!(kinds, [Kind::Service, Kind::Service, Kind::Service]);
+    for object in &objects {
+        let selector = object.body["spec"]["selector"].as_object().unwrap();
+        assert_eq!(selector["app"], "edge", "{}", object.key);
+        assert!(!selector.contains_key("kubebrain.io/cluster"), "{}", object.key);
+    }
+    assert_eq!(objects[2].body["spec"]["selector"]["kubebrain.io/role"], "leader");
+}
+
 /// Scaling shall restart nobody: what the pods are made from does not know how many there are.
 #[test]
 fn the_template_does_not_depend_on_the_number_of_members() {

@@ -6,6 +6,7 @@
 use crds::KubeBrainCluster;
 use crds::cluster::status::HandOver;
 use crds::cluster::update_strategy::UpdateStrategyType;
+use crds::cluster::workload::WorkloadType;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -71,6 +72,10 @@ pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
         ..Rollout::default()
     };
     let Some(set) = set else {
+        if cluster.spec.workload.type_ == WorkloadType::External {
+            // Whoever makes the pods decides what they are; there is nothing here to compare them with.
+            (rollout.adopted, rollout.updated) = (true, rollout.pods);
+        }
         plan.rollout = rollout;
         return;
     };

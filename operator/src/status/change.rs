@@ -2,6 +2,7 @@
 
 use crds::KubeBrainCluster;
 use crds::cluster::update_strategy::UpdateStrategyType;
+use crds::cluster::workload::WorkloadType;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::{Facts, Pass};
@@ -59,6 +60,14 @@ pub(super) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>, previous: &[Condit
     let complete = facts.ready == facts.replicas
         && facts.pods == facts.replicas
         && (facts.replicas == 0 || facts.leader.is_some());
+    if cluster.spec.workload.type_ == WorkloadType::External {
+        // Whoever owns the pods changes them; what is missing is for the other conditions to say.
+        return if ever || complete {
+            Change::None
+        } else {
+            Change::Creating
+        };
+    }
     let Some(set) = set else { return Change::Creating };
     let running = set.data["spec"]["replicas"]
         .as_u64()
