@@ -100,6 +100,22 @@ impl Request {
         }
     }
 
+    /// The request that `certificate` answers: for a renewal that changes nothing.
+    pub(crate) fn kept(certificate: &Inspected, renew_before: Duration) -> Self {
+        let validity = certificate.lifetime().saturating_sub(BACKDATE);
+        Self {
+            common_name: certificate.common_name.clone(),
+            organization: certificate.organization.clone(),
+            sans: certificate.sans.clone(),
+            validity,
+            renew_before: if renew_before < validity {
+                renew_before
+            } else {
+                validity / 3
+            },
+        }
+    }
+
     /// When a certificate is to be renewed: `renew_before` its end, but not within the first tenth of its life, so that no
     /// setting makes the operator issue without end.
     pub(crate) fn renewal(&self, certificate: &Inspected) -> Timestamp {

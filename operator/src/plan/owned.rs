@@ -24,7 +24,7 @@ pub(super) fn keys(
         .into_iter()
         .map(|object| object.key)
         .collect();
-    if desired.certificates.is_some() {
+    if desired.certificates.as_ref().is_some_and(|issued| !issued.is_empty()) {
         keys.push(Key::new(Kind::Secret, desired.names.authority()));
         keys.push(Key::new(Kind::ConfigMap, desired.names.bundle()));
         keys.extend(Leaf::ALL.map(|leaf| Key::new(Kind::Secret, desired.names.leaf(leaf))));

@@ -49,7 +49,7 @@ pub(super) fn plan(plan: &mut Plan, scope: Scope<'_>) -> Result<(), serde_json::
     match recorded::origin(scope, &state, given.as_ref()) {
         Origin::Known => {}
         Origin::Unrecorded => {
-            if let Some(secret) = scope.secret(&key.name) {
+            if let Some(secret) = scope.secret(&key.name).filter(|_| !scope.cluster.spec.paused) {
                 plan.steps.push(Step::DiscardAuthority { live: live(secret) });
             }
             return Ok(());
@@ -131,6 +131,10 @@ pub(super) fn advance(plan: &mut Plan, scope: Scope<'_>) -> Option<String> {
 fn absent(plan: &mut Plan, scope: Scope<'_>, recorded: Option<&CaStatus>, given: Option<&Authority>) {
     let tls = &scope.cluster.spec.tls;
     let name = scope.desired.names.authority();
+    let paused = scope.cluster.spec.paused;
+    if paused && recorded.is_none() {
+        return;
+    }
     let trusted = recorded.map_or_else(Bundle::default, |recorded| recorded::published(scope, recorded));
     if tls.ca_secret_ref.is_some() {
         if let Some(given) = given {
@@ -155,7 +159,7 @@ fn absent(plan: &mut Plan, scope: Scope<'_>, recorded: Option<&CaStatus>, given:
         .next
         .as_ref()
         .map_or(recorded.generation, |next| next.generation);
-    if tls.generation() > newest.max(recorded.generation) {
+    if tls.generation() > newest.max(recorded.generation) && !paused {
         let change = Change::Recreate {
             former: recorded.generation,
             generation: tls.generation(),

@@ -63,10 +63,14 @@ fn one(
         return Ok(());
     }
     let stored = stored(scope, leaf);
-    let serves = stored
-        .as_ref()
-        .and_then(|pair| Inspected::read(&pair.certificate).ok())
-        .is_some_and(|certificate| scope.observed.now < certificate.not_after);
+    let inspected = stored.as_ref().and_then(|pair| Inspected::read(&pair.certificate).ok());
+    let request = match (&inspected, scope.cluster.spec.paused) {
+        // Renewed, but not changed.
+        (Some(certificate), true) => &Request::kept(certificate, request.renew_before),
+        (None, true) if live.is_none() => return Ok(()),
+        _ => request,
+    };
+    let serves = inspected.is_some_and(|certificate| scope.observed.now < certificate.not_after);
     // A lost key signs nothing; the coming one only what would serve nobody otherwise, since not all trust it yet.
     let signer = current.or(next.filter(|_| !serves));
     let why = match (&stored, signer) {

@@ -333,6 +333,12 @@ fn a_pause_holds_a_replacement_but_no_renewal() {
         .filter(|step| matches!(step, Step::Issue { .. }))
         .count();
     assert_eq!(issued, 4);
+    // What the spec changed is not taken up with a renewal.
+    lab.world.edit(json!({"tls": {"serverAltNames": ["a.example"]}}));
+    lab.pass(usize::MAX);
+    let server = Inspected::read(&lab.stored().server).unwrap();
+    assert!(!server.sans.contains("a.example"));
+    assert_eq!(server.issued(), lab.world.seen.now);
 }
 
 #[test]
