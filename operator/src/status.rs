@@ -23,6 +23,8 @@ use crate::spec::{Desired, Refusal};
 
 mod change;
 mod conditions;
+#[cfg(test)]
+pub(crate) mod documented;
 mod facts;
 mod merge;
 #[cfg(test)]

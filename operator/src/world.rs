@@ -161,7 +161,11 @@ impl World {
             plan: &plan,
             applied: &applied,
         };
-        self.cluster.status = Some(status::of(&self.cluster, &pass));
+        let status = status::of(&self.cluster, &pass);
+        for condition in status.conditions.iter().flatten() {
+            status::documented::check(&condition.reason);
+        }
+        self.cluster.status = Some(status);
         self.controllers();
         said
     }

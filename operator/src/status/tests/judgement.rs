@@ -45,6 +45,7 @@ fn check(facts: Facts, expected: [&str; 7]) {
     let said = types.map(|type_| {
         let found = judgements.iter().find(|judgement| judgement.type_ == type_);
         found.map_or("absent".to_owned(), |found| {
+            documented::check(&found.reason);
             format!("{}/{}", found.verdict.as_str(), found.reason)
         })
     });

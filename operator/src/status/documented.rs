@@ -1,0 +1,38 @@
+//! The table of reasons in the operator's README, for tests: whatever a condition gives for a reason stands there.
+
+/// Every reason in the table, in its order.
+pub(crate) fn reasons() -> Vec<&'static str> {
+    let rows = include_str!("../../README.md")
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `"));
+    rows.filter_map(|row| row.split('`').next()).collect()
+}
+
+/// Fails unless `reason` is in the table.
+#[track_caller]
+pub(crate) fn check(reason: &str) {
+    assert!(
+        reasons().contains(&reason),
+        "{reason} is not in the table of operator/README.md"
+    );
+}
+
+/// A reason in the table that no source names is left over from something that is gone.
+#[test]
+fn every_documented_reason_is_in_the_sources() {
+    let sources = [
+        include_str!("conditions.rs"),
+        include_str!("change.rs"),
+        include_str!("facts.rs"),
+        include_str!("../spec.rs"),
+        include_str!("../spec/storage.rs"),
+        include_str!("../certificates/given.rs"),
+        include_str!("../plan/certificates/given.rs"),
+        include_str!("../plan/certificates/authority.rs"),
+    ];
+    for reason in reasons() {
+        let named = sources.iter().any(|source| source.contains(&format!("\"{reason}\"")));
+        assert!(named, "{reason} is in the table and nowhere else");
+    }
+    assert!(reasons().is_sorted(), "the table is in the order of the alphabet");
+}
