@@ -158,7 +158,7 @@ fn available(facts: &Facts) -> Judgement {
         (Some(leader), _) => Judgement::new("Available", Verdict::True, "LeaderElected", format!("{leader} leads")),
         (None, Volumes::Pending(claim)) => no("StorageUnreachable", format!("no volume is bound to {claim}")),
         (None, Volumes::Lost(claim)) => no("StorageUnreachable", format!("the volume of {claim} is gone")),
-        (None, Volumes::Unreachable(why)) => no("StorageUnreachable", why.clone()),
+        (None, Volumes::Unreachable(why) | Volumes::MissingSecret(why)) => no("StorageUnreachable", why.clone()),
         (None, _) => no(
             "NoLeader",
             facts.trouble.clone().unwrap_or("no member leads".to_owned()),
@@ -246,6 +246,7 @@ fn storage(facts: &Facts) -> Judgement {
         Volumes::ResizeFailed(why) => say(Verdict::False, "ResizeFailed", why.clone()),
         Volumes::Reachable => say(Verdict::True, "Reachable", "TiKV answers".to_owned()),
         Volumes::Unreachable(why) => say(Verdict::False, unreachable_reason(why), why.clone()),
+        Volumes::MissingSecret(why) => say(Verdict::False, "SecretMissing", why.clone()),
         Volumes::Unknown => say(
             Verdict::Unknown,
             "Creating",

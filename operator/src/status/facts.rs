@@ -54,6 +54,8 @@ pub(crate) enum Volumes {
     Reachable,
     /// No member reaches TiKV, and why.
     Unreachable(String),
+    /// A Secret for the way to TiKV, or what has to be in it, is not there.
+    MissingSecret(String),
     /// No member has said whether TiKV can be reached.
     Unknown,
 }
@@ -222,6 +224,9 @@ fn trust(pass: &Pass<'_>) -> Trust {
 
 /// What the members say of TiKV. One that is not open to clients yet says in its error what it waits for.
 fn reach(pass: &Pass<'_>) -> Volumes {
+    if let Some(why) = missing_secret(pass) {
+        return Volumes::MissingSecret(why);
+    }
     let answers: Vec<_> = pass.observed.probes.values().collect();
     if answers
         .iter()
@@ -239,6 +244,25 @@ fn reach(pass: &Pass<'_>) -> Volumes {
         .iter()
         .find_map(|answer| answer.as_ref().err()?.strip_prefix("it answered 503: "));
     waiting.map_or(Volumes::Unknown, |why| Volumes::Unreachable(why.to_owned()))
+}
+
+/// What lacks of the Secrets for the way to TiKV: pods wait for them before they start.
+fn missing_secret(pass: &Pass<'_>) -> Option<String> {
+    let tls = pass.desired.storage.tikv()?.tls.as_ref()?;
+    let client = &tls.client_secret_ref.name;
+    let wanted = [
+        (&tls.ca_secret_ref.name, tls.ca_secret_ref.key.as_str()),
+        (client, "tls.crt"),
+        (client, "tls.key"),
+    ];
+    wanted.into_iter().find_map(|(name, key)| {
+        let given = pass.observed.given_secrets.get(name)?;
+        let Some(secret) = given else {
+            return Some(format!("Secret {name} does not exist: storage.tikv.tls names it"));
+        };
+        let has = secret.data.as_ref().is_some_and(|data| data.contains_key(key));
+        (!has).then(|| format!("Secret {name} has no {key}: storage.tikv.tls names it"))
+    })
 }
 
 /// What a brain that ended says of storage that it must not use: TiKV's id, or whose the key prefix is.

@@ -355,3 +355,51 @@ fn conditions_of_others_are_no_difference() {
         .push(condition("Stalled", "True", since));
     assert!(!is_published(Some(&published), &status) && !is_published(None, &status));
 }
+
+#[test]
+fn storage_on_tikv_is_what_the_members_and_the_secrets_say() {
+    let tls = json!({"caSecretRef": {"name": "tikv-ca", "key": "ca.pem"}, "clientSecretRef": {"name": "tikv-client"}});
+    let tikv = json!({"pdEndpoints": ["pd:2379"], "tls": tls});
+    let mut world = World::settled(json!({"replicas": 2, "storage": {"type": "TiKV", "embedded": null, "tikv": tikv}}));
+    let says = |world: &mut World, expected: &str| {
+        world.pass();
+        assert_eq!(world.condition("StorageReady"), expected);
+    };
+    says(&mut world, "True/Reachable");
+    for answer in world.seen.probes.values_mut().flatten() {
+        answer.storage.reachable = false;
+    }
+    says(&mut world, "False/Unreachable");
+    for answer in world.seen.probes.values_mut() {
+        *answer = Err("it answered 503: PD does not answer".to_owned());
+    }
+    says(&mut world, "False/Unreachable");
+    for answer in world.seen.probes.values_mut() {
+        *answer = Err("no connection".to_owned());
+    }
+    says(&mut world, "Unknown/Creating");
+    // A brain that ended says why in its last lines.
+    let message =
+        r#"{"level":"fatal","msg":"the key prefix belongs to the cluster with the token \\"other\\": choose another"}"#;
+    let ended = json!({"exitCode": 1, "message": message});
+    let container = json!({"name": "brain", "image": "x", "imageID": "", "ready": false, "restartCount": 1, "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended}});
+    let mut pod = serde_json::to_value(world.pod("dev-0")).unwrap();
+    pod["status"]["containerStatuses"] = json!([container]);
+    *world.pod("dev-0") = serde_json::from_value(pod).unwrap();
+    says(&mut world, "False/PrefixTaken");
+    world.seen.given_secrets.insert("tikv-ca".to_owned(), None);
+    says(&mut world, "False/SecretMissing");
+    let secret = |key: &str| -> Option<std::sync::Arc<k8s_openapi::api::core::v1::Secret>> {
+        Some(std::sync::Arc::new(
+            serde_json::from_value(json!({"data": {key: "eA=="}})).unwrap(),
+        ))
+    };
+    world.seen.given_secrets.insert("tikv-ca".to_owned(), secret("ca.crt"));
+    says(&mut world, "False/SecretMissing");
+    world.seen.given_secrets.insert("tikv-ca".to_owned(), secret("ca.pem"));
+    world
+        .seen
+        .given_secrets
+        .insert("tikv-client".to_owned(), secret("tls.crt"));
+    says(&mut world, "False/SecretMissing");
+}

@@ -78,7 +78,6 @@ fn resources_that_do_not_fit_are_named_and_heal() {
 }
 
 #[test]
-#[ignore = "the operator does not look for Secrets of TiKV yet"]
 fn missing_secret_of_tikv_is_named_and_the_cluster_can_be_deleted() {
     kit::run_troubled("bad-secret", async |kit| {
         let mut spec = on_tikv("pd.nowhere.svc:2379", 1);

@@ -11,7 +11,6 @@ use super::kit::{self, Kit, LIMIT};
 use super::pods;
 
 #[test]
-#[ignore = "the operator does not refuse it yet"]
 fn pod_template_with_rights_beyond_its_own_is_refused() {
     kit::run_troubled("trust-template", async |kit| {
         let privileged = json!({"containers": [{"name": "brain", "securityContext": {"privileged": true}}]});

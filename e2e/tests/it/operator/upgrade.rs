@@ -246,7 +246,6 @@ async fn kill_operator(kit: &Kit) {
 }
 
 #[test]
-#[ignore = "the operator does not act on the annotation yet"]
 fn leader_moves_when_asked_and_only_once() {
     kit::run("upgrade-transfer", async |kit| {
         let tikv = Tikv::start(&kit).await;
