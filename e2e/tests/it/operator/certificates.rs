@@ -161,7 +161,9 @@ fn lost_authority_is_named_and_heals_when_it_is_restored() {
         let mut authority = secrets.get("a-ca").await.unwrap();
         let (trusted, leaf) = (bundle(&kit).await, pem(&kit, "a-server-tls", "tls.crt").await);
         secrets.delete("a-ca", &DeleteParams::default()).await.unwrap();
+        let step = kit.harness().progress.step("a lost authority named");
         let lost = brains.until_condition("CertificatesReady", "False", &[]).await;
+        step.done();
         assert!(lost.message.contains("a-ca"), "{}: {}", lost.reason, lost.message);
         assert!(secrets.get_opt("a-ca").await.unwrap().is_none(), "a new key was made");
         assert_eq!(bundle(&kit).await, trusted, "the bundle has changed");
@@ -169,8 +171,10 @@ fn lost_authority_is_named_and_heals_when_it_is_restored() {
         (metadata.uid, metadata.resource_version, metadata.creation_timestamp) = (None, None, None);
         metadata.managed_fields = None;
         secrets.create(&PostParams::default(), &authority).await.unwrap();
+        let step = kit.harness().progress.step("healed after it was restored");
         brains.until_condition("CertificatesReady", "True", &[]).await;
         brains.until_ready().await;
+        step.done();
         assert_eq!(
             pem(&kit, "a-server-tls", "tls.crt").await,
             leaf,

@@ -1,7 +1,6 @@
 //! Writers of new keys, one through each member, and what was acknowledged to them.
 //!
-//! A writer does as clients of etcd do: it keeps one connection, leaves it when the member closes it or is being replaced, and goes
-//! to another member. A request that was never sent is sent elsewhere; one that was sent and failed is a failed write.
+//! A writer does as clients of etcd do: it keeps one connection until the member closes it, and goes to another member then. A request that was never sent is sent elsewhere; one that was sent and failed is a failed write.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -50,15 +49,15 @@ impl Target {
     /// A connection to the member of this number if it serves, or else to another one that does; never to `but`.
     async fn connect(&self, number: usize, but: Option<&str>) -> Option<Connection> {
         let own = format!("{}-{number}", self.name);
-        let mut serving: Vec<(String, String, Option<String>)> = {
+        let mut serving: Vec<(String, String)> = {
             let members = self.members.lock().unwrap();
             let serving = members.now.iter().filter(|(_, pod)| serves(pod));
             serving
-                .filter_map(|(name, pod)| Some((name.clone(), address(pod)?, pod.metadata.uid.clone())))
+                .filter_map(|(name, pod)| Some((name.clone(), address(pod)?)))
                 .collect()
         };
-        serving.sort_by_key(|(name, ..)| (*name != own, Some(name.as_str()) == but));
-        for (name, address, uid) in serving {
+        serving.sort_by_key(|(name, _)| (*name != own, Some(name.as_str()) == but));
+        for (name, address) in serving {
             let host = format!("{name}.{}-headless.{}.svc", self.name, self.namespace);
             let credentials = self.credentials.lock().unwrap().clone();
             let tls = ClientTlsConfig::new()
@@ -75,7 +74,6 @@ impl Target {
                 let is_own = name == own;
                 return Some(Connection {
                     pod: name,
-                    uid,
                     is_own,
                     writes: 0,
                     kv: KvClient::new(channel),
@@ -85,18 +83,16 @@ impl Target {
         None
     }
 
-    /// Whether a connection is one that a client would stay on.
+    /// Whether a connection is one that a client would stay on: it leads to the member that it prefers, or that one does not serve.
     fn is_good(&self, connection: &Connection, number: usize) -> bool {
         let members = self.members.lock().unwrap();
-        let serving = |name: &str| members.now.get(name).filter(|pod| serves(pod));
-        let here = serving(&connection.pod).is_some_and(|pod| pod.metadata.uid == connection.uid);
-        here && (connection.is_own || serving(&format!("{}-{number}", self.name)).is_none())
+        let own = members.now.get(&format!("{}-{number}", self.name));
+        connection.is_own || !own.is_some_and(serves)
     }
 }
 
 struct Connection {
     pod: String,
-    uid: Option<String>,
     is_own: bool,
     writes: usize,
     kv: KvClient<Channel>,
