@@ -30,6 +30,9 @@ pub(super) const OPERATOR: &str = "kubebrain-system";
 /// Lines of the operator's log that a failure shows.
 const TAIL: i64 = 25;
 
+/// What members say while they begin: DNS learns of pods some time after that, and readiness is asked for before anybody leads.
+const BEGINNING: [&str; 2] = ["DNS does not name the members", "there is no leader yet"];
+
 /// What a test of the operator works with.
 pub(super) struct Kit {
     pub(super) client: kube::Client,
@@ -43,8 +46,7 @@ where
     F: Future<Output = ()>,
 {
     let harness = shared_blocking();
-    // DNS learns of pods some time after they have begun
-    for text in members::ELECTED.into_iter().chain(["DNS does not name the members"]) {
+    for text in members::ELECTED.into_iter().chain(BEGINNING) {
         harness.cluster.provoke(text).unwrap();
     }
     begin(harness, namespace, test);
