@@ -43,9 +43,15 @@ async fn tenant(brains: &Brains<'_>) -> kube::Client {
     };
     kit.until::<Deployment>("tenant-apiserver", "available", LIMIT, available)
         .await;
-    e2e::inside::client_at(&home.path("upgrade.kubeconfig"), &url)
-        .await
-        .unwrap()
+    let kubeconfig = home.path("upgrade.kubeconfig");
+    let client = e2e::inside::client_at(&kubeconfig, &url).await.unwrap();
+    // the Service leads to it some time after that
+    kit.eventually("reached by its Service", async || {
+        let ready = e2e::apiserver::ready(&client).await;
+        ready.map_err(|error| format!("{error:#}"))
+    })
+    .await;
+    client
 }
 
 /// Every member runs the image, was asked to end once, the former leader last, and never more than one was away.
