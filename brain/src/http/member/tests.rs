@@ -1,5 +1,6 @@
 use http_body_util::BodyExt as _;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tower::ServiceExt as _;
 
 use super::*;
@@ -125,13 +126,10 @@ async fn whoever_knows_the_leader_waits_for_the_next_one() {
         status == 200 && body.contains("\"epoch\":7"),
         "a newer one is told at once: {body}"
     );
-    let waiting = tokio::spawn({
-        let site = site.clone();
-        async move { ask(&site, Method::GET, "/member?after=7").await }
+    let ((status, body), ()) = tokio::join!(ask(&site, Method::GET, "/member?after=7"), async {
+        tokio::task::yield_now().await;
+        told.0.send_replace(Term { epoch: 8, leader: 10 });
     });
-    tokio::task::yield_now().await;
-    told.0.send_replace(Term { epoch: 8, leader: 10 });
-    let (status, body) = waiting.await.unwrap();
     assert!(status == 200 && body.contains("\"epoch\":8"), "{body}");
     // Nothing changes: it is said after a while.
     let began = tokio::time::Instant::now();
@@ -143,22 +141,21 @@ async fn whoever_knows_the_leader_waits_for_the_next_one() {
 #[tokio::test(start_paused = true)]
 async fn whoever_knows_of_a_leader_hears_that_it_is_gone() {
     let (told, site) = told(7, 12);
-    let waiting = tokio::spawn(async move { ask(&site, Method::GET, "/member?after=7").await });
-    tokio::task::yield_now().await;
-    told.0.send_replace(Term { epoch: 7, leader: 0 });
-    let (status, body) = waiting.await.unwrap();
+    let ((status, body), ()) = tokio::join!(ask(&site, Method::GET, "/member?after=7"), async {
+        tokio::task::yield_now().await;
+        told.0.send_replace(Term { epoch: 7, leader: 0 });
+    });
     assert!(status == 200 && body.contains("\"role\":\"None\""), "{body}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_more_wait_than_there_is_room_for() {
     let (told, site) = told(7, 12);
-    let waiting: Vec<_> = (0..WAITERS)
-        .map(|_| {
-            let site = site.clone();
-            tokio::spawn(async move { ask(&site, Method::GET, "/member?after=7").await.0 })
-        })
-        .collect();
+    let mut waiting = JoinSet::new();
+    for _ in 0..WAITERS {
+        let site = site.clone();
+        waiting.spawn(async move { ask(&site, Method::GET, "/member?after=7").await.0 });
+    }
     while told.0.receiver_count() < WAITERS {
         tokio::task::yield_now().await;
     }
@@ -169,8 +166,8 @@ async fn no_more_wait_than_there_is_room_for() {
         "who does not wait is answered"
     );
     told.0.send_replace(Term { epoch: 8, leader: 10 });
-    for each in waiting {
-        assert_eq!(each.await.unwrap(), 200);
+    while let Some(status) = waiting.join_next().await {
+        assert_eq!(status.unwrap(), 200);
     }
 }
 
