@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crds::KubeBrainCluster;
+use crds::cluster::election::ElectionBackend;
 use crds::cluster::tls::TlsMode;
 use crds::cluster::workload::WorkloadType;
 use crds::cluster::{OWN_FLAGS, TYPED_FLAGS};
@@ -89,6 +90,13 @@ pub(crate) fn read(
     spec.election()
         .timings()
         .map_err(|error| invalid(format!("leaderElection: {error}")))?;
+    if spec.election().backend == ElectionBackend::Lease {
+        return Err(Refusal {
+            reason: "LeaseNotSupported",
+            message: "leaderElection.backend Lease is not supported by this version of the operator: use Storage"
+                .to_owned(),
+        });
+    }
     check_flags(cluster)?;
     check_workload(cluster)?;
     Ok(Desired {

@@ -10,8 +10,9 @@ use serde_json::Value;
 use crate::certificates::Leaf;
 use crate::names::Names;
 
-/// Kinds of volumes that give nothing but what is in them: the restricted pod security standard's, without claims of others.
-const VOLUMES: [&str; 6] = ["configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "projected"];
+/// Kinds of volumes that give nothing but what is in them: the restricted pod security standard's, without claims of others and
+/// drivers that take a Secret of their own.
+const VOLUMES: [&str; 5] = ["configMap", "downwardAPI", "emptyDir", "ephemeral", "projected"];
 /// Fields of a pod that are of the node's world.
 const HOST: [&str; 4] = ["hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"];
 

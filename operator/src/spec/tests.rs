@@ -25,10 +25,19 @@ fn refused(spec: Value, expected: &str) {
 }
 
 #[test]
-fn what_is_not_supported_is_refused_with_a_reason_of_its_own() {
+fn secrets_of_somebody_else_have_to_be_named() {
     refused(
         json!({"tls": {"mode": "Secret"}}),
         "InvalidSpec: tls.secrets is required when mode is Secret",
+    );
+}
+
+#[test]
+fn what_is_not_supported_is_refused_with_a_reason_of_its_own() {
+    let tikv = json!({"type": "TiKV", "embedded": null, "tikv": {"pdEndpoints": ["pd:2379"]}});
+    refused(
+        json!({"storage": tikv, "leaderElection": {"backend": "Lease"}}),
+        "LeaseNotSupported: leaderElection.backend Lease",
     );
 }
 

@@ -274,9 +274,10 @@ fn refusal(pod: &Pod) -> Option<String> {
             state.as_ref()?.terminated.as_ref()?.message.clone()
         };
         let message = ended(&container.state).or_else(|| ended(&container.last_state))?;
+        // A line of a log in JSON: its own quotes end the text, those in it are escaped, perhaps twice.
+        let message = message.replace("\\\\\"", "'").replace("\\\"", "'");
         let start = REFUSALS.iter().find_map(|refusal| message.rfind(refusal))?;
-        let line = message[start..].lines().next()?;
-        let text = line.split(['"', '}']).next().unwrap_or(line).replace('\\', "");
+        let text = message[start..].split(['"', '\n']).next()?;
         Some(text.chars().take(256).collect())
     })
 }

@@ -387,6 +387,15 @@ fn storage_on_tikv_is_what_the_members_and_the_secrets_say() {
     pod["status"]["containerStatuses"] = json!([container]);
     *world.pod("dev-0") = serde_json::from_value(pod).unwrap();
     says(&mut world, "False/PrefixTaken");
+    let conditions = world.cluster.status.clone().unwrap().conditions.unwrap();
+    let told = conditions
+        .into_iter()
+        .find(|condition| condition.type_ == "StorageReady")
+        .unwrap();
+    assert_eq!(
+        told.message,
+        "the key prefix belongs to the cluster with the token 'other': choose another"
+    );
     world.seen.given_secrets.insert("tikv-ca".to_owned(), None);
     says(&mut world, "False/SecretMissing");
     let secret = |key: &str| -> Option<std::sync::Arc<k8s_openapi::api::core::v1::Secret>> {

@@ -110,6 +110,8 @@ fn what_would_give_more_rights_is_refused_by_its_path() {
         volume(json!({"name": "a", "nfs": {"server": "x", "path": "/"}})),
         "spec.volumes[0].nfs",
     );
+    let driver = json!({"driver": "x", "nodePublishSecretRef": {"name": "other"}});
+    refused(volume(json!({"name": "a", "csi": driver})), "spec.volumes[0].csi");
     refused(
         volume(json!({"name": "a", "persistentVolumeClaim": {"claimName": "theirs"}})),
         "spec.volumes[0].persistentVolumeClaim",
