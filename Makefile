@@ -13,10 +13,10 @@ CLUSTER := $(PROGRAMS)/cluster
 export KUBEBRAIN_DYNAMIC := $(CARGO_TARGET_DIR)/debug/kubebrain
 
 .DEFAULT_GOAL := help
-.PHONY: help build all-targets dynamic check fmt clippy docs deny test test-long e2e fuzz chaos manifests demo demo-down bench bench-tikv tools
+.PHONY: help build all-targets dynamic check fmt clippy docs deny unit test test-long e2e fuzz chaos manifests demo demo-programs demo-down bench bench-tikv bench-operator test-argocd tools
 
 help: ## List the targets
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '%-12s %s\n' "$$name" "$$what"; done
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
 
 build: ## Build all programs
 	cargo build $(CARGO_FLAGS) --workspace
@@ -49,17 +49,25 @@ tools: all-targets dynamic ## Install and build everything that clusters and tes
 test: tools ## All tests, from unit to end-to-end
 	cargo test $(CARGO_FLAGS) --no-fail-fast --workspace $(TEST_ARGS); status=$$?; $(CLUSTER) down --tests || status=1; exit $$status
 
+# The tests named "e2e" need the rest: root, Go, a Kubernetes.
+unit: ## The tests that need nothing but Rust: no root, no Go, no Kubernetes
+	cargo test $(CARGO_FLAGS) --no-fail-fast --workspace --lib --bins --test it --test slot_model
+
 test-long: export KUBEBRAIN_REQUESTS := 500000
 test-long: export KUBEBRAIN_KILLS := 100
 test-long: export KUBEBRAIN_LONG := 1
 test-long: export KUBEBRAIN_ROUNDS := 200
 test-long: export PROPTEST_CASES := 10000
 # What needs a server of its own is named where it stands.
-test-long: export TEST_ARGS := -- --include-ignored --skip real_etcd_answers_like_the_model
+test-long: export TEST_ARGS := -- --include-ignored --skip real_etcd_answers_like_the_model --skip argocd:: --skip operator::numbers:: --skip write_the_fixture
 test-long: test ## The same with long parameters
 
 e2e: tools ## Only the end-to-end tests
 	cargo test $(CARGO_FLAGS) --no-fail-fast --workspace --test e2e; status=$$?; $(CLUSTER) down --tests || status=1; exit $$status
+
+# A cluster of its own, in which Argo CD installs the operator.
+test-argocd: tools ## A real Argo CD syncs, heals, upgrades and prunes clusters of brains
+	cargo test $(CARGO_FLAGS) --workspace --test e2e -- --include-ignored --nocapture argocd::; status=$$?; $(CLUSTER) down --tests || status=1; exit $$status
 
 FUZZ ?= 60
 fuzz: ## Try damaged input on everything that reads it, FUZZ=60 seconds each
@@ -72,18 +80,26 @@ chaos: all-targets dynamic ## Break three brains on TiKV in ROUNDS=20 rounds, fr
 manifests: build ## Render the install YAML
 	$(PROGRAMS)/manifests
 
-# With the tests' own dependencies, as above: who goes on with `make test` builds nothing twice.
-demo: all-targets ## From nothing to an API server on a brain that the operator made
+# The programs of a demo. One small test is built with them, so that features of shared crates are those of all targets: `make test` then
+# builds the rest and nothing twice.
+DEMO_PROGRAMS := kubebrain kubebrain-operator kubectl-kubebrain cluster pod
+demo-programs:
+	cargo build $(CARGO_FLAGS) --workspace $(addprefix --bin ,$(DEMO_PROGRAMS)) --test slot_model
+
+demo: demo-programs ## From nothing to an API server on a brain that the operator made
 	$(CLUSTER) demo
 
 demo-down: ## End the demo
-	@test -x $(CLUSTER) || $(MAKE) build
+	@test -x $(CLUSTER) || $(MAKE) demo-programs
 	$(CLUSTER) down
 
 bench: tools ## Brain and etcd side by side
 	$(PROGRAMS)/bench
 
-bench-tikv: all-targets ## Brains on TiKV: the stand-in, or the cluster that TIKV_PD names
+bench-tikv: all-targets ## Brains on TiKV: the mock, or the cluster that TIKV_PD names
 	cargo bench $(subst --release,,$(CARGO_FLAGS)) --workspace --bench slots
 	$(PROGRAMS)/bench --takeover 1000,1000000 --rounds 5
 	$(PROGRAMS)/bench --tikv 60
+
+bench-operator: tools ## The operator: idle, with many clusters, hand-overs; on the mock of TiKV or the cluster that TIKV_PD names
+	cargo test $(CARGO_FLAGS) --workspace --test e2e -- --include-ignored --nocapture --test-threads 1 operator::numbers::; status=$$?; $(CLUSTER) down --tests || status=1; exit $$status

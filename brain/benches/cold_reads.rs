@@ -7,8 +7,8 @@
 use std::path::Path;
 
 use anyhow::Context as _;
+use brain::mvcc::keys::{index_key, index_range, object_key};
 use brain::rows::fjall::{FjallRows, Options};
-use brain::rows::keys::{index_key, index_range, object_key};
 use brain::rows::{Change, Order, Rows as _, Scan, Snapshot as _};
 use bytes::Bytes;
 use rand::{RngExt as _, SeedableRng as _};
@@ -103,7 +103,7 @@ async fn main() -> anyhow::Result<()> {
         let objects: Vec<Bytes> = page
             .rows
             .iter()
-            .map(|(row, _)| Ok(object_key(&brain::rows::keys::parse_index(row)?, 7)))
+            .map(|(row, _)| Ok(object_key(&brain::mvcc::keys::parse_index(row)?, 7)))
             .collect::<anyhow::Result<_>>()?;
         let found = snapshot.multi_get(&objects).await?;
         listed += found.iter().flatten().count() as u64;

@@ -1,6 +1,6 @@
 //! Writes through slots of the log on TiKV, beside one two-phase transaction for each write, and rows behind the fence.
 //!
-//! On a stand-in whose commits take 3 ms, or on the cluster that `TIKV_PD` names. Ratios count.
+//! On a mock whose commits take 3 ms, or on the cluster that `TIKV_PD` names. Ratios count.
 #![allow(clippy::print_stdout, reason = "the report is the output")]
 
 use std::time::Duration;
@@ -12,15 +12,15 @@ use brain::rows::{Change, Rows as _, TikvRows};
 use brain::tikv::{Options, Tikv};
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use mock_tikv::MockTikv;
 use rand::RngExt as _;
 use tikv_client::{TransactionClient, TransactionOptions};
-use tikv_stand_in::StandIn;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// What each measurement takes.
 const TIME: Duration = Duration::from_secs(5);
-/// A commit in the stand-in.
+/// A commit in the mock.
 const LATENCY: Duration = Duration::from_millis(3);
 /// Writes in a record, and bytes of each.
 const BATCH: usize = 100;
@@ -28,16 +28,16 @@ const WRITE: usize = 512;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let (stand_in, pd) = match std::env::var("TIKV_PD") {
+    let (mock_tikv, pd) = match std::env::var("TIKV_PD") {
         Ok(pd) => (None, pd),
         Err(_) => {
-            let options = tikv_stand_in::Options {
+            let options = mock_tikv::Options {
                 commit_latency: LATENCY,
-                ..tikv_stand_in::Options::default().with_stores(3)
+                ..mock_tikv::Options::default().with_stores(3)
             };
-            let stand_in = StandIn::start(options).await.context("start the stand-in")?;
-            let pd = stand_in.pd();
-            (Some(stand_in), pd)
+            let mock_tikv = MockTikv::start(options).await.context("start the mock")?;
+            let pd = mock_tikv.pd();
+            (Some(mock_tikv), pd)
         }
     };
     let endpoints: Vec<String> = pd.split(',').map(str::to_owned).collect();
@@ -68,8 +68,8 @@ async fn main() -> anyhow::Result<()> {
     };
     let (measured, kept) = tokio::join!(measure, keeper);
     measured.and(kept)?;
-    match stand_in {
-        Some(stand_in) => stand_in.stop().await.context("stop the stand-in"),
+    match mock_tikv {
+        Some(mock_tikv) => mock_tikv.stop().await.context("stop the mock"),
         None => Ok(()),
     }
 }

@@ -7,28 +7,25 @@ macro_rules! by_leader {
     ($service:ident . $here:ident, $client:ident . $rpc:ident, $request:expr) => {{
         let there = |leader, request| async move {
             let mut answer = $client(leader).$rpc(request).await?;
-            $service.store.own(&mut answer.get_mut().header);
+            $service.store.stamp_member(&mut answer.get_mut().header);
             Ok(answer)
         };
         let here = |request| $service.$here(request);
-        $service.store.answer($request, here, there).await
+        $service.store.on_leader($request, here, there).await
     }};
 }
 
 pub mod about;
 pub mod auth;
 pub mod cluster;
-pub mod contest;
+pub mod concurrency;
+pub mod context;
 pub mod election;
-pub mod elsewhere;
 pub mod health;
 pub mod kv;
-pub mod leaderless;
 pub mod lease;
 pub mod lock;
 pub mod maintenance;
 pub mod request;
 pub mod response;
-pub mod status;
-pub mod store;
 pub mod watch;

@@ -10,14 +10,14 @@ use prometheus::IntGauge;
 /// The most that a connection may take of the reserved part, in bytes.
 const SMALL: usize = 256 * 1024;
 
-/// What all connections may take together. Clones share it.
+/// The budget of all connections together. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Budget(Arc<Total>);
 
 #[derive(Debug)]
 struct Total {
     limit: usize,
-    /// What is left to connections that take little.
+    /// The part that is left to connections that take little.
     reserved: usize,
     used: AtomicUsize,
     shown: IntGauge,
@@ -75,7 +75,7 @@ impl Budget {
     }
 }
 
-/// What the connections of one address take together. Clones share it.
+/// The charges of all connections of one address. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct AddressUse(Arc<AtomicUsize>);
 
@@ -87,7 +87,7 @@ impl AddressUse {
     }
 }
 
-/// What one connection takes of a budget. Clones share it.
+/// The charges of one connection. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Account(Arc<Connection>);
 

@@ -13,14 +13,16 @@ use rustix::fs::FlockOperation;
 use crate::log::LogId;
 
 pub use identity::Identity;
+pub use look::Look;
 
 mod identity;
+mod look;
 
 /// The newest layout of the directory that this program reads and writes.
 pub const FORMAT: u32 = 3;
 
 /// The oldest one: an older `IDENTITY` does not name the log.
-const OLDEST_FORMAT: u32 = 3;
+pub const OLDEST_FORMAT: u32 = 3;
 
 const IDENTITY: &str = "IDENTITY";
 const IDENTITY_NEW: &str = "IDENTITY.new";
@@ -56,7 +58,7 @@ pub enum DataDirError {
     Foreign {
         /// The directory.
         path: PathBuf,
-        /// What was found.
+        /// The contents that were found.
         found: String,
     },
     /// A newer program wrote it.
@@ -75,12 +77,12 @@ pub enum DataDirError {
         /// Its format.
         found: u32,
     },
-    /// What tells whose it is does not read.
+    /// The file that identifies its owner cannot be decoded.
     #[error("{} is damaged: {what}; restore the data directory from a backup", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         what: String,
     },
     /// A part of it is gone. To begin that part anew would be to go back to an empty store under the same ids.
@@ -102,7 +104,7 @@ pub enum DataDirError {
     Io {
         /// The directory.
         path: PathBuf,
-        /// What cannot be done.
+        /// The operation that failed.
         action: &'static str,
         /// Why.
         source: io::Error,
@@ -148,7 +150,7 @@ impl DataDir {
         })
     }
 
-    /// Where it is.
+    /// The path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -181,7 +183,7 @@ impl DataDir {
         Ok(())
     }
 
-    /// Whose it is.
+    /// The identity of the store.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.identity

@@ -13,18 +13,20 @@ use clap::{Arg, ArgAction};
 use table::{FLAGS, Flag, Kind, Treatment};
 
 mod config;
+mod debug;
 pub mod duration;
 mod read;
 mod table;
 pub mod url;
+mod wipe;
 
 pub use config::{
-    AuthOptions, AutoCompaction, BrowserPolicy, Config, ElectionLock, ElectionOptions, Keepalive, LeaseOptions, Limits,
-    LogFormat, LogLevel, LogOptions, LogOutput, Quota, SocketOptions, SrvDiscovery, Storage, TikvOptions, TlsOptions,
-    TlsPolicy, TlsVersion,
+    AuthOptions, AutoCompaction, BrowserPolicy, Config, Dump, Dumped, ElectionLockKind, ElectionOptions, Keepalive,
+    LeaseOptions, Limits, LogFormat, LogLevel, LogOptions, LogOutput, Quota, SocketOptions, SrvDiscovery, Storage,
+    TikvOptions, TlsOptions, TlsPolicy, TlsVersion,
 };
 
-/// What the command line asks for.
+/// The request of the command line.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Asked {
     /// Serve; log the warnings first.
@@ -33,7 +35,7 @@ pub enum Asked {
     Print(String),
 }
 
-/// What is wrong with the command line, as one line.
+/// A fault of the command line, as one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct FlagError(String);
@@ -46,6 +48,17 @@ pub fn parse(
     args: impl IntoIterator<Item = OsString>,
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Asked, FlagError> {
+    let mut args: Vec<OsString> = args.into_iter().collect();
+    let wipes = args.first().is_some_and(|first| first == wipe::WIPE);
+    if wipes {
+        args.remove(0);
+        wipe::confirmed(&mut args)?;
+    }
+    let dump = match debug::take(&mut args)? {
+        Some(debug::Taken::Help(help)) => return Ok(Asked::Print(help)),
+        Some(debug::Taken::Dump(dump)) => Some(dump),
+        None => None,
+    };
     let mut warnings = Vec::new();
     let command = command();
     let matches = match command.clone().try_get_matches_from(two_dashes(args)) {
@@ -59,7 +72,9 @@ pub fn parse(
             given.insert(flag.name, Given::new(flag, format!("--{}", flag.name), value)?);
         }
     }
-    for (flag, variable, value) in variables(env, &mut warnings) {
+    // Whoever wipes or looks into a store says on the command line which.
+    let reads_variables = !wipes && dump.is_none();
+    for (flag, variable, value) in variables(env.into_iter().filter(|_| reads_variables), &mut warnings) {
         if !given.contains_key(flag.name) {
             given.insert(flag.name, Given::new(flag, variable, &value)?);
         }
@@ -68,7 +83,15 @@ pub fn parse(
         return Ok(Asked::Print(crate::version::describe()));
     }
     let given = settle(given, &mut warnings)?;
-    let config = read::config(&given, &mut warnings).map_err(FlagError)?;
+    let mut config = read::config(&given, &mut warnings).map_err(FlagError)?;
+    if wipes {
+        wipe::check(given.keys().copied(), &config)?;
+        config.wipes = true;
+    }
+    if let Some(dump) = dump {
+        debug::check(given.keys().copied(), &mut config)?;
+        config.dump = Some(dump);
+    }
     Ok(Asked::Serve(Box::new(config), warnings))
 }
 
@@ -211,11 +234,14 @@ fn two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
 fn command() -> Command {
     let mut command = Command::new("kubebrain")
         .about("A server that every etcd v3 client takes for etcd")
-        .override_usage("kubebrain [flags]")
+        .override_usage("kubebrain [flags]\n       kubebrain wipe --storage tikv --tikv-pd-endpoints <PD> --tikv-key-prefix <PREFIX> [flags] --yes\n       kubebrain debug dump-log|dump-rows|dump-manifest [flags]")
         .disable_version_flag(true)
         .args_override_self(true)
         .after_help(
-            "Each flag can also be set by a variable: --data-dir by ETCD_DATA_DIR. A flag wins over its variable.",
+            "Each flag can also be set by a variable: --data-dir by ETCD_DATA_DIR. A flag wins over its variable.\n\n\
+             `kubebrain wipe --yes` deletes everything below a key prefix of TiKV, when no member uses it any more. It takes the flags that \
+             say where TiKV is, --initial-cluster-token and those of the log, and reads no variables.\n\n\
+             `kubebrain debug dump-log`, `dump-rows` and `dump-manifest` print what is stored, read only: see `kubebrain debug --help`.",
         );
     for flag in FLAGS {
         command = command.arg(arg(flag));

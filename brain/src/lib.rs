@@ -3,45 +3,44 @@
 //! Modules in reading order: the two seams below which bytes are durable, the versions between them,
 //! the one writer, and what clients see. Arrows point downwards only: see ARCHITECTURE.md.
 
-pub mod cell;
+pub mod cas_register;
 pub mod tikv;
 
 pub mod log;
 pub mod rows;
 
 pub mod mvcc;
-pub mod recent;
-pub mod replica;
-pub mod state;
-
-pub mod feed;
-pub mod lease;
-pub mod sequencer;
 pub mod watch;
 
+pub mod storage;
+
+pub mod sequencer;
+
+pub mod net;
+
+pub mod cluster;
+
 pub mod api;
-pub mod leader;
-pub mod member;
-pub mod store;
+
+pub mod server;
 
 pub mod budget;
 pub mod data_dir;
+pub mod errors;
 pub mod flags;
-pub mod http;
-pub mod listen;
 pub mod log_once;
 pub mod memory;
 pub mod metrics;
-pub mod process;
-pub mod said;
-pub mod serve;
+pub mod refusal;
 pub mod tasks;
 pub mod telemetry;
-pub mod tls;
+pub mod types;
 pub mod version;
 
 #[cfg(test)]
 mod fuzzing;
+#[cfg(test)]
+mod rooms;
 #[cfg(test)]
 mod small_disk;
 
@@ -58,7 +57,7 @@ pub mod pb {
     pub mod mvccpb {
         tonic::include_proto!("mvccpb");
     }
-    /// What members say to each other.
+    /// The messages between members.
     pub mod peerpb {
         tonic::include_proto!("peerpb");
     }

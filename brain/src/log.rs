@@ -9,11 +9,12 @@ use std::fmt;
 use bytes::Bytes;
 
 pub use self::faulty::{Fault, Faulty};
-pub use self::files::{FileLog, OpenError, Options, SyncObserver};
+pub use self::files::{FileLog, OpenError, Options, StoredLog, SyncObserver};
 pub use self::mem::MemLog;
 pub use self::tikv::TikvLog;
 pub use self::watched::{Unanswered, WatchedLog};
 
+pub mod batch_decoder;
 mod faulty;
 mod files;
 pub mod frame;
@@ -22,7 +23,6 @@ pub(crate) mod laws;
 mod mem;
 pub mod reader;
 mod tikv;
-pub mod walk;
 mod watched;
 pub mod window;
 pub mod writer;
@@ -48,11 +48,11 @@ impl fmt::Display for Slot {
     }
 }
 
-/// What tells one log from another.
+/// The id of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogId(pub [u8; 16]);
 
-/// What rows tell of the log that they come from. Records are synced before rows are made of them, so no crash makes the
+/// The part of the log that rows come from, as they record it. Records are synced before rows are made of them, so no crash makes the
 /// log shorter than this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {

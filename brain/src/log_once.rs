@@ -1,19 +1,20 @@
-//! Logs what happens again and again once a minute, with how often it happened.
+//! Decides whether a repeated event is logged again: by a fixed interval, by message, or less and less often.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The shortest time between two lines.
+/// The shortest time between two lines of [`LogOnce`].
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// When one kind of line was logged last, and how often there was reason to since. Clones share it.
+/// The time of the last log line of one kind, and the number of occurrences since. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct LogOnce(Arc<Mutex<(Option<Instant>, u64)>>);
 
 impl LogOnce {
-    /// Counts one more. Where a line is due, answers how often it happened since the last one.
+    /// Counts one occurrence. If a line is due, returns the number of occurrences since the last line.
     #[must_use]
     pub fn due(&self) -> Option<u64> {
         let now = Instant::now();
@@ -28,6 +29,64 @@ impl LogOnce {
     }
 }
 
+/// A message may be logged again after this time.
+const MESSAGE_INTERVAL: Duration = Duration::from_secs(3_600);
+
+/// Most messages that are remembered. One more clears the memory, and each may be logged again.
+const MAX_MESSAGES: usize = 256;
+
+/// Messages that were logged, with the time. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct LogOncePerMessage(Arc<Mutex<BTreeMap<String, Instant>>>);
+
+impl LogOncePerMessage {
+    /// Returns true if the message is due: it was never logged, or more than an hour ago. Records it as logged.
+    #[must_use]
+    pub fn is_due(&self, message: &str) -> bool {
+        let now = Instant::now();
+        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.get(message).is_some_and(|last| now - *last < MESSAGE_INTERVAL) {
+            return false;
+        }
+        if logged.len() >= MAX_MESSAGES {
+            logged.clear();
+        }
+        logged.insert(message.to_owned(), now);
+        true
+    }
+}
+
+/// Decides when a failure that goes on is logged: after a pause that doubles with each line.
+#[derive(Debug)]
+pub struct LogBackoff {
+    silent_until: Instant,
+    pause: Duration,
+    longest: Duration,
+}
+
+impl LogBackoff {
+    /// Due at once, then after `first`, twice that, and so on up to `longest`.
+    #[must_use]
+    pub fn new(first: Duration, longest: Duration) -> Self {
+        Self {
+            silent_until: Instant::now(),
+            pause: first,
+            longest,
+        }
+    }
+
+    /// Returns true if a line is due, and records it as logged.
+    pub fn is_due(&mut self) -> bool {
+        let now = Instant::now();
+        if now < self.silent_until {
+            return false;
+        }
+        self.silent_until = now + self.pause;
+        self.pause = (self.pause * 2).min(self.longest);
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -38,5 +97,30 @@ mod tests {
         assert_eq!((log.due(), log.due(), log.clone().due()), (Some(1), None, None));
         tokio::time::advance(INTERVAL).await;
         assert_eq!((log.due(), log.due()), (Some(3), None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn message_is_due_again_after_an_hour_and_memory_is_bounded() {
+        let log = LogOncePerMessage::default();
+        assert!(log.is_due("a") && !log.is_due("a") && log.is_due("b"));
+        tokio::time::advance(MESSAGE_INTERVAL).await;
+        assert!(log.is_due("a") && !log.is_due("a"));
+        for n in 0..10 * MAX_MESSAGES {
+            assert!(log.is_due(&n.to_string()));
+            assert!(log.0.lock().unwrap().len() <= MAX_MESSAGES);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failure_that_goes_on_is_logged_less_and_less_often() {
+        let second = Duration::from_secs(1);
+        let mut log = LogBackoff::new(second, 2 * second);
+        assert!(log.is_due() && !log.is_due());
+        for pause in [second, 2 * second, 2 * second] {
+            tokio::time::advance(pause - Duration::from_millis(1)).await;
+            assert!(!log.is_due());
+            tokio::time::advance(Duration::from_millis(1)).await;
+            assert!(log.is_due());
+        }
     }
 }

@@ -29,7 +29,7 @@ pub struct Metrics {
     registry: Registry,
     /// Brings gauges up to date.
     observe: OnceLock<Observe>,
-    /// What is read from the kernel at each scrape; one scrape at a time.
+    /// Metrics that are read from the kernel at each scrape; one scrape at a time.
     process: Mutex<ProcessMetrics>,
     /// The log and the rows.
     pub disk: DiskMetrics,

@@ -7,7 +7,6 @@ use bytes::Bytes;
 pub use self::tikv::{MAX_VALUE_LEN as TIKV_MAX_VALUE_LEN, TikvRows, TikvSnapshot};
 
 pub mod fjall;
-pub mod keys;
 #[cfg(test)]
 mod laws;
 pub mod mem;
@@ -25,9 +24,9 @@ mod tikv;
 /// 4. Row order is the order of keys as unsigned bytes, for all byte strings.
 /// 5. `apply` with the fence that is stored already answers `Ok` and changes nothing, unless that fence is also the expected
 ///    one: so an `apply` whose outcome is unknown is repeated until it is known.
-/// 6. `spread` makes all of its changes, not as one: after an error or a crash any of its steps may be there, each wholly.
+/// 6. `apply_parallel` makes all of its changes, not as one: after an error or a crash any of its steps may be there, each wholly.
 ///    It leaves the fence as it is, and shows nothing once that is another one.
-/// 7. Nothing that was begun before `take_over` answers is still under way, and no `apply` or `spread` that expects an older
+/// 7. Nothing that was begun before `take_over` answers is still under way, and no `apply` or `apply_parallel` that expects an older
 ///    fence than the stored one will ever show.
 pub trait Rows: Clone + Send + Sync + 'static {
     /// A consistent view of all rows.
@@ -49,7 +48,11 @@ pub trait Rows: Clone + Send + Sync + 'static {
 
     /// Writes steps whose order does not matter, behind a `fence` that stays; no row occurs in two of them. Nobody else writes
     /// meanwhile: several of them may be under way at once.
-    fn spread(&self, fence: Bytes, steps: Vec<Vec<Change>>) -> impl Future<Output = Result<(), RowsError>> + Send {
+    fn apply_parallel(
+        &self,
+        fence: Bytes,
+        steps: Vec<Vec<Change>>,
+    ) -> impl Future<Output = Result<(), RowsError>> + Send {
         async move {
             for step in steps {
                 self.apply(Some(fence.clone()), fence.clone(), step).await?;
@@ -134,7 +137,7 @@ pub trait Snapshot: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Bytes>, RowsError>> + Send;
 }
 
-/// What to scan.
+/// The range to scan.
 #[derive(Debug, Clone)]
 pub struct Scan {
     /// First key of the range.
@@ -176,7 +179,7 @@ pub struct Step {
     pub rows: usize,
     /// Bytes of keys and values.
     pub bytes: usize,
-    /// How many steps one `spread` carries well.
+    /// How many steps one `apply_parallel` carries well.
     pub at_once: usize,
 }
 
@@ -207,7 +210,7 @@ pub enum RowsError {
 }
 
 impl Step {
-    /// What suits an engine that writes to local files.
+    /// The options that suit an engine that writes to local files.
     const LOCAL: Step = Step {
         rows: 1_000,
         bytes: 1 << 20,

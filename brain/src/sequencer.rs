@@ -21,36 +21,37 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use crate::feed::{News, Shown};
 use crate::log::frame::PART_HEADER;
 use crate::log::writer::{WriteError, Writer};
 use crate::log::{Log, Slot};
 use crate::metrics::Metrics;
-use crate::mvcc::LeaseId;
 use crate::mvcc::overlay::{Delta, Head};
 use crate::mvcc::record::{Change, Record};
-use crate::replica::{Flushed, Frozen, Replica};
 use crate::rows::Rows;
-use crate::state::{CORRUPT, NOSPACE, State};
-use batch::{Batch, Builder, Told};
+use crate::storage::commit_feed::{CommitEvent, CommittedBatch};
+use crate::storage::replica::{FlushResult, ImmutableMemtable, Replica};
+use crate::storage::state::{CORRUPT, NOSPACE, State};
+use crate::types::LeaseId;
+use batch::{Batch, BatchReply, Builder};
 use command::{Command, Outcome, Reply};
 use fetch::{Expired, Retries};
 
-use options::FILLED;
+use options::MIN_BATCH;
 pub use options::Options;
 
 pub mod command;
 
+pub mod auto_compact;
 mod batch;
 mod fetch;
 mod options;
-mod upkeep;
+mod tick;
 
 /// How often leases are looked at, as etcd does.
 const TICK: Duration = Duration::from_millis(500);
 
-/// How long a hand-over may wait for its own record. What it notes of leases is not worth more.
-const HAND_OVER: Duration = Duration::from_millis(100);
+/// Timeout of the last record of a term, which checkpoints leases. They are not worth a longer wait.
+const FINAL_CHECKPOINT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Bytes of requests after which space is looked at again; a tick does, too.
 const CHECK_SPACE_EVERY: usize = 1 << 20;
@@ -60,7 +61,7 @@ const CHECK_SPACE_EVERY: usize = 1 << 20;
 #[error("the flush ended")]
 pub struct FlushEnded;
 
-/// Whether there is space for more.
+/// The space quota.
 pub trait Space: Send + Sync + 'static {
     /// The quota is used up or the disk is nearly full. `size` is what log and rows occupy, in bytes.
     fn exceeded(&mut self, size: u64, rows: &impl Rows) -> bool;
@@ -82,14 +83,14 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
     replica: Replica<R>,
     writer: Writer,
     commands: mpsc::Receiver<Command>,
-    own: VecDeque<Command>,
+    pending: VecDeque<Command>,
     /// Leases that ran out, whose keys are to be read.
     expired: VecDeque<LeaseId>,
     fetching: FuturesUnordered<BoxFuture<'static, Expired>>,
     retries: Retries,
-    frozen: mpsc::Sender<Arc<Frozen>>,
-    flushed: mpsc::Receiver<Flushed<R::Snapshot>>,
-    /// The flush had no room for the active generation when it was to have it.
+    immutable: mpsc::Sender<Arc<ImmutableMemtable>>,
+    flushed: mpsc::Receiver<FlushResult<R::Snapshot>>,
+    /// The flush had no room for the active memtable when it was to have it.
     is_freeze_due: bool,
     publish: E,
     space: Q,
@@ -110,17 +111,17 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
 pub struct Channels<S> {
     /// Requests.
     pub commands: mpsc::Receiver<Command>,
-    /// Where generations to flush go.
-    pub frozen: mpsc::Sender<Arc<Frozen>>,
+    /// Where memtables to flush go.
+    pub immutable: mpsc::Sender<Arc<ImmutableMemtable>>,
     /// Where flushed ones come back.
-    pub flushed: mpsc::Receiver<Flushed<S>>,
+    pub flushed: mpsc::Receiver<FlushResult<S>>,
 }
 
 impl<L, R, E, Q> Sequencer<L, R, E, Q>
 where
     L: Log,
     R: Rows,
-    E: FnMut(News) + Send + 'static,
+    E: FnMut(CommitEvent) + Send + 'static,
     Q: Space,
 {
     /// The writer of an epoch. `publish` is given every committed batch once, in order.
@@ -143,11 +144,11 @@ where
             replica,
             writer,
             commands: channels.commands,
-            own: VecDeque::new(),
+            pending: VecDeque::new(),
             expired: VecDeque::new(),
             fetching: FuturesUnordered::new(),
             retries: Retries::default(),
-            frozen: channels.frozen,
+            immutable: channels.immutable,
             flushed: channels.flushed,
             is_freeze_due: false,
             publish,
@@ -163,7 +164,7 @@ where
         }
     }
 
-    /// Runs until `stop`, then finishes what is queued, notes how long leases have left, and hands the last generation to the
+    /// Runs until `stop`, then finishes what is queued, notes how long leases have left, and hands the last memtable to the
     /// flush. When `lost` is cancelled it stops where it is: nothing that is not published yet will be, nor is it answered.
     ///
     /// Answers with what the member has in memory, whatever became of the epoch, and why it could not be finished:
@@ -181,16 +182,16 @@ where
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut stopping, mut collected) = (false, false);
-        let frozen = self.frozen.clone();
-        // When a hand-over ends, whatever became of its record.
+        let immutable = self.immutable.clone();
+        // When the term ends, whatever became of its record.
         let mut over: Option<Instant> = None;
         loop {
-            if stopping && collected && self.own.is_empty() && self.under_way.is_empty() {
+            if stopping && collected && self.pending.is_empty() && self.under_way.is_empty() {
                 if over.is_some() {
                     return self.freeze_last().await;
                 }
-                over = Some(Instant::now() + HAND_OVER);
-                self.hand_over();
+                over = Some(Instant::now() + FINAL_CHECKPOINT_TIMEOUT);
+                self.checkpoint_leases();
                 continue;
             }
             tokio::select! {
@@ -199,14 +200,14 @@ where
                 // It ends before this task only when it fails. Who waits for it to make room would wait for ever.
                 flushed = self.flushed.recv() => self.swap_rows(flushed.ok_or(FlushEnded)?),
                 () = passed(over) => return self.freeze_last().await,
-                Ok(room) = frozen.reserve(), if self.is_freeze_due => self.freeze_into(room),
+                Ok(room) = immutable.reserve(), if self.is_freeze_due => self.freeze_into(room),
                 Some(expired) = self.fetching.next() => self.end_lease(expired),
                 _ = tick.tick() => self.tick(),
                 () = stop.cancelled(), if !stopping => {
                     self.commands.close();
                     stopping = true;
                 }
-                () = std::future::ready(()), if !self.own.is_empty() && self.may_take() => self.take(&mut tick).await?,
+                () = std::future::ready(()), if !self.pending.is_empty() && self.may_take() => self.take(&mut tick).await?,
                 // The last one comes after those that were on their way into the queue when it was closed.
                 command = self.commands.recv(), if !collected && (self.may_collect() || (stopping && self.commands.is_empty())) => match command {
                     Some(command) => self.collect(command),
@@ -218,29 +219,29 @@ where
 
     /// Another batch may be evaluated.
     fn may_take(&self) -> bool {
-        let queued = self.own.len() + self.commands.len();
+        let queued = self.pending.len() + self.commands.len();
         self.options.is_room(self.under_way.len(), queued) && self.may_remember()
     }
 
     /// Requests may be collected for another batch, if they are not many yet.
     fn may_collect(&self) -> bool {
-        self.own.len() < FILLED && self.options.is_room(self.under_way.len(), FILLED) && self.may_remember()
+        self.pending.len() < MIN_BATCH && self.options.is_room(self.under_way.len(), MIN_BATCH) && self.may_remember()
     }
 
     /// Takes over a request and those that came with it, for a batch as soon as there is room for it.
     fn collect(&mut self, command: Command) {
-        self.own.push_back(command);
-        while self.own.len() < FILLED
+        self.pending.push_back(command);
+        while self.pending.len() < MIN_BATCH
             && let Ok(command) = self.commands.try_recv()
         {
-            self.own.push_back(command);
+            self.pending.push_back(command);
         }
     }
 
     fn may_remember(&self) -> bool {
-        // While rows refuse what is sealed, no key is written: what there is to do takes no room.
-        self.replica.sealed().next().is_none()
-            || self.replica.recent_bytes() < self.options.recent_bytes
+        // While rows refuse an immutable memtable, no key is written: what there is to do takes no room.
+        self.replica.immutables().next().is_none()
+            || self.replica.memtable_bytes() < self.options.memtable_bytes
             || self.state.is_flush_refused()
     }
 
@@ -250,7 +251,7 @@ where
         let mut bytes = 0;
         while commands.len() < self.options.batch_requests && (commands.is_empty() || bytes < self.options.batch_bytes)
         {
-            let Some(command) = self.own.pop_front().or_else(|| self.commands.try_recv().ok()) else {
+            let Some(command) = self.pending.pop_front().or_else(|| self.commands.try_recv().ok()) else {
                 break;
             };
             if command.is_abandoned() {
@@ -270,13 +271,13 @@ where
         let mut evaluating = pin!(builder.evaluate(commands));
         // What takes long lets go of the thread: what is under way goes on then. What was published since is laid over
         // itself, which changes nothing.
-        let frozen = self.frozen.clone();
+        let immutable = self.immutable.clone();
         let mut batch = loop {
             tokio::select! {
                 biased;
                 batch = &mut evaluating => break batch,
                 _ = tick.tick() => self.tick(),
-                Ok(room) = frozen.reserve(), if self.is_freeze_due => self.freeze_into(room),
+                Ok(room) = immutable.reserve(), if self.is_freeze_due => self.freeze_into(room),
                 Some(committed) = self.under_way.next() => self.publish_batch(committed?),
                 flushed = self.flushed.recv() => self.swap_rows(flushed.ok_or(FlushEnded)?),
             }
@@ -284,7 +285,7 @@ where
         while let Some(command) = batch.rest.pop_back() {
             bytes -= command.size;
             self.unchecked -= command.size.min(self.unchecked);
-            self.own.push_front(command);
+            self.pending.push_front(command);
         }
         self.send(batch, bytes);
         Ok(())
@@ -328,26 +329,29 @@ where
             payload,
         } = under_way;
         self.deltas.pop_front();
-        let is_unproved = batch.record.entries.is_empty();
+        let needs_lease_check = batch.record.entries.is_empty();
         let compacted = self.replica.compacted();
-        if !is_unproved {
+        if !needs_lease_check {
             count(&batch.record, &self.metrics);
             let events = self.replica.apply(batch.record, batch.superseded, (first, next));
             let events = events.into_iter().map(Arc::new).collect();
-            (self.publish)(News::Batch(Shown {
+            (self.publish)(CommitEvent::Batch(CommittedBatch {
                 first,
                 next,
                 payload,
                 events,
             }));
         }
-        for (reply, told) in batch.replies {
-            let told = match told {
-                Told::Outcome(told) => Reply::Outcome(Outcome { told, is_unproved }),
-                Told::Again(request) => Reply::Again(request),
+        for (reply, outcome) in batch.replies {
+            let outcome = match outcome {
+                BatchReply::Outcome(result) => Reply::Outcome(Outcome {
+                    result,
+                    needs_lease_check,
+                }),
+                BatchReply::Again(request) => Reply::Again(request),
             };
             // Whoever has gone away does not need to know.
-            drop(reply.send(told));
+            drop(reply.send(outcome));
         }
         self.end_leases(batch.again);
         if self.replica.active_bytes() >= self.options.flush_bytes || self.replica.compacted() > compacted {
@@ -355,32 +359,32 @@ where
         }
     }
 
-    /// Hands the active generation to the flush and begins a new one, as soon as the flush has room for it.
+    /// Hands the active memtable to the flush and begins a new one, as soon as the flush has room for it.
     fn freeze(&mut self) {
-        match self.frozen.clone().try_reserve() {
+        match self.immutable.clone().try_reserve() {
             Ok(room) => self.freeze_into(room),
             Err(_) => self.is_freeze_due = true,
         }
     }
 
-    fn freeze_into(&mut self, room: mpsc::Permit<'_, Arc<Frozen>>) {
+    fn freeze_into(&mut self, room: mpsc::Permit<'_, Arc<ImmutableMemtable>>) {
         self.is_freeze_due = false;
-        if let Some(sealed) = self.replica.seal() {
-            room.send(sealed);
+        if let Some(immutables) = self.replica.rotate() {
+            room.send(immutables);
         }
     }
 
-    /// Hands the last generation to the flush.
+    /// Hands the last memtable to the flush.
     async fn freeze_last(&mut self) -> anyhow::Result<()> {
-        let Some(frozen) = self.replica.seal() else {
+        let Some(immutable) = self.replica.rotate() else {
             return Ok(());
         };
         // Wait for room, but take back what is flushed meanwhile: the flush may be waiting for that.
-        let sender = self.frozen.clone();
+        let sender = self.immutable.clone();
         loop {
             tokio::select! {
                 permit = sender.reserve() => {
-                    permit.map_err(|_| FlushEnded)?.send(frozen);
+                    permit.map_err(|_| FlushEnded)?.send(immutable);
                     return Ok(());
                 }
                 Some(flushed) = self.flushed.recv() => self.swap_rows(flushed),
@@ -388,9 +392,9 @@ where
         }
     }
 
-    fn swap_rows(&mut self, flushed: Flushed<R::Snapshot>) {
+    fn swap_rows(&mut self, flushed: FlushResult<R::Snapshot>) {
         self.replica.swap_rows(flushed);
-        (self.publish)(News::Rows);
+        (self.publish)(CommitEvent::Rows);
     }
 }
 

@@ -5,7 +5,7 @@
 //! that change, and a sober view of what a failed commit means (`error.rs`). Never used: async commit, which loses
 //! acknowledged writes with this client, and its heartbeats, which leave a task behind each transaction.
 //!
-//! Writes are of three kinds only: `insert` of one key, once (slots); `swap` of one key (cells); and `write`, a
+//! Writes are of three kinds only: `insert` of one key, once (slots); `swap` of one key (registers); and `write`, a
 //! transaction of any size whose primary key is a fence (rows). The first two are one mutation each and commit in one phase:
 //! no lock is ever left by them. What is undecided is decided in three ways: an insert by repeating it, a swap by rolling it
 //! back, a fenced write by looking at the fence.
@@ -15,39 +15,41 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use cell::TikvCell;
-pub use keeper::{Keeper, connect_timeout};
+pub use cas_register::TikvRegister;
 pub use options::{Gc, Options, Tls};
+pub use reconnect::{ConnectionSupervisor, connect_timeout};
+pub use wipe::Part;
 
 pub(crate) use error::Error;
 pub(crate) use keys::Keys;
 pub(crate) use pool::Limits;
 pub(crate) use read::{Range, Ts};
-pub(crate) use write::{Behind, Mutation, Written};
+pub(crate) use write::{FencedWrite, Mutation, Written};
 
 mod admin;
-mod cell;
+mod cas_register;
 mod error;
 mod gc;
-mod keeper;
 mod keys;
 mod options;
 mod pd;
 mod pool;
 mod read;
+mod reconnect;
 mod regions;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod wipe;
 mod write;
 
-use crate::cell::{Cell, Swap};
+use crate::cas_register::{Cas, CasRegister};
 
-/// The cell that names the cluster which a store was begun on.
+/// The register that names the cluster which a store was begun on.
 const CLUSTER: &str = "cluster";
 
-/// How long a request to an election's cell may take.
+/// How long a request to an election's register may take.
 const CELL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connection to a TiKV cluster, for the keys behind one prefix. Clones share it.
@@ -79,8 +81,16 @@ pub enum ConnectError {
         /// The cluster that was found.
         found: u64,
     },
+    /// PD leads to another cluster than the options name: refuse, touch nothing.
+    #[error("--tikv-cluster-id is {wanted}, but the addresses of PD lead to cluster {found}")]
+    UnwantedCluster {
+        /// The cluster that the options name.
+        wanted: u64,
+        /// The cluster that was found.
+        found: u64,
+    },
     /// Stored bytes are not what was written: refuse.
-    #[error("the cell {0:?} holds something else than a cluster id")]
+    #[error("the register {0:?} holds something else than a cluster id")]
     Corrupt(&'static str),
     /// Try again later.
     #[error("TiKV cannot be reached")]
@@ -88,17 +98,31 @@ pub enum ConnectError {
 }
 
 impl Tikv {
-    /// Connects, and pins the store to the cluster when it is begun. The [`Keeper`] has to run as long as the connection
+    /// Connects, and pins the store to the cluster when it is begun. The [`ConnectionSupervisor`] has to run as long as the connection
     /// is used.
     ///
     /// # Errors
     /// [`ConnectError`].
-    pub async fn connect(options: Options) -> Result<(Tikv, Keeper), ConnectError> {
+    pub async fn connect(options: Options) -> Result<(Tikv, ConnectionSupervisor), ConnectError> {
+        let (tikv, supervisor) = Self::attach(options).await?;
+        tikv.pin().await?;
+        Ok((tikv, supervisor))
+    }
+
+    /// Connects, and neither writes anything nor asks which cluster the store was begun on.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub async fn attach(options: Options) -> Result<(Tikv, ConnectionSupervisor), ConnectError> {
         options.check().map_err(ConnectError::Options)?;
         let keys =
             Keys::new(&options.key_prefix).ok_or_else(|| ConnectError::Options("the key prefix is too long".into()))?;
         let pd = pd::Pd::new(&options);
         let reached = pd.reach().await.map_err(ConnectError::Unreachable)?;
+        if let Some(wanted) = options.cluster_id.filter(|wanted| *wanted != reached.cluster_id) {
+            let found = reached.cluster_id;
+            return Err(ConnectError::UnwantedCluster { wanted, found });
+        }
         let pool = pool::Pool::connect(&options, &reached.endpoints).await;
         let pool = pool.map_err(ConnectError::Unreachable)?;
         let shared = Arc::new(Shared {
@@ -109,10 +133,8 @@ impl Tikv {
             pd,
             regions: regions::Regions::default(),
         });
-        let keeper = Keeper::new(shared.clone()).map_err(ConnectError::Unreachable)?;
-        let tikv = Tikv { shared };
-        tikv.pin().await?;
-        Ok((tikv, keeper))
+        let supervisor = ConnectionSupervisor::new(shared.clone()).map_err(ConnectError::Unreachable)?;
+        Ok((Tikv { shared }, supervisor))
     }
 
     /// The id of the TiKV cluster, which PD chose when it was made.
@@ -121,10 +143,10 @@ impl Tikv {
         self.shared.cluster_id
     }
 
-    /// A cell of this store. Its name is part of the format.
+    /// A register of this store. Its name is part of the format.
     #[must_use]
-    pub fn cell(&self, name: &str) -> TikvCell {
-        TikvCell::new(self.clone(), self.keys().cell(name), CELL_TIMEOUT)
+    pub fn register(&self, name: &str) -> TikvRegister {
+        TikvRegister::new(self.clone(), self.keys().register(name), CELL_TIMEOUT)
     }
 
     pub(crate) fn keys(&self) -> &Keys {
@@ -147,23 +169,34 @@ impl Tikv {
 
     /// Notes the cluster in the store, or compares it with what was noted.
     async fn pin(&self) -> Result<(), ConnectError> {
-        let cell = TikvCell::new(self.clone(), self.keys().cell(CLUSTER), self.shared.options.timeout);
-        let found = self.cluster_id();
-        loop {
-            if let Some(bytes) = cell.get().await.map_err(ConnectError::Unreachable)? {
-                let pinned = bytes.as_ref().try_into().map(u64::from_be_bytes);
-                return match pinned {
-                    Ok(pinned) if pinned == found => Ok(()),
-                    Ok(pinned) => Err(ConnectError::OtherCluster { pinned, found }),
-                    Err(_) => Err(ConnectError::Corrupt(CLUSTER)),
-                };
-            }
-            let id = Bytes::copy_from_slice(&found.to_be_bytes());
-            match cell.compare_and_set(None, Some(id)).await {
-                Swap::Won | Swap::Lost => {} // read it
-                Swap::Unknown(error) => return Err(ConnectError::Unreachable(error)),
+        while !self.check_pin().await? {
+            let id = Bytes::copy_from_slice(&self.cluster_id().to_be_bytes());
+            match self.pinned().compare_and_set(None, Some(id)).await {
+                Cas::Swapped | Cas::Mismatch => {} // read it
+                Cas::Unknown(error) => return Err(ConnectError::Unreachable(error)),
             }
         }
+        Ok(())
+    }
+
+    /// Whether the store was begun, on this cluster.
+    ///
+    /// # Errors
+    /// [`ConnectError::OtherCluster`], or the register cannot be read.
+    pub async fn check_pin(&self) -> Result<bool, ConnectError> {
+        let Some(bytes) = self.pinned().get().await.map_err(ConnectError::Unreachable)? else {
+            return Ok(false);
+        };
+        let found = self.cluster_id();
+        match bytes.as_ref().try_into().map(u64::from_be_bytes) {
+            Ok(pinned) if pinned == found => Ok(true),
+            Ok(pinned) => Err(ConnectError::OtherCluster { pinned, found }),
+            Err(_) => Err(ConnectError::Corrupt(CLUSTER)),
+        }
+    }
+
+    fn pinned(&self) -> TikvRegister {
+        TikvRegister::new(self.clone(), self.keys().register(CLUSTER), self.shared.options.timeout)
     }
 }
 

@@ -25,10 +25,10 @@ pub use self::mailbox::Inbox;
 pub use self::range::{EmptyRange, KeyRange};
 pub use self::replay::{Chunk, Replay};
 pub use self::ring::{Entry, PrevKv};
-pub use self::subscription::{Batch, Kinds, Step, Subscription};
+pub use self::subscription::{Batch, EventFilter, Step, Subscription};
 
 use self::ring::Limit;
-use crate::mvcc::Revision;
+use crate::types::Revision;
 
 /// Bounds of everything that watching keeps in memory.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +41,7 @@ pub struct Options {
     pub batch_bytes: usize,
     /// Events that are looked at for one batch; the revision that reaches it is finished.
     pub batch_events: usize,
-    /// What is asked of history at once, in bytes.
+    /// The bytes that are asked of history at once.
     pub chunk_bytes: usize,
     /// Chunks of history that are kept for other watchers, in bytes with their encodings.
     pub cache_bytes: usize,

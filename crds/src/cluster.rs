@@ -59,6 +59,8 @@ pub const OWN_FLAGS: &[&str] = &[
     "key-file",
     "trusted-ca-file",
     "client-cert-auth",
+    "client-cert-allowed-hostname",
+    "client-crl-file",
     "auto-tls",
     "peer-cert-file",
     "peer-key-file",
@@ -68,6 +70,9 @@ pub const OWN_FLAGS: &[&str] = &[
     "peer-client-key-file",
     "peer-cert-allowed-cn",
     "peer-cert-allowed-hostname",
+    "peer-crl-file",
+    "peer-skip-client-san-verification",
+    "experimental-peer-skip-client-san-verification",
     "peer-auto-tls",
     "storage",
     "tikv-pd-endpoints",
@@ -157,12 +162,24 @@ pub const TYPED_FLAGS: &[(&str, &str)] = &[
         .message("leaderElection has no effect with Embedded storage, whose single member always leads: remove it"),
     validation = Rule::new("self.spec.workload.type != 'External' || !has(self.spec.updateStrategy)")
         .message("updateStrategy has no effect with workload.type External: whoever owns the pods replaces them; remove it"),
+    validation = Rule::new("self.spec.workload.type != 'External' || !has(self.spec.leaderElection)")
+        .message("leaderElection has no effect with workload.type External: set the brain's flags where the pods are made; remove it"),
     validation = Rule::new("self.spec.workload.type != 'External' || !has(self.spec.podDisruptionBudget)")
         .message("podDisruptionBudget has no effect with workload.type External: make one beside the pods; remove it"),
     validation = Rule::new("self.spec.workload.type != 'External' || (!has(self.spec.pod) && !has(self.spec.podTemplate))")
         .message("pod and podTemplate have no effect with workload.type External: set them where the pods are made"),
     validation = Rule::new("self.spec.workload.type != 'External' || (!has(self.spec.image) && !has(self.spec.imagePullSecrets) && !has(self.spec.restartedAt))")
-        .message("image, imagePullSecrets and restartedAt have no effect with workload.type External: set them where the pods are made")
+        .message("image, imagePullSecrets and restartedAt have no effect with workload.type External: set them where the pods are made"),
+    validation = Rule::new("self.spec.workload.type != 'External' || (!has(self.spec.quota) && !has(self.spec.autoCompaction) && !has(self.spec.logLevel) && !has(self.spec.flags))")
+        .message("quota, autoCompaction, logLevel and flags have no effect with workload.type External: set the brain's flags where the pods are made"),
+    validation = Rule::new("self.spec.workload.type != 'External' || !has(self.spec.storage.tikv) || !has(self.spec.storage.tikv.gc)")
+        .message("storage.tikv.gc has no effect with workload.type External: set --tikv-gc-interval where the pods are made; remove it"),
+    validation = Rule::new("self.spec.workload.type != 'External' || !has(self.spec.storage.embedded)")
+        .message("storage.embedded has no effect with workload.type External: make the volume where the pods are made; remove it"),
+    validation = Rule::new("self.spec.workload.type == 'External' || self.spec.storage.type != 'Embedded' || has(self.spec.storage.embedded)")
+        .message("storage.embedded is required when type is Embedded: set storage.embedded.size, such as 10Gi"),
+    validation = Rule::new("self.spec.storage.type != 'Embedded' || !has(self.spec.updateStrategy) || !has(self.spec.updateStrategy.leaderTransferTimeoutSeconds)")
+        .message("updateStrategy.leaderTransferTimeoutSeconds has no effect with Embedded storage, whose single member hands over to nobody: remove it")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -182,7 +199,8 @@ pub struct KubeBrainClusterSpec {
     #[serde(default = "one")]
     pub replicas: i32,
 
-    /// Version of the brain, as MAJOR.MINOR.PATCH. It is the image tag unless `image.digest` is set. Changing it rolls the brains.
+    /// Version of the brain, as MAJOR.MINOR.PATCH. It is the image tag unless `image.digest` is set. Changing it rolls the brains. With
+    /// workload External it is the version that the pods are expected to run: members of another one do not count as updated.
     #[schemars(regex(pattern = r"^[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$"), length(max = 64))]
     pub version: String,
 
@@ -253,8 +271,9 @@ pub struct KubeBrainClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodSettings>,
 
-    /// A partial PodTemplateSpec, merged over the rendered one last, as a strategic merge patch: lists merge by their keys, the
-    /// brain's container is `brain`. What would give the pods rights beyond their own is refused unless the operator allows it.
+    /// A partial PodTemplateSpec, merged over the rendered one last, as a strategic merge patch: lists merge by their keys, a null
+    /// removes a field, the brain's container is `brain`. Any field that the API server knows may be set. What would give the pods
+    /// rights beyond their own is refused unless the operator allows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::preserved_object")]
     pub pod_template: Option<serde_json::Value>,
@@ -271,7 +290,7 @@ pub struct KubeBrainClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_level: Option<LogLevel>,
 
-    /// Further flags of the brain, without the dashes, such as `max-txn-ops: "1024"`. Flags that the operator sets are refused.
+    /// Further flags of the brain, without the dashes, such as `max-txn-ops: "1024"`. Flags that the operator sets, and unknown ones, are refused.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::flags")]
     pub flags: BTreeMap<String, String>,

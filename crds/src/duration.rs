@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_is_refused_by_name() {
+    fn malformed_duration_is_refused_by_name() {
         for text in ["", "1", "h", "1d", "-1h", "1.5h", "1h ", "99999999999h", "1h2"] {
             assert_eq!(parse(text), Err(Error { text: text.to_owned() }), "{text:?}");
         }

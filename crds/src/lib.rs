@@ -10,6 +10,8 @@
 
 pub mod cluster;
 pub mod duration;
+pub mod flags;
+pub mod wishes;
 
 pub use cluster::{KubeBrainCluster, KubeBrainClusterSpec, status::KubeBrainClusterStatus};
 

@@ -1,4 +1,4 @@
-//! How long a kube-apiserver takes until it is ready, on an empty store.
+//! The time until a kube-apiserver is ready, on an empty store.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;

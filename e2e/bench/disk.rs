@@ -1,4 +1,4 @@
-//! Where data directories lie.
+//! The place of data directories.
 
 use std::path::{Path, PathBuf};
 

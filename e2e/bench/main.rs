@@ -14,7 +14,6 @@ use e2e::tools::debian;
 
 mod apiserver;
 mod disk;
-mod goal;
 mod load;
 mod reads;
 mod report;

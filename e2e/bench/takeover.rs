@@ -15,7 +15,7 @@ use pb::request_op::Request as Op;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
-use crate::goal::Goal;
+use e2e::goal::Goal;
 
 /// How long a lease lives and how often it is renewed: most of what passes between a kill and the next write.
 struct Timings {
@@ -49,7 +49,7 @@ const PUTS: u64 = 128;
 const IN_FLIGHT: usize = 32;
 /// Longer than versions wait in memory until they become rows.
 const SETTLED: Duration = Duration::from_secs(15);
-const PATIENCE: Duration = Duration::from_secs(30);
+const ELECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What was measured with one number of keys.
 #[derive(Default)]
@@ -119,7 +119,10 @@ async fn with_keys(count: u64, flags: &[&str], rounds: usize) -> anyhow::Result<
         members.kill(leader)?;
         let began = Instant::now();
         while let Err(error) = other.put(put(0)).await {
-            anyhow::ensure!(began.elapsed() < PATIENCE, "no write after {PATIENCE:?}: {error}");
+            anyhow::ensure!(
+                began.elapsed() < ELECTION_TIMEOUT,
+                "no write after {ELECTION_TIMEOUT:?}: {error}"
+            );
         }
         times.kill.push(began.elapsed());
         members.start(leader)?;

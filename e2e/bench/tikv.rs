@@ -1,6 +1,6 @@
 //! Three brains on TiKV: what they write, tell, read and cost.
 //!
-//! On a stand-in whose commits take 3 ms, in a process of its own, or on the cluster that `TIKV_PD` names.
+//! On a mock whose commits take 3 ms, in a process of its own, or on the cluster that `TIKV_PD` names.
 
 mod events;
 mod reads;
@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use e2e::members::Members;
 use e2e::progress::Progress;
 use e2e::server::{Program, Server};
-use e2e::tikv::{REAL, StandIn};
+use e2e::tikv::{MockTikv, REAL};
 use e2e::wire::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use tonic::transport::Channel;
@@ -32,20 +32,20 @@ pub(crate) struct Plan {
 struct Cluster {
     members: Members,
     /// None where the cluster is a real one.
-    stand_in: Option<StandIn>,
+    mock_tikv: Option<MockTikv>,
     leader: usize,
     follower: usize,
 }
 
 impl Cluster {
     async fn start() -> anyhow::Result<Self> {
-        let (stand_in, pd) = store()?;
+        let (mock_tikv, pd) = store()?;
         let members = Members::brains(&Program::kubebrain()?, &pd, 3, &[])?;
         let leader = members.leader().await?;
         let follower = *members.followers().await?.first().context("nobody follows")?;
         Ok(Self {
             members,
-            stand_in,
+            mock_tikv,
             leader,
             follower,
         })
@@ -64,18 +64,18 @@ impl Cluster {
     }
 
     fn usages(&self) -> anyhow::Result<Usages> {
-        Usages::of(&self.members, self.leader, self.stand_in.as_ref().map(StandIn::pid))
+        Usages::of(&self.members, self.leader, self.mock_tikv.as_ref().map(MockTikv::pid))
     }
 }
 
-/// The cluster that `TIKV_PD` names, or a stand-in; and how to reach it.
-pub(crate) fn store() -> anyhow::Result<(Option<StandIn>, String)> {
+/// The cluster that `TIKV_PD` names, or a mock; and how to reach it.
+pub(crate) fn store() -> anyhow::Result<(Option<MockTikv>, String)> {
     if let Ok(pd) = std::env::var(REAL) {
         return Ok((None, pd));
     }
-    let stand_in = StandIn::start(None, &["--commit-latency=3ms"])?;
-    let pd = stand_in.pd().to_owned();
-    Ok((Some(stand_in), pd))
+    let mock_tikv = MockTikv::start(None, &["--commit-latency=3ms"])?;
+    let pd = mock_tikv.pd().to_owned();
+    Ok((Some(mock_tikv), pd))
 }
 
 /// All of it, as lines for people.

@@ -1,4 +1,4 @@
-//! Whether a history is one that etcd could have.
+//! Checks that a history is one that etcd could have.
 //!
 //! Every answer carries a revision, so the order of all writes is known and needs no search: the watches tell it, each
 //! revision has one owner, and running all requests in that order must give every answer and every event again. What is

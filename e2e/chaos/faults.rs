@@ -1,22 +1,22 @@
-//! What happens to a cluster in a round.
+//! The faults of a round.
 
 use std::fmt;
 use std::time::Duration;
 
 use anyhow::bail;
 use e2e::wire::etcdserverpb as pb;
+use mock_tikv::FaultId;
 use pb::lease_client::LeaseClient;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, seq::IndexedRandom as _};
 use rustix::process::Signal;
-use tikv_stand_in::FaultId;
 use tokio::time::timeout;
 
 use crate::history::Absence;
-use crate::lab::members::Members;
-use crate::lab::network::{Cut, Far, Network, Way};
-use crate::lab::tikv::{Part, STORES, Tikv, Trouble, too_large};
-use crate::load::{PATIENCE, Round};
+use crate::load::{REQUEST_TIMEOUT, Round};
+use crate::test_cluster::members::Members;
+use crate::test_cluster::network::{Cut, Direction, Endpoint, Network};
+use crate::test_cluster::tikv::{Part, STORES, Tikv, TikvFault, too_large};
 
 /// A step of a clock, in seconds: an hour, a day, back or on.
 const STEPS: [i64; 6] = [-86_400, -3_600, -30, 30, 3_600, 86_400];
@@ -24,10 +24,10 @@ const STEPS: [i64; 6] = [-86_400, -3_600, -30, 30, 3_600, 86_400];
 /// A leader that cannot write has to be followed by another one within this.
 const TAKEN_OVER: Duration = Duration::from_secs(15);
 
-/// Who it happens to.
+/// The member that a fault hits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Whom {
-    /// Whoever leads then.
+pub(crate) enum Target {
+    /// The leader at that time.
     Leader,
     Member(usize),
 }
@@ -36,26 +36,26 @@ pub(crate) enum Whom {
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
     /// SIGKILL; started again later.
-    Kill(Whom),
+    Kill(Target),
     /// SIGTERM; started again later.
-    Terminate(Whom),
+    Terminate(Target),
     /// SIGSTOP, and SIGCONT later.
-    Stop(Whom),
+    Stop(Target),
     /// A planned hand-over to a member.
     MoveLeader(usize),
     /// Packets are lost: between members, to PD or to TiKV; in both ways, or only from or to them.
-    Cut(Whom, Where, Vec<Way>),
+    Cut(Target, CutFrom, Vec<Direction>),
     /// The leader cannot reach the store of its log, and somebody else has to lead before that ends.
     LoseLog,
     /// The time of day jumps, and back later.
-    Clock(Whom, i64),
-    /// Something with PD or TiKV, if that is a stand-in.
-    Tikv(Trouble),
+    Clock(Target, i64),
+    /// Something with PD or TiKV, if that is a mock.
+    Tikv(TikvFault),
 }
 
-/// Whom somebody is cut off from.
+/// What a member is cut off from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Where {
+pub(crate) enum CutFrom {
     Members,
     Pd,
     Stores,
@@ -96,11 +96,15 @@ impl Named {
         let part = *Part::ALL.choose(chance).expect("there are some");
         match self {
             Self::LogStore => Fault::LoseLog,
-            Self::SilentRegion => Fault::Tikv(Trouble::Silence(part)),
-            Self::StoreCrash => Fault::Tikv(Trouble::Crash(chance.random_range(1..=STORES))),
-            Self::OneStore => Fault::Cut(Whom::Leader, Where::Store(part), vec![Way::From, Way::To]),
-            Self::LargeRefused => Fault::Tikv(Trouble::Faults(too_large(chance.random_range(4_000..1_000_000)))),
-            Self::TinyRefused => Fault::Tikv(Trouble::Faults(too_large(0).with_probability(0.3))),
+            Self::SilentRegion => Fault::Tikv(TikvFault::Silence(part)),
+            Self::StoreCrash => Fault::Tikv(TikvFault::Crash(chance.random_range(1..=STORES))),
+            Self::OneStore => Fault::Cut(
+                Target::Leader,
+                CutFrom::Store(part),
+                vec![Direction::From, Direction::To],
+            ),
+            Self::LargeRefused => Fault::Tikv(TikvFault::Faults(too_large(chance.random_range(4_000..1_000_000)))),
+            Self::TinyRefused => Fault::Tikv(TikvFault::Faults(too_large(0).with_probability(0.3))),
         }
     }
 }
@@ -118,27 +122,38 @@ impl Fault {
 
     fn draw(chance: &mut StdRng, members: usize, has_clock: bool) -> Self {
         let member = chance.random_range(0..members);
-        let whom = if chance.random_bool(0.6) {
-            Whom::Leader
+        let target = if chance.random_bool(0.6) {
+            Target::Leader
         } else {
-            Whom::Member(member)
+            Target::Member(member)
         };
         match chance.random_range(0..100) {
-            0..18 => Self::Kill(whom),
-            18..26 => Self::Terminate(whom),
-            26..40 => Self::Stop(whom),
+            0..18 => Self::Kill(target),
+            18..26 => Self::Terminate(target),
+            26..40 => Self::Stop(target),
             40..48 => Self::MoveLeader(member),
             48..70 => {
                 let part = *Part::ALL.choose(chance).expect("there are some");
-                let one = Where::Store(part);
-                let to = [Where::Members, Where::Pd, Where::Stores, one, one, Where::Everybody];
-                let ways = [vec![Way::From], vec![Way::To], vec![Way::From, Way::To]];
+                let one = CutFrom::Store(part);
+                let to = [
+                    CutFrom::Members,
+                    CutFrom::Pd,
+                    CutFrom::Stores,
+                    one,
+                    one,
+                    CutFrom::Everybody,
+                ];
+                let directions = [
+                    vec![Direction::From],
+                    vec![Direction::To],
+                    vec![Direction::From, Direction::To],
+                ];
                 let to = *to.choose(chance).expect("there are some");
-                Self::Cut(whom, to, ways.choose(chance).expect("there are some").clone())
+                Self::Cut(target, to, directions.choose(chance).expect("there are some").clone())
             }
             70..74 => Named::ALL.choose(chance).expect("there are some").draw(chance),
-            74..79 if has_clock => Self::Clock(whom, *STEPS.choose(chance).expect("there are some")),
-            _ => Self::Tikv(Trouble::any(chance)),
+            74..79 if has_clock => Self::Clock(target, *STEPS.choose(chance).expect("there are some")),
+            _ => Self::Tikv(TikvFault::any(chance)),
         }
     }
 
@@ -149,7 +164,7 @@ impl Fault {
         }
         let most = match self {
             Self::Kill(_) | Self::Terminate(_) => 1_500,
-            Self::Tikv(Trouble::Pause(_) | Trouble::Kill(_) | Trouble::Crash(_)) => 2_500,
+            Self::Tikv(TikvFault::Pause(_) | TikvFault::Kill(_) | TikvFault::Crash(_)) => 2_500,
             _ => 4_000,
         };
         Duration::from_millis(chance.random_range(50..most))
@@ -159,7 +174,7 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tikv(Trouble::Faults(fault)) => {
+            Self::Tikv(TikvFault::Faults(fault)) => {
                 write!(
                     out,
                     "{:?} of {:.0} % of {:?}",
@@ -175,19 +190,19 @@ impl fmt::Display for Fault {
 
 /// A fault under way.
 #[derive(Debug)]
-pub(crate) enum Wound {
+pub(crate) enum ActiveFault {
     Gone(usize, Duration),
     Stopped(usize, Duration),
     Cut(Vec<Cut>),
     /// Before it is mended, others than this member have to serve.
     LostLog(usize, Vec<Cut>),
     Clock(usize),
-    Tikv(Trouble, Option<FaultId>),
+    Tikv(TikvFault, Option<FaultId>),
     Nothing,
 }
 
 /// Everything that can be broken.
-pub(crate) struct Patient<'a> {
+pub(crate) struct Nemesis<'a> {
     pub(crate) members: &'a mut Members,
     pub(crate) network: &'a mut Network,
     pub(crate) tikv: &'a Tikv,
@@ -195,11 +210,11 @@ pub(crate) struct Patient<'a> {
     pub(crate) absences: &'a mut Vec<Absence>,
 }
 
-impl Patient<'_> {
-    async fn find(&self, whom: Whom) -> usize {
-        match whom {
-            Whom::Member(member) => member,
-            Whom::Leader => self.members.leader().await.unwrap_or_default(),
+impl Nemesis<'_> {
+    async fn find(&self, target: Target) -> usize {
+        match target {
+            Target::Member(member) => member,
+            Target::Leader => self.members.leader().await.unwrap_or_default(),
         }
     }
 
@@ -208,59 +223,59 @@ impl Patient<'_> {
     /// # Errors
     ///
     /// A member that has ended by itself.
-    pub(crate) async fn hurt(&mut self, fault: &Fault) -> anyhow::Result<Wound> {
+    pub(crate) async fn inject(&mut self, fault: &Fault) -> anyhow::Result<ActiveFault> {
         let began = self.round.at();
         Ok(match fault {
-            Fault::Kill(whom) => {
-                let member = self.find(*whom).await;
+            Fault::Kill(target) => {
+                let member = self.find(*target).await;
                 if self.members.kill(member)? {
-                    Wound::Gone(member, began)
+                    ActiveFault::Gone(member, began)
                 } else {
-                    Wound::Nothing
+                    ActiveFault::Nothing
                 }
             }
-            Fault::Terminate(whom) => {
-                let member = self.find(*whom).await;
+            Fault::Terminate(target) => {
+                let member = self.find(*target).await;
                 // a stopped one hears of no signal
                 self.members.signal(member, Signal::CONT)?;
                 if self.members.terminate(member).await? {
-                    Wound::Gone(member, began)
+                    ActiveFault::Gone(member, began)
                 } else {
-                    Wound::Nothing
+                    ActiveFault::Nothing
                 }
             }
-            Fault::Stop(whom) => {
-                let member = self.find(*whom).await;
+            Fault::Stop(target) => {
+                let member = self.find(*target).await;
                 self.members.signal(member, Signal::STOP)?;
-                Wound::Stopped(member, began)
+                ActiveFault::Stopped(member, began)
             }
             Fault::MoveLeader(to) => {
                 if let Some(from) = self.members.leader().await {
                     self.members.move_leader(from, *to).await;
                 }
-                Wound::Nothing
+                ActiveFault::Nothing
             }
-            Fault::Cut(whom, to, ways) => {
-                let cuts = self.cuts(self.find(*whom).await, *to, ways)?;
+            Fault::Cut(target, to, directions) => {
+                let cuts = self.cuts(self.find(*target).await, *to, directions)?;
                 self.network.cut(&cuts)?;
-                Wound::Cut(cuts)
+                ActiveFault::Cut(cuts)
             }
             Fault::LoseLog => {
-                let member = self.find(Whom::Leader).await;
-                let cuts = self.cuts(member, Where::Store(Part::Log), &[Way::From, Way::To])?;
+                let member = self.find(Target::Leader).await;
+                let cuts = self.cuts(member, CutFrom::Store(Part::Log), &[Direction::From, Direction::To])?;
                 self.network.cut(&cuts)?;
-                Wound::LostLog(member, cuts)
+                ActiveFault::LostLog(member, cuts)
             }
-            Fault::Clock(whom, seconds) => {
-                let member = self.find(*whom).await;
+            Fault::Clock(target, seconds) => {
+                let member = self.find(*target).await;
                 if let Some(clock) = self.members.clock() {
                     clock.step(member, *seconds)?;
                 }
-                Wound::Clock(member)
+                ActiveFault::Clock(member)
             }
-            Fault::Tikv(trouble) => match self.tikv.as_stand_in() {
-                Some(tikv) => Wound::Tikv(trouble.clone(), trouble.begin(tikv).await?),
-                None => Wound::Nothing,
+            Fault::Tikv(fault) => match self.tikv.as_mock() {
+                Some(tikv) => ActiveFault::Tikv(fault.clone(), fault.begin(tikv).await?),
+                None => ActiveFault::Nothing,
             },
         })
     }
@@ -270,33 +285,33 @@ impl Patient<'_> {
     /// # Errors
     ///
     /// What was broken cannot be mended.
-    pub(crate) async fn heal(&mut self, wound: Wound) -> anyhow::Result<()> {
-        match wound {
-            Wound::Gone(member, from) => {
+    pub(crate) async fn recover(&mut self, fault: ActiveFault) -> anyhow::Result<()> {
+        match fault {
+            ActiveFault::Gone(member, from) => {
                 self.members.start(member)?;
                 self.was_away(member, from);
             }
-            Wound::Stopped(member, from) => {
+            ActiveFault::Stopped(member, from) => {
                 self.members.signal(member, Signal::CONT)?;
                 self.was_away(member, from);
             }
-            Wound::Cut(cuts) => self.network.mend(&cuts)?,
-            Wound::LostLog(member, cuts) => {
+            ActiveFault::Cut(cuts) => self.network.mend(&cuts)?,
+            ActiveFault::LostLog(member, cuts) => {
                 let served = self.others_write(member).await;
                 self.network.mend(&cuts)?;
                 served?;
             }
-            Wound::Clock(member) => {
+            ActiveFault::Clock(member) => {
                 if let Some(clock) = self.members.clock() {
                     clock.step(member, 0)?;
                 }
             }
-            Wound::Tikv(trouble, fault) => {
-                if let Some(tikv) = self.tikv.as_stand_in() {
+            ActiveFault::Tikv(trouble, fault) => {
+                if let Some(tikv) = self.tikv.as_mock() {
                     trouble.end(tikv, fault).await?;
                 }
             }
-            Wound::Nothing => {}
+            ActiveFault::Nothing => {}
         }
         Ok(())
     }
@@ -307,17 +322,17 @@ impl Patient<'_> {
         for other in (0..self.members.len()).filter(|other| *other != member) {
             let mut leases = LeaseClient::new(self.members.connect(other)?);
             let grant = pb::LeaseGrantRequest { ttl: 1, id: 0 };
-            match timeout(PATIENCE, leases.lease_grant(grant)).await {
+            match timeout(REQUEST_TIMEOUT, leases.lease_grant(grant)).await {
                 Ok(Ok(granted)) => {
                     let revoke = pb::LeaseRevokeRequest {
                         id: granted.into_inner().id,
                     };
                     // it ends by itself otherwise
-                    drop(timeout(PATIENCE, leases.lease_revoke(revoke)).await);
+                    drop(timeout(REQUEST_TIMEOUT, leases.lease_revoke(revoke)).await);
                     return Ok(());
                 }
                 Ok(Err(status)) => last = status.to_string(),
-                Err(_) => last = format!("no answer within {PATIENCE:?}"),
+                Err(_) => last = format!("no answer within {REQUEST_TIMEOUT:?}"),
             }
         }
         bail!("nobody took over within {TAKEN_OVER:?} from member {member}, which had lost its log: {last}")
@@ -328,21 +343,21 @@ impl Patient<'_> {
         self.absences.push(Absence { member, from, until });
     }
 
-    fn cuts(&self, member: usize, to: Where, ways: &[Way]) -> anyhow::Result<Vec<Cut>> {
+    fn cuts(&self, member: usize, to: CutFrom, directions: &[Direction]) -> anyhow::Result<Vec<Cut>> {
         let others = (0..self.members.len())
             .filter(|other| *other != member)
-            .map(Far::Member);
+            .map(Endpoint::Member);
         let tikv = self.tikv.addresses();
-        let pd = tikv.pd.iter().copied().map(Far::Process);
-        let stores = tikv.stores.iter().copied().map(Far::Process);
-        let far: Vec<Far> = match to {
-            Where::Members => others.collect(),
-            Where::Pd => pd.collect(),
-            Where::Stores => stores.collect(),
-            Where::Store(part) => vec![Far::Process(self.tikv.store_of(part)?)],
-            Where::Everybody => others.chain(pd).chain(stores).collect(),
+        let pd = tikv.pd.iter().copied().map(Endpoint::Process);
+        let stores = tikv.stores.iter().copied().map(Endpoint::Process);
+        let far: Vec<Endpoint> = match to {
+            CutFrom::Members => others.collect(),
+            CutFrom::Pd => pd.collect(),
+            CutFrom::Stores => stores.collect(),
+            CutFrom::Store(part) => vec![Endpoint::Process(self.tikv.store_of(part)?)],
+            CutFrom::Everybody => others.chain(pd).chain(stores).collect(),
         };
-        let both = |far: Far| ways.iter().map(move |way| (member, *way, far));
+        let both = |far: Endpoint| directions.iter().map(move |direction| (member, *direction, far));
         Ok(far.into_iter().flat_map(both).collect())
     }
 }

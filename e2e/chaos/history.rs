@@ -1,4 +1,4 @@
-//! What clients did and saw in one round.
+//! The history of one round: operations of clients, and their results.
 
 use std::fmt;
 use std::time::Duration;
@@ -118,7 +118,7 @@ impl Request {
         })
     }
 
-    /// Whether it may change anything.
+    /// Returns true if it may change anything.
     pub(crate) fn writes(&self) -> bool {
         let ops = self.then.iter().chain(&self.otherwise);
         ops.into_iter().any(|op| !matches!(op, Op::Range { .. }))
@@ -142,7 +142,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Whether the answer says that its revision is its own.
+    /// Returns true if the answer says that its revision is its own.
     pub(crate) fn wrote(&self) -> bool {
         self.done.iter().any(|done| match done {
             Done::Put { .. } => true,

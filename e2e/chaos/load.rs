@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::history::{At, Value};
 
 /// How long a client waits for an answer.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How many bytes stand behind a value's number.
 #[derive(Clone, Copy, Debug)]

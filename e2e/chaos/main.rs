@@ -1,7 +1,7 @@
 //! Three brains on one TiKV cluster, clients at all of them, and everything that can go wrong.
 //!
 //! Each round breaks what its seed says while clients read, write, watch and hold leases; then everything they saw is
-//! held against what etcd promises. The cluster is a stand-in, with faults on command, or the real one that `TIKV_PD` names.
+//! held against what etcd promises. The cluster is a mock, with faults on command, or the real one that `TIKV_PD` names.
 #![allow(clippy::print_stdout, reason = "the report is the output")]
 
 use std::path::{Path, PathBuf};
@@ -19,16 +19,16 @@ use rand::RngExt as _;
 mod check;
 mod faults;
 mod history;
-mod lab;
 mod load;
 mod round;
+mod test_cluster;
 
 use faults::{Fault, Named};
 use history::History;
-use lab::members::{Clock, FAKETIME, Members};
-use lab::network::{self, Network};
-use lab::tikv::{self, Tikv};
-use round::{Lab, Played, Wrong};
+use round::{RoundResult, TestCluster, Wrong};
+use test_cluster::members::{Clock, FAKETIME, Members};
+use test_cluster::network::{self, Network};
+use test_cluster::tikv::{self, Tikv};
 
 /// Rounds that one cluster lives through before the next one is made.
 const LIFE: u64 = 10;
@@ -36,7 +36,7 @@ const MEMBERS: usize = 3;
 
 /// Breaks three brains on TiKV in every way, and checks what clients saw.
 ///
-/// TiKV is a stand-in that breaks, too; or the cluster of which `TIKV_PD` names PD, as `host:port`: nothing is done to that
+/// TiKV is a mock that breaks, too; or the cluster of which `TIKV_PD` names PD, as `host:port`: nothing is done to that
 /// one, but members are cut off from it.
 #[derive(Debug, Parser)]
 struct Flags {
@@ -49,10 +49,10 @@ struct Flags {
     /// Faults in a round.
     #[arg(long, default_value_t = 3)]
     faults: usize,
-    /// Only faults of this kind, one after the other, on a stand-in.
+    /// Only faults of this kind, one after the other, on a mock.
     #[arg(long, value_enum)]
     fault: Option<Named>,
-    /// Instead of these faults, lose so many replies to writes in each round, and kill leaders meanwhile; on a stand-in, whatever
+    /// Instead of these faults, lose so many replies to writes in each round, and kill leaders meanwhile; on a mock, whatever
     /// `TIKV_PD` says.
     #[arg(long)]
     lost_replies: Option<u64>,
@@ -104,25 +104,25 @@ async fn run(flags: Flags, real: Option<Addresses>) -> anyhow::Result<bool> {
         let net = network.take().context("the network is gone")?;
         let tikv = match &real {
             Some(addresses) => Tikv::real(addresses.clone(), &net)?,
-            None => Tikv::stand_in(seed + number).await?,
+            None => Tikv::mock_tikv(seed + number).await?,
         };
-        let mut lab = start(&flags, net, tikv, files.path())?;
+        let mut cluster = start(&flags, net, tikv, files.path())?;
         let mut end = LIFE.min(flags.rounds - number);
         while end > 0 {
-            if !play(&flags, &mut lab, seed + number).await? {
+            if !play(&flags, &mut cluster, seed + number).await? {
                 return Ok(false);
             }
             number += 1;
             end -= 1;
         }
-        network = Some(stop(lab).await?);
+        network = Some(stop(cluster).await?);
     }
     println!("{} rounds from seed {seed}: no violation", flags.rounds);
     Ok(true)
 }
 
 /// A fresh cluster.
-fn start(flags: &Flags, network: Network, tikv: Tikv, files: &Path) -> anyhow::Result<Lab> {
+fn start(flags: &Flags, network: Network, tikv: Tikv, files: &Path) -> anyhow::Result<TestCluster> {
     let clock = match &flags.with_clock {
         Some(_) => Some(Clock::new(files, MEMBERS)?),
         None => None,
@@ -142,28 +142,28 @@ fn start(flags: &Flags, network: Network, tikv: Tikv, files: &Path) -> anyhow::R
         drop(std::fs::remove_file(members.log(member)));
         members.start(member)?;
     }
-    Ok(Lab { members, network, tikv })
+    Ok(TestCluster { members, network, tikv })
 }
 
 /// Ends a cluster in order; its network is used again.
-async fn stop(lab: Lab) -> anyhow::Result<Network> {
-    let Lab {
+async fn stop(cluster: TestCluster) -> anyhow::Result<Network> {
+    let TestCluster {
         mut members,
         network,
         tikv,
-    } = lab;
+    } = cluster;
     for member in 0..MEMBERS {
         members.terminate(member).await?;
-        lab::members::no_panic(&members.log(member))?;
+        test_cluster::members::no_panic(&members.log(member))?;
     }
     tikv.stop().await?;
     Ok(network)
 }
 
 /// Plays one round and tells of it; whether nothing was wrong.
-async fn play(flags: &Flags, lab: &mut Lab, seed: u64) -> anyhow::Result<bool> {
+async fn play(flags: &Flags, cluster: &mut TestCluster, seed: u64) -> anyhow::Result<bool> {
     let mut chance = tikv::chance(seed);
-    let (has_clock, has_stand_in) = (lab.members.clock().is_some(), lab.tikv.as_stand_in().is_some());
+    let (has_clock, has_stand_in) = (cluster.members.clock().is_some(), cluster.tikv.as_mock().is_some());
     let wrong = match flags.lost_replies {
         Some(count) => Wrong::LostReplies(count),
         None => {
@@ -175,8 +175,10 @@ async fn play(flags: &Flags, lab: &mut Lab, seed: u64) -> anyhow::Result<bool> {
         }
     };
     let failed = || format!("seed {seed}; logs are in {}", flags.logs.display());
-    let played = round::play(lab, seed, &mut chance, wrong).await.with_context(failed)?;
-    let Played {
+    let played = round::play(cluster, seed, &mut chance, wrong)
+        .await
+        .with_context(failed)?;
+    let RoundResult {
         faults,
         history,
         verdict,

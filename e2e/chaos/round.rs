@@ -4,23 +4,23 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use e2e::wire::etcdserverpb as pb;
+use mock_tikv::{Action, Fault as Broken, FaultId, MockTikv, Rpc};
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
 use rand::RngExt as _;
 use rand::rngs::StdRng;
-use tikv_stand_in::{Action, Fault as Broken, FaultId, Rpc, StandIn};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::check::{self, Verdict};
-use crate::faults::{Fault, Patient, Whom, Wound};
+use crate::faults::{ActiveFault, Fault, Nemesis, Target};
 use crate::history::{History, Keys, Op, Outcome, Request};
-use crate::lab::members::Members;
-use crate::lab::network::Network;
-use crate::lab::tikv::Tikv;
 use crate::load::client::Client;
 use crate::load::{Padding, Round, leases, watcher, worker};
+use crate::test_cluster::members::Members;
+use crate::test_cluster::network::Network;
+use crate::test_cluster::tikv::Tikv;
 
 /// Clients that read and write, for each member.
 const WORKERS: usize = 2;
@@ -41,7 +41,7 @@ const PADDING: [Padding; 5] = [
 ];
 
 /// Everything that a round is played on.
-pub(crate) struct Lab {
+pub(crate) struct TestCluster {
     pub(crate) members: Members,
     pub(crate) network: Network,
     pub(crate) tikv: Tikv,
@@ -56,7 +56,7 @@ pub(crate) enum Wrong {
 }
 
 /// What a round was.
-pub(crate) struct Played {
+pub(crate) struct RoundResult {
     pub(crate) faults: Vec<String>,
     pub(crate) history: History,
     pub(crate) verdict: Result<Verdict, Vec<String>>,
@@ -67,49 +67,54 @@ pub(crate) struct Played {
 /// # Errors
 ///
 /// A member ended by itself, gave an answer that etcd has not, or did not recover.
-pub(crate) async fn play(lab: &mut Lab, number: u64, chance: &mut StdRng, wrong: Wrong) -> anyhow::Result<Played> {
-    let base = begin(lab).await.context("before the round")?;
+pub(crate) async fn play(
+    cluster: &mut TestCluster,
+    number: u64,
+    chance: &mut StdRng,
+    wrong: Wrong,
+) -> anyhow::Result<RoundResult> {
+    let base = begin(cluster).await.context("before the round")?;
     let padding = PADDING[chance.random_range(0..PADDING.len())];
     let round = Round::new(number, padding, base);
     let stop = CancellationToken::new();
     let (tell_end, end) = tokio::sync::watch::channel(None);
-    let mut clients = Clients::start(lab, &round, chance, &stop, &end)?;
+    let mut clients = Clients::start(cluster, &round, chance, &stop, &end)?;
     let mut history = History {
         base,
         ..History::default()
     };
     let mut told = Vec::new();
     tokio::time::sleep(CALM).await;
-    let hurt = async {
+    let disturb = async {
         match wrong {
-            Wrong::Faults(faults) => hurt(lab, &round, chance, faults, (&mut history, &mut told)).await,
+            Wrong::Faults(faults) => disturb(cluster, &round, chance, faults, (&mut history, &mut told)).await,
             Wrong::LostReplies(count) => {
                 told.push(format!("{count} lost replies, {DEATHS} leaders killed"));
-                lose_replies(lab, &round, &mut history, count).await
+                lose_replies(cluster, &round, &mut history, count).await
             }
         }
     };
     tokio::select! {
-        hurt = hurt => hurt?,
+        disturb = disturb => disturb?,
         // a wrong answer ends the round at once
         failed = clients.failure() => return Err(failed),
     }
-    recover(lab)
+    recover(cluster)
         .await
         .with_context(|| format!("after {}", told.join("; ")))?;
     tokio::time::sleep(CALM).await;
     stop.cancel();
     clients.finish(&mut history).await?;
-    history.end = finish(lab, &round, &mut history).await?;
+    history.end = finish(cluster, &round, &mut history).await?;
     tell_end.send(Some(history.end))?;
     while let Some(watcher) = clients.watchers.join_next().await {
         history.watchers.push(watcher??);
     }
-    for member in 0..lab.members.len() {
-        lab.members.check(member)?;
+    for member in 0..cluster.members.len() {
+        cluster.members.check(member)?;
     }
     let verdict = check::check(&history);
-    Ok(Played {
+    Ok(RoundResult {
         faults: told,
         history,
         verdict,
@@ -125,19 +130,19 @@ struct Clients {
 
 impl Clients {
     fn start(
-        lab: &Lab,
+        cluster: &TestCluster,
         round: &Round,
         chance: &mut StdRng,
         stop: &CancellationToken,
         end: &tokio::sync::watch::Receiver<Option<i64>>,
     ) -> anyhow::Result<Self> {
-        let members = lab.members.len();
+        let members = cluster.members.len();
         let (mut workers, mut watchers) = (JoinSet::new(), JoinSet::new());
         for number in 0..=members * WORKERS {
             // its first member is another one for each
             let clients = (0..members).map(|at| {
                 let member = (at + number) % members;
-                let channel = lab.members.connect(member)?;
+                let channel = cluster.members.connect(member)?;
                 Ok(Client {
                     number,
                     member,
@@ -165,7 +170,7 @@ impl Clients {
             for (watches, prev) in [(everything, member == 0), (some, true)] {
                 let plan = watcher::Plan {
                     member,
-                    channel: lab.members.connect(member)?,
+                    channel: cluster.members.connect(member)?,
                     watches,
                     prev,
                     from: round.newest() + 1,
@@ -212,79 +217,84 @@ impl Clients {
 }
 
 /// The revision that everybody has before the round.
-async fn begin(lab: &mut Lab) -> anyhow::Result<i64> {
-    recover(lab).await
+async fn begin(cluster: &mut TestCluster) -> anyhow::Result<i64> {
+    recover(cluster).await
 }
 
 /// Lets the faults happen, some of them at the same time.
-async fn hurt(
-    lab: &mut Lab,
+async fn disturb(
+    cluster: &mut TestCluster,
     round: &Round,
     chance: &mut StdRng,
     faults: Vec<Fault>,
     (history, told): (&mut History, &mut Vec<String>),
 ) -> anyhow::Result<()> {
-    let Lab { members, network, tikv } = lab;
-    let mut patient = Patient {
+    let TestCluster { members, network, tikv } = cluster;
+    let mut nemesis = Nemesis {
         members,
         network,
         tikv,
         round,
         absences: &mut history.absences,
     };
-    let mut wounds: Vec<(Instant, Wound)> = Vec::new();
+    let mut active: Vec<(Instant, ActiveFault)> = Vec::new();
     let mut compact = chance.random_range(0..=faults.len());
     for fault in faults {
         if compact == 0 {
-            history.compactions.extend(self::compact(&patient, chance).await);
+            history.compactions.extend(self::compact(&nemesis, chance).await);
         }
         compact = compact.wrapping_sub(1);
         if matches!(fault, Fault::LoseLog) {
             // Somebody has to be left who can write.
-            let (lost, rest) = wounds
+            let (lost, rest) = active
                 .into_iter()
-                .partition(|(_, wound)| matches!(wound, Wound::LostLog(..)));
-            wounds = rest;
-            for (until, wound) in lost {
+                .partition(|(_, fault)| matches!(fault, ActiveFault::LostLog(..)));
+            active = rest;
+            for (until, fault) in lost {
                 tokio::time::sleep_until(until).await;
-                patient.heal(wound).await?;
+                nemesis.recover(fault).await?;
             }
         }
         let lasts = fault.lasts(chance);
         told.push(format!("{fault} for {lasts:?}"));
-        wounds.push((Instant::now() + lasts, patient.hurt(&fault).await?));
+        active.push((Instant::now() + lasts, nemesis.inject(&fault).await?));
         // the next one comes while this lasts, or after it
         let pause = lasts.mul_f64(chance.random_range(0.2..1.2));
         tokio::time::sleep(pause).await;
-        let (over, rest) = wounds.into_iter().partition(|(until, _)| *until <= Instant::now());
-        wounds = rest;
-        heal(&mut patient, over).await?;
+        let (over, rest) = active.into_iter().partition(|(until, _)| *until <= Instant::now());
+        active = rest;
+        recover_from(&mut nemesis, over).await?;
     }
-    wounds.sort_by_key(|(until, _)| *until);
-    for (until, wound) in wounds {
+    active.sort_by_key(|(until, _)| *until);
+    for (until, fault) in active {
         tokio::time::sleep_until(until).await;
-        patient.heal(wound).await?;
+        nemesis.recover(fault).await?;
     }
     Ok(())
 }
 
 /// Until so many replies to writes were lost, about every third; some of them without a word. Now and then the leader is
 /// killed: what it had under way stays unknown to its clients, and its successor settles it.
-async fn lose_replies(lab: &mut Lab, round: &Round, history: &mut History, count: u64) -> anyhow::Result<()> {
-    let Lab { members, network, tikv } = lab;
+async fn lose_replies(
+    cluster: &mut TestCluster,
+    round: &Round,
+    history: &mut History,
+    count: u64,
+) -> anyhow::Result<()> {
+    let TestCluster { members, network, tikv } = cluster;
     let mut faults = Vec::new();
     for rpc in [Rpc::Prewrite, Rpc::Commit] {
         for silent in [true, false] {
             let lost = Broken::new(rpc, Action::LoseReply { silent });
             let probability = if silent { 0.01 } else { 0.3 };
-            faults.push(stand_in(tikv)?.faults().add(lost.with_probability(probability))?);
+            faults.push(mock_tikv(tikv)?.faults().add(lost.with_probability(probability))?);
         }
     }
     let lost = |tikv: &Tikv| {
-        let happened = |fault: &FaultId| stand_in(tikv).ok()?.faults().happened(*fault);
+        let happened = |fault: &FaultId| mock_tikv(tikv).ok()?.faults().happened(*fault);
         faults.iter().filter_map(happened).sum::<u64>()
     };
-    let mut patient = Patient {
+    let mut nemesis = Nemesis {
         members,
         network,
         tikv,
@@ -292,38 +302,38 @@ async fn lose_replies(lab: &mut Lab, round: &Round, history: &mut History, count
         absences: &mut history.absences,
     };
     for death in 1..=DEATHS {
-        while lost(patient.tikv) < count * death / DEATHS {
+        while lost(nemesis.tikv) < count * death / DEATHS {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let wound = patient.hurt(&Fault::Kill(Whom::Leader)).await?;
-        patient.heal(wound).await?;
+        let fault = nemesis.inject(&Fault::Kill(Target::Leader)).await?;
+        nemesis.recover(fault).await?;
     }
-    stand_in(patient.tikv)?.faults().clear();
+    mock_tikv(nemesis.tikv)?.faults().clear();
     Ok(())
 }
 
-fn stand_in(tikv: &Tikv) -> anyhow::Result<&StandIn> {
-    tikv.as_stand_in().context("only a stand-in loses replies")
+fn mock_tikv(tikv: &Tikv) -> anyhow::Result<&MockTikv> {
+    tikv.as_mock().context("only a mock loses replies")
 }
 
-async fn heal(patient: &mut Patient<'_>, wounds: Vec<(Instant, Wound)>) -> anyhow::Result<()> {
-    for (_, wound) in wounds {
-        patient.heal(wound).await?;
+async fn recover_from(nemesis: &mut Nemesis<'_>, active: Vec<(Instant, ActiveFault)>) -> anyhow::Result<()> {
+    for (_, fault) in active {
+        nemesis.recover(fault).await?;
     }
     Ok(())
 }
 
 /// Compacts what is not quite new; when it was asked for.
-async fn compact(patient: &Patient<'_>, chance: &mut StdRng) -> Option<(Duration, i64)> {
-    let revision = patient.round.newest() - chance.random_range(20..200);
+async fn compact(nemesis: &Nemesis<'_>, chance: &mut StdRng) -> Option<(Duration, i64)> {
+    let revision = nemesis.round.newest() - chance.random_range(20..200);
     if revision <= 1 {
         return None;
     }
-    let channel = patient
+    let channel = nemesis
         .members
-        .connect(chance.random_range(0..patient.members.len()))
+        .connect(chance.random_range(0..nemesis.members.len()))
         .ok()?;
-    let asked = patient.round.at();
+    let asked = nemesis.round.at();
     let request = pb::CompactionRequest {
         revision,
         physical: false,
@@ -334,17 +344,17 @@ async fn compact(patient: &Patient<'_>, chance: &mut StdRng) -> Option<(Duration
 }
 
 /// Waits until every member reads what is newest; answers with its revision.
-async fn recover(lab: &mut Lab) -> anyhow::Result<i64> {
+async fn recover(cluster: &mut TestCluster) -> anyhow::Result<i64> {
     let deadline = Instant::now() + RECOVERY;
     let mut newest = 0;
-    for member in 0..lab.members.len() {
+    for member in 0..cluster.members.len() {
         loop {
-            lab.members.check(member)?;
+            cluster.members.check(member)?;
             let read = pb::RangeRequest {
                 key: b"round".to_vec().into(),
                 ..pb::RangeRequest::default()
             };
-            let mut kv = KvClient::new(lab.members.connect(member)?);
+            let mut kv = KvClient::new(cluster.members.connect(member)?);
             let last = match timeout(Duration::from_secs(3), kv.range(read)).await {
                 Ok(Ok(answer)) => {
                     let header = answer.into_inner().header.context("an answer without a header")?;
@@ -364,9 +374,9 @@ async fn recover(lab: &mut Lab) -> anyhow::Result<i64> {
 }
 
 /// Waits until all leases have ended, writes the last key, and reads everything at every member.
-async fn finish(lab: &mut Lab, round: &Round, history: &mut History) -> anyhow::Result<i64> {
+async fn finish(cluster: &mut TestCluster, round: &Round, history: &mut History) -> anyhow::Result<i64> {
     let deadline = Instant::now() + RECOVERY;
-    let mut leases = LeaseClient::new(lab.members.connect(0)?);
+    let mut leases = LeaseClient::new(cluster.members.connect(0)?);
     loop {
         let listed = timeout(Duration::from_secs(3), leases.lease_leases(pb::LeaseLeasesRequest {})).await;
         match listed {
@@ -382,11 +392,11 @@ async fn finish(lab: &mut Lab, round: &Round, history: &mut History) -> anyhow::
         })
     };
     let mut end = None;
-    for member in 0..lab.members.len() {
+    for member in 0..cluster.members.len() {
         let client = Client {
             number: usize::MAX,
             member,
-            channel: lab.members.connect(member)?,
+            channel: cluster.members.connect(member)?,
         };
         if end.is_none() {
             let put = Op::Put {

@@ -1,9 +1,9 @@
-//! What every cluster gets: CoreDNS and volumes.
+//! Add-ons of every cluster: CoreDNS and volumes.
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
 
-use crate::home::Home;
+use crate::cluster_dir::ClusterDir;
 use crate::volumes;
 
 /// Objects to apply, as YAML.
@@ -11,7 +11,7 @@ use crate::volumes;
 /// # Errors
 ///
 /// A volume's directory cannot be made.
-pub fn objects(home: &Home) -> anyhow::Result<String> {
+pub fn objects(home: &ClusterDir) -> anyhow::Result<String> {
     let mut documents = include_str!("dns.yaml").to_owned();
     for object in volumes::create(home)? {
         documents.push_str("---\n");
@@ -20,7 +20,7 @@ pub fn objects(home: &Home) -> anyhow::Result<String> {
     Ok(documents)
 }
 
-/// Whether the name server is.
+/// Checks that the name server is ready.
 ///
 /// # Errors
 ///

@@ -1,20 +1,43 @@
 //! kube-apiserver.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::json;
 
+use crate::cluster_context::ClusterContext;
+use crate::cluster_dir::ClusterDir;
 use crate::namespace::{NODE, SERVICES};
-use crate::site::Site;
 use crate::store;
 use crate::supervisor::Program;
 
 /// The program's name in state and logs.
 pub const NAME: &str = "kube-apiserver";
 
-/// What to run, on a store that is reached at these members.
-pub fn program(site: &Site, members: &[store::Member]) -> Program {
+/// The ServiceAccount of the operator, as the API server knows it.
+pub const OPERATOR: &str = "system:serviceaccount:kubebrain-system:kubebrain-operator";
+
+/// Each request of the operator, one JSON object a line.
+///
+/// It outlives the cluster.
+pub fn audit_log(home: &ClusterDir) -> PathBuf {
+    home.logs().join("audit.log")
+}
+
+/// Writes the audit policy, and gives what to run, on a store that is reached at these members.
+///
+/// # Errors
+///
+/// The policy cannot be written.
+pub fn program(site: &ClusterContext, members: &[store::Member]) -> anyhow::Result<Program> {
+    let policy = json!({
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [{"level": "Metadata", "users": [OPERATOR]}, {"level": "None"}],
+    });
+    site.home.write("config/audit.yaml", serde_yaml::to_string(&policy)?)?;
     let url = |member: &store::Member| format!("http://{}", member.address);
     let urls: Vec<String> = members.iter().map(url).collect();
     let args = [
@@ -37,8 +60,13 @@ pub fn program(site: &Site, members: &[store::Member]) -> Program {
         site.file_flag("kubelet-client-key", "pki/admin.key"),
         // else exec and logs look the node's name up in DNS
         "--kubelet-preferred-address-types=InternalIP".to_owned(),
+        site.file_flag("audit-policy-file", "config/audit.yaml"),
+        format!("--audit-log-path={}", audit_log(&site.home).display()),
+        // on by default from 1.36 on
+        "--feature-gates=MutatingAdmissionPolicy=true".to_owned(),
+        "--runtime-config=admissionregistration.k8s.io/v1beta1=true".to_owned(),
     ];
-    site.kubernetes(NAME, args)
+    Ok(site.kubernetes(NAME, args))
 }
 
 /// A client of the API server that a kubeconfig names.
@@ -52,7 +80,7 @@ pub async fn client(kubeconfig: &Path) -> anyhow::Result<kube::Client> {
     kube::Client::try_from(config).with_context(|| format!("make a client from {}", kubeconfig.display()))
 }
 
-/// Whether it is ready to serve.
+/// Checks that it is ready to serve.
 ///
 /// # Errors
 ///

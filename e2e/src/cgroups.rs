@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use crate::home::Home;
+use crate::cluster_dir::ClusterDir;
 
 const ROOT: &str = "/sys/fs/cgroup";
 
@@ -15,7 +15,7 @@ const ROOT: &str = "/sys/fs/cgroup";
 /// # Errors
 ///
 /// The kernel refuses.
-pub fn create(home: &Home) -> anyhow::Result<()> {
+pub fn create(home: &ClusterDir) -> anyhow::Result<()> {
     for root in hierarchies()? {
         let dir = root.join(home.cgroup());
         fs::create_dir_all(&dir).with_context(|| format!("create the cgroup {}", dir.display()))?;
@@ -36,7 +36,7 @@ pub fn create(home: &Home) -> anyhow::Result<()> {
 /// # Errors
 ///
 /// The tree cannot be read.
-pub fn processes(home: &Home) -> anyhow::Result<Vec<u32>> {
+pub fn processes(home: &ClusterDir) -> anyhow::Result<Vec<u32>> {
     let mut found = Vec::new();
     for root in hierarchies()? {
         for dir in tree(&root.join(home.cgroup()))? {
@@ -57,7 +57,7 @@ pub fn processes(home: &Home) -> anyhow::Result<Vec<u32>> {
 /// # Errors
 ///
 /// The tree cannot be read or removed.
-pub fn delete(home: &Home) -> anyhow::Result<bool> {
+pub fn delete(home: &ClusterDir) -> anyhow::Result<bool> {
     let mut clean = true;
     for root in hierarchies()? {
         let dir = root.join(home.cgroup());

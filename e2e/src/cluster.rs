@@ -9,27 +9,27 @@ use anyhow::{Context as _, anyhow, bail};
 use rustix::process::Signal;
 
 use crate::apiserver;
-use crate::complaints::ClusterLogs;
+use crate::cleanup;
+use crate::cluster_dir::{ClusterDir, Name};
+use crate::cluster_process::{RELEASE, Report};
 use crate::config::Config;
-use crate::deadline::Running;
-use crate::home::{Home, Name};
-use crate::host::{RELEASE, Report};
 use crate::kubectl::Kubectl;
 use crate::lock::Lock;
+use crate::log_check::ClusterLogs;
 use crate::progress::Progress;
 use crate::state::State;
 use crate::store;
-use crate::sweep;
 use crate::tools::cache::Cache;
 use crate::tools::go;
+use crate::watchdog::Running;
 
 /// A cluster that is up. It ends when this is dropped, or the process that holds it ends in whatever way.
 #[derive(Debug)]
 pub struct Cluster {
-    home: Home,
+    home: ClusterDir,
     kubectl: Kubectl,
     host: Child,
-    leash: Option<ChildStdin>,
+    pipe: Option<ChildStdin>,
     logs: Mutex<ClusterLogs>,
     _running: Running,
 }
@@ -41,9 +41,9 @@ impl Cluster {
     ///
     /// It does not come up. Then it has been ended again, and the error names the logs.
     pub fn start(config: &Config, program: &Path, progress: &Progress) -> anyhow::Result<Self> {
-        let home = Home::of(&config.name);
+        let home = ClusterDir::of(&config.name);
         let logs = home.logs();
-        // a session of its own: the terminal's Ctrl-C is not for it, it learns from the leash
+        // a session of its own: the terminal's Ctrl-C is not for it, it learns from the parent pipe
         let mut command = Command::new("setsid");
         command.arg(program).arg("host").arg(serde_json::to_string(config)?);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -52,7 +52,7 @@ impl Cluster {
         let mut host = command
             .spawn()
             .with_context(|| format!("start {}", program.display()))?;
-        let leash = host.stdin.take();
+        let pipe = host.stdin.take();
         let reports = BufReader::new(host.stdout.take().context("the host has no output")?);
         for line in reports.lines() {
             let line = line.context("read the host's reports")?;
@@ -68,7 +68,7 @@ impl Cluster {
                         home,
                         kubectl,
                         host,
-                        leash,
+                        pipe,
                     });
                 }
                 Report::Failed(why) => {
@@ -85,7 +85,7 @@ impl Cluster {
     }
 
     /// Its files.
-    pub fn home(&self) -> &Home {
+    pub fn home(&self) -> &ClusterDir {
         &self.home
     }
 
@@ -154,8 +154,8 @@ impl Cluster {
     ///
     /// It has ended already.
     pub fn release(mut self) -> anyhow::Result<()> {
-        let mut leash = self.leash.take().context("the cluster was released before")?;
-        writeln!(leash, "{RELEASE}").context("release the cluster: it has ended")
+        let mut pipe = self.pipe.take().context("the cluster was released before")?;
+        writeln!(pipe, "{RELEASE}").context("release the cluster: it has ended")
     }
 
     /// Lets lines with this text pass in the logs of our programs.
@@ -163,15 +163,18 @@ impl Cluster {
     /// # Errors
     ///
     /// That cannot be written down.
-    pub fn provoke(&self, text: &str) -> anyhow::Result<()> {
-        self.logs.lock().unwrap_or_else(PoisonError::into_inner).provoke(text)
+    pub fn expect_log(&self, text: &str) -> anyhow::Result<()> {
+        self.logs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .expect_log(text)
     }
 
     /// Looks for warnings and errors of our programs since the last look.
     ///
     /// # Errors
     ///
-    /// There are some that nobody provoked.
+    /// There are some that nobody expected.
     pub fn check_logs(&self) -> anyhow::Result<()> {
         self.logs.lock().unwrap_or_else(PoisonError::into_inner).check()
     }
@@ -182,7 +185,7 @@ impl Cluster {
     ///
     /// Something is left behind, or a program of ours had complained.
     pub fn stop(mut self) -> anyhow::Result<()> {
-        drop(self.leash.take());
+        drop(self.pipe.take());
         let status = self.host.wait().context("wait for the cluster's end")?;
         if !status.success() {
             bail!(
@@ -200,7 +203,7 @@ impl Cluster {
 ///
 /// Something cannot be removed, or the directory of that name is no cluster's.
 pub fn down(name: &Name, progress: &Progress) -> anyhow::Result<bool> {
-    let home = Home::of(name);
+    let home = ClusterDir::of(name);
     home.check()?;
     if !home.dir().exists() && !home.lock().exists() {
         return Ok(false);
@@ -210,7 +213,7 @@ pub fn down(name: &Name, progress: &Progress) -> anyhow::Result<bool> {
             holder.signal(Signal::TERM); // false if it was killed before
         }
         let _lock = Lock::take(&home)?;
-        sweep::everything(&home) // nothing to do if it has swept after itself
+        cleanup::everything(&home) // nothing to do if it has swept after itself
     })?;
     Ok(true)
 }

@@ -1,10 +1,10 @@
-//! What a cluster is to be like.
+//! The configuration of a cluster.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::home::Name;
+use crate::cluster_dir::Name;
 use crate::{namespace, store};
 
 /// Which program stores the cluster's objects.
@@ -14,7 +14,7 @@ pub enum Store {
     Brain,
     /// One etcd, to compare with.
     Etcd,
-    /// Three kubebrains on a stand-in for TiKV, or on the cluster that `TIKV_PD` names.
+    /// Three kubebrains on a mock for TiKV, or on the cluster that `TIKV_PD` names.
     Tikv,
 }
 
@@ -47,10 +47,10 @@ pub struct Config {
     pub store: Store,
     /// The one member of the store that the API server is connected to; it is connected to all if there is none here.
     pub through: Option<usize>,
-    /// Whether the images of brain, operator and the tenant's API server are built and imported too.
+    /// True if the images of brain, operator and the tenant's API server are built and imported too.
     pub product: bool,
-    /// Whether the images for tests of the operator are built and imported too: a second version of the brain, and the TiKV
-    /// stand-in.
+    /// True if the images for tests of the operator are built and imported too: a second version of the brain, and the TiKV
+    /// mock.
     pub test_images: bool,
     /// Loopback ports by name of [`forwards`]; a free one is taken for what is missing.
     pub ports: BTreeMap<String, u16>,

@@ -5,11 +5,11 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde_json::json;
 
+use crate::cluster_context::ClusterContext;
+use crate::cluster_dir::ClusterDir;
 use crate::command::run;
-use crate::home::Home;
 use crate::images;
 use crate::namespace::NODE_PODS;
-use crate::site::Site;
 use crate::supervisor::Program;
 use crate::tools::debian;
 
@@ -21,7 +21,7 @@ pub const NAME: &str = "containerd";
 /// # Errors
 ///
 /// A file cannot be written, or there is no containerd.
-pub fn program(site: &Site) -> anyhow::Result<Program> {
+pub fn program(site: &ClusterContext) -> anyhow::Result<Program> {
     let home = &site.home;
     let config = home.write("config/containerd.toml", config(home))?;
     home.write("cni/10-pods.conflist", serde_json::to_vec_pretty(&network(home))?)?;
@@ -29,7 +29,7 @@ pub fn program(site: &Site) -> anyhow::Result<Program> {
     Ok(site.program(NAME, &path, [Path::new("--config"), &config]))
 }
 
-fn config(home: &Home) -> String {
+fn config(home: &ClusterDir) -> String {
     let (node, socket) = (home.node(), home.containerd_socket());
     let (node, socket, cni) = (node.display(), socket.display(), home.path("cni"));
     format!(
@@ -56,7 +56,7 @@ state = "{node}/state"
 }
 
 /// A bridge; its name tells the cluster's files from others in the directory where CNI keeps results.
-fn network(home: &Home) -> serde_json::Value {
+fn network(home: &ClusterDir) -> serde_json::Value {
     json!({"cniVersion": "0.4.0", "name": home.netns(), "plugins": [{
         "type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipMasq": false,
         "ipam": {
@@ -68,12 +68,12 @@ fn network(home: &Home) -> serde_json::Value {
     }]})
 }
 
-/// Whether it serves.
+/// Checks that it serves.
 ///
 /// # Errors
 ///
 /// It does not, and why.
-pub fn serves(home: &Home) -> anyhow::Result<()> {
+pub fn serves(home: &ClusterDir) -> anyhow::Result<()> {
     ctr(home, &["version"])
 }
 
@@ -82,12 +82,24 @@ pub fn serves(home: &Home) -> anyhow::Result<()> {
 /// # Errors
 ///
 /// `ctr` fails.
-pub fn import(home: &Home, archive: &Path) -> anyhow::Result<()> {
+pub fn import(home: &ClusterDir, archive: &Path) -> anyhow::Result<()> {
     let archive = archive.to_str().context("an archive's path is no text")?;
     ctr(home, &["--namespace", "k8s.io", "images", "import", archive])
 }
 
-fn ctr(home: &Home, args: &[&str]) -> anyhow::Result<()> {
+/// Gives an image that is there another name.
+///
+/// # Errors
+///
+/// `ctr` fails.
+pub fn tag(home: &ClusterDir, image: &str, name: &str) -> anyhow::Result<()> {
+    ctr(
+        home,
+        &["--namespace", "k8s.io", "images", "tag", "--force", image, name],
+    )
+}
+
+fn ctr(home: &ClusterDir, args: &[&str]) -> anyhow::Result<()> {
     let socket = home.containerd_socket();
     let socket = socket.to_str().context("the home's path is no text")?;
     run(debian::find("ctr")?, ["--address", socket].iter().chain(args))?;

@@ -1,7 +1,7 @@
 //! kube-controller-manager and kube-scheduler, with leader election as in any cluster.
 
+use crate::cluster_context::ClusterContext;
 use crate::namespace::PODS;
-use crate::site::Site;
 use crate::supervisor::Program;
 
 /// The name in state and logs.
@@ -10,7 +10,7 @@ pub const CONTROLLER_MANAGER: &str = "kube-controller-manager";
 pub const SCHEDULER: &str = "kube-scheduler";
 
 /// What to run as controller manager.
-pub fn controller_manager(site: &Site) -> Program {
+pub fn controller_manager(site: &ClusterContext) -> Program {
     let args = [
         site.file_flag("kubeconfig", "config/controller-manager.kubeconfig"),
         site.file_flag("service-account-private-key-file", "pki/sa.key"),
@@ -24,7 +24,7 @@ pub fn controller_manager(site: &Site) -> Program {
 }
 
 /// What to run as scheduler.
-pub fn scheduler(site: &Site) -> Program {
+pub fn scheduler(site: &ClusterContext) -> Program {
     let args = [
         site.file_flag("kubeconfig", "config/scheduler.kubeconfig"),
         "--bind-address=127.0.0.1".to_owned(),

@@ -1,20 +1,20 @@
-//! Who may do what in a cluster: one certificate and kubeconfig per program, and the administrator's.
+//! Identities and rights in a cluster: one certificate and kubeconfig per program, and the administrator's.
 
 use std::path::PathBuf;
 
-use crate::home::Home;
+use crate::cluster_context::ClusterContext;
+use crate::cluster_dir::ClusterDir;
 use crate::kubeconfig;
 use crate::kubelet::NODE_NAME;
 use crate::namespace::{API, API_SERVICE, NODE};
 use crate::pki::{self, Authority, Subject};
-use crate::site::Site;
 
 /// Writes them all; the administrator's kubeconfig leads to loopback port `port`.
 ///
 /// # Errors
 ///
 /// A key cannot be made or a file not written.
-pub fn create(site: &Site, port: u16) -> anyhow::Result<()> {
+pub fn create(site: &ClusterContext, port: u16) -> anyhow::Result<()> {
     let home = &site.home;
     let authority = Authority::create(home, "ca")?;
     let user = |file, user| Subject {
@@ -61,7 +61,7 @@ pub fn create(site: &Site, port: u16) -> anyhow::Result<()> {
 /// # Errors
 ///
 /// A key cannot be made or a file not written.
-pub fn tenant(home: &Home, name: &str, serves: &str, url: &str) -> anyhow::Result<Vec<(&'static str, PathBuf)>> {
+pub fn tenant(home: &ClusterDir, name: &str, serves: &str, url: &str) -> anyhow::Result<Vec<(&'static str, PathBuf)>> {
     let authority = Authority::create(home, &format!("{name}-ca"))?;
     let serves = [serves, "127.0.0.1"];
     let (server, admin) = (format!("{name}-apiserver"), format!("{name}-admin"));

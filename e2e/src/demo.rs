@@ -20,7 +20,7 @@ pub const NAMESPACE: &str = "brains";
 /// The name of the sample.
 pub const BRAIN: &str = "dev";
 /// For any single thing to get ready.
-const PATIENCE: &str = "--timeout=120s";
+const WAIT_TIMEOUT: &str = "--timeout=120s";
 /// For a new definition to get its first condition.
 const ACCEPTED: Duration = Duration::from_secs(60);
 /// Between two looks.
@@ -51,7 +51,7 @@ pub fn install_operator(cluster: &Cluster, progress: &Progress) -> anyhow::Resul
             "rollout",
             "status",
             "deployment/kubebrain-operator",
-            PATIENCE,
+            WAIT_TIMEOUT,
         ];
         kubectl
             .run(rollout)
@@ -79,7 +79,7 @@ pub fn create_brain(cluster: &Cluster, progress: &Progress) -> anyhow::Result<()
                 "wait",
                 "--for=condition=Ready",
                 &object,
-                PATIENCE,
+                WAIT_TIMEOUT,
             ];
             kubectl
                 .run(wait)
@@ -114,7 +114,7 @@ pub fn start_tenant(cluster: &Cluster, progress: &Progress) -> anyhow::Result<Ku
                 "rollout",
                 "status",
                 "deployment/tenant-apiserver",
-                PATIENCE,
+                WAIT_TIMEOUT,
             ];
             kubectl
                 .run(rollout)
@@ -128,7 +128,7 @@ pub fn start_tenant(cluster: &Cluster, progress: &Progress) -> anyhow::Result<Ku
 fn established(kubectl: &Kubectl, definition: &str) -> anyhow::Result<()> {
     let deadline = Instant::now() + ACCEPTED;
     loop {
-        match kubectl.run(["wait", "--for=condition=Established", definition, PATIENCE]) {
+        match kubectl.run(["wait", "--for=condition=Established", definition, WAIT_TIMEOUT]) {
             Ok(_) => return Ok(()),
             Err(error) if Instant::now() >= deadline || !error.to_string().contains("accessor error") => {
                 return Err(error);
@@ -154,7 +154,7 @@ pub fn use_tenant(tenant: &Kubectl, progress: &Progress) -> anyhow::Result<()> {
                 "wait",
                 "--for=jsonpath={.status.acceptedNames.kind}=Pen",
                 kind,
-                PATIENCE,
+                WAIT_TIMEOUT,
             ])?;
             tenant.apply(
                 "{apiVersion: example.org/v1, kind: Pen, metadata: {name: red, namespace: shop}, spec: {ink: red}}",

@@ -52,7 +52,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether every answer was equal.
+    /// Returns true if every answer was equal.
     pub fn equal(&self) -> bool {
         self.differences.is_empty()
     }
@@ -137,7 +137,7 @@ async fn settled(server: &Server) -> anyhow::Result<()> {
         .with_context(|| format!("{} did not raise its storage version in {RAISED:?}", server.name()))?
 }
 
-/// Whether there was an answer at all: these texts are the client's own.
+/// Returns true if there was an answer at all: these texts are the client's own.
 fn is_gone(answer: &Answer) -> bool {
     matches!(answer, Answer::Error { message, .. } if message == "transport error" || message == "tcp connect error")
 }

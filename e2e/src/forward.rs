@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tracing::debug;
 
-use crate::site::Site;
+use crate::cluster_context::ClusterContext;
 use crate::supervisor::Program;
 use crate::tools::debian;
 
@@ -25,7 +25,7 @@ const CONNECTIONS: usize = 1024;
 /// # Errors
 ///
 /// There is no socat.
-pub fn inside(site: &Site, name: &str, address: &str) -> anyhow::Result<Program> {
+pub fn inside(site: &ClusterContext, name: &str, address: &str) -> anyhow::Result<Program> {
     let listen = format!(
         "UNIX-LISTEN:{},fork,unlink-early,backlog=1024",
         socket(site, name).display()
@@ -38,7 +38,7 @@ pub fn inside(site: &Site, name: &str, address: &str) -> anyhow::Result<Program>
 }
 
 /// The socket between the two ends.
-pub fn socket(site: &Site, name: &str) -> PathBuf {
+pub fn socket(site: &ClusterContext, name: &str) -> PathBuf {
     site.home.path(format!("sockets/{name}.sock"))
 }
 
@@ -54,7 +54,7 @@ impl Outside {
     /// # Errors
     ///
     /// The port is taken.
-    pub async fn listen(site: &Site, name: &str, port: u16) -> anyhow::Result<Self> {
+    pub async fn listen(site: &ClusterContext, name: &str, port: u16) -> anyhow::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
         let listener = listener.with_context(|| format!("listen on port {port} for connections to {name}"))?;
         Ok(Self {

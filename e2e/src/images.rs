@@ -21,6 +21,8 @@ pub const POD: &str = "kubebrain.io/pod:e2e";
 pub const COREDNS: &str = "kubebrain.io/coredns:e2e";
 /// The tenant's API server.
 pub const APISERVER: &str = "kubebrain.io/kube-apiserver:e2e";
+/// The same, as the samples name it.
+pub const SAMPLE_APISERVER: &str = "registry.k8s.io/kube-apiserver:v1.34.4";
 /// The brain, as the rendered manifests name it.
 pub const BRAIN: &str = concat!("kubebrain.io/kubebrain:", env!("CARGO_PKG_VERSION"));
 /// The brain a second time, under a version that a rolling upgrade goes to. It is the same program in another image.
@@ -31,8 +33,8 @@ pub const BRAIN_NEXT: &str = concat!(
     env!("CARGO_PKG_VERSION_MINOR"),
     ".99"
 );
-/// The TiKV stand-in, for brains that run as pods.
-pub const TIKV: &str = "kubebrain.io/tikv-stand-in:e2e";
+/// The mock of TiKV, for brains that run as pods.
+pub const TIKV: &str = "kubebrain.io/mock-tikv:e2e";
 /// The operator, as the rendered manifests name it.
 pub const OPERATOR: &str = concat!("kubebrain.io/kubebrain-operator:", env!("CARGO_PKG_VERSION"));
 
@@ -123,7 +125,7 @@ impl Image {
             Self {
                 tag: TIKV,
                 containerfile: "e2e/images/tikv/Containerfile",
-                program: tools.own.get("tikv-stand-in")?,
+                program: tools.own.get("mock-tikv")?,
                 product: None,
             },
         ])
@@ -217,7 +219,7 @@ fn strip(program: &Path, directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a 64-bit ELF file asks for a dynamic loader. What is no such file asks for nothing.
+/// Returns true if a 64-bit ELF file asks for a dynamic loader. What is no such file asks for nothing.
 fn is_dynamic(file: &[u8]) -> bool {
     const INTERPRETER: u32 = 3;
     let number = |at: usize, bytes: usize| {
@@ -254,6 +256,12 @@ mod tests {
             operator.contains(&format!("--default-image={repository}\n")),
             "{operator}"
         );
+    }
+
+    #[test]
+    fn samples_name_the_image_of_the_api_server() {
+        let sample = include_str!("../../manifests/yaml/samples/tenant-control-plane.yaml");
+        assert!(sample.contains(&format!("image: {SAMPLE_APISERVER}\n")), "{sample}");
     }
 
     #[test]

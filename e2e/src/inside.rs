@@ -11,7 +11,7 @@ use rustix::fd::AsFd as _;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::runtime::Builder;
 
-use crate::home::Home;
+use crate::cluster_dir::ClusterDir;
 use crate::kubeconfig;
 use crate::namespace::API;
 
@@ -24,7 +24,7 @@ const WORKERS: usize = 2;
 /// # Errors
 ///
 /// The network cannot be entered.
-pub fn run<F>(home: &Home, begin: impl FnOnce() -> F + Send) -> anyhow::Result<F::Output>
+pub fn run<F>(home: &ClusterDir, begin: impl FnOnce() -> F + Send) -> anyhow::Result<F::Output>
 where
     F: Future,
     F::Output: Send,
@@ -58,7 +58,7 @@ where
 /// # Errors
 ///
 /// It cannot be written.
-pub fn kubeconfig(home: &Home) -> anyhow::Result<PathBuf> {
+pub fn kubeconfig(home: &ClusterDir) -> anyhow::Result<PathBuf> {
     kubeconfig::write(home, "inside.kubeconfig", &format!("https://{API}"), "ca", "admin")
 }
 
@@ -67,7 +67,7 @@ pub fn kubeconfig(home: &Home) -> anyhow::Result<PathBuf> {
 /// # Errors
 ///
 /// The kubeconfig is gone or makes no client.
-pub async fn client(home: &Home) -> anyhow::Result<kube::Client> {
+pub async fn client(home: &ClusterDir) -> anyhow::Result<kube::Client> {
     client_at(&home.kubeconfig(), &format!("https://{API}")).await
 }
 
@@ -77,10 +77,20 @@ pub async fn client(home: &Home) -> anyhow::Result<kube::Client> {
 ///
 /// The file cannot be read or makes no client.
 pub async fn client_at(kubeconfig: &Path, url: &str) -> anyhow::Result<kube::Client> {
+    client_named(kubeconfig, url, None).await
+}
+
+/// As [`client_at`] of a server whose certificate has this name instead of the one in `url`.
+///
+/// # Errors
+///
+/// As [`client_at`].
+pub async fn client_named(kubeconfig: &Path, url: &str, name: Option<&str>) -> anyhow::Result<kube::Client> {
     let mut config = Kubeconfig::read_from(kubeconfig).with_context(|| format!("read {}", kubeconfig.display()))?;
     for cluster in &mut config.clusters {
         if let Some(cluster) = &mut cluster.cluster {
             cluster.server = Some(url.to_owned());
+            cluster.tls_server_name = name.map(str::to_owned);
         }
     }
     let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use crate::home::Home;
+use crate::cluster_dir::ClusterDir;
 
 /// Writes `inside` the home: `server` as the user whose certificate is `pki/<user>.crt`.
 ///
 /// # Errors
 ///
 /// It cannot be written.
-pub fn write(home: &Home, inside: &str, server: &str, authority: &str, user: &str) -> anyhow::Result<PathBuf> {
+pub fn write(home: &ClusterDir, inside: &str, server: &str, authority: &str, user: &str) -> anyhow::Result<PathBuf> {
     let name = home.name();
     let config = json!({
         "apiVersion": "v1",

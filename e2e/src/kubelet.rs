@@ -4,8 +4,8 @@ use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 
+use crate::cluster_context::ClusterContext;
 use crate::namespace::{DNS_SERVICE, NODE, PODS};
-use crate::site::Site;
 use crate::supervisor::Program;
 
 /// The program's name in state and logs.
@@ -30,7 +30,7 @@ pub const SYSCTLS: [&str; 6] = [
 /// # Errors
 ///
 /// A file cannot be written.
-pub fn program(site: &Site) -> anyhow::Result<Program> {
+pub fn program(site: &ClusterContext) -> anyhow::Result<Program> {
     let home = &site.home;
     let config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -85,7 +85,7 @@ pub fn program(site: &Site) -> anyhow::Result<Program> {
 /// # Errors
 ///
 /// A file cannot be written.
-pub fn proxy(site: &Site) -> anyhow::Result<Program> {
+pub fn proxy(site: &ClusterContext) -> anyhow::Result<Program> {
     let config = json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
@@ -100,7 +100,7 @@ pub fn proxy(site: &Site) -> anyhow::Result<Program> {
     Ok(site.kubernetes(PROXY, [site.file_flag("config", "config/proxy.yaml")]))
 }
 
-/// Whether the node is Ready.
+/// Checks that the node is Ready.
 ///
 /// # Errors
 ///

@@ -1,29 +1,32 @@
 //! Starts and stops the real thing: Kubernetes, etcd, brains and the operator.
 //!
-//! A cluster is run by one process, its [`host`]; [`cluster`] is how others start it and reach it.
+//! A cluster is run by one process, its [`cluster_process`]; [`cluster`] is how others start it and reach it.
 
 pub mod addons;
 pub mod apiserver;
 pub mod cgroups;
+pub mod cleanup;
 pub mod cluster;
+pub mod cluster_context;
+pub mod cluster_dir;
+pub mod cluster_process;
 pub mod command;
-pub mod complaints;
 pub mod config;
+pub mod conformance;
 pub mod containerd;
 pub mod controllers;
 pub mod credentials;
-pub mod deadline;
 pub mod demo;
 pub mod differential;
 pub mod forward;
-pub mod home;
-pub mod host;
+pub mod goal;
 pub mod images;
 pub mod inside;
 pub mod kubeconfig;
 pub mod kubectl;
 pub mod kubelet;
 pub mod lock;
+pub mod log_check;
 pub mod marker;
 pub mod members;
 pub mod mounts;
@@ -31,16 +34,14 @@ pub mod namespace;
 pub mod pki;
 pub mod probe;
 pub mod progress;
-pub mod relay;
 pub mod server;
-pub mod site;
 pub mod state;
 pub mod store;
 pub mod supervisor;
-pub mod sweep;
+pub mod tcp_proxy;
 pub mod tenant;
 pub mod tikv;
 pub mod tools;
-pub mod upstream;
 pub mod volumes;
+pub mod watchdog;
 pub mod wire;

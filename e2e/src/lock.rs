@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use anyhow::Context as _;
 
-use crate::home::Home;
+use crate::cluster_dir::ClusterDir;
 use crate::state::ProcessId;
 
 /// Held until dropped; the kernel lets go of it when its holder ends in whatever way.
@@ -18,7 +18,7 @@ impl Lock {
     /// # Errors
     ///
     /// The file system's.
-    pub fn try_take(home: &Home) -> anyhow::Result<Option<Self>> {
+    pub fn try_take(home: &ClusterDir) -> anyhow::Result<Option<Self>> {
         let file = open(home)?;
         match file.try_lock() {
             Ok(()) => sign(file, home).map(Some),
@@ -32,25 +32,25 @@ impl Lock {
     /// # Errors
     ///
     /// The file system's.
-    pub fn take(home: &Home) -> anyhow::Result<Self> {
+    pub fn take(home: &ClusterDir) -> anyhow::Result<Self> {
         let file = open(home)?;
         file.lock().with_context(|| format!("lock cluster {}", home.name()))?;
         sign(file, home)
     }
 
     /// The process that holds it, or held it last.
-    pub fn holder(home: &Home) -> Option<ProcessId> {
+    pub fn holder(home: &ClusterDir) -> Option<ProcessId> {
         serde_json::from_slice(&fs::read(home.lock()).ok()?).ok()
     }
 }
 
-fn open(home: &Home) -> anyhow::Result<File> {
+fn open(home: &ClusterDir) -> anyhow::Result<File> {
     let path = home.lock();
     let open = File::options().create(true).truncate(false).write(true).open(&path);
     open.with_context(|| format!("open {}", path.display()))
 }
 
-fn sign(mut file: File, home: &Home) -> anyhow::Result<Lock> {
+fn sign(mut file: File, home: &ClusterDir) -> anyhow::Result<Lock> {
     let holder = serde_json::to_vec(&ProcessId::of(std::process::id())?)?;
     file.set_len(0)
         .and_then(|()| file.write_all(&holder))

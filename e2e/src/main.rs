@@ -6,13 +6,13 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Parser;
 use e2e::cluster::{self, Cluster};
-use e2e::complaints::ClusterLogs;
+use e2e::cluster_dir::{ClusterDir, Name};
 use e2e::config::{Config, Store};
-use e2e::home::{Home, Name};
+use e2e::log_check::ClusterLogs;
 use e2e::progress::Progress;
 use e2e::tools::Tools;
 use e2e::tools::own::Programs;
-use e2e::{demo, host, sweep};
+use e2e::{cleanup, cluster_process, demo};
 use tracing_subscriber::EnvFilter;
 
 #[derive(Parser)]
@@ -85,10 +85,10 @@ fn run(command: Command, progress: &Progress) -> anyhow::Result<()> {
             if !cluster::down(&name, progress)? {
                 progress.say(format_args!("there is no cluster {name}"));
             }
-            sweep::abandoned(progress)?;
+            cleanup::abandoned(progress)?;
             // what was said after the last test had looked
             if tests {
-                ClusterLogs::of(&Home::of(&name)).check()
+                ClusterLogs::of(&ClusterDir::of(&name)).check()
             } else {
                 Ok(())
             }
@@ -149,7 +149,7 @@ fn walk(cluster: &Cluster, progress: &Progress) -> anyhow::Result<String> {
 
 fn host(config: &str) -> anyhow::Result<()> {
     let config: Config = serde_json::from_str(config).context("read the configuration")?;
-    let file = Home::of(&config.name).open_log("host")?;
+    let file = ClusterDir::of(&config.name).open_log("host")?;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,kube_client=off"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -157,7 +157,7 @@ fn host(config: &str) -> anyhow::Result<()> {
         .with_writer(file)
         .init();
     let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
-    let result = runtime.block_on(host::run(config));
+    let result = runtime.block_on(cluster_process::run(config));
     runtime.shutdown_background();
     // a compiler that still runs is in our process group; we ourselves have a handler for the signal
     rustix::process::kill_current_process_group(rustix::process::Signal::TERM).context("end what was being built")?;

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, bail};
 
-use crate::home::Name;
+use crate::cluster_dir::Name;
 
 const MARKER: &str = ".kubebrain-cluster";
 

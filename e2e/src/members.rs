@@ -14,7 +14,7 @@ use crate::wire::etcdserverpb as pb;
 use pb::maintenance_client::MaintenanceClient;
 
 /// How long it may take until somebody leads, on a busy machine too.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ELECTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// For a member to say something.
 const ANSWER: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(50);
@@ -44,7 +44,7 @@ pub struct Members {
     seats: Vec<Seat>,
     /// Name and peer URL of a member that somebody else starts.
     guest: Option<String>,
-    provoked: Vec<String>,
+    expected_logs: Vec<String>,
     _dir: TempDir,
 }
 
@@ -97,7 +97,7 @@ impl Members {
         let mut members = Self::seated(program, count, flags)?;
         members.guest = guest;
         for text in ELECTED {
-            members.provoke(text);
+            members.expect_log(text);
         }
         // each waits until somebody leads
         members.start(0)?;
@@ -136,7 +136,7 @@ impl Members {
             flags,
             seats,
             guest: None,
-            provoked: Vec::new(),
+            expected_logs: Vec::new(),
             _dir: dir,
         })
     }
@@ -158,7 +158,10 @@ impl Members {
         flags.push(format!("--name={}", seat.name));
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let server = Server::start_at(&self.program, seat.ports, &seat.dir, &flags)?;
-        Ok(self.provoked.iter().fold(server, |server, text| server.provoked(text)))
+        Ok(self
+            .expected_logs
+            .iter()
+            .fold(server, |server, text| server.expected_logs(text)))
     }
 
     fn start_all(&mut self, members: std::ops::Range<usize>) -> anyhow::Result<()> {
@@ -184,8 +187,8 @@ impl Members {
     }
 
     /// Lets lines with this text pass in the logs of all members that are started from now on.
-    pub fn provoke(&mut self, text: &str) {
-        self.provoked.push(text.to_owned());
+    pub fn expect_log(&mut self, text: &str) {
+        self.expected_logs.push(text.to_owned());
     }
 
     /// Starts a member that is down, and waits until it is ready.
@@ -266,7 +269,7 @@ impl Members {
     ///
     /// Nobody says so for long.
     pub async fn leader(&self) -> anyhow::Result<usize> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + ELECTION_TIMEOUT;
         loop {
             for member in self.running() {
                 let Ok(status) = self.status(member).await else {
@@ -277,7 +280,7 @@ impl Members {
                 }
             }
             if Instant::now() > deadline {
-                bail!("nobody says that it leads after {PATIENCE:?}");
+                bail!("nobody says that it leads after {ELECTION_TIMEOUT:?}");
             }
             tokio::time::sleep(POLL).await;
         }
@@ -336,7 +339,7 @@ pub async fn status(url: &str) -> anyhow::Result<pb::StatusResponse> {
         .into_inner())
 }
 
-/// Whether a member says that it leads.
+/// Returns true if a member says that it leads.
 pub fn leads(status: &pb::StatusResponse) -> bool {
     let id = status.header.as_ref().map(|header| header.member_id);
     id == Some(status.leader)

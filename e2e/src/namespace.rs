@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 
+use crate::cluster_dir::ClusterDir;
 use crate::command::run;
-use crate::home::Home;
 use crate::tools::debian;
 
 /// The node's address.
@@ -46,13 +46,18 @@ const LINKS: &str = "
 pub struct Namespace(String);
 
 impl Namespace {
+    /// That of a cluster that is up.
+    pub fn of(home: &ClusterDir) -> Self {
+        Self(home.netns())
+    }
+
     /// Makes it, with the node's address in it.
     ///
     /// # Errors
     ///
     /// The kernel refuses something; most often a module is missing.
-    pub fn create(home: &Home) -> anyhow::Result<Self> {
-        let namespace = Self(home.netns());
+    pub fn create(home: &ClusterDir) -> anyhow::Result<Self> {
+        let namespace = Self::of(home);
         run(debian::find("ip")?, ["netns", "add", &namespace.0])?;
         // where it is a module it has to be loaded; where it is built in there may be no modprobe at all
         if let Ok(modprobe) = debian::find("modprobe") {
@@ -82,7 +87,7 @@ impl Namespace {
 /// # Errors
 ///
 /// `ip` fails for another reason than that there is no such network.
-pub fn processes(home: &Home) -> anyhow::Result<Vec<u32>> {
+pub fn processes(home: &ClusterDir) -> anyhow::Result<Vec<u32>> {
     if !exists(home) {
         return Ok(Vec::new());
     }
@@ -95,13 +100,13 @@ pub fn processes(home: &Home) -> anyhow::Result<Vec<u32>> {
 /// # Errors
 ///
 /// `ip` fails for another reason than that there is no such network.
-pub fn delete(home: &Home) -> anyhow::Result<()> {
+pub fn delete(home: &ClusterDir) -> anyhow::Result<()> {
     if exists(home) {
         run(debian::find("ip")?, ["netns", "del", &home.netns()])?;
     }
     Ok(())
 }
 
-fn exists(home: &Home) -> bool {
+fn exists(home: &ClusterDir) -> bool {
     PathBuf::from("/run/netns").join(home.netns()).exists()
 }

@@ -9,18 +9,18 @@ use anyhow::Context as _;
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use time::{Duration, OffsetDateTime};
 
-use crate::home::Home;
+use crate::cluster_dir::ClusterDir;
 
 /// Long enough for a demo that is left running, short enough to be no treasure.
 const VALID: Duration = Duration::days(30);
 
 /// A certificate authority whose files lie in a cluster's `pki` directory.
 pub struct Authority {
-    home: Home,
+    home: ClusterDir,
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// Who a certificate is for.
+/// The subject of a certificate.
 pub struct Subject<'a> {
     /// The files' name.
     pub file: &'a str,
@@ -38,7 +38,7 @@ impl Authority {
     /// # Errors
     ///
     /// No key can be made, or no file written.
-    pub fn create(home: &Home, name: &str) -> anyhow::Result<Self> {
+    pub fn create(home: &ClusterDir, name: &str) -> anyhow::Result<Self> {
         let mut params = params(&[])?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, name);
@@ -77,7 +77,7 @@ impl Authority {
 /// # Errors
 ///
 /// No key can be made, or no file written.
-pub fn service_accounts(home: &Home, name: &str) -> anyhow::Result<()> {
+pub fn service_accounts(home: &ClusterDir, name: &str) -> anyhow::Result<()> {
     let key = KeyPair::generate().context("make the key of service accounts")?;
     home.write(&format!("pki/{name}.pub"), key.public_key_pem())?;
     write_key(home, name, &key)
@@ -92,7 +92,7 @@ fn params(serves: &[&str]) -> anyhow::Result<CertificateParams> {
     Ok(params)
 }
 
-fn write_key(home: &Home, name: &str, key: &KeyPair) -> anyhow::Result<()> {
+fn write_key(home: &ClusterDir, name: &str, key: &KeyPair) -> anyhow::Result<()> {
     let path: PathBuf = home.path(format!("pki/{name}.key"));
     let mut file = fs::OpenOptions::new()
         .write(true)

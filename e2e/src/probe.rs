@@ -1,4 +1,4 @@
-//! The little HTTP that readiness checks through a Unix socket and commands to the TiKV stand-in need.
+//! The little HTTP that readiness checks through a Unix socket and commands to the mock of TiKV need.
 
 use std::path::Path;
 

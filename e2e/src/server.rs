@@ -17,11 +17,11 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::complaints::Provoked;
-use crate::deadline::Running;
+use crate::log_check::Provoked;
 use crate::progress::Progress;
 use crate::tools::cache::Cache;
 use crate::tools::{go, own};
+use crate::watchdog::Running;
 
 mod said;
 mod spawn;
@@ -101,7 +101,7 @@ pub struct Server {
     said: Said,
     output: Option<JoinHandle<()>>,
     dir: DataDir,
-    provoked: Provoked,
+    expected_logs: Provoked,
     _running: Running,
 }
 
@@ -176,7 +176,7 @@ impl Server {
             said,
             output: Some(output),
             dir,
-            provoked: Provoked::default(),
+            expected_logs: Provoked::default(),
             _running: running,
         };
         server.wait_ready(&is_ready)?;
@@ -254,7 +254,7 @@ impl Server {
         self.said.text()
     }
 
-    /// Whether it is still running; if not, how it ended.
+    /// Checks that it is still running; if not, the error says how it ended.
     ///
     /// # Errors
     ///
@@ -265,8 +265,8 @@ impl Server {
 
     /// Expects a warning or an error with this text in it.
     #[must_use]
-    pub fn provoked(mut self, text: &str) -> Self {
-        self.provoked.add(text);
+    pub fn expected_logs(mut self, text: &str) -> Self {
+        self.expected_logs.add(text);
         self
     }
 
@@ -313,13 +313,13 @@ impl Server {
         self.check_complaints()
     }
 
-    /// Fails if a brain that has ended said what nobody provoked.
+    /// Fails if a brain that has ended said what nobody expected.
     fn check_complaints(&mut self) -> anyhow::Result<()> {
         if let Some(output) = self.output.take() {
             output.join().ok().context("the thread that reads a log panicked")?;
         }
         if self.name == KUBEBRAIN {
-            self.provoked.check(self.name, &self.said.complaints())?;
+            self.expected_logs.check(self.name, &self.said.complaints())?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What runs in a cluster, written down so that others can find it: tests that kill the store, and a later run that
+//! The processes of a cluster, written down so that others can find it: tests that kill the store, and a later run that
 //! sweeps what a killed one left.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process};
 use serde::{Deserialize, Serialize};
 
-use crate::home::Home;
+use crate::cluster_dir::ClusterDir;
 
 /// A process, told apart from a later one with the same number by when it was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,7 +78,7 @@ impl State {
     /// # Errors
     ///
     /// There is none, or it does not parse.
-    pub fn read(home: &Home) -> anyhow::Result<Self> {
+    pub fn read(home: &ClusterDir) -> anyhow::Result<Self> {
         let path = home.state();
         let text = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
         serde_json::from_slice(&text).with_context(|| format!("parse {}", path.display()))
@@ -89,7 +89,7 @@ impl State {
     /// # Errors
     ///
     /// The file system's.
-    pub fn write(&self, home: &Home) -> anyhow::Result<()> {
+    pub fn write(&self, home: &ClusterDir) -> anyhow::Result<()> {
         let (path, partial) = (home.state(), home.path("state.json.partial"));
         fs::write(&partial, serde_json::to_vec_pretty(self)?)
             .with_context(|| format!("write {}", partial.display()))?;

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use anyhow::ensure;
 
+use crate::cluster_context::ClusterContext;
 use crate::config::Store;
 use crate::forward;
 use crate::members;
 use crate::probe;
-use crate::site::Site;
 use crate::supervisor::Program;
 use crate::tikv::real::Addresses;
 
@@ -47,7 +47,7 @@ pub const MEMBERS: [Member; 3] = [
 /// The name of what many brains store in, in state and logs, and that of the port that leads to its commands.
 pub const TIKV: &str = "tikv";
 const PD: &str = "127.0.0.1:12379";
-/// Where the TiKV stand-in takes commands.
+/// Where the mock of TiKV takes commands.
 pub const TIKV_CONTROL: &str = "127.0.0.1:12380";
 
 /// The members of a store.
@@ -63,7 +63,7 @@ pub fn members(store: Store) -> &'static [Member] {
 /// # Errors
 ///
 /// There is no such program yet.
-pub fn program(site: &Site, store: Store, member: &Member, more: &[String]) -> anyhow::Result<Program> {
+pub fn program(site: &ClusterContext, store: Store, member: &Member, more: &[String]) -> anyhow::Result<Program> {
     let path: PathBuf = match store {
         Store::Brain | Store::Tikv => site.tools.own.get("kubebrain")?,
         Store::Etcd => site.tools.etcd.join("etcd"),
@@ -87,7 +87,7 @@ pub fn program(site: &Site, store: Store, member: &Member, more: &[String]) -> a
     Ok(site.program(member.name, &path, args))
 }
 
-/// What makes brains store in TiKV: in the stand-in, or in a real cluster.
+/// What makes brains store in TiKV: in the mock, or in a real cluster.
 pub fn tikv_flags(real: Option<&Addresses>) -> Vec<String> {
     let mut flags = vec!["--storage=tikv".to_owned()];
     match real {
@@ -103,12 +103,12 @@ pub fn tikv_flags(real: Option<&Addresses>) -> Vec<String> {
     flags
 }
 
-/// What many brains store in: the TiKV stand-in, with its data in a file.
+/// What many brains store in: the mock of TiKV, with its data in a file.
 ///
 /// # Errors
 ///
 /// It is not built.
-pub fn tikv(site: &Site) -> anyhow::Result<Program> {
+pub fn tikv(site: &ClusterContext) -> anyhow::Result<Program> {
     let args = [
         format!("--pd-listen={PD}"),
         "--store-listen=127.0.0.1:20160".to_owned(),
@@ -117,25 +117,25 @@ pub fn tikv(site: &Site) -> anyhow::Result<Program> {
         format!("--control-listen={TIKV_CONTROL}"),
         site.file_flag("data-file", "store/tikv"),
     ];
-    Ok(site.program(TIKV, &site.tools.own.get("tikv-stand-in")?, args))
+    Ok(site.program(TIKV, &site.tools.own.get("mock-tikv")?, args))
 }
 
-/// Whether a member serves.
+/// Checks that a member serves.
 ///
 /// # Errors
 ///
 /// It does not, and why.
-pub async fn healthy(site: &Site, member: &Member) -> anyhow::Result<()> {
+pub async fn healthy(site: &ClusterContext, member: &Member) -> anyhow::Result<()> {
     let answer = probe::get(&forward::socket(site, member.name), "/health").await?;
     ensure!(answer.contains("\"true\""), "the store's /health says: {answer}");
     Ok(())
 }
 
-/// Whether the TiKV stand-in serves.
+/// Checks that the mock of TiKV serves.
 ///
 /// # Errors
 ///
 /// It does not, and why.
-pub async fn tikv_serves(site: &Site) -> anyhow::Result<()> {
+pub async fn tikv_serves(site: &ClusterContext) -> anyhow::Result<()> {
     probe::get(&forward::socket(site, TIKV), "/status").await.map(drop)
 }

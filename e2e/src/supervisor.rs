@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::home::Home;
+use crate::cluster_dir::ClusterDir;
 use crate::state::{ProcessId, State};
 
 /// How long a program may take to end after SIGTERM before it is killed.
@@ -46,7 +46,7 @@ pub struct Program {
 
 /// Runs programs. Dropped without [`Supervisor::stop`], it leaves them to the next sweep.
 pub struct Supervisor {
-    home: Home,
+    home: ClusterDir,
     state: Arc<Mutex<State>>,
     tasks: JoinSet<anyhow::Result<()>>,
     running: BTreeMap<String, Handle>,
@@ -61,7 +61,7 @@ struct Handle {
 
 impl Supervisor {
     /// One that writes down what it does in `state`.
-    pub fn new(home: &Home, state: State) -> Self {
+    pub fn new(home: &ClusterDir, state: State) -> Self {
         let state = Arc::new(Mutex::new(state));
         Self {
             home: home.clone(),
@@ -188,7 +188,7 @@ impl Supervisor {
 
 /// One program's owner.
 struct Keeper {
-    home: Home,
+    home: ClusterDir,
     state: Arc<Mutex<State>>,
     program: Program,
     stop: CancellationToken,
@@ -259,7 +259,7 @@ async fn end(name: &str, mut child: Child, id: ProcessId) -> anyhow::Result<()> 
     Ok(())
 }
 
-fn note(home: &Home, state: &Mutex<State>, change: impl FnOnce(&mut State)) -> anyhow::Result<()> {
+fn note(home: &ClusterDir, state: &Mutex<State>, change: impl FnOnce(&mut State)) -> anyhow::Result<()> {
     let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
     change(&mut state);
     state.write(home)

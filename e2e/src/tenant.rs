@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use crate::cluster_dir::ClusterDir;
 use crate::credentials;
-use crate::home::Home;
 use crate::kubectl::Kubectl;
 
 /// A tenant's API server, and where its brains are.
@@ -27,7 +27,7 @@ impl Tenant<'_> {
     /// # Errors
     ///
     /// A file cannot be written; kubectl's.
-    pub fn create(&self, home: &Home, kubectl: &Kubectl, url: &str) -> anyhow::Result<()> {
+    pub fn create(&self, home: &ClusterDir, kubectl: &Kubectl, url: &str) -> anyhow::Result<()> {
         let pki = credentials::tenant(home, self.name, self.address, url)?;
         let mut secret = vec![
             "--namespace",

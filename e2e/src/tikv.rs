@@ -1,4 +1,4 @@
-//! A TiKV cluster for brains: the stand-in in a process of its own, or a real one that `TIKV_PD` names.
+//! A TiKV cluster for brains: the mock in a process of its own, or a real one that `TIKV_PD` names.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -21,23 +21,23 @@ pub const REAL: &str = "TIKV_PD";
 #[derive(Debug)]
 pub struct Tikv {
     pd: String,
-    stand_in: Option<StandIn>,
+    mock_tikv: Option<MockTikv>,
 }
 
 impl Tikv {
-    /// A stand-in in memory, or the cluster that `TIKV_PD` names.
+    /// A mock in memory, or the cluster that `TIKV_PD` names.
     ///
     /// # Errors
     ///
-    /// The stand-in does not start.
+    /// The mock does not start.
     pub fn for_test() -> anyhow::Result<Self> {
         if let Ok(pd) = std::env::var(REAL) {
-            return Ok(Self { pd, stand_in: None });
+            return Ok(Self { pd, mock_tikv: None });
         }
-        let stand_in = StandIn::start(None, &[])?;
+        let mock_tikv = MockTikv::start(None, &[])?;
         Ok(Self {
-            pd: stand_in.pd().to_owned(),
-            stand_in: Some(stand_in),
+            pd: mock_tikv.pd().to_owned(),
+            mock_tikv: Some(mock_tikv),
         })
     }
 
@@ -46,21 +46,21 @@ impl Tikv {
         &self.pd
     }
 
-    /// The stand-in, for tests that want something to go wrong.
+    /// The mock, for tests that want something to go wrong.
     ///
     /// # Errors
     ///
     /// It is a real cluster.
-    pub fn stand_in(&self) -> anyhow::Result<&StandIn> {
-        self.stand_in
+    pub fn mock_tikv(&self) -> anyhow::Result<&MockTikv> {
+        self.mock_tikv
             .as_ref()
-            .with_context(|| format!("this needs the stand-in: unset {REAL}"))
+            .with_context(|| format!("this needs the mock: unset {REAL}"))
     }
 }
 
-/// A stand-in that ends with this, and by the kernel's hand if this process is killed.
+/// A mock that ends with this, and by the kernel's hand if this process is killed.
 #[derive(Debug)]
-pub struct StandIn {
+pub struct MockTikv {
     child: Child,
     ready: Ready,
 }
@@ -72,7 +72,7 @@ struct Ready {
     control: String,
 }
 
-impl StandIn {
+impl MockTikv {
     /// Starts one on free ports, with three stores. It keeps its data in `file`, or in memory.
     ///
     /// # Errors
@@ -80,21 +80,21 @@ impl StandIn {
     /// It is not built, or does not start.
     pub fn start(file: Option<&Path>, flags: &[&str]) -> anyhow::Result<Self> {
         let program = Program {
-            name: "tikv-stand-in",
-            path: own::Programs::find()?.get("tikv-stand-in")?,
+            name: "mock-tikv",
+            path: own::Programs::find()?.get("mock-tikv")?,
         };
         let mut command = server::command(&program);
         command.args(["--stores=3", "--control-listen=127.0.0.1:0"]).args(flags);
         command.args(file.map(|file| format!("--data-file={}", file.display())));
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = server::spawn(command).context("start the TiKV stand-in")?;
-        let output = child.stdout.take().context("the TiKV stand-in has no output")?;
+        let mut child = server::spawn(command).context("start the mock of TiKV")?;
+        let output = child.stdout.take().context("the mock of TiKV has no output")?;
         let mut line = String::new();
         BufReader::new(output)
             .read_line(&mut line)
-            .context("read what the TiKV stand-in says")?;
+            .context("read what the mock of TiKV says")?;
         let ready = serde_json::from_str(&line);
-        let ready = ready.with_context(|| format!("the TiKV stand-in said {line:?} and not its addresses"))?;
+        let ready = ready.with_context(|| format!("the mock of TiKV said {line:?} and not its addresses"))?;
         Ok(Self { child, ready })
     }
 
@@ -108,7 +108,7 @@ impl StandIn {
         self.child.id()
     }
 
-    /// Has it do something: `GET /status`, `POST /faults`. `tikv_stand_in::control` lists all that it knows.
+    /// Has it do something: `GET /status`, `POST /faults`. `mock_tikv::control` lists all that it knows.
     ///
     /// # Errors
     ///
@@ -120,7 +120,7 @@ impl StandIn {
     }
 }
 
-impl Drop for StandIn {
+impl Drop for MockTikv {
     fn drop(&mut self) {
         // both fail only if it has ended already
         drop(self.child.kill());

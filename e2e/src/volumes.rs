@@ -5,13 +5,13 @@ use std::fs;
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use crate::home::Home;
+use crate::cluster_dir::ClusterDir;
 use crate::kubelet::NODE_NAME;
 
 /// The default StorageClass.
 pub const CLASS: &str = "local";
 /// How many claims of each access mode a cluster can serve in its life: a released volume is not used again.
-pub const COUNT: usize = 24;
+pub const COUNT: usize = 40;
 /// A volume for one pod alone has no other mode beside.
 const ACCESS_MODES: [&str; 2] = ["ReadWriteOncePod", "ReadWriteOnce"];
 /// What each of them says to hold. Nobody measures it.
@@ -22,7 +22,7 @@ const SIZE: &str = "100Gi";
 /// # Errors
 ///
 /// A directory cannot be made.
-pub fn create(home: &Home) -> anyhow::Result<Vec<Value>> {
+pub fn create(home: &ClusterDir) -> anyhow::Result<Vec<Value>> {
     let mut objects = vec![json!({
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",

@@ -1,4 +1,4 @@
-//! What Argo CD needs to know of a KubeBrainCluster, in the layout of its own `resource_customizations` and as a patch of its
+//! Health, actions and tests of a KubeBrainCluster for Argo CD, in the layout of its own `resource_customizations` and as a patch of its
 //! configuration; and an app of apps.
 
 use std::collections::BTreeMap;

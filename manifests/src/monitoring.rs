@@ -1,4 +1,4 @@
-//! What the Prometheus operator needs to scrape the operator, and alerts on what it reports.
+//! PodMonitor and alerts of the operator, for the Prometheus operator.
 
 use serde_json::{Value, json};
 

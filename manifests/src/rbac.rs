@@ -1,4 +1,4 @@
-//! What the operator may do: exactly what it does. And what a namespace's users may do with clusters.
+//! The rights of the operator: exactly what it does. And the rights of a namespace's users on clusters.
 
 use serde_json::{Value, json};
 
@@ -10,9 +10,15 @@ type Rule = (&'static str, &'static [&'static str], &'static [&'static str]);
 /// In every namespace that has clusters.
 ///
 /// Of Leases, Roles and RoleBindings the operator makes those of `leaderElection.backend: Lease`. It can hand out no right that it
-/// does not have itself, which is why it may update Leases. It reads no node, executes nothing in a pod and writes no definition.
+/// does not have itself, which is why it may update Leases: brains do. It reads no node, executes nothing in a pod and writes no
+/// definition.
 const RULES: &[Rule] = &[
-    ("kubebrain.io", &["kubebrainclusters"], &["get", "list", "watch"]),
+    // Only its own finalizer is patched into a cluster.
+    (
+        "kubebrain.io",
+        &["kubebrainclusters"],
+        &["get", "list", "watch", "patch"],
+    ),
     ("kubebrain.io", &["kubebrainclusters/status"], &["patch"]),
     // Owner references that block the owner's deletion ask for this.
     ("kubebrain.io", &["kubebrainclusters/finalizers"], &["update"]),
@@ -30,6 +36,8 @@ const RULES: &[Rule] = &[
         &["statefulsets"],
         &["get", "list", "watch", "create", "patch", "delete"],
     ),
+    // The wipe of a deleted cluster.
+    ("batch", &["jobs"], &["get", "create", "delete"]),
     (
         "policy",
         &["poddisruptionbudgets"],
@@ -53,6 +61,8 @@ const RULES: &[Rule] = &[
     ),
     ("core.pingcap.com", &["clusters"], &["get", "list", "watch"]),
     ("events.k8s.io", &["events"], &["create", "patch"]),
+    // A StatefulSet's controller says only there why it cannot make pods. The older API finds them by their object.
+    ("", &["events"], &["list"]),
 ];
 
 /// What a user may do who may view a namespace.
@@ -162,4 +172,35 @@ fn binding(install: &Install, name: &str, namespace: Option<&str>) -> Value {
 
 fn kind(namespace: Option<&str>) -> &'static str {
     if namespace.is_some() { "Role" } else { "ClusterRole" }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize as _;
+
+    use super::*;
+
+    /// Kubernetes lets nobody hand out a right that he does not have: the Role of brains that compete for a Lease, as the operator
+    /// renders it.
+    #[test]
+    fn operator_holds_what_it_grants() {
+        let rendered = include_str!("../../operator/fixtures/epoch-2/lease.yaml");
+        let objects =
+            serde_yaml::Deserializer::from_str(rendered).map(|document| Value::deserialize(document).unwrap());
+        let roles: Vec<Value> = objects.filter(|object| object["kind"] == "Role").collect();
+        assert_eq!(roles.len(), 1);
+        let words = |list: &Value| -> Vec<String> { serde_json::from_value(list.clone()).unwrap() };
+        for rule in roles[0]["rules"].as_array().unwrap() {
+            let (groups, resources) = (words(&rule["apiGroups"]), words(&rule["resources"]));
+            let mut held = RULES.iter().filter(|(group, plurals, _)| {
+                groups == [*group] && resources.iter().all(|resource| plurals.contains(&resource.as_str()))
+            });
+            let (_, _, verbs) = held.next().unwrap();
+            let missing: Vec<String> = words(&rule["verbs"])
+                .into_iter()
+                .filter(|verb| !verbs.contains(&verb.as_str()))
+                .collect();
+            assert!(missing.is_empty(), "{missing:?} of {resources:?}");
+        }
+    }
 }

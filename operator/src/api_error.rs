@@ -1,11 +1,15 @@
-//! What a failed request to the API server means for a pass, and its words for people.
+//! Classes of failed requests to the API server, and their messages.
 
 use crate::transport::NotLeading;
 
 /// Longest text of the API server that goes into a message, in characters. Admission webhooks write what they like.
 const TEXT: usize = 512;
 
-/// How a pass reacts to a failed request.
+/// Start of the API server's message about an applied object with an unknown field, or a field of the wrong type. The API server
+/// answers it with code 500.
+const UNTYPED: &str = "failed to create typed patch object";
+
+/// The reaction of a reconcile to a failed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Class {
     /// Somebody else was faster: look again at once, and say nothing.
@@ -35,6 +39,7 @@ impl Class {
                 409 => Self::Conflict,
                 400 | 422 => Self::Invalid,
                 401 | 403 => Self::Denied,
+                500 if status.message.starts_with(UNTYPED) => Self::Invalid,
                 _ => Self::Transient,
             },
             kube::Error::Service(error) if error.is::<NotLeading>() => Self::Fenced,
@@ -42,7 +47,7 @@ impl Class {
         }
     }
 
-    /// Whether it is worth a word after `failures` in a row.
+    /// Returns true if it is logged after `failures` in a row.
     pub(crate) fn is_told(self, failures: u32) -> bool {
         match self {
             Self::Conflict => failures >= 10,
@@ -54,7 +59,7 @@ impl Class {
 }
 
 /// The error for people: stable from try to try, so without versions, and not longer than a message may be.
-pub(crate) fn words(error: &kube::Error) -> String {
+pub(crate) fn message(error: &kube::Error) -> String {
     let text = match error {
         kube::Error::Api(status) if status.code == 409 && status.reason != "AlreadyExists" => {
             return "it was changed by somebody else meanwhile".to_owned();
@@ -91,24 +96,26 @@ mod tests {
         ] {
             assert_eq!(Class::of(&answered(code, "", "")), class, "{code}");
         }
+        let untyped = "failed to create typed patch object (brains/dev; apps/v1, Kind=StatefulSet): .spec.template.spec.x: field not declared in schema";
+        assert_eq!(Class::of(&answered(500, "", untyped)), Class::Invalid);
         assert_eq!(Class::of(&kube::Error::Service(NotLeading.into())), Class::Fenced);
         let broken = std::io::Error::other("broken");
         assert_eq!(Class::of(&kube::Error::Service(broken.into())), Class::Transient);
     }
 
     #[test]
-    fn words_are_stable_and_short() {
+    fn messages_are_stable_and_short() {
         let precondition =
             "Precondition failed: ResourceVersion in precondition: 17, ResourceVersion in object meta: 18";
         assert_eq!(
-            words(&answered(409, "Conflict", precondition)),
+            message(&answered(409, "Conflict", precondition)),
             "it was changed by somebody else meanwhile"
         );
         assert_eq!(
-            words(&answered(409, "AlreadyExists", "services \"a\" already exists")),
+            message(&answered(409, "AlreadyExists", "services \"a\" already exists")),
             "services \"a\" already exists"
         );
-        let long = words(&answered(403, "Forbidden", &"no\n".repeat(1000)));
+        let long = message(&answered(403, "Forbidden", &"no\n".repeat(1000)));
         assert_eq!((long.len(), long.contains('\n')), (TEXT, false));
     }
 

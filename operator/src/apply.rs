@@ -4,24 +4,26 @@ use std::collections::BTreeMap;
 
 use crds::KubeBrainCluster;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
-use kube::core::DynamicObject;
-use kube::{Api, Client};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
+use kube::core::{DynamicObject, ObjectMeta};
+use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tracing::info;
 
 use crate::api_error::{self, Class};
+use crate::applies::Applies;
 use crate::certificates::Leaf;
 use crate::events::{Event, Events};
 use crate::metrics::Metrics;
-use crate::names::{MANAGER, ROLE};
+use crate::names::{CLUSTER, MANAGER, ROLE};
 use crate::objects::{Key, Kind, Object, Renderer};
 use crate::observe::{self, Observed};
-use crate::plan::{AuthorityView, Live, Step, Stored};
+use crate::plan::{AuthorityView, Live, Step, Stored, keep_metadata, ownership};
 use crate::probe;
 use crate::spec::Desired;
 
 pub(crate) mod certificates;
+mod resize;
 
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +45,7 @@ impl From<kube::Error> for Error {
 }
 
 impl Error {
-    /// How a pass reacts to it.
+    /// The class of the error: it decides how a reconcile reacts.
     pub(crate) fn class(&self) -> Class {
         match self {
             Self::Api(error) => Class::of(error),
@@ -51,21 +53,21 @@ impl Error {
         }
     }
 
-    /// Whether the API server calls the object itself wrong: trying again does not help.
+    /// Returns true if the API server rejects the object itself as invalid, so that a retry does not help.
     pub(crate) fn is_invalid(&self) -> bool {
         self.class() == Class::Invalid
     }
 
     /// The error in the API server's words, if it has any.
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn message(&self) -> String {
         match self {
-            Self::Api(error) => api_error::words(error),
+            Self::Api(error) => api_error::message(error),
             other => other.to_string(),
         }
     }
 }
 
-/// What came of the steps.
+/// The outcome of the steps.
 #[derive(Default)]
 pub(crate) struct Applied {
     /// Certificates that were issued.
@@ -76,6 +78,12 @@ pub(crate) struct Applied {
     pub(crate) refused_claims: BTreeMap<String, String>,
     /// Number of applies that changed nothing: admission puts something else in the place of what is wanted.
     pub(crate) unchanged: usize,
+    /// A leadership transfer was requested.
+    pub(crate) asked: bool,
+    /// It succeeded.
+    pub(crate) handed_over: bool,
+    /// A pod was not replaced, because something is not as it was planned from.
+    pub(crate) stale: bool,
     /// Number of steps that were carried out.
     pub(crate) done: usize,
     /// The first step that failed, and why. Steps that do not build on it were still tried.
@@ -87,22 +95,24 @@ pub(crate) struct Applier<'a> {
     pub(crate) client: &'a Client,
     pub(crate) events: &'a Events,
     pub(crate) metrics: &'a Metrics,
+    pub(crate) applies: &'a Applies,
     pub(crate) cluster: &'a KubeBrainCluster,
     pub(crate) desired: &'a Desired,
     pub(crate) observed: &'a Observed,
 }
 
 impl Applier<'_> {
-    /// Carries out `steps`. After a failure only those that stand alone go on.
+    /// Carries out `steps`. After a failure only those that stand alone go on, unless only monitoring failed.
     pub(crate) async fn run(&self, steps: &[Step]) -> Applied {
         let mut applied = Applied::default();
+        let mut is_only_monitoring = false;
         for step in steps {
-            if applied.failure.is_some() && !stands_alone(step) {
+            if applied.failure.is_some() && !is_only_monitoring && !stands_alone(step) {
                 continue;
             }
             let unchanged = applied.unchanged;
             match self.step(step, &mut applied).await {
-                Ok(_) if applied.unchanged > unchanged => {}
+                Ok(_) if applied.unchanged > unchanged || applied.stale => {}
                 Ok(event) => {
                     applied.done += 1;
                     self.metrics.step(step);
@@ -113,8 +123,9 @@ impl Applier<'_> {
                 }
                 Err(error) => {
                     if let (Step::ChangeClaim { claim, .. }, Class::Denied | Class::Invalid) = (step, error.class()) {
-                        applied.refused_claims.insert(claim.clone(), error.words());
-                    } else if applied.failure.is_none() {
+                        applied.refused_claims.insert(claim.clone(), error.message());
+                    } else if applied.failure.as_ref().is_none_or(|_| is_only_monitoring) {
+                        is_only_monitoring = is_monitoring(step);
                         applied.failure = Some((describe(step, self.desired), error));
                     }
                 }
@@ -130,9 +141,18 @@ impl Applier<'_> {
                 self.step_of_certificates(step, applied).await
             }
             Step::Apply { object, uid } => {
-                let version = self.write(object, uid.as_deref()).await?;
+                let version = match uid {
+                    // Their apply sets little or nothing that another one has set: without a conflict it would take it over.
+                    None if matches!(object.key.kind, Kind::ServiceAccount | Kind::ConfigMap | Kind::Lease) => {
+                        self.create(object).await?
+                    }
+                    uid => self.write(object, uid.as_deref()).await?,
+                };
                 let live = self.observed.objects.get(&object.key);
-                if version.is_some() && live.is_some_and(|live| live.metadata.resource_version == version) {
+                let unchanged = version.is_some() && live.is_some_and(|live| live.metadata.resource_version == version);
+                let namespace = &self.desired.names.namespace;
+                self.applies.record(namespace, object, live, !unchanged);
+                if unchanged {
                     applied.unchanged += 1;
                     return Ok(None);
                 }
@@ -157,14 +177,22 @@ impl Applier<'_> {
                 to,
                 target,
             } => {
+                applied.asked = true;
                 self.hand_over((from, address), (to, *target)).await?;
+                applied.handed_over = true;
                 Ok(Some(Event::normal(
                     "LeaderTransferred",
                     "HandOver",
                     format!("{from} handed over to {to}"),
                 )))
             }
-            Step::ChangeClaim { .. } | Step::Label { .. } | Step::Replace { .. } => self.step_below(step).await,
+            Step::Replace { pod, .. } if !self.is_as_planned(pod).await? => {
+                applied.stale = true;
+                Ok(None)
+            }
+            Step::ChangeClaim { .. } | Step::Label { .. } | Step::Resize { .. } | Step::Replace { .. } => {
+                self.step_below(step).await
+            }
         }
     }
 
@@ -194,6 +222,7 @@ impl Applier<'_> {
                 gone_is_fine(self.pods().patch(pod, &merge(), &Patch::Merge(patch)).await)?;
                 Ok(None)
             }
+            Step::Resize { pod, uid, patch, hash } => self.resize((pod, uid), patch, hash).await,
             Step::Replace { pod, uid, version, why } => {
                 let same = Preconditions {
                     uid: Some(uid.clone()),
@@ -212,6 +241,42 @@ impl Applier<'_> {
             }
             _ => Ok(None),
         }
+    }
+
+    /// Reads StatefulSet and pods from the API server. Returns true if they are those that the plan was made from, and `name` still
+    /// does not lead.
+    async fn is_as_planned(&self, name: &str) -> Result<bool, Error> {
+        let (names, observed) = (&self.desired.names, self.observed);
+        let version = |metadata: &ObjectMeta| (metadata.uid.clone(), metadata.resource_version.clone());
+        let set = self.dynamic(Kind::StatefulSet).get_opt(&names.cluster).await?;
+        let set = set.map(|set| version(&set.metadata));
+        let planned = observed.objects.get(&Key::new(Kind::StatefulSet, &names.cluster));
+        let Some((uid, _)) = set.clone().filter(|_| set == planned.map(|set| version(&set.metadata))) else {
+            return Ok(false);
+        };
+        let params = ListParams::default().labels(&format!("{CLUSTER}={}", names.cluster));
+        let live = self.pods().list(&params).await?;
+        let own = live
+            .items
+            .iter()
+            .filter(|pod| ownership::controller(pod) == uid.as_deref());
+        let versions = |pod: &Pod| (pod.name_any(), version(&pod.metadata));
+        let live: BTreeMap<_, _> = own.map(versions).collect();
+        if live != observed.pods.iter().map(versions).collect() {
+            return Ok(false);
+        }
+        // One that answered that it does not lead may have been elected since.
+        let pod = observed.pods.iter().find(|pod| pod.name_any() == name);
+        let address = pod.and_then(|pod| pod.status.as_ref()?.pod_ip.as_deref());
+        let (Some(Ok(answer)), Some(address)) = (observed.probes.get(name), address) else {
+            return Ok(true);
+        };
+        if answer.is_leader() {
+            return Ok(true);
+        }
+        let identity = observe::identity(self.cluster, self.desired, observed).map_err(Error::HandOver)?;
+        let again = Box::pin(probe::ask(address, &names.member_host(name), identity.as_ref())).await;
+        Ok(again.is_ok_and(|again| !again.is_leader()))
     }
 
     fn issued(&self, leaf: Leaf, renewed: bool, why: &str) -> Event {
@@ -316,8 +381,17 @@ impl Applier<'_> {
     /// Returns the resource version of the answer; it is the live one's if nothing changed.
     async fn write(&self, object: &Object, uid: Option<&str>) -> Result<Option<String>, Error> {
         let api = self.dynamic(object.key.kind);
-        let mut body = object.body.clone();
-        let params = PatchParams::apply(MANAGER);
+        let mut object = object.clone();
+        let live = self.observed.objects.get(&object.key);
+        if let Some(live) = live.filter(|_| self.desired.held.is_some()) {
+            keep_metadata(&mut object, live);
+        }
+        let mut params = PatchParams::apply(MANAGER);
+        if object.key.kind == Kind::StatefulSet {
+            // Its template has fields that the operator does not know; none is dropped in silence.
+            params = params.validation_strict();
+        }
+        let mut body = object.body;
         let params = match uid {
             Some(uid) => {
                 body["metadata"]["uid"] = json!(uid);
@@ -368,7 +442,19 @@ impl Applier<'_> {
 
 /// Steps that nothing builds on and that build on nothing.
 fn stands_alone(step: &Step) -> bool {
-    matches!(step, Step::ChangeClaim { .. } | Step::Label { .. })
+    matches!(
+        step,
+        Step::ChangeClaim { .. } | Step::Label { .. } | Step::Resize { .. }
+    )
+}
+
+/// Steps whose failure holds nothing up: brains are not worse off without them.
+fn is_monitoring(step: &Step) -> bool {
+    match step {
+        Step::Apply { object, .. } => object.key.kind == Kind::PodMonitor,
+        Step::Delete { key, .. } => key.kind == Kind::PodMonitor,
+        _ => false,
+    }
 }
 
 fn merge() -> PatchParams {
@@ -396,7 +482,7 @@ fn reference(key: &Key) -> ObjectReference {
     }
 }
 
-/// What a step does, in words for an error.
+/// Describes a step for an error message.
 pub(crate) fn describe(step: &Step, desired: &Desired) -> String {
     let names = &desired.names;
     match step {
@@ -407,7 +493,60 @@ pub(crate) fn describe(step: &Step, desired: &Desired) -> String {
         Step::Delete { key, .. } => format!("delete {key}"),
         Step::ChangeClaim { claim, .. } => format!("resize the volume claim {claim}"),
         Step::Label { pod, .. } => format!("label pod {pod}"),
+        Step::Resize { pod, .. } => format!("resize pod {pod}"),
         Step::HandOver { from, to, .. } => format!("hand over from {from} to {to}"),
         Step::Replace { pod, .. } => format!("delete pod {pod}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_api::{FakeApi, Reply, Rig, failure};
+    use crate::fake_cluster::FakeCluster;
+
+    /// Applies an object of this kind, which the API server refuses, and another; returns true if that one was made.
+    async fn goes_on_behind(kind: Kind) -> bool {
+        let refused = format!("/{}/dev", kind.resource().plural);
+        let api = FakeApi::scripted(move |asked| {
+            if !asked.path.ends_with(&refused) {
+                return Reply::Pass;
+            }
+            let (code, status) = failure(500, "InternalError", "dev");
+            Reply::With(code, status)
+        });
+        let fake = FakeCluster::settled(json!({}));
+        let apply = |kind: Kind, name: &str| {
+            let resource = kind.resource();
+            let body = json!({
+                "apiVersion": resource.api_version, "kind": resource.kind,
+                "metadata": {"name": name, "namespace": "brains"},
+            });
+            let object = Object::new(kind, name, &body).unwrap();
+            Step::Apply { object, uid: None }
+        };
+        let steps = [apply(kind, "dev"), apply(Kind::Role, "next")];
+        let rig = Rig::new(api.clone()).await;
+        let (desired, observed) = (fake.desired(), fake.own());
+        let applier = Applier {
+            client: &rig.context.client,
+            events: &rig.context.events,
+            metrics: &rig.context.metrics,
+            applies: &rig.context.applies,
+            cluster: &fake.cluster,
+            desired: &desired,
+            observed: &observed,
+        };
+        let applied = applier.run(&steps).await;
+        let (what, _) = applied.failure.expect("the API server refuses one");
+        assert_eq!(what, format!("apply {} dev", kind.resource().kind));
+        api.get("/apis/rbac.authorization.k8s.io/v1/namespaces/brains/roles/next")
+            .is_some()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_monitoring_that_fails_holds_nothing_up() {
+        assert!(goes_on_behind(Kind::PodMonitor).await);
+        assert!(!goes_on_behind(Kind::PodDisruptionBudget).await);
     }
 }

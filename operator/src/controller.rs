@@ -1,4 +1,4 @@
-//! What starts a pass, and what happens when one fails, hangs or panics: nothing to the others.
+//! Runs reconciles; isolates failures per cluster.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -14,7 +14,7 @@ use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, info, warn};
+use tracing::{debug, error, info, instrument, warn};
 
 use crate::api_error::Class;
 use crate::metrics::Outcome;
@@ -23,7 +23,7 @@ use crate::stores::{self, Feeds, Stores};
 use crate::triggers::Triggers;
 
 /// A pass that takes longer is given up. Shorter than the grace period of the operator's pod.
-const PATIENCE: Duration = Duration::from_secs(45);
+const RECONCILE_TIMEOUT: Duration = Duration::from_secs(45);
 /// Passes at the same time.
 const CONCURRENCY: u16 = 8;
 /// Triggers within this time are one.
@@ -74,7 +74,7 @@ struct Guarded {
     failures: Failures,
 }
 
-/// What the passes of one namespace, or of all, are made of.
+/// The parts of the passes of one namespace, or of all.
 pub(crate) struct Scope {
     pub(crate) context: Context,
     pub(crate) triggers: Arc<Triggers>,
@@ -170,6 +170,7 @@ pub(crate) async fn wait_for_definition(
 }
 
 /// A pass that can neither hang nor take the process down.
+#[instrument(name = "reconcile", skip_all, fields(namespace = cluster.namespace(), name = cluster.name_any()))]
 async fn guard(cluster: Arc<KubeBrainCluster>, guarded: Arc<Guarded>) -> Result<Action, Error> {
     let object = ObjectRef::from_obj(&*cluster);
     let began = Instant::now();
@@ -204,15 +205,15 @@ async fn guard(cluster: Arc<KubeBrainCluster>, guarded: Arc<Guarded>) -> Result<
 
 /// Runs a pass so that neither its panic nor its patience is anybody else's.
 async fn contain<T>(pass: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    match tokio::time::timeout(PATIENCE, AssertUnwindSafe(pass).catch_unwind()).await {
+    match tokio::time::timeout(RECONCILE_TIMEOUT, AssertUnwindSafe(pass).catch_unwind()).await {
         Ok(Ok(ended)) => ended,
-        Ok(Err(panic)) => Err(Error::Panic(words(&*panic))),
-        Err(_) => Err(Error::Timeout(PATIENCE)),
+        Ok(Err(panic)) => Err(Error::Panic(panic_message(&*panic))),
+        Err(_) => Err(Error::Timeout(RECONCILE_TIMEOUT)),
     }
 }
 
 async fn tell(context: &Context, cluster: &KubeBrainCluster, problem: &Error, failures: u32) {
-    let words = problem.words();
+    let words = problem.message();
     let class = problem.class();
     if matches!(class, Class::Conflict | Class::Fenced) {
         debug!(error = words, failures, "a pass will be repeated");
@@ -228,14 +229,17 @@ async fn tell(context: &Context, cluster: &KubeBrainCluster, problem: &Error, fa
     } else {
         warn!(error = words, failures, "passes keep failing");
     }
-    match tokio::time::timeout(PATIENCE, report_failure(context, cluster, &words)).await {
+    match tokio::time::timeout(RECONCILE_TIMEOUT, report_failure(context, cluster, &words)).await {
         Ok(Ok(())) => {}
-        Ok(Err(problem)) => debug!(error = problem.words(), "the failure could not be put into the status"),
+        Ok(Err(problem)) => debug!(
+            error = problem.message(),
+            "the failure could not be put into the status"
+        ),
         Err(_) => debug!("the failure could not be put into the status in time"),
     }
 }
 
-fn words(panic: &(dyn std::any::Any + Send)) -> String {
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or("no message".to_owned())

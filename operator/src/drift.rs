@@ -1,9 +1,8 @@
-//! Whether a live object still is what was rendered, without writing to find out.
+//! Detects drift: compares a live object with the rendered one without a write to the API server.
 //!
 //! Two marks: a hash of the rendered object in an annotation finds fields that shall go away; a comparison of every rendered
 //! field with the live object finds changes by others. What others added, the API server's defaults above all, does not count.
 
-use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -33,17 +32,20 @@ pub(crate) fn stamp(body: &mut Value) {
 }
 
 /// A hash over what of a pod template needs a restart: all but labels and annotations, and of those the wish for a restart itself.
-pub(crate) fn restart_hash(template: &PodTemplateSpec) -> String {
-    let wish = template
-        .metadata
-        .as_ref()
-        .and_then(|metadata| metadata.annotations.as_ref()?.get(RESTARTED_AT));
-    let hashed = json!({"spec": template.spec, "restartedAt": wish});
-    let digest = Sha256::digest(hashed.to_string().as_bytes());
+/// The callers leave out what reaches pods in place.
+pub(crate) fn restart_hash(template: &Value) -> String {
+    let wish = template["metadata"]["annotations"].get(RESTARTED_AT);
+    digest(&json!({"spec": template["spec"], "restartedAt": wish}))
+}
+
+/// A short hash of a value.
+pub(crate) fn digest(value: &Value) -> String {
+    // Maps of serde_json are ordered by key, so equal values have equal texts.
+    let digest = Sha256::digest(value.to_string().as_bytes());
     digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Whether `live` has every field of `rendered`, with its value.
+/// Returns true if `live` has every field of `rendered`, with the same value.
 pub(crate) fn is_within(rendered: &Value, live: &Value) -> bool {
     match (rendered, live) {
         (Value::Object(rendered), Value::Object(live)) => rendered.iter().all(|(key, value)| {
@@ -54,6 +56,25 @@ pub(crate) fn is_within(rendered: &Value, live: &Value) -> bool {
         (Value::String(rendered), Value::String(live)) => rendered == live || same_quantity(rendered, live),
         (rendered, live) => rendered == live,
     }
+}
+
+/// The first field of `rendered` that `live` has not, or not with its value: `spec.replicas`.
+pub(crate) fn difference(rendered: &Value, live: &Value) -> Option<String> {
+    let (Value::Object(rendered), Value::Object(live)) = (rendered, live) else {
+        return (!is_within(rendered, live)).then(String::new);
+    };
+    rendered.iter().find_map(|(key, value)| {
+        let inner = match live.get(key) {
+            None if value.is_null() || is_empty(value) => None,
+            None => Some(String::new()),
+            Some(live) => difference(value, live),
+        }?;
+        Some(if inner.is_empty() {
+            key.clone()
+        } else {
+            format!("{key}.{inner}")
+        })
+    })
 }
 
 fn is_empty(value: &Value) -> bool {
@@ -94,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_add_is_no_drift() {
+    fn added_fields_are_no_drift() {
         check(json!({"a": 1}), json!({"a": 1, "b": 2}), true);
         check(
             json!({"c": [{"name": "x", "image": "i"}]}),
@@ -106,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_change_or_remove_is_drift() {
+    fn changed_or_removed_fields_are_drift() {
         check(json!({"a": 1}), json!({"a": 2}), false);
         check(json!({"a": 1}), json!({}), false);
         check(json!({"a": {"b": 1}}), json!({"a": {}}), false);
@@ -114,6 +135,18 @@ mod tests {
         check(json!({"args": ["a", "b"]}), json!({"args": ["b", "a"]}), false);
         check(json!({"c": [{"name": "x"}]}), json!({"c": [{"name": "y"}]}), false);
         check(json!({"a": "1"}), json!({"a": 1}), false);
+    }
+
+    #[test]
+    fn difference_names_the_field() {
+        let rendered = json!({"a": 1, "spec": {"list": [1], "none": null, "x": {"y": 1}}});
+        let check = |live: Value, expected: Option<&str>| {
+            assert_eq!(difference(&rendered, &live).as_deref(), expected, "{live}");
+        };
+        check(json!({"a": 1, "spec": {"list": [1], "x": {"y": 1, "z": 2}}}), None);
+        check(json!({"a": 1, "spec": {"list": [1], "x": {"y": 2}}}), Some("spec.x.y"));
+        check(json!({"a": 1, "spec": {"list": [2], "x": {"y": 1}}}), Some("spec.list"));
+        check(json!({"a": 1, "spec": {"list": [1]}}), Some("spec.x"));
     }
 
     #[test]

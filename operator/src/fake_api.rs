@@ -1,7 +1,7 @@
 //! For tests: an API server in memory, with resource versions, preconditions, label selectors and watches.
 //!
-//! It applies naively: maps are merged, lists are replaced, and nobody owns fields. A script may answer in its place, and the
-//! watches may be held back, as by a slow API server.
+//! It applies naively: maps are merged, lists are replaced, and nobody owns fields. A script may answer in its place, admission may
+//! change what is written, and the watches may be held back, as by a slow API server.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,10 +18,11 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tower::{BoxError, service_fn};
 
+use crate::applies::Applies;
 use crate::controller::Scope;
 use crate::events::Events;
+use crate::fake_cluster::{FakeCluster, settings};
 use crate::follow::Followers;
-use crate::given::GivenSecrets;
 use crate::leadership::Leadership;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
@@ -29,9 +30,9 @@ use crate::observe::Prober;
 use crate::reconcile::Context;
 use crate::stores;
 use crate::stores::external::ExternalPods;
+use crate::stores::given::GivenSecrets;
 use crate::transport::Fence;
 use crate::triggers::Triggers;
-use crate::world::{World, settings};
 
 /// Where clusters live.
 pub(crate) const CLUSTERS: &str = "/apis/kubebrain.io/v1alpha1/namespaces/brains/kubebrainclusters";
@@ -65,7 +66,7 @@ impl Asked {
     }
 }
 
-/// What a script does with a request.
+/// The reply of a script to a request.
 pub(crate) enum Reply {
     /// Leaves it to the server.
     Pass,
@@ -78,6 +79,8 @@ pub(crate) enum Reply {
 }
 
 type Script = dyn Fn(&Asked) -> Reply + Send + Sync;
+/// Changes an object that is about to be stored at a path.
+type Admission = dyn Fn(&str, &mut Value) + Send + Sync;
 type Answer = UnsyncBoxBody<Bytes, BoxError>;
 
 #[derive(Default)]
@@ -104,6 +107,7 @@ pub(crate) struct FakeApi {
     state: Arc<Mutex<State>>,
     changed: Arc<Notify>,
     script: Arc<Script>,
+    admission: Arc<Admission>,
     by: &'static str,
 }
 
@@ -117,7 +121,24 @@ impl FakeApi {
             state: Arc::default(),
             changed: Arc::default(),
             script: Arc::new(script),
+            admission: Arc::new(|_, _| {}),
             by: "",
+        }
+    }
+
+    /// The same server with another script.
+    pub(crate) fn answering(self, script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+        Self {
+            script: Arc::new(script),
+            ..self
+        }
+    }
+
+    /// The same server with admission that changes what clients write.
+    pub(crate) fn admitting(self, admission: impl Fn(&str, &mut Value) + Send + Sync + 'static) -> Self {
+        Self {
+            admission: Arc::new(admission),
+            ..self
         }
     }
 
@@ -131,12 +152,9 @@ impl FakeApi {
     }
 
     /// Puts the cluster of a world and all its objects in, without pods.
-    pub(crate) fn load(&self, world: &World) {
-        self.put(
-            &format!("{CLUSTERS}/dev"),
-            serde_json::to_value(&world.cluster).unwrap(),
-        );
-        for (key, object) in &world.seen.objects {
+    pub(crate) fn load(&self, fake: &FakeCluster) {
+        self.put(&format!("{CLUSTERS}/dev"), serde_json::to_value(&fake.cluster).unwrap());
+        for (key, object) in &fake.seen.objects {
             let resource = key.kind.resource();
             let prefix = if resource.group.is_empty() { "api" } else { "apis" };
             let path = format!(
@@ -148,7 +166,7 @@ impl FakeApi {
             value["apiVersion"] = json!(resource.api_version);
             self.put(&path, value);
         }
-        for claim in &world.seen.claims {
+        for claim in &fake.seen.claims {
             let mut value = serde_json::to_value(claim).unwrap();
             value["metadata"]["namespace"] = json!("brains");
             let name = claim.metadata.name.clone().unwrap();
@@ -234,7 +252,7 @@ impl FakeApi {
         if asked.parameter("watch").as_deref() == Some("true") {
             return Ok(Response::new(self.watch(asked)));
         }
-        let (code, value) = self.lock().serve(&asked, &self.changed);
+        let (code, value) = self.lock().serve(&asked, &*self.admission, &self.changed);
         reply(code, &value)
     }
 
@@ -300,6 +318,8 @@ struct Collection {
     namespace: Option<String>,
     plural: String,
     labels: Vec<(String, Option<String>)>,
+    /// Values of fields, by their paths with dots.
+    fields: Vec<(String, String)>,
 }
 
 impl Collection {
@@ -320,11 +340,16 @@ impl Collection {
             Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
             None => (part.to_owned(), None),
         });
+        let fields = asked.parameter("fieldSelector").unwrap_or_default();
+        let fields = fields.split(',').filter_map(|part| part.split_once('='));
         Self {
             base,
             namespace,
             plural,
             labels: labels.collect(),
+            fields: fields
+                .map(|(path, value)| (path.to_owned(), value.to_owned()))
+                .collect(),
         }
     }
 
@@ -344,6 +369,10 @@ impl Collection {
         plural == self.plural
             && self.namespace.as_ref().is_none_or(|wanted| wanted == namespace)
             && self.labels.iter().all(labelled)
+            && self.fields.iter().all(|(path, value)| {
+                let path = format!("/{}", path.replace('.', "/"));
+                object.pointer(&path).and_then(Value::as_str) == Some(value)
+            })
     }
 
     fn line(&self, event: &Event) -> Option<Value> {
@@ -390,11 +419,11 @@ impl State {
         object
     }
 
-    fn serve(&mut self, asked: &Asked, changed: &Notify) -> (u16, Value) {
-        let (path, part) = match asked.path.strip_suffix("/status") {
-            Some(path) => (path, "status"),
-            None => (asked.path.as_str(), "spec"),
-        };
+    fn serve(&mut self, asked: &Asked, admission: &Admission, changed: &Notify) -> (u16, Value) {
+        let parts = ["status", "resize"];
+        let part = parts.into_iter().find(|part| asked.path.ends_with(&format!("/{part}")));
+        let part = part.unwrap_or("spec");
+        let path = asked.path.trim_end_matches("/status").trim_end_matches("/resize");
         let name = path.rsplit('/').next().unwrap_or_default();
         let found = self.objects.get(path).cloned();
         match asked.method {
@@ -404,7 +433,9 @@ impl State {
                 if self.objects.contains_key(&path) {
                     return failure(409, "AlreadyExists", name);
                 }
-                (201, self.store(&path, Some(asked.body.clone()), changed).unwrap())
+                let mut object = asked.body.clone();
+                admission(&path, &mut object);
+                (201, self.store(&path, Some(object), changed).unwrap())
             }
             Method::GET if path.matches('/').count() <= 3 && path.ends_with(|c: char| c.is_ascii_digit()) => {
                 failure(404, "NotFound", name)
@@ -449,11 +480,16 @@ impl State {
                 }
                 let mut object = found.unwrap_or(json!({}));
                 let mut wanted = asked.body.clone();
+                if part == "resize" {
+                    resize(&mut object, &wanted);
+                    wanted = json!({});
+                }
                 if part == "status" {
                     object["status"] = json!({});
                     wanted = json!({"status": wanted["status"]});
                 }
                 merge(&mut object, wanted);
+                admission(path, &mut object);
                 (200, self.store(path, Some(object), changed).unwrap())
             }
         }
@@ -493,11 +529,25 @@ fn is_collection(path: &str) -> bool {
     }
 }
 
-/// Whether uid and version are those that were named, if any were.
+/// Returns true if uid and version are those that were named, if any were.
 fn meets(wanted: &Value, metadata: &Value) -> bool {
     ["uid", "resourceVersion"]
         .iter()
         .all(|key| wanted[*key].is_null() || wanted[*key] == metadata[*key])
+}
+
+/// Replaces the resources of the containers that a patch names.
+fn resize(pod: &mut Value, patch: &Value) {
+    for wanted in patch["spec"]["containers"].as_array().into_iter().flatten() {
+        let mut containers = pod["spec"]["containers"].as_array_mut().into_iter().flatten();
+        let container = containers
+            .find(|container| container["name"] == wanted["name"])
+            .unwrap();
+        container["resources"] = wanted["resources"].clone();
+        for amounts in container["resources"].as_object_mut().unwrap().values_mut() {
+            amounts.as_object_mut().unwrap().remove("$patch");
+        }
+    }
 }
 
 fn merge(base: &mut Value, more: Value) {
@@ -515,7 +565,7 @@ fn merge(base: &mut Value, more: Value) {
     }
 }
 
-/// What a controller needs to work beside a fake API server.
+/// A controller beside a fake API server.
 pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> Scope {
     let (metrics, ledger) = (Metrics::new(), Ledger::default());
     let client = api.client(leadership, &metrics, &ledger);
@@ -523,6 +573,7 @@ pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> Scope {
     let (stores, feeds) = stores::open(&client, None, &triggers);
     let context = Context {
         external_pods: ExternalPods::new(client.clone(), stores.clusters.clone(), triggers.clone()),
+        given_secrets: GivenSecrets::new(client.clone(), stores.clusters.clone(), triggers.clone()),
         events: Events::new(client.clone(), "test".to_owned()),
         client,
         settings: settings(),
@@ -530,7 +581,7 @@ pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> Scope {
         followers: Followers::new(stores.clusters.clone(), triggers.clone()),
         stores,
         ledger,
-        given_secrets: GivenSecrets::default(),
+        applies: Applies::default(),
         prober: Prober::default(),
     };
     Scope {

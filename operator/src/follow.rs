@@ -1,7 +1,8 @@
-//! Hears of a change of leader without asking again and again: one question per member, which the member answers when its
-//! leader changes. Every change starts a pass.
+//! Follows changes of leader by long polling: one request per member, which the member answers when its leader changes. Every
+//! change triggers a reconcile.
 //!
-//! A brain that answers at once without end, or lies about its epoch, is asked more and more rarely.
+//! A brain that answers at once without end, or lies about its epoch, is asked more and more rarely, down to about once a second; one that
+//! is silent, down to twice a minute.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,10 +17,14 @@ use tracing::debug;
 use crate::probe::{self, Answer, Identity, KnownLeader, Role};
 use crate::triggers::Triggers;
 
-/// Most members that are followed, of all clusters together. Others are heard of at the next resync.
+/// Most members that are followed, of all clusters together. Changes at other members are found at the next resync.
 const FOLLOWED: usize = 1024;
-/// Bounds of the pause between questions; it doubles when an answer comes quickly, or not at all.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
+/// The pause between questions; it doubles when an answer comes quickly, or not at all.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause after an answer: however often the leader changes, its label is to follow within two seconds.
+const ANSWERED: Duration = Duration::from_millis(1200);
+/// The longest pause after silence. Passes ask the silent member, too.
+const SILENT: Duration = Duration::from_secs(30);
 /// An answer that took longer was waited for: leaders do not change often.
 const WAITED: Duration = Duration::from_secs(5);
 
@@ -34,7 +39,7 @@ pub(crate) struct Member {
     pub(crate) identity: Option<Identity>,
 }
 
-/// What a change is measured by.
+/// The part of an answer whose change triggers a reconcile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Leadership {
     role: Role,
@@ -148,7 +153,7 @@ struct Follower {
 impl Follower {
     /// Asks until the cluster is gone.
     async fn run(self, mut seen: Leadership) {
-        let mut pause = PAUSE.0;
+        let mut pause = None;
         let mut silent = false;
         while self
             .clusters
@@ -179,12 +184,19 @@ impl Follower {
                     silent = true;
                 }
             }
-            if asked.elapsed() > WAITED && !silent {
-                pause = PAUSE.0;
-            }
-            tokio::time::sleep(pause.mul_f64(rand::random_range(1.0..1.3))).await;
-            pause = (2 * pause).min(PAUSE.1);
+            let next = next_pause(pause, asked.elapsed() > WAITED, silent);
+            tokio::time::sleep(next.mul_f64(rand::random_range(1.0..1.3))).await;
+            pause = Some(next);
         }
+    }
+}
+
+/// The pause after a question that was waited for or not, and after which the member is silent or not.
+fn next_pause(last: Option<Duration>, waited: bool, silent: bool) -> Duration {
+    let most = if silent { SILENT } else { ANSWERED };
+    match last {
+        Some(last) if silent || !waited => (2 * last).min(most),
+        _ => PAUSE,
     }
 }
 
@@ -201,8 +213,8 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+    use crate::fake_cluster::{answer, cluster};
     use crate::probe::tests::{full, reply};
-    use crate::world::{answer, cluster};
 
     /// A brain that answers each question with the next epoch that it is sent, and sends what it was asked.
     async fn brain(
@@ -292,6 +304,23 @@ mod tests {
         assert!(named.next().now_or_never().is_none(), "nothing changed in the end");
     }
 
+    #[test]
+    fn pauses_grow_more_in_silence_than_between_quick_answers() {
+        let last_of = |count: usize, waited: bool, silent: bool| {
+            let mut pause = None;
+            for _ in 0..count {
+                pause = Some(next_pause(pause, waited, silent));
+            }
+            pause.unwrap()
+        };
+        assert_eq!(last_of(1, false, false), PAUSE);
+        assert_eq!(last_of(100, true, false), PAUSE);
+        // With the noise and the pass that follows, less than the two seconds that the leader's label may be behind.
+        assert!(last_of(100, false, false).mul_f64(1.3) < Duration::from_secs(2));
+        assert_eq!(last_of(100, false, true), SILENT);
+        assert_eq!(next_pause(Some(SILENT), false, false), ANSWERED);
+    }
+
     #[tokio::test]
     async fn brain_that_answers_at_once_is_asked_more_and_more_rarely() {
         let mut fixture = fixture().await;
@@ -300,9 +329,9 @@ mod tests {
         }
         fixture.follow(std::slice::from_ref(&fixture.member));
         let asking = async { while fixture.asked.recv().await.is_some() {} };
-        // 0, 0.1, 0.3, 0.7 and 1.5 s after the first question, or later.
+        // 0, 0.1, 0.3, 0.7, 1.5 and 2.7 s after the first question, or later; one more answer is ready.
         assert!(tokio::time::timeout(Duration::from_secs(3), asking).await.is_err());
-        assert!(fixture.epochs.capacity() <= 6, "{}", fixture.epochs.capacity());
+        assert!(fixture.epochs.capacity() <= 7, "{}", fixture.epochs.capacity());
     }
 
     #[tokio::test]

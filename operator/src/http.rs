@@ -26,14 +26,14 @@ use crate::metrics::{self, Metrics};
 
 /// Open connections.
 const CONNECTIONS: usize = 64;
-/// How long the head of a request may take, and how long a connection may idle.
+/// Timeout of the head of a request, and of an idle connection.
 const HEADERS: Duration = Duration::from_secs(5);
 /// Bytes that are read ahead of one connection; the smallest that hyper takes.
 const BUFFER: usize = 8 * 1024;
-/// How long a connection may live: one that reads its answer too slowly is ended.
+/// Longest life of a connection, so that a client that reads too slowly is cut off.
 const LIFETIME: Duration = Duration::from_secs(120);
 
-/// What the endpoints look at.
+/// State of the handlers.
 #[derive(Clone)]
 pub(crate) struct Health {
     pub(crate) metrics: Metrics,
@@ -206,7 +206,7 @@ mod tests {
         served.running.join_next().await.unwrap().unwrap().unwrap();
     }
 
-    /// Whether the other side has ended the connection, or does soon.
+    /// Returns true if the client has closed the connection or is about to.
     async fn is_ended(stream: &mut TcpStream) -> bool {
         let mut rest = Vec::new();
         let read = tokio::time::timeout(Duration::from_secs(3), stream.read_to_end(&mut rest));

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use election::{AfterLoss, Config, Elector, Handle, LeaseLock, Standing};
+use election::{AfterLoss, Config, ElectionState, Elector, Handle, LeaseLock};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-/// How long the elector may be late before the replica calls itself dead.
+/// Longest delay of the elector before `/livez` fails.
 const TOLERANCE: Duration = Duration::from_secs(20);
 
 /// This replica's part, as others may ask for it.
@@ -20,10 +20,10 @@ pub(crate) enum Leadership {
 }
 
 impl Leadership {
-    /// Whether the elector, if any, keeps up.
+    /// Checks that the elector, if there is one, is on time.
     ///
     /// # Errors
-    /// What is wrong.
+    /// A description of the problem.
     pub(crate) fn check(&self) -> Result<(), String> {
         match self {
             Self::Alone => Ok(()),
@@ -43,8 +43,8 @@ impl Leadership {
         let Self::Elected(handle) = self else {
             return !stop.is_cancelled();
         };
-        let mut standing = handle.watch();
-        let leading = standing.wait_for(|standing| matches!(standing, Standing::Leading(_)));
+        let mut election_state = handle.watch();
+        let leading = election_state.wait_for(|election_state| matches!(election_state, ElectionState::Leading(_)));
         tokio::select! {
             biased;
             () = stop.cancelled() => false,
@@ -95,10 +95,10 @@ mod tests {
     use super::*;
     use crate::controller;
     use crate::fake_api::{Asked, CLUSTERS, FakeApi, Reply, scope};
+    use crate::fake_cluster::cluster;
     use crate::ledger::Ledger;
     use crate::metrics::Metrics;
     use crate::tasks::Tasks;
-    use crate::world::cluster;
 
     const HELD: &str = "/api/v1/namespaces/brains/secrets/dev-peer-tls";
     const SET: &str = "/apis/apps/v1/namespaces/brains/statefulsets/dev";

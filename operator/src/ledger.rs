@@ -1,4 +1,4 @@
-//! What this process wrote and its stores may not show yet.
+//! Writes of this process that its watch stores may not show yet.
 //!
 //! A pass that plans from a store that is behind its own writes would repeat them, or replace a second pod. So every answer to a
 //! write is recorded here, and a cluster is not planned again until the stores have caught up.
@@ -25,7 +25,7 @@ pub(crate) struct Place {
     pub(crate) name: String,
 }
 
-/// What the stores may not show yet.
+/// Writes that the stores may not show yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Pending {
     /// The object was written, and had this version then.
@@ -95,7 +95,7 @@ impl Ledger {
         entries.insert(place, Entry { pending, since });
     }
 
-    /// What is pending at places that satisfy `ours`, and for how long.
+    /// Pending writes at places that satisfy `ours`, with their age.
     pub(crate) fn pending(&self, ours: impl Fn(&Place) -> bool) -> Vec<(Place, Pending, Duration)> {
         let entries = self.lock();
         let found = entries.iter().filter(|(place, _)| ours(place));
@@ -144,7 +144,7 @@ impl Place {
 }
 
 impl Pending {
-    /// Whether a store that shows `live` at this place is not behind.
+    /// Returns true if a store that shows `live` at this place has caught up.
     pub(crate) fn is_visible(&self, live: Option<&ObjectMeta>) -> bool {
         match self {
             Self::Wrote { version } => live
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_recorded_meanwhile_is_kept() {
+    fn entry_recorded_meanwhile_is_kept() {
         let ledger = Ledger::default();
         let write = |version: &str| {
             let body = json!({"metadata": {"name": "dev", "resourceVersion": version}}).to_string();

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 mod api_error;
+mod applies;
 mod apply;
 mod certificates;
 mod controller;
@@ -27,9 +28,10 @@ mod drift;
 mod events;
 #[cfg(test)]
 mod fake_api;
+#[cfg(test)]
+mod fake_cluster;
 mod flags;
 mod follow;
-mod given;
 mod http;
 mod leadership;
 mod ledger;
@@ -38,6 +40,7 @@ mod names;
 mod objects;
 mod observe;
 mod plan;
+mod plugin;
 #[allow(
     dead_code,
     unused_imports,
@@ -52,12 +55,13 @@ mod stores;
 mod tasks;
 mod transport;
 mod triggers;
-#[cfg(test)]
-mod world;
+mod wipe;
 
+pub use plugin::run_plugin;
+
+use applies::Applies;
 use flags::{Flags, LogFormat};
 use follow::Followers;
-use given::GivenSecrets;
 use leadership::Leadership;
 use ledger::Ledger;
 use metrics::Metrics;
@@ -65,6 +69,7 @@ use observe::Prober;
 use reconcile::Context;
 use spec::Settings;
 use stores::external::ExternalPods;
+use stores::given::GivenSecrets;
 use tasks::Tasks;
 use transport::Fence;
 use triggers::Triggers;
@@ -165,7 +170,6 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         events: events::Events::new(client, flags.identity),
         metrics,
         ledger,
-        given_secrets: GivenSecrets::default(),
         prober: Prober::default(),
         leadership,
         clusters,
@@ -191,7 +195,6 @@ struct Worker {
     events: events::Events,
     metrics: Metrics,
     ledger: Ledger,
-    given_secrets: GivenSecrets,
     prober: Prober,
     leadership: Leadership,
     /// The stores of clusters of all namespaces, for the metrics.
@@ -220,8 +223,10 @@ impl Worker {
             .unwrap_or_else(PoisonError::into_inner)
             .push(stores.clusters.clone());
         let external_pods = ExternalPods::new(self.client.clone(), stores.clusters.clone(), triggers.clone());
+        let given_secrets = GivenSecrets::new(self.client.clone(), stores.clusters.clone(), triggers.clone());
         let context = Context {
             external_pods,
+            given_secrets,
             client: self.client,
             settings: self.settings,
             events: self.events,
@@ -229,7 +234,7 @@ impl Worker {
             followers: Followers::new(stores.clusters.clone(), triggers.clone()),
             stores,
             ledger: self.ledger,
-            given_secrets: self.given_secrets,
+            applies: Applies::default(),
             prober: self.prober,
         };
         let scope = controller::Scope {

@@ -1,4 +1,4 @@
-//! What the operator counts. Labels are few and fixed; only gauges that go with their cluster carry its name.
+//! Metrics. Labels are few and fixed; only gauges that are removed with their cluster carry its name.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const CONDITIONS: usize = 32;
 /// The content type of [`Metrics::render`].
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// How a pass ended.
+/// The outcome of a reconcile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// All steps were carried out.
@@ -33,7 +33,7 @@ pub(crate) enum Outcome {
     Behind,
 }
 
-/// What requests to the API server do, in Kubernetes' words.
+/// Verbs of requests to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     Get,
@@ -208,6 +208,7 @@ impl Metrics {
             Step::Delete { .. } => "Delete",
             Step::ChangeClaim { .. } => "Claim",
             Step::Label { .. } => "Label",
+            Step::Resize { .. } => "Resize",
             Step::HandOver { .. } => "HandOver",
             Step::Replace { .. } => "Replace",
         };
@@ -310,7 +311,7 @@ mod tests {
 
     #[test]
     fn names_types_and_labels_stay() {
-        let condition = |type_: &str, status: &str| json!({"type": type_, "status": status, "reason": "R", "message": "", "lastTransitionTime": crate::world::BEGIN});
+        let condition = |type_: &str, status: &str| json!({"type": type_, "status": status, "reason": "R", "message": "", "lastTransitionTime": crate::fake_cluster::BEGIN});
         let status = json!({
             "conditions": [condition("Ready", "True"), condition("Stalled", "False")],
             "certificates": [
@@ -327,7 +328,7 @@ mod tests {
         });
         metrics.panicked();
         metrics.lead(true);
-        let mut cluster = crate::world::cluster(json!({}));
+        let mut cluster = crate::fake_cluster::cluster(json!({}));
         cluster.status = Some(serde_json::from_value(status).unwrap());
         metrics.survey(&[Arc::new(cluster)]);
         let page = String::from_utf8(metrics.render().unwrap()).unwrap();

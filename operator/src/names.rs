@@ -18,20 +18,32 @@ pub(crate) const MANAGER: &str = "kubebrain-operator";
 /// Field manager of the status.
 pub(crate) const STATUS_MANAGER: &str = "kubebrain-operator-status";
 
+/// Field manager of the resource's finalizer.
+pub(crate) const FINALIZER_MANAGER: &str = "kubebrain-operator-finalizer";
+
+/// Finalizer of a resource whose keys in TiKV are wiped when it is deleted.
+pub(crate) const WIPE: &str = "kubebrain.io/wipe-storage";
+/// Annotation of the resource: `true` lets it go without the wipe.
+pub(crate) const SKIP_WIPE: &str = "kubebrain.io/skip-wipe";
+
 /// Label with the cluster's name; the selector of everything that belongs to it.
 pub(crate) const CLUSTER: &str = "kubebrain.io/cluster";
 /// Annotation of the pod template over what needs a restart.
 pub(crate) const RESTART_HASH: &str = "kubebrain.io/restart-hash";
-/// Annotation of the resource: a time since which all brains shall have been restarted.
-pub(crate) const RESTART: &str = "kubebrain.io/restart";
-/// Annotation of the resource: the pod that shall lead, or `any`.
-pub(crate) const TRANSFER: &str = "kubebrain.io/transfer-leader";
+/// Annotation of the pod template over the processors and memory that reach pods in place; on a pod, what it was brought to.
+pub(crate) const RESOURCES_HASH: &str = "kubebrain.io/resources-hash";
+/// Annotation of a pod with the hash of the resources that it cannot get in place.
+pub(crate) const RESIZE_REFUSED: &str = "kubebrain.io/resize-refused";
+/// Annotation of the resource: an older version that may be rolled out although it may not read what is stored.
+pub(crate) const ALLOW_DOWNGRADE: &str = "kubebrain.io/allow-downgrade";
 /// Label with what a brain does for the others; only the operator sets it.
 pub(crate) const ROLE: &str = "kubebrain.io/role";
 /// Label with the version that a pod runs.
 pub(crate) const VERSION: &str = "app.kubernetes.io/version";
 /// Annotation on a cluster with the phase that a replacement of the authority's key may enter.
 pub(crate) const CA_ADVANCE: &str = "kubebrain.io/ca-advance";
+/// Annotation on a cluster with the fingerprint of a key that a deleted cluster of the same name left behind, and that is taken over.
+pub(crate) const ADOPT_CA: &str = "kubebrain.io/adopt-ca";
 /// Label by which the operator finds what it made.
 pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Label that tells brains from whatever else belongs to a cluster.
@@ -71,6 +83,11 @@ impl Names {
 
     pub(crate) fn leaf(&self, leaf: Leaf) -> String {
         format!("{}-{}-tls", self.cluster, leaf.suffix())
+    }
+
+    /// The Job that wipes the keys of the deleted cluster.
+    pub(crate) fn wipe(&self) -> String {
+        format!("{}-wipe", self.cluster)
     }
 
     pub(crate) fn pod(&self, ordinal: i32) -> String {
@@ -140,16 +157,12 @@ impl Names {
         ]));
         all
     }
+}
 
-    /// The selector as the text that the scale subresource wants.
-    pub(crate) fn selector_text(&self) -> String {
-        let parts: Vec<String> = self
-            .selector()
-            .iter()
-            .map(|(key, value)| format!("{key}={value}"))
-            .collect();
-        parts.join(",")
-    }
+/// A selector by labels as a text.
+pub(crate) fn selector_text(labels: &BTreeMap<String, String>) -> String {
+    let parts: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    parts.join(",")
 }
 
 pub(crate) fn labels<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {

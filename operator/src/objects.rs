@@ -8,21 +8,29 @@ use crds::KubeBrainCluster;
 use crds::cluster::workload::WorkloadType;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::core::ApiResource;
+use kube::core::{ApiResource, DynamicObject};
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::certificates::{Leaf, Pair};
 use crate::drift;
-use crate::names::Names;
+use crate::names::{Names, RESTART_HASH};
 use crate::spec::Desired;
 
-mod pod;
+mod epoch;
+mod lease;
+mod merge;
+pub(crate) mod pod;
+pub(crate) mod resources;
 mod services;
 mod statefulset;
 #[cfg(test)]
 mod tests;
+mod wipe;
+
+pub(crate) use epoch::Epoch;
+pub(crate) use lease::competes_by_lease;
 
 /// Annotations that belong to other tools and are not inherited.
 const FOREIGN: [&str; 3] = ["argocd.argoproj.io/", "kubectl.kubernetes.io/", "meta.helm.sh/"];
@@ -31,6 +39,9 @@ const FOREIGN: [&str; 3] = ["argocd.argoproj.io/", "kubectl.kubernetes.io/", "me
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
     ServiceAccount,
+    Role,
+    RoleBinding,
+    Lease,
     Secret,
     ConfigMap,
     Service,
@@ -40,8 +51,11 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::ServiceAccount,
+        Self::Role,
+        Self::RoleBinding,
+        Self::Lease,
         Self::Secret,
         Self::ConfigMap,
         Self::Service,
@@ -54,6 +68,9 @@ impl Kind {
     pub(crate) fn resource(self) -> ApiResource {
         let (group, version, kind, plural) = match self {
             Self::ServiceAccount => ("", "v1", "ServiceAccount", "serviceaccounts"),
+            Self::Role => ("rbac.authorization.k8s.io", "v1", "Role", "roles"),
+            Self::RoleBinding => ("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings"),
+            Self::Lease => ("coordination.k8s.io", "v1", "Lease", "leases"),
             Self::Secret => ("", "v1", "Secret", "secrets"),
             Self::ConfigMap => ("", "v1", "ConfigMap", "configmaps"),
             Self::Service => ("", "v1", "Service", "services"),
@@ -106,7 +123,7 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    fn new<T: Serialize>(kind: Kind, name: &str, typed: &T) -> Result<Self, serde_json::Error> {
+    pub(crate) fn new<T: Serialize>(kind: Kind, name: &str, typed: &T) -> Result<Self, serde_json::Error> {
         let mut object = Self {
             key: Key::new(kind, name),
             body: serde_json::to_value(typed)?,
@@ -145,11 +162,40 @@ fn drop_nulls(value: &mut Value) {
 pub(crate) struct Renderer<'a> {
     cluster: &'a KubeBrainCluster,
     desired: &'a Desired,
+    epoch: Epoch,
 }
 
 impl<'a> Renderer<'a> {
+    /// Renders in the newest epoch.
     pub(crate) fn new(cluster: &'a KubeBrainCluster, desired: &'a Desired) -> Self {
-        Self { cluster, desired }
+        Self::of_epoch(Epoch::NEWEST, cluster, desired)
+    }
+
+    pub(crate) fn of_epoch(epoch: Epoch, cluster: &'a KubeBrainCluster, desired: &'a Desired) -> Self {
+        Self {
+            cluster,
+            desired,
+            epoch,
+        }
+    }
+
+    /// Renders beside the live StatefulSet: in its epoch, unless the pods are replaced anyway.
+    ///
+    /// # Errors
+    /// The template does not serialise.
+    pub(crate) fn beside(
+        live: Option<&DynamicObject>,
+        cluster: &'a KubeBrainCluster,
+        desired: &'a Desired,
+    ) -> Result<Self, serde_json::Error> {
+        let newest = Self::new(cluster, desired);
+        let Some((live, epoch)) = live.and_then(|live| Some((live, Epoch::of(live)?))) else {
+            return Ok(newest);
+        };
+        let recorded = Self::of_epoch(epoch, cluster, desired);
+        let hash = |template: &Value| template["metadata"]["annotations"][RESTART_HASH].clone();
+        let unchanged = hash(&recorded.template()?) == hash(&live.data["spec"]["template"]);
+        Ok(if unchanged { recorded } else { newest })
     }
 
     fn names(&self) -> &Names {
@@ -173,6 +219,7 @@ impl<'a> Renderer<'a> {
             };
             objects.push(Object::new(Kind::ServiceAccount, &names.cluster, &account)?);
         }
+        objects.extend(self.leader_lock()?);
         for service in [
             Some(self.headless()),
             Some(self.client_service()),
@@ -187,7 +234,7 @@ impl<'a> Renderer<'a> {
             objects.push(Object::new(Kind::PodDisruptionBudget, &names.cluster, &budget)?);
         }
         if !external {
-            objects.push(Object::new(Kind::StatefulSet, &names.cluster, &self.stateful_set())?);
+            objects.push(Object::new(Kind::StatefulSet, &names.cluster, &self.stateful_set()?)?);
         }
         if let Some(monitor) = self.pod_monitor().filter(|_| pod_monitors) {
             objects.push(Object::new(Kind::PodMonitor, &names.cluster, &monitor)?);
@@ -200,6 +247,9 @@ impl<'a> Renderer<'a> {
         let names = self.names();
         let optional = [
             Key::new(Kind::ServiceAccount, &names.cluster),
+            Key::new(Kind::Role, names.lease()),
+            Key::new(Kind::RoleBinding, names.lease()),
+            Key::new(Kind::Lease, names.lease()),
             Key::new(Kind::Service, names.leader()),
             Key::new(Kind::PodDisruptionBudget, &names.cluster),
             Key::new(Kind::PodMonitor, &names.cluster),

@@ -1,7 +1,7 @@
-//! What is there: owned objects, pods and claims from the stores, and what the brains themselves say.
+//! Observes a cluster: owned objects, pods and claims from the stores, and what the brains themselves say.
 //!
 //! Only brains are asked over the network; the API server is, where the stores cannot know: an object that was refused because
-//! another one stands there, a store that is late, a Secret that the user made.
+//! another one stands there, a store that is late, why pods are missing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,27 +12,28 @@ use crds::cluster::tls::TlsMode;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
 use kube::core::DynamicObject;
-use kube::{Api, Client, ResourceExt};
 use tokio::sync::Semaphore;
 
+use crate::applies::Known;
 use crate::certificates::{Leaf, Pair};
 use crate::follow::Member;
-use crate::names::Names;
-use crate::objects::{Key, Kind};
+use crate::objects::{Key, Kind, Object};
 use crate::plan::{self, ownership};
-use crate::probe::{self, Answer, Identity};
+use crate::probe::{self, Answer, Identity, Silence};
 use crate::reconcile::Context;
 use crate::spec::Desired;
 use crate::stores::external::is_external;
 
 mod catch_up;
+mod refused_pods;
 
 pub(crate) use catch_up::{Late, catch_up};
 
 /// Questions to brains at a time, for one cluster and for all together.
 const PROBES: (usize, usize) = (8, 32);
-/// How long all questions of one pass may take.
+/// Timeout of all probes of one reconcile together.
 const PROBING: Duration = Duration::from_secs(8);
 /// Most brains of one cluster that are asked in a pass.
 const MEMBERS: usize = 64;
@@ -48,15 +49,27 @@ pub(crate) struct Observed {
     pub(crate) pods: Vec<Pod>,
     /// Claims with the cluster's label.
     pub(crate) claims: Vec<PersistentVolumeClaim>,
-    /// What each running brain answered, by its pod; or why it did not.
+    /// Answers of running brains by pod, or the reasons why there is none.
     pub(crate) probes: BTreeMap<String, Result<Answer, String>>,
-    /// Whether the API server knows PodMonitors.
+    /// Outcomes of earlier applies of these objects.
+    pub(crate) applies: BTreeMap<Key, Known>,
+    /// Why running brains do not serve, by their pods, as far as they say so.
+    pub(crate) refusals: BTreeMap<String, probe::Refusal>,
+    /// True if the API server has the kind PodMonitor.
     pub(crate) pod_monitors: bool,
     /// Secrets that the user made and the spec names; `None` for one that does not exist.
     pub(crate) given_secrets: BTreeMap<String, Option<Arc<Secret>>>,
-    /// The TiDB operator's cluster that `storage.tikv.clusterRef` names.
-    #[allow(dead_code, reason = "read by who resolves the placement drivers")]
-    pub(crate) tidb_cluster: Option<Arc<DynamicObject>>,
+    /// Why the StatefulSet's controller cannot make pods that are missing for a while, in its words.
+    pub(crate) refused_pods: Option<String>,
+}
+
+impl Observed {
+    /// Returns true if an apply of `object` is known to leave the live one as it is: admission puts something else in the place of what
+    /// is wanted.
+    pub(crate) fn is_as_admitted(&self, object: &Object) -> bool {
+        let (known, live) = (self.applies.get(&object.key), self.objects.get(&object.key));
+        matches!((known, live), (Some(known), Some(live)) if known.is_settled(object, live))
+    }
 }
 
 /// Bounds the questions to all brains together. Clones share the bound.
@@ -82,12 +95,6 @@ pub(crate) async fn observe(
     let names = &desired.names;
     let stores = &context.stores;
     let view = stores.view(&names.namespace, &names.cluster);
-    let reference = cluster
-        .spec
-        .storage
-        .tikv
-        .as_ref()
-        .and_then(|tikv| tikv.cluster_ref.as_ref());
     let objects = view.objects.into_iter().map(|(kind, object)| {
         let key = Key::new(kind, object.name_any());
         (key, Arc::unwrap_or_clone(object))
@@ -104,32 +111,35 @@ pub(crate) async fn observe(
         pods: pods.into_iter().map(Arc::unwrap_or_clone).collect(),
         claims: view.claims.into_iter().map(Arc::unwrap_or_clone).collect(),
         probes: BTreeMap::new(),
+        applies: BTreeMap::new(),
+        refusals: BTreeMap::new(),
         pod_monitors: stores.knows(Kind::PodMonitor),
-        given_secrets: context.given_secrets.of(&context.client, cluster).await?,
-        tidb_cluster: reference.and_then(|reference| stores.tidb_cluster(&names.namespace, &reference.name)),
+        given_secrets: context.given_secrets.of(cluster).await?,
+        refused_pods: None,
     };
     late.overlay(&mut observed);
+    observed.applies = context.applies.known(&names.namespace, observed.objects.keys());
     if !external {
         ownership::keep_own(&mut observed, names, &cluster.uid().unwrap_or_default());
+    }
+    if !external {
+        observed.refused_pods = refused_pods::look(&context.client, cluster, names, &observed).await;
     }
     let identity = identity(cluster, desired, &observed);
     let shown = identity.as_ref().ok().and_then(Option::as_ref);
     let members = members(desired, &observed, external, shown);
-    observed.probes = Box::pin(ask(&context.prober, &members, &identity)).await;
+    let answers = Box::pin(ask(&context.prober, &members, &identity)).await;
+    let refused = answers.iter().filter_map(|(pod, answer)| {
+        let refusal = answer.as_ref().err()?.refusal.clone()?;
+        Some((pod.clone(), refusal))
+    });
+    observed.refusals = refused.collect();
+    let told = |answer: Result<Answer, Silence>| answer.map_err(|silence| silence.text);
+    observed.probes = answers.into_iter().map(|(pod, answer)| (pod, told(answer))).collect();
     let answers = observed.probes.iter();
     let answers = answers.filter_map(|(pod, answer)| Some((pod.as_str(), answer.as_ref().ok()?)));
     context.followers.follow(cluster, &members, &answers.collect());
     Ok(observed)
-}
-
-/// A pod as it is now, not as the stores show it: for whoever is about to delete it. `None` if it is gone.
-///
-/// # Errors
-/// The API server refused or did not answer.
-#[allow(dead_code, reason = "asked for before a pod is replaced")]
-pub(crate) async fn fresh_pod(client: &Client, names: &Names, pod: &str) -> kube::Result<Option<Pod>> {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &names.namespace);
-    pods.get_opt(pod).await
 }
 
 /// The brains that run and have an address, and how to ask them.
@@ -157,18 +167,21 @@ async fn ask(
     prober: &Prober,
     members: &[Member],
     identity: &Result<Option<Identity>, String>,
-) -> BTreeMap<String, Result<Answer, String>> {
-    let late = || Err("it was not asked in time: other members do not answer".to_owned());
-    let mut answers: BTreeMap<String, Result<Answer, String>> =
+) -> BTreeMap<String, Result<Answer, Silence>> {
+    let late = || {
+        let text = "it was not asked in time: other members do not answer";
+        Err(Silence::from(text.to_owned()))
+    };
+    let mut answers: BTreeMap<String, Result<Answer, Silence>> =
         members.iter().map(|member| (member.pod.clone(), late())).collect();
     let questions = futures::stream::iter(members.to_vec()).map(|member| async move {
         let pod = member.pod;
         let Ok(_permit) = prober.0.acquire().await else {
-            return (pod, Err("the operator is ending".to_owned()));
+            return (pod, Err(Silence::from("the operator is ending".to_owned())));
         };
         let answer = match identity {
             Ok(identity) => probe::ask(&member.address, &member.host, identity.as_ref()).await,
-            Err(why) => Err(why.clone()),
+            Err(why) => Err(Silence::from(why.clone())),
         };
         (pod, answer)
     });
@@ -183,14 +196,14 @@ async fn ask(
     answers
 }
 
-/// Whether a pod may hold a brain of this cluster: one that somebody else controls does not.
+/// Returns true if a pod may run a brain of this cluster. A pod with another controller does not.
 fn may_be_ours(pod: &Pod, set: Option<&str>) -> bool {
     let mut owners = pod.metadata.owner_references.iter().flatten();
     let controller = owners.find(|owner| owner.controller == Some(true));
     controller.is_none_or(|controller| Some(controller.uid.as_str()) == set)
 }
 
-/// What the operator shows to brains and trusts of them; `None` if the way is plain.
+/// The operator's client certificate for brains, and the CA to verify them with; `None` without TLS.
 ///
 /// # Errors
 /// It is not there yet, in words for the status.
@@ -245,7 +258,7 @@ fn is_running(pod: &Pod) -> bool {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
 }
 
-/// Whether a pod is ready.
+/// Returns true if the pod's condition Ready is True.
 pub(crate) fn is_ready(pod: &Pod) -> bool {
     ready_since(pod).is_some()
 }

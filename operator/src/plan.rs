@@ -3,28 +3,37 @@
 //! Invariants: nothing is touched that this cluster does not own; at most one pod is replaced in a pass, and none while anything
 //! else is in the way; a pass that finds everything in order has no steps.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use crds::KubeBrainCluster;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
+use serde_json::Value;
 
 use self::leadership::Lead;
 use crate::certificates::{Change, Leaf, Pair, Request, State};
 use crate::objects::{Key, Kind, Object, Renderer};
 use crate::observe::Observed;
-use crate::spec::Desired;
+use crate::spec::{Desired, Refusal};
 
 mod certificates;
 mod claims;
+mod downgrade;
 pub(crate) mod leadership;
 mod owned;
 pub(crate) mod ownership;
+mod resize;
 mod roles;
 mod rollout;
+mod storage;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use certificates::{AuthorityView, Certificates, Live, Stored, pair as stored_pair};
-pub(crate) use rollout::{Rollout, revision};
+pub(crate) use owned::keep_metadata;
+pub(crate) use rollout::{Rollout, Transfer, revision};
+pub(crate) use storage::OTHER_CLUSTER;
 
 /// One write. It has no `Debug`: some carry keys.
 #[derive(Clone, PartialEq)]
@@ -62,6 +71,13 @@ pub(crate) enum Step {
         uid: String,
         role: Option<&'static str>,
     },
+    /// Give the containers of a running pod the resources of the template, in place.
+    Resize {
+        pod: String,
+        uid: String,
+        patch: Value,
+        hash: String,
+    },
     /// Ask the leader at `address` to hand over to the member `target`.
     HandOver {
         from: String,
@@ -78,6 +94,15 @@ pub(crate) enum Step {
     },
 }
 
+/// An object that somebody else keeps changing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Contested {
+    /// The first field that differs.
+    pub(crate) field: String,
+    /// How long it is left alone.
+    pub(crate) held: Duration,
+}
+
 /// The steps of one pass, and what the status needs to know of how they came about.
 #[derive(Default)]
 pub(crate) struct Plan {
@@ -88,9 +113,13 @@ pub(crate) struct Plan {
     pub(crate) former: Vec<Key>,
     pub(crate) certificates: Certificates,
     pub(crate) rollout: Rollout,
-    /// Who leads.
+    /// The leader.
     pub(crate) lead: Lead,
     pub(crate) claims: claims::Claims,
+    /// Objects that are not applied now, because somebody else keeps changing them.
+    pub(crate) contested: BTreeMap<Key, Contested>,
+    /// Why nothing that runs may be changed: only a person can put it right.
+    pub(crate) blocker: Option<Refusal>,
     /// Fields of the StatefulSet that differ from the wanted ones and cannot be changed.
     pub(crate) fixed: Vec<&'static str>,
 }
@@ -98,26 +127,32 @@ pub(crate) struct Plan {
 impl Plan {
     /// Whether something has to be out of the way before pods are made or replaced.
     pub(crate) fn is_blocked(&self) -> bool {
-        !self.foreign.is_empty() || !self.former.is_empty() || self.certificates.problem.is_some()
+        !self.foreign.is_empty()
+            || !self.former.is_empty()
+            || self.certificates.problem.is_some()
+            || self.blocker.is_some()
     }
 
-    /// The steps that a pause leaves alone: who leads is still said, and certificates that exist are still renewed.
+    /// The steps that are taken although nothing may change: who leads is still said, and certificates that exist are still renewed.
     pub(crate) fn safe_steps(&self) -> Vec<Step> {
         let safe = self.steps.iter().filter(|step| match step {
-            Step::WriteAuthority { before, .. } => before.is_some(),
+            Step::WriteAuthority { change, .. } => {
+                matches!(change, Change::Renew | Change::Renewed { .. } | Change::Keep)
+            }
             Step::Issue { uid, .. } => uid.is_some(),
             Step::Apply { object, uid } => uid.is_some() && matches!(object.key.kind, Kind::Secret | Kind::ConfigMap),
             Step::Label { .. } => true,
             Step::DiscardAuthority { .. }
             | Step::Delete { .. }
             | Step::ChangeClaim { .. }
+            | Step::Resize { .. }
             | Step::HandOver { .. }
             | Step::Replace { .. } => false,
         });
         safe.cloned().collect()
     }
 
-    /// Whether a step changes what runs, and not only what is known of it.
+    /// Returns true if a step changes what runs, and not only what is known of it.
     pub(crate) fn changes_pods(&self) -> bool {
         self.steps.iter().any(|step| match step {
             Step::Apply { object, .. } => object.key.kind == Kind::StatefulSet,
@@ -137,8 +172,15 @@ pub(crate) fn plan(
     observed: &Observed,
 ) -> Result<Plan, serde_json::Error> {
     let uid = cluster.uid().unwrap_or_default();
-    let renderer = Renderer::new(cluster, desired);
-    let mut plan = Plan::default();
+    let set = observed
+        .objects
+        .get(&Key::new(Kind::StatefulSet, &desired.names.cluster));
+    let renderer = Renderer::beside(set, cluster, desired)?;
+    let mut plan = Plan {
+        blocker: storage::changed(desired, observed).or_else(|| downgrade::refused(cluster, observed)),
+        ..Plan::default()
+    };
+    let authority = Key::new(Kind::Secret, desired.names.authority());
     for key in owned::keys(desired, observed, &renderer)? {
         match observed
             .objects
@@ -146,15 +188,20 @@ pub(crate) fn plan(
             .map(|live| ownership::of(&live.metadata, &cluster.name_any(), &uid))
         {
             Some(ownership::Ownership::Foreign) => plan.foreign.push(key),
+            // A key that others may know is not taken over by its label alone.
+            Some(ownership::Ownership::Orphaned) if key == authority => plan.foreign.push(key),
             Some(ownership::Ownership::Former) => plan.former.push(key),
-            Some(ownership::Ownership::Ours) | None => {}
+            Some(ownership::Ownership::Ours | ownership::Ownership::Orphaned) | None => {}
         }
     }
     certificates::plan(&mut plan, cluster, desired, observed, &renderer)?;
-    owned::plan(&mut plan, &uid, observed, &renderer)?;
+    if desired.refusal().is_none() {
+        owned::plan(&mut plan, &uid, observed, &renderer)?;
+    }
     claims::plan(&mut plan, desired, observed);
     plan.lead = leadership::lead(observed);
     roles::plan(&mut plan, observed);
     rollout::plan(&mut plan, cluster, desired, observed);
+    resize::plan(&mut plan, desired, observed);
     Ok(plan)
 }

@@ -14,23 +14,26 @@ use crate::names::CLIENT_PORT;
 
 mod answer;
 mod connection;
+mod refusal;
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub(crate) use answer::{Answer, CertificateInUse, Formats, KnownLeader, Role, Storage, Tls};
 
+pub(crate) use refusal::{Refusal, Silence};
+
 use connection::{Peer, clean};
 
-/// How long a brain may take to answer who it is.
+/// Timeout of a `GET /member`.
 const ANSWER: Duration = Duration::from_secs(2);
 /// How long a brain holds an answer back at most while it waits for a change, and what the way may add.
 const CHANGE: Duration = Duration::from_secs(35);
-/// How long a leader may take to hand over.
+/// Timeout of a leadership transfer.
 const HAND_OVER: Duration = Duration::from_secs(10);
 /// Longest text of a brain that goes into a message, in bytes.
 const TEXT: usize = 256;
 
-/// What the operator shows to a brain, and what it trusts, as PEM.
+/// The operator's client certificate for brains, and the CA to verify them with, as PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) certificate: String,
@@ -41,8 +44,8 @@ pub(crate) struct Identity {
 /// Asks the brain at the IP address `address`, whose certificate shall be for `host`. Without an identity the way is plain.
 ///
 /// # Errors
-/// Why it did not answer, in words for the status.
-pub(crate) async fn ask(address: &str, host: &str, identity: Option<&Identity>) -> Result<Answer, String> {
+/// Why it did not answer.
+pub(crate) async fn ask(address: &str, host: &str, identity: Option<&Identity>) -> Result<Answer, Silence> {
     member(client_port(address)?, host, identity, None).await
 }
 
@@ -57,7 +60,8 @@ pub(crate) async fn ask_after(
     identity: Option<&Identity>,
     after: i64,
 ) -> Result<Answer, String> {
-    member(client_port(address)?, host, identity, Some(after)).await
+    let answer = member(client_port(address)?, host, identity, Some(after)).await;
+    answer.map_err(|silence| silence.text)
 }
 
 /// Asks the leader at `address` to hand over to the member with the id `target`, by etcd's `Maintenance.MoveLeader`. It returns
@@ -79,7 +83,7 @@ async fn member(
     host: &str,
     identity: Option<&Identity>,
     after: Option<i64>,
-) -> Result<Answer, String> {
+) -> Result<Answer, Silence> {
     let peer = Peer {
         address,
         host,
@@ -89,17 +93,20 @@ async fn member(
     let request = Request::builder().method(Method::GET).uri(peer.uri(&path));
     let patience = if after.is_some() { CHANGE } else { ANSWER };
     let reply = peer.exchange(request, None, patience).await?;
-    match reply.status {
-        StatusCode::OK => Answer::parse(&reply.body),
-        StatusCode::NOT_FOUND => {
-            Err("it does not know /member: its version is older than this operator supports".to_owned())
+    let refusal = Refusal::parse(&reply.body);
+    let text = match (reply.status, &refusal) {
+        (StatusCode::OK, _) => return Ok(Answer::parse(&reply.body)?),
+        (StatusCode::NOT_FOUND, _) => {
+            "it does not know /member: its version is older than this operator supports".to_owned()
         }
-        other => Err(format!(
+        (_, Some(refusal)) => format!("it does not serve: {}", refusal.message),
+        (other, None) => format!(
             "it answered {}: {}",
             other.as_u16(),
             clean(&String::from_utf8_lossy(&reply.body), TEXT)
-        )),
-    }
+        ),
+    };
+    Err(Silence { text, refusal })
 }
 
 /// Etcd's request; its answer has nothing but a header.

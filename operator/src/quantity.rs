@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_has_no_value() {
+    fn malformed_quantity_has_no_value() {
         for text in ["", "Gi", "-1", "1GiB", "1 Gi", ".", "1.2.3", "9999999999999999"] {
             assert_eq!(value(text), None, "{text:?}");
         }

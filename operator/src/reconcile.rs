@@ -12,29 +12,32 @@ use serde_json::json;
 use tracing::info;
 
 use crate::api_error::{self, Class};
-use crate::apply::{self, Applier};
-use crate::events::{Event, Events};
+use crate::applies::Applies;
+use crate::apply::{self, Applied, Applier};
+use crate::events::{self, Events};
 use crate::follow::Followers;
-use crate::given::GivenSecrets;
 use crate::ledger::Ledger;
 use crate::metrics::{Metrics, Outcome};
 use crate::names::STATUS_MANAGER;
+use crate::objects::Kind;
 use crate::observe::{Late, Prober, catch_up, observe};
-use crate::plan::{Plan, plan};
+use crate::plan::{Plan, Transfer, plan};
 use crate::spec::{self, Desired, Settings};
 use crate::status::{self, Pass};
 use crate::stores::Stores;
 use crate::stores::external::ExternalPods;
+use crate::stores::given::GivenSecrets;
+use crate::wipe;
 
-/// How often a settled cluster is looked at: a watch may miss things, and brains do not tell when their leader changes.
+/// Resync interval of a settled cluster, for changes that no watch showed.
 const RESYNC: Duration = Duration::from_secs(60);
-/// How often a cluster is looked at while something is in flight or wrong.
-const SOON: Duration = Duration::from_secs(5);
-/// How often it is looked whether a person has put somebody else's object out of the way: no watch would tell.
-const OBSTRUCTED: Duration = Duration::from_secs(15);
-/// How soon a pass follows one that wrote something.
+/// Requeue interval while a change is in progress or a condition is bad.
+pub(crate) const SOON: Duration = Duration::from_secs(5);
+/// Requeue interval while an object of another owner blocks the cluster: no watch shows when it is removed.
+const BLOCKED: Duration = Duration::from_secs(15);
+/// Requeue interval after a reconcile that wrote something.
 const NEXT: Duration = Duration::from_secs(1);
-/// How soon it is looked whether the stores have caught up with what was written. Their watches usually start the pass before.
+/// Requeue interval while the stores are behind this process's writes. Usually their watches trigger a reconcile earlier.
 const BEHIND: Duration = Duration::from_millis(200);
 
 /// Why a pass failed.
@@ -53,7 +56,7 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// How to react to it.
+    /// The class of the error: it decides how a reconcile reacts.
     pub(crate) fn class(&self) -> Class {
         match self {
             Self::Api(_, source) => Class::of(source),
@@ -63,19 +66,19 @@ impl Error {
     }
 
     /// In words for the status, the API server's own if there are any.
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn message(&self) -> String {
         match self {
-            Self::Api(what, source) => format!("{what} failed: {}", api_error::words(source)),
+            Self::Api(what, source) => format!("{what} failed: {}", api_error::message(source)),
             other => other.to_string(),
         }
     }
 }
 
-fn api(what: &'static str) -> impl FnOnce(kube::Error) -> Error {
+pub(crate) fn api(what: &'static str) -> impl FnOnce(kube::Error) -> Error {
     move |error| Error::Api(what, Box::new(error))
 }
 
-/// What every pass needs.
+/// Everything that reconciles share.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) client: Client,
@@ -84,13 +87,14 @@ pub(crate) struct Context {
     pub(crate) metrics: Metrics,
     pub(crate) stores: Stores,
     pub(crate) ledger: Ledger,
+    pub(crate) applies: Applies,
     pub(crate) given_secrets: GivenSecrets,
     pub(crate) prober: Prober,
     pub(crate) followers: Followers,
     pub(crate) external_pods: ExternalPods,
 }
 
-/// What a pass came to, and when to look again.
+/// The outcome of a reconcile, with the time until the next one.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Ended {
     pub(crate) outcome: Outcome,
@@ -120,7 +124,7 @@ pub(crate) async fn reconcile(
     let mut cluster = late.cluster().unwrap_or_else(|| cluster.clone());
     if cluster.metadata.deletion_timestamp.is_some() {
         context.followers.leave(&cluster);
-        return Ok(None);
+        return Box::pin(wipe::finish(context, &clusters, &cluster)).await;
     }
     if cluster
         .status
@@ -131,28 +135,25 @@ pub(crate) async fn reconcile(
         publish(context, &clusters, &cluster, &first).await?;
         cluster.status = Some(first);
     }
-    let reference = cluster
-        .spec
-        .storage
-        .tikv
-        .as_ref()
-        .and_then(|tikv| tikv.cluster_ref.as_ref());
-    let namespace = cluster.namespace().unwrap_or_default();
+    // Before anything is stored that it is to wipe.
+    wipe::guard(&clusters, &cluster).await?;
+    let desired = read(context, &cluster);
+    Box::pin(act(context, &clusters, &cluster, &desired, late, failures))
+        .await
+        .map(Some)
+}
+
+/// The desired state of a cluster: its spec with references resolved, or the part that still applies if the spec is refused.
+pub(crate) fn read(context: &Context, cluster: &KubeBrainCluster) -> Desired {
+    let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
+    let tikv = cluster.spec.storage.tikv.as_ref();
+    let reference = tikv.and_then(|tikv| tikv.cluster_ref.as_ref());
     let referenced = reference.and_then(|reference| context.stores.tidb_cluster(&namespace, &reference.name));
-    match spec::read(&cluster, &context.settings, referenced.as_deref()) {
-        Ok(desired) => {
-            let pass = Box::pin(act(context, &clusters, &cluster, &desired, late, failures));
-            pass.await.map(Some)
-        }
-        Err(refusal) => {
-            let status = status::refused(&cluster, &refusal, Timestamp::now());
-            publish(context, &clusters, &cluster, &status).await?;
-            Ok(Some(Ended {
-                outcome: Outcome::Stalled,
-                again: 5 * RESYNC,
-            }))
-        }
-    }
+    let set = context.stores.object(Kind::StatefulSet, &namespace, &name);
+    let running = set.and_then(|set| i32::try_from(set.data["spec"]["replicas"].as_i64()?).ok());
+    let owner = |kind, name: &str| context.stores.owner(kind, &namespace, name);
+    let named = spec::references::check(cluster, &context.settings, owner);
+    spec::desired(cluster, &context.settings, referenced.as_deref(), running, named)
 }
 
 /// Observe, plan, apply, publish.
@@ -164,24 +165,36 @@ async fn act(
     late: Late,
     failures: u32,
 ) -> Result<Ended, Error> {
-    let observed = observe(context, cluster, desired, late)
+    let mut observed = observe(context, cluster, desired, late)
         .await
         .map_err(api("looking at the objects"))?;
-    let plan = plan(cluster, desired, &observed)?;
-    let applier = Applier {
-        client: &context.client,
-        events: &context.events,
-        metrics: &context.metrics,
-        cluster,
-        desired,
-        observed: &observed,
-    };
-    let steps = if cluster.spec.paused {
-        plan.safe_steps()
-    } else {
-        plan.steps.clone()
-    };
-    let mut applied = applier.run(&steps).await;
+    let (mut planned, mut applied) = (plan(cluster, desired, &observed)?, Applied::default());
+    // A second time if applies changed nothing: then the pass goes on as if all were as wanted.
+    for _ in 0..2 {
+        let applier = Applier {
+            client: &context.client,
+            events: &context.events,
+            metrics: &context.metrics,
+            applies: &context.applies,
+            cluster,
+            desired,
+            observed: &observed,
+        };
+        let steps = match desired.held {
+            Some(_) => planned.safe_steps(),
+            None => planned.steps.clone(),
+        };
+        applied = applier.run(&steps).await;
+        if applied.unchanged == 0 || applied.failure.is_some() {
+            break;
+        }
+        observed.applies = context.applies.known(&desired.names.namespace, observed.objects.keys());
+        planned = plan(cluster, desired, &observed)?;
+        if applied.done > 0 {
+            break;
+        }
+    }
+    let plan = planned;
     // A hiccup is not worth a word: the next pass may find nothing wrong.
     let told = |error: &apply::Error| error.class().is_told(failures.saturating_add(1));
     let silent = applied.failure.take_if(|(_, error)| !told(error));
@@ -193,11 +206,21 @@ async fn act(
     };
     let status = status::of(cluster, &pass);
     publish(context, clusters, cluster, &status).await?;
+    if let Some(event) = plan.rollout.transfer.as_ref().and_then(Transfer::event) {
+        info!(reason = event.reason, "{}", event.note);
+        context.events.publish(cluster, event).await;
+    }
     if let Some((what, error)) = silent.or(applied.failure).filter(|(_, error)| !error.is_invalid()) {
         return Err(Error::Step {
             what,
-            words: error.words(),
+            words: error.message(),
             class: error.class(),
+        });
+    }
+    if applied.stale {
+        return Ok(Ended {
+            outcome: Outcome::Behind,
+            again: BEHIND,
         });
     }
     let outcome = if is(&status, "Stalled", "True") {
@@ -211,13 +234,13 @@ async fn act(
     })
 }
 
-/// When to look again: soon after a write, until all is well; else at the next resync or renewal, whichever comes first.
+/// When to look again: soon after a write, until all is well; else at the next resync, renewal or take-back, whichever comes first.
 fn again(status: &KubeBrainClusterStatus, plan: &Plan, done: usize, now: Timestamp) -> Duration {
     if done > 0 {
         return NEXT;
     }
     if !plan.foreign.is_empty() {
-        return OBSTRUCTED;
+        return BLOCKED;
     }
     let settled = is(status, "Progressing", "False") && (is(status, "Ready", "True") || is(status, "Stalled", "True"));
     let suspended = is(status, "Progressing", "False") && status.replicas == Some(0);
@@ -226,14 +249,15 @@ fn again(status: &KubeBrainClusterStatus, plan: &Plan, done: usize, now: Timesta
     }
     let renewals = plan.certificates.leaves.values().filter_map(|stored| stored.renewal);
     let left = renewals.map(|renewal| Duration::try_from(renewal.duration_since(now)).unwrap_or(NEXT));
-    left.min().unwrap_or(RESYNC).clamp(NEXT, RESYNC)
+    let held = plan.contested.values().map(|contested| contested.held);
+    left.chain(held).min().unwrap_or(RESYNC).clamp(NEXT, RESYNC)
 }
 
-fn is(status: &KubeBrainClusterStatus, type_: &str, verdict: &str) -> bool {
+fn is(status: &KubeBrainClusterStatus, type_: &str, wanted: &str) -> bool {
     let conditions = status.conditions.iter().flatten();
     conditions
         .into_iter()
-        .any(|condition| condition.type_ == type_ && condition.status == verdict)
+        .any(|condition| condition.type_ == type_ && condition.status == wanted)
 }
 
 /// Says in the status that passes fail. An error of this is only returned: the next pass will try again.
@@ -257,7 +281,7 @@ pub(crate) async fn report_failure(context: &Context, known: &KubeBrainCluster, 
 }
 
 /// Writes the status if it differs, and tells of what flipped.
-async fn publish(
+pub(crate) async fn publish(
     context: &Context,
     clusters: &Api<KubeBrainCluster>,
     cluster: &KubeBrainCluster,
@@ -282,44 +306,9 @@ async fn publish(
         Err(kube::Error::Api(answer)) if answer.is_not_found() || answer.is_conflict() => return Ok(()),
         Err(error) => return Err(api("writing the status")(error)),
     }
-    for event in flips(cluster, status) {
+    for event in events::of_flips(cluster, status) {
         info!(reason = event.reason, "{}", event.note);
         context.events.publish(cluster, event).await;
     }
     Ok(())
-}
-
-/// Conditions whose flip people want to hear of.
-fn flips(cluster: &KubeBrainCluster, status: &KubeBrainClusterStatus) -> Vec<Event> {
-    let before = |type_: &str| {
-        let conditions = cluster
-            .status
-            .as_ref()
-            .and_then(|status| status.conditions.as_deref())
-            .unwrap_or_default();
-        conditions
-            .iter()
-            .find(|condition| condition.type_ == type_)
-            .map(|condition| condition.status.clone())
-    };
-    let mut events = Vec::new();
-    for condition in status.conditions.iter().flatten() {
-        let former = before(&condition.type_);
-        if former.as_deref() == Some(condition.status.as_str()) {
-            continue;
-        }
-        let note = || format!("{}: {}", condition.reason, condition.message);
-        match (condition.type_.as_str(), condition.status.as_str()) {
-            ("Ready", "True") => events.push(Event::normal("Ready", "Publish", note())),
-            ("Ready", "False") if former.as_deref() == Some("True") => {
-                events.push(Event::warning("NotReady", "Publish", note()));
-            }
-            ("Stalled", "True") => events.push(Event::warning("Stalled", "Publish", note())),
-            ("Degraded", "True") if condition.reason != "InvalidSpec" => {
-                events.push(Event::warning("Degraded", "Publish", note()));
-            }
-            _ => {}
-        }
-    }
-    events
 }

@@ -6,20 +6,19 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crds::KubeBrainCluster;
-use crds::cluster::election::ElectionBackend;
 use crds::cluster::tls::TlsMode;
 use crds::cluster::workload::WorkloadType;
-use crds::cluster::{OWN_FLAGS, TYPED_FLAGS};
-use k8s_openapi::api::core::v1::PodTemplateSpec;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 
 use crate::certificates::{Leaf, Request};
-use crate::drift;
 use crate::names::Names;
 
+mod flags;
+mod held;
 mod image;
 mod pod_template;
+pub(crate) mod references;
 mod restart;
 mod storage;
 #[cfg(test)]
@@ -28,7 +27,7 @@ mod tests;
 pub(crate) use image::resolve as resolve_image;
 pub(crate) use storage::{Storage, Tikv};
 
-/// What the operator was told by its flags.
+/// Settings from the operator's flags.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// Image of brains whose spec names none.
@@ -37,7 +36,7 @@ pub(crate) struct Settings {
     pub(crate) cluster_domain: String,
     /// How long a published bundle takes at most to reach those who follow it.
     pub(crate) ca_propagation: Duration,
-    /// Whether a podTemplate may ask for rights beyond those of brains.
+    /// True if a podTemplate may ask for rights beyond those of brains.
     pub(crate) allow_unsafe_pods: bool,
 }
 
@@ -54,7 +53,39 @@ pub(crate) struct Desired {
     pub(crate) ca_propagation: Duration,
     /// Since when all brains shall have been restarted, as RFC 3339 has it.
     pub(crate) restarted_at: Option<String>,
-    pub(crate) overrides: Option<PodTemplateSpec>,
+    /// A partial PodTemplateSpec, as it was given.
+    pub(crate) pod_template: Option<serde_json::Value>,
+    /// Why nothing may change for now, if so. Certificates are renewed and the leader is labelled all the same.
+    pub(crate) held: Option<Held>,
+}
+
+/// Why nothing may change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// `spec.paused` is true.
+    Paused,
+    /// The spec cannot be acted on.
+    Refused(Refusal),
+}
+
+impl Held {
+    /// In words for the status.
+    pub(crate) fn why(&self) -> &'static str {
+        match self {
+            Self::Paused => "spec.paused is true",
+            Self::Refused(_) => "the spec is refused",
+        }
+    }
+}
+
+impl Desired {
+    /// Why the spec cannot be acted on, if so.
+    pub(crate) fn refusal(&self) -> Option<&Refusal> {
+        match &self.held {
+            Some(Held::Refused(refusal)) => Some(refusal),
+            _ => None,
+        }
+    }
 }
 
 /// Why only a change of the spec helps. The reason is part of the API.
@@ -71,33 +102,37 @@ fn invalid(message: impl Into<String>) -> Refusal {
     }
 }
 
-/// Reads a spec; `referenced` is the TiDB operator's cluster that it names, if that exists.
+/// What a spec asks for; of one that cannot be acted on, what work needs that goes on all the same. `referenced` is the TiDB operator's
+/// cluster that it names, if that exists, `running` the number of members that the live StatefulSet has, and `named` whether it
+/// may name the objects that it names.
+pub(crate) fn desired(
+    cluster: &KubeBrainCluster,
+    settings: &Settings,
+    referenced: Option<&DynamicObject>,
+    running: Option<i32>,
+    named: Result<(), Refusal>,
+) -> Desired {
+    read(cluster, settings, referenced)
+        .and_then(|desired| named.map(|()| desired))
+        .unwrap_or_else(|refusal| held::desired(cluster, settings, refusal, running))
+}
+
+/// Reads a spec.
 ///
 /// # Errors
 /// It asks for what is not supported, or contradicts itself.
-pub(crate) fn read(
+fn read(
     cluster: &KubeBrainCluster,
     settings: &Settings,
     referenced: Option<&DynamicObject>,
 ) -> Result<Desired, Refusal> {
     let spec = &cluster.spec;
-    let names = Names {
-        cluster: cluster.name_any(),
-        namespace: cluster.namespace().unwrap_or_default(),
-        domain: settings.cluster_domain.clone(),
-    };
+    let names = names(cluster, settings);
     let storage = storage::read(cluster, referenced)?;
     spec.election()
         .timings()
         .map_err(|error| invalid(format!("leaderElection: {error}")))?;
-    if spec.election().backend == ElectionBackend::Lease {
-        return Err(Refusal {
-            reason: "LeaseNotSupported",
-            message: "leaderElection.backend Lease is not supported by this version of the operator: use Storage"
-                .to_owned(),
-        });
-    }
-    check_flags(cluster)?;
+    flags::check(&cluster.spec.flags)?;
     check_workload(cluster)?;
     Ok(Desired {
         replicas: spec.replicas,
@@ -106,9 +141,18 @@ pub(crate) fn read(
         certificates: certificates(cluster, &names)?,
         ca_propagation: settings.ca_propagation,
         restarted_at: restart::wish(cluster),
-        overrides: overrides(cluster, &names, settings)?,
+        pod_template: pod_template(cluster, &names, settings)?,
+        held: spec.paused.then_some(Held::Paused),
         names,
     })
+}
+
+fn names(cluster: &KubeBrainCluster, settings: &Settings) -> Names {
+    Names {
+        cluster: cluster.name_any(),
+        namespace: cluster.namespace().unwrap_or_default(),
+        domain: settings.cluster_domain.clone(),
+    }
 }
 
 fn certificates(cluster: &KubeBrainCluster, names: &Names) -> Result<Option<Vec<(Leaf, Request)>>, Refusal> {
@@ -178,35 +222,11 @@ fn check_workload(cluster: &KubeBrainCluster) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn check_flags(cluster: &KubeBrainCluster) -> Result<(), Refusal> {
-    let spec = &cluster.spec;
-    for (flag, value) in &spec.flags {
-        let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        if flag.is_empty() || !flag.starts_with(|c: char| c.is_ascii_lowercase()) || !flag.chars().all(good) {
-            return Err(invalid(format!(
-                "flags: {flag:?} is no flag; write it without dashes in front"
-            )));
-        }
-        if let Some((_, field)) = TYPED_FLAGS.iter().find(|(name, _)| name == flag) {
-            return Err(invalid(format!("flags: set spec.{field} instead of {flag:?}")));
-        }
-        if OWN_FLAGS.contains(&flag.as_str()) {
-            return Err(invalid(format!("flags: the operator itself sets {flag:?}")));
-        }
-        if value.contains(['\0', '\n']) {
-            return Err(invalid(format!(
-                "flags: the value of {flag:?} has a line break or a zero byte"
-            )));
-        }
-    }
-    Ok(())
-}
-
-fn overrides(
+fn pod_template(
     cluster: &KubeBrainCluster,
     names: &Names,
     settings: &Settings,
-) -> Result<Option<PodTemplateSpec>, Refusal> {
+) -> Result<Option<serde_json::Value>, Refusal> {
     let account = cluster
         .spec
         .pod
@@ -217,45 +237,16 @@ fn overrides(
             "pod.serviceAccountName {account:?}: brains have no other identity than their own; or have the operator started with --allow-unsafe-pods"
         )));
     }
-    let Some(given) = &cluster.spec.pod_template else {
+    let Some(template) = &cluster.spec.pod_template else {
         return Ok(None);
     };
-    let template: PodTemplateSpec = serde_json::from_value(given.clone())
-        .map_err(|error| invalid(format!("podTemplate is no partial PodTemplateSpec: {error}")))?;
-    let known = serde_json::to_value(&template).map_err(|error| invalid(format!("podTemplate: {error}")))?;
-    if let Some(path) = first_lost(given, &known, "podTemplate") {
-        return Err(invalid(format!("{path} is no field of a PodTemplateSpec")));
-    }
-    if let Some(why) = pod_template::taken(given) {
+    if let Some(why) = pod_template::malformed(template).or_else(|| pod_template::taken(template)) {
         return Err(invalid(why));
     }
-    if let Some(why) = pod_template::excess(cluster, names, given).filter(|_| !settings.allow_unsafe_pods) {
+    if let Some(why) = pod_template::excess(cluster, names, template).filter(|_| !settings.allow_unsafe_pods) {
         return Err(invalid(format!(
             "{why}; or have the operator started with --allow-unsafe-pods"
         )));
     }
-    Ok(Some(template))
-}
-
-/// The first field that the type did not take up: a misspelt one.
-fn first_lost(given: &serde_json::Value, known: &serde_json::Value, path: &str) -> Option<String> {
-    use serde_json::Value;
-    match (given, known) {
-        (Value::Object(given), Value::Object(known)) => given.iter().find_map(|(key, value)| {
-            let path = format!("{path}.{key}");
-            match known.get(key) {
-                Some(known) => first_lost(value, known, &path),
-                None => (!drift::is_within(
-                    &Value::Object([(key.clone(), value.clone())].into_iter().collect()),
-                    &Value::Object(serde_json::Map::new()),
-                ))
-                .then_some(path),
-            }
-        }),
-        (Value::Array(given), Value::Array(known)) => {
-            let mut pairs = given.iter().zip(known).enumerate();
-            pairs.find_map(|(i, (given, known))| first_lost(given, known, &format!("{path}[{i}]")))
-        }
-        _ => None,
-    }
+    Ok(Some(template.clone()))
 }

@@ -4,34 +4,40 @@
 //! while nothing happens, so a settled cluster costs no writes.
 
 use crds::KubeBrainCluster;
-use crds::cluster::image::{KeyRef, LocalRef};
+use crds::cluster::image::LocalRef;
 use crds::cluster::status::{
-    CaStatus, CertificateStatus, Connection, Endpoints, KubeBrainClusterStatus, LeaderStatus, MemberRole, MemberStatus,
-    NextCa, RolloutStatus, StorageStatus,
+    BundleKind, BundleRef, CaStatus, CertificateStatus, Connection, Endpoints, KubeBrainClusterStatus, LeaderStatus,
+    MemberRole, MemberStatus, NextCa, RolloutStatus, StorageStatus,
 };
+use crds::cluster::tls::TlsMode;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::apply::Applied;
 use crate::certificates::Leaf;
-use crate::names::CLIENT_PORT;
+use crate::names::{self, CLIENT_PORT, Names};
 use crate::observe::{Observed, is_ready};
+use crate::plan::leadership::Lead;
 use crate::plan::{Plan, revision};
 use crate::probe::Role;
-use crate::spec::{Desired, Refusal};
+use crate::spec::Desired;
+use crate::stores::external::is_external;
 
 mod change;
 mod conditions;
 #[cfg(test)]
 pub(crate) mod documented;
 mod facts;
+mod lock;
 mod merge;
+mod pod;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use change::Change;
-pub(crate) use conditions::{Judgement, Verdict};
+pub(crate) use conditions::{ConditionStatus, ConditionUpdate};
 pub(crate) use facts::Facts;
 pub(crate) use merge::merge;
 
@@ -50,11 +56,16 @@ pub(crate) fn first(cluster: &KubeBrainCluster, now: Timestamp) -> KubeBrainClus
     publishable(cluster, KubeBrainClusterStatus::default(), &conditions::first(), now)
 }
 
-/// The status of a spec that cannot be acted on. What was seen before stays.
-pub(crate) fn refused(cluster: &KubeBrainCluster, refusal: &Refusal, now: Timestamp) -> KubeBrainClusterStatus {
+/// The status of a cluster that is deleted, while its keys are wiped; `trouble` says that this fails.
+pub(crate) fn deleting(
+    cluster: &KubeBrainCluster,
+    message: &str,
+    trouble: bool,
+    now: Timestamp,
+) -> KubeBrainClusterStatus {
     let previous = cluster.status.clone().unwrap_or_default();
-    let judgements = conditions::refused(refusal, previous.conditions.as_deref().unwrap_or_default());
-    publishable(cluster, previous, &judgements, now)
+    let updates = conditions::deleting(message, trouble, previous.conditions.as_deref().unwrap_or_default());
+    publishable(cluster, previous, &updates, now)
 }
 
 /// The status when looking or writing fails again and again: all else stays, and speaks of what was seen last.
@@ -62,8 +73,8 @@ pub(crate) fn failing(cluster: &KubeBrainCluster, message: &str, now: Timestamp)
     let mut status = cluster.status.clone().unwrap_or_default();
     let generation = status.observed_generation;
     let previous = status.conditions.take().unwrap_or_default();
-    let judgement = Judgement::new("Degraded", Verdict::True, "ReconcileError", message);
-    status.conditions = Some(merge::replace(&previous, &judgement, generation, now));
+    let update = ConditionUpdate::new("Degraded", ConditionStatus::True, "ReconcileError", message);
+    status.conditions = Some(merge::replace(&previous, &update, generation, now));
     status
 }
 
@@ -72,41 +83,50 @@ pub(crate) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> KubeBrainCluste
     let previous = cluster.status.clone().unwrap_or_default();
     let now = pass.observed.now;
     let leader = leader(pass, previous.leader.as_ref());
-    let facts = Facts::gather(cluster, pass, leader.as_ref().map(|leader| leader.member.as_str()));
+    let facts = Facts::gather(cluster, pass);
     let rollout = &pass.plan.rollout;
     let names = &pass.desired.names;
-    let complete = facts.change == Change::None && facts.is_serving();
+    let complete = matches!(facts.change, Change::None | Change::Resizing(_)) && facts.is_serving();
+    let handled = rollout.transfer.as_ref();
+    let handled = handled.filter(|transfer| transfer.is_handled(pass.applied.handed_over));
     let status = KubeBrainClusterStatus {
         replicas: Some(count(rollout.pods)),
         ready_replicas: Some(count(rollout.ready)),
         updated_replicas: Some(count(rollout.updated)),
-        selector: Some(names.selector_text()),
-        version: if complete {
-            Some(cluster.spec.version.clone())
-        } else {
-            previous.version
-        },
+        selector: Some(selector(cluster, names)),
+        version: version(pass).filter(|_| complete).or(previous.version.clone()),
         image: Some(pass.desired.image.clone()),
         current_revision: if complete {
             rollout.revision.clone()
         } else {
-            previous.current_revision
+            previous.current_revision.clone()
         },
         update_revision: rollout.revision.clone(),
         leader,
         members: Some(members(pass)),
-        connection: Some(connection(cluster, pass.desired)),
+        connection: Some(connection(cluster, pass)),
         storage: Some(storage(cluster, pass)),
         certificates: pass.desired.certificates.as_ref().map(|_| certificates(pass)),
-        ca: authority(pass, previous.ca),
+        ca: authority(pass, previous.ca.clone()),
         rollout: rollout_status(cluster, pass, &facts),
         last_handled_restart: pass.desired.restarted_at.clone(),
-        last_handled_transfer: rollout.transfer.clone().or(previous.last_handled_transfer),
+        last_handled_transfer: handled
+            .map(|transfer| transfer.wish.clone())
+            .or(previous.last_handled_transfer.clone()),
+        conditions: previous.conditions.clone(),
         ..KubeBrainClusterStatus::default()
     };
-    let status = KubeBrainClusterStatus {
-        conditions: previous.conditions,
-        ..status
+    // A refused spec says nothing of what was accepted before.
+    let status = match pass.desired.refusal() {
+        None => status,
+        Some(_) => KubeBrainClusterStatus {
+            image: previous.image,
+            connection: previous.connection,
+            storage: previous.storage,
+            last_handled_restart: previous.last_handled_restart,
+            last_handled_transfer: previous.last_handled_transfer,
+            ..status
+        },
     };
     publishable(cluster, status, &conditions::judge(&facts), now)
 }
@@ -114,7 +134,10 @@ pub(crate) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> KubeBrainCluste
 /// The change in flight, and since when it goes on; nothing while none is.
 fn rollout_status(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) -> Option<RolloutStatus> {
     let rollout = &pass.plan.rollout;
-    let in_flight = !matches!(facts.change, Change::None | Change::ByHand(_)) || rollout.hand_over.is_some();
+    // One that nobody was asked for is not under way.
+    let hand_over = rollout.hand_over.clone().filter(|_| pass.applied.asked);
+    let type_ = facts.change.rollout_type();
+    let in_flight = type_.is_some() || hand_over.is_some();
     if !in_flight || (facts.replicas == 0 && facts.pods == 0) {
         return None;
     }
@@ -122,15 +145,10 @@ fn rollout_status(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) ->
     let before = previous.and_then(|status| status.rollout.clone());
     let now = Some(Time(whole_seconds(pass.observed.now)));
     let same = before.filter(|before| before.generation == cluster.metadata.generation);
-    let counts = |status: &KubeBrainClusterStatus| (status.updated_replicas, status.ready_replicas, status.replicas);
-    let moved = previous.map(counts)
-        != Some((
-            Some(count(rollout.updated)),
-            Some(count(rollout.ready)),
-            Some(count(rollout.pods)),
-        ));
+    let moved = change::has_moved(cluster, pass);
     Some(RolloutStatus {
         generation: cluster.metadata.generation,
+        type_,
         started_at: same
             .as_ref()
             .and_then(|same| same.started_at.clone())
@@ -142,11 +160,11 @@ fn rollout_status(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) ->
             .or(now),
         step: rollout.step.map(str::to_owned),
         waiting_for: rollout.waiting.clone(),
-        hand_over: rollout.hand_over.clone(),
+        hand_over,
     })
 }
 
-/// Whether `published` says what `status` says. Conditions of other types are somebody else's, and no difference.
+/// Returns true if `published` says what `status` says. Conditions of other types are somebody else's, and no difference.
 pub(crate) fn is_published(published: Option<&KubeBrainClusterStatus>, status: &KubeBrainClusterStatus) -> bool {
     let Some(mut published) = published.cloned() else {
         return false;
@@ -160,36 +178,49 @@ pub(crate) fn is_published(published: Option<&KubeBrainClusterStatus>, status: &
 fn publishable(
     cluster: &KubeBrainCluster,
     mut status: KubeBrainClusterStatus,
-    judgements: &[Judgement],
+    updates: &[ConditionUpdate],
     now: Timestamp,
 ) -> KubeBrainClusterStatus {
     let generation = cluster.metadata.generation;
     let previous = status.conditions.take().unwrap_or_default();
     status.observed_generation = generation;
     status.operator_version = Some(OPERATOR_VERSION.to_owned());
-    status.conditions = Some(merge(&previous, judgements, generation, now));
+    status.conditions = Some(merge(&previous, updates, generation, now));
     status
 }
 
-/// The member that calls itself leader, in the highest epoch if several do. It keeps the time at which it was first seen.
+/// The leader. It keeps the time at which it was first seen.
 fn leader(pass: &Pass<'_>, previous: Option<&LeaderStatus>) -> Option<LeaderStatus> {
-    let answers = pass
-        .observed
-        .probes
-        .iter()
-        .filter_map(|(pod, answer)| answer.as_ref().ok().map(|answer| (pod, answer)));
-    let (pod, answer) = answers
-        .filter(|(_, answer)| answer.is_leader())
-        .max_by_key(|(_, answer)| answer.epoch)?;
-    let same = previous.filter(|leader| leader.member == *pod && leader.epoch == Some(answer.epoch));
+    let Lead::Held { pod, epoch } = &pass.plan.lead else {
+        return None;
+    };
+    let same = previous.filter(|leader| leader.member == *pod && leader.epoch == Some(*epoch));
     let since = same
         .and_then(|leader| leader.since.clone())
         .unwrap_or(Time(whole_seconds(pass.observed.now)));
     Some(LeaderStatus {
         member: pod.clone(),
-        epoch: Some(answer.epoch),
+        epoch: Some(*epoch),
         since: Some(since),
     })
+}
+
+/// The version that every member reports; `None` if they differ, or one of them says nothing.
+fn version(pass: &Pass<'_>) -> Option<String> {
+    let staying = pass.observed.pods.iter();
+    let staying = staying.filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    let mut reported = staying.map(|pod| Some(&pass.observed.probes.get(&pod.name_any())?.as_ref().ok()?.version));
+    let first = reported.next()??;
+    reported.all(|other| other == Some(first)).then(|| first.clone())
+}
+
+/// The role of a member: a silent one leads if the others say so, and one that says so itself may not know better.
+fn role(lead: &Lead, pod: &str, says: Option<Role>) -> MemberRole {
+    match (lead, says) {
+        (Lead::Held { pod: leader, .. }, _) if leader == pod => MemberRole::Leader,
+        (_, Some(Role::Follower)) | (Lead::Held { .. }, Some(Role::Leader)) => MemberRole::Follower,
+        _ => MemberRole::Unknown,
+    }
 }
 
 fn members(pass: &Pass<'_>) -> Vec<MemberStatus> {
@@ -202,22 +233,17 @@ fn members(pass: &Pass<'_>) -> Vec<MemberStatus> {
         .map(|pod| {
             let name = pod.name_any();
             let answer = pass.observed.probes.get(&name);
-            let (role, member_id, message) = match answer {
+            let (says, member_id, message) = match answer {
                 Some(Ok(answer)) => {
-                    let role = match answer.role {
-                        Role::Leader => MemberRole::Leader,
-                        Role::Follower => MemberRole::Follower,
-                        Role::None => MemberRole::Unknown,
-                    };
                     let message = (!answer.alarms.is_empty()).then(|| answer.alarms.join("; "));
-                    (role, Some(format!("{:x}", answer.member)), message)
+                    (Some(answer.role), Some(format!("{:x}", answer.member)), message)
                 }
-                Some(Err(error)) => (MemberRole::Unknown, None, Some(error.clone())),
-                None => (MemberRole::Unknown, None, facts::trouble(pod)),
+                Some(Err(error)) => (None, None, Some(error.clone())),
+                None => (None, None, pod::trouble(pod)),
             };
             MemberStatus {
                 member_id,
-                role,
+                role: role(&pass.plan.lead, &name, says),
                 ready: is_ready(pod),
                 node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
                 zone: pod.labels().get("topology.kubernetes.io/zone").cloned(),
@@ -228,6 +254,13 @@ fn members(pass: &Pass<'_>) -> Vec<MemberStatus> {
             }
         })
         .collect()
+}
+
+/// The selector of the pods as the text that the scale subresource wants.
+fn selector(cluster: &KubeBrainCluster, names: &Names) -> String {
+    let given = cluster.spec.workload.selector.as_ref().filter(|_| is_external(cluster));
+    let given = given.and_then(|selector| selector.match_labels.clone());
+    names::selector_text(&given.unwrap_or_else(|| names.selector()))
 }
 
 /// Where the data lies. Id and prefix of TiKV stay what they were when they were first known.
@@ -246,26 +279,39 @@ fn storage(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> StorageStatus {
     }
 }
 
-fn connection(cluster: &KubeBrainCluster, desired: &Desired) -> Connection {
-    let secure = desired.certificates.is_some();
+fn connection(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> Connection {
+    let (tls, names) = (&cluster.spec.tls, &pass.desired.names);
+    let (bundle, client) = match tls.mode {
+        TlsMode::Disabled => (None, None),
+        TlsMode::Operator => {
+            let bundle = BundleRef {
+                kind: BundleKind::ConfigMap,
+                name: names.bundle(),
+                key: "ca.crt".to_owned(),
+            };
+            (Some(bundle), Some(names.leaf(Leaf::ApiserverClient)))
+        }
+        TlsMode::Secret => {
+            let bundle = tls.secrets.as_ref().map(|secrets| BundleRef {
+                kind: BundleKind::Secret,
+                name: secrets.ca_bundle.name.clone(),
+                key: secrets.ca_bundle.key.clone(),
+            });
+            (bundle, None)
+        }
+    };
     Connection {
-        endpoints: Some(endpoints(cluster, desired)),
-        ca_bundle_ref: secure.then(|| KeyRef {
-            name: desired.names.bundle(),
-            key: "ca.crt".to_owned(),
-        }),
-        client_secret_ref: secure.then(|| LocalRef {
-            name: desired.names.leaf(Leaf::ApiserverClient),
-        }),
+        endpoints: Some(endpoints(cluster, pass)),
+        ca_bundle_ref: bundle,
+        client_secret_ref: client.map(|name| LocalRef { name }),
     }
 }
 
-fn endpoints(cluster: &KubeBrainCluster, desired: &Desired) -> Endpoints {
-    let names = &desired.names;
-    let scheme = if desired.certificates.is_some() {
-        "https"
-    } else {
-        "http"
+fn endpoints(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> Endpoints {
+    let names = &pass.desired.names;
+    let scheme = match cluster.spec.tls.mode {
+        TlsMode::Disabled => "http",
+        TlsMode::Operator | TlsMode::Secret => "https",
     };
     let url = |host: String| format!("{scheme}://{host}:{CLIENT_PORT}");
     let leader = cluster
@@ -274,14 +320,24 @@ fn endpoints(cluster: &KubeBrainCluster, desired: &Desired) -> Endpoints {
         .leader
         .enabled
         .then(|| url(names.host(&names.leader())));
-    let members = (0..desired.replicas)
-        .map(|ordinal| url(names.member_host(&names.pod(ordinal))))
-        .collect();
+    let members: Vec<String> = if is_external(cluster) {
+        let pods = pass.observed.pods.iter();
+        pods.filter_map(|pod| resolvable(pod, &names.headless())).collect()
+    } else {
+        (0..pass.desired.replicas).map(|ordinal| names.pod(ordinal)).collect()
+    };
     Endpoints {
         client: Some(url(names.host(&names.client()))),
         leader,
-        members: Some(members),
+        members: Some(members.iter().map(|pod| url(names.member_host(pod))).collect()),
     }
+}
+
+/// The name by which DNS knows a pod of somebody else; none unless the pod gives the headless Service as its subdomain.
+fn resolvable(pod: &Pod, headless: &str) -> Option<String> {
+    let spec = pod.spec.as_ref()?;
+    let stays = pod.metadata.deletion_timestamp.is_none() && spec.subdomain.as_deref() == Some(headless);
+    stays.then(|| spec.hostname.clone().unwrap_or_else(|| pod.name_any()))
 }
 
 /// Those that this pass issued, and those that were there.
@@ -299,7 +355,7 @@ fn certificates(pass: &Pass<'_>) -> Vec<CertificateStatus> {
         .collect()
 }
 
-/// What is known of the authority. It is never forgotten: without it a lost authority would be taken for one that never was.
+/// The recorded authority. It is never forgotten: without it a lost authority would be taken for one that never was.
 fn authority(pass: &Pass<'_>, previous: Option<CaStatus>) -> Option<CaStatus> {
     let seen = pass
         .applied

@@ -18,17 +18,20 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Client, Resource, ResourceExt};
 
-use crate::names::{CLUSTER, MANAGED_BY, MANAGER};
+use crate::certificates::Leaf;
+use crate::names::{CLUSTER, MANAGED_BY, MANAGER, Names};
 use crate::objects::Kind;
 use crate::triggers::Triggers;
 
 pub(crate) mod external;
 mod feed;
+pub(crate) mod given;
 mod optional;
 
 use feed::Feed;
+pub(crate) use feed::name_kind;
 
-/// How long passes wait for the first lists of kinds that may not exist.
+/// Longest wait of reconciles for the first lists of optional kinds.
 const OPTIONAL: Duration = Duration::from_secs(5);
 
 /// The stores of one namespace, or of all. Clones share them.
@@ -54,7 +57,7 @@ struct Writers {
 /// The watches behind the stores. They have to be polled for the stores to stay current; none ever ends.
 pub(crate) type Feeds = FuturesUnordered<BoxFuture<'static, ()>>;
 
-/// What belongs to one cluster, by name and label, whoever owns it.
+/// Objects of one cluster by name and label, whoever owns them.
 #[derive(Default)]
 pub(crate) struct View {
     pub(crate) objects: Vec<(Kind, Arc<DynamicObject>)>,
@@ -74,7 +77,7 @@ pub(crate) fn tidb_cluster() -> ApiResource {
 }
 
 /// Kinds that not every API server knows.
-fn is_optional(kind: Kind) -> bool {
+pub(crate) fn is_optional(kind: Kind) -> bool {
     kind.resource().group.contains(".coreos.com")
 }
 
@@ -97,6 +100,7 @@ pub(crate) fn open(client: &Client, namespace: Option<&str>, triggers: &Arc<Trig
                 resource,
                 labels: Some(managed.clone()),
                 known: known.clone(),
+                asked: monitored,
                 touched: |_, metadata| Vec::from_iter(cluster_of(metadata)),
             };
             feeds.push(Box::pin(optional::run(feed.clone(), wanted, writer)));
@@ -119,6 +123,7 @@ pub(crate) fn open(client: &Client, namespace: Option<&str>, triggers: &Arc<Trig
         resource: tidb_cluster(),
         labels: None,
         known: Arc::default(),
+        asked: |cluster| reference(cluster).is_some(),
         touched: referring,
     };
     feeds.push(Box::pin(optional::run(feed, tidb, writers.tidb_clusters)));
@@ -130,19 +135,51 @@ pub(crate) async fn run(mut feeds: Feeds) {
     while feeds.next().await.is_some() {}
 }
 
+/// Returns true if an object has the label of the cluster `name`, or a name that the operator would give to an object of it.
+pub(crate) fn belongs(object: &ObjectMeta, name: &str) -> bool {
+    let called = object.name.as_deref().unwrap_or_default();
+    let below = called.strip_prefix(name).is_some_and(|rest| rest.starts_with('-'));
+    let labels = object.labels.as_ref();
+    called == name || below || labels.is_some_and(|labels| labels.get(CLUSTER).is_some_and(|cluster| cluster == name))
+}
+
+/// Returns true if `name` is that of an object with certificates of the cluster `cluster`.
+fn is_name_of(cluster: &str, kind: Kind, name: &str) -> bool {
+    let names = Names {
+        cluster: cluster.to_owned(),
+        namespace: String::new(),
+        domain: String::new(),
+    };
+    match kind {
+        Kind::Secret => names.authority() == name || Leaf::ALL.iter().any(|leaf| names.leaf(*leaf) == name),
+        Kind::ConfigMap => names.bundle() == name,
+        _ => false,
+    }
+}
+
 /// The cluster that an object belongs to, by its label.
 fn cluster_of(object: &ObjectMeta) -> Option<ObjectRef<KubeBrainCluster>> {
     let name = object.labels.as_ref()?.get(CLUSTER)?;
     Some(ObjectRef::new(name).within(object.namespace.as_deref()?))
 }
 
+/// Returns true if a cluster asks for the kinds of the Prometheus operator.
+fn monitored(cluster: &KubeBrainCluster) -> bool {
+    let monitoring = cluster.spec.monitoring.as_ref();
+    monitoring.is_some_and(|monitoring| monitoring.pod_monitor.as_ref().is_some_and(|monitor| monitor.enabled))
+}
+
+/// The name of the TiDB operator's cluster that a cluster takes its placement drivers from.
+fn reference(cluster: &KubeBrainCluster) -> Option<&String> {
+    let tikv = cluster.spec.storage.tikv.as_ref()?;
+    tikv.cluster_ref.as_ref().map(|reference| &reference.name)
+}
+
 /// The clusters that take their placement drivers from the TiDB operator's cluster with this metadata.
 fn referring(feed: &Feed, metadata: &ObjectMeta) -> Vec<ObjectRef<KubeBrainCluster>> {
     let refers = |cluster: &KubeBrainCluster| {
-        let tikv = cluster.spec.storage.tikv.as_ref();
-        let reference = tikv.and_then(|tikv| tikv.cluster_ref.as_ref());
         cluster.metadata.namespace == metadata.namespace
-            && reference.is_some_and(|reference| Some(&reference.name) == metadata.name.as_ref())
+            && reference(cluster).is_some_and(|name| Some(name) == metadata.name.as_ref())
     };
     let found = feed.clusters.state_filter(refers);
     found.iter().map(|cluster| ObjectRef::from_obj(&**cluster)).collect()
@@ -197,7 +234,7 @@ impl Stores {
         drop(tokio::time::timeout(OPTIONAL, optional).await);
     }
 
-    /// Whether the API server knows a kind.
+    /// Returns true if the API server has a kind.
     pub(crate) fn knows(&self, kind: Kind) -> bool {
         self.known.get(&kind).is_none_or(|known| known.load(Ordering::Relaxed))
     }
@@ -219,24 +256,32 @@ impl Stores {
         self.claims.get(&ObjectRef::new(name).within(namespace))
     }
 
+    /// The cluster that an object was made for, or will be: its Secrets have their names before they exist.
+    pub(crate) fn owner(&self, kind: Kind, namespace: &str, name: &str) -> Option<String> {
+        let made = self.object(kind, namespace, name);
+        let labelled = made.and_then(|object| object.labels().get(CLUSTER).cloned());
+        labelled.or_else(|| {
+            let found = self.clusters.find(|cluster| {
+                cluster.metadata.namespace.as_deref() == Some(namespace) && is_name_of(&cluster.name_any(), kind, name)
+            });
+            found.map(|cluster| cluster.name_any())
+        })
+    }
+
     /// The cluster of the TiDB operator of this name.
     pub(crate) fn tidb_cluster(&self, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
         let key = ObjectRef::new_with(name, tidb_cluster()).within(namespace);
         self.tidb_clusters.get(&key)
     }
 
-    /// What belongs to the cluster `name`: objects that carry its label or stand where its own would, pods and claims with its
+    /// Objects of the cluster `name`: objects that carry its label or stand where its own would, pods and claims with its
     /// label. Pods are ordered by name.
     pub(crate) fn view(&self, namespace: &str, name: &str) -> View {
-        let prefix = format!("{name}-");
         let labelled = |labels: &BTreeMap<String, String>| labels.get(CLUSTER).is_some_and(|cluster| cluster == name);
         let inside = |of: Option<&str>| of == Some(namespace);
         let objects = self.objects.iter().flat_map(|(kind, store)| {
-            let found = store.state_filter(|object| {
-                let called = object.metadata.name.as_deref().unwrap_or_default();
-                inside(object.metadata.namespace.as_deref())
-                    && (labelled(object.labels()) || called == name || called.starts_with(&prefix))
-            });
+            let found = store
+                .state_filter(|object| inside(object.metadata.namespace.as_deref()) && belongs(&object.metadata, name));
             found.into_iter().map(|object| (*kind, object))
         });
         let mut pods = self

@@ -1,5 +1,5 @@
-//! What every request to the API server passes: it is counted, refused if it writes while this replica does not lead, and the
-//! answer to a write goes into the ledger. No caller can forget it.
+//! Middleware for all requests to the API server: it counts them, refuses writes while this replica does not lead, and records
+//! the answers to writes in the ledger. No caller can bypass it.
 
 use std::task::{Context, Poll};
 
@@ -106,7 +106,7 @@ fn verb(request: &Request<Body>) -> Verb {
     }
 }
 
-/// Whether a path names one object, or the resources of a group.
+/// Returns true if a path names one object, or the resources of a group, rather than a collection.
 fn is_named(path: &str) -> bool {
     let parts = path.trim_matches('/').split('/').count();
     let prefix = if path.starts_with("/apis/") { 3 } else { 2 };

@@ -1,4 +1,4 @@
-//! How long a lease lasts, and what follows from that.
+//! The durations of an election, and the rules between them.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ pub(crate) const JITTER: f64 = 1.2;
 /// [`Elector::new`](crate::Elector::new), which checks it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Who the candidate is. No two processes, and no two lives of one process, may share it: the record is all an elector
+    /// The identity of the candidate. No two processes, and no two lives of one process, may share it: the record is all an elector
     /// knows of what an earlier life of it did. See [`Config::unique`].
     pub identity: String,
     /// How long others must see the record unchanged before they may take it.

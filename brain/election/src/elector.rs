@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::config::JITTER;
-use crate::handle::{Command, HandOverError, Shared};
+use crate::handle::{Command, Shared, TransferError};
 use crate::{
-    AfterLoss, BootClock, Clock, Config, ConfigError, Decision, Handle, Lock, LockError, Predecessor, Record, Standing,
-    State,
+    AfterLoss, BootClock, Clock, Config, ConfigError, Decision, ElectionState, Handle, Lock, LockError, Predecessor,
+    Record, State,
 };
 
 /// Commands that may wait; further callers wait to send.
@@ -40,7 +40,7 @@ pub struct Elector<L: Lock, C: Clock = BootClock> {
     /// Keeps `commands` open when all handles are gone.
     _commands: mpsc::Sender<Command>,
     rng: StdRng,
-    /// Whether the last call failed: only the first failure of a row is a warning.
+    /// True if the last call failed: only the first failure of a row is a warning.
     failing: bool,
 }
 
@@ -222,17 +222,17 @@ impl<L: Lock, C: Clock> Elector<L, C> {
         match command {
             Command::Look => self.state.hear_nothing(),
             Command::Heard(record, at) => self.state.hear(record, at),
-            Command::HandOver(to, reply) => self.hand_over(to, reply).await,
+            Command::TransferLeadership(to, reply) => self.transfer_leadership(to, reply).await,
             Command::StepDown(reply) => self.step_down(reply).await,
             Command::Compete => self.state.rest(false),
         }
     }
 
-    async fn hand_over(&mut self, to: String, reply: oneshot::Sender<Result<(), HandOverError>>) {
+    async fn transfer_leadership(&mut self, to: String, reply: oneshot::Sender<Result<(), TransferError>>) {
         let outcome = if self.state.expire(self.clock.now()) || self.state.held().is_none() {
-            Err(HandOverError::NotLeading)
+            Err(TransferError::NotLeading)
         } else if to.is_empty() || to == self.config.identity {
-            Err(HandOverError::BadTarget(to))
+            Err(TransferError::BadTarget(to))
         } else {
             self.yield_to(&to).await
         };
@@ -242,10 +242,10 @@ impl<L: Lock, C: Clock> Elector<L, C> {
         }
     }
 
-    async fn step_down(&mut self, reply: oneshot::Sender<Result<(), HandOverError>>) {
+    async fn step_down(&mut self, reply: oneshot::Sender<Result<(), TransferError>>) {
         self.state.rest(true);
         let outcome = if self.state.expire(self.clock.now()) || self.state.held().is_none() {
-            Err(HandOverError::NotLeading)
+            Err(TransferError::NotLeading)
         } else {
             let outcome = self.yield_to("").await;
             // Also where the record has to run out by itself.
@@ -259,22 +259,22 @@ impl<L: Lock, C: Clock> Elector<L, C> {
     }
 
     /// Ends the term, then names `to`, or nobody, in the record.
-    async fn yield_to(&mut self, to: &str) -> Result<(), HandOverError> {
+    async fn yield_to(&mut self, to: &str) -> Result<(), TransferError> {
         if !self.state.is_fresh() {
-            self.read().await.map_err(HandOverError::Lock)?;
+            self.read().await.map_err(TransferError::Lock)?;
         }
         let Some((record, version)) = self.state.yield_to(to, self.clock.now(), self.clock.wall()) else {
             return Err(if self.state.held().is_some() {
-                HandOverError::TooEarly
+                TransferError::TooEarly
             } else {
-                HandOverError::NotLeading
+                TransferError::NotLeading
             });
         };
         self.state.doubt();
         self.publish();
         limited(self.config.call_timeout, self.lock.update(&record, &version))
             .await
-            .map_err(HandOverError::Lock)?;
+            .map_err(TransferError::Lock)?;
         info!(lock = self.lock.describe(), to, "gave the lock away");
         Ok(())
     }
@@ -286,8 +286,8 @@ impl<L: Lock, C: Clock> Elector<L, C> {
                 break;
             }
             match self.yield_to("").await {
-                Err(HandOverError::Lock(LockError::Conflict)) => {}
-                Err(HandOverError::Lock(error)) => {
+                Err(TransferError::Lock(LockError::Conflict)) => {}
+                Err(TransferError::Lock(error)) => {
                     warn!(
                         error = format!("{:#}", anyhow::Error::from(error)),
                         "could not release the lock"
@@ -312,13 +312,13 @@ impl<L: Lock, C: Clock> Elector<L, C> {
     }
 
     fn publish(&self) {
-        let standing = self.state.standing(self.clock.now());
-        if self.shared.publish(self.state.held(), standing.clone()) {
+        let election_state = self.state.election_state(self.clock.now());
+        if self.shared.publish(self.state.held(), election_state.clone()) {
             let lock = self.lock.describe();
-            match standing {
-                Standing::NoLeader => info!(lock, "no leader"),
-                Standing::Following { leader } => info!(lock, leader, "following"),
-                Standing::Leading(term) => info!(
+            match election_state {
+                ElectionState::NoLeader => info!(lock, "no leader"),
+                ElectionState::Following { leader } => info!(lock, leader, "following"),
+                ElectionState::Leading(term) => info!(
                     lock,
                     term = term.number,
                     transitions = term.transitions,
@@ -339,9 +339,9 @@ impl<L: Lock, C: Clock> Elector<L, C> {
     }
 
     fn lost(&self) -> RunError {
-        let to = match self.state.standing(self.clock.now()) {
-            Standing::Following { leader } => leader,
-            Standing::NoLeader | Standing::Leading(_) => "nobody".to_owned(),
+        let to = match self.state.election_state(self.clock.now()) {
+            ElectionState::Following { leader } => leader,
+            ElectionState::NoLeader | ElectionState::Leading(_) => "nobody".to_owned(),
         };
         RunError::Lost {
             lock: self.lock.describe(),
@@ -352,7 +352,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
 
 impl<L: Lock, C: Clock> Drop for Elector<L, C> {
     fn drop(&mut self) {
-        self.shared.publish(None, Standing::NoLeader);
+        self.shared.publish(None, ElectionState::NoLeader);
     }
 }
 

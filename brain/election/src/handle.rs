@@ -1,4 +1,4 @@
-//! What others may ask an elector, and ask of it.
+//! The handle of an elector: its state, and requests to it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,9 +8,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::state::{Held, Predecessor};
 use crate::{BootClock, Clock, LockError, Moment, Record};
 
-/// Who leads, as one candidate sees it.
+/// The leader, as one candidate sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum ElectionState {
     /// Nobody, or nobody known.
     NoLeader,
     /// Another candidate, by the last record seen.
@@ -37,8 +37,8 @@ pub struct Term {
 
 /// Why the lock was not handed over. Except after `NotLeading` and `TooEarly`, this candidate leads no more.
 #[derive(Debug, thiserror::Error)]
-pub enum HandOverError {
-    /// There is nothing to hand over.
+pub enum TransferError {
+    /// There is nothing to transfer.
     #[error("this candidate does not lead")]
     NotLeading,
     /// An older leader that this candidate did not see end may still be valid: try again after a lease duration.
@@ -66,8 +66,8 @@ pub struct Overdue {
 pub(crate) enum Command {
     Look,
     Heard(Record, Moment),
-    HandOver(String, oneshot::Sender<Result<(), HandOverError>>),
-    StepDown(oneshot::Sender<Result<(), HandOverError>>),
+    TransferLeadership(String, oneshot::Sender<Result<(), TransferError>>),
+    StepDown(oneshot::Sender<Result<(), TransferError>>),
     Compete,
 }
 
@@ -75,7 +75,7 @@ pub(crate) enum Command {
 #[derive(Debug)]
 pub(crate) struct Shared {
     held: Mutex<Option<Held>>,
-    standing: watch::Sender<Standing>,
+    election_state: watch::Sender<ElectionState>,
     renewal: watch::Sender<Option<Record>>,
 }
 
@@ -83,14 +83,14 @@ impl Shared {
     pub(crate) fn new() -> Self {
         Self {
             held: Mutex::new(None),
-            standing: watch::Sender::new(Standing::NoLeader),
+            election_state: watch::Sender::new(ElectionState::NoLeader),
             renewal: watch::Sender::new(None),
         }
     }
 
-    /// Shows the right before the standing, and takes it away before it: who sees `Leading` finds the right of that term.
-    /// Answers whether the standing changed.
-    pub(crate) fn publish(&self, held: Option<&Held>, standing: Standing) -> bool {
+    /// Shows the right before the state, and takes it away before it: who sees `Leading` finds the right of that term.
+    /// Answers whether the state changed.
+    pub(crate) fn publish(&self, held: Option<&Held>, election_state: ElectionState) -> bool {
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = held.cloned();
         self.renewal.send_if_modified(|shown| {
             let record = held.map(|held| &held.record);
@@ -100,9 +100,9 @@ impl Shared {
             }
             changed
         });
-        self.standing.send_if_modified(|shown| {
-            let changed = *shown != standing;
-            *shown = standing;
+        self.election_state.send_if_modified(|shown| {
+            let changed = *shown != election_state;
+            *shown = election_state;
             changed
         })
     }
@@ -123,16 +123,16 @@ pub struct Handle<C = BootClock> {
 }
 
 impl<C: Clock> Handle<C> {
-    /// Follows who leads. Only the newest standing is kept.
+    /// Follows who leads. Only the newest state is kept.
     #[must_use]
-    pub fn watch(&self) -> watch::Receiver<Standing> {
-        self.shared.standing.subscribe()
+    pub fn watch(&self) -> watch::Receiver<ElectionState> {
+        self.shared.election_state.subscribe()
     }
 
-    /// Who leads, by the elector's last turn.
+    /// The leader, by the elector's last turn.
     #[must_use]
-    pub fn standing(&self) -> Standing {
-        self.shared.standing.borrow().clone()
+    pub fn election_state(&self) -> ElectionState {
+        self.shared.election_state.borrow().clone()
     }
 
     /// Until when this process may act as the leader of term `number`: `None` if it may not now, by its own clock. Right also
@@ -156,7 +156,7 @@ impl<C: Clock> Handle<C> {
         self.shared.renewal.subscribe()
     }
 
-    /// Whether this process may act as a leader now, by its own clock.
+    /// Returns true if this process may act as a leader now, by its own clock.
     #[must_use]
     pub fn is_leading(&self) -> bool {
         let held = self.shared.held();
@@ -182,24 +182,24 @@ impl<C: Clock> Handle<C> {
     /// If `to` does not look, the others take over after a lease duration.
     ///
     /// # Errors
-    /// See [`HandOverError`]; each variant says who leads now.
-    pub async fn hand_over(&self, to: &str) -> Result<(), HandOverError> {
+    /// See [`TransferError`]; each variant says who leads now.
+    pub async fn transfer_leadership(&self, to: &str) -> Result<(), TransferError> {
         let (reply, answer) = oneshot::channel();
-        let command = Command::HandOver(to.to_owned(), reply);
-        self.commands.send(command).await.map_err(|_| HandOverError::Ended)?;
-        answer.await.map_err(|_| HandOverError::Ended)?
+        let command = Command::TransferLeadership(to.to_owned(), reply);
+        self.commands.send(command).await.map_err(|_| TransferError::Ended)?;
+        answer.await.map_err(|_| TransferError::Ended)?
     }
 
     /// Ends this candidate's term, gives the lock to whoever looks first, and claims it no more before [`Handle::compete`]: for
     /// a leader that can renew the lock and nothing else.
     ///
     /// # Errors
-    /// See [`HandOverError`]. An error claims nothing.
-    pub async fn step_down(&self) -> Result<(), HandOverError> {
+    /// See [`TransferError`]. An error claims nothing.
+    pub async fn step_down(&self) -> Result<(), TransferError> {
         let (reply, answer) = oneshot::channel();
         let command = Command::StepDown(reply);
-        self.commands.send(command).await.map_err(|_| HandOverError::Ended)?;
-        answer.await.map_err(|_| HandOverError::Ended)?
+        self.commands.send(command).await.map_err(|_| TransferError::Ended)?;
+        answer.await.map_err(|_| TransferError::Ended)?
     }
 
     /// Competes again after [`Handle::step_down`].
@@ -215,7 +215,7 @@ impl<C: Clock> Handle<C> {
         drop(self.commands.try_send(Command::Heard(record, self.clock.now())));
     }
 
-    /// Lets the elector read the lock at once instead of at its next turn: for a follower that was told of a hand-over, or
+    /// Lets the elector read the lock at once instead of at its next turn: for a follower that was told of a transfer, or
     /// hears its leader no more.
     pub fn look(&self) {
         // A full queue has the elector awake, and an ended one has nothing to look for.

@@ -7,7 +7,7 @@
 //! - A candidate takes a held lock only after it has seen the record unchanged for the record's whole lease duration on its *own*
 //!   clock; wall clocks are compared nowhere. The clock counts suspended time ([`BootClock`]).
 //! - A leader's right ends by itself: a renew deadline after it *sent* the last renewal that succeeded ([`Handle::valid_until`]).
-//! - It gives the lock away (release, hand-over) only after it has ended its own right.
+//! - It gives the lock away (release, transfer) only after it has ended its own right.
 //!
 //! Modules in reading order: what is stored and where, how time is read, what is decided, who does it, who may ask.
 
@@ -25,7 +25,7 @@ mod state;
 pub use clock::{BootClock, Clock, Moment};
 pub use config::{AfterLoss, Config, ConfigError};
 pub use elector::{Elector, RunError};
-pub use handle::{HandOverError, Handle, Overdue, Standing, Term};
+pub use handle::{ElectionState, Handle, Overdue, Term, TransferError};
 pub use lease::{LeaseLock, client};
 pub use lock::{Lock, LockError};
 pub use record::{DecodeError, Record, Timestamp};

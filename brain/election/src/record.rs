@@ -1,11 +1,11 @@
-//! What a lock stores: client-go's `LeaderElectionRecord`, with durations that may be parts of a second.
+//! The record in a lock: client-go's `LeaderElectionRecord`, with durations that may be parts of a second.
 
 use std::time::Duration;
 
 pub use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Who holds a lock, and since when. The field names on disk are client-go's.
+/// The holder of a lock, and since when. The field names on disk are client-go's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_an_error() {
+    fn malformed_record_is_an_error() {
         for bad in [
             "",
             "[]",

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::record::{Record, Timestamp, later_than};
-use crate::{Moment, Standing, Term};
+use crate::{ElectionState, Moment, Term};
 
 /// What a candidate knows of whoever led before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum Predecessor {
 }
 
 impl Predecessor {
-    /// Whether this candidate itself knows that no older leader can be valid.
+    /// Returns true if this candidate itself knows that no older leader can be valid.
     #[must_use]
     pub const fn ended(self) -> bool {
         !matches!(self, Self::Unseen)
@@ -59,7 +59,7 @@ pub struct State<V> {
     config: Config,
     /// The last record known; `None`: there was none.
     seen: Option<Observed<V>>,
-    /// Whether `seen` may be acted on without another read.
+    /// True if `seen` may be acted on without another read.
     fresh: bool,
     held: Option<Held>,
     terms: u64,
@@ -195,7 +195,7 @@ impl<V: Clone> State<V> {
         (self.held.is_none() && !left.is_zero()).then_some(left)
     }
 
-    /// Whoever was heard is heard no more.
+    /// The leader's renewals are not heard any more.
     pub fn hear_nothing(&mut self) {
         self.quiet_until = None;
     }
@@ -239,7 +239,7 @@ impl<V: Clone> State<V> {
             held.record = record;
         } else if let Some(predecessor) = claim {
             self.terms += 1;
-            let predecessor = if self.haunted(now) {
+            let predecessor = if self.predecessor_may_lead(now) {
                 Predecessor::Unseen
             } else {
                 predecessor
@@ -273,7 +273,7 @@ impl<V: Clone> State<V> {
     /// `None`: the last known record does not name this candidate; or an older leader that it did not see end may still be valid,
     /// and whoever takes over must wait as well: the record has to run out by itself.
     pub fn yield_to(&mut self, to: &str, now: Moment, wall: Timestamp) -> Option<(Record, V)> {
-        if self.haunted(now) || self.unseen_claim || self.claim == Some(Predecessor::Unseen) {
+        if self.predecessor_may_lead(now) || self.unseen_claim || self.claim == Some(Predecessor::Unseen) {
             return None;
         }
         let seen = self.seen.as_ref().filter(|seen| self.is_me(&seen.record))?;
@@ -300,19 +300,19 @@ impl<V: Clone> State<V> {
         self.held.as_ref().map(|held| held.renewed + self.config.renew_deadline)
     }
 
-    /// Who leads at `now`, as far as this candidate knows.
+    /// The leader at `now`, as far as this candidate knows.
     #[must_use]
-    pub fn standing(&self, now: Moment) -> Standing {
+    pub fn election_state(&self, now: Moment) -> ElectionState {
         if let Some(held) = &self.held {
-            return Standing::Leading(held.term.clone());
+            return ElectionState::Leading(held.term.clone());
         }
         match &self.seen {
             Some(seen) if !seen.record.is_free() && !self.is_me(&seen.record) && now < self.expiry(seen) => {
-                Standing::Following {
+                ElectionState::Following {
                     leader: seen.record.holder_identity.clone(),
                 }
             }
-            _ => Standing::NoLeader,
+            _ => ElectionState::NoLeader,
         }
     }
 
@@ -334,8 +334,8 @@ impl<V: Clone> State<V> {
         record.holder_identity == self.config.identity
     }
 
-    /// Whether a leader that this candidate did not see end may still be valid.
-    fn haunted(&self, now: Moment) -> bool {
+    /// Returns true if a leader that this candidate did not see end may still be valid.
+    fn predecessor_may_lead(&self, now: Moment) -> bool {
         self.unseen_until.is_some_and(|until| now < until)
     }
 

@@ -1,14 +1,14 @@
-//! What `/member` learns from a store.
+//! The answer of `/member` from a store.
 
 use std::time::Duration;
 
-use super::cluster::Members;
+use super::context::ApiContext;
 use super::health::StoreHealth;
-use super::store::Store;
-use crate::api::elsewhere;
-use crate::http::member::{About, Describe, Formats, LeaderRef, Role, StorageInUse, Term};
-use crate::http::{Alarm, Health as _};
+use crate::cluster::forward;
+use crate::cluster::members::Members;
 use crate::mvcc::row;
+use crate::net::http::member::{About, Describe, Formats, LeaderRef, Role, StorageInUse, Term};
+use crate::net::http::{Alarm, Health as _};
 use crate::rows::Rows;
 use crate::version;
 
@@ -19,12 +19,12 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct AboutStore<R: Rows> {
     /// The member's name.
     pub name: String,
-    /// Who there is.
+    /// The members of the cluster.
     pub members: Members,
     /// Where data is kept.
     pub storage: StorageInUse,
     /// The store.
-    pub store: Store<R>,
+    pub store: ApiContext<R>,
 }
 
 fn hex(id: u64) -> String {
@@ -41,11 +41,11 @@ impl<R: Rows> Describe for AboutStore<R> {
         );
         let alarms = health.alarms();
         // Read together, so that role, leader and epoch belong together as nearly as can be.
-        let (role, epoch) = (self.store.elsewhere.role(), self.store.state.epoch());
+        let (role, epoch) = (self.store.router.role(), self.store.state.epoch());
         let (role, leader) = match role {
-            elsewhere::Role::Leading(_) => (Role::Leader, Some(self.store.member_id)),
-            elsewhere::Role::Following(leader) => (Role::Follower, Some(leader.member)),
-            elsewhere::Role::Leaving | elsewhere::Role::Nobody | elsewhere::Role::Stopped => (Role::None, None),
+            forward::Role::Leading(_) => (Role::Leader, Some(self.store.member_id)),
+            forward::Role::Following(leader) => (Role::Follower, Some(leader.member)),
+            forward::Role::Transferring | forward::Role::Nobody | forward::Role::Stopped => (Role::None, None),
         };
         About {
             name: self.name.clone(),
@@ -76,10 +76,10 @@ impl<R: Rows> Describe for AboutStore<R> {
     }
 
     fn term(&self) -> Term {
-        let leader = match self.store.elsewhere.role() {
-            elsewhere::Role::Leading(_) => self.store.member_id,
-            elsewhere::Role::Following(leader) => leader.member,
-            elsewhere::Role::Leaving | elsewhere::Role::Nobody | elsewhere::Role::Stopped => 0,
+        let leader = match self.store.router.role() {
+            forward::Role::Leading(_) => self.store.member_id,
+            forward::Role::Following(leader) => leader.member,
+            forward::Role::Transferring | forward::Role::Nobody | forward::Role::Stopped => 0,
         };
         Term {
             epoch: self.store.state.epoch(),
@@ -88,7 +88,7 @@ impl<R: Rows> Describe for AboutStore<R> {
     }
 
     async fn changed(&self, seen: Term) {
-        let (mut roles, mut epochs) = (self.store.elsewhere.watch(), self.store.state.epochs());
+        let (mut roles, mut epochs) = (self.store.router.watch(), self.store.state.epochs());
         while self.term() == seen {
             let ended = tokio::select! {
                 changed = roles.changed() => changed.is_err(),

@@ -4,14 +4,14 @@
 
 use tonic::{Request, Response, Status};
 
-use super::status::Error;
-use super::store::Store;
+use super::context::ApiContext;
+use crate::errors::Error;
 use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
 use pb::auth_server::Auth;
 
 /// The service over a store.
-pub struct AuthService<R: Rows>(pub Store<R>);
+pub struct AuthService<R: Rows>(pub ApiContext<R>);
 
 /// Etcd counts changes of users and roles, from 1 on.
 const REVISION: u64 = 1;

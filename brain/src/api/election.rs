@@ -1,4 +1,4 @@
-//! The service `v3electionpb.Election`: the part that was created first leads, and its value is what it proclaims.
+//! The service `v3electionpb.Election`: the waiter that was created first leads, and its value is what it proclaims.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use bytes::Bytes;
 use futures::Stream;
 use tonic::{Request, Response, Status};
 
-use super::contest::{Contests, Part, delete, first_of, found, if_created, key_of, point, prefix, put};
+use super::concurrency::{Concurrency, Waiter, delete, first_of, found, if_created, key_of, point, prefix, put};
 use super::kv::meter;
 use super::response::key_value;
 use crate::budget::Meter;
-use crate::mvcc::EventKind;
 use crate::pb::etcdserverpb::request_op::Request as Wire;
 use crate::pb::etcdserverpb::{ResponseHeader, TxnResponse};
 use crate::pb::mvccpb::KeyValue;
 use crate::pb::v3electionpb as pb;
 use crate::rows::Rows;
-use crate::watch::{History, Kinds};
+use crate::types::EventKind;
+use crate::watch::{EventFilter, History};
 
-/// The service over contests.
-pub struct ElectionService<H, R: Rows>(pub Arc<Contests<H, R>>);
+/// The service.
+pub struct ElectionService<H, R: Rows>(pub Arc<Concurrency<H, R>>);
 
 #[tonic::async_trait]
 impl<H: History, R: Rows> pb::election_server::Election for ElectionService<H, R> {
@@ -32,19 +32,19 @@ impl<H: History, R: Rows> pb::election_server::Election for ElectionService<H, R
         let pb::CampaignRequest { name, lease, value } = request.into_inner();
         let lease = self.0.lease(lease).await?;
         let prefix = prefix(&name);
-        let part = self.enter((key_of(&prefix, lease), value, lease), &meter).await?;
-        let waiting = self.0.waiting(&part);
-        let before = self.0.before(&prefix, &part, &meter).await?;
-        self.0.turn(&prefix, &part, before, &meter).await?;
+        let waiter = self.enter((key_of(&prefix, lease), value, lease), &meter).await?;
+        let waiting = self.0.cleanup_guard(&waiter);
+        let before = self.0.before(&prefix, &waiter, &meter).await?;
+        self.0.wait_turn(&prefix, &waiter, before, &meter).await?;
         waiting.done();
         let leader = pb::LeaderKey {
             name,
-            key: part.key,
-            rev: part.revision,
+            key: waiter.key,
+            rev: waiter.revision,
             lease,
         };
         Ok(Response::new(pb::CampaignResponse {
-            header: part.header,
+            header: waiter.header,
             leader: Some(leader),
         }))
     }
@@ -94,29 +94,29 @@ impl<H: History, R: Rows> pb::election_server::Election for ElectionService<H, R
 }
 
 impl<H: History, R: Rows> ElectionService<H, R> {
-    /// Takes part, or goes on with the part that the lease has already: with this value either way.
-    async fn enter(&self, (key, value, lease): (Bytes, Bytes, i64), meter: &Meter) -> Result<Part, Status> {
+    /// Creates the waiter's key, or takes the key that the lease has already; it gets this value either way.
+    async fn enter(&self, (key, value, lease): (Bytes, Bytes, i64), meter: &Meter) -> Result<Waiter, Status> {
         let enter = vec![Wire::RequestPut(put(key.clone(), value.clone(), lease))];
         let look = vec![Wire::RequestRange(point(key.clone()))];
         let txn = self.0.txn(if_created(key.clone(), 0, enter, look), meter).await?;
-        let mut part = Part {
+        let mut waiter = Waiter {
             key,
             revision: txn.header.map_or(0, |header| header.revision),
             header: txn.header,
         };
         if let (false, Some(mine)) = (txn.succeeded, found(&txn, 0).first()) {
-            part.revision = mine.create_revision;
+            waiter.revision = mine.create_revision;
             if mine.value != value {
-                let waiting = self.0.waiting(&part);
-                self.replace((part.key.clone(), part.revision), value, lease, meter)
+                let waiting = self.0.cleanup_guard(&waiter);
+                self.replace((waiter.key.clone(), waiter.revision), value, lease, meter)
                     .await?;
                 waiting.done();
             }
         }
-        Ok(part)
+        Ok(waiter)
     }
 
-    /// Gives a part another value.
+    /// Gives a waiter another value.
     async fn replace(
         &self,
         (key, revision): (Bytes, i64),
@@ -143,16 +143,16 @@ fn leader_missing() -> Status {
 
 /// The leader's value, and every later one of it; then the next leader's. Values may be left out where leaders change.
 fn observe<H: History, R: Rows>(
-    contests: Arc<Contests<H, R>>,
+    concurrency: Arc<Concurrency<H, R>>,
     prefix: Bytes,
     meter: Meter,
 ) -> impl Stream<Item = Result<pb::LeaderResponse, Status>> {
     try_stream! {
         loop {
-            let Some((header, kv)) = leading(&contests, &prefix, &meter).await? else { return };
+            let Some((header, kv)) = leading(&concurrency, &prefix, &meter).await? else { return };
             let (key, from) = (kv.key.clone(), header.revision + 1);
             yield pb::LeaderResponse { header: Some(header), kv: Some(kv) };
-            let mut events = contests.watch(key, Bytes::new(), Kinds::ALL, from, &meter)?;
+            let mut events = concurrency.watch(key, Bytes::new(), EventFilter::ALL, from, &meter)?;
             let mut leads = true;
             while leads {
                 let Some((entries, revision)) = events.next().await? else { return };
@@ -169,18 +169,18 @@ fn observe<H: History, R: Rows>(
     }
 }
 
-/// Who leads, or is the first to; `None` when what comes next was compacted.
+/// The key of the leader, now or as soon as there is one; `None` when the revisions in between were compacted.
 async fn leading<H: History, R: Rows>(
-    contests: &Contests<H, R>,
+    concurrency: &Concurrency<H, R>,
     prefix: &Bytes,
     meter: &Meter,
 ) -> Result<Option<(ResponseHeader, KeyValue)>, Status> {
-    let range = contests.range(first_of(prefix), meter).await?;
+    let range = concurrency.range(first_of(prefix), meter).await?;
     let header = range.header.unwrap_or_default();
     if let Some(kv) = range.kvs.into_iter().next() {
         return Ok(Some((header, kv)));
     }
-    let mut events = contests.watch_all(prefix, header.revision, meter)?;
+    let mut events = concurrency.watch_all(prefix, header.revision, meter)?;
     while let Some((entries, _)) = events.next().await? {
         let first = entries.iter().find(|entry| entry.event().kind == EventKind::Put);
         if let Some(entry) = first {

@@ -1,15 +1,16 @@
-//! What health checks learn from a store.
+//! Health checks on a store.
 
 use std::sync::Arc;
 
-use super::store::Store;
-use crate::http::{Alarm, Health};
+use super::context::ApiContext;
+use crate::mvcc::keys;
 use crate::mvcc::view::View;
-use crate::rows::{Rows, Snapshot as _, keys};
-use crate::state::{CORRUPT, NOSPACE};
+use crate::net::http::{Alarm, Health};
+use crate::rows::{Rows, Snapshot as _};
+use crate::storage::state::{CORRUPT, NOSPACE};
 
 /// Reads one row of the storage below: what clients' reads would meet is met here, at the cost of one get.
-pub struct StoreHealth<R: Rows>(pub Store<R>);
+pub struct StoreHealth<R: Rows>(pub ApiContext<R>);
 
 impl<R: Rows> StoreHealth<R> {
     /// Storage is asked, whatever is in memory.

@@ -9,17 +9,17 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use super::status::Error;
-use super::store::Store;
+use super::context::ApiContext;
 use super::{request, response};
 use crate::budget::Meter;
+use crate::errors::Error;
 use crate::mvcc::evaluate;
 use crate::mvcc::fetch::Share;
 use crate::mvcc::op::{Op, OpResult, TxnOp};
 use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
 use crate::sequencer::command::{Answer, Request as Command};
-use crate::state::{CORRUPT, NOSPACE};
+use crate::storage::state::{CORRUPT, NOSPACE};
 
 mod physical;
 mod stream;
@@ -27,7 +27,7 @@ mod stream;
 /// The service over a store.
 pub struct KvService<R: Rows> {
     /// The store.
-    pub store: Store<R>,
+    pub store: ApiContext<R>,
     /// Ends what waits, so that clients leave.
     pub stop: CancellationToken,
 }
@@ -153,13 +153,13 @@ impl<R: Rows> KvService<R> {
         request: Request<pb::CompactionRequest>,
     ) -> Result<Response<pb::CompactionResponse>, Status> {
         let request = request.into_inner();
-        let deletion = self.store.state.deletion();
+        let progress = self.store.state.compaction_progress();
         let answer = self
             .store
-            .ask(Command::Compact(request.revision), request.encoded_len())
+            .propose(Command::Compact(request.revision), request.encoded_len())
             .await?;
         if request.physical {
-            physical::wait(deletion, request.revision, &self.stop).await?;
+            physical::wait(progress, request.revision, &self.stop).await?;
         }
         Ok(Response::new(pb::CompactionResponse {
             header: Some(self.store.header(answer.revision)),
@@ -171,7 +171,7 @@ impl<R: Rows> KvService<R> {
         if op.puts() && self.store.state.has_alarm(NOSPACE) && !self.store.state.has_alarm(CORRUPT) {
             return Err(self.store.refuse(Error::NoSpace).await);
         }
-        let Answer { revision, result } = self.store.ask(Command::Write(op, meter), size).await?;
+        let Answer { revision, result } = self.store.propose(Command::Write(op, meter), size).await?;
         result.map(|result| (revision, result)).ok_or_else(unexpected)
     }
 
@@ -198,7 +198,7 @@ pub(super) fn meter<T>(request: &Request<T>) -> Meter {
     request.extensions().get().cloned().unwrap_or_default()
 }
 
-/// Whether a txn changes nothing, whatever its compares say.
+/// Returns true if a txn changes nothing, whatever its compares say.
 fn is_readonly(txn: &pb::TxnRequest) -> bool {
     use pb::request_op::Request;
     let mut ops = txn.success.iter().chain(&txn.failure);

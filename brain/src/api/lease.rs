@@ -12,22 +12,22 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 
 use self::keep_alive::{Ahead, KeepAlives, answered};
-use super::leaderless::{is_required, lost};
-use super::status::Error;
-use super::store::Store;
-use crate::lease::MAX_TTL;
+use super::context::ApiContext;
+use crate::errors::Error;
 use crate::metrics::Metrics;
-use crate::mvcc::LeaseId;
+use crate::mvcc::lease::MAX_TTL;
+use crate::net::require_leader::{is_required, lost};
 use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
 use crate::sequencer::command::Request as Command;
-use crate::state::{CORRUPT, NOSPACE, since_boot};
+use crate::storage::state::{CORRUPT, NOSPACE, since_boot};
+use crate::types::LeaseId;
 
 mod keep_alive;
 
 /// The service over a store.
 pub struct LeaseService<R: Rows> {
-    store: Store<R>,
+    store: ApiContext<R>,
     keep_alives: Arc<KeepAlives<R>>,
     min_ttl: i64,
     stop: CancellationToken,
@@ -35,7 +35,7 @@ pub struct LeaseService<R: Rows> {
     has_leader: Option<watch::Receiver<bool>>,
 }
 
-/// What a stream of keep-alives waits for.
+/// The events that a stream of keep-alives waits for.
 enum Next {
     Request(Option<pb::LeaseKeepAliveRequest>),
     Renewed(Vec<(pb::LeaseKeepAliveResponse, u64)>),
@@ -127,7 +127,7 @@ impl<R: Rows> LeaseService<R> {
     /// members.
     #[must_use]
     pub fn new(
-        store: Store<R>,
+        store: ApiContext<R>,
         min_ttl: i64,
         stop: CancellationToken,
         metrics: Arc<Metrics>,
@@ -159,7 +159,7 @@ impl<R: Rows> LeaseService<R> {
         }
         let ttl = request.ttl.max(self.min_ttl);
         let id = if request.id == 0 { self.free_id() } else { request.id };
-        let answer = self.store.ask(Command::Grant(LeaseId(id), ttl), 64).await?;
+        let answer = self.store.propose(Command::Grant(LeaseId(id), ttl), 64).await?;
         let header = Some(self.store.header(answer.revision));
         Ok(Response::new(pb::LeaseGrantResponse {
             header,
@@ -174,7 +174,7 @@ impl<R: Rows> LeaseService<R> {
         request: Request<pb::LeaseRevokeRequest>,
     ) -> Result<Response<pb::LeaseRevokeResponse>, Status> {
         let id = LeaseId(request.get_ref().id);
-        let answer = self.store.ask(Command::Revoke { id, expired: false }, 64).await?;
+        let answer = self.store.propose(Command::Revoke { id, expired: false }, 64).await?;
         Ok(Response::new(pb::LeaseRevokeResponse {
             header: Some(self.store.header(answer.revision)),
         }))
@@ -185,11 +185,11 @@ impl<R: Rows> LeaseService<R> {
         request: Request<pb::LeaseTimeToLiveRequest>,
     ) -> Result<Response<pb::LeaseTimeToLiveResponse>, Status> {
         let request = request.into_inner();
-        let right = self.store.elsewhere.right();
+        let leader_lease = self.store.router.lease();
         let header = Some(self.store.header(self.store.linearizable().await?.revision));
         let info = self.store.state.leases().info(LeaseId(request.id), since_boot());
         // Whoever leads next hears of keep-alives that this member never does.
-        self.store.elsewhere.confirm(right).await?;
+        self.store.router.confirm_leadership(leader_lease).await?;
         let answer = match info {
             None => pb::LeaseTimeToLiveResponse {
                 header,

@@ -1,19 +1,19 @@
-//! The service `v3lockpb.Lock`: the part that was created first holds the lock, the others wait for it to go.
+//! The service `v3lockpb.Lock`: the waiter that was created first holds the lock, the others wait for it to go.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tonic::{Request, Response, Status};
 
-use super::contest::{Contests, Part, found, if_created, key_of, point, prefix, put};
+use super::concurrency::{Concurrency, Waiter, found, if_created, key_of, point, prefix, put};
 use super::kv::meter;
 use crate::pb::etcdserverpb::request_op::Request as Wire;
 use crate::pb::v3lockpb as pb;
 use crate::rows::Rows;
 use crate::watch::History;
 
-/// The service over contests.
-pub struct LockService<H, R: Rows>(pub Arc<Contests<H, R>>);
+/// The service.
+pub struct LockService<H, R: Rows>(pub Arc<Concurrency<H, R>>);
 
 #[tonic::async_trait]
 impl<H: History, R: Rows> pb::lock_server::Lock for LockService<H, R> {
@@ -30,7 +30,7 @@ impl<H: History, R: Rows> pb::lock_server::Lock for LockService<H, R> {
             vec![Wire::RequestRange(point(key.clone()))],
         );
         let txn = self.0.txn(txn, &meter).await?;
-        let part = Part {
+        let waiter = Waiter {
             revision: match txn.succeeded {
                 true => txn.header.map_or(0, |header| header.revision),
                 false => found(&txn, 0).first().map_or(0, |kv| kv.create_revision),
@@ -38,14 +38,14 @@ impl<H: History, R: Rows> pb::lock_server::Lock for LockService<H, R> {
             header: txn.header,
             key,
         };
-        // A part that was there before may hold the lock: it is not taken back unless it waits.
-        let waiting = txn.succeeded.then(|| self.0.waiting(&part));
-        let before = self.0.before(&prefix, &part, &meter).await?;
+        // A waiter that was there before may hold the lock: it is not taken back unless it waits.
+        let waiting = txn.succeeded.then(|| self.0.cleanup_guard(&waiter));
+        let before = self.0.before(&prefix, &waiter, &meter).await?;
         let header = if before.is_some() {
-            let waiting = waiting.unwrap_or_else(|| self.0.waiting(&part));
-            self.0.turn(&prefix, &part, before, &meter).await?;
+            let waiting = waiting.unwrap_or_else(|| self.0.cleanup_guard(&waiter));
+            self.0.wait_turn(&prefix, &waiter, before, &meter).await?;
             // It may have lost its lease meanwhile.
-            let mine = self.0.range(point(part.key.clone()), &meter).await?;
+            let mine = self.0.range(point(waiter.key.clone()), &meter).await?;
             waiting.done();
             if mine.kvs.is_empty() {
                 return Err(Status::unknown("mutex: session is expired"));
@@ -55,9 +55,12 @@ impl<H: History, R: Rows> pb::lock_server::Lock for LockService<H, R> {
             if let Some(waiting) = waiting {
                 waiting.done();
             }
-            part.header
+            waiter.header
         };
-        Ok(Response::new(pb::LockResponse { header, key: part.key }))
+        Ok(Response::new(pb::LockResponse {
+            header,
+            key: waiter.key,
+        }))
     }
 
     async fn unlock(&self, request: Request<pb::UnlockRequest>) -> Result<Response<pb::UnlockResponse>, Status> {

@@ -8,16 +8,16 @@ use futures::future::BoxFuture;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use super::cluster::Members;
-use super::elsewhere::Role;
-use super::status::Error;
-use super::store::{Pending, Store};
+use super::context::{ApiContext, Pending};
+use crate::cluster::forward::Role;
+use crate::cluster::members::Members;
+use crate::errors::Error;
 use crate::mvcc::op::Span;
 use crate::mvcc::view::View;
 use crate::pb::etcdserverpb as pb;
 use crate::rows::{Rows, RowsError, Snapshot};
 use crate::sequencer::command::Request as Command;
-use crate::state::{CORRUPT, NOSPACE};
+use crate::storage::state::{CORRUPT, NOSPACE};
 
 /// Hands the lead over to the member of an id, and waits until it has it.
 pub type MoveLeader = Arc<dyn Fn(u64) -> BoxFuture<'static, Result<(), Error>> + Send + Sync>;
@@ -28,7 +28,7 @@ pub type Defragment = Arc<dyn Fn() -> BoxFuture<'static, anyhow::Result<()>> + S
 /// The service over a store.
 pub struct MaintenanceService<R: Rows> {
     /// The store.
-    pub store: Store<R>,
+    pub store: ApiContext<R>,
     /// Bytes that the store occupies on its medium.
     pub size: Arc<dyn Fn() -> u64 + Send + Sync>,
     /// Gives space back.
@@ -37,7 +37,7 @@ pub struct MaintenanceService<R: Rows> {
     pub quota: u64,
     /// Hands the lead over to the member of an id.
     pub move_leader: MoveLeader,
-    /// Whose alarms may be raised.
+    /// The members whose alarms may be raised.
     pub members: Members,
 }
 
@@ -112,7 +112,7 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
     async fn hash_kv(&self, request: Request<pb::HashKvRequest>) -> Result<Response<pb::HashKvResponse>, Status> {
         let view = self.store.view()?;
         let asked = request.get_ref().revision;
-        let at = view.resolve(asked).map_err(super::store::refused)?;
+        let at = view.resolve(asked).map_err(super::context::to_status)?;
         let hash = hash(&view, at).await.map_err(|error| self.store.rows_failed(&error))?;
         Ok(Response::new(pb::HashKvResponse {
             header: Some(self.store.header(view.revision)),
@@ -134,7 +134,7 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
         request: Request<pb::MoveLeaderRequest>,
     ) -> Result<Response<pb::MoveLeaderResponse>, Status> {
         let target = request.get_ref().target_id;
-        if !matches!(self.store.elsewhere.role(), Role::Leading(_)) {
+        if !matches!(self.store.router.role(), Role::Leading(_)) {
             return Err(Error::NotLeader.into());
         }
         if target != self.store.member_id {
@@ -185,7 +185,7 @@ impl<R: Rows> MaintenanceService<R> {
         if request.action == ACTIVATE {
             self.check_alarm(member, kind)?;
         }
-        let right = self.store.elsewhere.right();
+        let lease = self.store.router.lease();
         let raised = self.store.state.alarms().contains(&(kind, member));
         let mut is_asked = false;
         let alarms = match request.action {
@@ -203,7 +203,7 @@ impl<R: Rows> MaintenanceService<R> {
             // ACTIVATE and DEACTIVATE answer with what is raised or was cleared.
             action @ (ACTIVATE | DEACTIVATE) if kind != 0 && (action == ACTIVATE || raised) => {
                 self.store
-                    .ask(Command::Alarm(member, kind, action == ACTIVATE), 64)
+                    .propose(Command::Alarm(member, kind, action == ACTIVATE), 64)
                     .await?;
                 is_asked = true;
                 vec![pb::AlarmMember {
@@ -214,7 +214,7 @@ impl<R: Rows> MaintenanceService<R> {
             _ => Vec::new(),
         };
         if !is_asked {
-            self.store.elsewhere.confirm(right).await?;
+            self.store.router.confirm_leadership(lease).await?;
         }
         let header = Some(self.store.header(self.store.state.view().revision));
         Ok(Response::new(pb::AlarmResponse { header, alarms }))

@@ -5,18 +5,19 @@ use std::collections::{BTreeMap, HashSet};
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::status::Error;
-use crate::mvcc::LeaseId;
+use crate::errors::Error;
+use crate::mvcc::keys;
 use crate::mvcc::op::{
     Compare, CompareResult, CompareTarget, DeleteOp, Op, PutOp, RangeOp, SortOrder, SortTarget, Span, TxnOp,
 };
 use crate::mvcc::row::OBJECT_HEADER;
 use crate::pb::etcdserverpb as pb;
-use crate::rows::{Rows, keys};
+use crate::rows::Rows;
+use crate::types::LeaseId;
 use pb::compare::TargetUnion;
 use pb::request_op::Request;
 
-/// What a request may be.
+/// The limits of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// `--max-txn-ops`.

@@ -1,22 +1,15 @@
 //! Results as they go over the wire.
 
 use crate::mvcc::op::{OpResult, RangeResult, TxnResult};
-use crate::mvcc::{KeyValue, Revision};
 use crate::pb::etcdserverpb as pb;
 use crate::pb::mvccpb;
+use crate::types::{KeyValue, Revision};
 use pb::response_op::Response;
 
 /// A pair.
 #[must_use]
 pub fn key_value(kv: KeyValue) -> mvccpb::KeyValue {
-    mvccpb::KeyValue {
-        key: kv.key,
-        create_revision: kv.create_revision,
-        mod_revision: kv.mod_revision,
-        version: kv.version,
-        value: kv.value,
-        lease: kv.lease.0,
-    }
+    kv.into()
 }
 
 /// A range, under a header.

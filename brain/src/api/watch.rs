@@ -23,11 +23,11 @@ use tracing::warn;
 
 use self::session::Session;
 use super::kv::meter;
-use super::leaderless::is_required;
-use super::status::Error;
-use crate::mvcc::Revision;
+use crate::errors::Error;
+use crate::net::require_leader::is_required;
 use crate::pb::etcdserverpb::watch_server::{Watch, WatchServer};
 use crate::pb::etcdserverpb::{ResponseHeader, WatchRequest, WatchResponse};
+use crate::types::Revision;
 use crate::watch::{History, Hub, Replay};
 
 /// A fragment may be longer than a request by this much (etcd's overhead for its own fields).
@@ -35,7 +35,7 @@ const OVERHEAD_BYTES: usize = 512 << 10;
 /// Shorter intervals are raised to this one, as etcd does.
 const SHORTEST_NOTIFY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What the service has to know of its surroundings.
+/// Options of the service.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// `--max-request-bytes`; responses that may be fragmented are when they are longer by 512 KiB.
@@ -48,7 +48,7 @@ pub struct Options {
     pub member_id: u64,
     /// Sent in every header, as it is at that time.
     pub raft_term: Arc<AtomicU64>,
-    /// Whether the member reaches a leader. While it is false, streams of clients that require one end and are refused.
+    /// True if the member reaches a leader. While it is false, streams of clients that require one end and are refused.
     pub has_leader: watch::Receiver<bool>,
     /// Ends all streams.
     pub stop: CancellationToken,
@@ -59,7 +59,7 @@ pub struct WatchService<H> {
     shared: Arc<Shared<H>>,
 }
 
-/// What all streams share.
+/// State shared by all streams.
 struct Shared<H> {
     hub: Hub,
     replay: Arc<Replay<H>>,
@@ -99,7 +99,7 @@ impl<H: History> WatchService<H> {
         }
     }
 
-    /// What it reads history with, for others who watch.
+    /// Its reader of history, for others that watch.
     #[must_use]
     pub fn replay(&self) -> Arc<Replay<H>> {
         Arc::clone(&self.shared.replay)

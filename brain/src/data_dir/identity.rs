@@ -10,7 +10,7 @@ use crate::log::LogId;
 const MAGIC: &str = "kubebrain data directory";
 const NO_LOG: &str = "none";
 
-/// Whose data it is.
+/// The cluster and member that the data belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     /// Layout of the directory; at most [`FORMAT`].

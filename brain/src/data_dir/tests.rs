@@ -153,7 +153,7 @@ fn an_identity_with_any_bit_flipped_or_any_byte_cut_is_refused() {
 }
 
 #[test]
-fn what_the_file_system_refuses_is_said() {
+fn refusal_of_the_file_system_is_reported() {
     let temp = TempDir::new().unwrap();
     let file = temp.path().join("file");
     fs::write(&file, "").unwrap();

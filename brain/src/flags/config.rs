@@ -1,4 +1,4 @@
-//! What the flags say, typed and checked.
+//! The configuration: values of the flags, typed and checked.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,6 +9,10 @@ use super::url::Url;
 /// Everything that the command line and the environment decide.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
+    /// `kubebrain wipe`: delete the stored data instead of serving it.
+    pub wipes: bool,
+    /// `kubebrain debug`: print what is stored instead of serving it.
+    pub dump: Option<Dump>,
     /// Name of this member.
     pub name: String,
     /// Directory of the data; not checked yet.
@@ -55,7 +59,7 @@ pub struct Config {
     pub keepalive: Keepalive,
     /// Socket options of TCP listeners.
     pub socket: SocketOptions,
-    /// What browsers may do.
+    /// The rights of browsers.
     pub browsers: BrowserPolicy,
     /// Logs.
     pub log: LogOptions,
@@ -105,8 +109,8 @@ pub struct SrvDiscovery {
 /// How the members agree on a leader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ElectionOptions {
-    /// What they compete for.
-    pub lock: ElectionLock,
+    /// The lock that they compete for.
+    pub lock: ElectionLockKind,
     /// How long a leader that does not renew its lock is waited for.
     pub lease_duration: Duration,
     /// How long a leader that cannot renew its lock goes on.
@@ -115,9 +119,9 @@ pub struct ElectionOptions {
     pub retry_period: Duration,
 }
 
-/// What members compete for.
+/// The lock that members compete for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ElectionLock {
+pub enum ElectionLockKind {
     /// A record in their own storage.
     Storage,
     /// A Lease of a Kubernetes cluster.
@@ -142,8 +146,10 @@ pub struct TikvOptions {
     pub pd_endpoints: Vec<String>,
     /// PEM files: CA, certificate and key.
     pub tls: Option<(PathBuf, PathBuf, PathBuf)>,
-    /// What all keys begin with.
+    /// The prefix of all keys.
     pub key_prefix: String,
+    /// The only TiKV cluster that is used; whichever PD leads to, if none is named.
+    pub cluster_id: Option<u64>,
     /// How often the GC safe point is moved; zero is never.
     pub gc_interval: Duration,
     /// How old versions get.
@@ -167,7 +173,7 @@ pub struct TlsOptions {
     pub allowed_common_names: Vec<String>,
 }
 
-/// What TLS is spoken.
+/// The versions and cipher suites of TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsPolicy {
     /// Oldest version.
@@ -312,4 +318,28 @@ pub struct AuthOptions {
     pub bcrypt_cost: u32,
     /// How long a token lives unused.
     pub token_ttl: Duration,
+}
+
+/// The part that `kubebrain debug` prints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dump {
+    /// Of the log, the rows or the manifest.
+    pub what: Dumped,
+    /// Lines at most.
+    pub limit: Option<u64>,
+    /// Rows of keys that begin with this; empty: all rows.
+    pub prefix: Vec<u8>,
+    /// The values of keys as well.
+    pub values: bool,
+}
+
+/// A part of a store that can be printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dumped {
+    /// Barriers and batches.
+    Log,
+    /// Rows, in the order of their keys.
+    Rows,
+    /// The row that says which part of the log is in the rows.
+    Manifest,
 }

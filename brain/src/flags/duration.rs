@@ -17,7 +17,7 @@ const UNITS: &[(&str, u64)] = &[
 /// Reads a duration of Go that is not negative.
 ///
 /// # Errors
-/// What is wrong, without the value.
+/// The fault, without the value.
 pub fn parse(text: &str) -> Result<Duration, String> {
     if text.starts_with('-') {
         return Err("a negative duration".to_owned());
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_refuses_is_refused() {
+    fn durations_that_go_refuses_are_refused() {
         for text in [
             "",
             "5",

@@ -14,7 +14,7 @@ use crate::memory;
 mod election;
 mod gates;
 mod members;
-mod storage;
+pub(super) mod storage;
 mod tls;
 
 /// Everything, checked. Warnings are added to `warnings`.
@@ -32,6 +32,8 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
     }
     let storage = storage::read(&values)?;
     let config = Config {
+        wipes: false,
+        dump: None,
         data_dir: data_dir.into(),
         listen_client_http_urls: values.bind_urls("listen-client-http-urls")?,
         listen_metrics_urls: values.bind_urls("listen-metrics-urls")?,
@@ -181,7 +183,7 @@ fn timing(values: &Values<'_>) -> Result<(Duration, Duration), String> {
     Ok((Duration::from_millis(heartbeat), Duration::from_millis(election)))
 }
 
-/// What clients are told to dial: as given, else where we listen if that can be dialled.
+/// The URLs that clients are told to dial: as given, else where we listen if that can be dialled.
 fn advertised(values: &Values<'_>, listen: &[Url]) -> Result<Vec<Url>, String> {
     if values.is_given("advertise-client-urls") || !values.is_given("listen-client-urls") {
         return values.urls("advertise-client-urls");

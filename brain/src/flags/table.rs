@@ -1,6 +1,6 @@
 //! Every flag there is, in one table: etcd's names and defaults, and what we make of each.
 
-/// Whether a flag may stand alone.
+/// The kind of a flag: with a value, or alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// `--flag`, `--flag=true`, `--flag=false`.
@@ -43,7 +43,7 @@ impl Group {
     }
 }
 
-/// What we make of a flag.
+/// The treatment of a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Treatment {
     /// It does what etcd's does. The text is its help.
@@ -146,6 +146,7 @@ pub(super) const FLAGS: &[Flag] = &[
     text("tikv-cert", "", Storage, Works("path of the certificate shown to PD and TiKV; read anew when it changes")),
     text("tikv-key", "", Storage, Works("path of its key")),
     text("tikv-key-prefix", "kubebrain", Storage, Works("what all keys of this cluster begin with; no two clusters on one TiKV may share it")),
+    text("tikv-cluster-id", "", Storage, Works("id of the TiKV cluster, in decimal digits as PD has it; another cluster is refused before anything is written [default: the cluster that the key prefix was first used on]")),
     text("tikv-gc-interval", "0s", Storage, Works("how often the member that leads has the whole TiKV cluster forget old versions; 0: never. TiKV does nothing of the kind by itself: give it to one cluster of brains, unless a TiDB is there to do it")),
     text("tikv-gc-window", "10m", Storage, Works("how old a version gets before TiKV's GC takes it; where somebody else moves the safe point, not more than they keep")),
     text("election", "storage", Storage, Works("what members on TiKV compete for to lead: storage, a record in their own storage; or lease, a Lease of a Kubernetes cluster other than one that is stored here")),

@@ -1,10 +1,12 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::path::Path;
 use std::time::Duration;
 
 use super::table::{FLAGS, Flag, Kind, Treatment};
 use super::*;
 
+mod debug;
 mod members;
 mod warnings;
 
@@ -298,6 +300,30 @@ fn the_table_is_sound() {
     }
 }
 
+/// The names of all flags, for those who pass flags on. `KUBEBRAIN_BLESS=1` writes them anew.
+#[test]
+fn table_is_published_as_committed() {
+    let line = |flag: &Flag| match flag.treatment {
+        Treatment::Works(_) => format!("{} works", flag.name),
+        Treatment::Idle(_) => format!("{} idle", flag.name),
+        Treatment::Refused(_) => format!("{} refused", flag.name),
+        Treatment::Renamed(new) => format!("{} renamed {new}", flag.name),
+        Treatment::Gate(_) => format!("{} renamed feature-gates", flag.name),
+    };
+    let mut lines: Vec<String> = FLAGS.iter().map(line).collect();
+    lines.sort();
+    let rendered = format!("{}\n", lines.join("\n"));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds/flags.txt");
+    if std::env::var_os("KUBEBRAIN_BLESS").is_some() {
+        std::fs::write(&path, &rendered).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        committed == rendered,
+        "crds/flags.txt differs; KUBEBRAIN_BLESS=1 writes it anew"
+    );
+}
+
 #[test]
 fn compaction_is_asked_for_as_in_etcd() {
     for (line, wanted) in [
@@ -330,6 +356,47 @@ fn odd_limits_mean_what_they_mean_in_etcd() {
         serve("--listen-client-urls http://127.0.0.1:7").0.advertise_client_urls,
         serve("--listen-client-urls http://127.0.0.1:7").0.listen_client_urls
     );
+}
+
+#[test]
+fn wipe_takes_only_what_says_where_and_has_to_be_confirmed() {
+    let store = "--storage tikv --tikv-pd-endpoints pd:1 --tikv-key-prefix p --initial-cluster-token t";
+    let (config, warnings) = serve(&format!("wipe {store} --tikv-cluster-id 7 --yes"));
+    assert_eq!((config.wipes, warnings), (true, Vec::new()));
+    assert!(!serve(store).0.wipes);
+    for (line, reason) in [
+        (format!("wipe {store}"), "pass --yes"),
+        (format!("wipe {store} --yes --name n"), "wipe takes no --name"),
+        ("wipe --yes --tikv-key-prefix p".to_owned(), "needs --storage tikv"),
+        (
+            "wipe --yes --storage tikv --tikv-pd-endpoints pd:1".to_owned(),
+            "wipe needs --tikv-key-prefix",
+        ),
+        ("wipe --yes".to_owned(), "wipe needs --storage tikv"),
+        (format!("{store} --yes"), "unknown flag --yes"),
+    ] {
+        let error = refused(&line);
+        assert!(error.contains(reason), "{line}: {error}");
+    }
+}
+
+#[test]
+fn tikv_cluster_is_named_by_its_decimal_id() {
+    let id = |flags: &str| match serve(&format!("--storage tikv --tikv-pd-endpoints pd:1 {flags}"))
+        .0
+        .storage
+    {
+        Storage::Tikv(options) => options.cluster_id,
+        Storage::Embedded => panic!("{flags}"),
+    };
+    assert_eq!(id(""), None);
+    assert_eq!(
+        id("--tikv-cluster-id 7401234567890123456"),
+        Some(7_401_234_567_890_123_456)
+    );
+    assert!(refused("--tikv-cluster-id 7").contains("needs --storage tikv"));
+    let error = refused("--storage tikv --tikv-pd-endpoints pd:1 --tikv-cluster-id 0x7");
+    assert!(error.contains("--tikv-cluster-id is not valid"), "{error}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// Whether TLS is spoken.
+    /// Returns true if TLS is spoken.
     #[must_use]
     pub fn is_tls(self) -> bool {
         matches!(self, Scheme::Https | Scheme::Unixs)
@@ -62,7 +62,7 @@ impl Url {
         }
     }
 
-    /// Whether it names every address of the machine, which no client can dial.
+    /// Returns true if it names every address of the machine, which no client can dial.
     #[must_use]
     pub fn is_wildcard(&self) -> bool {
         let ip = self.host_port().and_then(|(host, _)| host.parse::<IpAddr>().ok());
@@ -72,7 +72,7 @@ impl Url {
     /// One URL.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault.
     pub fn parse(text: &str) -> Result<Url, String> {
         let text = text.trim();
         let Some((scheme, rest)) = text.split_once("://") else {
@@ -106,7 +106,7 @@ impl Url {
     /// A comma-separated list, duplicates taken once; empty means none.
     ///
     /// # Errors
-    /// What is wrong with the first bad one.
+    /// The fault of the first bad one.
     pub fn parse_list(text: &str) -> Result<Vec<Url>, String> {
         let mut urls = Vec::new();
         for part in text.split(',').filter(|_| !text.is_empty()) {
@@ -118,7 +118,7 @@ impl Url {
         Ok(urls)
     }
 
-    /// Whether one can listen on it.
+    /// Checks that one can listen on it.
     ///
     /// # Errors
     /// The host is a name other than `localhost`.

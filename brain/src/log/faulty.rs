@@ -15,7 +15,7 @@ use super::{AppendError, Log, LogError, LogId, Slot, check_len};
 /// Appends held back at most; the oldest lands when there is one more.
 const MAX_HELD: usize = 64;
 
-/// What happens to one append.
+/// The fate of one append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing is written; the answer is `Unknown`.
@@ -77,7 +77,7 @@ impl Plan {
         Some(Fault::TRANSIENT[dice.rng.random_range(0..Fault::TRANSIENT.len())])
     }
 
-    /// What of the held appends lands before the next one.
+    /// The held appends that land before the next one.
     fn due(&mut self) -> Option<(Slot, Bytes)> {
         let roll = self
             .dice

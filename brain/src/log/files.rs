@@ -7,7 +7,7 @@
 //! - **Open** (`files/open.rs`) reads everything once. A batch is written only when all before it is synced, so any frame
 //!   proves what lies before its batch; and when the queue runs empty a mark behind the last batch proves that one too.
 //!   Hence only a last batch without a mark can be torn, or stand in the page cache alone: the one is cut, the other is
-//!   written again into a new file and synced before anybody sees it (`files/settle.rs`). Everything else that is not
+//!   written again into a new file and synced before anybody sees it (`files/recover_tail.rs`). Everything else that is not
 //!   valid is damage: it is named, and nothing is repaired.
 //! - What remains undetected: damage to a last batch without a mark looks like a torn one. The mark is not synced itself,
 //!   so this takes a power loss right after the last answer *and* a damaged sector in just that batch.
@@ -29,6 +29,7 @@ use self::disk::Disk;
 pub use self::disk::SyncObserver;
 pub use self::error::OpenError;
 use self::shared::Shared;
+pub use self::stored::StoredLog;
 use self::writer::{Ask, Request, Writer};
 use super::{AppendError, Log, LogError, LogId, Origin, Slot, check_len};
 
@@ -40,10 +41,11 @@ mod index;
 mod open;
 mod page;
 mod read;
+mod recover_tail;
 mod scan;
 mod segment;
-mod settle;
 mod shared;
+mod stored;
 #[cfg(test)]
 pub(crate) mod tests;
 mod writer;
@@ -136,7 +138,7 @@ impl FileLog {
     }
 
     fn open_on(dir: &Path, options: Options, disk: Disk, origin: Option<Origin>) -> Result<FileLog, OpenError> {
-        let options = options.sane();
+        let options = options.clamped();
         let (shared, active, next) = open::open(dir, options, disk, origin)?;
         let (queue, inbox) = mpsc::channel(QUEUE);
         let writer = Writer::new(Arc::clone(&shared), inbox, active, next);
@@ -170,7 +172,7 @@ impl FileLog {
 
 impl Options {
     /// Lengths that a header and a frame fit into, in whole pages, and that 32 bits can address.
-    fn sane(self) -> Self {
+    fn clamped(self) -> Self {
         let whole = |bytes: u32| bytes.clamp(2 << 12, 1 << 30) & !0xfff;
         Self {
             first_segment_bytes: whole(self.first_segment_bytes),

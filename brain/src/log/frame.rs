@@ -1,4 +1,4 @@
-//! What stands in a slot: a barrier, or a part of a batch. The payload of a batch is opaque here.
+//! The frame in a slot: a barrier, or a part of a batch. The payload of a batch is opaque here.
 //!
 //! No two attempts ever have equal bytes: parts name epoch and number, barriers carry a nonce.
 
@@ -34,7 +34,7 @@ pub struct Barrier {
     pub lock: u64,
 }
 
-/// Who is about to begin an epoch, as its barrier will say.
+/// The writer that is about to begin an epoch, as its barrier will name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Candidate {
     /// Member id.

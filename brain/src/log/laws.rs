@@ -18,7 +18,7 @@ pub(crate) trait Subject {
 /// Runs every law, each on a fresh log.
 pub(crate) async fn all<S: Subject>(mut fresh: impl AsyncFnMut() -> S) {
     a_fresh_log_is_empty(fresh().await).await;
-    what_was_appended_is_read_and_survives(fresh().await).await;
+    appended_records_are_read_and_survive(fresh().await).await;
     equal_bytes_do_no_harm_and_others_are_refused(fresh().await).await;
     of_two_that_race_for_a_slot_one_wins(fresh().await).await;
     slots_may_stay_free_and_come_in_any_order(fresh().await).await;
@@ -70,7 +70,7 @@ async fn a_fresh_log_is_empty<S: Subject>(mut subject: S) {
     assert_eq!(log.watermark().await.unwrap(), Slot::FIRST);
 }
 
-async fn what_was_appended_is_read_and_survives<S: Subject>(mut subject: S) {
+async fn appended_records_are_read_and_survive<S: Subject>(mut subject: S) {
     let mut expected = Vec::new();
     for restart in 0..4u64 {
         let log = subject.open().await;

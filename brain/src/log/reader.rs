@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use super::batch_decoder::BatchDecoder;
+pub use super::batch_decoder::LogEntry;
 use super::frame::{Frame, is_barrier};
-pub use super::walk::Item;
-use super::walk::Walk;
-use super::window::{LookBack, Window};
+use super::window::{BarrierSearch, Window};
 use super::{Log, LogError, Slot};
 
 /// How much a reader takes from the log at once, in bytes, unless it is told otherwise.
@@ -17,7 +17,7 @@ const CHUNK: usize = 1 << 20;
 #[derive(Debug)]
 pub struct Reader<L> {
     log: L,
-    walk: Walk,
+    decoder: BatchDecoder,
     chunk: usize,
     ahead: VecDeque<(Slot, Bytes)>,
 }
@@ -27,7 +27,7 @@ impl<L: Log> Reader<L> {
     pub fn new(log: L, from: Slot) -> Self {
         Self {
             log,
-            walk: Walk::new(Window::FORMAT, from),
+            decoder: BatchDecoder::new(Window::FORMAT, from),
             chunk: CHUNK,
             ahead: VecDeque::new(),
         }
@@ -45,21 +45,21 @@ impl<L: Log> Reader<L> {
     /// # Errors
     /// As [`Log::read`] and [`Log::watermark`].
     pub async fn seek(log: L, from: Slot) -> Result<Self, LogError> {
-        let mut look = LookBack::new(Window::FORMAT, from);
+        let mut search = BarrierSearch::new(Window::FORMAT, from);
         loop {
-            let (first, end) = look.near();
-            if !look.found(&barriers(&log, first, end).await?) {
+            let (first, end) = search.near();
+            if !search.found(&barriers(&log, first, end).await?) {
                 break;
             }
         }
         let watermark = log.watermark().await?; // after the slots, so that it covers what was destroyed of them
-        let mut reader = Self::new(log, look.first_alive(watermark));
+        let mut reader = Self::new(log, search.first_alive(watermark));
         // In the middle of a batch: go on behind it.
         while let Some((slot, bytes)) = reader.peek().await? {
             match Frame::decode(slot, bytes)? {
                 Frame::Part(part) if part.index > 0 => {
                     reader.ahead.pop_front();
-                    reader.walk.skip();
+                    reader.decoder.skip();
                 }
                 _ => break,
             }
@@ -69,24 +69,24 @@ impl<L: Log> Reader<L> {
 
     /// Where the next item will stand.
     pub fn position(&self) -> Slot {
-        self.walk.position()
+        self.decoder.position()
     }
 
     /// The first slot that was not read: where a writer would append.
     pub fn frontier(&self) -> Slot {
-        self.walk.frontier()
+        self.decoder.frontier()
     }
 
     /// The epoch that a barrier at the frontier begins, above everything read and above `floor`.
     pub fn next_epoch(&self, floor: u64) -> u64 {
-        self.walk.next_epoch(floor)
+        self.decoder.next_epoch(floor)
     }
 
     /// The next item, or `None` where the next slot is still free.
     ///
     /// # Errors
     /// As [`Log::read`]; [`LogError::Corrupt`] when the records contradict each other.
-    pub async fn next(&mut self) -> Result<Option<Item>, LogError> {
+    pub async fn next(&mut self) -> Result<Option<LogEntry>, LogError> {
         while let Some((slot, bytes)) = self.peek().await? {
             self.ahead.pop_front();
             if let Some(item) = self.accept(slot, bytes)? {
@@ -100,18 +100,18 @@ impl<L: Log> Reader<L> {
     ///
     /// # Errors
     /// [`LogError::Corrupt`] when it cannot stand there.
-    pub fn accept(&mut self, slot: Slot, bytes: Bytes) -> Result<Option<Item>, LogError> {
-        self.walk.accept(slot, Frame::decode(slot, bytes)?)
+    pub fn accept(&mut self, slot: Slot, bytes: Bytes) -> Result<Option<LogEntry>, LogError> {
+        self.decoder.accept(slot, Frame::decode(slot, bytes)?)
     }
 
-    /// Whether it was read already what may come next.
+    /// Returns true if the next item may be in memory already.
     pub fn has_more(&self) -> bool {
         !self.ahead.is_empty()
     }
 
     /// The record of the next slot, if it is taken.
     async fn peek(&mut self) -> Result<Option<(Slot, Bytes)>, LogError> {
-        let next = self.walk.frontier();
+        let next = self.decoder.frontier();
         while self.ahead.front().is_some_and(|(slot, _)| *slot < next) {
             self.ahead.pop_front(); // a dead slot
         }
@@ -175,15 +175,15 @@ mod tests {
         let mut found = Vec::new();
         while let Some(item) = reader.next().await.unwrap() {
             found.push(match item {
-                Item::Barrier(slot, _) => slot.0,
-                Item::Batch { first, .. } => first.0,
+                LogEntry::Barrier(slot, _) => slot.0,
+                LogEntry::Batch { first, .. } => first.0,
             });
         }
         found
     }
 
     #[tokio::test]
-    async fn who_begins_in_the_middle_of_a_batch_or_of_dead_slots_begins_behind_them() {
+    async fn reader_begins_behind_a_batch_or_dead_slots() {
         let log = MemLog::keeping(is_barrier);
         barrier(&log, 1, 1).await;
         part(&log, 4, 0, 0, true, 1).await; // of an older writer

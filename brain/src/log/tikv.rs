@@ -5,10 +5,10 @@
 //!
 //! - **Checksums**: a record is stored with one over itself and its slot, so that bytes that rot, or that stand where they
 //!   were not written, are found whoever reads them.
-//! - **Watermark**: one cell that holds it and the slot up to which everything is destroyed; it moves by compare-and-set.
+//! - **Watermark**: one register that holds it and the slot up to which everything is destroyed; it moves by compare-and-set.
 //! - **Destruction** takes whole ranges on every server, past TiKV's transactions: between the records that are to be kept.
 //!   Late appends may put garbage into destroyed slots; nobody looks there, and nobody clears it away.
-//! - **Size** counts what this process wrote or read, which is at least everything from the marker on.
+//! - **Size** counts what this process wrote or read, which is at least everything from the applied slot on.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,20 +16,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::time::Instant;
 
-use self::known::Known;
+use self::slot_index::SlotIndex;
 use super::frame::WINDOW;
 use super::{AppendError, Log, LogError, Slot, SyncObserver, check_len};
-use crate::cell::{Cell, Swap};
-use crate::tikv::{Error, Range, Tikv, TikvCell, Ts};
+use crate::cas_register::{Cas, CasRegister};
+use crate::tikv::{Error, Range, Tikv, TikvRegister, Ts};
 
-mod known;
+mod slot_index;
 #[cfg(test)]
 mod tests;
 
 /// Longest record, in bytes: TiKV takes raft entries of 8 MiB, and an entry is somewhat longer than its record.
 const MAX_RECORD_LEN: usize = (8 << 20) - (64 << 10);
 
-/// What one request is meant to bring, in bytes, and the slots it asks for at most. TiKV answers 10 MiB at most.
+/// The bytes that one request is meant to bring, and the slots that it asks for at most. TiKV answers 10 MiB at most.
 const CHUNK: usize = 4 << 20;
 const CHUNK_SLOTS: u32 = 512;
 
@@ -51,18 +51,18 @@ pub struct TikvLog {
 #[derive(Debug)]
 struct Inner {
     tikv: Tikv,
-    watermark: TikvCell,
+    watermark: TikvRegister,
     keep: fn(&[u8]) -> bool,
-    known: Mutex<Known>,
+    index: Mutex<SlotIndex>,
     /// Bytes of a record, about.
     average: AtomicUsize,
     /// The highest slot that was seen taken.
     highest: AtomicU64,
 }
 
-/// What the cell of the watermark holds.
+/// The content of the register that holds the watermark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Marks {
+struct Watermarks {
     watermark: u64,
     /// Everything below is destroyed but for what is kept. Never above the watermark, and [`MARGIN`] slots below it by now.
     destroyed: u64,
@@ -74,10 +74,10 @@ impl TikvLog {
     #[must_use]
     pub fn keeping(tikv: Tikv, keep: fn(&[u8]) -> bool) -> TikvLog {
         let inner = Inner {
-            watermark: tikv.cell("watermark"),
+            watermark: tikv.register("watermark"),
             tikv,
             keep,
-            known: Mutex::default(),
+            index: Mutex::default(),
             average: AtomicUsize::new(CHUNK / 16),
             highest: AtomicU64::new(0),
         };
@@ -149,7 +149,7 @@ impl Log for TikvLog {
                 return Ok(());
             }
             let watermark = to.0;
-            self.inner.set_marks(stored, Marks { watermark, ..marks }).await?;
+            self.inner.set_marks(stored, Watermarks { watermark, ..marks }).await?;
         }
     }
 
@@ -162,7 +162,7 @@ impl Log for TikvLog {
                 return Ok(());
             }
             inner.look_into_gaps(marks.destroyed, destroyed).await?;
-            let ranges = inner.known().between_kept(marks.destroyed, destroyed);
+            let ranges = inner.index().between_kept(marks.destroyed, destroyed);
             let keys = inner.tikv.keys();
             for (from, to) in ranges {
                 inner
@@ -172,8 +172,8 @@ impl Log for TikvLog {
                     .map_err(unavailable)?;
             }
             // Lost to somebody who moved the watermark meanwhile: what was destroyed is found to be free.
-            if inner.set_marks(stored, Marks { destroyed, ..marks }).await? {
-                inner.known().forget_below(destroyed);
+            if inner.set_marks(stored, Watermarks { destroyed, ..marks }).await? {
+                inner.index().forget_below(destroyed);
                 return Ok(());
             }
         }
@@ -184,17 +184,17 @@ impl Log for TikvLog {
     }
 
     fn size(&self) -> u64 {
-        self.inner.known().bytes()
+        self.inner.index().bytes()
     }
 }
 
 impl Inner {
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn index(&self) -> MutexGuard<'_, SlotIndex> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn note(&self, slot: u64, record: &[u8]) {
-        self.known().note(slot, record.len(), (self.keep)(record));
+        self.index().note(slot, record.len(), (self.keep)(record));
         self.highest.fetch_max(slot, Ordering::Relaxed);
     }
 
@@ -271,7 +271,7 @@ impl Inner {
 
     /// Reads what this process has not seen of `[from, to)`, to know what to keep.
     async fn look_into_gaps(&self, from: u64, to: u64) -> Result<(), LogError> {
-        let gaps = self.known().gaps(from, to);
+        let gaps = self.index().gaps(from, to);
         let now = self.tikv.timestamp().await.map_err(unavailable)?;
         let keys = self.tikv.keys();
         for (mut next, end) in gaps {
@@ -286,11 +286,11 @@ impl Inner {
     }
 
     /// The marks, and the bytes they are stored as.
-    async fn marks(&self) -> Result<(Option<Bytes>, Marks), LogError> {
+    async fn marks(&self) -> Result<(Option<Bytes>, Watermarks), LogError> {
         let stored = self.watermark.get().await.map_err(LogError::Unavailable)?;
         let marks = match &stored {
-            Some(bytes) => Marks::decode(bytes)?,
-            None => Marks {
+            Some(bytes) => Watermarks::decode(bytes)?,
+            None => Watermarks {
                 watermark: Slot::FIRST.0,
                 destroyed: 0,
             },
@@ -299,16 +299,16 @@ impl Inner {
     }
 
     /// Sets the marks if they are as they were; whether they were.
-    async fn set_marks(&self, stored: Option<Bytes>, marks: Marks) -> Result<bool, LogError> {
+    async fn set_marks(&self, stored: Option<Bytes>, marks: Watermarks) -> Result<bool, LogError> {
         match self.watermark.compare_and_set(stored, Some(marks.encode())).await {
-            Swap::Won => Ok(true),
-            Swap::Lost => Ok(false),
-            Swap::Unknown(error) => Err(LogError::Unavailable(error)),
+            Cas::Swapped => Ok(true),
+            Cas::Mismatch => Ok(false),
+            Cas::Unknown(error) => Err(LogError::Unavailable(error)),
         }
     }
 }
 
-impl Marks {
+impl Watermarks {
     fn encode(self) -> Bytes {
         let mut bytes = BytesMut::with_capacity(16);
         bytes.put_u64(self.watermark);
@@ -316,10 +316,10 @@ impl Marks {
         bytes.freeze()
     }
 
-    fn decode(bytes: &[u8]) -> Result<Marks, LogError> {
+    fn decode(bytes: &[u8]) -> Result<Watermarks, LogError> {
         let number = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_be_bytes);
         match (number(0), number(8), bytes.len()) {
-            (Some(watermark), Some(destroyed), 16) if destroyed <= watermark => Ok(Marks { watermark, destroyed }),
+            (Some(watermark), Some(destroyed), 16) if destroyed <= watermark => Ok(Watermarks { watermark, destroyed }),
             _ => Err(LogError::Corrupt(format!("the watermark is {bytes:02x?}"))),
         }
     }

@@ -14,7 +14,7 @@ use super::{AppendError, Log, LogError, LogId, Slot};
 /// Bytes of appends that may take a second more: large records are no sign of a silent storage.
 const BYTES_PER_SECOND: usize = 4 << 20;
 
-/// What a log has not answered yet. Clones share it.
+/// Requests that a log has not answered yet. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Unanswered(Arc<Mutex<Calls>>);
 
@@ -40,7 +40,7 @@ impl Unanswered {
         self.calls().next
     }
 
-    /// What is owed for longer than `limit`, and for how long. Appends may take longer by their bytes.
+    /// The oldest request that is unanswered for longer than `limit`, and for how long. Appends may take longer by their bytes.
     #[must_use]
     pub fn overdue(&self, limit: Duration) -> Option<(&'static str, Duration)> {
         let calls = self.calls();

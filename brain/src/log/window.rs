@@ -1,4 +1,4 @@
-//! What follows from the bound on open slots: dead slots, where to begin to read, what a read is worth.
+//! Consequences of the bound on open slots: dead slots, where to begin to read, what a read is worth.
 //!
 //! Pure rules, for readers and writers, and for the model that walks all states of a small log with a smaller window.
 
@@ -32,14 +32,14 @@ impl Window {
 /// A barrier may itself stand in a dead slot, where an opener put it that was misled by what it found in destroyed slots. So
 /// one looks back from each barrier that is found, until none is near.
 #[derive(Debug, Clone)]
-pub struct LookBack {
+pub struct BarrierSearch {
     window: Window,
     from: Slot,
     /// Descending.
     barriers: Vec<Slot>,
 }
 
-impl LookBack {
+impl BarrierSearch {
     /// Looks back from a slot at or behind the watermark.
     #[must_use]
     pub fn new(window: Window, from: Slot) -> Self {
@@ -57,7 +57,7 @@ impl LookBack {
         (Slot((end.0 + 1).saturating_sub(self.window.0)), end)
     }
 
-    /// Takes the barriers found in [`LookBack::near`], in ascending order; `true` when it has to be looked once more.
+    /// Takes the barriers found in [`BarrierSearch::near`], in ascending order; `true` when it has to be looked once more.
     pub fn found(&mut self, barriers: &[Slot]) -> bool {
         self.barriers.extend(barriers.iter().rev());
         !barriers.is_empty()
@@ -78,8 +78,8 @@ impl LookBack {
     }
 }
 
-/// What was read from `began` on does not count: slots of it may have been destroyed, and look free. The watermark is to
-/// be read afterwards; by an opener after its barrier is placed.
+/// Returns true if a read that began at `began` is not valid: slots of it may have been destroyed, and look free. Read the
+/// watermark after that read; an opener reads it after it has placed its barrier.
 #[must_use]
 pub fn may_be_cut(began: Slot, watermark: Slot) -> bool {
     watermark > began
@@ -101,13 +101,13 @@ mod tests {
 
     /// Where a read from `from` on begins in a log with these barriers.
     fn begin(from: u64, watermark: u64, barriers: &[u64]) -> u64 {
-        let mut look = LookBack::new(W, Slot(from));
+        let mut search = BarrierSearch::new(W, Slot(from));
         loop {
-            let (first, end) = look.near();
+            let (first, end) = search.near();
             let near = barriers.iter().map(|barrier| Slot(*barrier));
             let near: Vec<Slot> = near.filter(|barrier| (first..end).contains(barrier)).collect();
-            if !look.found(&near) {
-                return look.first_alive(Slot(watermark)).0;
+            if !search.found(&near) {
+                return search.first_alive(Slot(watermark)).0;
             }
         }
     }

@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::watch;
 
 use super::frame::{Barrier, Candidate, PART_HEADER, put_part_header};
-use super::reader::{Item, Reader};
+use super::reader::{LogEntry, Reader};
 use super::window::{Window, may_be_cut};
 use super::{AppendError, Log, LogError, Slot};
 
@@ -78,7 +78,7 @@ impl Writer {
         reader: &mut Reader<L>,
         (began, floor): (Slot, u64),
         candidate: Candidate,
-        mut replay: impl FnMut(Item) -> Result<(), E>,
+        mut replay: impl FnMut(LogEntry) -> Result<(), E>,
     ) -> Result<(Writer, Barrier), E> {
         loop {
             if let Err(damage) = replay_all(reader, &mut replay).await {
@@ -142,7 +142,7 @@ impl Writer {
         self.epoch
     }
 
-    /// Whether the log takes nothing now, because it has no space.
+    /// Returns true if the log takes nothing now, because it has no space.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.open.0.borrow().is_full
@@ -217,7 +217,7 @@ impl Open {
 /// Hands everything that can be read to `replay`.
 async fn replay_all<L: Log, E: From<OpenError>>(
     reader: &mut Reader<L>,
-    replay: &mut impl FnMut(Item) -> Result<(), E>,
+    replay: &mut impl FnMut(LogEntry) -> Result<(), E>,
 ) -> Result<(), E> {
     while let Some(item) = reader.next().await.map_err(OpenError::Log)? {
         replay(item)?;
@@ -225,7 +225,7 @@ async fn replay_all<L: Log, E: From<OpenError>>(
     Ok(())
 }
 
-/// What was read from `began` on must count.
+/// Fails if slots from `began` on may have been destroyed while they were read.
 async fn check_cut<L: Log>(log: &L, began: Slot) -> Result<(), OpenError> {
     if may_be_cut(began, log.watermark().await?) {
         return Err(OpenError::Destroyed(began));
@@ -270,7 +270,7 @@ mod tests {
     use crate::log::frame::is_barrier;
     use crate::log::{Fault, Faulty, MemLog};
 
-    async fn open(log: &MemLog) -> (Writer, Vec<Item>) {
+    async fn open(log: &MemLog) -> (Writer, Vec<LogEntry>) {
         let mut items = Vec::new();
         let mut reader = Reader::new(log.clone(), Slot::FIRST);
         let replay = |item| {
@@ -287,10 +287,10 @@ mod tests {
         writer.take_slots(bytes)
     }
 
-    fn payloads(items: &[Item]) -> Vec<(usize, u8)> {
-        let payload = |item: &Item| match item {
-            Item::Batch { payload, .. } => Some((payload.len(), payload[0])),
-            Item::Barrier(..) => None,
+    fn payloads(items: &[LogEntry]) -> Vec<(usize, u8)> {
+        let payload = |item: &LogEntry| match item {
+            LogEntry::Batch { payload, .. } => Some((payload.len(), payload[0])),
+            LogEntry::Barrier(..) => None,
         };
         items.iter().filter_map(payload).collect()
     }
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_contradicts_itself_is_damage_only_where_nothing_was_destroyed() {
+    async fn contradiction_is_damage_only_where_nothing_was_destroyed() {
         let log = MemLog::keeping(is_barrier);
         let (mut writer, _) = open(&log).await;
         let (mut other, _) = open(&log).await;

@@ -67,13 +67,13 @@ const SERVICES: &[(&str, &[(&str, &str)])] = &[
     ("grpc.health.v1.Health", &[("Check", UNARY), ("List", UNARY), ("Watch", SERVER)]),
 ];
 
-/// Whether the API has a service of this name.
+/// Returns true if the API has a service of this name.
 #[must_use]
 pub(crate) fn is_service(name: &str) -> bool {
     SERVICES.iter().any(|(service, _)| *service == name)
 }
 
-/// Whether the API has a method of this path that takes one request rather than a stream of them.
+/// Returns true if the API has a method of this path that takes one request rather than a stream of them.
 #[must_use]
 pub(crate) fn has_one_request(path: &str) -> bool {
     let Some((service, method)) = path.strip_prefix('/').and_then(|path| path.rsplit_once('/')) else {

@@ -1,4 +1,4 @@
-//! What the kernel knows of this process, read at each scrape.
+//! Metrics of the process from the kernel, read at each scrape.
 
 use std::fs;
 

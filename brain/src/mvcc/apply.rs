@@ -1,4 +1,4 @@
-//! Applies committed records to what is in memory: the active generation, leases, alarms, revisions.
+//! Applies committed records to what is in memory: the active memtable, leases, alarms, revisions.
 //!
 //! The same for a record just committed and for one replayed at start.
 
@@ -12,10 +12,10 @@ use prost::Message;
 use super::record::{Alarm, Change, KeyChange, Keys, Record};
 use super::row::{LeaseRow, size_of};
 use super::sizes::Sizes;
-use super::{Committed, Event, EventKind, KeyValue, LeaseId, Prev, Revision};
-use crate::lease::Leases;
-use crate::recent::{Generation, Version};
-use crate::rows::keys;
+use crate::mvcc::keys;
+use crate::mvcc::lease::Leases;
+use crate::mvcc::memtable::{Memtable, Version};
+use crate::types::{Committed, Event, EventKind, KeyValue, LeaseId, Prev, Revision};
 
 /// The state behind the last applied record, and what is not flushed of it.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub struct Applier {
     /// The compacted revision.
     pub compacted: Revision,
     /// Where versions go.
-    pub generation: Arc<Generation>,
+    pub memtable: Arc<Memtable>,
     /// Lease rows that differ from the stored ones; `None` is gone.
     pub lease_rows: BTreeMap<Bytes, Option<Bytes>>,
     /// How much is stored; what compaction gave up is only known to who compacts.
@@ -37,12 +37,12 @@ pub struct Applier {
 impl Applier {
     /// The state of stored rows.
     #[must_use]
-    pub fn new(revision: Revision, compacted: Revision, sizes: Sizes, generation: Arc<Generation>) -> Self {
+    pub fn new(revision: Revision, compacted: Revision, sizes: Sizes, memtable: Arc<Memtable>) -> Self {
         Self {
             sizes,
             revision,
             compacted,
-            generation,
+            memtable,
             lease_rows: BTreeMap::new(),
             dirty: false,
         }
@@ -94,8 +94,7 @@ impl Applier {
         self.revision = revision;
         let mut events = Vec::with_capacity(keys.changes.len());
         for change in keys.changes {
-            self.generation
-                .insert(change.key.clone(), revision, version_of(&change));
+            self.memtable.insert(change.key.clone(), revision, version_of(&change));
             self.attach(&change, leases);
             let superseded = superseded.next().unwrap_or_default();
             let prev = match change.prev_mod {
@@ -139,7 +138,7 @@ fn version_of(change: &KeyChange) -> Version {
     }
 }
 
-/// What a watch shows as the previous version of a key that the same txn has changed already: the one before the txn.
+/// The previous version that a watch shows of a key that the same txn has changed already: the one before the txn.
 #[must_use]
 pub fn before_txn(events: &[Event], key: &Bytes) -> Prev {
     match events.iter().find(|event| event.kv.key == *key) {

@@ -19,11 +19,12 @@ use super::overlay::{Head, Overlay};
 use super::record::KeyChange;
 use super::row::size_of;
 use super::view::{View, ViewError, answer_bytes, from_version, successor};
-use super::{Error, KeyValue, LeaseId, Prev, Revision};
 use crate::budget::Meter;
-use crate::lease::Leases;
-use crate::recent::{self, Recent};
+use crate::mvcc::lease::Leases;
+use crate::mvcc::memtable;
+use crate::mvcc::memtable::MemtableSet;
 use crate::rows::{Order, RowsError, Snapshot};
+use crate::types::{Error, KeyValue, LeaseId, Prev, Revision};
 
 /// Rows that are looked at before others have their turn.
 const PAGE: usize = 256;
@@ -41,24 +42,24 @@ pub type Changed = (KeyChange, Prev);
 /// The newest state, and what one request does to it.
 pub struct Evaluator<'a> {
     /// Versions in memory that are published.
-    pub recent: &'a Recent,
+    pub memtables: &'a MemtableSet,
     /// Up to which revision they count.
     pub at: Revision,
-    /// What was read of the rows for this request; `None` where it needs nothing of them.
+    /// The rows that were read for this request; `None` where it needs nothing of them.
     pub fetched: Option<&'a Fetched>,
     /// Leases that are published.
     pub leases: &'a Mutex<Leases>,
-    /// What is not published.
+    /// Changes that are not published.
     pub overlay: &'a mut Overlay,
     /// The state before the request.
     pub head: Head,
-    /// What the request changed.
+    /// Changes of the request.
     pub changes: Vec<Changed>,
     /// Rows that were looked at since others had their turn.
     pub looked: usize,
     /// Rows that were looked at at all.
     pub work: usize,
-    /// What the answer is charged to, before it is complete.
+    /// The account of the answer, before it is complete.
     pub answer: Answering,
 }
 
@@ -154,7 +155,7 @@ impl<'a> Evaluator<'a> {
         overlay: &'a mut Overlay,
     ) -> Self {
         Self {
-            recent: &view.recent,
+            memtables: &view.memtables,
             at: view.revision,
             fetched: Some(fetched),
             leases,
@@ -507,7 +508,7 @@ impl<'a> Evaluator<'a> {
         if let Some(state) = self.overlay.get(key) {
             return Ok(state.cloned().map(Row::read));
         }
-        if let Some((revision, version)) = self.recent.get(key, self.at) {
+        if let Some((revision, version)) = self.memtables.get(key, self.at) {
             return Ok(from_version(key.clone(), revision, version).map(Row::read));
         }
         let fetched = self.fetched.and_then(|fetched| fetched.get(key, self.at));
@@ -522,10 +523,10 @@ impl<'a> Evaluator<'a> {
         self.work += overlay.len();
         Ok(Walk {
             rows: fetched.span(span).ok_or_else(not_fetched)?,
-            recent: fetched.under(self.recent),
+            memtables: fetched.under(self.memtables),
             at: self.at,
             overlay,
-            rest: (!span.is_empty()).then(|| recent::Span {
+            rest: (!span.is_empty()).then(|| memtable::Span {
                 from: span.key.clone(),
                 to: span.limit(),
             }),
@@ -539,20 +540,24 @@ impl<'a> Evaluator<'a> {
 
 /// A walk over the newest state of a span, a page at a time. What is changed behind it is not its concern.
 struct Walk<'a> {
-    /// What was read, and is not walked over yet.
+    /// Pairs that were read, and are not walked over yet.
     rows: &'a [Row],
-    recent: Recent,
+    memtables: MemtableSet,
     at: Revision,
-    /// What is not published, and not walked over yet.
+    /// Changes that are not published, and not walked over yet.
     overlay: BTreeMap<Bytes, Option<KeyValue>>,
-    rest: Option<recent::Span>,
+    rest: Option<memtable::Span>,
 }
 
 impl Walk<'_> {
     /// The next keys that exist, in order; `None` at the end. A page may be empty.
     fn next(&mut self) -> Option<Vec<Row>> {
         let rest = self.rest.take()?;
-        let newer: Vec<_> = self.recent.range(&rest, self.at, Order::Ascending).take(PAGE).collect();
+        let newer: Vec<_> = self
+            .memtables
+            .range(&rest, self.at, Order::Ascending)
+            .take(PAGE)
+            .collect();
         // As far as everything is at hand.
         let last_row = self.rows.get(PAGE - 1).map(|row| &row.kv.key);
         let last_newer = newer.get(PAGE - 1).map(|found| &found.key);
@@ -572,7 +577,7 @@ impl Walk<'_> {
         if let Some(last) = last {
             let from = successor(&last);
             self.overlay = newest.split_off(&from);
-            self.rest = Some(recent::Span { from, to: rest.to });
+            self.rest = Some(memtable::Span { from, to: rest.to });
         }
         page.extend(newest.into_iter().map(|(key, kv)| (key, kv.map(Row::read))));
         Some(page.into_values().flatten().collect())

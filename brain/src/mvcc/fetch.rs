@@ -1,9 +1,9 @@
-//! What the evaluation of a request needs of the rows, read before the writer takes the request.
+//! Reads the rows that the evaluation of a request needs, before the writer takes the request.
 //!
 //! The writer evaluates from memory alone: it never waits for storage. Whoever asks reads first, at its own pace, within a
 //! budget, and for as long as it waits for the answer.
 //!
-//! Invariant: [`Fetched`] knows its keys as they were at `revision`, and its generations hold every change since, up to the
+//! Invariant: [`Fetched`] knows its keys as they were at `revision`, and its memtables hold every change since, up to the
 //! last revision of the newest of them. Under what a later view has in memory that is the newest state, unless the rows of
 //! that view have taken up something newer: then it has to be read again, see [`Fetched::is_current`].
 
@@ -17,9 +17,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::op::{CompareTarget, Op, RangeOp, RangeResult, Span, TxnOp};
 use super::view::{View, ViewError};
-use super::{Error, KeyValue, Prev, Revision};
-use crate::recent::Recent;
+use crate::mvcc::memtable::MemtableSet;
 use crate::rows::Snapshot;
+use crate::types::{Error, KeyValue, Prev, Revision};
 
 /// Requests that read at once. Further ones wait.
 const READS: usize = 1_024;
@@ -48,7 +48,7 @@ const UNASKED_BYTES: usize = 1 << 20;
 /// Values that are read at once, in bytes.
 const VALUES_AT_ONCE: usize = 4 << 20;
 
-/// Who fetches. None takes memory from the others.
+/// The user of a fetch. None takes memory from the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
     /// Requests that write.
@@ -63,7 +63,7 @@ pub enum Share {
 #[derive(Debug, Clone)]
 struct Pool {
     bytes: Arc<Semaphore>,
-    /// What one request takes of it at most.
+    /// The most that one request takes of it.
     most: usize,
     /// One request at a time may take more, which is not of the pool.
     large: Arc<Semaphore>,
@@ -82,7 +82,7 @@ impl Pool {
     }
 }
 
-/// What all requests together may read. Clones share it.
+/// The budget for reads of all requests together. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Fetches {
     reads: Arc<Semaphore>,
@@ -127,7 +127,7 @@ impl Fetches {
     }
 }
 
-/// What one request has read; it is given back when this is dropped.
+/// The charge for the reads of one request; it is given back when this is dropped.
 #[derive(Debug)]
 pub struct Budget {
     reads: Arc<Semaphore>,
@@ -197,11 +197,11 @@ impl Budget {
 pub struct Row {
     /// The key; with an empty value where that was not read.
     pub kv: KeyValue,
-    /// Whether the value was read.
+    /// Says if the value was read.
     pub value: ValueRead,
 }
 
-/// Whether a value was read.
+/// Says if a value was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueRead {
     /// It was.
@@ -239,7 +239,7 @@ struct Use {
 /// Keys that an evaluation will look at and that are not in memory.
 #[derive(Debug, Default)]
 pub struct Needs {
-    /// Whether somebody needs the value.
+    /// True if somebody needs the value.
     points: BTreeMap<Bytes, bool>,
     spans: HashMap<Span, Use>,
     /// Ranges at an older revision.
@@ -249,7 +249,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// What a write needs beside what a view has in memory.
+    /// The reads that a write needs beside what a view has in memory.
     #[must_use]
     pub fn of<S>(op: &Op, view: &View<S>) -> Self {
         let mut needs = Self::default();
@@ -257,7 +257,7 @@ impl Needs {
         needs
     }
 
-    /// What the end of a lease needs that these keys are attached to.
+    /// The reads for the end of a lease that these keys are attached to.
     #[must_use]
     pub fn of_keys<'a, S>(keys: impl Iterator<Item = &'a Bytes>, view: &View<S>) -> Self {
         let mut needs = Self::default();
@@ -265,7 +265,7 @@ impl Needs {
         needs
     }
 
-    /// What the compares of a txn need, nested ones included.
+    /// The reads for the compares of a txn, nested ones included.
     #[must_use]
     pub fn of_compares<S>(txn: &TxnOp, view: &View<S>) -> Self {
         let mut needs = Self::default();
@@ -325,7 +325,7 @@ impl Needs {
     fn point<S>(&mut self, key: &Bytes, value: bool, view: &View<S>) {
         if let Some(is_needed) = self.points.get_mut(key) {
             *is_needed |= value;
-        } else if view.recent.get(key, view.revision).is_none() {
+        } else if view.memtables.get(key, view.revision).is_none() {
             self.points.insert(key.clone(), value);
         }
     }
@@ -482,11 +482,11 @@ fn row_of(kv: KeyValue, values: bool) -> Row {
     Row { kv, value }
 }
 
-/// What was read for a request. See the module.
+/// The rows that were read for a request. See the module.
 #[derive(Debug)]
 pub struct Fetched {
     revision: Revision,
-    recent: Recent,
+    memtables: MemtableSet,
     /// `None` where everything was in memory.
     more: Option<Box<More>>,
 }
@@ -506,7 +506,7 @@ impl Fetched {
     pub fn of<S>(view: &View<S>) -> Self {
         Self {
             revision: view.revision,
-            recent: view.recent.clone(),
+            memtables: view.memtables.clone(),
             more: None,
         }
     }
@@ -520,21 +520,21 @@ impl Fetched {
 
     /// The last revision of which the changes are here.
     fn through(&self) -> Revision {
-        let last = self.recent.active().revisions().map(|revisions| *revisions.end());
+        let last = self.memtables.active().revisions().map(|revisions| *revisions.end());
         last.map_or(self.revision, |last| last.max(self.revision))
     }
 
-    /// Takes newer generations along, so that a long read is not in vain.
+    /// Takes newer memtables along, so that a long read is not in vain.
     fn extend<S>(&mut self, newest: &View<S>) {
-        if newest.rows_revision <= self.through() && !Arc::ptr_eq(self.recent.active(), newest.recent.active()) {
-            self.recent = newest.recent.over(&self.recent);
+        if newest.rows_revision <= self.through() && !Arc::ptr_eq(self.memtables.active(), newest.memtables.active()) {
+            self.memtables = newest.memtables.over(&self.memtables);
         }
     }
 
     /// A key's state, if its view had it in memory or it was read: `Some(None)` does not exist.
     #[must_use]
     pub fn get(&self, key: &Bytes, at: Revision) -> Option<Option<Row>> {
-        if let Some((revision, version)) = self.recent.get(key, at) {
+        if let Some((revision, version)) = self.memtables.get(key, at) {
             return Some(super::view::from_version(key.clone(), revision, version).map(Row::read));
         }
         self.more.as_ref()?.points.get(key).cloned()
@@ -553,16 +553,16 @@ impl Fetched {
         budget.map_or(0, |budget| budget.rows)
     }
 
-    /// What a range found that reads one revision whenever it is evaluated.
+    /// The result of a range that reads one revision whenever it is evaluated.
     #[must_use]
     pub fn range(&self, range: &RangeOp) -> Option<&RangeResult> {
         self.more.as_ref()?.ranges.get(range)
     }
 
-    /// What is in memory: newer generations over those that were when this was read.
+    /// The memtables: those of now above those at the time of the read.
     #[must_use]
-    pub fn under(&self, newer: &Recent) -> Recent {
-        newer.over(&self.recent)
+    pub fn under(&self, newer: &MemtableSet) -> MemtableSet {
+        newer.over(&self.memtables)
     }
 
     /// Adds ranges at the revision of the view that this was read from.

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use super::KeyValue;
+use crate::types::KeyValue;
 
 /// Parts, each behind a lock of its own.
 const SHARDS: usize = 16;
@@ -17,7 +17,7 @@ const SHARDS: usize = 16;
 /// Bytes that all parts hold together at most.
 const MAX_BYTES: usize = 16 << 20;
 
-/// What is longer is not kept: a few of these would take the room of all others.
+/// Longer values are not kept: a few of these would take the room of all others.
 const MAX_ENTRY: usize = 64 << 10;
 
 /// Memory that an entry takes beside key and value.
@@ -46,7 +46,7 @@ impl Default for HotRows {
 }
 
 impl HotRows {
-    /// What the rows have of a key, if that was read before; `Some(None)`: nothing.
+    /// The row of a key, if it was read before; `Some(None)`: there is none.
     #[must_use]
     pub fn get(&self, key: &[u8]) -> Option<Option<KeyValue>> {
         self.shard(key).found.get(key).cloned()

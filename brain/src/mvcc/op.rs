@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 
-use super::{KeyValue, LeaseId, Revision};
+use crate::types::{KeyValue, LeaseId, Revision};
 
 /// One key or a range of keys, in the form that etcd's API has it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -65,7 +65,7 @@ impl Span {
     }
 }
 
-/// What the result of a range is ordered by.
+/// The order of a range's result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SortTarget {
     /// The key.
@@ -102,7 +102,7 @@ pub struct RangeOp {
     pub revision: Revision,
     /// The order.
     pub order: SortOrder,
-    /// What to order by.
+    /// The field to order by.
     pub target: SortTarget,
     /// Leave the values out.
     pub keys_only: bool,
@@ -219,7 +219,7 @@ pub struct DeleteOp {
     pub prev_kv: bool,
 }
 
-/// What a compare looks at.
+/// The field that a compare looks at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CompareTarget {
     /// The version.
@@ -236,7 +236,7 @@ pub enum CompareTarget {
     Unknown,
 }
 
-/// What must hold of it.
+/// The relation that must hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompareResult {
     /// Equal to the operand.
@@ -256,14 +256,14 @@ pub enum CompareResult {
 pub struct Compare {
     /// Which keys; all of them must satisfy it.
     pub span: Span,
-    /// What is compared, and the operand.
+    /// The compared field, and the operand.
     pub target: CompareTarget,
     /// How.
     pub result: CompareResult,
 }
 
 impl Compare {
-    /// Whether the pairs that the span holds satisfy the condition. No pair at all compares as zeros, and never for values.
+    /// Returns true if the pairs that the span holds satisfy the condition. No pair at all compares as zeros, and never for values.
     #[must_use]
     pub fn holds(&self, kvs: &[KeyValue]) -> bool {
         match kvs {
@@ -339,7 +339,7 @@ impl Op {
     }
 }
 
-/// What a range found.
+/// The result of a range.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RangeResult {
     /// The pairs.
@@ -350,7 +350,7 @@ pub struct RangeResult {
     pub more: bool,
 }
 
-/// What an operation did.
+/// The result of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OpResult {
     /// A range.
@@ -363,7 +363,7 @@ pub enum OpResult {
     Txn(TxnResult),
 }
 
-/// What a txn did.
+/// The result of a txn.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TxnResult {
     /// The conditions held.

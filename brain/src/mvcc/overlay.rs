@@ -1,4 +1,4 @@
-//! What is evaluated but not published: changes of the batch at hand and of those whose records are under way.
+//! Changes that are evaluated but not published: those of the batch at hand and of those whose records are under way.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::op::Span;
-use super::{KeyValue, LeaseId, Revision};
-use crate::lease::Leases;
+use crate::mvcc::lease::Leases;
+use crate::types::{KeyValue, LeaseId, Revision};
 
 /// Changes of a request that are merged with those of its batch rather than inserted one by one.
 const MERGED_AT_ONCE: usize = 1_024;

@@ -1,11 +1,11 @@
-//! What the log holds: committed requests, encoded once, as they are kept for watches and sent to followers.
+//! The records in the log: committed requests, encoded once, as they are kept for watches and sent to followers.
 //!
 //! The messages are protobuf, so that newer brains can add fields that older data lacks. Field numbers never change.
 
 use bytes::Bytes;
 use prost::Message;
 
-use super::{LeaseId, Revision};
+use crate::types::{LeaseId, Revision};
 
 /// A batch of committed requests.
 #[derive(Clone, PartialEq, Message)]
@@ -13,7 +13,7 @@ pub struct Record {
     /// The store's revision before this record.
     #[prost(int64, tag = "1")]
     pub base: Revision,
-    /// What was committed, in order.
+    /// The committed requests, in order.
     #[prost(message, repeated, tag = "2")]
     pub entries: Vec<Entry>,
 }
@@ -21,12 +21,12 @@ pub struct Record {
 /// One committed request.
 #[derive(Clone, PartialEq, Message)]
 pub struct Entry {
-    /// What it did.
+    /// Its effect.
     #[prost(oneof = "Change", tags = "1, 2, 3, 4, 5, 6")]
     pub change: Option<Change>,
 }
 
-/// What a committed request did.
+/// The effect of a committed request.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Change {
     /// Keys changed, at a revision of their own.

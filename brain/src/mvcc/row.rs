@@ -1,13 +1,13 @@
-//! The values of rows: index rows, object rows, leases, and the fence.
+//! The values of rows: index rows, object rows, leases, and the manifest.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 
 use super::sizes::Sizes;
-use super::{LeaseId, Revision};
 use crate::log::{LogId, Origin, Slot};
+use crate::mvcc::keys::KeyError;
 use crate::rows::RowsError;
-use crate::rows::keys::KeyError;
+use crate::types::{LeaseId, Revision};
 
 impl From<KeyError> for RowsError {
     fn from(error: KeyError) -> Self {
@@ -127,9 +127,9 @@ pub struct LeaseRow {
     pub remaining: i64,
 }
 
-/// What the rows are: which part of the log is in them, and who may write them.
+/// The manifest of the rows: which part of the log is in them, and who may write them.
 #[derive(Clone, PartialEq, Message)]
-pub struct Fence {
+pub struct Manifest {
     /// Version of everything stored. A brain refuses a version newer than its own.
     #[prost(uint32, tag = "1")]
     pub format: u32,
@@ -138,7 +138,7 @@ pub struct Fence {
     pub epoch: u64,
     /// The next slot that is not in the rows yet.
     #[prost(uint64, tag = "3")]
-    pub marker: u64,
+    pub applied_slot: u64,
     /// The store's revision before that slot.
     #[prost(int64, tag = "4")]
     pub revision: Revision,
@@ -154,28 +154,28 @@ pub struct Fence {
     /// Alarms that are raised: member and kind.
     #[prost(message, repeated, tag = "8")]
     pub alarms: Vec<super::record::Alarm>,
-    /// Makes every fence differ from the one before it.
+    /// Makes every manifest differ from the one before it.
     #[prost(uint64, tag = "9")]
     pub number: u64,
-    /// While a flush is under way: the revision that it will reach, up to which rows may be newer than the marker says.
+    /// While a flush is under way: the revision that it will reach, up to which rows may be newer than the applied slot says.
     #[prost(int64, tag = "10")]
-    pub reaching: Revision,
-    /// Which lock that leader holds: see [`Barrier`](crate::log::frame::Barrier).
+    pub flushing_revision: Revision,
+    /// The lock that this leader holds: see [`Barrier`](crate::log::frame::Barrier).
     #[prost(uint64, tag = "11")]
     pub lock: u64,
-    /// How long it may answer reads after its lock was last renewed, in milliseconds.
+    /// Length of this leader's read lease after a renewal of its lock, in milliseconds.
     #[prost(uint32, tag = "12")]
     pub lease: u32,
-    /// While it waits: how long older ones may have been answering reads when it began, in milliseconds.
+    /// Longest read lease of earlier leaders that still has to be waited out, in milliseconds.
     #[prost(uint32, tag = "13")]
-    pub haunted: u32,
+    pub prior_lease_ms: u32,
     /// Id of the log that the rows come from; empty where log and rows are in one store.
     #[prost(bytes = "vec", tag = "20")]
     pub log_id: Vec<u8>,
     /// The last taken slot that any row comes from, those of a flush under way included; 0 if there is none.
     #[prost(uint64, tag = "21")]
     pub log_last: u64,
-    /// How much is stored before the marker.
+    /// How much is stored before the applied slot.
     #[prost(message, required, tag = "30")]
     pub sizes: Sizes,
 }
@@ -183,30 +183,30 @@ pub struct Fence {
 /// The version of everything that this brain stores.
 pub const FORMAT: u32 = 2;
 
-impl Fence {
+impl Manifest {
     /// The newest revision that may be in the rows.
     #[must_use]
     pub fn reached(&self) -> Revision {
-        self.revision.max(self.reaching)
+        self.revision.max(self.flushing_revision)
     }
 
-    /// The fence of an empty store.
+    /// The manifest of an empty store.
     #[must_use]
     pub fn fresh() -> Self {
-        Fence {
+        Manifest {
             format: FORMAT,
             epoch: 0,
-            marker: crate::log::Slot::FIRST.0,
+            applied_slot: crate::log::Slot::FIRST.0,
             revision: 1,
             compacted: -1,
             deleted_up_to: 0,
             deleted_slot: crate::log::Slot::FIRST.0,
             alarms: Vec::new(),
             number: 0,
-            reaching: 0,
+            flushing_revision: 0,
             lock: 0,
             lease: 0,
-            haunted: 0,
+            prior_lease_ms: 0,
             log_id: Vec::new(),
             log_last: 0,
             sizes: Sizes::default(),

@@ -1,4 +1,4 @@
-//! How much is stored, in bytes: sums over the log up to a slot, so that all members count the same, whoever leads.
+//! Stored bytes: sums over the log up to a slot, so that all members count the same, whoever leads.
 //!
 //! What counts is what changes say, not what a flush wrote: a flush may be cut short and done again, and leaves out versions
 //! that are compacted already.
@@ -7,7 +7,7 @@ use prost::Message;
 
 use super::record::{Change, KeyChange, Record};
 use super::row::{INDEX, OBJECT_HEADER};
-use crate::rows::keys;
+use crate::mvcc::keys;
 
 /// Bytes of a lease row, about.
 const LEASE_ROW: i64 = 16;
@@ -15,7 +15,7 @@ const LEASE_ROW: i64 = 16;
 /// Bytes of a tombstone's value.
 const TOMBSTONE: usize = 1;
 
-/// See the module. Part of the rows' fence.
+/// See the module. Part of the rows' manifest.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Sizes {
     /// Rows that all changes made, less those that they removed themselves.

@@ -1,21 +1,22 @@
-//! One consistent state of the store: recent versions over a snapshot of the rows.
+//! One consistent state of the store: versions in memory over a snapshot of the rows.
 //!
 //! A view is published whole and never changes what it answers: versions above its revision that are inserted later into
-//! its active generation are not looked at.
+//! its active memtable are not looked at.
 
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::counts::Counts;
+use super::count_cache::CountCache;
 use super::fetch::Budget;
 use super::hot_rows::HotRows;
 use super::op::{RangeOp, RangeResult, SortTarget, Span};
 use super::row::{Meta, decode_index, decode_object, size_of};
-use super::{Error, KeyValue, Revision};
 use crate::budget::Meter;
-use crate::recent::{Recent, Version};
-use crate::rows::{Order, RowsError, Scan, Snapshot, keys};
+use crate::mvcc::keys;
+use crate::mvcc::memtable::{MemtableSet, Version};
+use crate::rows::{Order, RowsError, Scan, Snapshot};
+use crate::types::{Error, KeyValue, Revision};
 
 pub use cursor::Cursor;
 use cursor::VALUE_BYTES;
@@ -25,7 +26,7 @@ mod cursor;
 /// Bytes that one step of a scan takes at most.
 const PAGE_BYTES: usize = 256 << 10;
 
-/// What reads see.
+/// The view of reads.
 #[derive(Debug, Clone)]
 pub struct View<S> {
     /// The newest revision.
@@ -33,13 +34,13 @@ pub struct View<S> {
     /// Reads below it are refused; -1 before the first compaction.
     pub compacted: Revision,
     /// Versions that are not in `rows`.
-    pub recent: Recent,
-    /// Everything that is not in `recent`.
+    pub memtables: MemtableSet,
+    /// Everything that is not in `memtables`.
     pub rows: S,
     /// The newest revision that may be in `rows`.
     pub rows_revision: Revision,
     /// Lists that are read page by page.
-    pub counts: Arc<Counts>,
+    pub count_cache: Arc<CountCache>,
     /// Keys that were read from `rows`.
     pub hot: Arc<HotRows>,
 }
@@ -74,7 +75,7 @@ impl<S: Snapshot> View<S> {
     /// # Errors
     /// When the rows fail.
     pub async fn get(&self, key: &Bytes, at: Revision) -> Result<Option<KeyValue>, RowsError> {
-        if let Some((revision, version)) = self.recent.get(key, at) {
+        if let Some((revision, version)) = self.memtables.get(key, at) {
             return Ok(from_version(key.clone(), revision, version));
         }
         if at >= self.rows_revision {
@@ -169,7 +170,7 @@ impl<S: Snapshot> View<S> {
         }
         let count = match cursor.rest() {
             None => read,
-            Some(rest) => match self.counts.take(&op.span, at) {
+            Some(rest) => match self.count_cache.take(&op.span, at) {
                 Some(count) => count,
                 None => read + self.count_charged(&rest, at, charged.budget()).await?,
             },
@@ -186,7 +187,7 @@ impl<S: Snapshot> View<S> {
                 .max()
                 .map(successor)
                 .unwrap_or_default();
-            self.counts.note(
+            self.count_cache.note(
                 Span {
                     key: next,
                     end: op.span.end.clone(),
@@ -325,10 +326,10 @@ impl<S: Snapshot> View<S> {
     }
 }
 
-/// What a pair takes beside its bytes, read and made ready for the wire.
+/// The memory of a pair beside its bytes, read and made ready for the wire.
 const PAIR_BYTES: usize = 256;
 
-/// What a pair takes in an answer that is encoded from pairs which are in memory already.
+/// The memory of a pair in an answer that is encoded from pairs which are in memory already.
 pub(crate) fn answer_bytes(kv: &KeyValue) -> usize {
     kv.key.len() + kv.value.len() + PAIR_BYTES
 }
@@ -375,7 +376,7 @@ impl Few {
     }
 }
 
-/// What a range that is read is charged to.
+/// The account that a range is charged to.
 enum ChargedTo<'a> {
     Meter(&'a Meter),
     Budget(&'a mut Budget),

@@ -37,6 +37,7 @@ use self::merge::{LEFT_OVER, Merger, left_over};
 pub use self::open::OpenError;
 pub use self::snapshot::FjallSnapshot;
 use self::snapshot::Live;
+pub use self::stored::StoredRows;
 use super::{Change, Rows, RowsError, Step, check_lengths};
 
 mod guard;
@@ -48,6 +49,7 @@ mod open;
 mod pace;
 mod shape;
 mod snapshot;
+mod stored;
 
 /// The longest row key in bytes: fjall stores lengths in 16 bits, and one byte is ours.
 pub const MAX_KEY_LEN: usize = 65_534;
@@ -82,7 +84,7 @@ const SHORT_JOURNAL: u64 = 8 << 20;
 const FILLER: usize = 1 << 20;
 const FILLERS: usize = 80;
 
-/// What the rows may use of the machine.
+/// The resources of the machine that the rows may use.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Bytes of blocks, indexes and filters kept in memory.
@@ -139,6 +141,8 @@ struct Writer {
     batch: u64,
     /// The last batch when views were renewed last.
     renewed: u64,
+    /// Deletions since a table was made because of them.
+    deleted: u64,
     fence: Option<Bytes>,
 }
 
@@ -204,6 +208,8 @@ impl Rows for FjallRows {
             let (writer, is_idle) = guard::blocking(move || {
                 let mut writer = writer;
                 shared.release(&mut writer, LEFT_OVER)?;
+                // What they delete may have become a table only after them.
+                shared.table_deletions(&mut writer)?;
                 let is_idle = writer.renewed == writer.batch;
                 writer.renewed = writer.batch;
                 Ok((writer, is_idle))
@@ -212,6 +218,8 @@ impl Rows for FjallRows {
             if is_idle && self.shared.has_long_journals() {
                 self.retire_journal(writer).await?;
             }
+            // Views are younger now: what they needed may go.
+            self.shared.merger.ask();
         }
         Ok(FjallSnapshot::clone(&self.shared.view.load()))
     }
@@ -316,7 +324,7 @@ impl Rows for FjallRows {
 
 impl Shared {
     /// Waits until fjall takes a batch without holding the thread up, however slow the disk is: reads go on meanwhile.
-    /// What merges leave over goes meanwhile.
+    /// Files that merges left over go meanwhile.
     async fn wait_for_room(
         self: &Arc<Self>,
         mut writer: OwnedMutexGuard<Writer>,
@@ -351,7 +359,7 @@ impl Shared {
         Ok(writer)
     }
 
-    /// Whether there are few enough tables in level 0, and space beside what a merge was promised. An empty batch always has room:
+    /// Returns true if there are few enough tables in level 0, and space beside what a merge was promised. An empty batch always has room:
     /// without it there would be no restart.
     ///
     /// # Errors
@@ -460,6 +468,17 @@ impl Shared {
             &self.keyspace,
             &self.live,
         )));
+        let deletions = changes.iter().filter(|change| matches!(change, Change::Delete(_)));
+        writer.deleted += deletions.count() as u64;
+        self.table_deletions(writer)
+    }
+
+    /// Makes a table of what is in memory if much of it deletes: what is deleted goes with a merge, and merges know only tables.
+    fn table_deletions(&self, writer: &mut Writer) -> Result<(), RowsError> {
+        if writer.deleted > 0 && self.merger.are_many(writer.deleted) {
+            writer.deleted = 0;
+            self.write(|| self.keyspace.rotate_memtable())?;
+        }
         Ok(())
     }
 
@@ -495,7 +514,7 @@ impl Shared {
         Ok((writer, true))
     }
 
-    /// Whether journals occupy much more than what is in tables. Without writes nobody else makes them shorter.
+    /// Returns true if journals occupy much more than what is in tables. Without writes nobody else makes them shorter.
     fn has_long_journals(&self) -> bool {
         inspect::journal_bytes(&self.dir) > self.keyspace.disk_space() + SHORT_JOURNAL
     }
@@ -505,8 +524,8 @@ impl Shared {
     /// meanwhile.
     fn compact(&self) -> Result<bool, RowsError> {
         self.health.check()?;
-        if inspect::require_space(&self.dir, self.options.reserve_bytes + self.keyspace.disk_space()).is_ok() {
-            return caught(|| self.keyspace.major_compact()).map(|()| false);
+        if self.merger.merge_everything()? {
+            return Ok(false);
         }
         self.merger.push_down()
     }

@@ -13,8 +13,8 @@ pub(super) async fn hold<R: Rows>(mut fresh: impl AsyncFnMut() -> R, large: usiz
     an_apply_is_seen_whole_by_later_snapshots_only(fresh().await).await;
     fence::a_foreign_fence_keeps_a_writer_out(fresh().await).await;
     fence::a_change_that_is_repeated_is_made_once(fresh().await).await;
-    fence::whoever_takes_over_shuts_older_writers_out(fresh().await).await;
-    fence::what_is_spread_is_there_behind_its_fence_only(fresh().await).await;
+    fence::take_over_fences_older_writers(fresh().await).await;
+    fence::parallel_writes_need_their_fence(fresh().await).await;
     of_several_changes_of_a_row_the_last_counts(fresh().await).await;
     row_order_is_byte_order(fresh().await).await;
     pages_end_at_their_limits(fresh().await).await;

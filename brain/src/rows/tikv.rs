@@ -2,8 +2,8 @@
 //!
 //! - **Fence**: one key, the primary one of every change. Its stored value is compared within the transaction, so whatever
 //!   an older writer has in hand fails as a whole. Its new value proves what became of a change of unknown outcome.
-//! - **Lanes**: keys that stand for the fence where several transactions are under way at once. They are begun, then the fence
-//!   is read once, and each writes a lane of its own; a writer's first change writes all of them: one that was begun before
+//! - **Fence shards**: keys that stand for the fence where several transactions are under way at once. They are begun, then the fence
+//!   is read once, and each writes a fence shard of its own; a writer's first change writes all of them: one that was begun before
 //!   it fails.
 //! - **Take-over** ends transactions that an older writer left unfinished; else their locks would live for seconds.
 //! - **Snapshots** read at a timestamp. TiKV answers reads below the cluster's safe point with silent holes, so the age of a
@@ -17,7 +17,7 @@ use bytes::Bytes;
 
 pub use self::snapshot::TikvSnapshot;
 use super::{Change, Rows, RowsError, Step, check_lengths};
-use crate::tikv::{Behind, Error, Limits, Mutation, Tikv, Written};
+use crate::tikv::{Error, FencedWrite, Limits, Mutation, Tikv, Written};
 
 /// Reads at a timestamp. A lock that stays is a dead writer's, or of one that is deposed: whoever writes the rows takes no
 /// timestamp while a change is under way. Such a transaction is ended, and if it was alive after all, its writer repeats it.
@@ -40,23 +40,22 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
-/// How long one attempt of a change may take that is small: a client that is stuck is given up soon, for whoever begins to lead
-/// waits for its first one.
+/// Timeout of one attempt at a small change. It is short, because a new leader waits for its first change and a connection may
+/// hang.
 const WRITE: Duration = Duration::from_secs(4);
 
-/// A large change is sent in many pieces: so many bytes may take a second more.
+/// A large change is sent in many pieces: each so many bytes extend the timeout by a second.
 const BYTES_PER_SECOND: usize = 256 << 10;
 
-/// How often a change that hangs is begun.
+/// Attempts at a change that hangs.
 const ATTEMPTS: u32 = 3;
 
-/// Bytes of keys and values that the client sends in one piece, and what a change has beside its rows: the fence, or a lane.
+/// Bytes of keys and values that the client sends in one piece, and what a change has beside its rows: the fence, or a fence shard.
 const PIECE: usize = 16 << 10;
 const BESIDE: usize = 512;
 
-/// How many transactions of a `spread` are under way at once: a commit takes a few round trips, which need not be waited for
-/// one after the other.
-const LANES: u8 = 16;
+/// Transactions of a `apply_parallel` in flight at once: a commit takes a few round trips, so they run in parallel.
+const FENCE_SHARDS: u8 = 16;
 
 /// The longest value of a row, in bytes: TiKV takes raft entries of 8 MiB.
 pub const MAX_VALUE_LEN: usize = (8 << 20) - (64 << 10);
@@ -72,7 +71,7 @@ struct Shared {
     tikv: Tikv,
     /// Bytes of key and value of a row, about.
     average: AtomicUsize,
-    /// The fence as this process wrote it last. Whoever finds another one has to take the lanes with it.
+    /// The fence as this process wrote it last. A write that finds another fence takes the fence shards along with it.
     fence: Mutex<Option<Bytes>>,
 }
 
@@ -111,10 +110,10 @@ impl Rows for TikvRows {
         let keys = shared.tikv.keys();
         let mut mutations = shared.mutations(&changes);
         if !shared.is_own(expected.as_ref()) {
-            mutations.extend((0..LANES).map(|lane| Mutation::Put(keys.lane(lane), fence.clone())));
+            mutations.extend((0..FENCE_SHARDS).map(|shard| Mutation::Put(keys.fence_shard(shard), fence.clone())));
         }
         let key = keys.fence();
-        let behind = Behind {
+        let behind = FencedWrite {
             fence: &key,
             expected: expected.as_ref(),
             primary: &key,
@@ -126,12 +125,12 @@ impl Rows for TikvRows {
         Ok(())
     }
 
-    async fn spread(&self, fence: Bytes, steps: Vec<Vec<Change>>) -> Result<(), RowsError> {
+    async fn apply_parallel(&self, fence: Bytes, steps: Vec<Vec<Change>>) -> Result<(), RowsError> {
         for step in &steps {
             check_lengths(step, self.max_key_len(), self.max_value_len())?;
         }
-        // One lane has one transaction at a time.
-        for at_once in steps.chunks(LANES.into()) {
+        // One fence shard has one transaction at a time.
+        for at_once in steps.chunks(FENCE_SHARDS.into()) {
             self.shared.write_in_lanes(&fence, at_once).await?;
         }
         Ok(())
@@ -161,7 +160,7 @@ impl Rows for TikvRows {
         Step {
             rows,
             bytes: PIECE - rows * prefix - BESIDE,
-            at_once: LANES.into(),
+            at_once: FENCE_SHARDS.into(),
         }
     }
 
@@ -188,23 +187,23 @@ impl Shared {
         changes.iter().map(mutation).collect()
     }
 
-    async fn write(&self, behind: Behind<'_>, mutations: &[Mutation]) -> Result<(), RowsError> {
+    async fn write(&self, behind: FencedWrite<'_>, mutations: &[Mutation]) -> Result<(), RowsError> {
         outcome(self.tikv.write(behind, mutations, limits(mutations)).await)
     }
 
-    /// Writes steps at once, each in a lane of its own.
+    /// Writes steps at once, each in a fence shard of its own.
     async fn write_in_lanes(&self, fence: &Bytes, steps: &[Vec<Change>]) -> Result<(), RowsError> {
         let keys = self.tikv.keys();
-        let lanes: Vec<Bytes> = (0..LANES).map(|lane| keys.lane(lane)).collect();
+        let shards: Vec<Bytes> = (0..FENCE_SHARDS).map(|shard| keys.fence_shard(shard)).collect();
         let key = keys.fence();
         let writes: Vec<_> = steps
             .iter()
-            .zip(&lanes)
-            .map(|(step, lane)| {
-                let behind = Behind {
+            .zip(&shards)
+            .map(|(step, shard)| {
+                let behind = FencedWrite {
                     fence: &key,
                     expected: Some(fence),
-                    primary: lane,
+                    primary: shard,
                     new: fence,
                 };
                 (behind, self.mutations(step))

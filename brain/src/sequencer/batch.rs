@@ -13,29 +13,29 @@ use crate::mvcc::op::Op;
 use crate::mvcc::overlay::{Delta, Head, Overlay};
 use crate::mvcc::record::{Alarm, Change, Checkpoint, Compact, Entry, Grant, Keys, Record, Revoke};
 use crate::mvcc::view::View;
-use crate::mvcc::{Error, LeaseId, Prev, Revision};
 use crate::rows::Rows;
-use crate::state::{CORRUPT, NOSPACE, State};
+use crate::storage::state::{CORRUPT, NOSPACE, State};
+use crate::types::{Error, LeaseId, Prev, Revision};
 
-/// Who waits, and what for.
-pub(super) type Waiting = (oneshot::Sender<Reply>, Told);
+/// The channel of a waiting client, and its reply.
+pub(super) type Waiting = (oneshot::Sender<Reply>, BatchReply);
 
-/// What whoever waits is told.
+/// The reply to a request of a batch.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum BatchReply {
     Outcome(Result<Answer, Error>),
-    /// What was read for it is too old.
+    /// Its reads are too old.
     Again(Request),
 }
 
 /// Requests that were evaluated and are to be committed together.
 #[derive(Debug)]
 pub(super) struct Batch {
-    /// What is written.
+    /// The record to be written.
     pub record: Record,
     /// The versions that the record's key changes superseded, in their order.
     pub superseded: Vec<Prev>,
-    /// Outcomes, told when the record is committed.
+    /// Outcomes, sent when the record is committed.
     pub replies: Vec<Waiting>,
     /// Leases that ran out, whose keys have to be read once more.
     pub again: Vec<LeaseId>,
@@ -111,24 +111,24 @@ impl<R: Rows> Builder<R> {
         };
         let is_current = |fetched: &Fetched| fetched.is_current(self.view.rows_revision, self.head.revision);
         let is_current = fetched.as_ref().is_none_or(is_current);
-        let told = if is_current {
+        let outcome = if is_current {
             match self.answer(request, fetched.as_ref()).await {
-                Ok(answer) => Told::Outcome(Ok(answer)),
-                Err(EvaluateError::Refused(error)) => Told::Outcome(Err(error)),
+                Ok(answer) => BatchReply::Outcome(Ok(answer)),
+                Err(EvaluateError::Refused(error)) => BatchReply::Outcome(Err(error)),
                 Err(error @ EvaluateError::NotFetched(_)) => {
                     tracing::error!(%error, "a request cannot be evaluated; it changed nothing");
                     if let Some(id) = expired {
                         self.state.leases().retry_expired(id);
                     }
-                    Told::Outcome(Err(Error::Timeout))
+                    BatchReply::Outcome(Err(Error::Timeout))
                 }
             }
         } else {
             self.again.extend(expired);
-            Told::Again(request)
+            BatchReply::Again(request)
         };
         if let Some(reply) = reply {
-            self.replies.push((reply, told));
+            self.replies.push((reply, outcome));
         }
     }
 
@@ -245,7 +245,7 @@ impl<R: Rows> Builder<R> {
 
     fn evaluator<'e>(&'e mut self, fetched: Option<&'e Fetched>) -> Evaluator<'e> {
         Evaluator {
-            recent: &self.view.recent,
+            memtables: &self.view.memtables,
             // What is published meanwhile is in the overlay, too.
             at: Revision::MAX,
             fetched,

@@ -1,4 +1,4 @@
-//! What the sequencer is asked, and the handle that asks.
+//! Requests to the sequencer, and the handle that sends them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use super::fetch;
 use crate::budget::Meter;
 use crate::mvcc::fetch::{Fetched, Share};
 use crate::mvcc::op::{Op, OpResult};
-use crate::mvcc::{Error, LeaseId, Revision};
 use crate::rows::Rows;
-use crate::state::State;
+use crate::storage::state::State;
+use crate::types::{Error, LeaseId, Revision};
 
 /// How long a request waits for its outcome, as etcd's `ReqTimeout` with default timings: 5 s and twice the election timeout.
 const TIMEOUT: Duration = Duration::from_secs(7);
@@ -22,10 +22,10 @@ pub const QUEUE: usize = 10_000;
 /// Bytes of requests that may wait for the sequencer. More are refused likewise.
 pub const QUEUE_BYTES: u32 = 128 << 20;
 
-/// What a compaction counts for among the bytes that wait.
+/// Size of a compaction request within [`QUEUE_BYTES`].
 const COMPACT_BYTES: usize = 16;
 
-/// What to do.
+/// A request to the sequencer.
 #[derive(Debug)]
 pub enum Request {
     /// Put, delete or txn, and what is charged for its answer.
@@ -41,7 +41,7 @@ pub enum Request {
         /// It ran out.
         expired: bool,
     },
-    /// Note the remaining time of leases, in seconds; 0 for none.
+    /// Checkpoint the remaining time of leases, in seconds; 0 clears the checkpoint.
     Checkpoint(Vec<(LeaseId, i64)>),
     /// Raise or clear an alarm: member, kind, raised.
     Alarm(u64, i32, bool),
@@ -52,49 +52,49 @@ pub enum Request {
 pub struct Answer {
     /// The revision for the header.
     pub revision: Revision,
-    /// What a write did; `None` for everything else.
+    /// The effect of a write; `None` for everything else.
     pub result: Option<OpResult>,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What the client is told. After [`Error::Timeout`] it is wholly done or wholly not.
-    pub told: Result<Answer, Error>,
+    /// The answer for the client. A request that ends with [`Error::Timeout`] was carried out completely or not at all.
+    pub result: Result<Answer, Error>,
     /// Nothing was appended with it. A record that is committed proves that nobody else wrote before it; this is true only
     /// as long as nobody else leads.
-    pub is_unproved: bool,
+    pub needs_lease_check: bool,
 }
 
 impl Outcome {
-    /// What is so whoever leads.
+    /// A refusal that does not depend on who leads.
     fn refused(error: Error) -> Self {
         Self {
-            told: Err(error),
-            is_unproved: false,
+            result: Err(error),
+            needs_lease_check: false,
         }
     }
 }
 
-/// What comes back for a request.
+/// The sequencer's reply to a request.
 #[derive(Debug)]
 pub enum Reply {
     /// It is done, or refused.
     Outcome(Outcome),
-    /// It was not begun: what was read for it is too old. It is to be read once more.
+    /// It was not begun, because the rows that were read for it are too old. Read them again and repeat it.
     Again(Request),
 }
 
-/// A request, and who waits for its outcome.
+/// A queued request with the channel for its outcome.
 #[derive(Debug)]
 pub struct Command {
-    /// What to do.
+    /// The operation.
     pub request: Request,
     /// Its size on the wire in bytes, roughly.
     pub size: usize,
     /// Where the outcome goes.
     waiting: Waiting,
-    /// What was read for it; `None` where it needs nothing of the rows.
+    /// The rows that were read for it; `None` if it needs none.
     pub fetched: Option<Fetched>,
     /// Its place among the bytes that wait.
     room: Option<OwnedSemaphorePermit>,
@@ -103,7 +103,7 @@ pub struct Command {
 impl Command {
     /// One that nobody waits for.
     #[must_use]
-    pub fn unasked(request: Request, size: usize) -> Self {
+    pub fn internal(request: Request, size: usize) -> Self {
         Self {
             request,
             size,
@@ -119,7 +119,7 @@ impl Command {
         Self { fetched, ..self }
     }
 
-    /// Whoever waited for it has given up: it need not be begun.
+    /// True if the client has given up waiting: it need not be begun.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         self.waiting.0.as_ref().is_some_and(oneshot::Sender::is_closed)
@@ -132,8 +132,8 @@ impl Command {
     }
 }
 
-/// Who waits for the outcome of a request that is not begun; nobody when the sequencer asks itself. If it never is, because its
-/// epoch ends, it is for the next leader.
+/// The channel for the outcome of a request that has not begun; none for requests of the sequencer itself. A request that never
+/// begins, because its epoch ends, is answered `not leader`.
 #[derive(Debug)]
 struct Waiting(Option<oneshot::Sender<Reply>>);
 
@@ -146,7 +146,7 @@ impl Drop for Waiting {
     }
 }
 
-/// Whom requests reach.
+/// The receiver of requests.
 #[derive(Debug, Clone)]
 enum Writer {
     /// Nobody yet, or nobody any more.
@@ -157,9 +157,9 @@ enum Writer {
 
 /// Where a sequencer takes its place when its epoch begins. When it is dropped nobody writes.
 #[derive(Debug)]
-pub struct Seat(watch::Sender<Writer>);
+pub struct QueueOwner(watch::Sender<Writer>);
 
-impl Seat {
+impl QueueOwner {
     /// From now on requests arrive at the receiver.
     #[must_use]
     pub fn take(&self) -> mpsc::Receiver<Command> {
@@ -175,7 +175,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for QueueOwner {
     fn drop(&mut self) {
         self.leave();
     }
@@ -188,16 +188,16 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// A handle, and the seat of whom its requests reach.
+    /// A handle, and the owner of whom its requests reach.
     #[must_use]
-    pub fn new() -> (Self, Seat) {
-        let (seat, writer) = watch::channel(Writer::Nobody);
-        (Self { writer }, Seat(seat))
+    pub fn new() -> (Self, QueueOwner) {
+        let (owner, writer) = watch::channel(Writer::Nobody);
+        (Self { writer }, QueueOwner(owner))
     }
 
     /// Has a request done. What it needs of the rows is read first, here, so that nobody else waits for that. Once it is begun it
     /// is done even if the caller goes away; before that it is not done at all then.
-    pub async fn ask<R: Rows>(&self, state: &State<R>, request: Request, size: usize) -> Outcome {
+    pub async fn propose<R: Rows>(&self, state: &State<R>, request: Request, size: usize) -> Outcome {
         let asked = tokio::time::timeout(TIMEOUT, self.ask_and_wait(state, request, size)).await;
         asked.unwrap_or(Err(Error::Timeout)).unwrap_or_else(Outcome::refused)
     }
@@ -283,10 +283,10 @@ mod tests {
 
     #[tokio::test]
     async fn request_that_waits_when_its_epoch_ends_is_for_the_next_leader() {
-        let (handle, seat) = Handle::new();
-        let commands = seat.take();
+        let (handle, owner) = Handle::new();
+        let commands = owner.take();
         let ends = async move { drop(commands) };
         let (outcome, ()) = tokio::join!(handle.compact(1), ends);
-        assert!(matches!(outcome.told, Err(Error::NotLeader)), "{outcome:?}");
+        assert!(matches!(outcome.result, Err(Error::NotLeader)), "{outcome:?}");
     }
 }

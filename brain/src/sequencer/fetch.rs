@@ -8,13 +8,13 @@ use tokio::time::Instant;
 
 use super::command::{Command, Request};
 use super::{Sequencer, Space};
-use crate::feed::News;
 use crate::log::Log;
 use crate::mvcc::fetch::{Fetched, Needs, Share};
 use crate::mvcc::view::{View, ViewError};
-use crate::mvcc::{Error, LeaseId};
 use crate::rows::{Rows, RowsError};
-use crate::state::State;
+use crate::storage::commit_feed::CommitEvent;
+use crate::storage::state::State;
+use crate::types::{Error, LeaseId};
 
 /// Leases that ran out whose keys are read at once.
 const LEASES: usize = 64;
@@ -36,7 +36,7 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 /// Bytes that the end of a lease counts for in a batch.
 const REVOKE_BYTES: usize = 64;
 
-/// What a request needs beside what is in memory, and as of which view; `None` where it looks at no rows at all.
+/// The reads that a request needs beside what is in memory, and as of which view; `None` where it looks at no rows at all.
 pub(super) fn needs<R: Rows>(state: &State<R>, request: &Request) -> Option<(Arc<View<R::Snapshot>>, Needs)> {
     match request {
         Request::Write(op, _) => {
@@ -124,7 +124,7 @@ impl<L, R, E, Q> Sequencer<L, R, E, Q>
 where
     L: Log,
     R: Rows,
-    E: FnMut(News) + Send + 'static,
+    E: FnMut(CommitEvent) + Send + 'static,
     Q: Space,
 {
     /// How many leases more may be ended.
@@ -165,8 +165,8 @@ where
             }
             view => {
                 let fetched = view.map(|(view, _)| Fetched::of(&*view));
-                self.own
-                    .push_back(Command::unasked(request, REVOKE_BYTES).with(fetched));
+                self.pending
+                    .push_back(Command::internal(request, REVOKE_BYTES).with(fetched));
             }
         }
     }
@@ -176,8 +176,8 @@ where
         match fetched {
             Ok(fetched) => {
                 let request = Request::Revoke { id, expired: true };
-                let command = Command::unasked(request, REVOKE_BYTES);
-                self.own.push_back(command.with(Some(fetched)));
+                let command = Command::internal(request, REVOKE_BYTES);
+                self.pending.push_back(command.with(Some(fetched)));
             }
             Err(error) => {
                 self.retries.push(id, failures);

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// Records that are under way at once, however small they are.
+/// Records that may be in flight at once, however small they are.
 const EAGER: usize = 3;
 
-/// Requests that make another one.
-pub(super) const FILLED: usize = 64;
+/// Requests that a further record must hold.
+pub(super) const MIN_BATCH: usize = 64;
 
 /// Bounds of the write path.
 #[derive(Debug, Clone)]
@@ -19,19 +19,20 @@ pub struct Options {
     pub batch_requests: usize,
     /// Bytes of requests in a batch at most, the first request excepted.
     pub batch_bytes: usize,
-    /// Bytes of recent versions after which they are flushed to rows.
+    /// Bytes of versions in the active memtable after which it is flushed to rows.
     pub flush_bytes: usize,
     /// The longest that something stays unflushed.
     pub flush_interval: Duration,
-    /// Bytes of recent versions at which writers wait for the flush.
-    pub recent_bytes: usize,
+    /// Bytes of versions in all memtables at which writers wait for the flush.
+    pub memtable_bytes: usize,
 }
 
 impl Options {
-    /// Whether so many requests make another record beside those under way. A few are sent however small they are, more only
-    /// well filled: what a record costs is shared by all that is in it, and what waits for one to come back fills the next.
+    /// Returns true if `queued` requests may form another record while `under_way` records are in flight. The first few records
+    /// are sent however small they are, further ones only if they are well filled: all requests in a record share its cost, and
+    /// requests that wait for a record to return fill the next one.
     pub(super) fn is_room(&self, under_way: usize, queued: usize) -> bool {
-        under_way < self.in_flight && (under_way < EAGER || queued >= FILLED)
+        under_way < self.in_flight && (under_way < EAGER || queued >= MIN_BATCH)
     }
 }
 
@@ -48,11 +49,11 @@ mod tests {
             batch_bytes: 1,
             flush_bytes: 1,
             flush_interval: Duration::ZERO,
-            recent_bytes: 1,
+            memtable_bytes: 1,
         };
         assert!((0..EAGER).all(|under_way| options.is_room(under_way, 0)));
-        assert!((EAGER..7).all(|under_way| !options.is_room(under_way, FILLED - 1)));
-        assert!((EAGER..7).all(|under_way| options.is_room(under_way, FILLED)));
+        assert!((EAGER..7).all(|under_way| !options.is_room(under_way, MIN_BATCH - 1)));
+        assert!((EAGER..7).all(|under_way| options.is_room(under_way, MIN_BATCH)));
         assert!(!options.is_room(7, usize::MAX));
     }
 }

@@ -1,4 +1,4 @@
-//! What is done to ranges as a whole: physical destruction, the end of unfinished transactions.
+//! Operations on whole ranges: physical destruction, the end of unfinished transactions.
 
 use std::time::Duration;
 
@@ -29,7 +29,10 @@ impl Tikv {
             let range = from.to_vec()..to.to_vec();
             async move { client.unsafe_destroy_range(range).await }
         };
-        self.shared.pool.aside("destroy", LIMITS.attempt, destroy).await
+        self.shared
+            .pool
+            .call_untracked("destroy", LIMITS.attempt, destroy)
+            .await
     }
 
     /// Ends every transaction that was begun at `until` or before and has a lock in the range: it is rolled back unless it

@@ -1,4 +1,4 @@
-//! What came of a call, told apart by what to do about it.
+//! Errors of calls to TiKV, classified by what to do about them.
 //!
 //! The client reports a lost reply as undetermined, but an error of another kind may follow upon a lost reply, too. So only
 //! what TiKV itself said about a key is taken as final. Everything else may have happened.
@@ -28,7 +28,7 @@ pub(crate) enum Error {
     Unreachable(#[source] anyhow::Error),
 }
 
-/// What a failure says about the client.
+/// The health of the client, by a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
     /// Nothing.
@@ -69,7 +69,7 @@ impl Error {
     }
 
     /// The same call may succeed a little later.
-    pub(super) fn may_pass(&self) -> bool {
+    pub(super) fn is_transient(&self) -> bool {
         matches!(self, Error::Unreachable(_))
     }
 
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tikv_says_about_a_key_counts_wherever_it_stands() {
+    fn key_error_of_tikv_counts_wherever_it_stands() {
         let conflict = || key(|error| error.conflict = Some(Default::default()));
         let exists = || key(|error| error.already_exist = Some(Default::default()));
         for error in [
@@ -228,7 +228,7 @@ mod tests {
         ] {
             assert!(!is_final(&error), "{error:?}");
             let (found, _) = classify(error);
-            assert!(found.may_pass(), "{found:?}");
+            assert!(found.is_transient(), "{found:?}");
         }
     }
 
@@ -236,7 +236,7 @@ mod tests {
     fn only_long_messages_are_too_large() {
         let too_large = || Error::TooLarge(anyhow::anyhow!("entry too large"));
         for bytes in [0, 10, LONG - 1] {
-            assert!(too_large().of(Message::of(bytes)).may_pass(), "{bytes} bytes");
+            assert!(too_large().of(Message::of(bytes)).is_transient(), "{bytes} bytes");
         }
         assert!(matches!(too_large().of(Message::of(LONG)), Error::TooLarge(_)));
     }

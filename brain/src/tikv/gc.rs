@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long to wait before it is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What came of one round.
+/// The outcome of one round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Round {
     /// The safe point is as late as the window permits.
@@ -83,7 +83,7 @@ impl Tikv {
             tick.tick().await;
             match self.collect_once().await {
                 Ok(round) => {
-                    // Who holds it names what it holds, and that changes: the kind counts.
+                    // A holder names what it holds, and that changes: the kind counts.
                     let kind = Some(std::mem::discriminant(&round));
                     if last != kind {
                         round.tell();
@@ -161,7 +161,7 @@ impl Tikv {
 
     /// Ends those of the transactions that are over; answers with the beginning of the oldest that is not, or `until`.
     ///
-    /// Whether an asynchronous commit has happened is in all of its locks together, and the client does not read them: it
+    /// Only all of its locks together say whether an asynchronous commit has happened, and the client does not read them: it
     /// says that the transaction is not over. (What it has for GC reads them wrong, and rolls back what was acknowledged.)
     async fn end(&self, locks: Vec<ProtoLockInfo>, until: Ts) -> Result<Ts, Error> {
         if locks.is_empty() {
@@ -169,7 +169,7 @@ impl Tikv {
         }
         let resolve = |client: TransactionClient| {
             let locks = locks.clone();
-            // Who asks began before all: then nobody's commit is put off for it.
+            // The caller's timestamp is older than all others, so no commit is delayed for it.
             async move {
                 let nobody = Timestamp::from_version(0);
                 client.resolve_locks(locks, nobody).await
@@ -187,8 +187,8 @@ impl Tikv {
     {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            match self.shared.pool.aside(op, ATTEMPT, &call).await {
-                Err(error) if error.may_pass() && Instant::now() + PAUSE < deadline => {
+            match self.shared.pool.call_untracked(op, ATTEMPT, &call).await {
+                Err(error) if error.is_transient() && Instant::now() + PAUSE < deadline => {
                     tracing::debug!(error = &error as &dyn std::error::Error, "trying again");
                     tokio::time::sleep(PAUSE).await;
                 }
@@ -203,7 +203,7 @@ impl Round {
         match self {
             Round::Done => tracing::info!("the cluster's garbage is collected"),
             Round::Held(by) => tracing::info!(by, "garbage is collected, but not all: it is needed yet"),
-            Round::Foreign => tracing::info!("somebody else collects the cluster's garbage: it is left to them"),
+            Round::Foreign => tracing::info!("another service owns TiKV GC; skipping"),
         }
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! | what | behind the prefix |
 //! |---|---|
-//! | cell | `c` name |
+//! | register | `c` name |
 //! | fence | `f` |
-//! | lane | `f` number |
+//! | fence shard | `f` number |
 //! | row | `r` key of the row |
 //! | slot | `w` slot, eight bytes, big endian |
 //!
@@ -37,9 +37,14 @@ impl Keys {
         Some(Keys { prefix: bytes.freeze() })
     }
 
-    /// Key of a cell.
-    pub(crate) fn cell(&self, name: &str) -> Bytes {
+    /// Key of a register.
+    pub(crate) fn register(&self, name: &str) -> Bytes {
         self.key(b'c', name.as_bytes())
+    }
+
+    /// End of the registers, not part of them, and where all else begins.
+    pub(crate) fn registers_end(&self) -> Bytes {
+        self.key(b'c' + 1, &[])
     }
 
     /// Key of the fence.
@@ -47,8 +52,8 @@ impl Keys {
         self.key(b'f', &[])
     }
 
-    /// Key of a lane: what moves with the fence, and stands for it in a change beside others.
-    pub(crate) fn lane(&self, number: u8) -> Bytes {
+    /// Key of a fence shard: what moves with the fence, and stands for it in a change beside others.
+    pub(crate) fn fence_shard(&self, number: u8) -> Bytes {
         self.key(b'f', &[number])
     }
 
@@ -147,7 +152,7 @@ mod tests {
             let (one, other) = (Keys::new(one.as_bytes()).unwrap(), Keys::new(other.as_bytes()).unwrap());
             for (keys, (from, to)) in [(&one, other.whole()), (&other, one.whole())] {
                 for key in [
-                    keys.cell("election"),
+                    keys.register("election"),
                     keys.fence(),
                     keys.row(b""),
                     keys.row(&[0xff; 9]),

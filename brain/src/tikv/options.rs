@@ -1,4 +1,4 @@
-//! How a store on TiKV is reached.
+//! Options of the connection to TiKV.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,8 +13,10 @@ pub struct Options {
     pub pd_endpoints: Vec<String>,
     /// Certificates, if the cluster wants them. TiKV knows mutual TLS only.
     pub tls: Option<Tls>,
-    /// What all keys of this store begin with, at most 255 bytes.
+    /// The prefix of all keys of this store, at most 255 bytes.
     pub key_prefix: Vec<u8>,
+    /// The only TiKV cluster that is used; whichever PD leads to, if none is named.
+    pub cluster_id: Option<u64>,
     /// Connections to each TiKV server.
     pub connections: usize,
     /// How long one request may take before it is sent again.
@@ -44,7 +46,7 @@ pub struct Tls {
     pub key: PathBuf,
 }
 
-/// Who collects what is too old to be read.
+/// The owner of garbage collection: versions that are too old to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gc {
     /// This store, for the whole cluster, this often.
@@ -61,6 +63,7 @@ impl Options {
             pd_endpoints,
             tls: None,
             key_prefix: key_prefix.into(),
+            cluster_id: None,
             connections: 4,
             rpc_timeout: Duration::from_secs(2),
             timeout: Duration::from_secs(5),
@@ -72,7 +75,7 @@ impl Options {
         }
     }
 
-    /// What is wrong with the options.
+    /// A fault of the options.
     pub(super) fn check(&self) -> Result<(), String> {
         if self.pd_endpoints.is_empty() || self.pd_endpoints.iter().any(|url| url.trim().is_empty()) {
             return Err("an address of PD is missing".into());

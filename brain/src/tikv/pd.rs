@@ -1,4 +1,4 @@
-//! What the client crate does not tell of PD: the id of its cluster, where regions begin and end, and what may be collected.
+//! Facts of PD that the client crate does not give: the id of its cluster, where regions begin and end, and what may be collected.
 //!
 //! A connection of our own, made when it is needed, used with a timeout, and dropped after a failure.
 
@@ -38,7 +38,7 @@ pub(super) struct Region {
 /// How long the other addresses may take when one has answered.
 const MOMENT: Duration = Duration::from_millis(250);
 
-/// What answers behind the addresses of PD.
+/// The members behind the addresses of PD.
 #[derive(Debug)]
 pub(super) struct Reached {
     pub(super) cluster_id: u64,
@@ -71,7 +71,7 @@ impl Pd {
         }
     }
 
-    /// Who answers, asked anew: all at once. The first one decides which cluster it is; the others have a moment more.
+    /// The members of PD that answer, asked anew: all at once. The first one decides which cluster it is; the others have a moment more.
     pub(super) async fn reach(&self) -> anyhow::Result<Reached> {
         let asked = self.endpoints.iter();
         let mut answers: FuturesUnordered<_> = asked

@@ -1,7 +1,7 @@
 //! Several clients of one cluster: each call goes to one of them with a time limit, and a stuck one is replaced.
 //!
 //! One client has one connection to each server, so several carry more. A client may get stuck for good (a silent PD, a
-//! connection that could not be made): whoever meets that strikes it, and the keeper replaces it.
+//! connection that could not be made): a caller that meets this counts a failure, and the supervisor replaces the client.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::options::Options;
 use crate::metrics::TikvMetrics;
 
 /// Calls in a row without an answer after which a client is replaced.
-const STRIKES: u32 = 2;
+const MAX_FAILURES: u32 = 2;
 
 /// A call that its caller gave up counts as unanswered after this long.
 const GIVEN_UP: Duration = Duration::from_millis(500);
@@ -41,20 +41,20 @@ pub(crate) struct Limits {
 pub(super) struct Pool {
     members: Vec<Member>,
     next: AtomicUsize,
-    struck: Notify,
+    unhealthy: Notify,
     metrics: TikvMetrics,
 }
 
 #[derive(Default)]
 struct Member {
     client: ArcSwapOption<Client>,
-    strikes: AtomicU32,
+    failures: AtomicU32,
 }
 
 struct Client(TransactionClient);
 
 /// A client whose turn it is.
-pub(super) struct Picked<'a> {
+pub(super) struct PooledClient<'a> {
     member: &'a Member,
     client: Arc<Client>,
 }
@@ -65,7 +65,7 @@ impl Pool {
         let pool = Pool {
             members: (0..options.connections).map(|_| Member::default()).collect(),
             next: AtomicUsize::new(0),
-            struck: Notify::new(),
+            unhealthy: Notify::new(),
             metrics: options.metrics.clone(),
         };
         let limit = options.connect_timeout;
@@ -94,7 +94,7 @@ impl Pool {
             let left = deadline.saturating_duration_since(Instant::now());
             let outcome = self.attempt(op, limits.attempt.min(left), &call).await;
             match outcome.map_err(|error| error.of(message)) {
-                Err(error) if error.may_pass() && Instant::now() + pause < deadline => {
+                Err(error) if error.is_transient() && Instant::now() + pause < deadline => {
                     tracing::debug!(error = &error as &dyn std::error::Error, "trying again");
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(PAUSE.1);
@@ -120,7 +120,7 @@ impl Pool {
     /// Calls once, by a client that was picked before: what belongs together goes one way.
     pub(super) async fn attempt_by<T, F>(
         &self,
-        Picked { member, client }: &Picked<'_>,
+        PooledClient { member, client }: &PooledClient<'_>,
         op: &'static str,
         limit: Duration,
         call: impl FnOnce(TransactionClient) -> F,
@@ -140,7 +140,7 @@ impl Pool {
     }
 
     /// Calls once, and whatever comes of it is not the client's fault: others are there to notice that it is stuck.
-    pub(super) async fn aside<T, F>(
+    pub(super) async fn call_untracked<T, F>(
         &self,
         op: &'static str,
         limit: Duration,
@@ -172,9 +172,9 @@ impl Pool {
     }
 
     /// Waits until a client is to be replaced.
-    pub(super) async fn struck(&self) {
+    pub(super) async fn unhealthy(&self) {
         loop {
-            let noted = self.struck.notified();
+            let noted = self.unhealthy.notified();
             if self.members.iter().any(Member::is_struck) {
                 return;
             }
@@ -182,7 +182,7 @@ impl Pool {
         }
     }
 
-    /// Replaces the clients that are struck, or all of them; the old ones serve until the new ones are there.
+    /// Replaces the clients that are unhealthy, or all of them; the old ones serve until the new ones are there.
     pub(super) async fn replace(
         &self,
         options: &Options,
@@ -197,11 +197,11 @@ impl Pool {
         replaced.into_iter().collect()
     }
 
-    /// The next client in turn, one that is not struck if there is one.
+    /// The next client in turn, one that is not unhealthy if there is one.
     ///
     /// # Errors
     /// It is not connected.
-    pub(super) fn pick(&self) -> Result<Picked<'_>, Error> {
+    pub(super) fn pick(&self) -> Result<PooledClient<'_>, Error> {
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.members.len();
         let (before, from) = self.members.split_at(turn);
         let in_turn = || from.iter().chain(before);
@@ -210,7 +210,7 @@ impl Pool {
             .or_else(|| in_turn().next());
         let picked = member.and_then(|member| {
             let client = member.client.load_full()?;
-            Some(Picked { member, client })
+            Some(PooledClient { member, client })
         });
         picked.ok_or_else(|| Error::unreachable("no client is connected"))
     }
@@ -218,7 +218,7 @@ impl Pool {
 
 impl Member {
     fn is_struck(&self) -> bool {
-        self.strikes.load(Ordering::Relaxed) >= STRIKES
+        self.failures.load(Ordering::Relaxed) >= MAX_FAILURES
     }
 
     async fn replace(&self, options: &Options, endpoints: &[String], limit: Duration) -> anyhow::Result<()> {
@@ -236,12 +236,12 @@ impl Member {
             Err(_) => anyhow::bail!("no answer from PD within {limit:?}"),
         };
         self.client.store(Some(Arc::new(Client(client))));
-        self.strikes.store(0, Ordering::Relaxed);
+        self.failures.store(0, Ordering::Relaxed);
         Ok(())
     }
 }
 
-/// What came of a call, and what that says about the client.
+/// The outcome of a call, and what it says about the client.
 async fn guarded<T>(limit: Duration, call: impl Future<Output = tikv_client::Result<T>>) -> (Result<T, Error>, Health) {
     // The client trusts some of what it receives: a reply that makes it panic must not end more than itself.
     let call = AssertUnwindSafe(call).catch_unwind();
@@ -267,16 +267,16 @@ struct Attempt<'a> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        let strikes = &self.member.strikes;
+        let failures = &self.member.failures;
         match self.health {
-            Some(Health::Fine) => return strikes.store(0, Ordering::Relaxed),
-            Some(Health::Broken) => strikes.fetch_add(STRIKES, Ordering::Relaxed),
-            Some(Health::Doubtful) => strikes.fetch_add(1, Ordering::Relaxed),
+            Some(Health::Fine) => return failures.store(0, Ordering::Relaxed),
+            Some(Health::Broken) => failures.fetch_add(MAX_FAILURES, Ordering::Relaxed),
+            Some(Health::Doubtful) => failures.fetch_add(1, Ordering::Relaxed),
             None if self.begun.elapsed() < GIVEN_UP => return,
-            None => strikes.fetch_add(1, Ordering::Relaxed),
+            None => failures.fetch_add(1, Ordering::Relaxed),
         };
         if self.member.is_struck() {
-            self.pool.struck.notify_one();
+            self.pool.unhealthy.notify_one();
         }
     }
 }

@@ -37,7 +37,7 @@ pub(crate) struct Range {
     pub(crate) backward: bool,
 }
 
-/// What every transaction has in common: a lock in its way is outwaited for about a second.
+/// The options of every transaction: a lock in its way is outwaited for about a second.
 pub(super) fn options() -> TransactionOptions {
     TransactionOptions::new_optimistic().retry_options(RetryOptions {
         region_backoff: Backoff::no_jitter_backoff(2, 500, 10),

@@ -1,4 +1,4 @@
-//! Where regions end, so that a scan stays within one: it would cost a request to every region that it touches.
+//! Boundaries of regions, so that a scan stays within one: it would cost a request to every region that it touches.
 //!
 //! A hint only. Regions split and merge; a stale boundary makes a scan shorter than it could be, or costs a few requests more.
 

@@ -1,19 +1,19 @@
-//! A TiKV for tests: the stand-in, or a real cluster that `TIKV_PD` names. Each store has a prefix of its own.
+//! A TiKV for tests: the mock, or a real cluster that `TIKV_PD` names. Each store has a prefix of its own.
 
 use std::time::Duration;
 
-use tikv_stand_in::StandIn;
+use mock_tikv::MockTikv;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Options, Tikv};
 
-/// A connection whose keeper runs until this is dropped.
+/// A connection whose supervisor runs until this is dropped.
 pub(crate) struct Connected {
     pub(crate) tikv: Tikv,
     /// `None` on a real cluster.
-    stand_in: Option<StandIn>,
+    mock_tikv: Option<MockTikv>,
     _keeper: JoinSet<anyhow::Result<()>>,
 }
 
@@ -23,11 +23,9 @@ impl Connected {
         self.tikv.shared.options.key_prefix.clone()
     }
 
-    /// What this runs on, for tests that want something to go wrong.
-    pub(crate) fn stand_in(&self) -> &StandIn {
-        self.stand_in
-            .as_ref()
-            .expect("such a test runs on a stand-in of its own")
+    /// The mock below, for tests that want something to go wrong.
+    pub(crate) fn mock_tikv(&self) -> &MockTikv {
+        self.mock_tikv.as_ref().expect("such a test runs on a mock of its own")
     }
 }
 
@@ -38,24 +36,24 @@ pub(crate) async fn fresh() -> Connected {
             let pd = pd.split(',').map(str::to_owned).collect();
             connect(Options::new(pd, prefix()), None).await
         }
-        Err(_) => on_stand_in(|_| {}).await,
+        Err(_) => on_mock(|_| {}).await,
     }
 }
 
-/// A connection to a stand-in, whatever `TIKV_PD` says, with other options.
-pub(crate) async fn on_stand_in(change: impl FnOnce(&mut Options)) -> Connected {
-    on(tikv_stand_in::Options::default(), change).await
+/// A connection to a mock, whatever `TIKV_PD` says, with other options.
+pub(crate) async fn on_mock(change: impl FnOnce(&mut Options)) -> Connected {
+    on(mock_tikv::Options::default(), change).await
 }
 
-/// A connection to a stand-in that is set up so, with other options.
-pub(crate) async fn on(setup: tikv_stand_in::Options, change: impl FnOnce(&mut Options)) -> Connected {
-    let stand_in = StandIn::start(setup.with_stores(3)).await.unwrap();
-    let mut options = Options::new(vec![stand_in.pd()], prefix());
+/// A connection to a mock that is set up so, with other options.
+pub(crate) async fn on(setup: mock_tikv::Options, change: impl FnOnce(&mut Options)) -> Connected {
+    let mock_tikv = MockTikv::start(setup.with_stores(3)).await.unwrap();
+    let mut options = Options::new(vec![mock_tikv.pd()], prefix());
     change(&mut options);
-    connect(options, Some(stand_in)).await
+    connect(options, Some(mock_tikv)).await
 }
 
-/// Waits until something is so. What a stand-in has seen tells nobody by itself, so it is looked at again and again.
+/// Polls a condition until it holds, 20 s at most. The mock sends no notifications, so nothing can be awaited.
 pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -69,13 +67,13 @@ pub(crate) fn prefix() -> String {
     format!("brain-test-{:032x}-", rand::random::<u128>())
 }
 
-async fn connect(options: Options, stand_in: Option<StandIn>) -> Connected {
-    let (tikv, keeper) = Tikv::connect(options).await.unwrap();
+async fn connect(options: Options, mock_tikv: Option<MockTikv>) -> Connected {
+    let (tikv, supervisor) = Tikv::connect(options).await.unwrap();
     let mut tasks = JoinSet::new();
-    tasks.spawn(keeper.run(CancellationToken::new()));
+    tasks.spawn(supervisor.run(CancellationToken::new()));
     Connected {
         tikv,
-        stand_in,
+        mock_tikv,
         _keeper: tasks,
     }
 }

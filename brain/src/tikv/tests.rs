@@ -1,24 +1,24 @@
 use std::time::Duration;
 
-use tikv_stand_in::{Action, Fault, RegionFault, Rpc, StandIn};
+use mock_tikv::{Action, Fault, MockTikv, RegionFault, Rpc};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::testing::{Connected, on_stand_in, prefix};
+use super::testing::{Connected, on_mock, prefix};
 use super::*;
 use crate::metrics::Metrics;
-use crate::tls::testing::{Ca, Leaf};
+use crate::net::tls::testing::{Ca, Leaf};
 
 const LOST: Action = Action::LoseReply { silent: false };
 
-async fn won(cell: &TikvCell, expected: Option<&'static str>, new: &'static str) -> bool {
+async fn won(register: &TikvRegister, expected: Option<&'static str>, new: &'static str) -> bool {
     let expected = expected.map(Bytes::from);
-    match cell.compare_and_set(expected, Some(Bytes::from(new))).await {
-        Swap::Won => true,
-        Swap::Lost => false,
-        Swap::Unknown(error) => panic!("the outcome of a swap is not known: {error:#}"),
+    match register.compare_and_set(expected, Some(Bytes::from(new))).await {
+        Cas::Swapped => true,
+        Cas::Mismatch => false,
+        Cas::Unknown(error) => panic!("the outcome of a swap is not known: {error:#}"),
     }
 }
 
@@ -26,43 +26,43 @@ async fn won(cell: &TikvCell, expected: Option<&'static str>, new: &'static str)
 async fn the_laws_of_cells_hold_in_tikv() {
     let here = testing::fresh().await;
     let mut number = 0;
-    crate::cell::laws::hold(async || {
+    crate::cas_register::laws::hold(async || {
         number += 1;
-        here.tikv.cell(&format!("test {number}"))
+        here.tikv.register(&format!("test {number}"))
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_swap_whose_replies_are_lost_is_decided() {
-    let here = on_stand_in(|_| {}).await;
-    let cell = here.tikv.cell("test").within(Duration::from_secs(30));
-    let faults = here.stand_in().faults();
+    let here = on_mock(|_| {}).await;
+    let register = here.tikv.register("test").within(Duration::from_secs(30));
+    let faults = here.mock_tikv().faults();
     for (action, times) in [(LOST, 1), (LOST, 100), (Action::LoseRequest { silent: false }, 100)] {
         let landed = action == LOST;
-        let before = cell.get().await.unwrap();
+        let before = register.get().await.unwrap();
         let id = faults.add(Fault::new(Rpc::Prewrite, action).times(times)).unwrap();
-        let swapped = cell.compare_and_set(before.clone(), Some(Bytes::from(format!("{times} {landed}"))));
+        let swapped = register.compare_and_set(before.clone(), Some(Bytes::from(format!("{times} {landed}"))));
         if landed {
-            assert!(matches!(swapped.await, Swap::Won));
+            assert!(matches!(swapped.await, Cas::Swapped));
         } else {
             // It can have no effect, so it is tried until it has.
             let (swap, ()) = tokio::join!(swapped, async {
                 testing::until("it is tried again", || faults.happened(id).unwrap() >= 15).await;
                 faults.clear();
             });
-            assert!(matches!(swap, Swap::Won), "{swap:?}");
+            assert!(matches!(swap, Cas::Swapped), "{swap:?}");
         }
         faults.clear();
-        assert_ne!(cell.get().await.unwrap(), before);
+        assert_ne!(register.get().await.unwrap(), before);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_client_does_not_repeat_is_repeated() {
-    let here = on_stand_in(|_| {}).await;
-    let cell = here.tikv.cell("test");
-    let faults = here.stand_in().faults();
+async fn errors_that_the_client_does_not_retry_are_retried() {
+    let here = on_mock(|_| {}).await;
+    let register = here.tikv.register("test");
+    let faults = here.mock_tikv().faults();
     let mut before = None;
     for (error, new) in [
         (RegionFault::ServerIsBusy, "busy"),
@@ -73,35 +73,35 @@ async fn what_the_client_does_not_repeat_is_repeated() {
         for rpc in [Rpc::Get, Rpc::Prewrite] {
             faults.add(Fault::new(rpc, Action::Region { error }).times(3)).unwrap();
         }
-        assert!(won(&cell, before, new).await, "{error:?}");
+        assert!(won(&register, before, new).await, "{error:?}");
         before = Some(new);
     }
 }
 
-/// A connection that gives up soon, and a cell that was set.
-async fn impatient() -> (Connected, TikvCell) {
-    let here = on_stand_in(|options| {
+/// A connection that gives up soon, and a register that was set.
+async fn impatient() -> (Connected, TikvRegister) {
+    let here = on_mock(|options| {
         options.rpc_timeout = Duration::from_millis(400);
         options.timeout = Duration::from_millis(800);
     })
     .await;
-    let cell = here.tikv.cell("test");
-    assert!(won(&cell, None, "before").await);
-    (here, cell)
+    let register = here.tikv.register("test");
+    assert!(won(&register, None, "before").await);
+    (here, register)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pd_that_hangs_fails_calls_in_time_and_is_forgotten_when_it_returns() {
-    let (here, cell) = impatient().await;
-    here.stand_in().pause(StandIn::PD).unwrap();
+    let (here, register) = impatient().await;
+    here.mock_tikv().pause(MockTikv::PD).unwrap();
     for _ in 0..8 {
         let begun = Instant::now();
-        assert!(cell.get().await.is_err());
+        assert!(register.get().await.is_err());
         assert!(here.tikv.timestamp().await.is_err());
         assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     }
-    here.stand_in().resume(StandIn::PD).unwrap();
-    comes_back(&cell).await;
+    here.mock_tikv().resume(MockTikv::PD).unwrap();
+    comes_back(&register).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -109,57 +109,57 @@ async fn requests_failures_and_replacements_are_counted() {
     let metrics = Metrics::new(false);
     let shown = || String::from_utf8(metrics.render().unwrap()).unwrap();
     assert!(!shown().contains("kubebrain_tikv_"));
-    let here = on_stand_in(|options| options.metrics = metrics.tikv()).await;
-    let cell = here.tikv.cell("test");
-    assert!(won(&cell, None, "before").await);
+    let here = on_mock(|options| options.metrics = metrics.tikv()).await;
+    let register = here.tikv.register("test");
+    assert!(won(&register, None, "before").await);
     let error = RegionFault::ServerIsBusy;
     let busy = Fault::new(Rpc::Get, Action::Region { error }).times(3);
-    here.stand_in().faults().add(busy).unwrap();
-    assert_eq!(cell.get().await.unwrap(), Some(Bytes::from("before")));
+    here.mock_tikv().faults().add(busy).unwrap();
+    assert_eq!(register.get().await.unwrap(), Some(Bytes::from("before")));
     let failed = "kubebrain_tikv_request_failures_total{op=\"get_now\",reason=\"unreachable\"} 3";
     assert!(shown().contains(failed), "{}", shown());
     assert!(shown().contains("kubebrain_tikv_request_duration_seconds_count{op=\"swap\"}"));
     assert!(shown().contains("kubebrain_tikv_clients_replaced_total 0"));
-    lose_clients(&here, &cell).await;
-    comes_back(&cell).await;
+    lose_clients(&here, &register).await;
+    comes_back(&register).await;
     testing::until("a replacement is counted", || metrics.tikv().replaced.get() > 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_that_were_gone_are_found_again() {
-    let (here, cell) = impatient().await;
-    let processes: Vec<u64> = here.stand_in().stores().into_keys().chain([StandIn::PD]).collect();
+    let (here, register) = impatient().await;
+    let processes: Vec<u64> = here.mock_tikv().stores().into_keys().chain([MockTikv::PD]).collect();
     for process in &processes {
-        here.stand_in().kill(*process).await.unwrap();
+        here.mock_tikv().kill(*process).await.unwrap();
     }
     for _ in 0..5 {
-        assert!(cell.get().await.is_err());
+        assert!(register.get().await.is_err());
     }
     for process in &processes {
-        here.stand_in().revive(*process).await.unwrap();
+        here.mock_tikv().revive(*process).await.unwrap();
     }
-    comes_back(&cell).await;
+    comes_back(&register).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_could_not_connect_to_a_server_is_replaced() {
-    let here = on_stand_in(|_| {}).await;
-    let cell = here.tikv.cell("test");
-    assert!(won(&cell, None, "before").await);
-    lose_clients(&here, &cell).await;
-    comes_back(&cell).await;
+    let here = on_mock(|_| {}).await;
+    let register = here.tikv.register("test");
+    assert!(won(&register, None, "before").await);
+    lose_clients(&here, &register).await;
+    comes_back(&register).await;
 }
 
 /// Brings clients to a state that they do not get over.
-async fn lose_clients(here: &Connected, cell: &TikvCell) {
-    let (stand_in, key) = (here.stand_in(), here.tikv.keys().cell("test"));
-    stand_in.kill(2).await.unwrap();
-    stand_in.move_region(&key, 2).await.unwrap();
+async fn lose_clients(here: &Connected, register: &TikvRegister) {
+    let (mock_tikv, key) = (here.mock_tikv(), here.tikv.keys().register("test"));
+    mock_tikv.kill(2).await.unwrap();
+    mock_tikv.move_region(&key, 2).await.unwrap();
     for _ in 0..4 {
-        assert!(cell.get().await.is_err());
+        assert!(register.get().await.is_err());
     }
     // They ask PD no more: they go on to try the server that they know.
-    stand_in.move_region(&key, 1).await.unwrap();
+    mock_tikv.move_region(&key, 1).await.unwrap();
 }
 
 /// An address where nothing answers: connections are made, and that is all.
@@ -186,26 +186,26 @@ async fn gone() -> (TcpListener, Vec<TcpStream>, String) {
 async fn addresses_of_pd_where_nothing_answers_cost_a_moment_only() {
     let ((_mute, mute), (_gone, _waiting, gone)) = (mute().await, gone().await);
     let begun = Instant::now();
-    let here = on_stand_in(|options| {
+    let here = on_mock(|options| {
         options.pd_endpoints.splice(0..0, [mute, gone]);
         options.rpc_timeout = Duration::from_secs(1);
     })
     .await;
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
-    let cell = here.tikv.cell("test");
-    assert!(won(&cell, None, "before").await);
+    let register = here.tikv.register("test");
+    assert!(won(&register, None, "before").await);
     // Clients that are replaced need no more.
-    lose_clients(&here, &cell).await;
-    comes_back(&cell).await;
+    lose_clients(&here, &register).await;
+    comes_back(&register).await;
 }
 
 /// The clients recover by themselves, within seconds.
-async fn comes_back(cell: &TikvCell) {
+async fn comes_back(register: &TikvRegister) {
     let begun = Instant::now();
-    while let Err(error) = cell.get().await {
+    while let Err(error) = register.get().await {
         assert!(begun.elapsed() < Duration::from_secs(20), "{error:#}");
     }
-    assert_eq!(cell.get().await.unwrap(), Some(Bytes::from("before")));
+    assert_eq!(register.get().await.unwrap(), Some(Bytes::from("before")));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -223,14 +223,14 @@ async fn certificates_are_read_again_when_they_change() {
         write("key", &leaf.key);
     };
     bring(ca.client("one"));
-    let setup = tikv_stand_in::Options {
-        tls: Some(tikv_stand_in::Tls {
+    let setup = mock_tikv::Options {
+        tls: Some(mock_tikv::Tls {
             ca: file("ca"),
             cert: file("server"),
             key: file("server.key"),
         }),
         advertised_host: Some("localhost".into()),
-        ..tikv_stand_in::Options::default()
+        ..mock_tikv::Options::default()
     };
     let here = testing::on(setup, |options| {
         options.tls = Some(Tls {
@@ -241,19 +241,19 @@ async fn certificates_are_read_again_when_they_change() {
         options.tls_interval = Duration::from_millis(50);
     })
     .await;
-    let cell = here.tikv.cell("test");
-    assert!(won(&cell, None, "before").await);
+    let register = here.tikv.register("test");
+    assert!(won(&register, None, "before").await);
     // What the cluster does not take leaves the old connections in use.
-    let (other, mut keeper) = Tikv::connect(here.tikv.shared.options.clone()).await.unwrap();
-    let kept = other.cell("test");
+    let (other, mut supervisor) = Tikv::connect(here.tikv.shared.options.clone()).await.unwrap();
+    let kept = other.register("test");
     let clients = other.shared.options.connections;
     for _ in 0..clients {
         kept.get().await.unwrap(); // each of them connects when it is first used
     }
     bring(stranger.client("stranger"));
-    here.stand_in().reset_requests();
-    let asked = || here.stand_in().requests().get(&Rpc::GetMembers).copied().unwrap_or(0);
-    keeper.look_at_certificates(Duration::from_secs(4)).await;
+    here.mock_tikv().reset_requests();
+    let asked = || here.mock_tikv().requests().get(&Rpc::GetMembers).copied().unwrap_or(0);
+    supervisor.look_at_certificates(Duration::from_secs(4)).await;
     assert_eq!(asked(), 0, "a stranger was served");
     for _ in 0..clients {
         assert_eq!(kept.get().await.unwrap(), Some(Bytes::from("before")));
@@ -261,34 +261,34 @@ async fn certificates_are_read_again_when_they_change() {
     bring(ca.client("two"));
     let enough = 2 * here.tikv.shared.options.connections as u64;
     testing::until("the new certificate is used", || asked() >= enough).await;
-    comes_back(&cell).await;
+    comes_back(&register).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_was_begun_on_another_cluster_is_refused() {
-    let here = on_stand_in(|_| {}).await;
-    let (pd, ours) = (here.stand_in().pd(), here.tikv.cluster_id());
+    let here = on_mock(|_| {}).await;
+    let (pd, ours) = (here.mock_tikv().pd(), here.tikv.cluster_id());
     let options = || Options::new(vec![pd.clone()], here.tikv.shared.options.key_prefix.clone());
     let (again, _keeper) = Tikv::connect(options()).await.unwrap();
     assert_eq!(again.cluster_id(), ours);
-    let pin = here.tikv.cell(CLUSTER);
+    let pin = here.tikv.register(CLUSTER);
     let found = pin.get().await.unwrap();
     let other = Some(Bytes::copy_from_slice(&99u64.to_be_bytes()));
-    assert!(matches!(pin.compare_and_set(found, other.clone()).await, Swap::Won));
+    assert!(matches!(pin.compare_and_set(found, other.clone()).await, Cas::Swapped));
     match Tikv::connect(options()).await {
         Err(ConnectError::OtherCluster { pinned: 99, found }) => assert_eq!(found, ours),
         other => panic!("expected a refusal, got {other:?}"),
     }
     let broken = Some(Bytes::from("broken"));
-    assert!(matches!(pin.compare_and_set(other, broken).await, Swap::Won));
+    assert!(matches!(pin.compare_and_set(other, broken).await, Cas::Swapped));
     assert!(matches!(Tikv::connect(options()).await, Err(ConnectError::Corrupt(_))));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pd_that_is_not_there_is_told_from_bad_options() {
-    let stand_in = StandIn::start(tikv_stand_in::Options::default()).await.unwrap();
-    let pd = stand_in.pd();
-    stand_in.kill(StandIn::PD).await.unwrap();
+    let mock_tikv = MockTikv::start(mock_tikv::Options::default()).await.unwrap();
+    let pd = mock_tikv.pd();
+    mock_tikv.kill(MockTikv::PD).await.unwrap();
     let absent = Tikv::connect(Options::new(vec![pd], prefix())).await;
     assert!(matches!(absent, Err(ConnectError::Unreachable(_))), "{absent:?}");
     let bad = Tikv::connect(Options::new(vec![], prefix())).await;
@@ -297,11 +297,11 @@ async fn a_pd_that_is_not_there_is_told_from_bad_options() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scan_asks_only_the_regions_that_it_needs() {
-    let here = on_stand_in(|_| {}).await;
-    let (tikv, stand_in) = (&here.tikv, here.stand_in());
+    let here = on_mock(|_| {}).await;
+    let (tikv, mock_tikv) = (&here.tikv, here.mock_tikv());
     let key = |n: u32| tikv.keys().row(format!("{n:04}").as_bytes());
     let changes: Vec<Mutation> = (0..200).map(|n| Mutation::Put(key(n), Bytes::from("v"))).collect();
-    let fence = Behind {
+    let fence = FencedWrite {
         fence: &tikv.keys().fence(),
         expected: None,
         primary: &tikv.keys().fence(),
@@ -313,34 +313,34 @@ async fn a_scan_asks_only_the_regions_that_it_needs() {
     };
     assert!(matches!(tikv.write(fence, &changes, limits).await, Ok(Written::Done)));
     for n in (10..200).step_by(10) {
-        stand_in.split(&key(n)).await.unwrap();
+        mock_tikv.split(&key(n)).await.unwrap();
     }
     let (from, to) = (key(5), tikv.keys().rows_end());
     assert_eq!(tikv.within_region(&from, &to).await, key(10));
     assert_eq!(tikv.within_region(&from, &key(7)).await, key(7));
     assert_eq!(tikv.within_region(&key(195), &to).await, to);
     // What is believed of regions may be wrong by now; it must not matter but for the number of requests.
-    stand_in.merge(&key(10)).await.unwrap();
+    mock_tikv.merge(&key(10)).await.unwrap();
     assert_eq!(tikv.within_region(&from, &to).await, key(10));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_that_takes_the_place_of_ours_is_not_touched() {
-    let ours = StandIn::start(tikv_stand_in::Options::default()).await.unwrap();
+    let ours = MockTikv::start(mock_tikv::Options::default()).await.unwrap();
     let at = |address: &str| address.parse().unwrap();
-    let theirs = tikv_stand_in::Options {
+    let theirs = mock_tikv::Options {
         pd: at(&ours.pd()),
         stores: ours.stores().values().map(|store| at(store)).collect(),
         cluster_id: ours.cluster_id() + 1,
         ..Default::default()
     };
-    let (tikv, keeper) = Tikv::connect(Options::new(vec![ours.pd()], prefix())).await.unwrap();
-    let mut keepers = JoinSet::new();
-    keepers.spawn(keeper.run(CancellationToken::new()));
+    let (tikv, supervisor) = Tikv::connect(Options::new(vec![ours.pd()], prefix())).await.unwrap();
+    let mut supervisors = JoinSet::new();
+    supervisors.spawn(supervisor.run(CancellationToken::new()));
     let value = Bytes::from("record");
     tikv.insert(&tikv.keys().slot(1), &value).await.unwrap();
     ours.stop().await.unwrap();
-    let theirs = StandIn::start(theirs).await.unwrap();
+    let theirs = MockTikv::start(theirs).await.unwrap();
     let inserted = tikv.insert(&tikv.keys().slot(2), &value).await;
     assert!(matches!(inserted, Err(Error::Unreachable(_))), "{inserted:?}");
     let limits = Limits {
@@ -354,18 +354,18 @@ async fn a_cluster_that_takes_the_place_of_ours_is_not_touched() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transactions_are_ended_while_others_are_just_being_committed() {
-    let setup = tikv_stand_in::Options {
+    let setup = mock_tikv::Options {
         commit_latency: Duration::from_millis(100),
         ..Default::default()
     };
     let here = testing::on(setup, |_| {}).await;
-    let (tikv, stand_in) = (&here.tikv, here.stand_in());
+    let (tikv, mock_tikv) = (&here.tikv, here.mock_tikv());
     let (slot, (from, to)) = (tikv.keys().slot(1), tikv.keys().whole());
-    stand_in.reset_requests();
+    mock_tikv.reset_requests();
     let value = Bytes::from("record");
     let insert = tikv.insert(&slot, &value);
     let end = async {
-        let asked = || stand_in.requests().contains_key(&Rpc::Prewrite);
+        let asked = || mock_tikv.requests().contains_key(&Rpc::Prewrite);
         testing::until("it is being committed", asked).await;
         let now = tikv.timestamp().await.unwrap();
         tikv.end_transactions(now, &from, &to).await

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::error::Message;
 use super::read::{Ts, options};
 use super::{Error, Limits, Tikv};
-use crate::cell::Swap;
+use crate::cas_register::Cas;
 
 /// One change of a fenced write.
 #[derive(Debug, Clone)]
@@ -29,18 +29,18 @@ impl Mutation {
     }
 }
 
-/// What a fenced write compares and sets.
+/// The comparison and the writes of a fenced write.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Behind<'a> {
+pub(crate) struct FencedWrite<'a> {
     /// The key of the fence, and what it has to hold.
     pub(crate) fence: &'a Bytes,
     pub(crate) expected: Option<&'a Bytes>,
-    /// The primary key, and what it is set to: the fence and its next value, or a lane and the fence that is expected.
+    /// The primary key, and what it is set to: the fence and its next value, or a fence shard and the fence that is expected.
     pub(crate) primary: &'a Bytes,
     pub(crate) new: &'a Bytes,
 }
 
-/// What became of a fenced write.
+/// The outcome of a fenced write.
 #[derive(Debug)]
 pub(crate) enum Written {
     /// It is there.
@@ -73,29 +73,23 @@ impl Tikv {
     }
 
     /// Sets the value of one key, or removes it, if it is `expected`.
-    pub(crate) async fn swap(
-        &self,
-        key: &Bytes,
-        expected: Option<&Bytes>,
-        new: Option<&Bytes>,
-        limits: Limits,
-    ) -> Swap {
+    pub(crate) async fn swap(&self, key: &Bytes, expected: Option<&Bytes>, new: Option<&Bytes>, limits: Limits) -> Cas {
         let deadline = Instant::now() + limits.total;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let committing = AtomicBool::new(false);
             let swap = |client| swap_once(client, key, expected, new, &committing);
             let error = match self.shared.pool.attempt("swap", limits.attempt.min(left), swap).await {
-                Ok(Attempted::Won) | Err(Error::Committed) => return Swap::Won,
-                Ok(Attempted::Lost) | Err(Error::Conflict) => return Swap::Lost,
+                Ok(Attempted::Won) | Err(Error::Committed) => return Cas::Swapped,
+                Ok(Attempted::Lost) | Err(Error::Conflict) => return Cas::Mismatch,
                 Ok(Attempted::Nothing(error)) => anyhow::Error::new(error),
-                Err(error) if committing.into_inner() => return Swap::Unknown(error.into()),
+                Err(error) if committing.into_inner() => return Cas::Unknown(error.into()),
                 Err(error) => error.into(),
             };
             // It had no effect, and can have none any more.
             let pause = limits.attempt / 50;
             if Instant::now() + pause >= deadline {
-                return Swap::Unknown(error);
+                return Cas::Unknown(error);
             }
             tokio::time::sleep(pause).await;
         }
@@ -105,7 +99,7 @@ impl Tikv {
     /// [`Written::Done`] also when that had been done before. After an error the outcome is not known: repeat the same.
     pub(crate) async fn write(
         &self,
-        behind: Behind<'_>,
+        behind: FencedWrite<'_>,
         changes: &[Mutation],
         limits: Limits,
     ) -> Result<Written, Error> {
@@ -138,7 +132,7 @@ impl Tikv {
     /// transactions are begun, and the fence is read once behind them: who takes it later writes their primary keys later.
     pub(crate) async fn write_all(
         &self,
-        writes: &[(Behind<'_>, Vec<Mutation>)],
+        writes: &[(FencedWrite<'_>, Vec<Mutation>)],
         limits: impl Fn(&[Mutation]) -> Limits,
     ) -> Result<Written, Error> {
         let Some((first, _)) = writes.first() else {
@@ -195,7 +189,7 @@ impl Tikv {
     }
 }
 
-/// What one attempt to swap did.
+/// The outcome of one attempt to swap.
 enum Attempted {
     Won,
     Lost,
@@ -235,11 +229,11 @@ async fn swap_once(
 /// `None` when it was committed, else the fence that was found. Notes the timestamp of what it begins.
 async fn write_once(
     client: TransactionClient,
-    behind: Behind<'_>,
+    behind: FencedWrite<'_>,
     changes: &[Mutation],
     begun: &AtomicU64,
 ) -> Result<Option<Option<Bytes>>, ClientError> {
-    // As in a swap, the read makes whatever changes the fence or a lane later conflict with this one.
+    // As in a swap, the read makes whatever changes the fence or a fence shard later conflict with this one.
     let mut txn = begin(&client).await?;
     let found = txn.get(behind.fence.to_vec()).await?.map(Bytes::from);
     if found.as_ref() != behind.expected {
@@ -254,7 +248,7 @@ async fn begin(client: &TransactionClient) -> Result<Transaction, ClientError> {
     client.begin_with_options(options().try_one_pc()).await
 }
 
-async fn commit(mut txn: Transaction, behind: Behind<'_>, changes: &[Mutation]) -> Result<(), ClientError> {
+async fn commit(mut txn: Transaction, behind: FencedWrite<'_>, changes: &[Mutation]) -> Result<(), ClientError> {
     // The first key is the primary one.
     txn.put(behind.primary.to_vec(), behind.new.to_vec()).await?;
     let changes = changes.iter().map(|change| match change {

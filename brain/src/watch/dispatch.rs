@@ -12,7 +12,7 @@ use super::Hub;
 use super::index::{Group, Members};
 use super::mailbox::{Mailbox, locked};
 use super::ring::{Limit, Run};
-use crate::mvcc::Revision;
+use crate::types::Revision;
 
 /// One pass: enough to share the cost of waking a stream, few enough to be quick.
 const PASS: Limit = Limit {
@@ -25,7 +25,7 @@ const DELIVERIES: usize = 256;
 
 type Mailboxes = Members<Arc<Mailbox>>;
 
-/// What one pass found.
+/// The result of one pass.
 enum Pass {
     /// Everything is dispatched.
     Done,
@@ -35,7 +35,7 @@ enum Pass {
     Lost(Vec<Mailboxes>, Revision, Revision),
 }
 
-/// What the watchers of one range get.
+/// Events for the watchers of one range.
 struct Delivery {
     mailboxes: Mailboxes,
     runs: Vec<Run>,

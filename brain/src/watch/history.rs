@@ -1,9 +1,9 @@
-//! Where watchers find what the ring no longer has.
+//! The source of events that the ring no longer has.
 
 use std::sync::Arc;
 
 use super::PrevKv;
-use crate::mvcc::{Committed, Revision};
+use crate::types::{Committed, Revision};
 
 #[cfg(test)]
 pub(crate) mod laws;

@@ -11,13 +11,13 @@ use super::index::Index;
 use super::mailbox::{Inbox, Mailbox, locked};
 use super::range::KeyRange;
 use super::ring::{Entry, Ring};
-use super::subscription::{Kinds, Registered, Subscription};
-use crate::mvcc::{Committed, Revision};
+use super::subscription::{EventFilter, Registered, Subscription};
+use crate::types::{Committed, Revision};
 
 /// Watchers of one stream that may be dropped at once.
 const AT_ONCE: usize = 1024;
 
-/// What the metrics show.
+/// Gauges for the metrics.
 #[derive(Debug, Default)]
 pub(crate) struct Gauges {
     pub(crate) watchers: AtomicU64,
@@ -48,7 +48,7 @@ pub(super) struct Shared {
     gauges: Gauges,
 }
 
-/// Who is told of what comes next.
+/// The watchers of what comes next.
 #[derive(Debug)]
 pub(super) struct Routing {
     pub(super) index: Index<Arc<Mailbox>>,
@@ -85,7 +85,7 @@ impl Hub {
     /// Hands `revisions`, ascending, to the watchers: to be called once their view is published and before anyone is
     /// told that they are committed. Costs an append, whoever watches.
     ///
-    /// What is not newer than [`Hub::revision`] is left out. When revisions are skipped, as when a member begins anew
+    /// Revisions that are not newer than [`Hub::revision`] are left out. When revisions are skipped, as when a member begins anew
     /// from a later state, every watcher fetches them from history.
     pub fn publish(&self, revisions: impl IntoIterator<Item = Arc<Committed>>) {
         let mut evicted = Vec::new();
@@ -143,7 +143,7 @@ impl Hub {
         inbox: &Arc<Inbox>,
         name: i64,
         range: KeyRange,
-        kinds: Kinds,
+        kinds: EventFilter,
         start: Option<Revision>,
     ) -> (Subscription, Revision) {
         let mut routing = locked(&self.shared.routing);

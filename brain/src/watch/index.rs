@@ -1,4 +1,4 @@
-//! Whom a key concerns: watchers by the range of keys that they ask for.
+//! The index from keys to watchers, by the range of keys that they ask for.
 //!
 //! Watchers of one key are found by hash, those of a range through a balanced tree in which every subtree knows how
 //! far its ranges reach. Watchers of equal ranges share one place. Finding costs O(log ranges + matching ranges), however many

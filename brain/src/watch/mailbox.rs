@@ -1,4 +1,4 @@
-//! Where the dispatcher leaves a watcher's positions, and whom it wakes.
+//! The mailbox of a watcher: the dispatcher leaves positions there, and wakes its stream.
 //!
 //! A mailbox holds a bounded number of runs. One more makes it *lagging*: it takes nothing until its watcher has
 //! caught up and joins again, so a watcher that does not read costs the others nothing.
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use super::ring::Run;
-use crate::mvcc::Revision;
+use crate::types::Revision;
 
 /// The watchers of one stream that have something to read. Bounded by their number: a name is in it once.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl Inbox {
     }
 }
 
-/// What a watcher finds in its mailbox.
+/// The contents of a mailbox.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Mail {
     /// Positions in the ring, oldest first; none means that nothing new concerns the watcher.

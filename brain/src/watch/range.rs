@@ -12,7 +12,7 @@ pub(super) enum End {
 }
 
 impl End {
-    /// Whether `key` lies before the end.
+    /// Returns true if `key` lies before the end.
     pub(super) fn is_after(&self, key: &[u8]) -> bool {
         match self {
             End::Before(end) => key < end.as_ref(),
@@ -21,7 +21,7 @@ impl End {
     }
 }
 
-/// What a watcher takes beside its keys.
+/// The memory of a watcher beside its keys.
 const WATCHER_BYTES: usize = 1 << 10;
 
 /// A single key, or all keys from one up to an end.
@@ -75,7 +75,7 @@ impl KeyRange {
         })
     }
 
-    /// What a watcher of this range takes in memory, at most about.
+    /// The memory of a watcher of this range, at most about.
     #[must_use]
     pub fn watcher_bytes(&self) -> usize {
         WATCHER_BYTES
@@ -85,7 +85,7 @@ impl KeyRange {
             }
     }
 
-    /// Whether `key` is in the range.
+    /// Returns true if `key` is in the range.
     #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {
         match &self.0 {

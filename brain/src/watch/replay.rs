@@ -17,7 +17,7 @@ use super::history::{History, HistoryError};
 use super::mailbox::locked;
 use super::range::KeyRange;
 use super::ring::{Entry, Limit, PrevKv, scan};
-use crate::mvcc::Revision;
+use crate::types::Revision;
 
 /// Reads that are under way at once, for all streams together.
 const READS: usize = 4;
@@ -29,7 +29,7 @@ const LAST_RETRY: Duration = Duration::from_secs(1);
 pub struct Chunk {
     from: Revision,
     through: Revision,
-    /// Whether the events have the versions that they superseded.
+    /// Says if the events have the versions that they superseded.
     prev_kv: PrevKv,
     entries: Vec<Arc<Entry>>,
     weight: usize,
@@ -51,7 +51,7 @@ impl Chunk {
         self.through
     }
 
-    /// Whether the chunk serves whoever asks for this.
+    /// Returns true if the chunk serves whoever asks for this.
     fn has(&self, prev_kv: PrevKv) -> bool {
         self.prev_kv == PrevKv::Included || prev_kv == PrevKv::Omitted
     }

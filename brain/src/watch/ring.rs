@@ -8,9 +8,9 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use super::range::KeyRange;
-use crate::mvcc::{Committed, Event, Revision};
+use crate::types::{Committed, Event, Revision};
 
-/// Whether a watcher asked for the key as it was before.
+/// Says if a watcher asked for the key as it was before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PrevKv {
     /// Without the previous version.
@@ -53,7 +53,7 @@ impl Entry {
         &self.committed.events[self.index]
     }
 
-    /// What `encode` makes of the event; it is called once for each form, whoever asks. It must always make the same.
+    /// The event as `encode` encodes it; it is called once for each form, whoever asks. It must always make the same.
     pub fn encoded(&self, form: PrevKv, encode: impl FnOnce(&Event, PrevKv) -> Bytes) -> Bytes {
         let cell = match form {
             PrevKv::Omitted => &self.plain,
@@ -100,7 +100,7 @@ pub(super) struct Limit {
 
 /// The positions asked for are no longer in the ring.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct FellOff;
+pub(super) struct Evicted;
 
 /// See the module.
 #[derive(Debug)]
@@ -146,7 +146,7 @@ impl Ring {
         self.covers_from
     }
 
-    /// Whether all events from `revision` on are here.
+    /// Returns true if all events from `revision` on are here.
     pub(super) fn covers(&self, revision: Revision) -> bool {
         revision >= self.covers_from
     }
@@ -188,7 +188,7 @@ impl Ring {
     }
 
     /// Events from a position on, up to the end of the revision that reaches `limit`.
-    pub(super) fn at_position(&self, position: u64, limit: Limit) -> Result<Vec<Arc<Entry>>, FellOff> {
+    pub(super) fn at_position(&self, position: u64, limit: Limit) -> Result<Vec<Arc<Entry>>, Evicted> {
         let mut taken = Vec::new();
         let mut room = Room::new(limit);
         for entry in self.entries.range(self.offset(position)?..) {
@@ -201,7 +201,7 @@ impl Ring {
     }
 
     /// Takes the events of `runs`, whole revisions up to `limit`, and leaves the rest in `runs`.
-    pub(super) fn take_runs(&self, runs: &mut VecDeque<Run>, limit: Limit) -> Result<Vec<Arc<Entry>>, FellOff> {
+    pub(super) fn take_runs(&self, runs: &mut VecDeque<Run>, limit: Limit) -> Result<Vec<Arc<Entry>>, Evicted> {
         let mut taken = Vec::new();
         let mut room = Room::new(limit);
         while let Some(run) = runs.front_mut() {
@@ -229,12 +229,12 @@ impl Ring {
         scan(self.entries.range(offset..), range, limit)
     }
 
-    fn offset(&self, position: u64) -> Result<usize, FellOff> {
-        let offset = position.checked_sub(self.first).ok_or(FellOff)?;
+    fn offset(&self, position: u64) -> Result<usize, Evicted> {
+        let offset = position.checked_sub(self.first).ok_or(Evicted)?;
         usize::try_from(offset)
             .ok()
             .filter(|offset| *offset <= self.entries.len())
-            .ok_or(FellOff)
+            .ok_or(Evicted)
     }
 }
 
@@ -259,7 +259,7 @@ pub(super) fn scan<'a>(
     (taken, limit.through + 1)
 }
 
-/// What is left of a [`Limit`]; it never ends inside a revision.
+/// The rest of a [`Limit`]; it never ends inside a revision.
 struct Room {
     limit: Limit,
     revision: Option<Revision>,

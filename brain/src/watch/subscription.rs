@@ -11,22 +11,22 @@ use super::Hub;
 use super::mailbox::{Mail, Mailbox};
 use super::range::KeyRange;
 use super::replay::Chunk;
-use super::ring::{Entry, FellOff, PrevKv, Run};
+use super::ring::{Entry, Evicted, PrevKv, Run};
 use crate::budget::Charge;
-use crate::mvcc::{EventKind, Revision};
+use crate::types::{EventKind, Revision};
 
 /// Which kinds of event a watcher wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kinds {
+pub struct EventFilter {
     /// Wants puts.
     pub puts: bool,
     /// Wants deletions.
     pub deletes: bool,
 }
 
-impl Kinds {
+impl EventFilter {
     /// Everything.
-    pub const ALL: Kinds = Kinds {
+    pub const ALL: EventFilter = EventFilter {
         puts: true,
         deletes: true,
     };
@@ -48,14 +48,14 @@ pub struct Batch {
     pub revision: Revision,
 }
 
-/// What one look brought.
+/// The result of one look.
 #[derive(Debug)]
 pub enum Step {
     /// Events. Look again.
     Batch(Batch),
     /// Nothing of concern in what was looked at. Look again.
     Nothing,
-    /// What there is, is newer than it may be. Look again when it may.
+    /// There are only events that are newer than allowed. Look again when it may.
     Held,
     /// The ring no longer has this revision: go on with [`Subscription::replay`].
     Missing(Revision),
@@ -80,13 +80,13 @@ pub struct Subscription {
     id: u64,
     mailbox: Arc<Mailbox>,
     range: KeyRange,
-    kinds: Kinds,
+    kinds: EventFilter,
     prev_kv: PrevKv,
     phase: Phase,
     next: Revision,
     /// Taken from the mailbox, not yet from the ring.
     runs: VecDeque<Run>,
-    /// What the watcher takes of its client's memory.
+    /// The charge to its client's memory.
     held: Option<Charge>,
 }
 
@@ -99,7 +99,7 @@ pub(super) struct Registered {
 }
 
 impl Subscription {
-    pub(super) fn new(hub: Hub, range: KeyRange, kinds: Kinds, registered: Registered) -> Self {
+    pub(super) fn new(hub: Hub, range: KeyRange, kinds: EventFilter, registered: Registered) -> Self {
         hub.gauges().watchers.fetch_add(1, Ordering::Relaxed);
         let mut subscription = Self {
             hub,
@@ -135,7 +135,7 @@ impl Subscription {
         self.next
     }
 
-    /// Whether the watcher still reads what was published before it got here.
+    /// Returns true if the watcher still reads what was published before it got here.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         self.phase != Phase::Live
@@ -143,7 +143,7 @@ impl Subscription {
 
     /// Whether an event at or before `revision`, which the hub must have dispatched, may still have to be handed out.
     #[must_use]
-    pub fn owes(&self, revision: Revision) -> bool {
+    pub fn has_pending(&self, revision: Revision) -> bool {
         if self.is_behind() {
             return self.next <= revision;
         }
@@ -194,7 +194,7 @@ impl Subscription {
             self.runs = VecDeque::new(); // an idle watcher keeps no memory
         }
         match taken {
-            Err(FellOff) => self.fall_behind(oldest),
+            Err(Evicted) => self.fall_behind(oldest),
             Ok(entries) if entries.is_empty() && !self.runs.is_empty() => Step::Held,
             Ok(entries) if self.lacks_prev_kv(&entries) => self.fall_behind(oldest),
             Ok(entries) => {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::model::ModelHistory;
 use super::*;
-use crate::mvcc::{Committed, Event, EventKind, KeyValue};
+use crate::types::{Committed, Event, EventKind, KeyValue};
 
 pub(super) const LIMIT: Limit = Limit {
     events: usize::MAX,
@@ -85,7 +85,7 @@ impl Store {
     }
 
     fn watch(&self, name: i64, range: KeyRange, start: Option<Revision>) -> Subscription {
-        self.hub.subscribe(&self.inbox, name, range, Kinds::ALL, start).0
+        self.hub.subscribe(&self.inbox, name, range, EventFilter::ALL, start).0
     }
 
     fn named(&self) -> Vec<i64> {
@@ -134,10 +134,12 @@ async fn only_watchers_concerned_are_named_and_each_once() {
 }
 
 #[tokio::test]
-async fn what_was_published_before_a_watch_from_now_is_not_seen_though_dispatched_later() {
+async fn watch_from_now_misses_earlier_events_dispatched_later() {
     let store = Store::new(options());
     store.publish(&[&["a"]]);
-    let (mut watcher, revision) = store.hub.subscribe(&store.inbox, 0, range("a", ""), Kinds::ALL, None);
+    let (mut watcher, revision) = store
+        .hub
+        .subscribe(&store.inbox, 0, range("a", ""), EventFilter::ALL, None);
     assert_eq!(revision, 2);
     store.commit(&[&["a"]]).await;
     assert_eq!(store.read(&mut watcher).await, "a@3");
@@ -256,13 +258,13 @@ async fn a_live_watcher_is_held_at_a_revision() {
     let store = Store::new(options());
     let mut watcher = store.watch(0, range("a", ""), None);
     store.commit(&[&["a"], &["a"], &["b"], &["a"]]).await;
-    assert!(watcher.owes(2));
+    assert!(watcher.has_pending(2));
     assert!(matches!(watcher.step(3), Step::Batch(batch) if brief(&batch.entries) == "a@2 a@3"));
     assert!(matches!(watcher.step(3), Step::Held));
-    assert!(!watcher.owes(4) && watcher.owes(5));
+    assert!(!watcher.has_pending(4) && watcher.has_pending(5));
     assert!(matches!(watcher.step(4), Step::Held));
     assert!(matches!(watcher.step(5), Step::Batch(batch) if brief(&batch.entries) == "a@5"));
-    assert!(!watcher.owes(5));
+    assert!(!watcher.has_pending(5));
 }
 
 #[tokio::test]

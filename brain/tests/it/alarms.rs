@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use brain::api::cluster::Members;
 use brain::api::maintenance::MaintenanceService;
-use brain::api::status::Error;
+use brain::cluster::members::Members;
+use brain::errors::Error;
 use brain::log::MemLog;
 use brain::rows::mem::MemRows;
 use pb::maintenance_server::Maintenance as _;

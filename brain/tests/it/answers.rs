@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use brain::api::contest::{Contests, Departed};
+use brain::api::concurrency::{Cleanup, Concurrency};
 use brain::api::election::ElectionService;
 use brain::api::lease::LeaseService;
 use brain::budget::{Account, Budget, Meter};
 use brain::log::MemLog;
 use brain::metrics::Metrics;
-use brain::mvcc::history::LogHistory;
 use brain::pb::v3electionpb as election;
 use brain::rows::mem::MemRows;
+use brain::storage::history::LogHistory;
 use brain::watch::{self, Replay};
 use bytes::Bytes;
 use election::election_server::Election as _;
@@ -52,7 +52,7 @@ async fn stored(size: usize) -> (Small, Reads) {
     }
     engine.compact().await;
     assert_eq!(
-        engine.store.state.view().recent.bytes(),
+        engine.store.state.view().memtables.bytes(),
         0,
         "values are still in memory"
     );
@@ -198,8 +198,8 @@ async fn election_charges_whoever_asks_for_its_leader() {
         stop: stop.clone(),
     });
     let metrics = Arc::new(Metrics::new(false));
-    let (departed, _clean_up) = Departed::new(kv.clone(), stop.clone());
-    let service = ElectionService(Arc::new(Contests {
+    let (cleanup, _clean_up) = Cleanup::new(kv.clone(), stop.clone());
+    let service = ElectionService(Arc::new(Concurrency {
         kv,
         leases: Arc::new(LeaseService::new(api.clone(), 2, stop.clone(), metrics, None)),
         hub: engine.store.hub.clone(),
@@ -207,7 +207,7 @@ async fn election_charges_whoever_asks_for_its_leader() {
             LogHistory::new(MemLog::default(), api.state.clone()),
             watch::Options::default(),
         )),
-        departed,
+        cleanup,
         stop,
     }));
     let ask = || election::LeaderRequest {

@@ -5,18 +5,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use brain::api::context::ApiContext;
 use brain::api::kv::KvService;
 use brain::api::lease::LeaseService;
 use brain::api::request::Limits;
-use brain::api::store::Store as Api;
-use brain::leader::{Claim, Ended, Leader, Told};
+use brain::cluster::node::{LockClaim, Node, TermEnd, TermNotifier};
 use brain::log::Log;
 use brain::metrics::Metrics;
-use brain::mvcc::Committed;
 use brain::rows::Rows;
 use brain::sequencer::{Options as SequencerOptions, Space};
-use brain::store::{self, Store};
+use brain::server::store;
+use brain::server::store::NodeHandles;
 use brain::tasks::Tasks;
+use brain::types::Committed;
 use brain::watch::{self, History, PrevKv};
 use pb::kv_server::Kv;
 use pb::lease_server::Lease;
@@ -29,7 +30,7 @@ use crate::wire::{Answer, Refusal, Request, Response, Target, pb};
 
 /// A store that runs until it is stopped or dropped.
 pub(crate) struct Engine<L, R: Rows> {
-    pub(crate) store: Store<L, R>,
+    pub(crate) store: NodeHandles<L, R>,
     pub(crate) kv: KvService<R>,
     lease: LeaseService<R>,
     tasks: Tasks,
@@ -49,7 +50,7 @@ impl Space for Endless {
 pub(crate) async fn open<L: Log, R: Rows>(
     engine: (L, R),
     metrics: &Arc<Metrics>,
-) -> anyhow::Result<(Store<L, R>, Leader<L, R, Endless>)> {
+) -> anyhow::Result<(NodeHandles<L, R>, Node<L, R, Endless>)> {
     let options = store::Options {
         sequencer: SequencerOptions {
             member: 1,
@@ -58,7 +59,7 @@ pub(crate) async fn open<L: Log, R: Rows>(
             batch_bytes: 64 << 10,
             flush_bytes: 16 << 10,
             flush_interval: Duration::from_millis(50),
-            recent_bytes: 256 << 10,
+            memtable_bytes: 256 << 10,
         },
         watch: watch::Options::default(),
         lease: Duration::ZERO,
@@ -73,17 +74,20 @@ impl<L: Log, R: Rows> Engine<L, R> {
         let mut tasks = Tasks::new(stop.clone());
         let metrics = Arc::new(Metrics::new(false));
         let limits = Limits::new(128, 1_572_864, &rows);
-        let (store, leader) = open((log, rows), &metrics).await?;
+        let (store, node) = open((log, rows), &metrics).await?;
         let ending = stop.clone();
-        let claim = Claim { lock: 0, seen: true };
+        let claim = LockClaim {
+            lock: 0,
+            predecessor_expired: true,
+        };
         let (begun, begins) = oneshot::channel();
-        let told = Told {
+        let told = TermNotifier {
             placed: oneshot::channel().0,
             begun,
         };
         tasks.spawn("leader", async move {
-            match leader.term(claim, &ending, &CancellationToken::new(), told).await? {
-                (_, Ended::Stopped) => Ok(()),
+            match node.term(claim, &ending, &CancellationToken::new(), told).await? {
+                (_, TermEnd::Stopped) => Ok(()),
                 (_, ended) => anyhow::bail!("the term ended: {ended:?}"),
             }
         });
@@ -92,10 +96,10 @@ impl<L: Log, R: Rows> Engine<L, R> {
             tasks.join().await?;
             anyhow::bail!("ended before it led");
         }
-        let api = Api {
+        let api = ApiContext {
             state: store.state.clone(),
             sequencer: store.sequencer.clone(),
-            elsewhere: brain::api::elsewhere::Elsewhere::never(),
+            router: brain::cluster::forward::LeaderRouter::single_member(),
             limits,
             cluster_id: 7,
             member_id: 1,
@@ -216,7 +220,7 @@ impl<L: Log, R: Rows> Engine<L, R> {
                 };
                 let request = Request::Range(range);
                 let expected = model.clone().answer(&request);
-                let answer = crate::same::canonical(&request, self.call(request.clone()).await);
+                let answer = crate::canonical::canonical(&request, self.call(request.clone()).await);
                 assert!(
                     answer == expected,
                     "{request:?}\nanswered {answer:#?}\nexpected {expected:#?}"
@@ -229,7 +233,7 @@ impl<L: Log, R: Rows> Engine<L, R> {
         // What the oldest revision superseded may be gone.
         let before = |revision, prev: Option<i64>| prev.filter(|_| revision > from);
         let found: Vec<_> = events
-            .map(|brain::mvcc::Event { kv, prev_kv, .. }| {
+            .map(|brain::types::Event { kv, prev_kv, .. }| {
                 let prev = prev_kv.as_ref().map(|kv| kv.mod_revision);
                 let revision = kv.mod_revision;
                 (kv.key.clone(), kv.value.clone(), revision, before(revision, prev))

@@ -9,7 +9,7 @@ use brain::rows::mem::MemRows;
 use tokio::time::timeout;
 
 use crate::engine::Engine;
-use crate::gate::Gated;
+use crate::pausable_rows::PausableRows;
 use crate::wire::{Answer, Request, Response, Target as _, pb};
 use counted::Counted;
 
@@ -34,9 +34,15 @@ async fn fill(engine: &mut Engine<MemLog, Counted>, keys: usize, lease: i64) {
         };
         engine.call(Request::Put(put)).await.unwrap();
     }
-    while engine.store.state.view().recent.bytes() > 0 {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    // The clock is paused: this lets the timers of the flush fire, and no real time passes.
+    let flushed = async {
+        while engine.store.state.view().memtables.bytes() > 0 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(600), flushed)
+        .await
+        .expect("rows are flushed in time");
 }
 
 async fn delete(engine: &mut Engine<MemLog, Counted>, prev_kv: bool) -> pb::DeleteRangeResponse {
@@ -114,10 +120,10 @@ async fn deletion_of_many_keys_reads_no_values() {
 
 #[tokio::test(start_paused = true)]
 async fn acknowledged_writes_are_answered_while_the_flush_is_stuck() {
-    let gates = Gated::new(MemRows::new());
+    let gates = PausableRows::new(MemRows::new());
     let mut engine = Engine::start(MemLog::new(), gates.clone()).await.unwrap();
     gates.change.hold();
-    // Each fills a generation; all of them together are no more than may be in memory.
+    // Each fills a memtable; all of them together are no more than may be in memory.
     for n in 0..12 {
         let answer = timeout(Duration::from_secs(1), engine.put(b"key", &[b'v'; 17 << 10])).await;
         answer.unwrap_or_else(|_| panic!("put {n} is not answered")).unwrap();

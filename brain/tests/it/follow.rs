@@ -3,24 +3,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use brain::api::cluster::Members;
-use brain::api::elsewhere::{Elsewhere, Right, Role};
-use brain::cell::mem::MemCell;
-use brain::leader::Leader;
+use brain::cas_register::mem::MemRegister;
+use brain::cluster::follow::Follower;
+use brain::cluster::followers::Followers;
+use brain::cluster::forward::{LeaderLease, LeaderRouter, Role};
+use brain::cluster::liveness::Liveness;
+use brain::cluster::lock::StorageLock;
+use brain::cluster::members::Members;
+use brain::cluster::node::Node;
+use brain::cluster::peer::PeerService;
 use brain::log::frame::is_barrier;
 use brain::log::{Log, MemLog, Slot};
-use brain::member::contact::Contact;
-use brain::member::follow::Follower;
-use brain::member::followers::Followers;
-use brain::member::lock::StorageLock;
-use brain::member::peer::PeerService;
+use brain::log_once::LogOncePerMessage;
 use brain::metrics::Metrics;
 use brain::pb::peerpb::peer_server::PeerServer;
-use brain::replica::{NewerRows, Replica};
 use brain::rows::Rows;
 use brain::rows::mem::MemRows;
-use brain::said::Said;
-use brain::store::Store;
+use brain::server::store::NodeHandles;
+use brain::storage::replica::{Replica, RowsRefresher};
 use brain::tasks::Owned;
 use brain::watch::{History as _, PrevKv};
 use election::{Config as Timing, Elector, Handle as Election};
@@ -31,12 +31,12 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 
 use crate::engine::{self, Endless, Engine};
-use crate::gate::Gated;
+use crate::pausable_rows::PausableRows;
 use crate::wire::pb;
 
-mod back;
-mod chase;
-mod meddled;
+mod hooked_log;
+mod rejoin;
+mod slow_follower;
 
 /// How long anything may take that is to happen.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -59,7 +59,7 @@ impl Leading {
     pub(crate) async fn start() -> Self {
         let (log, rows) = (MemLog::keeping(is_barrier), MemRows::new());
         let engine = Engine::start(log.clone(), rows.clone()).await.unwrap();
-        let roles = watch::Sender::new(Role::Leading(Right::for_ever()));
+        let roles = watch::Sender::new(Role::Leading(LeaderLease::unbounded()));
         Self {
             log,
             rows,
@@ -86,11 +86,11 @@ impl Leading {
             cluster_id: 7,
             state: self.engine.store.state.clone(),
             feed: self.engine.store.feed.clone(),
-            elsewhere: Elsewhere::new(self.roles.subscribe()),
+            router: LeaderRouter::new(self.roles.subscribe()),
             renewals: watch::channel(None).1,
             members: Members::new([]),
             followers: Followers::default(),
-            said: Said::default(),
+            log_once: LogOncePerMessage::default(),
             stop: CancellationToken::new(),
         };
         let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -103,9 +103,9 @@ impl Leading {
 
 /// Another member of the same store.
 struct Other<L, R: Rows> {
-    store: Store<L, R>,
-    leader: Leader<L, R, Endless>,
-    newer: NewerRows<R>,
+    store: NodeHandles<L, R>,
+    node: Node<L, R, Endless>,
+    refresher: RowsRefresher<R>,
     roles: watch::Sender<Role>,
     election: Election,
 }
@@ -113,14 +113,14 @@ struct Other<L, R: Rows> {
 impl<L: Log, R: Rows> Other<L, R> {
     async fn open(log: L, rows: R) -> Self {
         let metrics = Arc::new(Metrics::new(false));
-        let (store, leader) = engine::open((log, rows.clone()), &metrics).await.unwrap();
+        let (store, node) = engine::open((log, rows.clone()), &metrics).await.unwrap();
         // Nobody is elected here.
-        let lock = StorageLock::new(MemCell::new(), "a lock that nobody takes");
+        let lock = StorageLock::new(MemRegister::new(), "a lock that nobody takes");
         let (_, election) = Elector::new(lock, Timing::storage("other")).unwrap();
         Self {
             store,
-            leader,
-            newer: NewerRows::new(rows),
+            node,
+            refresher: RowsRefresher::new(rows),
             roles: watch::Sender::new(Role::Nobody),
             election,
         }
@@ -134,17 +134,17 @@ impl<L: Log, R: Rows> Other<L, R> {
             identity: "other".to_owned(),
             cluster_id: 7,
         };
-        let shown = (&self.roles, &self.election, &mut self.newer);
+        let shown = (&self.roles, &self.election, &mut self.refresher);
         tokio::select! {
-            ended = self.leader.follow(channel, &follower, 1, shown) => panic!("{ended:?}"),
+            ended = self.node.follow(channel, &follower, 1, shown) => panic!("{ended:?}"),
             done = timeout(PATIENCE, done) => done.expect("it takes too long"),
         }
     }
 
     /// Reads the log once.
     async fn tail(&mut self) {
-        let (contact, now) = (Contact::default(), Some(Instant::now()));
-        let read = self.leader.tail(&contact, &mut self.newer, now);
+        let (liveness, now) = (Liveness::default(), Some(Instant::now()));
+        let read = self.node.tail(&liveness, &mut self.refresher, now);
         timeout(PATIENCE, read).await.expect("it takes too long").unwrap();
     }
 
@@ -165,14 +165,14 @@ impl<L: Log, R: Rows> Other<L, R> {
 }
 
 #[tokio::test]
-async fn who_follows_anew_behind_a_compaction_hears_of_what_it_missed() {
+async fn new_follower_behind_a_compaction_gets_missed_commits() {
     let mut leading = Leading::start().await;
     let (_serving, channel) = leading.listen().await;
     let mut other = Other::open(leading.log.clone(), leading.rows.clone()).await;
     let state = other.store.state.clone();
     let before = async {
         leading.engine.puts(PUTS.0).await;
-        state.shown(leading.engine.store.state.committed()).await;
+        state.wait_applied(leading.engine.store.state.committed()).await;
     };
     other.follow(channel.clone(), before).await;
     leading.compact_and_go_on().await;
@@ -185,7 +185,7 @@ async fn who_follows_anew_behind_a_compaction_hears_of_what_it_missed() {
 }
 
 #[tokio::test]
-async fn who_reads_the_log_alone_behind_a_compaction_hears_of_what_it_missed() {
+async fn log_tail_behind_a_compaction_gets_missed_commits() {
     let mut leading = Leading::start().await;
     let mut other = Other::open(leading.log.clone(), leading.rows.clone()).await;
     leading.engine.puts(PUTS.0).await;
@@ -203,7 +203,7 @@ async fn who_reads_the_log_alone_behind_a_compaction_hears_of_what_it_missed() {
 async fn a_follower_hears_of_what_is_committed_while_rows_take_long() {
     let mut leading = Leading::start().await;
     let (_serving, channel) = leading.listen().await;
-    let rows = Gated::new(leading.rows.clone());
+    let rows = PausableRows::new(leading.rows.clone());
     let mut other = Other::open(leading.log.clone(), rows.clone()).await;
     let state = other.store.state.clone();
     let before = rows.snapshot.hold();
@@ -212,10 +212,10 @@ async fn a_follower_hears_of_what_is_committed_while_rows_take_long() {
         leading.engine.compact_at(COMPACTED).await;
         rows.snapshot.reached(before).await;
         leading.engine.puts(PUTS.1).await;
-        state.shown(leading.engine.store.state.committed()).await;
+        state.wait_applied(leading.engine.store.state.committed()).await;
         rows.snapshot.release();
         state
-            .deletion()
+            .compaction_progress()
             .wait_for(|deletion| deletion.up_to == COMPACTED)
             .await
             .map(drop)
@@ -229,12 +229,12 @@ async fn a_follower_hears_of_what_is_committed_while_rows_take_long() {
 async fn rows_that_took_long_do_not_take_the_place_of_later_ones() {
     let mut leading = Leading::start().await;
     let mut replica = Replica::load(&leading.log, &leading.rows).await.unwrap();
-    let mut newer = NewerRows::new(leading.rows.clone());
-    newer.want();
-    let old = newer.next().await.unwrap();
+    let mut refresher = RowsRefresher::new(leading.rows.clone());
+    refresher.want();
+    let old = refresher.next().await.unwrap();
     leading.engine.puts(PUTS.0).await;
     leading.engine.compact().await;
-    replica.rebase(&leading.log, &leading.rows).await.unwrap();
+    replica.reset_from_snapshot(&leading.log, &leading.rows).await.unwrap();
     let (before, next) = (replica.state().view().rows_revision, replica.next());
     replica.refresh(old);
     assert_eq!((replica.state().view().rows_revision, replica.next()), (before, next));

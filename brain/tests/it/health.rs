@@ -1,8 +1,8 @@
-//! What health checks cost, and what they depend on.
+//! The cost of health checks, and what they depend on.
 
 use brain::api::health::StoreHealth;
-use brain::http::Health as _;
 use brain::log::MemLog;
+use brain::net::http::Health as _;
 use brain::rows::mem::MemRows;
 
 use crate::counted::Counted;

@@ -1,17 +1,17 @@
-//! What becomes of leases when a leader ends in order.
+//! Leases across the orderly end of a leader.
 
 use std::time::Duration;
 
 use brain::log::frame::is_barrier;
 use brain::log::{Fault, Faulty, Log, MemLog};
-use brain::mvcc::LeaseId;
 use brain::rows::mem::MemRows;
 use brain::sequencer::command::Request as Command;
-use brain::state::since_boot;
+use brain::storage::state::since_boot;
+use brain::types::LeaseId;
 use tokio::time::Instant;
 
 use crate::engine::Engine;
-use crate::locks::{self, Told};
+use crate::locks::{self, LockView};
 use crate::wire::{Request, Response, Target, pb};
 
 const ID: i64 = 7;
@@ -42,7 +42,7 @@ async fn grant(member: &mut Member<impl Log>) {
 /// The same at a member of a cluster.
 async fn grant_at(member: &locks::Member) {
     let store = &member.kv.store;
-    store.ask(Command::Grant(LeaseId(ID), TTL), 64).await.unwrap();
+    store.propose(Command::Grant(LeaseId(ID), TTL), 64).await.unwrap();
     let then = since_boot() - Duration::from_secs(AGO);
     store.state.leases().grant(LeaseId(ID), TTL, 0, then);
 }
@@ -83,7 +83,7 @@ async fn a_leader_that_ends_in_order_leaves_leases_the_time_they_have() {
 async fn a_member_that_is_stopped_while_it_leads_leaves_leases_the_time_they_have() {
     let store = (MemLog::keeping(is_barrier), MemRows::new());
     let start = async |id| {
-        let member = locks::Member::start(id, store.clone(), &Told::Log, FLUSH).await;
+        let member = locks::Member::start(id, store.clone(), &LockView::Log, FLUSH).await;
         member.leads().await;
         member
     };
@@ -122,7 +122,7 @@ async fn key_put_while_its_lease_ends_and_is_granted_again_stays() {
     member.call(Request::Put(put(ID))).await.unwrap();
     let store = &member.kv.store;
     let revoke = || {
-        store.ask(
+        store.propose(
             Command::Revoke {
                 id: LeaseId(ID),
                 expired: false,
@@ -134,7 +134,7 @@ async fn key_put_while_its_lease_ends_and_is_granted_again_stays() {
     let (first, again, granted, second) = tokio::join!(
         revoke(),
         pb::kv_server::Kv::put(&member.kv, tonic::Request::new(put(0))),
-        store.ask(Command::Grant(LeaseId(ID), TTL), 64),
+        store.propose(Command::Grant(LeaseId(ID), TTL), 64),
         revoke(),
     );
     first.unwrap();

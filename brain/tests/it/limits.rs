@@ -9,13 +9,13 @@ use brain::log::{AppendError, Log, LogError, MemLog, Slot};
 use brain::rows::mem::MemRows;
 use brain::rows::{Change, Rows, RowsError, Step};
 use brain::sequencer::command::Request as Command;
-use brain::state::CORRUPT;
+use brain::storage::state::CORRUPT;
 use bytes::Bytes;
 use tokio::time::timeout;
 
-use crate::cut::CutRows;
 use crate::engine::Engine;
-use crate::gate::Gated;
+use crate::failing_rows::FailingRows;
+use crate::pausable_rows::PausableRows;
 use crate::wire::{Request, Response, Target, pb};
 
 /// What rows take in one step, as on TiKV.
@@ -170,9 +170,9 @@ async fn refused_flush_stops_writes_and_serves_reads() {
     again
         .store
         .sequencer
-        .ask(&again.store.state, disarm, 64)
+        .propose(&again.store.state, disarm, 64)
         .await
-        .told
+        .result
         .unwrap();
     assert!(is_alarmed(&again).await, "the alarm did not come back");
     rows.refuse_longer_than(usize::MAX);
@@ -181,9 +181,9 @@ async fn refused_flush_stops_writes_and_serves_reads() {
     again
         .store
         .sequencer
-        .ask(&again.store.state, disarm, 64)
+        .propose(&again.store.state, disarm, 64)
         .await
-        .told
+        .result
         .unwrap();
     tokio::time::sleep(Duration::from_secs(61)).await;
     again.put(b"c", b"short").await.unwrap();
@@ -193,7 +193,7 @@ async fn refused_flush_stops_writes_and_serves_reads() {
 #[tokio::test(start_paused = true)]
 async fn refusal_that_passes_raises_no_alarm() {
     let rows = Limited::new();
-    let gated = Gated::new(rows.clone());
+    let gated = PausableRows::new(rows.clone());
     let mut engine = Engine::start(MemLog::new(), gated.clone()).await.unwrap();
     rows.refuse_longer_than(100);
     let last = engine.put(b"a", &[7; 200]).await.unwrap();
@@ -202,7 +202,7 @@ async fn refusal_that_passes_raises_no_alarm() {
         gated.change.reached(before).await;
     }
     rows.refuse_longer_than(usize::MAX);
-    while engine.store.state.view().recent.get(b"a", last).is_some() {
+    while engine.store.state.view().memtables.get(b"a", last).is_some() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!(!engine.store.state.has_alarm(CORRUPT));
@@ -213,7 +213,7 @@ async fn refusal_that_passes_raises_no_alarm() {
 #[tokio::test(start_paused = true)]
 async fn views_stay_young_while_a_flush_waits() {
     let rows = Limited::new();
-    let gated = Gated::new(rows.clone());
+    let gated = PausableRows::new(rows.clone());
     let mut engine = Engine::start(MemLog::new(), gated.clone()).await.unwrap();
     let before = gated.change.hold();
     let mut last = 0;
@@ -243,7 +243,7 @@ async fn views_stay_young_while_a_flush_waits() {
 #[tokio::test(start_paused = true)]
 async fn views_stay_young_while_rows_refuse_a_flush() {
     let rows = Limited::new();
-    let gated = Gated::new(rows.clone());
+    let gated = PausableRows::new(rows.clone());
     let mut engine = Engine::start(MemLog::new(), gated.clone()).await.unwrap();
     rows.refuse_longer_than(100);
     engine.put(b"a", &[7; 200]).await.unwrap();
@@ -262,7 +262,7 @@ async fn views_stay_young_while_rows_refuse_a_flush() {
 async fn flushes_go_before_the_deletion_of_a_large_revision() {
     const KEYS: usize = 40 * STEP.rows;
     let rows = Limited::new();
-    let gated = Gated::new(rows.clone());
+    let gated = PausableRows::new(rows.clone());
     let mut engine = Engine::start(MemLog::new(), gated.clone()).await.unwrap();
     for n in 0..KEYS {
         engine.put(format!("key-{n:05}").as_bytes(), b"v").await.unwrap();
@@ -377,7 +377,7 @@ async fn flush_of_leases_that_was_cut_short_is_done_again() {
         }
         first.stop().await.unwrap();
         // All of it is in the log, and nothing in rows.
-        let gated = Gated::new(rows.clone());
+        let gated = PausableRows::new(rows.clone());
         let mut second = Engine::start(log.clone(), gated.clone()).await.unwrap();
         gated.change.hold();
         lease_changes(&mut second).await;
@@ -387,7 +387,7 @@ async fn flush_of_leases_that_was_cut_short_is_done_again() {
         }
         let sizes = second.store.state.sizes();
         second.kill().await;
-        let cut = CutRows::after(writes, rows.clone());
+        let cut = FailingRows::after(writes, rows.clone());
         let is_cut = match Engine::start(log.clone(), cut).await {
             Ok(third) => third.stop().await.is_err(),
             Err(_) => true,

@@ -5,26 +5,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use brain::api::cluster::Members;
-use brain::api::elsewhere::{Elsewhere, Role};
+use brain::api::context::ApiContext;
 use brain::api::kv::KvService;
 use brain::api::request::Limits;
-use brain::api::store::Store as Api;
-use brain::cell::mem::MemCell;
-use brain::leader::Herald;
+use brain::cas_register::mem::MemRegister;
+use brain::cluster::follow::Follower;
+use brain::cluster::followers::Followers;
+use brain::cluster::forward::{LeaderRouter, Role};
+use brain::cluster::leadership;
+use brain::cluster::leadership::{Cluster, LeadershipLoop, Rest};
+use brain::cluster::liveness::Liveness;
+use brain::cluster::lock::StorageLock;
+use brain::cluster::members::Members;
+use brain::cluster::node::EpochAnnouncer;
+use brain::cluster::peers::{PeerAddresses, Peers};
 use brain::log::frame::is_barrier;
 use brain::log::{Log, MemLog};
-use brain::member::contact::Contact;
-use brain::member::follow::Follower;
-use brain::member::followers::Followers;
-use brain::member::leadership::{self, Cluster, Office, Rest};
-use brain::member::lock::StorageLock;
-use brain::member::peers::{Book, Peers};
+use brain::log_once::LogOncePerMessage;
 use brain::metrics::Metrics;
 use brain::rows::mem::MemRows;
-use brain::said::Said;
 use brain::sequencer::{Options as SequencerOptions, Space};
-use brain::store;
+use brain::server::store;
 use brain::tasks::Tasks;
 use bytes::Bytes;
 use election::{Config as Timing, Elector, Lock as _, Record};
@@ -47,39 +48,41 @@ impl Space for Endless {
 
 /// How members with different locks learn of each other.
 #[derive(Clone)]
-pub(crate) enum Told {
+pub(crate) enum LockView {
     /// Each looks into the log, as holders of Leases do.
     Log,
     /// The first one holds this lock, in whose record the second one announces itself.
-    Record(StorageLock<MemCell>),
+    Record(StorageLock<MemRegister>),
     /// All compete for this lock.
-    Shared(StorageLock<MemCell>),
+    Shared(StorageLock<MemRegister>),
 }
 
-impl Told {
+impl LockView {
     /// The lock that a member competes for.
-    fn lock(&self, id: u64) -> StorageLock<MemCell> {
+    fn lock(&self, id: u64) -> StorageLock<MemRegister> {
         match self {
-            Told::Record(lock) if id == 1 => lock.clone(),
-            Told::Shared(lock) => lock.clone(),
-            _ => StorageLock::new(MemCell::new(), "a lock of its own"),
+            LockView::Record(lock) if id == 1 => lock.clone(),
+            LockView::Shared(lock) => lock.clone(),
+            _ => StorageLock::new(MemRegister::new(), "a lock of its own"),
         }
     }
 
-    fn herald(&self, id: u64) -> Option<Herald> {
-        let Told::Record(lock) = self.clone() else { return None };
-        let herald = move |epoch| -> BoxFuture<'static, _> {
-            let lock = lock.clone();
-            Box::pin(async move { lock.overrule(epoch).await })
+    fn announce_epoch(&self, id: u64) -> Option<EpochAnnouncer> {
+        let LockView::Record(lock) = self.clone() else {
+            return None;
         };
-        (id != 1).then(|| Arc::new(herald) as Herald)
+        let announce_epoch = move |epoch| -> BoxFuture<'static, _> {
+            let lock = lock.clone();
+            Box::pin(async move { lock.announce_epoch(epoch).await })
+        };
+        (id != 1).then(|| Arc::new(announce_epoch) as EpochAnnouncer)
     }
 
-    fn overruled(&self, id: u64) -> Box<dyn Fn() -> Option<u64> + Send + Sync> {
-        let told = self.clone();
-        Box::new(move || match &told {
-            Told::Record(lock) if id == 1 => Some(lock.overruled()),
-            Told::Shared(lock) => Some(lock.overruled()),
+    fn announced_epoch(&self, id: u64) -> Box<dyn Fn() -> Option<u64> + Send + Sync> {
+        let view = self.clone();
+        Box::new(move || match &view {
+            LockView::Record(lock) if id == 1 => Some(lock.announced_epoch()),
+            LockView::Shared(lock) => Some(lock.announced_epoch()),
             _ => None,
         })
     }
@@ -91,19 +94,19 @@ pub(crate) struct Member {
     pub(crate) roles: watch::Receiver<Role>,
     tasks: Tasks,
     stop: CancellationToken,
-    _moves: mpsc::Sender<leadership::Move>,
+    _transfers: mpsc::Sender<leadership::TransferLeader>,
 }
 
 impl Member {
-    pub(crate) async fn start<L: Log>(id: u64, (log, rows): (L, MemRows), told: &Told, flush: Duration) -> Self {
-        let lock = told.lock(id);
+    pub(crate) async fn start<L: Log>(id: u64, (log, rows): (L, MemRows), view: &LockView, flush: Duration) -> Self {
+        let lock = view.lock(id);
         // Somebody held it once and gave it back: whoever takes it need not wait for anybody who held this one.
         let released = Record {
             renew_time: Some("2026-01-02T03:04:05Z".parse().unwrap()),
             ..Record::default()
         };
         let created = lock.create(&released).await;
-        let is_shared = matches!(told, Told::Shared(_));
+        let is_shared = matches!(view, LockView::Shared(_));
         assert!(created.is_ok() || is_shared);
         let known = |id| pb::Member {
             id,
@@ -126,26 +129,26 @@ impl Member {
                 batch_bytes: 64 << 10,
                 flush_bytes: 16 << 10,
                 flush_interval: flush,
-                recent_bytes: 256 << 10,
+                memtable_bytes: 256 << 10,
             },
             watch: brain::watch::Options::default(),
             lease: timing.lease_duration,
         };
         let metrics = Arc::new(Metrics::new(false));
         let limits = Limits::new(128, 1_572_864, &rows);
-        let (running, mut leader) = store::open((log, rows), options, &metrics, Endless).await.unwrap();
-        leader.herald = told.herald(id);
+        let (running, mut node) = store::open((log, rows), options, &metrics, Endless).await.unwrap();
+        node.announce_epoch = view.announce_epoch(id);
         let stop = CancellationToken::new();
         let mut tasks = Tasks::new(stop.clone());
         let (roles, role) = watch::channel(Role::Nobody);
-        let (moves, moved) = mpsc::channel(1);
+        let (transfers, transfer_requests) = mpsc::channel(1);
         let (elector, election) = Elector::new(lock, timing.clone()).unwrap();
-        let office = Office {
+        let leadership = LeadershipLoop {
             election,
             renew_deadline: timing.renew_deadline,
             roles,
             cluster: Some(Cluster {
-                peers: Peers::new(Book::Fixed(BTreeMap::new()), Default::default(), String::new()),
+                peers: Peers::new(PeerAddresses::Fixed(BTreeMap::new()), Default::default(), String::new()),
                 follower: Follower {
                     member: pb::Member::default(),
                     members,
@@ -153,24 +156,24 @@ impl Member {
                     cluster_id: 7,
                 },
                 followers: Followers::default(),
-                said: Said::default(),
+                log_once: LogOncePerMessage::default(),
             }),
-            moves: moved,
+            transfers: transfer_requests,
             lock: Box::new(move || if is_shared { 0 } else { id }),
-            overruled: told.overruled(id),
-            circle: None,
-            contact: Contact::default(),
+            announced_epoch: view.announced_epoch(id),
+            self_hosted_lease: None,
+            liveness: Liveness::default(),
             rest: Rest::default(),
         };
         let led = CancellationToken::new();
         let elected = elector.run(led.clone());
         tasks.spawn("election", async move { Ok(elected.await?) });
-        tasks.spawn("leadership", leadership::run(leader, office, stop.clone(), led));
+        tasks.spawn("leadership", leadership::run(node, leadership, stop.clone(), led));
         tasks.spawn("watch hub", running.hub.clone().run(stop.clone()));
-        let store = Api {
+        let store = ApiContext {
             state: running.state,
             sequencer: running.sequencer,
-            elsewhere: Elsewhere::new(role.clone()),
+            router: LeaderRouter::new(role.clone()),
             limits,
             cluster_id: 7,
             member_id: id,
@@ -185,7 +188,7 @@ impl Member {
             roles: role,
             tasks,
             stop,
-            _moves: moves,
+            _transfers: transfers,
         }
     }
 
@@ -327,7 +330,7 @@ async fn members_with_different_locks_lose_no_write_and_answer_no_stale_read() {
     let mut members = Vec::new();
     for id in [1, 2] {
         members.push(Arc::new(
-            Member::start(id, (log.clone(), rows.clone()), &Told::Log, FLUSH).await,
+            Member::start(id, (log.clone(), rows.clone()), &LockView::Log, FLUSH).await,
         ));
     }
     let known = Arc::new(Known::default());
@@ -367,14 +370,14 @@ async fn members_with_different_locks_lose_no_write_and_answer_no_stale_read() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_only_reads_learns_of_a_leader_by_another_lock() {
-    let record = Told::Record(StorageLock::new(MemCell::new(), "the storage lock"));
-    for told in [Told::Log, record] {
+async fn reading_leader_learns_of_a_leader_by_another_lock() {
+    let record = LockView::Record(StorageLock::new(MemRegister::new(), "the storage lock"));
+    for view in [LockView::Log, record] {
         let (log, rows) = (MemLog::keeping(is_barrier), MemRows::new());
-        let first = Member::start(1, (log.clone(), rows.clone()), &told, Duration::MAX).await;
+        let first = Member::start(1, (log.clone(), rows.clone()), &view, Duration::MAX).await;
         first.leads().await;
         assert_eq!(first.add((0, 0)).await.unwrap(), Some(2));
-        let second = Member::start(2, (log, rows), &told, Duration::MAX).await;
+        let second = Member::start(2, (log, rows), &view, Duration::MAX).await;
         second.leads().await;
         // The first one writes nothing, so that neither a slot nor the fence tells it.
         assert_eq!(second.add((1, 2)).await.unwrap(), Some(3));

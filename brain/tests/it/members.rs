@@ -1,11 +1,11 @@
-//! Members of a cluster as processes of their own, on a stand-in for TiKV whose days are bad.
+//! Members of a cluster as processes of their own, on a mock for TiKV whose days are bad.
 
 use std::process::Stdio;
 use std::time::Duration;
 
 use brain::pb::etcdserverpb as pb;
+use mock_tikv::MockTikv;
 use pb::kv_client::KvClient;
-use tikv_stand_in::StandIn;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
@@ -16,34 +16,35 @@ use tonic::transport::{Channel, Endpoint};
 
 mod about;
 mod certificates;
-mod figures;
 mod garbage;
 mod idle;
 mod large;
-mod neighbours;
+mod membership;
+mod metrics;
 mod outage;
 mod refusals;
-mod roster;
+mod shared_prefix;
 mod starting;
 mod streams;
+mod wipe;
 
 /// How long anything may take that is to happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A TiKV cluster, and the ports of the members that run on it.
 pub(crate) struct Site {
-    pub(crate) tikv: StandIn,
+    pub(crate) tikv: MockTikv,
     ports: Vec<(u16, u16)>,
 }
 
 impl Site {
     /// A new one for so many members.
     pub(crate) async fn new(members: usize) -> Site {
-        let options = tikv_stand_in::Options::default().with_stores(3);
-        Self::on(StandIn::start(options).await.unwrap(), members)
+        let options = mock_tikv::Options::default().with_stores(3);
+        Self::on(MockTikv::start(options).await.unwrap(), members)
     }
 
-    pub(crate) fn on(tikv: StandIn, members: usize) -> Site {
+    pub(crate) fn on(tikv: MockTikv, members: usize) -> Site {
         let ports = (0..members).map(|_| (free_port(), free_port())).collect();
         Site { tikv, ports }
     }

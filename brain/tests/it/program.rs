@@ -18,6 +18,7 @@ const START: Duration = Duration::from_secs(60);
 pub(crate) struct Kubebrain {
     child: Child,
     pub(crate) client: Grpc,
+    pub(crate) url: String,
     /// Reads what it says, so that it does not stop at a full pipe.
     _said: JoinSet<()>,
 }
@@ -25,7 +26,13 @@ pub(crate) struct Kubebrain {
 impl Kubebrain {
     /// Starts it on `dir`, and waits until it serves.
     pub(crate) async fn start(dir: &Path) -> Self {
+        Self::start_with(dir, &[]).await
+    }
+
+    /// The same with more flags.
+    pub(crate) async fn start_with(dir: &Path, flags: &[String]) -> Self {
         let (mut command, client_url) = command(dir);
+        command.args(flags);
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         timeout(START, until_ready(&mut lines))
@@ -40,7 +47,8 @@ impl Kubebrain {
         });
         Self {
             child,
-            client: Grpc::connect(client_url).await,
+            client: Grpc::connect(client_url.clone()).await,
+            url: client_url,
             _said: said,
         }
     }

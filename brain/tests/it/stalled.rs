@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-use brain::api::elsewhere::Role;
 use brain::api::health::StoreHealth;
 use brain::api::kv::KvService;
-use brain::cell::mem::MemCell;
-use brain::http::Health as _;
+use brain::cas_register::mem::MemRegister;
+use brain::cluster::forward::Role;
+use brain::cluster::lock::StorageLock;
 use brain::log::frame::is_barrier;
 use brain::log::{AppendError, Log, LogError, MemLog, Slot};
-use brain::member::lock::StorageLock;
+use brain::net::http::Health as _;
 use brain::rows::mem::MemRows;
 use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::locks::{Member, Told};
+use crate::locks::{LockView, Member};
 use crate::wire::pb::PutRequest;
 use crate::wire::pb::kv_server::Kv as _;
 
@@ -97,7 +97,7 @@ impl Log for Way {
 struct Pair {
     ways: [Way; 2],
     rows: MemRows,
-    told: Told,
+    view: LockView,
 }
 
 impl Pair {
@@ -106,13 +106,13 @@ impl Pair {
         Self {
             ways: [Way::to(&log), Way::to(&log)],
             rows: MemRows::new(),
-            told: Told::Shared(StorageLock::new(MemCell::new(), "the lock")),
+            view: LockView::Shared(StorageLock::new(MemRegister::new(), "the lock")),
         }
     }
 
     async fn start(&self, member: usize) -> Member {
         let engine = (self.ways[member].clone(), self.rows.clone());
-        Member::start(member as u64 + 1, engine, &self.told, FLUSH).await
+        Member::start(member as u64 + 1, engine, &self.view, FLUSH).await
     }
 }
 

@@ -18,8 +18,8 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::Status;
 
-use crate::cut::CutRows;
 use crate::engine::Engine;
+use crate::failing_rows::FailingRows;
 use crate::script::run;
 use crate::wire::{Request, Target, pb};
 
@@ -317,7 +317,7 @@ async fn old_revisions_are_read_right_after_a_flush_that_was_cut_short() {
     first.stop().await.unwrap();
 
     // The fence of the new epoch and the first step of the flush, which the large value fills.
-    let cut = CutRows::after(2, rows.clone());
+    let cut = FailingRows::after(2, rows.clone());
     let mut second = Engine::start(log.clone(), cut).await.unwrap();
     let new = second.put(b"a", &vec![7; 1 << 20]).await.unwrap();
     second.put(b"b", &vec![7; 1 << 20]).await.unwrap();

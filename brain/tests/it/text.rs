@@ -15,8 +15,8 @@
 mod parse;
 mod show;
 
+use crate::canonical::canonical;
 use crate::model::Model;
-use crate::same::canonical;
 use crate::wire::{Answer, Request, Target};
 
 impl Target for Model {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_put_relies_on_must_be_there() {
+    fn put_options_need_what_they_refer_to() {
         model("put a 1 ignore-value", "value provided");
         model("put a  ignore-value", "no such key");
         model(

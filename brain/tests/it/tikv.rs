@@ -1,4 +1,4 @@
-//! The store on TiKV: on a stand-in, with faults on command, or on a real cluster that `TIKV_PD` names.
+//! The store on TiKV: on a mock, with faults on command, or on a real cluster that `TIKV_PD` names.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use brain::log::frame::is_barrier;
 use brain::log::{Fault as LogFault, Faulty, Log, TikvLog};
 use brain::rows::TikvRows;
 use brain::tikv::{Options, Tikv};
-use tikv_stand_in::{Action, Fault, RegionFault, Rpc, StandIn};
+use mock_tikv::{Action, Fault, MockTikv, RegionFault, Rpc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -18,60 +18,60 @@ use crate::store::{agrees_with_the_model, requests, seed};
 struct Place {
     log: TikvLog,
     rows: TikvRows,
-    stand_in: Option<StandIn>,
+    mock_tikv: Option<MockTikv>,
     prefix: String,
     _keepers: JoinSet<anyhow::Result<()>>,
 }
 
 impl Place {
-    /// A new one: on a stand-in of its own, or in the cluster that `TIKV_PD` names.
+    /// A new one: on a mock of its own, or in the cluster that `TIKV_PD` names.
     async fn new() -> Place {
         match std::env::var("TIKV_PD") {
             Ok(pd) => Self::at(&pd, None).await,
-            Err(_) => Self::on_stand_in().await,
+            Err(_) => Self::on_mock().await,
         }
     }
 
-    async fn on_stand_in() -> Place {
-        let options = tikv_stand_in::Options {
+    async fn on_mock() -> Place {
+        let options = mock_tikv::Options {
             seed: seed(),
-            ..tikv_stand_in::Options::default().with_stores(3)
+            ..mock_tikv::Options::default().with_stores(3)
         };
-        let stand_in = StandIn::start(options).await.unwrap();
-        Self::at(&stand_in.pd(), Some(stand_in)).await
+        let mock_tikv = MockTikv::start(options).await.unwrap();
+        Self::at(&mock_tikv.pd(), Some(mock_tikv)).await
     }
 
-    async fn at(pd: &str, stand_in: Option<StandIn>) -> Place {
+    async fn at(pd: &str, mock_tikv: Option<MockTikv>) -> Place {
         let prefix = format!("it-{:032x}-", rand::random::<u128>());
-        let mut keepers = JoinSet::new();
-        let (log, rows) = connect(pd, &prefix, &mut keepers).await;
+        let mut supervisors = JoinSet::new();
+        let (log, rows) = connect(pd, &prefix, &mut supervisors).await;
         Place {
             log,
             rows,
-            stand_in,
+            mock_tikv,
             prefix,
-            _keepers: keepers,
+            _keepers: supervisors,
         }
     }
 
     /// The same place, as another member finds it.
     async fn again(&mut self) -> (TikvLog, TikvRows) {
-        let pd = match &self.stand_in {
-            Some(stand_in) => stand_in.pd(),
+        let pd = match &self.mock_tikv {
+            Some(mock_tikv) => mock_tikv.pd(),
             None => std::env::var("TIKV_PD").unwrap(),
         };
         connect(&pd, &self.prefix, &mut self._keepers).await
     }
 
     fn fault(&self, fault: Fault) {
-        self.stand_in.as_ref().unwrap().faults().add(fault).unwrap();
+        self.mock_tikv.as_ref().unwrap().faults().add(fault).unwrap();
     }
 }
 
-async fn connect(pd: &str, prefix: &str, keepers: &mut JoinSet<anyhow::Result<()>>) -> (TikvLog, TikvRows) {
+async fn connect(pd: &str, prefix: &str, supervisors: &mut JoinSet<anyhow::Result<()>>) -> (TikvLog, TikvRows) {
     let pd = pd.split(',').map(str::to_owned).collect();
-    let (tikv, keeper) = Tikv::connect(Options::new(pd, prefix)).await.unwrap();
-    keepers.spawn(keeper.run(CancellationToken::new()));
+    let (tikv, supervisor) = Tikv::connect(Options::new(pd, prefix)).await.unwrap();
+    supervisors.spawn(supervisor.run(CancellationToken::new()));
     (TikvLog::keeping(tikv.clone(), is_barrier), TikvRows::new(tikv))
 }
 
@@ -83,7 +83,7 @@ async fn a_store_on_tikv_agrees_with_the_model() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_on_a_tikv_that_fails_now_and_then_agrees_with_the_model() {
-    let place = Place::on_stand_in().await;
+    let place = Place::on_mock().await;
     let every = |rpc, action, probability| place.fault(Fault::new(rpc, action).with_probability(probability));
     for rpc in [Rpc::Prewrite, Rpc::Commit] {
         every(rpc, Action::LoseReply { silent: false }, 0.05);
@@ -130,17 +130,17 @@ async fn a_successor_on_tikv_finds_everything_that_was_acknowledged() {
 
 /// What a store with so many keys, all of them rows, asks TiKV until it leads.
 async fn asked_at_start(keys: usize) -> BTreeMap<Rpc, u64> {
-    let mut place = Place::on_stand_in().await;
+    let mut place = Place::on_mock().await;
     let mut engine = Engine::start(place.log.clone(), place.rows.clone()).await.unwrap();
     for n in 0..keys {
         engine.put(format!("key-{n:05}").as_bytes(), b"value").await.unwrap();
     }
     engine.stop().await.unwrap();
     let (log, rows) = place.again().await;
-    let stand_in = place.stand_in.as_ref().unwrap();
-    stand_in.reset_requests();
+    let mock_tikv = place.mock_tikv.as_ref().unwrap();
+    mock_tikv.reset_requests();
     let engine = Engine::start(log, rows).await.unwrap();
-    let mut asked = stand_in.requests();
+    let mut asked = mock_tikv.requests();
     engine.stop().await.unwrap();
     // Timestamps and regions are asked for as chance has it, and all but primary keys are committed in the background.
     asked.retain(|rpc, _| !rpc.is_pd() && *rpc != Rpc::Commit);

@@ -1,4 +1,4 @@
-//! What a watch of everything sees, against the model.
+//! A watch of all keys, against the model.
 
 use std::time::Duration;
 

@@ -216,12 +216,12 @@ fn contradicting_records_in_destroyed_slots_must_not_pass_for_damage() {
 }
 
 #[test]
-fn who_begins_again_must_count_on_from_its_own_epoch() {
+fn restarted_writer_must_continue_from_its_own_epoch() {
     fails_in(&GOES_ON, Variant::ForgetEpoch);
 }
 
 #[test]
-fn who_begins_in_the_middle_must_look_back_for_a_barrier() {
+fn reader_that_begins_in_the_middle_must_look_back_for_a_barrier() {
     fails(Variant::NoLookBack);
 }
 

@@ -1,6 +1,6 @@
-//! What can happen next, in the protocol as it is and in wrong variants of it.
+//! The next steps, in the protocol as it is and in wrong variants of it.
 //!
-//! The rules are the code's own: `Walk` decides what a record means where it stands and which slots are dead, `Window`
+//! The rules are the code's own: `BatchDecoder` decides what a record means where it stands and which slots are dead, `Window`
 //! which slots may be open, `may_be_cut` what a read is worth. Any append may get lost, arrive late and again, and its
 //! answer may come late or never; a writer may stop anywhere and go on when everything has changed.
 
@@ -87,7 +87,7 @@ pub(crate) enum Action {
     AckEarly(usize, Record),
     /// All that is committed goes into the rows.
     Flush(usize),
-    /// The watermark moves to the marker.
+    /// The watermark moves to the applied slot.
     Raise(usize),
     /// A slot is destroyed.
     Destroy(u8),
@@ -136,7 +136,7 @@ impl Protocol {
             }
         }
         let end = match self.is(Variant::DestroyFirst) {
-            true => state.rows.marker,
+            true => state.rows.applied_slot,
             false => state.watermark,
         };
         let destroyed = |placed: &Placed| !placed.record.is_barrier() || self.is(Variant::DestroyBarriers);
@@ -230,7 +230,7 @@ impl Protocol {
         let next = writer.next - writer.joined;
         *writer = Writer {
             phase: Phase::Reading,
-            marker: rows.marker,
+            applied_slot: rows.applied_slot,
             floor: rows.epoch,
             began: next,
             next,
@@ -269,14 +269,14 @@ impl Protocol {
 
     fn flush(&self, state: &mut State, at: usize) -> Option<()> {
         let writer = &mut state.writers.as_mut_slice()[at];
-        let marker = writer.next - writer.joined;
-        let expected = (writer.own, writer.marker) == (state.rows.epoch, state.rows.marker);
-        if marker <= writer.marker || !(expected || self.is(Variant::NoFence)) {
+        let applied_slot = writer.next - writer.joined;
+        let expected = (writer.own, writer.applied_slot) == (state.rows.epoch, state.rows.applied_slot);
+        if applied_slot <= writer.applied_slot || !(expected || self.is(Variant::NoFence)) {
             return None;
         }
-        writer.marker = marker;
+        writer.applied_slot = applied_slot;
         state.rows = Rows {
-            marker,
+            applied_slot,
             epoch: writer.own,
             history: writer.history,
         };
@@ -284,7 +284,7 @@ impl Protocol {
     }
 
     fn raise(&self, state: &mut State, at: usize) -> Option<()> {
-        let to = state.writers.as_slice()[at].marker;
+        let to = state.writers.as_slice()[at].applied_slot;
         if to <= state.watermark && !self.is(Variant::WatermarkMovesBack) {
             return None;
         }
@@ -310,10 +310,10 @@ fn begin(state: &mut State, at: usize) {
     let writer = &mut state.writers.as_mut_slice()[at];
     *writer = Writer {
         phase: Phase::Reading,
-        marker: rows.marker,
+        applied_slot: rows.applied_slot,
         floor: rows.epoch,
-        began: rows.marker,
-        next: rows.marker,
+        began: rows.applied_slot,
+        next: rows.applied_slot,
         history: rows.history,
         ..writer.restarted()
     };
@@ -322,7 +322,7 @@ fn begin(state: &mut State, at: usize) {
 /// The new leader writes the fence, if it is as it found it; else it begins again.
 fn fence(state: &mut State, at: usize) {
     let writer = &mut state.writers.as_mut_slice()[at];
-    if (writer.floor, writer.marker) == (state.rows.epoch, state.rows.marker) {
+    if (writer.floor, writer.applied_slot) == (state.rows.epoch, state.rows.applied_slot) {
         state.rows.epoch = writer.own;
         writer.phase = Phase::Leading;
     } else {

@@ -1,10 +1,10 @@
-//! What the world is made of: slots, messages, rows, and writers somewhere in their protocol.
+//! The state of the model: slots, messages, rows, and writers somewhere in their protocol.
 
 use std::fmt;
 use std::time::Duration;
 
+use brain::log::batch_decoder::{BatchDecoder, LogEntry};
 use brain::log::frame::{Barrier, Frame, Part};
-use brain::log::walk::{Item, Walk};
 use brain::log::window::Window;
 use brain::log::{LogError, Slot};
 use bytes::Bytes;
@@ -128,7 +128,7 @@ pub(crate) enum Phase {
 pub(crate) struct Writer {
     pub(crate) phase: Phase,
     /// Marker and epoch of the fence that it expects, its own once it leads.
-    pub(crate) marker: u8,
+    pub(crate) applied_slot: u8,
     pub(crate) floor: u8,
     /// Where it began to read.
     pub(crate) began: u8,
@@ -183,7 +183,7 @@ impl Writer {
     }
 
     /// Where it stands, as the code has it.
-    pub(crate) fn walk(&self, window: Window, parts: u8) -> Walk {
+    pub(crate) fn walk(&self, window: Window, parts: u8) -> BatchDecoder {
         let first = self.next - self.joined;
         let pending = (0..self.joined).map(|index| {
             let Frame::Part(part) = Record::part(self.epoch, self.number, index).frame(parts) else {
@@ -192,7 +192,7 @@ impl Writer {
             (Slot(u64::from(first + index)), part)
         });
         let next = Slot(u64::from(self.next));
-        Walk::resume(window, next, u64::from(self.epoch), pending.collect())
+        BatchDecoder::resume(window, next, u64::from(self.epoch), pending.collect())
     }
 
     /// Takes the record that it found at `next`, as the code does.
@@ -210,13 +210,13 @@ impl Writer {
 }
 
 /// What an item is in a history.
-pub(crate) fn entry(item: &Item) -> Placed {
+pub(crate) fn entry(item: &LogEntry) -> Placed {
     match item {
-        Item::Barrier(slot, barrier) => Placed {
+        LogEntry::Barrier(slot, barrier) => Placed {
             slot: small(slot.0),
             record: Record::barrier(small(barrier.epoch), barrier.nonce as u8),
         },
-        Item::Batch {
+        LogEntry::Batch {
             first, number, epoch, ..
         } => Placed {
             slot: small(first.0),
@@ -233,7 +233,7 @@ pub(crate) fn small(number: u64) -> u8 {
 /// The rows: the fence, and what they were made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Rows {
-    pub(crate) marker: u8,
+    pub(crate) applied_slot: u8,
     pub(crate) epoch: u8,
     pub(crate) history: History,
 }
@@ -263,7 +263,7 @@ impl State {
             sent: List::default(),
             replies: List::default(),
             rows: Rows {
-                marker: 1,
+                applied_slot: 1,
                 epoch: 0,
                 history: List::default(),
             },

@@ -1,11 +1,11 @@
-//! What must hold in every state, and what must happen in some.
+//! Properties that must hold in every state, and that must occur in some.
 
 use std::fmt::Debug;
 
 use brain::log::Slot;
+use brain::log::batch_decoder::BatchDecoder;
 use brain::log::frame::Frame;
-use brain::log::walk::Walk;
-use brain::log::window::LookBack;
+use brain::log::window::BarrierSearch;
 use stateright::{Model, Property};
 
 use crate::protocol::{Action, Protocol, Variant};
@@ -44,7 +44,7 @@ impl Model for Protocol {
                 |_, state| !in_phase(state, Phase::Damaged),
             ),
             Property::always("rows hold what the log has given up", |_, state: &State| {
-                state.watermark <= state.rows.marker
+                state.watermark <= state.rows.applied_slot
             }),
             Property::sometimes("the last writer acknowledges", |protocol: &Self, state: &State| {
                 let done = |writer: &Writer| writer.led() && writer.acknowledged().count() > 0;
@@ -150,17 +150,17 @@ fn seekers_agree(protocol: &Protocol, state: &State) -> bool {
 
 fn sought(protocol: &Protocol, state: &State, from: u8) -> Result<Vec<Placed>, impl Debug> {
     let (window, from) = (protocol.reading(), Slot(u64::from(from)));
-    let mut look = LookBack::new(window, from);
+    let mut search = BarrierSearch::new(window, from);
     loop {
-        let (first, end) = look.near();
+        let (first, end) = search.near();
         let barriers = state.log.iter().filter(|placed| placed.record.is_barrier());
         let barriers = barriers.map(|placed| Slot(u64::from(placed.slot)));
         let near: Vec<Slot> = barriers.filter(|slot| (first..end).contains(slot)).collect();
-        if !look.found(&near) || protocol.is(Variant::LookBackOnce) {
+        if !search.found(&near) || protocol.is(Variant::LookBackOnce) {
             break;
         }
     }
-    let mut next = look.first_alive(match protocol.variant {
+    let mut next = search.first_alive(match protocol.variant {
         Some(Variant::StrayBarriersCount) => Slot(0),
         Some(Variant::NoLookBack) => Slot(u64::MAX),
         _ => Slot(u64::from(state.watermark)),
@@ -169,7 +169,7 @@ fn sought(protocol: &Protocol, state: &State, from: u8) -> Result<Vec<Placed>, i
     while at(next).is_some_and(|placed| !placed.record.is_barrier() && placed.record.index() > 0) {
         next = next.next(); // in the middle of a batch
     }
-    let (mut walk, mut found) = (Walk::new(window, next), Vec::new());
+    let (mut walk, mut found) = (BatchDecoder::new(window, next), Vec::new());
     while let Some(placed) = at(walk.frontier()) {
         let frame: Frame = placed.record.frame(protocol.parts);
         match walk.accept(walk.frontier(), frame) {

@@ -1,4 +1,4 @@
-//! How a cluster gets its first data.
+//! The first data of a cluster.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

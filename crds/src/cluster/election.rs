@@ -1,4 +1,4 @@
-//! How the brains agree on their leader, and how fast they notice that it is gone.
+//! The election of the leader, and its timings.
 
 use std::time::Duration;
 

@@ -4,6 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::status::{CertificateStatus, MemberStatus};
+use crate::flags::{self, Treatment};
 
 /// A list whose entries are told apart by `key`, so that server-side apply merges it instead of replacing it.
 fn map_list<T: JsonSchema>(generator: &mut SchemaGenerator, key: &str, max_items: u32) -> Schema {
@@ -44,6 +45,13 @@ pub(super) fn preserved_object(_: &mut SchemaGenerator) -> Schema {
 /// Flags of the brain by their names, without dashes.
 pub(super) fn flags(_: &mut SchemaGenerator) -> Schema {
     let owned: Vec<String> = super::OWN_FLAGS.iter().map(|flag| format!("'{flag}'")).collect();
+    let free: Vec<String> = flags::all()
+        .filter(|flag| flag.treatment != Treatment::Refused)
+        .map(|flag| flag.name)
+        .filter(|name| !super::OWN_FLAGS.contains(name))
+        .filter(|name| super::TYPED_FLAGS.iter().all(|(typed, _)| typed != name))
+        .map(|name| format!("'{name}'"))
+        .collect();
     let typed: Vec<String> = super::TYPED_FLAGS.iter().map(|(flag, _)| format!("'{flag}'")).collect();
     json_schema!({
         "type": "object",
@@ -61,6 +69,10 @@ pub(super) fn flags(_: &mut SchemaGenerator) -> Schema {
             {
                 "rule": format!("!self.exists(flag, flag in [{}])", typed.join(", ")),
                 "message": "this flag has a field of its own: use spec.quota, autoCompaction, logLevel, leaderElection or storage.tikv.gc",
+            },
+            {
+                "rule": format!("self.all(flag, flag in [{}])", free.join(", ")),
+                "message": "this is no flag that can be set here: `kubebrain --help` names the brain's flags, and some follow from other fields of the spec",
             },
         ],
     })

@@ -1,4 +1,4 @@
-//! What stands in front of the brains: Services, and what scrapes them.
+//! Services of the brains, and their monitoring.
 
 use std::collections::BTreeMap;
 
@@ -46,12 +46,12 @@ pub struct ClientService {
     #[schemars(length(min = 1, max = 253))]
     pub load_balancer_class: Option<String>,
 
-    /// IP families of the Service. Kubernetes decides if this is not set.
+    /// IP families of the Services. Kubernetes decides if this is not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ip_family_policy: Option<IpFamilyPolicy>,
 }
 
-/// IP families of a Service.
+/// IP families of the Service, and of those that name each member and the leader. Kubernetes decides if it is not set.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 pub enum IpFamilyPolicy {
     /// One family.

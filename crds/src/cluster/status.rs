@@ -1,4 +1,4 @@
-//! What the operator answers: conditions first, then what it saw.
+//! The status that the operator writes: conditions first, then what it saw.
 //!
 //! Every field is optional, because a serde default would become a default of the schema. Numbers that change all the
 //! time, such as revisions, are metrics and not here.
@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::image::{KeyRef, LocalRef};
+use super::image::LocalRef;
 use super::schema;
 
 /// What the operator saw when it last looked.
@@ -175,11 +175,36 @@ pub struct Connection {
 
     /// ConfigMap or Secret key with the certificates to trust; absent without TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ca_bundle_ref: Option<KeyRef>,
+    pub ca_bundle_ref: Option<BundleRef>,
 
     /// Secret with a client certificate for a kube-apiserver; absent unless the operator issues it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_secret_ref: Option<LocalRef>,
+}
+
+/// One key of a ConfigMap or Secret of the same namespace.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BundleRef {
+    /// Kind of the object.
+    #[serde(default)]
+    pub kind: BundleKind,
+
+    /// Name of the object.
+    pub name: String,
+
+    /// Key in the object's data.
+    pub key: String,
+}
+
+/// Kinds of objects that hold certificates to trust.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum BundleKind {
+    /// A ConfigMap that the operator writes.
+    #[default]
+    ConfigMap,
+    /// The Secret of `tls.secrets.caBundle`.
+    Secret,
 }
 
 /// Addresses for clients.
@@ -295,6 +320,10 @@ pub struct RolloutStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
 
+    /// Kind of the change, which goes on until every member serves; absent if only the leader changes.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub type_: Option<RolloutType>,
+
     /// When that began; the progress deadline counts from the newest progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
@@ -314,6 +343,17 @@ pub struct RolloutStatus {
     /// The planned hand-over of leadership that is under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hand_over: Option<HandOver>,
+}
+
+/// Kind of the change, which goes on until every member serves; absent if only the leader changes.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
+pub enum RolloutType {
+    /// The members are made for the first time.
+    Creating,
+    /// Members are replaced by ones of the newest template.
+    RollingUpdate,
+    /// Members are added or removed.
+    Scaling,
 }
 
 /// A planned hand-over of leadership.

@@ -1,4 +1,4 @@
-//! Where the data is kept: on the brain's own volume, or in TiKV.
+//! The storage of the data: on the brain's own volume, or in TiKV.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::KubeSchema;
@@ -14,8 +14,8 @@ use super::image::{KeyRef, LocalRef, ObjectRef};
     cel,
     validation = Rule::new("(self.type == 'TiKV') == has(self.tikv)")
         .message("storage.tikv is required when type is TiKV and forbidden otherwise"),
-    validation = Rule::new("(self.type == 'Embedded') == has(self.embedded)")
-        .message("storage.embedded is required when type is Embedded and forbidden otherwise")
+    validation = Rule::new("self.type == 'Embedded' || !has(self.embedded)")
+        .message("storage.embedded is forbidden when type is TiKV: remove it")
 )]
 pub struct Storage {
     /// Kind of storage. It cannot be changed later.
@@ -26,7 +26,8 @@ pub struct Storage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tikv: Option<Tikv>,
 
-    /// Settings of the embedded store; only with type Embedded.
+    /// Settings of the embedded store; required with type Embedded, but forbidden with workload External: whoever makes the pods makes
+    /// their volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedded: Option<Embedded>,
 }
@@ -84,7 +85,8 @@ pub struct Tikv {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gc: Option<TikvGc>,
 
-    /// What happens to the keys below the prefix when the cluster is deleted. Delete wipes them before the resource goes.
+    /// What happens to the keys below the prefix when the cluster is deleted. With Delete the Job `<name>-wipe` deletes them when no
+    /// brain runs any more, and the resource goes last; the annotation `kubebrain.io/skip-wipe: "true"` lets it go without.
     #[serde(default)]
     pub when_deleted: Retention,
 

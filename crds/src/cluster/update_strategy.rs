@@ -1,7 +1,12 @@
-//! How a change reaches running brains.
+//! The way in which a change reaches running brains.
+
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+/// How long a planned hand-over may take if the spec does not say.
+const LEADER_TRANSFER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The pace and the limits of a rolling update.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
@@ -21,10 +26,11 @@ pub struct UpdateStrategy {
     #[schemars(range(min = 0, max = 3600))]
     pub min_ready_seconds: i32,
 
-    /// How long a planned hand-over of leadership may take before the leader is replaced anyway, in seconds.
-    #[serde(default = "thirty")]
+    /// How long a planned hand-over of leadership may take before the leader is replaced anyway, in seconds. Default: 30. Forbidden
+    /// with Embedded storage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 3600))]
-    pub leader_transfer_timeout_seconds: i32,
+    pub leader_transfer_timeout_seconds: Option<i32>,
 
     /// How long a change may take before it is reported as failed, in seconds.
     #[serde(default = "six_hundred")]
@@ -50,12 +56,19 @@ fn ten() -> i32 {
     10
 }
 
-fn thirty() -> i32 {
-    30
-}
-
 fn six_hundred() -> i32 {
     600
+}
+
+impl UpdateStrategy {
+    /// How long a planned hand-over may take.
+    #[must_use]
+    pub fn leader_transfer_timeout(&self) -> Duration {
+        let seconds = self.leader_transfer_timeout_seconds.map(u64::try_from);
+        seconds
+            .and_then(Result::ok)
+            .map_or(LEADER_TRANSFER_TIMEOUT, Duration::from_secs)
+    }
 }
 
 impl Default for UpdateStrategy {
@@ -64,7 +77,7 @@ impl Default for UpdateStrategy {
             type_: UpdateStrategyType::default(),
             max_unavailable: one(),
             min_ready_seconds: ten(),
-            leader_transfer_timeout_seconds: thirty(),
+            leader_transfer_timeout_seconds: None,
             progress_deadline_seconds: six_hundred(),
         }
     }

@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
     cel,
     validation = Rule::new("(self.type == 'External') == has(self.selector)")
         .message("workload.selector goes with type External and only with it: name the labels of the pods that hold the brains"),
+    validation = Rule::new("!has(self.selector) || (has(self.selector.matchLabels) && size(self.selector.matchLabels) > 0 && !has(self.selector.matchExpressions))")
+        .message("workload.selector needs matchLabels and takes no matchExpressions: Services select pods by labels alone")
+        .field_path(".selector"),
     validation = Rule::new("self.type == oldSelf.type")
         .message("workload.type is immutable: make a new cluster")
         .field_path(".type")

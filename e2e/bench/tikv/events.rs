@@ -1,4 +1,4 @@
-//! How long it takes from a put to its event, at the leader and at a follower.
+//! The time from a put to its event, at the leader and at a follower.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use tonic::Streaming;
 use tonic::transport::Channel;
 
 use super::Cluster;
-use crate::goal::Goal;
 use crate::requests;
+use e2e::goal::Goal;
 
 const PUTS: usize = 2_000;
 /// Between two puts.

@@ -4,9 +4,9 @@ use e2e::server::Server;
 
 use super::Cluster;
 use crate::disk::Place;
-use crate::goal::Goal;
 use crate::load::Load;
 use crate::{requests, updates};
+use e2e::goal::Goal;
 
 const READS: u64 = 60_000;
 

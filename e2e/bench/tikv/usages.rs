@@ -7,21 +7,21 @@ use e2e::members::Members;
 use e2e::server::Usage;
 
 use super::Cluster;
-use crate::goal::Goal;
+use e2e::goal::Goal;
 
 /// Those of all processes, by what they are.
 #[derive(Debug)]
 pub(super) struct Usages(Vec<(&'static str, Usage)>);
 
 impl Usages {
-    pub(super) fn of(members: &Members, leader: usize, stand_in: Option<u32>) -> anyhow::Result<Self> {
+    pub(super) fn of(members: &Members, leader: usize, mock_tikv: Option<u32>) -> anyhow::Result<Self> {
         let mut all = Vec::new();
         for member in members.running() {
             let what = if member == leader { "leader" } else { "follower" };
             all.push((what, members.server(member)?.usage()?));
         }
-        if let Some(pid) = stand_in {
-            all.push(("stand-in", Usage::of(pid)?));
+        if let Some(pid) = mock_tikv {
+            all.push(("mock", Usage::of(pid)?));
         }
         Ok(Self(all))
     }
@@ -38,15 +38,15 @@ impl Usages {
 
     /// The most memory that a brain has used, in bytes.
     pub(super) fn peak_rss(&self) -> u64 {
-        let brains = self.0.iter().filter(|(what, _)| *what != "stand-in");
+        let brains = self.0.iter().filter(|(what, _)| *what != "mock");
         brains.map(|(_, usage)| usage.peak_rss).max().unwrap_or_default()
     }
 }
 
 /// What a cluster costs that nobody asks anything.
 pub(super) async fn idle(cluster: &Cluster, seconds: u64) -> anyhow::Result<Vec<String>> {
-    if let Some(stand_in) = &cluster.stand_in {
-        stand_in.command("DELETE", "/requests", None).await?;
+    if let Some(mock_tikv) = &cluster.mock_tikv {
+        mock_tikv.command("DELETE", "/requests", None).await?;
     }
     let before = cluster.usages()?;
     let time = Duration::from_secs(seconds);
@@ -57,14 +57,14 @@ pub(super) async fn idle(cluster: &Cluster, seconds: u64) -> anyhow::Result<Vec<
         .map(|(what, cpu)| {
             let percent = cpu.as_secs_f64() / time.as_secs_f64() * 100.0;
             let goal = match *what {
-                "stand-in" => String::new(),
+                "mock" => String::new(),
                 _ => Goal::AtMost(1.0).beside(percent).to_string(),
             };
             format!("{percent:>12.2} % of a core  {what}, idle {goal}")
         })
         .collect();
-    if let Some(stand_in) = &cluster.stand_in {
-        let counted = stand_in.command("GET", "/requests", None).await?;
+    if let Some(mock_tikv) = &cluster.mock_tikv {
+        let counted = mock_tikv.command("GET", "/requests", None).await?;
         let counted: BTreeMap<String, u64> = serde_json::from_value(counted)?;
         let rate = counted.values().sum::<u64>() as f64 / time.as_secs_f64();
         let goal = Goal::AtMost(10.0).beside(rate);

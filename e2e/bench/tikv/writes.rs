@@ -6,9 +6,9 @@ use tonic::transport::Channel;
 
 use super::Cluster;
 use crate::disk::Place;
-use crate::goal::Goal;
 use crate::load::{Load, Outcome};
 use crate::{requests, updates};
+use e2e::goal::Goal;
 use e2e::wire::etcdserverpb as pb;
 
 /// To learn how many make so many seconds.

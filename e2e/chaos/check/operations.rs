@@ -77,7 +77,7 @@ fn run(request: &Request, timeline: &Timeline, revision: i64) -> Option<Effect> 
     })
 }
 
-/// Whether these are the events of that revision.
+/// Returns true if these are the events of that revision.
 fn makes(effect: &Effect, change: Option<&Change>) -> bool {
     let mut events: Vec<Event> = effect.events.iter().map(Event::bare).collect();
     events.sort_by(|a, b| a.key().cmp(b.key()));

@@ -1,4 +1,4 @@
-//! What etcd guarantees to watches: ordered, unique, atomic, resumable, reliable, bookmarkable.
+//! The guarantees of etcd's watches: ordered, unique, atomic, resumable, reliable, bookmarkable.
 //!
 //! Source: <https://etcd.io/docs/v3.6/learning/api_guarantees/#watch-apis>.
 
@@ -147,7 +147,7 @@ impl Reader<'_> {
             .ok_or_else(|| format!("revision {revision}, which changed none of {keys:?}"))
     }
 
-    /// Whether these are those. What a compaction took may be missing from what came before.
+    /// Returns true if these are those. What a compaction took may be missing from what came before.
     fn same(&self, told: &[Event], expected: &[Event]) -> bool {
         let lenient = |event: &Event| self.history.compactions.iter().any(|(_, of)| *of >= event.revision());
         let mut pairs = told.iter().zip(expected);

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
-use super::{PATIENCE, Round, wire};
+use super::{REQUEST_TIMEOUT, Round, wire};
 use crate::history::{Answer, Method, Op, Operation, Outcome, Request};
 
 /// What etcd says of a revision that is gone.
@@ -40,7 +40,7 @@ impl Client {
     /// The answer is none that etcd would give.
     pub(crate) async fn call(&self, round: &Round, request: Request) -> anyhow::Result<Operation> {
         let called = round.at();
-        let answered = timeout(PATIENCE, self.send(round, &request)).await;
+        let answered = timeout(REQUEST_TIMEOUT, self.send(round, &request)).await;
         let returned = round.at();
         let outcome = match answered {
             Ok(Ok(response)) => {
@@ -51,7 +51,7 @@ impl Client {
             Ok(Err(status)) if status.message() == COMPACTED => Outcome::Compacted,
             Ok(Err(status)) if is_trouble(&status) => Outcome::Unknown(status.message().to_owned()),
             Ok(Err(status)) => return Err(status).with_context(|| format!("{request:?} at member {}", self.member)),
-            Err(_) => Outcome::Unknown(format!("no answer within {PATIENCE:?}")),
+            Err(_) => Outcome::Unknown(format!("no answer within {REQUEST_TIMEOUT:?}")),
         };
         Ok(Operation {
             client: self.number,

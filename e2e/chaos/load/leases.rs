@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
 use super::client::{Client, is_trouble};
-use super::{PATIENCE, Round};
+use super::{REQUEST_TIMEOUT, Round};
 use crate::history::{Lease, Op, Operation, Request};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -83,7 +83,7 @@ async fn grant(client: &Client, round: &Round) -> anyhow::Result<Option<Lease>> 
     };
     let called = round.at();
     let mut leases = LeaseClient::new(client.channel.clone());
-    let Ok(Ok(granted)) = timeout(PATIENCE, leases.lease_grant(request)).await else {
+    let Ok(Ok(granted)) = timeout(REQUEST_TIMEOUT, leases.lease_grant(request)).await else {
         return Ok(None);
     };
     let granted = granted.into_inner();
@@ -96,12 +96,12 @@ async fn grant(client: &Client, round: &Round) -> anyhow::Result<Option<Lease>> 
     }))
 }
 
-/// Whether it is still there, as far as can be known.
+/// Returns true if it is still there, as far as can be known.
 async fn keep_alive(client: &Client, round: &Round, lease: &mut Lease) -> anyhow::Result<bool> {
     let called = round.at();
     let mut leases = LeaseClient::new(client.channel.clone());
     let requests = tokio_stream::once(pb::LeaseKeepAliveRequest { id: lease.id });
-    let answered = timeout(PATIENCE, async {
+    let answered = timeout(REQUEST_TIMEOUT, async {
         leases.lease_keep_alive(requests).await?.into_inner().message().await
     });
     let Ok(Ok(Some(answer))) = answered.await else {
@@ -116,7 +116,12 @@ async fn keep_alive(client: &Client, round: &Round, lease: &mut Lease) -> anyhow
 async fn revoke(client: &Client, round: &Round, lease: &mut Lease) -> anyhow::Result<()> {
     lease.revoked = Some(round.at());
     let mut leases = LeaseClient::new(client.channel.clone());
-    match timeout(PATIENCE, leases.lease_revoke(pb::LeaseRevokeRequest { id: lease.id })).await {
+    match timeout(
+        REQUEST_TIMEOUT,
+        leases.lease_revoke(pb::LeaseRevokeRequest { id: lease.id }),
+    )
+    .await
+    {
         Ok(Err(status)) if status.code() != Code::NotFound && !is_trouble(&status) => Err(status.into()),
         _ => Ok(()), // if it was not done, the lease ends by itself
     }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, interval, timeout};
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
-use super::{PATIENCE, Round, wire};
+use super::{REQUEST_TIMEOUT, Round, wire};
 use crate::history::{Attempt, Keys, Message, Told, Watcher};
 
 /// Between two attempts.
@@ -82,7 +82,7 @@ impl Stream {
             broke: None,
         };
         // an attempt that never came to be is none
-        if let Ok(Ok((requests, mut messages))) = timeout(PATIENCE, self.open()).await {
+        if let Ok(Ok((requests, mut messages))) = timeout(REQUEST_TIMEOUT, self.open()).await {
             let broke = self
                 .listen(&mut attempt, requests, &mut messages, (end, give_up))
                 .await?;

@@ -1,4 +1,4 @@
-//! A brain that follows: takes the flags of one member, and starts two others on a TiKV stand-in before it.
+//! A brain that follows: takes the flags of one member, and starts two others on a mock of TiKV before it.
 //!
 //! What it is told and says is the member's own. All end with this process, by the kernel's hand if it is killed.
 

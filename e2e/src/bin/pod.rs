@@ -1,4 +1,4 @@
-//! What runs in the pods of tests: `pause` holds a pod's namespaces, `serve` is a workload.
+//! The program in the pods of tests: `pause` holds a pod's namespaces, `serve` is a workload.
 //!
 //! Linked statically, because its image holds nothing else.
 

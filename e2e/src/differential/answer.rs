@@ -1,4 +1,4 @@
-//! What a server answered, with what may differ left out.
+//! The answer of a server, without what may differ.
 
 use std::collections::BTreeMap;
 

@@ -20,7 +20,7 @@ use pb::lease_client::LeaseClient;
 use pb::maintenance_client::MaintenanceClient;
 use pb::request_op::Request as Op;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Connections to one server, its watch streams, and its names of leases.
 #[derive(Debug)]
@@ -61,8 +61,9 @@ impl<'a> Client<'a> {
     ///
     /// Silence, or an answer that breaks a promise.
     pub async fn call(&mut self, request: &Request) -> anyhow::Result<Answer> {
-        let answered = timeout(PATIENCE, self.send(request)).await;
-        let mut answer = answered.with_context(|| format!("no answer to {} in {PATIENCE:?}", request.method()))??;
+        let answered = timeout(REQUEST_TIMEOUT, self.send(request)).await;
+        let mut answer =
+            answered.with_context(|| format!("no answer to {} in {REQUEST_TIMEOUT:?}", request.method()))??;
         let names: BTreeMap<i64, i64> = self.leases.iter().map(|(name, id)| (*id, *name)).collect();
         answer.visit_leases(&mut |id| *id = names.get(id).copied().unwrap_or(*id));
         answer.normalise();
@@ -211,7 +212,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// Whether an id is a name that a script gave.
+/// Returns true if an id is a name that a script gave.
 pub fn is_name(id: i64) -> bool {
     id >= NAMED_LEASES
 }

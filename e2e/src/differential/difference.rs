@@ -1,4 +1,4 @@
-//! What was not equal, told so that it can be mended.
+//! A difference, described so that it can be mended.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ struct Kind {
 }
 
 impl Differences {
-    /// Whether there is none.
+    /// Returns true if there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -87,7 +87,7 @@ impl fmt::Display for Differences {
     }
 }
 
-/// Whether the two can no longer be in the same state.
+/// Returns true if the two can no longer be in the same state.
 fn are_apart(request: &Request, expected: &Answer, got: &Answer) -> bool {
     let failed = |answer: &Answer| matches!(answer, Answer::Error { .. });
     match (expected.revision(), got.revision()) {

@@ -1,4 +1,4 @@
-//! What a script may ask.
+//! Requests of a script.
 
 use crate::wire::etcdserverpb as pb;
 
@@ -61,7 +61,7 @@ pub enum Request {
     Watch {
         /// Which of the streams.
         stream: usize,
-        /// Whether the stream is opened anew with it, the old one dropped.
+        /// True if the stream is opened anew with it, the old one dropped.
         fresh: bool,
         /// What to watch.
         create: pb::WatchCreateRequest,
@@ -72,7 +72,7 @@ pub enum Request {
         stream: usize,
         /// The watcher.
         id: i64,
-        /// Whether there is such a watcher: only then is there an answer.
+        /// True if there is such a watcher: only then is there an answer.
         known: bool,
     },
     /// Progress requests until all events up to this revision have come.

@@ -1,10 +1,10 @@
-//! What a program wrote: its last lines, and its complaints.
+//! The output of a program: its last lines, and its warnings.
 
 use std::io::{BufRead as _, BufReader, PipeReader};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::complaints::is_complaint;
+use crate::log_check::is_complaint;
 
 const READY: &str = "ready to serve client requests";
 const KEPT_LINES: usize = 40;

@@ -1,4 +1,4 @@
-//! What a process has used so far, as the kernel counts it.
+//! The resource usage of a process, as the kernel counts it.
 
 use std::time::Duration;
 

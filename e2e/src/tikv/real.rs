@@ -1,19 +1,19 @@
-//! Where the processes of a real cluster listen, by PD's own word.
+//! Addresses of the processes of a real cluster, from PD.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use mock_tikv::pdpb;
 use prost::Message;
 use serde::{Deserialize, Serialize};
-use tikv_stand_in::pdpb;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
 /// For PD to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What clients of a cluster connect to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,10 +33,10 @@ impl Addresses {
     pub async fn ask(pd: &str) -> anyhow::Result<Self> {
         let mut last = None;
         for host in pd.split(',') {
-            match tokio::time::timeout(PATIENCE, Self::ask_one(host)).await {
+            match tokio::time::timeout(ANSWER_TIMEOUT, Self::ask_one(host)).await {
                 Ok(Ok(found)) => return Ok(found),
                 Ok(Err(error)) => last = Some(error),
-                Err(_) => last = Some(anyhow::anyhow!("no answer within {PATIENCE:?}")),
+                Err(_) => last = Some(anyhow::anyhow!("no answer within {ANSWER_TIMEOUT:?}")),
             }
             last = last.map(|error| error.context(format!("ask PD at {host}")));
         }

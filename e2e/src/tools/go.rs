@@ -52,14 +52,41 @@ pub const HELM: Module = Module {
     takes: "about 1 min",
 };
 
+/// Argo CD: one program that acts by the name that it is started under.
+pub const ARGOCD: Module = Module {
+    name: "argocd",
+    ldflags: "-s -w",
+    renamed: &[("cmd", "argocd")],
+    takes: "about 8 min",
+};
+
 impl Module {
+    /// The sources of a module that the programs are built from, downloaded now if they were not before.
+    ///
+    /// # Errors
+    ///
+    /// There is no Go, or the download fails.
+    pub fn sources(&self, module: &str) -> anyhow::Result<PathBuf> {
+        let mut download = Command::new("go");
+        download
+            .current_dir(self.source())
+            .args(["mod", "download", "-json", module]);
+        let said: serde_json::Value = serde_json::from_str(&run(&mut download)?).context("read what Go downloaded")?;
+        let directory = said["Dir"].as_str().context("Go names no directory")?;
+        Ok(directory.into())
+    }
+
+    fn source(&self) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(self.name)
+    }
+
     /// The directory with the built programs, built now if they were not before.
     ///
     /// # Errors
     ///
     /// There is no Go, or the build fails: then with the end of what the compiler said.
     pub fn build(&self, cache: &Cache, progress: &Progress) -> anyhow::Result<PathBuf> {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(self.name);
+        let source = self.source();
         let key = self.key(&source)?;
         cache.once("go", self.name, &key, progress, |dir| {
             let what = format!(

@@ -1,4 +1,4 @@
-//! What the programs are made of: crates, their licences and where they come from.
+//! The supply chain of the programs: crates, their licences and where they come from.
 //!
 //! `deny.toml` is the policy, in the format of cargo-deny, of which this reads what it contains. cargo-deny itself takes longer
 //! to build than everything that `make check` does.

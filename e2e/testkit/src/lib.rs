@@ -1,3 +1,3 @@
-//! What tests of several crates need.
+//! Helpers for tests of several crates.
 
 pub mod ports;

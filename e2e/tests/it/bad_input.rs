@@ -1,4 +1,4 @@
-//! What a brain makes of what it is not meant to be given: flags, certificates, directories, requests, clients.
+//! Bad input to a brain: flags, certificates, directories, requests, clients.
 //!
 //! A start that cannot work ends at once with one line that says what is wrong, and changes nothing.
 

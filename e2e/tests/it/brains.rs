@@ -4,12 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use e2e::cluster::{self, Cluster};
+use e2e::cluster_dir::Name;
 use e2e::config::{Config, Store};
-use e2e::deadline::Deadline;
-use e2e::home::Name;
 use e2e::progress::Progress;
 use e2e::store::MEMBERS;
 use e2e::tools::own::Programs;
+use e2e::watchdog::Watchdog;
 use e2e::wire::etcdserverpb as pb;
 use e2e::{apiserver, kubelet, members};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -24,7 +24,7 @@ use tonic::transport::Endpoint;
 use crate::crash::until;
 use crate::harness::calm;
 use crate::harness::witness::Witness;
-use crate::writers::{Load, PATIENCE, WRITERS};
+use crate::writers::{Load, RECOVERY_TIMEOUT, WRITERS};
 
 /// The member that the API server is connected to.
 const THROUGH: usize = 1;
@@ -56,7 +56,7 @@ fn start(progress: &Progress) -> Cluster {
     cluster::down(&config.name, progress).unwrap();
     let cluster = Cluster::start(&config, Path::new(env!("CARGO_BIN_EXE_cluster")), progress).unwrap();
     for text in members::ELECTED.iter().chain(&PROVOKED) {
-        cluster.provoke(text).unwrap();
+        cluster.expect_log(text).unwrap();
     }
     cluster
 }
@@ -71,7 +71,7 @@ impl Brains<'_> {
 
     /// The member that leads by its own word.
     async fn leader(&self) -> usize {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + RECOVERY_TIMEOUT;
         loop {
             for member in 0..MEMBERS.len() {
                 if self.status(member).await.is_ok_and(|status| members::leads(&status)) {
@@ -104,7 +104,7 @@ impl Brains<'_> {
         )
         .await;
         load.acknowledge(WRITERS + 1).await; // at least one was begun after the kill
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + RECOVERY_TIMEOUT;
         while let Err(error) = self.status(member).await {
             assert!(Instant::now() < deadline, "{name} does not come back: {error:#}");
         }
@@ -187,7 +187,7 @@ impl Renewals {
     /// The longest time between two, when so many were seen.
     async fn longest_gap(&mut self, count: usize) -> Duration {
         let enough = self.seen.wait_for(|seen| seen.len() >= count);
-        let seen = tokio::time::timeout(PATIENCE, enough)
+        let seen = tokio::time::timeout(RECOVERY_TIMEOUT, enough)
             .await
             .expect("renewals in time")
             .unwrap();
@@ -199,7 +199,7 @@ impl Renewals {
 #[tokio::test(flavor = "multi_thread")]
 async fn kubernetes_on_three_brains_outlives_each_of_them() {
     let _calm = calm().await;
-    let _deadline = Deadline::within(PATIENCE * 10);
+    let _deadline = Watchdog::within(RECOVERY_TIMEOUT * 10);
     let progress = Progress::stderr();
     let cluster = start(&progress);
     let client = cluster.client().await.unwrap();

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use e2e::deadline::Deadline;
 use e2e::tikv::{REAL, Tikv};
 use e2e::tools::own::Programs;
+use e2e::watchdog::Watchdog;
 
 /// Set this for a longer run.
 const ROUNDS: &str = "KUBEBRAIN_ROUNDS";
@@ -16,9 +16,9 @@ const DYNAMIC: &str = "KUBEBRAIN_DYNAMIC";
 /// For a round, on a busy machine.
 const EACH: Duration = Duration::from_secs(90);
 
-/// The program, and what it stores in where that is not a stand-in of its own.
+/// The program, and what it stores in where that is not a mock of its own.
 fn chaos(args: &[String], pd: Option<&str>, limit: Duration) {
-    let _deadline = Deadline::within(limit);
+    let _deadline = Watchdog::within(limit);
     let brain = std::env::var_os(DYNAMIC).map(PathBuf::from);
     let brain = brain.unwrap_or_else(|| panic!("{DYNAMIC} is not set: `make test` builds that brain and sets it"));
     let mut chaos = Command::new(Programs::find().unwrap().get("chaos").unwrap());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use e2e::deadline::Deadline;
+use e2e::watchdog::Watchdog;
 use e2e::{kubelet, store};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{Api, PostParams};
@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::time::{Instant, timeout};
 
 use crate::harness::exclusive;
-use crate::writers::{Load, PATIENCE, WRITERS};
+use crate::writers::{Load, RECOVERY_TIMEOUT, WRITERS};
 
 const KILLS: usize = 10;
 /// Set to another number of kills for a longer run.
@@ -25,16 +25,16 @@ const NAMESPACE: &str = "crash";
 async fn a_store_that_is_killed_loses_nothing_that_was_acknowledged() {
     let kills = std::env::var(KILLS_VARIABLE).map_or(KILLS, |kills| kills.parse().unwrap());
     let it = exclusive().await;
-    let _deadline = Deadline::within(PATIENCE * u32::try_from(kills + 5).unwrap());
+    let _deadline = Watchdog::within(RECOVERY_TIMEOUT * u32::try_from(kills + 5).unwrap());
     // what stood in a batch that nobody was told of, and the operator, if there is one, without its API server
     for text in [
-        "cut a torn batch",
+        "truncated an incomplete, unacknowledged batch",
         "cut the newest journal of the rows",
         "a watch was interrupted",
         "no answer from the lock",
         "could not renew the lease",
     ] {
-        it.cluster.provoke(text).unwrap();
+        it.cluster.expect_log(text).unwrap();
     }
     let client = it.cluster.client().await.unwrap();
     let load = Load::start(&client, NAMESPACE).await;
@@ -68,7 +68,7 @@ async fn a_store_that_is_killed_loses_nothing_that_was_acknowledged() {
 }
 
 pub(crate) async fn until(reached: impl Fn() -> bool, what: &str) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + RECOVERY_TIMEOUT;
     while !reached() {
         assert!(Instant::now() < deadline, "not in time: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -97,5 +97,8 @@ async fn the_cluster_works(client: &kube::Client) {
     let available = await_condition(deployments, "after", |deployment: Option<&Deployment>| {
         deployment.and_then(|it| it.status.as_ref()?.available_replicas) == Some(2)
     });
-    timeout(PATIENCE, available).await.expect("two pods in time").unwrap();
+    timeout(RECOVERY_TIMEOUT, available)
+        .await
+        .expect("two pods in time")
+        .unwrap();
 }

@@ -2,11 +2,12 @@
 
 use e2e::demo;
 
-use crate::harness::shared_blocking;
+use crate::harness::{sample_namespace, shared_blocking};
 
 #[test]
 fn an_api_server_runs_on_a_brain_that_the_operator_made() {
     let it = shared_blocking();
+    let _alone = sample_namespace();
     it.operator();
     demo::create_brain(&it.cluster, &it.progress).unwrap();
     let tenant = demo::start_tenant(&it.cluster, &it.progress).unwrap();
@@ -21,4 +22,6 @@ fn an_api_server_runs_on_a_brain_that_the_operator_made() {
         "the tenant's objects are in the outer cluster: {namespaces}"
     );
     it.watch_agrees_with_list();
+    let delete = ["delete", "namespace", demo::NAMESPACE, "--timeout=120s"];
+    it.cluster.kubectl().run(delete).unwrap();
 }

@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use e2e::deadline::Deadline;
 use e2e::differential::{FLAGS, Report, compare};
 use e2e::members::{self, Members};
 use e2e::progress::Progress;
 use e2e::server::{Program, Server};
 use e2e::tikv::Tikv;
+use e2e::watchdog::Watchdog;
 
 /// Set these to make a run happen again, or a longer one.
 const SEED: &str = "KUBEBRAIN_SEED";
 const REQUESTS: &str = "KUBEBRAIN_REQUESTS";
 
 /// Beside what the requests may take: building etcd.
-const PATIENCE: Duration = Duration::from_secs(15 * 60);
+const SETUP_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// For a request to both, on a busy machine.
 const EACH: Duration = Duration::from_millis(20);
 
@@ -33,8 +33,8 @@ async fn run(subject: &Program, subject_flags: &[&str], requests: usize) -> Repo
     report
 }
 
-fn patience(requests: usize) -> Deadline {
-    Deadline::within(PATIENCE + EACH * u32::try_from(requests).unwrap())
+fn patience(requests: usize) -> Watchdog {
+    Watchdog::within(SETUP_TIMEOUT + EACH * u32::try_from(requests).unwrap())
 }
 
 async fn differ(etcd: &Server, subject: &Server, requests: usize) -> Report {

@@ -1,4 +1,4 @@
-//! What clients expect of followers while the leader goes: locks and elections go on, and watches end only when nothing is
+//! Clients of followers while the leader goes: locks and elections go on, and watches end only when nothing is
 //! heard any more.
 
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use e2e::members::{self, Members};
 use e2e::server::Program;
-use e2e::tikv::{StandIn, Tikv};
+use e2e::tikv::{MockTikv, Tikv};
 use e2e::wire::v3electionpb::election_client::ElectionClient;
 use e2e::wire::v3lockpb::lock_client::LockClient;
 use e2e::wire::{etcdserverpb as pb, v3electionpb as election, v3lockpb as lock};
@@ -21,7 +21,7 @@ use tonic::{Code, Request, Streaming};
 
 use crate::harness::deadline;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Cluster {
     members: Members,
@@ -46,7 +46,7 @@ impl Cluster {
 }
 
 async fn within<T>(future: impl Future<Output = T>) -> T {
-    timeout(PATIENCE, future).await.expect("an answer in time")
+    timeout(ANSWER_TIMEOUT, future).await.expect("an answer in time")
 }
 
 fn bytes(text: &str) -> Bytes {
@@ -206,7 +206,7 @@ async fn watch(channel: Channel, is_told: bool) -> Streaming<pb::WatchResponse> 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watch_that_needs_a_leader_ends_when_leader_and_storage_are_gone_and_not_before() {
     let _deadline = deadline();
-    let tikv = StandIn::start(None, &[]).unwrap();
+    let tikv = MockTikv::start(None, &[]).unwrap();
     let mut cluster = Cluster::start(tikv.pd());
     let leader = cluster.members.leader().await.unwrap();
     let followers = cluster.members.followers().await.unwrap();

@@ -3,17 +3,17 @@
 //! It ends when this process does, in whatever way: its host holds the other end of a pipe.
 
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use e2e::cluster::{self, Cluster};
+use e2e::cluster_dir::Name;
 use e2e::config::{Config, Store};
-use e2e::deadline::Deadline;
 use e2e::demo;
-use e2e::home::Name;
 use e2e::members;
 use e2e::progress::Progress;
 use e2e::tools::own::Programs;
+use e2e::watchdog::Watchdog;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 pub(crate) mod witness;
@@ -24,15 +24,15 @@ use witness::Witness;
 const STORE: &str = "KUBEBRAIN_E2E_STORE";
 
 /// For a test that uses a cluster, once that is up; the longest ones take a few minutes.
-const PATIENCE: Duration = Duration::from_secs(20 * 60);
+const CLUSTER_TEST_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 /// For a test that does not.
-const PATIENCE_WITHOUT: Duration = Duration::from_secs(10 * 60);
+const LOCAL_TEST_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 /// A cluster that other tests may use at the same time.
 pub(crate) struct Shared<'a> {
     harness: &'static Harness,
     _calm: RwLockReadGuard<'a, ()>,
-    _deadline: Deadline,
+    _deadline: Watchdog,
 }
 
 /// A cluster that is ours alone for a while.
@@ -42,8 +42,8 @@ pub(crate) struct Exclusive<'a> {
 }
 
 /// Ends the process if the test hangs that holds this.
-pub(crate) fn deadline() -> Deadline {
-    Deadline::within(PATIENCE_WITHOUT)
+pub(crate) fn deadline() -> Watchdog {
+    Watchdog::within(LOCAL_TEST_TIMEOUT)
 }
 
 pub(crate) struct Harness {
@@ -54,13 +54,19 @@ pub(crate) struct Harness {
 }
 
 static CALM: RwLock<()> = RwLock::const_new(());
+static SAMPLES: Mutex<()> = Mutex::new(());
+
+/// The namespace of the samples, for one test at a time.
+pub(crate) fn sample_namespace() -> MutexGuard<'static, ()> {
+    SAMPLES.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The cluster, for tests that bear each other's company. For use outside of a runtime.
 pub(crate) fn shared_blocking() -> Shared<'static> {
     Shared {
         harness: harness(),
         _calm: CALM.blocking_read(),
-        _deadline: Deadline::within(PATIENCE),
+        _deadline: Watchdog::within(CLUSTER_TEST_TIMEOUT),
     }
 }
 
@@ -69,7 +75,7 @@ pub(crate) async fn shared() -> Shared<'static> {
     Shared {
         harness: harness(),
         _calm: CALM.read().await,
-        _deadline: Deadline::within(PATIENCE),
+        _deadline: Watchdog::within(CLUSTER_TEST_TIMEOUT),
     }
 }
 
@@ -113,7 +119,7 @@ impl Drop for Exclusive<'_> {
 }
 
 impl Harness {
-    /// Our programs said nothing that no test provoked, neither in this test nor in one beside it.
+    /// Our programs said nothing that no test expected, neither in this test nor in one beside it.
     fn check_logs(&self) {
         let checked = self.cluster.check_logs();
         if !std::thread::panicking() {
@@ -164,7 +170,7 @@ fn start() -> anyhow::Result<Harness> {
     let cluster = Cluster::start(&config, Path::new(env!("CARGO_BIN_EXE_cluster")), &progress)?;
     if config.store == Store::Tikv {
         for text in members::ELECTED {
-            cluster.provoke(text)?;
+            cluster.expect_log(text)?;
         }
     }
     let witness = Witness::start(&cluster.store_url()?)?;

@@ -27,7 +27,7 @@ mod tls;
 mod txns;
 
 /// What a quiet client, or a probe, waits for an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How much more memory an attack may cost, whatever is sent.
 const GROWTH: u64 = 768 << 20;
 /// What requests and answers may take: 256 MiB, however much memory the machine has.
@@ -86,18 +86,18 @@ impl Victim {
         let ports = [Some(self.address()), self.metrics];
         for at in ports.into_iter().flatten() {
             let at = at.to_string();
-            let answer = timeout(PATIENCE, probe::command(&at, "GET", "/livez", "")).await;
-            let answer = answer.unwrap_or_else(|_| panic!("/livez at {at} is not answered within {PATIENCE:?}"));
+            let answer = timeout(ANSWER_TIMEOUT, probe::command(&at, "GET", "/livez", "")).await;
+            let answer = answer.unwrap_or_else(|_| panic!("/livez at {at} is not answered within {ANSWER_TIMEOUT:?}"));
             answer.unwrap();
         }
         let put = put("quiet", b"still here".to_vec());
-        let written = timeout(PATIENCE, self.quiet.put(put.clone())).await;
+        let written = timeout(ANSWER_TIMEOUT, self.quiet.put(put.clone())).await;
         written.expect("a put of a client that was connected").unwrap();
         let fresh = async {
             let mut client = KvClient::new(self.server.connect().await.unwrap());
             client.put(put).await.unwrap();
         };
-        timeout(PATIENCE, fresh).await.expect("a put of a new client");
+        timeout(ANSWER_TIMEOUT, fresh).await.expect("a put of a new client");
     }
 
     /// The highest that memory has been is no more than `most` bytes above what it was before.

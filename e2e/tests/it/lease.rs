@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use e2e::home::Home;
+use e2e::cluster_dir::ClusterDir;
 use e2e::lock::Lock;
 use e2e::members::{self, Members};
 use e2e::progress::Progress;
 use e2e::server::{Program, Server, command, free_ports, spawn};
-use e2e::tikv::StandIn;
+use e2e::tikv::MockTikv;
 use e2e::tools::cache::Cache;
 use e2e::tools::go;
 use e2e::wire::etcdserverpb as pb;
@@ -26,7 +26,7 @@ use tokio::time::timeout;
 
 use crate::harness::deadline;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const ELECTION_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(100);
 const NAMESPACE: &str = "default";
 
@@ -72,7 +72,7 @@ impl Guest {
         let server = Server::start_at(&program, self.ports, self.dir.path(), &refs(&flags))?;
         Ok(members::ELECTED
             .iter()
-            .fold(server, |server, text| server.provoked(text)))
+            .fold(server, |server, text| server.expected_logs(text)))
     }
 }
 
@@ -91,7 +91,7 @@ async fn until(what: &str, mut fits: impl AsyncFnMut() -> bool) {
             tokio::time::sleep(POLL).await;
         }
     };
-    timeout(PATIENCE, waiting)
+    timeout(ELECTION_TIMEOUT, waiting)
         .await
         .unwrap_or_else(|_| panic!("{what} did not come"));
 }
@@ -113,7 +113,9 @@ async fn writes(server: &Server, done: &std::sync::atomic::AtomicBool) -> i64 {
     };
     let mut last = None;
     loop {
-        let answer = timeout(PATIENCE, kv.put(put.clone())).await.expect("an answer in time");
+        let answer = timeout(ELECTION_TIMEOUT, kv.put(put.clone()))
+            .await
+            .expect("an answer in time");
         let revision = answer.unwrap().into_inner().header.unwrap().revision;
         assert!(
             last.is_none_or(|last| revision == last + 1),
@@ -134,7 +136,7 @@ async fn members_agree_on_a_leader_by_a_lease_and_hand_it_over() {
     let host = Server::start(&program, &[]).unwrap();
     let api = ApiServer::start(host.endpoint()).await;
     let leases: Api<Lease> = Api::namespaced(api.client().await, NAMESPACE);
-    let (tikv, guest) = (StandIn::start(None, &[]).unwrap(), Guest::new());
+    let (tikv, guest) = (MockTikv::start(None, &[]).unwrap(), Guest::new());
     let flags = by_lease(&api.home.tenant_kubeconfig(), NAME);
     let mut members = Members::brains_with(guest.place(), &program, tikv.pd(), 2, &refs(&flags)).unwrap();
     let (port, _) = free_ports().unwrap();
@@ -171,7 +173,7 @@ async fn members_agree_on_a_leader_by_a_lease_and_hand_it_over() {
     let moved = async {
         let mut maintenance = MaintenanceClient::new(channel);
         let asked = maintenance.move_leader(pb::MoveLeaderRequest { target_id });
-        timeout(PATIENCE, asked).await.expect("moved in time")
+        timeout(ELECTION_TIMEOUT, asked).await.expect("moved in time")
     };
     let moved = async {
         let moved = moved.await;
@@ -218,14 +220,14 @@ async fn members_agree_on_a_leader_by_a_lease_and_hand_it_over() {
 /// A kube-apiserver of its own.
 pub(crate) struct ApiServer {
     child: Child,
-    home: Home,
+    home: ClusterDir,
     /// Else it would be swept as what a killed run left.
     _lock: Lock,
 }
 
 impl ApiServer {
     pub(crate) async fn start(store: &str) -> Self {
-        let home = Home::of(&format!("lease-{:08x}", rand::random::<u32>()).parse().unwrap());
+        let home = ClusterDir::of(&format!("lease-{:08x}", rand::random::<u32>()).parse().unwrap());
         let (port, _) = free_ports().unwrap();
         std::fs::create_dir_all(home.dir().parent().unwrap()).unwrap();
         let lock = Lock::take(&home).unwrap();
@@ -299,7 +301,7 @@ fn says_and_ends(started: anyhow::Result<Server>) -> String {
         Ok(server) => server,
         Err(ended) => return format!("{ended:#}"),
     };
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + ELECTION_TIMEOUT;
     while server.ended().unwrap().is_none() {
         assert!(
             tokio::time::Instant::now() < deadline,
@@ -316,7 +318,7 @@ fn says_and_ends(started: anyhow::Result<Server>) -> String {
 async fn a_member_refuses_a_lease_that_lives_in_its_own_store() {
     const NAME: &str = "brains-circular";
     let _deadline = deadline();
-    let (tikv, guest) = (StandIn::start(None, &[]).unwrap(), Guest::new());
+    let (tikv, guest) = (MockTikv::start(None, &[]).unwrap(), Guest::new());
     let program = Program::kubebrain().unwrap();
     let members = Members::brains_with(guest.place(), &program, tikv.pd(), 2, &members::PATIENT).unwrap();
     let api = ApiServer::start(&members.url(0).unwrap()).await;

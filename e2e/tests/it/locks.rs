@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use e2e::members::{self, Members};
 use e2e::server::Program;
-use e2e::tikv::StandIn;
+use e2e::tikv::MockTikv;
 use e2e::wire::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use pb::request_op::Request as Op;
@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 
 use crate::harness::deadline;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const ELECTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// More than a brain keeps in memory before it flushes.
 const KEYS: usize = 12_000;
 const VALUE: usize = 1024;
@@ -58,24 +58,24 @@ async fn read(kv: &mut KvClient<Channel>) -> usize {
     answer.kvs.iter().filter(|kv| kv.value.len() == VALUE).count()
 }
 
-async fn sizes(tikv: &StandIn) -> (u64, u64) {
+async fn sizes(tikv: &MockTikv) -> (u64, u64) {
     let status = tikv.command("GET", "/status", None).await.unwrap();
     let size = |name: &str| status["sizes"][name].as_u64().unwrap();
     (size("keys"), size("locks"))
 }
 
-async fn until(tikv: &StandIn, what: &str, reached: impl Fn((u64, u64)) -> bool) {
+async fn until(tikv: &MockTikv, what: &str, reached: impl Fn((u64, u64)) -> bool) {
     let waiting = async {
         while !reached(sizes(tikv).await) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(PATIENCE, waiting)
+    timeout(ELECTION_TIMEOUT, waiting)
         .await
         .unwrap_or_else(|_| panic!("not in time: {what}"));
 }
 
-async fn fault(tikv: &StandIn, fault: Value) -> u64 {
+async fn fault(tikv: &MockTikv, fault: Value) -> u64 {
     let answer = tikv.command("POST", "/faults", Some(fault)).await.unwrap();
     answer["id"].as_u64().unwrap()
 }
@@ -84,7 +84,7 @@ async fn fault(tikv: &StandIn, fault: Value) -> u64 {
 async fn locks_of_a_leader_killed_in_a_flush_hold_nobody_up() {
     let _deadline = deadline();
     // whoever waited for their end would wait for ever
-    let tikv = StandIn::start(None, &["--lock-ttl=3600s"]).unwrap();
+    let tikv = MockTikv::start(None, &["--lock-ttl=3600s"]).unwrap();
     let program = Program::kubebrain().unwrap();
     let mut members = Members::brains(&program, tikv.pd(), 3, &members::PATIENT).unwrap();
     let leader = members.leader().await.unwrap();
@@ -115,7 +115,7 @@ async fn locks_of_a_leader_killed_in_a_flush_hold_nobody_up() {
                 assert!(known.contains(&status.message()), "{status:?}");
             }
         };
-        timeout(PATIENCE, write).await.expect("a leader in time");
+        timeout(ELECTION_TIMEOUT, write).await.expect("a leader in time");
         assert_eq!(read(&mut kv).await, KEYS);
     }
     let rows = 2 * KEYS as u64;

@@ -1,10 +1,13 @@
-//! What real programs do with a brain, over public protocols only.
+//! Real programs on a brain, over public protocols only.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod argocd;
 mod bad_input;
 mod brains;
 mod chaos;
 mod chart;
+mod cleanup;
+mod conformance;
 mod contests;
 mod crash;
 mod demo;
@@ -18,7 +21,5 @@ mod locks;
 mod members;
 mod operator;
 mod release;
-mod sweep;
-mod upstream;
 mod workloads;
 mod writers;

@@ -18,7 +18,7 @@ use tonic::transport::Channel;
 
 use crate::harness::deadline;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const ELECTION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Three brains, and what they store in.
 struct Cluster {
@@ -57,7 +57,7 @@ impl Cluster {
                 }
             }
         };
-        timeout(PATIENCE, put).await.expect("a leader in time")
+        timeout(ELECTION_TIMEOUT, put).await.expect("a leader in time")
     }
 
     async fn get(&self, member: usize, key: &str) -> Option<String> {
@@ -94,7 +94,9 @@ async fn watch(server: &Server, from: i64) -> Streaming<pb::WatchResponse> {
 async fn revisions(stream: &mut Streaming<pb::WatchResponse>, last: i64) -> Vec<i64> {
     let mut seen = Vec::new();
     while seen.last() != Some(&last) {
-        let answer = timeout(PATIENCE, stream.message()).await.expect("an event in time");
+        let answer = timeout(ELECTION_TIMEOUT, stream.message())
+            .await
+            .expect("an event in time");
         let answer = answer.unwrap().expect("the stream goes on");
         assert!(!answer.canceled, "{answer:?}");
         seen.extend(
@@ -169,7 +171,7 @@ async fn the_lead_moves_on_request_and_nothing_is_refused_meanwhile() {
             before = revision;
         }
     };
-    let (moved, ()) = tokio::join!(timeout(PATIENCE, moved), writes);
+    let (moved, ()) = tokio::join!(timeout(ELECTION_TIMEOUT, moved), writes);
     moved.expect("moved in time").unwrap();
     // Answered when it leads.
     cluster.put(target, "c", "1").await;

@@ -1,13 +1,29 @@
 //! The operator on a real cluster: what it makes of `KubeBrainCluster`s, under load and on bad days.
 
 mod bad_days;
+mod bad_storage;
 mod brains;
 mod certificates;
+mod client;
+mod controllers;
+mod deletion;
 mod ground;
 mod kit;
+mod lease;
 mod load;
 mod members;
+mod modes;
+mod numbers;
+mod objects;
+mod pki;
+mod plugin;
 mod pods;
+mod processes;
+mod resize;
+mod rollouts;
+mod samples;
+mod sidecar;
 mod tikv;
 mod trust;
 mod upgrade;
+mod verbs;

@@ -19,13 +19,13 @@ const NAMESPACE: &str = "kubebrain-system";
 const OPERATOR: &str = "system:serviceaccount:kubebrain-system:kubebrain-operator";
 
 /// An API server with nothing but its store, and the release in it.
-struct Site {
+struct ClusterContext {
     api: ApiServer,
     store: Server,
     kubectl: Kubectl,
 }
 
-impl Site {
+impl ClusterContext {
     async fn start() -> Self {
         let store = Server::start(&Program::etcd(&Progress::stderr()).unwrap(), &[]).unwrap();
         let api = ApiServer::start(store.endpoint()).await;
@@ -97,7 +97,7 @@ fn cluster(mut more: Value) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_is_installed_upgraded_and_uninstalled() {
     let _deadline = deadline();
-    let site = Site::start().await;
+    let site = ClusterContext::start().await;
     site.with_chart(&["install", "--create-namespace"], &json!({}));
     let mine = cluster(json!({}));
     site.kubectl.apply(&mine.to_string()).unwrap();
@@ -129,7 +129,7 @@ async fn a_release_is_installed_upgraded_and_uninstalled() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_admission_policies_refuse_on_a_real_api_server() {
     let _deadline = deadline();
-    let site = Site::start().await;
+    let site = ClusterContext::start().await;
     let values = json!({"admissionPolicies": {"children": {"enabled": true}, "podTemplates": {"enabled": true}}});
     site.with_chart(&["install", "--create-namespace"], &values);
 

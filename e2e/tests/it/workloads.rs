@@ -1,4 +1,4 @@
-//! What controllers, scheduler and kubelet do with the store.
+//! Controllers, scheduler and kubelet on the store.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 use crate::harness::shared;
 
 /// For the cluster to reach a state.
-const PATIENCE: Duration = Duration::from_secs(120);
+const STATE_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long leases are looked at.
 const WATCHED: Duration = Duration::from_secs(60);
 const CONFIG_MAPS: usize = 500;
@@ -76,7 +76,10 @@ async fn a_deployment_is_scaled_up_and_down() {
                 status.available_replicas.unwrap_or(0) == replicas && status.replicas.unwrap_or(0) == replicas
             })
         });
-        timeout(PATIENCE, reached).await.expect("the replicas in time").unwrap();
+        timeout(STATE_TIMEOUT, reached)
+            .await
+            .expect("the replicas in time")
+            .unwrap();
         step.done();
     }
     let gone = async {
@@ -84,7 +87,7 @@ async fn a_deployment_is_scaled_up_and_down() {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     };
-    timeout(PATIENCE, gone).await.expect("no pod is left in time");
+    timeout(STATE_TIMEOUT, gone).await.expect("no pod is left in time");
     tokio::task::block_in_place(|| it.watch_agrees_with_list());
 }
 
@@ -138,7 +141,7 @@ async fn a_namespace_takes_its_objects_with_it() {
     let uid = namespaces.get("crowded").await.unwrap().metadata.uid.unwrap();
     namespaces.delete("crowded", &DeleteParams::default()).await.unwrap();
     let gone = await_condition(namespaces, "crowded", conditions::is_deleted(&uid));
-    timeout(PATIENCE, gone)
+    timeout(STATE_TIMEOUT, gone)
         .await
         .expect("the namespace is gone in time")
         .unwrap();

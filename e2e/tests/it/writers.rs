@@ -13,8 +13,10 @@ use tokio::time::{Instant, timeout};
 pub(crate) const WRITERS: usize = 8;
 /// After this a request's outcome counts as unknown.
 const ANSWER: Duration = Duration::from_secs(10);
+/// Errors that are told.
+const TOLD: usize = 5;
 /// For the cluster to come back.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const RECOVERY_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Writers that run until they are ended.
 pub(crate) struct Load {
@@ -59,7 +61,7 @@ impl Load {
     pub(crate) async fn acknowledge(&self, more: usize) {
         let mut writes = self.acknowledged.writes.subscribe();
         let enough = *writes.borrow() + more;
-        timeout(PATIENCE, writes.wait_for(|writes| *writes >= enough))
+        timeout(RECOVERY_TIMEOUT, writes.wait_for(|writes| *writes >= enough))
             .await
             .expect("writes in time")
             .unwrap();
@@ -70,7 +72,13 @@ impl Load {
         self.acknowledged.newest.load(Ordering::SeqCst)
     }
 
-    /// How many writes have failed until now, or had no answer in time.
+    /// How many writes have failed until now, or had no answer in time; of those that a closing connection did not take there are
+    /// more where API servers are restarted.
+    pub(crate) fn failed(&self) -> usize {
+        self.unknown() + self.acknowledged.untaken.load(Ordering::SeqCst)
+    }
+
+    /// How many writes have failed until now, or had no answer in time, though an API server may have taken them.
     pub(crate) fn unknown(&self) -> usize {
         self.acknowledged.unknown.load(Ordering::SeqCst)
     }
@@ -90,7 +98,7 @@ impl Load {
                 }
             }
         };
-        timeout(PATIENCE, listed).await.expect("a list in time")
+        timeout(RECOVERY_TIMEOUT, listed).await.expect("a list in time")
     }
 
     /// Ends the writers; everything that was acknowledged to them is there. Says how much that was.
@@ -111,11 +119,15 @@ impl Load {
                 assert!(find(name).is_some(), "{name} was acknowledged and is not there");
             }
         }
-        let (writes, unknown) = (
+        let (writes, unknown, untaken) = (
             *self.acknowledged.writes.borrow(),
             self.acknowledged.unknown.load(Ordering::SeqCst),
+            self.acknowledged.untaken.load(Ordering::SeqCst),
         );
-        format!("{writes} writes acknowledged, {unknown} of unknown outcome")
+        let errors = self.acknowledged.errors.lock().unwrap().join("; ");
+        format!("{writes} writes acknowledged, {untaken} not taken by a closing connection, {unknown} of unknown outcome {errors}")
+            .trim_end()
+            .to_owned()
     }
 }
 
@@ -124,6 +136,10 @@ struct Acknowledged {
     writes: watch::Sender<usize>,
     newest: AtomicI64,
     unknown: AtomicUsize,
+    /// Writes whose connection an API server closed before it took them: HTTP/1.1 has no way to say so in time.
+    untaken: AtomicUsize,
+    /// What the first of them said.
+    errors: Mutex<Vec<String>>,
     gaps: Mutex<Gaps>,
 }
 
@@ -138,10 +154,26 @@ impl Acknowledged {
             writes: watch::Sender::default(),
             newest: AtomicI64::default(),
             unknown: AtomicUsize::default(),
+            untaken: AtomicUsize::default(),
+            errors: Mutex::default(),
             gaps: Mutex::new(Gaps {
                 last: Instant::now(),
                 longest: Duration::ZERO,
             }),
+        }
+    }
+
+    /// A write did not take place, and its connection ended instead of an answer.
+    fn repeat(&self) {
+        self.untaken.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A write failed, or had no answer.
+    fn fail(&self, why: &str) {
+        self.unknown.fetch_add(1, Ordering::SeqCst);
+        let mut errors = self.errors.lock().unwrap();
+        if errors.len() < TOLD {
+            errors.push(why.to_owned());
         }
     }
 
@@ -218,7 +250,8 @@ impl Writer {
                     (self.value, self.revision) = (self.value + 1, at);
                     acknowledged.add(at);
                 }
-                _ => self.read_back(&acknowledged).await,
+                Ok(Err(error)) => self.read_back(&acknowledged, Some(&error)).await,
+                Err(_) => self.read_back(&acknowledged, None).await,
             }
             if self.value.is_multiple_of(10) {
                 self.create(&acknowledged).await;
@@ -227,17 +260,16 @@ impl Writer {
         self
     }
 
-    /// After a write of unknown outcome: it is wholly there or wholly not.
-    async fn read_back(&mut self, acknowledged: &Acknowledged) {
-        acknowledged.unknown.fetch_add(1, Ordering::SeqCst);
-        let deadline = Instant::now() + PATIENCE;
+    /// After a write of unknown outcome, with its error if it had one in time: it is wholly there or wholly not.
+    async fn read_back(&mut self, acknowledged: &Acknowledged, error: Option<&kube::Error>) {
+        let deadline = Instant::now() + RECOVERY_TIMEOUT;
         let read = loop {
             match timeout(ANSWER, self.api.get(&self.name)).await {
                 Ok(Ok(read)) => break read,
                 Ok(Err(kube::Error::Api(status))) if status.code == 404 => panic!("{} is gone", self.name),
                 _ => assert!(
                     Instant::now() < deadline,
-                    "{} cannot be read for {PATIENCE:?}",
+                    "{} cannot be read for {RECOVERY_TIMEOUT:?}",
                     self.name
                 ),
             }
@@ -250,17 +282,44 @@ impl Writer {
             "{}: value {} at {} was acknowledged, {found} at {at} is there",
             self.name, self.value, self.revision
         );
+        match error {
+            Some(error) if is_closed(error) && found == self.value => acknowledged.repeat(),
+            error => acknowledged.fail(&error.map_or("no answer in time".to_owned(), in_words)),
+        }
         (self.value, self.revision) = (found, at);
     }
 
     async fn create(&mut self, acknowledged: &Acknowledged) {
         let name = format!("{}-{}", self.name, self.value);
         let object = config_map(name.clone(), self.value, None);
-        if let Ok(Ok(created)) = timeout(ANSWER, self.api.create(&PostParams::default(), &object)).await {
-            acknowledged.add(revision(&created.metadata));
-            self.created.push(name);
-        } else {
-            acknowledged.unknown.fetch_add(1, Ordering::SeqCst);
+        match timeout(ANSWER, self.api.create(&PostParams::default(), &object)).await {
+            Ok(Ok(created)) => {
+                acknowledged.add(revision(&created.metadata));
+                self.created.push(name);
+            }
+            Ok(Err(error)) if is_closed(&error) && self.is_absent(&name).await => acknowledged.repeat(),
+            Ok(Err(error)) => acknowledged.fail(&in_words(&error)),
+            Err(_) => acknowledged.fail("no answer in time"),
         }
     }
+
+    async fn is_absent(&self, name: &str) -> bool {
+        matches!(timeout(ANSWER, self.api.get_opt(name)).await, Ok(Ok(None)))
+    }
+}
+
+/// Returns true if the connection to the API server ended instead of an answer.
+fn is_closed(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Service(_) | kube::Error::HyperError(_))
+}
+
+/// An error with its causes.
+fn in_words(error: &kube::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    text
 }

@@ -1,3 +1,5 @@
+use crds::wishes::{RESTART, Successor, TRANSFER_LEADER};
+use k8s_openapi::jiff::Timestamp;
 use mlua::{Lua, LuaOptions, StdLib, Table, Value as LuaValue};
 use serde_json::Map;
 
@@ -96,7 +98,19 @@ fn an_application_is_judged_by_its_own_health() {
         judge(json!({"health": {"status": "Degraded", "message": "broken"}})),
         json!({"status": "Degraded", "message": "broken"})
     );
-    assert_eq!(judge(json!({"health": {"status": "Healthy"}}))["status"], "Healthy");
+    for (sync, phase, health) in [
+        ("Synced", "Succeeded", "Healthy"),
+        ("Synced", "Running", "Progressing"),
+        ("OutOfSync", "Succeeded", "Progressing"),
+        ("OutOfSync", "Running", "Progressing"),
+    ] {
+        let status = json!({
+            "health": {"status": "Healthy"},
+            "operationState": {"phase": phase},
+            "sync": {"status": sync},
+        });
+        assert_eq!(judge(status)["status"], health, "{sync}, {phase}");
+    }
     assert_eq!(judge(json!({}))["status"], "Progressing");
     assert_eq!(judge(json!(null))["status"], "Progressing");
 }
@@ -131,28 +145,28 @@ fn every_discovered_action_exists() {
     assert_eq!(found, ACTIONS.map(|(name, _)| name));
 }
 
-#[test]
-fn restart_and_transfer_leader_write_the_time_and_nothing_else() {
-    for (action, annotation) in [
-        ("restart", "kubebrain.io/restart"),
-        ("transfer-leader", "kubebrain.io/transfer-leader"),
-    ] {
-        let mut object = cases::health()[0].object();
-        object["metadata"]["annotations"] = json!({"mine": "stays"});
-        let mut changed = act(action, &object);
-        let time = changed["metadata"]["annotations"]
-            .as_object_mut()
-            .unwrap()
-            .remove(annotation)
-            .unwrap();
-        assert_eq!(changed, object, "{action}");
-        let time = time.as_str().unwrap();
-        let pattern: String = time.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
-        assert_eq!(pattern, "0000-00-00T00:00:00Z", "{action}: {time}");
+/// What an action writes into an annotation; it changes nothing else.
+fn wish(action: &str, annotation: &str) -> String {
+    let mut object = cases::health()[0].object();
+    let bare = act(action, &object);
+    assert!(bare["metadata"]["annotations"][annotation].is_string(), "{action}");
+    object["metadata"]["annotations"] = json!({"mine": "stays"});
+    let mut changed = act(action, &object);
+    let annotations = changed["metadata"]["annotations"].as_object_mut().unwrap();
+    let written = annotations.remove(annotation).unwrap();
+    assert_eq!(changed, object, "{action}");
+    written.as_str().unwrap().to_owned()
+}
 
-        let bare = act(action, &cases::health()[0].object());
-        assert!(bare["metadata"]["annotations"][annotation].is_string(), "{action}");
-    }
+#[test]
+fn restart_and_transfer_leader_write_wishes_that_the_operator_reads() {
+    let restart = wish("restart", RESTART);
+    restart.parse::<Timestamp>().unwrap();
+    let transfer = wish("transfer-leader", TRANSFER_LEADER);
+    assert_eq!(Successor::of(&transfer), Successor::Any, "{transfer}");
+    // The time makes it differ from the former wish.
+    let (_, time) = transfer.split_once('@').unwrap();
+    time.parse::<Timestamp>().unwrap();
 }
 
 #[test]

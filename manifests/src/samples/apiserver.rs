@@ -89,6 +89,8 @@ pub(super) fn container(store: &str) -> Value {
             "--service-account-key-file=/pki/sa.pub",
             "--service-account-signing-key-file=/pki/sa.key",
             "--endpoint-reconciler-type=none",
+            // until no Service leads to it any more
+            "--shutdown-delay-duration=10s",
         ],
         "ports": [{"name": "https", "containerPort": PORT, "protocol": "TCP"}],
         "startupProbe": probe("/livez", 120),

@@ -8,6 +8,21 @@ use crate::install::{BRAIN_IMAGE, VERSION};
 
 const TLS: &str = "/etc/kubebrain/tls";
 const DATA: &str = "/var/lib/kubebrain";
+/// Flags with the files that the certificates are in.
+const FILES: [(&str, &str); 6] = [
+    ("cert-file", "server.crt"),
+    ("key-file", "server.key"),
+    ("trusted-ca-file", "ca.crt"),
+    ("peer-cert-file", "peer.crt"),
+    ("peer-key-file", "peer.key"),
+    ("peer-trusted-ca-file", "ca.crt"),
+];
+/// Flags that say who is let in.
+const RULES: [&str; 3] = [
+    "--client-cert-auth=true",
+    "--peer-client-cert-auth=true",
+    "--peer-cert-allowed-cn=kubebrain-peer",
+];
 
 /// A Deployment of one pod with a volume. The former pod is gone before the next one starts.
 pub(super) fn embedded() -> Vec<Value> {
@@ -16,7 +31,7 @@ pub(super) fn embedded() -> Vec<Value> {
     let spec = json!({
         "replicas": 1,
         "workload": {"type": "External", "selector": {"matchLabels": {"app": app}}},
-        "storage": {"type": "Embedded", "embedded": {"size": "10Gi"}},
+        "storage": {"type": "Embedded"},
     });
     let volume = json!({"name": "data", "persistentVolumeClaim": {"claimName": format!("{name}-data")}});
     let own = [
@@ -55,7 +70,7 @@ pub(super) fn tikv() -> Vec<Value> {
         "workload": {"type": "External", "selector": {"matchLabels": {"app": app}}},
         "storage": {
             "type": "TiKV",
-            "tikv": {"pdEndpoints": ["pd.tikv.svc:2379"], "keyPrefix": prefix, "gc": {"owner": "Brain"}},
+            "tikv": {"pdEndpoints": ["pd.tikv.svc:2379"], "keyPrefix": prefix},
         },
     });
     let own = [
@@ -96,21 +111,14 @@ fn brain(name: &str, own: &[String], mounts: &[Value]) -> Value {
     let host = format!("$(POD_NAME).{name}-headless.{BRAINS}.svc");
     let mut arguments = vec![
         "--name=$(POD_NAME)".to_owned(),
-        "--listen-client-urls=https://0.0.0.0:2379".to_owned(),
+        "--listen-client-urls=https://[::]:2379".to_owned(),
         format!("--advertise-client-urls=https://{host}:2379"),
-        "--listen-peer-urls=https://0.0.0.0:2380".to_owned(),
+        "--listen-peer-urls=https://[::]:2380".to_owned(),
         format!("--initial-advertise-peer-urls=https://{host}:2380"),
-        "--listen-metrics-urls=http://0.0.0.0:2381".to_owned(),
-        format!("--cert-file={TLS}/server.crt"),
-        format!("--key-file={TLS}/server.key"),
-        format!("--trusted-ca-file={TLS}/ca.crt"),
-        "--client-cert-auth=true".to_owned(),
-        format!("--peer-cert-file={TLS}/peer.crt"),
-        format!("--peer-key-file={TLS}/peer.key"),
-        format!("--peer-trusted-ca-file={TLS}/ca.crt"),
-        "--peer-client-cert-auth=true".to_owned(),
-        "--peer-cert-allowed-cn=kubebrain-peer".to_owned(),
+        "--listen-metrics-urls=http://[::]:2381".to_owned(),
     ];
+    arguments.extend(FILES.map(|(flag, file)| format!("--{flag}={TLS}/{file}")));
+    arguments.extend(RULES.map(str::to_owned));
     arguments.extend(own.iter().cloned());
     let mut all = vec![json!({"name": "tls", "mountPath": TLS, "readOnly": true})];
     all.extend(mounts.iter().cloned());
@@ -158,22 +166,29 @@ fn certificates(name: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::BTreeMap;
 
     use serde::Deserialize as _;
 
     use super::*;
 
-    /// Names of the flags in a list of arguments.
-    fn flags(arguments: &Value) -> BTreeSet<String> {
+    /// The flags in a list of arguments, with their values. The names are those of the fixtures' cluster.
+    fn flags(arguments: &Value, name: &str) -> BTreeMap<String, String> {
         let arguments = arguments.as_array().unwrap().iter();
         arguments
-            .map(|argument| argument.as_str().unwrap().split('=').next().unwrap().to_owned())
+            .map(|argument| {
+                let (flag, value) = argument.as_str().unwrap().split_once('=').unwrap();
+                let value = value
+                    .replace(&format!("{name}-headless.{BRAINS}."), "dev-headless.brains.")
+                    .replace(&format!("{BRAINS}/{name}"), "brains/dev");
+                (flag.to_owned(), value)
+            })
             .collect()
     }
 
+    /// `own` are flags that follow from the spec, whose values differ; the others of `optional` may be absent.
     #[track_caller]
-    fn same_flags_as_the_operator(sample: &[Value], fixture: &str, optional: &[&str]) {
+    fn same_flags_as_the_operator((sample, name): (&[Value], &str), fixture: &str, own: &[&str], optional: &[&str]) {
         let brain = sample
             .iter()
             .find_map(|object| object.pointer("/spec/template/spec/initContainers/0/args"))
@@ -182,18 +197,25 @@ mod tests {
             .map(|document| Value::deserialize(document).unwrap())
             .find(|object| object["kind"] == "StatefulSet")
             .unwrap();
-        let mut expected = flags(rendered.pointer("/spec/template/spec/containers/0/args").unwrap());
-        expected.retain(|flag| !optional.contains(&flag.as_str()));
-        assert_eq!(flags(brain), expected);
+        let arguments = rendered.pointer("/spec/template/spec/containers/0/args").unwrap();
+        let (mut expected, mut found) = (flags(arguments, "dev"), flags(brain, name));
+        expected.retain(|flag, _| !optional.contains(&flag.as_str()));
+        for flag in own {
+            let values = [&mut expected, &mut found].map(|flags| flags.remove(*flag));
+            assert!(values.iter().all(Option::is_some), "{flag}: {values:?}");
+        }
+        assert_eq!(found, expected);
     }
 
     #[test]
-    fn the_brain_beside_an_api_server_has_the_flags_of_the_operator() {
-        same_flags_as_the_operator(
-            &embedded(),
-            include_str!("../../../operator/fixtures/minimal.yaml"),
-            &[],
-        );
+    fn embedded_sidecar_has_the_flags_of_the_operator() {
+        let fixture = include_str!("../../../operator/fixtures/epoch-2/minimal.yaml");
+        same_flags_as_the_operator((&embedded(), "edge"), fixture, &[], &[]);
+    }
+
+    #[test]
+    fn sidecar_on_tikv_has_the_flags_of_the_operator() {
+        let own = ["--tikv-pd-endpoints", "--tikv-key-prefix"];
         let optional = [
             "--tikv-ca",
             "--tikv-cert",
@@ -202,6 +224,7 @@ mod tests {
             "--election-lease-duration",
             "--election-renew-deadline",
         ];
-        same_flags_as_the_operator(&tikv(), include_str!("../../../operator/fixtures/tikv.yaml"), &optional);
+        let fixture = include_str!("../../../operator/fixtures/epoch-2/tikv.yaml");
+        same_flags_as_the_operator((&tikv(), "hosted"), fixture, &own, &optional);
     }
 }

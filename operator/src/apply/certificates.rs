@@ -1,4 +1,4 @@
-//! What the steps on certificates write: made here, so that it can be tried without an API server.
+//! The objects that steps on certificates write: made here, so that it can be tried without an API server.
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -46,7 +46,7 @@ pub(crate) fn leaf(
     Ok((object, stored))
 }
 
-/// What a change of the authority does, in words for an error.
+/// The description of a change of the authority, for an error.
 pub(super) fn describe(change: &Change, names: &Names) -> String {
     let authority = names.authority();
     let phase = |phase: Phase| format!("take {authority} to the phase {}", phase.as_str());
@@ -64,7 +64,7 @@ pub(super) fn describe(change: &Change, names: &Names) -> String {
     }
 }
 
-/// What people want to hear of a change of the authority.
+/// The Event of a change of the authority.
 pub(super) fn event(change: &Change, names: &Names) -> Option<Event> {
     let authority = names.authority();
     let (reason, note) = match change {

@@ -100,7 +100,7 @@ pub(crate) fn check(
     Ok(inspected)
 }
 
-/// Whether a key belongs to a certificate; none if it cannot be read.
+/// Returns true if a key belongs to a certificate; none if it cannot be read.
 fn fits(key: &str, certificate: &Inspected) -> Option<bool> {
     if let Ok(key) = KeyPair::from_pem(key) {
         return Some(certificate.has_key(&key));

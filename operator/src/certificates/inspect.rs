@@ -1,4 +1,4 @@
-//! What a stored certificate says.
+//! Reads a stored certificate.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -119,7 +119,7 @@ impl Inspected {
         bundle::fingerprint(&self.der)
     }
 
-    /// Whether `authority` signed it, under the name that it has.
+    /// Returns true if `authority` signed it, under the name that it has.
     pub(crate) fn is_signed_by(&self, authority: &Self) -> bool {
         let signed = || {
             let (_, own) = X509Certificate::from_der(&self.der).ok()?;

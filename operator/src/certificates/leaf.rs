@@ -1,4 +1,4 @@
-//! What an authority signs: one certificate per use, each with a key of its own.
+//! The leaf certificates: one per use, each with a key of its own.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

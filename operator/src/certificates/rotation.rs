@@ -17,8 +17,8 @@ pub(crate) struct Gates {
     pub(crate) asked: Option<String>,
     /// How long a bundle takes to reach clients.
     pub(crate) propagation: Duration,
-    /// Changes are suspended.
-    pub(crate) paused: bool,
+    /// Why nothing may change, if so.
+    pub(crate) held: Option<&'static str>,
     /// The bundle of this phase is what is published.
     pub(crate) published: bool,
     /// Why not all members trust that bundle.
@@ -41,8 +41,8 @@ pub(crate) enum Next {
 /// The next step of a replacement.
 pub(crate) fn next(state: &State, gates: &Gates, now: Timestamp) -> Next {
     let wanted = gates.wanted > state.generation;
-    if gates.paused && (wanted || state.phase != Phase::Stable) {
-        return Next::Wait("spec.paused is true".to_owned());
+    if let Some(why) = gates.held.filter(|_| wanted || state.phase != Phase::Stable) {
+        return Next::Wait(why.to_owned());
     }
     if state.phase == Phase::Stable {
         return if wanted {

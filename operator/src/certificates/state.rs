@@ -1,4 +1,4 @@
-//! What the Secret of the authority holds: keys, certificates that are still trusted, and how far a replacement of the key is.
+//! The contents of the authority's Secret: keys, certificates that are still trusted, and how far a replacement of the key is.
 //!
 //! The published bundle and the key that signs follow from it alone, so a pass that is killed anywhere is taken up by the next.
 //! Invariant: the bundle has the authority of every certificate in use, and of every one that may be issued before it changes.

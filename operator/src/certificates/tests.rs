@@ -145,7 +145,7 @@ fn certificates_serve_their_purpose_and_no_other() {
 }
 
 #[test]
-fn what_another_authority_signed_is_not_trusted() {
+fn certificate_of_another_authority_is_not_trusted() {
     let (one, other) = (
         Authority::create("dev", 1, now()).unwrap(),
         Authority::create("dev", 1, now()).unwrap(),

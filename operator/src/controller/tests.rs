@@ -1,14 +1,19 @@
 //! Passes beside an API server in memory: conflicts, lost watches, late stores, silence.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use serde_json::{Value, json};
 
 use super::*;
 use crate::fake_api::{Asked, CLUSTERS, FakeApi, Reply, Rig, failure};
-use crate::world::{World, cluster};
+use crate::fake_cluster::{FakeCluster, cluster};
 
+mod epochs;
+mod foreign;
 mod leader;
+mod lock;
+mod others;
+mod templates;
+mod watches;
+mod wipe;
 
 const NAMESPACE: &str = "/api/v1/namespaces/brains";
 
@@ -23,10 +28,10 @@ fn bare(api: FakeApi) -> FakeApi {
 
 /// A server with a settled cluster that has no members.
 fn settled(api: FakeApi) -> FakeApi {
-    let mut world = World::settled(json!({}));
-    world.edit(json!({"replicas": 0}));
-    world.settle();
-    api.load(&world);
+    let mut fake = FakeCluster::settled(json!({}));
+    fake.edit(json!({"replicas": 0}));
+    fake.settle();
+    api.load(&fake);
     api
 }
 
@@ -65,7 +70,7 @@ async fn the_first_write_of_all_are_the_conditions() {
     assert_eq!(last.path, format!("{CLUSTERS}/dev/status"));
     assert_eq!(condition(&last.body["status"], "Ready")["reason"], "Creating");
     let paths: Vec<&String> = writes.iter().map(|write| &write.path).collect();
-    assert_eq!(writes.len(), 2 + 6, "{paths:?}");
+    assert_eq!(writes.len(), 2 + 7, "{paths:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -84,7 +89,7 @@ async fn settled_pass_makes_no_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_seen_is_written_by_its_uid() {
+async fn drifted_object_is_applied_again_by_its_uid() {
     let rig = Rig::new(settled(FakeApi::new())).await;
     pass(&rig).await.unwrap();
     let path = format!("{NAMESPACE}/services/dev-client");
@@ -213,7 +218,7 @@ async fn hiccups_are_told_after_three_and_refusals_at_once() {
         authority(&rig).await;
         let problem = reconcile(&rig.context, &rig.cluster(), failures).await.unwrap_err();
         assert_eq!(
-            problem.words(),
+            problem.message(),
             "could not issue the certificate dev-peer-tls: No, said the server"
         );
         let degraded = condition(&stored_status(&rig), "Degraded").clone();
@@ -250,7 +255,7 @@ async fn an_object_that_the_api_server_calls_invalid_stalls_the_cluster_and_is_n
 async fn a_cluster_on_its_way_out_is_let_go() {
     let api = FakeApi::new();
     let mut leaving = serde_json::to_value(cluster(json!({}))).unwrap();
-    leaving["metadata"]["deletionTimestamp"] = json!(crate::world::BEGIN);
+    leaving["metadata"]["deletionTimestamp"] = json!(crate::fake_cluster::BEGIN);
     api.put(&format!("{CLUSTERS}/dev"), leaving);
     let rig = Rig::new(api).await;
     assert_eq!(pass(&rig).await.unwrap(), None);
@@ -272,6 +277,58 @@ async fn a_paused_cluster_gets_its_status_and_nothing_else() {
     assert_eq!(condition(&stored_status(&rig), "Progressing")["reason"], "Paused");
 }
 
+/// A server with a settled cluster whose certificates ended long ago, and whose spec became `spec` since.
+fn ended(spec: Value) -> FakeApi {
+    let mut fake = FakeCluster::settled(json!({"tls": {"validity": "1h"}}));
+    fake.edit(spec);
+    let api = FakeApi::new();
+    api.load(&fake);
+    api
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_spec_renews_certificates_and_applies_nothing_of_itself() {
+    let refused = json!({
+        "flags": {"data-dir": "x"},
+        "replicas": 0,
+        "version": "9.9.9",
+        "tls": {"serverAltNames": ["new.example.com"], "caGeneration": 2, "caAdvance": "Auto"},
+        "inheritedMetadata": {"labels": {"team": "new"}},
+        "services": {"leader": {"enabled": false}},
+        "storage": {"embedded": {"size": "20Gi"}},
+    });
+    let rig = Rig::new(ended(refused)).await;
+    let ended = pass(&rig).await.unwrap().unwrap();
+    assert_eq!(ended.outcome, Outcome::Stalled);
+    let written: Vec<String> = rig.api.writes().into_iter().map(|write| write.path).collect();
+    let secret = |name: &str| format!("{NAMESPACE}/secrets/dev-{name}-tls");
+    for leaf in ["server", "peer", "operator-client", "apiserver-client"] {
+        assert!(written.contains(&secret(leaf)), "{leaf} is not renewed: {written:?}");
+        let renewed = rig.api.get(&secret(leaf)).unwrap();
+        assert_eq!(renewed["metadata"]["labels"]["team"], Value::Null, "{leaf}");
+    }
+    let others: Vec<&String> = written
+        .iter()
+        .filter(|path| !path.ends_with("-tls") && !path.ends_with("/dev/status"))
+        .collect();
+    assert!(others.is_empty(), "{others:?}");
+    let server: kube::core::DynamicObject = serde_json::from_value(rig.api.get(&secret("server")).unwrap()).unwrap();
+    let pair = crate::plan::stored_pair(&server, "tls.crt", "tls.key").unwrap();
+    let certificate = crate::certificates::Inspected::read(&pair.certificate).unwrap();
+    assert!(!certificate.sans.contains("new.example.com"), "{:?}", certificate.sans);
+    let status = stored_status(&rig);
+    assert_eq!(condition(&status, "Stalled")["reason"], "InvalidSpec");
+    assert_eq!(condition(&status, "CertificatesReady")["reason"], "Issued");
+    assert_eq!(status["version"], "0.1.0");
+    // What signed the new certificates is seen by the next pass.
+    rig.sync().await;
+    pass(&rig).await.unwrap();
+    rig.sync().await;
+    rig.api.forget_requests();
+    pass(&rig).await.unwrap();
+    assert!(rig.api.asked().is_empty(), "{:?}", rig.api.asked());
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_never_answers_costs_one_pass_and_more_patience_each_time() {
     let api = FakeApi::scripted(|asked| if asked.writes() { Reply::Never } else { Reply::Pass });
@@ -285,7 +342,10 @@ async fn an_api_server_that_never_answers_costs_one_pass_and_more_patience_each_
         let problem = guard(rig.cluster(), guarded.clone()).await.unwrap_err();
         assert!(matches!(problem, Error::Timeout(_)), "{problem}");
         let told = problem.class().is_told(failures);
-        assert_eq!(began.elapsed().as_secs(), PATIENCE.as_secs() * if told { 2 } else { 1 });
+        assert_eq!(
+            began.elapsed().as_secs(),
+            RECONCILE_TIMEOUT.as_secs() * if told { 2 } else { 1 }
+        );
         assert_eq!(guarded.failures.of(&ObjectRef::from_obj(&*rig.cluster())), failures);
     }
 }
@@ -300,199 +360,68 @@ async fn a_panic_is_an_error_of_its_pass_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_of_children_start_a_pass_and_those_of_the_status_do_not() {
-    let rig = Rig::new(settled(FakeApi::new())).await;
-    let named = async |rig: &Rig| {
-        rig.sync().await;
-        let mut names = Vec::new();
-        let mut stream = std::pin::pin!(rig.triggers.clone().stream());
-        while let Some(Some(cluster)) = stream.next().now_or_never() {
-            names.push(cluster.name);
-        }
-        names
-    };
-    named(&rig).await;
-    let edit = |path: &str, change: fn(&mut Value)| {
-        let mut object = rig.api.get(path).unwrap();
-        change(&mut object);
-        rig.api.put(path, object);
-    };
-    let own = format!("{CLUSTERS}/dev");
-    edit(&own, |cluster| cluster["status"]["version"] = json!("9.9.9"));
-    assert_eq!(named(&rig).await, Vec::<String>::new());
-    edit(&own, |cluster| {
-        cluster["metadata"]["annotations"] = json!({"kubebrain.io/restart": "1"})
-    });
-    assert_eq!(named(&rig).await, ["dev"]);
-    edit(&format!("{NAMESPACE}/services/dev-client"), |service| {
-        service["spec"]["x"] = json!(1)
-    });
-    assert_eq!(named(&rig).await, ["dev"]);
-    edit(&format!("{NAMESPACE}/services/dev-client"), |service| {
-        service["spec"]["renewTime"] = json!("2026-11-21T00:00:01.000000Z");
-    });
-    assert_eq!(named(&rig).await, Vec::<String>::new());
-    let pod = json!({"metadata": {"name": "dev-0", "namespace": "brains", "labels": {"kubebrain.io/cluster": "dev"}}});
-    rig.api.put(&format!("{NAMESPACE}/pods/dev-0"), pod);
-    assert_eq!(named(&rig).await, ["dev"]);
-    rig.api.remove(&format!("{NAMESPACE}/pods/dev-0"));
-    assert_eq!(named(&rig).await, ["dev"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn pods_of_somebody_else_are_found_by_the_selector() {
+async fn pods_that_a_quota_refuses_are_named_until_they_are_made() {
+    let fake = FakeCluster::settled(json!({"tls": {"mode": "Disabled"}}));
     let api = FakeApi::new();
-    let mut external = serde_json::to_value(cluster(json!({}))).unwrap();
-    external["spec"]["workload"] = json!({"type": "External", "selector": {"matchLabels": {"app": "apiserver"}}});
-    api.put(&format!("{CLUSTERS}/dev"), external);
-    let pod = |name: &str, app: &str| {
-        let path = format!("{NAMESPACE}/pods/{name}");
-        api.put(
-            &path,
-            json!({"metadata": {"name": name, "namespace": "brains", "labels": {"app": app}}}),
-        );
-        path
-    };
-    let first = pod("apiserver-1", "apiserver");
-    pod("another", "other");
-    let rig = Rig::new(api.clone()).await;
-    let names = async |rig: &Rig| {
-        let pods = rig.context.external_pods.of(&rig.cluster()).await.unwrap();
-        pods.iter().map(|pod| pod.name_any()).collect::<Vec<_>>()
-    };
-    assert_eq!(names(&rig).await, ["apiserver-1"]);
-    pod("apiserver-2", "apiserver");
-    api.remove(&first);
-    rig.sync().await;
-    assert_eq!(names(&rig).await, ["apiserver-2"]);
-    let watches = api
-        .asked()
-        .iter()
-        .filter(|asked| asked.query.contains("app%3Dapiserver") && asked.query.contains("watch=true"))
-        .count();
-    assert_eq!(watches, 1);
-    // The watch ends with the cluster.
-    let gone = rig.cluster();
-    api.remove(&format!("{CLUSTERS}/dev"));
-    tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(rig.context.external_pods.watched(), 0, "{gone:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn managed_fields_are_not_kept() {
-    let api = bare(FakeApi::new());
-    let mut pod =
-        json!({"metadata": {"name": "dev-0", "namespace": "brains", "labels": {"kubebrain.io/cluster": "dev"}}});
-    pod["metadata"]["managedFields"] = json!([{"manager": "kubelet", "operation": "Update"}]);
-    api.put(&format!("{NAMESPACE}/pods/dev-0"), pod);
-    let rig = Rig::new(api).await;
-    let kept = rig.context.stores.pod("brains", "dev-0").unwrap();
-    assert_eq!(kept.metadata.managed_fields, None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn kind_that_is_installed_later_is_found() {
-    let installed = Arc::<AtomicUsize>::default();
-    let there = installed.clone();
-    let api = FakeApi::scripted(move |asked| {
-        if asked.path != "/apis/monitoring.coreos.com/v1" || there.load(Ordering::SeqCst) == 0 {
-            return Reply::Pass;
+    api.load(&fake);
+    let path = format!("{CLUSTERS}/dev");
+    let mut own = api.get(&path).unwrap();
+    for condition in own["status"]["conditions"].as_array_mut().unwrap() {
+        if condition["type"] == "Ready" {
+            condition["status"] = json!("False");
+            condition["lastTransitionTime"] = json!("2026-11-21T00:00:00Z");
         }
-        let resource = json!({"name": "podmonitors", "singularName": "podmonitor", "namespaced": true, "kind": "PodMonitor", "verbs": ["list"]});
-        let list =
-            json!({"kind": "APIResourceList", "groupVersion": "monitoring.coreos.com/v1", "resources": [resource]});
-        Reply::With(200, list)
-    });
-    let rig = Rig::new(bare(api)).await;
-    let looks = |rig: &Rig| {
-        let asked = rig.api.asked();
-        asked
-            .iter()
-            .filter(|asked| asked.path == "/apis/monitoring.coreos.com/v1")
-            .count()
+    }
+    let set = api.get("/apis/apps/v1/namespaces/brains/statefulsets/dev").unwrap();
+    api.put(&path, own);
+    let event = |name: &str, uid: &Value, reason: &str, at: &str, message: &str| {
+        let event = json!({
+            "metadata": {"name": name, "namespace": "brains"},
+            "involvedObject": {"kind": "StatefulSet", "name": "dev", "namespace": "brains", "uid": uid},
+            "reason": reason, "message": message, "lastTimestamp": at,
+        });
+        api.put(&format!("{NAMESPACE}/events/{name}"), event);
     };
-    let knows = |rig: &Rig| rig.context.stores.knows(crate::objects::Kind::PodMonitor);
-    pass(&rig).await.unwrap();
-    assert_eq!((knows(&rig), looks(&rig)), (false, 1));
-    installed.store(1, Ordering::SeqCst);
-    tokio::time::sleep(Duration::from_secs(200)).await;
-    assert_eq!((knows(&rig), looks(&rig)), (true, 2));
-    installed.store(0, Ordering::SeqCst);
-    tokio::time::sleep(Duration::from_secs(400)).await;
-    assert!(!knows(&rig));
-}
-
-#[tokio::test(start_paused = true)]
-async fn kinds_that_cannot_be_looked_for_keep_nobody_waiting() {
-    let api = FakeApi::scripted(|asked| match asked.path.as_str() {
-        "/apis/monitoring.coreos.com/v1" => refuse(503, "ServiceUnavailable"),
-        "/apis/core.pingcap.com/v1alpha1" => Reply::Never,
-        _ => Reply::Pass,
-    });
-    let rig = Rig::new(bare(api)).await;
-    assert!(!rig.context.stores.knows(crate::objects::Kind::PodMonitor));
-    pass(&rig).await.unwrap();
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_watch_that_lost_its_place_begins_again() {
-    let lists = Arc::<AtomicUsize>::default();
-    let counted = lists.clone();
-    let api = FakeApi::scripted(move |asked| {
-        if asked.path != "/apis/kubebrain.io/v1alpha1/kubebrainclusters" {
-            return Reply::Pass;
-        }
-        if asked.query.contains("watch=true") {
-            // The history before this version is gone.
-            let gone =
-                json!({"kind": "Status", "status": "Failure", "reason": "Expired", "message": "too old", "code": 410});
-            return Reply::With(200, json!({"type": "ERROR", "object": gone}));
-        }
-        counted.fetch_add(1, Ordering::SeqCst);
-        Reply::Pass
-    });
-    let rig = Rig::new(bare(api)).await;
-    tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(lists.load(Ordering::SeqCst) >= 3, "{:?}", rig.api.asked());
-}
-
-#[tokio::test(start_paused = true)]
-async fn passes_begin_when_every_store_is_filled() {
-    let slow = Arc::<tokio::sync::Notify>::default();
-    let waited = slow.clone();
-    let api = FakeApi::scripted(move |asked| match asked.path.as_str() {
-        "/api/v1/secrets" if !asked.query.contains("watch=true") => Reply::After(waited.clone()),
-        _ => Reply::Pass,
-    });
-    let stop = CancellationToken::new();
-    let mut running = tokio::task::JoinSet::new();
-    let scope = crate::fake_api::scope(&bare(api.clone()), crate::leadership::Leadership::Alone);
-    running.spawn(run(scope, stop.clone()));
-    tokio::time::sleep(Duration::from_secs(90)).await;
-    assert_eq!(api.writes().len(), 0);
-    slow.notify_one();
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    assert!(api.get("/apis/apps/v1/namespaces/brains/statefulsets/dev").is_some());
-    stop.cancel();
-    running.join_next().await.unwrap().unwrap().unwrap();
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_definition_is_waited_for() {
-    let asked_so_far = Arc::<AtomicUsize>::default();
-    let counted = asked_so_far.clone();
-    let api = FakeApi::scripted(move |_| match counted.fetch_add(1, Ordering::SeqCst) {
-        0..=2 => refuse(404, "NotFound"),
-        _ => Reply::Pass,
-    });
-    let client = api.client(
-        crate::leadership::Leadership::Alone,
-        &crate::metrics::Metrics::new(),
-        &crate::ledger::Ledger::default(),
+    let uid = &set["metadata"]["uid"];
+    event("old", uid, "FailedCreate", "2026-11-20T00:00:00Z", "webhook said no");
+    event("other", uid, "SuccessfulCreate", "2026-11-21T02:00:00Z", "create Pod");
+    event(
+        "foreign",
+        &json!("x"),
+        "FailedCreate",
+        "2026-11-21T02:00:00Z",
+        "create Pod",
     );
-    let stop = CancellationToken::new();
-    assert_eq!(wait_for_definition(&Api::all(client), &stop).await.unwrap(), Some(()));
-    assert_eq!(asked_so_far.load(Ordering::SeqCst), 4);
+    let rig = Rig::new(api.clone()).await;
+    pass(&rig).await.unwrap();
+    assert_eq!(
+        condition(&stored_status(&rig), "Degraded")["reason"],
+        "MembersUnhealthy"
+    );
+
+    let quota = "create Pod dev-0 in StatefulSet dev failed error: pods \"dev-0\" is forbidden: exceeded quota: small";
+    event("quota", uid, "FailedCreate", "2026-11-21T01:00:00Z", quota);
+    rig.sync().await;
+    pass(&rig).await.unwrap();
+    let status = stored_status(&rig);
+    for type_ in ["Ready", "Available", "Degraded"] {
+        let found = condition(&status, type_);
+        assert_eq!(
+            (&found["reason"], &found["message"]),
+            (&json!("QuotaExceeded"), &json!(quota))
+        );
+    }
+    let webhook = "create Pod dev-0 in StatefulSet dev failed error: admission webhook \"policy\" denied the request";
+    event("webhook", uid, "FailedCreate", "2026-11-21T02:00:00Z", webhook);
+    pass(&rig).await.unwrap();
+    assert_eq!(condition(&stored_status(&rig), "Degraded")["reason"], "PodsRefused");
+
+    let mut pod = serde_json::to_value(&fake.seen.pods[0]).unwrap();
+    pod["metadata"]["namespace"] = json!("brains");
+    rig.api.put(&format!("{NAMESPACE}/pods/dev-0"), pod);
+    rig.sync().await;
+    pass(&rig).await.unwrap();
+    assert_ne!(condition(&stored_status(&rig), "Degraded")["reason"], "PodsRefused");
 }
 
 #[test]

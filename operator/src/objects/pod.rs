@@ -1,11 +1,9 @@
 //! The pod template: the brain's container under the restricted pod security standard.
 
-use crds::cluster::election::ElectionBackend;
 use crds::cluster::image::PullPolicy;
 use crds::cluster::pod::PodSettings;
 use crds::cluster::storage::TikvTls;
 use crds::cluster::tuning::CompactionMode;
-use k8s_openapi::DeepMerge;
 use k8s_openapi::api::core::v1::{
     Capabilities, ConfigMapProjection, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, KeyToPath,
     LocalObjectReference, ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec, Probe,
@@ -14,11 +12,13 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde_json::{Value, json};
 
-use super::Renderer;
+use super::lease::{TOKEN, TOKEN_MOUNT, token_volume};
+use super::{Renderer, merge, resources};
 use crate::certificates::Leaf;
 use crate::drift;
-use crate::names::{CLIENT_PORT, METRICS_PORT, PEER_PORT, RESTART_HASH, VERSION};
+use crate::names::{CLIENT_PORT, METRICS_PORT, PEER_PORT, RESOURCES_HASH, RESTART_HASH, VERSION};
 use crate::spec::{Storage, Tikv};
 
 /// Volume and mount of the data.
@@ -31,14 +31,16 @@ const TLS_MOUNT: &str = "/etc/kubebrain/tls";
 /// Certificates for the way to TiKV.
 const TIKV_TLS: &str = "tikv-tls";
 const TIKV_TLS_MOUNT: &str = "/etc/kubebrain/tikv";
+/// The flag by which a brain is started for one TiKV cluster.
+const CLUSTER_ID: &str = "tikv-cluster-id";
 /// Common name of the certificate that brains show to each other.
 pub(crate) const PEER_NAME: &str = "kubebrain-peer";
-const CONTAINER: &str = "brain";
+pub(crate) const CONTAINER: &str = "brain";
 /// The unprivileged user of the image, by number as the restricted standard wants it.
 const USER: i64 = 65532;
 
 impl Renderer<'_> {
-    pub(super) fn template(&self) -> PodTemplateSpec {
+    pub(super) fn template(&self) -> Result<Value, serde_json::Error> {
         let spec = &self.cluster.spec;
         let mut labels = self.labels();
         labels.insert(VERSION.to_owned(), spec.version.clone());
@@ -50,27 +52,49 @@ impl Renderer<'_> {
         if let Some(at) = &self.desired.restarted_at {
             annotations.insert(drift::RESTARTED_AT.to_owned(), at.clone());
         }
-        let mut template = PodTemplateSpec {
+        let mut template = serde_json::to_value(PodTemplateSpec {
             metadata: Some(ObjectMeta {
                 labels: Some(labels),
                 annotations: Some(annotations),
                 ..ObjectMeta::default()
             }),
             spec: Some(self.pod_spec()),
-        };
-        if let Some(overrides) = &self.desired.overrides {
-            template.merge_from(overrides.clone());
+        })?;
+        if let Some(given) = &self.desired.pod_template {
+            self.merge(&mut template, given);
         }
-        let hash = drift::restart_hash(&template);
-        let metadata = template.metadata.get_or_insert_default();
-        metadata
-            .annotations
-            .get_or_insert_default()
-            .insert(RESTART_HASH.to_owned(), hash);
-        template
+        let hash = if self.epoch.resizes_in_place() {
+            template["metadata"]["annotations"][RESOURCES_HASH] = json!(resources::hash(&template));
+            drift::restart_hash(&resources::strip(&without_cluster_id(&template)))
+        } else {
+            drift::restart_hash(&template)
+        };
+        template["metadata"]["annotations"][RESTART_HASH] = json!(hash);
+        Ok(template)
     }
 
-    fn pod_spec(&self) -> PodSpec {
+    /// Merges a podTemplate over the rendered one. Containers that it adds get no further rights unless they ask for them.
+    fn merge(&self, template: &mut Value, given: &Value) {
+        let mut given = given.clone();
+        if !self.epoch.merges_strictly() {
+            super::drop_nulls(&mut given);
+            merge::merge(template, &given);
+            return;
+        }
+        merge::merge(template, &given);
+        for list in ["containers", "initContainers"] {
+            let containers = template.pointer_mut(&format!("/spec/{list}"));
+            let containers = containers.and_then(Value::as_array_mut).into_iter().flatten();
+            for container in containers.filter_map(Value::as_object_mut) {
+                let context = container.entry("securityContext").or_insert_with(|| json!({}));
+                if let Some(context) = context.as_object_mut() {
+                    context.entry("allowPrivilegeEscalation").or_insert(json!(false));
+                }
+            }
+        }
+    }
+
+    pub(super) fn pod_spec(&self) -> PodSpec {
         let image = self.cluster.spec.image.clone().unwrap_or_default();
         let settings = self.cluster.spec.pod.clone().unwrap_or_default();
         let secrets: Vec<_> = self
@@ -157,13 +181,14 @@ impl Renderer<'_> {
         let secure = self.desired.certificates.is_some();
         let scheme = if secure { "https" } else { "http" };
         let host = self.names().member_host("$(POD_NAME)");
+        let any = self.epoch.any_address();
         let mut flags = vec![
             ("name", "$(POD_NAME)".to_owned()),
-            ("listen-client-urls", format!("{scheme}://0.0.0.0:{CLIENT_PORT}")),
+            ("listen-client-urls", format!("{scheme}://{any}:{CLIENT_PORT}")),
             ("advertise-client-urls", format!("{scheme}://{host}:{CLIENT_PORT}")),
-            ("listen-peer-urls", format!("{scheme}://0.0.0.0:{PEER_PORT}")),
+            ("listen-peer-urls", format!("{scheme}://{any}:{PEER_PORT}")),
             ("initial-advertise-peer-urls", format!("{scheme}://{host}:{PEER_PORT}")),
-            ("listen-metrics-urls", format!("http://0.0.0.0:{METRICS_PORT}")),
+            ("listen-metrics-urls", format!("http://{any}:{METRICS_PORT}")),
         ];
         if secure {
             flags.extend(certificate_flags());
@@ -175,13 +200,14 @@ impl Renderer<'_> {
             }
             Storage::Tikv(tikv) => {
                 flags.extend(tikv_flags(tikv));
+                let id = tikv.cluster_id.as_ref().filter(|_| self.epoch.names_tikv_cluster());
+                flags.extend(id.map(|id| (CLUSTER_ID, id.clone())));
                 flags.push(("discovery-srv", self.names().discovery_domain()));
-                flags.push((
-                    "initial-cluster-token",
-                    format!("{}/{}", self.names().namespace, self.names().cluster),
-                ));
+                flags.push(("initial-cluster-token", self.cluster_token()));
                 flags.extend(self.election_flags());
             }
+            // Whoever chose the directory makes the pods, too.
+            Storage::Unmanaged => {}
         }
         flags.extend(self.typed_flags());
         // Kubernetes would take `$(` in a user's value for a variable.
@@ -204,7 +230,7 @@ impl Renderer<'_> {
         ];
         let timings = timings.into_iter().filter_map(|(flag, set)| Some((flag, set?)));
         let mut flags: Vec<_> = timings.collect();
-        if election.backend == ElectionBackend::Lease {
+        if self.competes_by_lease() {
             flags.push(("election", "lease".to_owned()));
             flags.push(("lease-namespace", self.names().namespace.clone()));
             flags.push(("lease-name", self.names().lease()));
@@ -235,26 +261,15 @@ impl Renderer<'_> {
 
     /// Certificates and trust in one volume, so that a change of both arrives at once.
     fn tls_volume(&self) -> Volume {
-        let secret = |name: &str, items: Vec<KeyToPath>| VolumeProjection {
-            secret: Some(SecretProjection {
-                name: name.to_owned(),
-                items: Some(items),
-                ..SecretProjection::default()
-            }),
-            ..VolumeProjection::default()
-        };
         let pair = |name: &str, file: &str| {
-            let items = vec![
-                item("tls.crt", &format!("{file}.crt")),
-                item("tls.key", &format!("{file}.key")),
-            ];
-            secret(name, items)
+            let (certificate, key) = (format!("{file}.crt"), format!("{file}.key"));
+            from_secret(name, vec![item("tls.crt", &certificate), item("tls.key", &key)])
         };
         let sources = match &self.cluster.spec.tls.secrets {
             Some(given) => vec![
                 pair(&given.server.name, "server"),
                 pair(&given.peer.name, "peer"),
-                secret(&given.ca_bundle.name, vec![item(&given.ca_bundle.key, "ca.crt")]),
+                from_secret(&given.ca_bundle.name, vec![item(&given.ca_bundle.key, "ca.crt")]),
             ],
             None => vec![
                 pair(&self.names().leaf(Leaf::Server), "server"),
@@ -269,55 +284,48 @@ impl Renderer<'_> {
                 },
             ],
         };
-        Volume {
-            name: TLS.to_owned(),
-            projected: Some(ProjectedVolumeSource {
-                default_mode: Some(0o440),
-                sources: Some(sources),
-            }),
-            ..Volume::default()
-        }
+        projected(TLS, sources)
     }
 
     /// The certificates for the way to TiKV.
     fn tikv_volume(tls: &TikvTls) -> Volume {
-        let source = |name: &str, items| VolumeProjection {
-            secret: Some(SecretProjection {
-                name: name.to_owned(),
-                items: Some(items),
-                ..SecretProjection::default()
-            }),
-            ..VolumeProjection::default()
-        };
-        let pair = vec![item("tls.crt", "tls.crt"), item("tls.key", "tls.key")];
+        let (trusted, own) = (&tls.ca_secret_ref, &tls.client_secret_ref);
         let sources = vec![
-            source(&tls.ca_secret_ref.name, vec![item(&tls.ca_secret_ref.key, "ca.crt")]),
-            source(&tls.client_secret_ref.name, pair),
+            from_secret(&trusted.name, vec![item(&trusted.key, "ca.crt")]),
+            from_secret(&own.name, vec![item("tls.crt", "tls.crt"), item("tls.key", "tls.key")]),
         ];
-        Volume {
-            name: TIKV_TLS.to_owned(),
-            projected: Some(ProjectedVolumeSource {
-                default_mode: Some(0o440),
-                sources: Some(sources),
-            }),
-            ..Volume::default()
-        }
+        projected(TIKV_TLS, sources)
+    }
+
+    /// What tells the owner of a key prefix from others.
+    pub(super) fn cluster_token(&self) -> String {
+        format!("{}/{}", self.names().namespace, self.names().cluster)
     }
 
     fn volumes(&self) -> Option<Vec<Volume>> {
         let tls = self.desired.certificates.is_some().then(|| self.tls_volume());
-        let tikv = self.desired.storage.tikv().and_then(|tikv| tikv.tls.as_ref());
-        let all: Vec<Volume> = tls.into_iter().chain(tikv.map(Self::tikv_volume)).collect();
+        let token = self.competes_by_lease().then(token_volume);
+        let all: Vec<Volume> = tls
+            .into_iter()
+            .chain(self.tikv_volumes().into_iter().flatten())
+            .chain(token)
+            .collect();
         (!all.is_empty()).then_some(all)
     }
 
+    /// What the way to TiKV needs.
+    pub(super) fn tikv_volumes(&self) -> Option<Vec<Volume>> {
+        let tls = self.desired.storage.tikv()?.tls.as_ref()?;
+        Some(vec![Self::tikv_volume(tls)])
+    }
+
+    /// Where that is mounted.
+    pub(super) fn tikv_mounts(&self) -> Option<Vec<VolumeMount>> {
+        self.desired.storage.tikv()?.tls.as_ref()?;
+        Some(vec![mount(TIKV_TLS, TIKV_TLS_MOUNT, true)])
+    }
+
     fn mounts(&self) -> Vec<VolumeMount> {
-        let mount = |name: &str, path: &str, read_only: bool| VolumeMount {
-            name: name.to_owned(),
-            mount_path: path.to_owned(),
-            read_only: read_only.then_some(true),
-            ..VolumeMount::default()
-        };
         let mut mounts = Vec::new();
         if self.desired.storage.embedded().is_some() {
             mounts.push(mount(DATA, DATA_MOUNT, false));
@@ -325,8 +333,9 @@ impl Renderer<'_> {
         if self.desired.certificates.is_some() {
             mounts.push(mount(TLS, TLS_MOUNT, true));
         }
-        if self.desired.storage.tikv().is_some_and(|tikv| tikv.tls.is_some()) {
-            mounts.push(mount(TIKV_TLS, TIKV_TLS_MOUNT, true));
+        mounts.extend(self.tikv_mounts().into_iter().flatten());
+        if self.competes_by_lease() {
+            mounts.push(mount(TOKEN, TOKEN_MOUNT, true));
         }
         mounts
     }
@@ -380,8 +389,22 @@ fn certificate_flags() -> Vec<(&'static str, String)> {
     files.into_iter().chain(rules).collect()
 }
 
+/// A pod template without the id of the TiKV cluster. It becomes known when brains run, and those that do are on that cluster: they
+/// need no restart for it.
+fn without_cluster_id(template: &Value) -> Value {
+    let mut template = template.clone();
+    let flag = format!("--{CLUSTER_ID}=");
+    let containers = template["spec"]["containers"].as_array_mut();
+    for container in containers.into_iter().flatten() {
+        if let Some(args) = container.get_mut("args").and_then(Value::as_array_mut) {
+            args.retain(|arg| !arg.as_str().is_some_and(|arg| arg.starts_with(&flag)));
+        }
+    }
+    template
+}
+
 /// How TiKV is reached.
-fn tikv_flags(tikv: &Tikv) -> Vec<(&'static str, String)> {
+pub(super) fn tikv_flags(tikv: &Tikv) -> Vec<(&'static str, String)> {
     let mut flags = vec![
         ("storage", "tikv".to_owned()),
         ("tikv-pd-endpoints", tikv.pd_endpoints.join(",")),
@@ -396,6 +419,38 @@ fn tikv_flags(tikv: &Tikv) -> Vec<(&'static str, String)> {
         flags.push(("tikv-gc-window", window.clone()));
     }
     flags
+}
+
+/// A volume of several sources, for the brain's group alone.
+fn projected(name: &str, sources: Vec<VolumeProjection>) -> Volume {
+    Volume {
+        name: name.to_owned(),
+        projected: Some(ProjectedVolumeSource {
+            default_mode: Some(0o440),
+            sources: Some(sources),
+        }),
+        ..Volume::default()
+    }
+}
+
+fn from_secret(name: &str, items: Vec<KeyToPath>) -> VolumeProjection {
+    VolumeProjection {
+        secret: Some(SecretProjection {
+            name: name.to_owned(),
+            items: Some(items),
+            ..SecretProjection::default()
+        }),
+        ..VolumeProjection::default()
+    }
+}
+
+fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
+    VolumeMount {
+        name: name.to_owned(),
+        mount_path: path.to_owned(),
+        read_only: read_only.then_some(true),
+        ..VolumeMount::default()
+    }
 }
 
 fn item(key: &str, path: &str) -> KeyToPath {

@@ -1,4 +1,4 @@
-//! What stands in front of the pods, and what guards and scrapes them.
+//! Services, PodDisruptionBudget and PodMonitor of the pods.
 
 use std::collections::BTreeMap;
 
@@ -31,6 +31,7 @@ impl Renderer<'_> {
                 named_port(peer, "peer", PEER_PORT),
                 port("metrics", METRICS_PORT),
             ]),
+            ip_family_policy: self.families_of_all(),
             ..ServiceSpec::default()
         };
         Service {
@@ -45,6 +46,16 @@ impl Renderer<'_> {
         let selector = self.cluster.spec.workload.selector.as_ref();
         let given = selector.and_then(|selector| selector.match_labels.clone());
         given.unwrap_or_else(|| self.names().selector())
+    }
+
+    fn families(&self) -> Option<String> {
+        let policy = self.cluster.spec.services.client.ip_family_policy;
+        policy.map(|policy| format!("{policy:?}"))
+    }
+
+    /// Of Services that name each member: not before they listen on all families.
+    fn families_of_all(&self) -> Option<String> {
+        self.families().filter(|_| self.epoch.listens_on_all_families())
     }
 
     /// Every ready brain.
@@ -66,7 +77,7 @@ impl Renderer<'_> {
             ports: Some(vec![port("client", CLIENT_PORT)]),
             traffic_distribution: wanted.traffic_distribution.clone(),
             load_balancer_class: wanted.load_balancer_class.clone(),
-            ip_family_policy: wanted.ip_family_policy.map(|policy| format!("{policy:?}")),
+            ip_family_policy: self.families(),
             ..ServiceSpec::default()
         };
         Service {
@@ -84,6 +95,7 @@ impl Renderer<'_> {
             type_: Some("ClusterIP".to_owned()),
             selector: Some(selector),
             ports: Some(vec![port("client", CLIENT_PORT)]),
+            ip_family_policy: self.families_of_all(),
             ..ServiceSpec::default()
         };
         let metadata = self.metadata(&self.names().leader());

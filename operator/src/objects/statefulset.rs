@@ -7,11 +7,14 @@ use k8s_openapi::api::apps::v1::{
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
-use super::Renderer;
+use serde_json::Value;
+
 use super::pod::DATA;
+use super::{Renderer, epoch};
 
 impl Renderer<'_> {
-    pub(super) fn stateful_set(&self) -> StatefulSet {
+    /// As JSON: its template may have fields that are not in our version of the types.
+    pub(super) fn stateful_set(&self) -> Result<Value, serde_json::Error> {
         let embedded = self.desired.storage.embedded();
         let retention = |embedded: &Embedded| StatefulSetPersistentVolumeClaimRetentionPolicy {
             when_deleted: Some(
@@ -38,15 +41,21 @@ impl Renderer<'_> {
             min_ready_seconds: Some(self.cluster.spec.strategy().min_ready_seconds),
             revision_history_limit: Some(3),
             persistent_volume_claim_retention_policy: embedded.map(retention),
-            template: self.template(),
             volume_claim_templates: embedded.map(|embedded| vec![self.claim(embedded)]),
             ..StatefulSetSpec::default()
         };
-        StatefulSet {
-            metadata: self.metadata(&self.names().cluster),
+        let mut metadata = self.metadata(&self.names().cluster);
+        if let Some(record) = self.epoch.record() {
+            let annotations = metadata.annotations.get_or_insert_default();
+            annotations.insert(epoch::ANNOTATION.to_owned(), record.to_owned());
+        }
+        let mut set = serde_json::to_value(StatefulSet {
+            metadata,
             spec: Some(spec),
             ..StatefulSet::default()
-        }
+        })?;
+        set["spec"]["template"] = self.template()?;
+        Ok(set)
     }
 
     /// The claim template. Inherited labels stay out of it: it can never be changed.

@@ -3,16 +3,35 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::world::World;
+use crate::fake_cluster::FakeCluster;
 
-/// Compares what a spec renders to with the committed fixture. `KUBEBRAIN_BLESS=1` writes it anew.
+/// Compares what a spec renders to in each epoch with the committed fixtures. `KUBEBRAIN_BLESS=1` writes those of the newest anew, and
+/// only them: there are clusters that were made in the others.
 #[track_caller]
 fn golden(name: &str, spec: Value) {
-    let world = World::new(spec);
-    let desired = world.desired();
-    let renderer = Renderer::new(&world.cluster, &desired);
+    let fake = FakeCluster::new(spec);
+    let desired = fake.desired();
+    for (number, epoch) in (1..).zip(Epoch::ALL) {
+        let renderer = Renderer::of_epoch(epoch, &fake.cluster, &desired);
+        let rendered = documents(&renderer);
+        let file = format!("fixtures/epoch-{number}/{name}.yaml");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(&file);
+        if epoch == Epoch::NEWEST && std::env::var_os("KUBEBRAIN_BLESS").is_some() {
+            std::fs::write(&path, &rendered).unwrap();
+        }
+        let committed = std::fs::read_to_string(&path).unwrap_or_default();
+        let differs = rendered.lines().zip(committed.lines()).find(|(new, old)| new != old);
+        assert!(
+            committed == rendered,
+            "{file} differs, first in {differs:?}; KUBEBRAIN_BLESS=1 writes the newest epoch anew"
+        );
+    }
+}
+
+/// Everything that is rendered, as YAML.
+fn documents(renderer: &Renderer<'_>) -> String {
     let mut objects = renderer.all(true).unwrap();
-    if desired.certificates.is_some() {
+    if renderer.desired.certificates.is_some() {
         let pair = Pair {
             certificate: "certificate".to_owned(),
             key: "key".to_owned(),
@@ -29,19 +48,7 @@ fn golden(name: &str, spec: Value) {
         .iter()
         .map(|object| serde_yaml::to_string(&object.body).unwrap())
         .collect();
-    let rendered = documents.join("---\n");
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("fixtures")
-        .join(format!("{name}.yaml"));
-    if std::env::var_os("KUBEBRAIN_BLESS").is_some() {
-        std::fs::write(&path, &rendered).unwrap();
-    }
-    let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    let differs = rendered.lines().zip(committed.lines()).find(|(new, old)| new != old);
-    assert!(
-        committed == rendered,
-        "fixtures/{name}.yaml differs, first in {differs:?}; KUBEBRAIN_BLESS=1 writes it anew"
-    );
+    documents.join("---\n")
 }
 
 #[test]
@@ -134,13 +141,53 @@ fn members_on_tikv_render_as_committed() {
 }
 
 #[test]
+fn members_that_compete_for_a_lease_render_as_committed() {
+    golden(
+        "lease",
+        json!({
+            "replicas": 3,
+            "storage": {"type": "TiKV", "embedded": null, "tikv": {"pdEndpoints": ["pd:2379"]}},
+            "leaderElection": {"backend": "Lease", "leaseDuration": "20s"},
+        }),
+    );
+}
+
+/// Whoever has a token has the right to the Lease: nobody else gets one.
+#[test]
+fn token_is_mounted_only_for_a_lease() {
+    let pod = |backend: &str| {
+        let tikv = json!({"pdEndpoints": ["pd:2379"]});
+        let storage = json!({"type": "TiKV", "embedded": null, "tikv": tikv});
+        let fake = FakeCluster::new(json!({"storage": storage, "leaderElection": {"backend": backend}}));
+        let desired = fake.desired();
+        let objects = Renderer::new(&fake.cluster, &desired).all(false).unwrap();
+        let mut sets = objects
+            .into_iter()
+            .filter(|object| object.key.kind == Kind::StatefulSet);
+        sets.next().unwrap().body["spec"]["template"]["spec"].clone()
+    };
+    let (storage, lease) = (pod("Storage"), pod("Lease"));
+    assert!(!storage.to_string().contains("serviceAccountToken"), "{storage}");
+    assert!(lease.to_string().contains("serviceAccountToken"), "{lease}");
+    for pod in [&storage, &lease] {
+        assert_eq!(pod["automountServiceAccountToken"], false);
+    }
+    let mounts = lease["containers"][0]["volumeMounts"].as_array().unwrap();
+    let mounted = |mount: &&Value| mount["mountPath"] == "/var/run/secrets/kubernetes.io/serviceaccount";
+    assert!(
+        mounts.iter().any(|mount| mounted(&mount) && mount["readOnly"] == true),
+        "{mounts:?}"
+    );
+}
+
+#[test]
 fn certificates_made_by_somebody_else_are_mounted_from_their_secrets() {
     let secrets = json!({
         "caBundle": {"name": "bundle", "key": "trust.pem"}, "server": {"name": "s"}, "peer": {"name": "p"}, "operatorClient": {"name": "o"},
     });
-    let world = World::new(json!({"tls": {"mode": "Secret", "secrets": secrets}}));
-    let desired = world.desired();
-    let objects = Renderer::new(&world.cluster, &desired).all(false).unwrap();
+    let fake = FakeCluster::new(json!({"tls": {"mode": "Secret", "secrets": secrets}}));
+    let desired = fake.desired();
+    let objects = Renderer::new(&fake.cluster, &desired).all(false).unwrap();
     let set = objects
         .into_iter()
         .find(|object| object.key.kind == Kind::StatefulSet)
@@ -162,9 +209,9 @@ fn certificates_made_by_somebody_else_are_mounted_from_their_secrets() {
 #[test]
 fn brains_in_pods_of_somebody_else_get_services_and_no_workload() {
     let workload = json!({"type": "External", "selector": {"matchLabels": {"app": "edge"}}});
-    let world = World::new(json!({"workload": workload}));
-    let desired = world.desired();
-    let objects = Renderer::new(&world.cluster, &desired).all(false).unwrap();
+    let fake = FakeCluster::new(json!({"workload": workload}));
+    let desired = fake.desired();
+    let objects = Renderer::new(&fake.cluster, &desired).all(false).unwrap();
     let kinds: Vec<Kind> = objects.iter().map(|object| object.key.kind).collect();
     assert_eq!(kinds, [Kind::Service, Kind::Service, Kind::Service]);
     for object in &objects {
@@ -180,10 +227,11 @@ fn brains_in_pods_of_somebody_else_get_services_and_no_workload() {
 fn the_template_does_not_depend_on_the_number_of_members() {
     let template = |replicas: i32| {
         let tikv = json!({"pdEndpoints": ["pd:2379"]});
-        let world =
-            World::new(json!({"replicas": replicas, "storage": {"type": "TiKV", "embedded": null, "tikv": tikv}}));
-        let desired = world.desired();
-        let objects = Renderer::new(&world.cluster, &desired).all(false).unwrap();
+        let fake = FakeCluster::new(
+            json!({"replicas": replicas, "storage": {"type": "TiKV", "embedded": null, "tikv": tikv}}),
+        );
+        let desired = fake.desired();
+        let objects = Renderer::new(&fake.cluster, &desired).all(false).unwrap();
         let set = objects
             .into_iter()
             .find(|object| object.key.kind == Kind::StatefulSet)
@@ -196,11 +244,11 @@ fn the_template_does_not_depend_on_the_number_of_members() {
 
 #[test]
 fn a_budget_exists_for_two_members_and_more() {
-    let world = World::new(json!({}));
-    let mut desired = world.desired();
+    let fake = FakeCluster::new(json!({}));
+    let mut desired = fake.desired();
     for (replicas, exists) in [(0, false), (1, false), (2, true), (3, true)] {
         desired.replicas = replicas;
-        let renderer = Renderer::new(&world.cluster, &desired);
+        let renderer = Renderer::new(&fake.cluster, &desired);
         let budget = renderer
             .all(false)
             .unwrap()
@@ -217,9 +265,9 @@ fn a_budget_exists_for_two_members_and_more() {
 /// The restricted pod security standard, rule by rule.
 #[test]
 fn pods_obey_the_restricted_standard() {
-    let world = World::new(json!({}));
-    let desired = world.desired();
-    let objects = Renderer::new(&world.cluster, &desired).all(false).unwrap();
+    let fake = FakeCluster::new(json!({}));
+    let desired = fake.desired();
+    let objects = Renderer::new(&fake.cluster, &desired).all(false).unwrap();
     let set = objects
         .into_iter()
         .find(|object| object.key.kind == Kind::StatefulSet)
@@ -256,9 +304,9 @@ fn pods_obey_the_restricted_standard() {
 
 #[test]
 fn every_object_is_owned_and_labelled_and_free_of_nulls() {
-    let world = World::new(json!({}));
-    let desired = world.desired();
-    for object in Renderer::new(&world.cluster, &desired).all(true).unwrap() {
+    let fake = FakeCluster::new(json!({}));
+    let desired = fake.desired();
+    for object in Renderer::new(&fake.cluster, &desired).all(true).unwrap() {
         let metadata = &object.body["metadata"];
         let owner = &metadata["ownerReferences"][0];
         assert_eq!(owner["uid"], "cluster-uid", "{}", object.key);
@@ -276,4 +324,150 @@ fn every_object_is_owned_and_labelled_and_free_of_nulls() {
         );
         assert!(!object.body.to_string().contains("null"), "{}", object.body);
     }
+}
+
+/// The object of this kind and name that a spec renders to.
+#[track_caller]
+fn rendered(spec: Value, kind: Kind, name: &str) -> Value {
+    let fake = FakeCluster::new(spec);
+    let desired = fake.desired();
+    let objects = Renderer::new(&fake.cluster, &desired).all(false).unwrap();
+    let found = objects.into_iter().find(|object| object.key == Key::new(kind, name));
+    found.unwrap().body
+}
+
+fn tikv(more: Value) -> Value {
+    let mut spec = more;
+    spec["storage"] = json!({"type": "TiKV", "embedded": null, "tikv": {"pdEndpoints": ["pd:2379"]}});
+    spec
+}
+
+#[test]
+fn load_balancer_class_is_the_client_services_alone() {
+    let spec = json!({"services": {"client": {"type": "LoadBalancer", "loadBalancerClass": "example.com/internal"}}});
+    let class = |name: &str| rendered(spec.clone(), Kind::Service, name)["spec"]["loadBalancerClass"].clone();
+    assert_eq!(class("dev-client"), "example.com/internal");
+    assert_eq!((class("dev-headless"), class("dev-leader")), (Value::Null, Value::Null));
+}
+
+#[test]
+fn ip_family_policy_is_every_services() {
+    for policy in ["SingleStack", "PreferDualStack", "RequireDualStack"] {
+        let spec = json!({"services": {"client": {"ipFamilyPolicy": policy}}});
+        for name in ["dev-client", "dev-headless", "dev-leader"] {
+            let service = rendered(spec.clone(), Kind::Service, name);
+            assert_eq!(service["spec"]["ipFamilyPolicy"], policy, "{name}");
+        }
+    }
+    assert!(rendered(json!({}), Kind::Service, "dev-client")["spec"]["ipFamilyPolicy"].is_null());
+}
+
+#[test]
+fn access_mode_is_the_claims() {
+    let modes = |embedded: Value| {
+        let set = rendered(json!({"storage": {"embedded": embedded}}), Kind::StatefulSet, "dev");
+        set["spec"]["volumeClaimTemplates"][0]["spec"]["accessModes"].clone()
+    };
+    assert_eq!(modes(json!({})), json!(["ReadWriteOncePod"]));
+    assert_eq!(modes(json!({"accessMode": "ReadWriteOnce"})), json!(["ReadWriteOnce"]));
+}
+
+#[track_caller]
+fn has_flag(spec: Value, flag: &str) {
+    let set = rendered(spec, Kind::StatefulSet, "dev");
+    let arguments = set.pointer("/spec/template/spec/containers/0/args").unwrap();
+    assert!(
+        arguments.as_array().unwrap().contains(&json!(flag)),
+        "{flag} in {arguments}"
+    );
+}
+
+#[test]
+fn fields_of_the_brain_become_flags() {
+    let election = |field: &str, time: &str| tikv(json!({"leaderElection": {field: time}}));
+    has_flag(election("leaseDuration", "30s"), "--election-lease-duration=30s");
+    has_flag(election("renewDeadline", "2s"), "--election-renew-deadline=2s");
+    has_flag(election("retryPeriod", "500ms"), "--election-retry-period=500ms");
+    let revisions = json!({"autoCompaction": {"mode": "Revision", "retention": "1000"}});
+    has_flag(revisions.clone(), "--auto-compaction-mode=revision");
+    has_flag(revisions, "--auto-compaction-retention=1000");
+    let times = json!({"autoCompaction": {"mode": "Periodic", "retention": "1h"}});
+    has_flag(times, "--auto-compaction-mode=periodic");
+}
+
+fn merged(template: Value) -> Value {
+    let set = rendered(json!({"podTemplate": template}), Kind::StatefulSet, "dev");
+    set["spec"]["template"]["spec"].clone()
+}
+
+#[test]
+fn pod_template_is_merged_by_keys_and_nulls_remove() {
+    let pod = merged(json!({"spec": {
+        "containers": [
+            {"name": "brain", "startupProbe": null, "fieldOfTomorrow": {"x": 1}, "ports": [{"containerPort": 2379, "name": "etcd"}]},
+        ],
+        "podFieldOfTomorrow": [1],
+    }}));
+    let brain = &pod["containers"][0];
+    assert!(brain["startupProbe"].is_null() && brain["livenessProbe"].is_object());
+    assert_eq!(brain["fieldOfTomorrow"], json!({"x": 1}));
+    assert_eq!(pod["podFieldOfTomorrow"], json!([1]));
+    assert_eq!(
+        brain["ports"][0],
+        json!({"containerPort": 2379, "name": "etcd", "protocol": "TCP"})
+    );
+    assert_eq!(brain["ports"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn added_containers_get_no_further_rights() {
+    let pod = merged(json!({"spec": {
+        "containers": [{"name": "side", "image": "x"}, {"name": "own", "securityContext": {"runAsUser": 1000}}],
+        "initContainers": [{"name": "first", "image": "x"}, {"name": "asks", "securityContext": {"allowPrivilegeEscalation": true}}],
+    }}));
+    let may = |list: &str, at: usize| pod[list][at]["securityContext"]["allowPrivilegeEscalation"].clone();
+    assert_eq!(
+        [may("containers", 1), may("containers", 2), may("initContainers", 0)],
+        [false; 3]
+    );
+    assert_eq!(pod["containers"][2]["securityContext"]["runAsUser"], 1000);
+    // Such a spec is refused before, unless the operator leaves it to admission.
+    assert_eq!(may("initContainers", 1), true);
+    for strange in [
+        json!(["x"]),
+        json!([{"name": "x", "securityContext": "y"}]),
+        json!({"a": 1}),
+    ] {
+        assert!(merged(json!({"spec": {"containers": strange}}))["containers"].is_array() || strange.is_object());
+    }
+}
+
+#[test]
+fn restart_hash_leaves_resources_and_metadata_out() {
+    let hashes = |spec: Value| {
+        let set = rendered(spec, Kind::StatefulSet, "dev");
+        let annotations = set["spec"]["template"]["metadata"]["annotations"].clone();
+        (
+            annotations[RESTART_HASH].clone(),
+            annotations["kubebrain.io/resources-hash"].clone(),
+        )
+    };
+    let (restart, amounts) = hashes(json!({}));
+    let limits = hashes(json!({"pod": {"resources": {"limits": {"memory": "1Gi", "cpu": "1"}}}}));
+    assert_eq!(limits.0, restart);
+    assert_ne!(limits.1, amounts);
+    let labelled = json!({"inheritedMetadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}}});
+    assert_eq!(hashes(labelled), (restart.clone(), amounts.clone()));
+    assert_ne!(hashes(json!({"restartedAt": "2026-11-21T00:00:01Z"})).0, restart);
+    let device = hashes(json!({"pod": {"resources": {"limits": {"example.com/device": "1"}}}}));
+    assert_ne!(device.0, restart, "it cannot be given in place");
+    assert_eq!(device.1, amounts);
+    let on_tikv = |tikv: Value| {
+        let spec = json!({"storage": {"type": "TiKV", "embedded": null, "tikv": tikv}});
+        (hashes(spec.clone()).0, rendered(spec, Kind::StatefulSet, "dev"))
+    };
+    let (of_any, _) = on_tikv(json!({"pdEndpoints": ["pd:2379"]}));
+    let (of_one, set) = on_tikv(json!({"pdEndpoints": ["pd:2379"], "clusterID": "7"}));
+    assert!(set.to_string().contains("--tikv-cluster-id=7"));
+    assert_eq!(of_one, of_any, "brains that run are on it");
 }

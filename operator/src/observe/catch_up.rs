@@ -1,4 +1,4 @@
-//! Whether the stores show what this process wrote, and what to do where they do not.
+//! Compares the watch stores with this process's own writes. A reconcile waits for a store that is behind, or reads the object.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use crate::objects::{Key, Kind};
 use crate::reconcile::Context;
 
 /// A store that is behind a write for longer is not waited for: the object is read.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WATCH_LAG_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Objects as the API server has them, where the stores do not show it; `None` for what does not exist.
 #[derive(Default)]
 pub(crate) struct Late(Vec<(Watched, String, Option<DynamicObject>)>);
 
-/// What the stores hold.
+/// Kinds of objects in the stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Watched {
     Cluster,
@@ -44,7 +44,7 @@ pub(crate) async fn catch_up(context: &Context, namespace: &str, cluster: &str) 
             context.ledger.settle(&place, &pending);
             continue;
         }
-        if pending != Pending::Contested && age < PATIENCE {
+        if pending != Pending::Contested && age < WATCH_LAG_TIMEOUT {
             return Ok(None);
         }
         let live = read(&context.client, &watched.resource(), &place).await?;
@@ -61,7 +61,7 @@ pub(crate) async fn catch_up(context: &Context, namespace: &str, cluster: &str) 
     Ok(Some(late))
 }
 
-/// Whether the object at `place` may belong to a cluster, by the names that clusters give.
+/// Returns true if the object at `place` may belong to a cluster, by the names that clusters give.
 fn is_of(place: &Place, namespace: &str, cluster: &str) -> bool {
     let name = place.name.strip_prefix("data-").unwrap_or(&place.name);
     let belongs = |name: &str| {

@@ -11,9 +11,9 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::core::DynamicObject;
 
-use super::{Plan, Step};
+use super::{Plan, Step, owned};
 use crate::certificates::{Inspected, Leaf, Pair, Problem, State};
-use crate::objects::{Key, Kind, Renderer};
+use crate::objects::{Key, Kind, Object, Renderer};
 use crate::observe::Observed;
 use crate::spec::Desired;
 
@@ -23,7 +23,7 @@ mod issue;
 mod members;
 mod recorded;
 
-/// What the status says of certificates.
+/// The status of the certificates.
 #[derive(Debug, Default)]
 pub(crate) struct Certificates {
     /// Why certificates cannot be issued, or the given ones do not serve.
@@ -34,7 +34,9 @@ pub(crate) struct Certificates {
     pub(crate) preparing: bool,
     /// The stored authority, if it is trusted.
     pub(crate) authority: Option<AuthorityView>,
-    /// What a replacement of the authority's key waits for.
+    /// Fingerprint of the key that a deleted cluster left behind, if it could be taken over.
+    pub(crate) adoptable: Option<String>,
+    /// The reason for which a replacement of the authority's key waits.
     pub(crate) waiting: Option<String>,
     /// Stored certificates, also those that this pass replaces.
     pub(crate) leaves: BTreeMap<Leaf, Stored>,
@@ -101,7 +103,7 @@ pub(crate) struct Live {
     pub(crate) version: String,
 }
 
-/// What the steps are planned from.
+/// The input of the plan.
 #[derive(Clone, Copy)]
 struct Scope<'a> {
     cluster: &'a KubeBrainCluster,
@@ -113,6 +115,17 @@ struct Scope<'a> {
 impl Scope<'_> {
     fn secret(&self, name: &str) -> Option<&DynamicObject> {
         self.observed.objects.get(&Key::new(Kind::Secret, name))
+    }
+
+    /// Plans to write `object` if it is not as it should be; while nothing may change, only if its data is not.
+    fn apply(&self, plan: &mut Plan, object: Object) -> Result<(), serde_json::Error> {
+        if self.desired.held.is_none() {
+            return owned::apply(plan, object, self.observed);
+        }
+        if !plan.foreign.contains(&object.key) && !plan.former.contains(&object.key) {
+            owned::apply_data(plan, object, self.observed);
+        }
+        Ok(())
     }
 
     /// The texts of a Secret that the user made; what is no text is left out.

@@ -11,7 +11,7 @@ use crate::observe::Observed;
 use crate::quantity;
 use crate::spec::Desired;
 
-/// What the status says of volumes.
+/// The status of the volumes.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Claims {
     /// How many there are.
@@ -111,7 +111,7 @@ fn capacity(claim: &PersistentVolumeClaim) -> Option<i128> {
     capacity.map_or_else(|| requested(claim), quantity::parse)
 }
 
-/// What the controller or the kubelet says of a growth that it cannot carry out.
+/// The message of the controller or the kubelet about a growth that it cannot carry out.
 fn infeasible(claim: &PersistentVolumeClaim) -> Option<String> {
     const STATES: [&str; 2] = ["ControllerResizeInfeasible", "NodeResizeInfeasible"];
     const CONDITIONS: [&str; 2] = ["ControllerResizeError", "NodeResizeError"];

@@ -1,11 +1,11 @@
-//! Who leads, by what the brains say. A brain that does not answer says nothing: that is not the same as "it does not lead".
+//! The leader, by what the brains say. A brain that does not answer says nothing: that is not the same as "it does not lead".
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use crate::observe::Observed;
 
-/// What is known of the lead.
+/// The known state of the lead.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum Lead {
     /// This pod leads, in this epoch.
@@ -27,7 +27,7 @@ impl Lead {
     }
 }
 
-/// Who leads. Of two that say they do, the one in the higher epoch is right: the other has not heard yet. Where only followers
+/// The leader. Of two that say they lead, the one in the higher epoch is right: the other has not heard yet. Where only followers
 /// answer, their leader leads if its pod is one of ours.
 pub(crate) fn lead(observed: &Observed) -> Lead {
     let staying = |pod: &&Pod| pod.metadata.deletion_timestamp.is_none();

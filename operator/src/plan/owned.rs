@@ -1,12 +1,14 @@
 //! Objects without keys of their own: applied when they differ, deleted when they are wanted no more.
 
-use serde_json::Value;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
 
 use super::ownership::{self, Ownership};
-use super::{Plan, Step};
+use super::{Contested, Plan, Step};
 use crate::certificates::Leaf;
 use crate::drift;
-use crate::objects::{Key, Kind, Object, Renderer};
+use crate::objects::{self, Key, Kind, Object, Renderer};
 use crate::observe::Observed;
 use crate::spec::Desired;
 
@@ -19,11 +21,12 @@ pub(super) fn keys(
     observed: &Observed,
     renderer: &Renderer<'_>,
 ) -> Result<Vec<Key>, serde_json::Error> {
-    let mut keys: Vec<Key> = renderer
-        .all(observed.pod_monitors)?
-        .into_iter()
-        .map(|object| object.key)
-        .collect();
+    // Of a refused spec nothing is written but certificates.
+    let objects = match desired.refusal() {
+        None => renderer.all(observed.pod_monitors)?,
+        Some(_) => Vec::new(),
+    };
+    let mut keys: Vec<Key> = objects.into_iter().map(|object| object.key).collect();
     if desired.certificates.as_ref().is_some_and(|issued| !issued.is_empty()) {
         keys.push(Key::new(Kind::Secret, desired.names.authority()));
         keys.push(Key::new(Kind::ConfigMap, desired.names.bundle()));
@@ -39,8 +42,9 @@ pub(super) fn plan(
     renderer: &Renderer<'_>,
 ) -> Result<(), serde_json::Error> {
     let objects = renderer.all(observed.pod_monitors)?;
+    let locked = may_hold_lease(&objects, observed);
     for key in renderer.unwanted(&objects) {
-        let Some(live) = observed.objects.get(&key) else {
+        let Some(live) = observed.objects.get(&key).filter(|_| !(locked && is_lock(key.kind))) else {
             continue;
         };
         let owner = live
@@ -72,6 +76,21 @@ pub(super) fn plan(
     Ok(())
 }
 
+/// Returns true if an object of this kind is a Lease as leader lock, or gives the right to it.
+fn is_lock(kind: Kind) -> bool {
+    matches!(kind, Kind::Role | Kind::RoleBinding | Kind::Lease)
+}
+
+/// Whether there are brains that compete for a Lease, or that the live template would make: the lock stays as long.
+fn may_hold_lease(objects: &[Object], observed: &Observed) -> bool {
+    let set = objects.iter().find(|object| object.key.kind == Kind::StatefulSet);
+    let live = set.and_then(|set| observed.objects.get(&set.key)).cloned();
+    let live: Option<StatefulSet> = live.and_then(|live| live.try_parse().ok());
+    let template = live.and_then(|live| live.spec?.template.spec);
+    let pods = observed.pods.iter().filter_map(|pod| pod.spec.as_ref());
+    pods.chain(&template).any(objects::competes_by_lease)
+}
+
 /// Plans to write `object` unless the live one is as it should be, or not ours to write.
 pub(super) fn apply(plan: &mut Plan, object: Object, observed: &Observed) -> Result<(), serde_json::Error> {
     if plan.foreign.contains(&object.key) || plan.former.contains(&object.key) {
@@ -82,6 +101,12 @@ pub(super) fn apply(plan: &mut Plan, object: Object, observed: &Observed) -> Res
         return Ok(());
     };
     if differs(&object, observed)? {
+        let known = observed.applies.get(&object.key);
+        if let Some(held) = known.and_then(|known| known.held(&object)) {
+            let field = drift::difference(&object.body, &serde_json::to_value(live)?).unwrap_or_default();
+            plan.contested.insert(object.key, Contested { field, held });
+            return Ok(());
+        }
         plan.steps.push(Step::Apply {
             uid: live.metadata.uid.clone(),
             object,
@@ -90,7 +115,32 @@ pub(super) fn apply(plan: &mut Plan, object: Object, observed: &Observed) -> Res
     Ok(())
 }
 
-/// Whether the live object, if there is one that stays, is not as `object` says.
+/// The same for what is written although nothing may change: of the live object only the data counts.
+pub(super) fn apply_data(plan: &mut Plan, object: Object, observed: &Observed) {
+    let live = observed
+        .objects
+        .get(&object.key)
+        .and_then(|live| live.metadata.uid.clone());
+    if live.is_some() && data_differs(&object, observed) {
+        plan.steps.push(Step::Apply { object, uid: live });
+    }
+}
+
+/// Returns true if the data of the live object, if there is one that stays, is not as `object` says.
+pub(super) fn data_differs(object: &Object, observed: &Observed) -> bool {
+    let live = observed.objects.get(&object.key);
+    live.is_some_and(|live| {
+        live.metadata.deletion_timestamp.is_none() && !drift::is_within(&object.body["data"], &live.data["data"])
+    })
+}
+
+/// Takes labels and annotations over from the live object: while nothing may change, what the spec says of them does not count.
+pub(crate) fn keep_metadata(object: &mut Object, live: &DynamicObject) {
+    object.body["metadata"]["labels"] = json!(live.metadata.labels);
+    object.body["metadata"]["annotations"] = json!(live.metadata.annotations);
+}
+
+/// Returns true if the live object, if there is one that stays, is not as `object` says.
 pub(super) fn differs(object: &Object, observed: &Observed) -> Result<bool, serde_json::Error> {
     let live = observed.objects.get(&object.key);
     let Some(live) = live.filter(|live| live.metadata.deletion_timestamp.is_none()) else {
@@ -100,7 +150,7 @@ pub(super) fn differs(object: &Object, observed: &Observed) -> Result<bool, serd
     let live_body = serde_json::to_value(live)?;
     let same =
         stamped(object.body.pointer("/metadata/annotations")) == stamped(live_body.pointer("/metadata/annotations"));
-    Ok(!same || !drift::is_within(&object.body, &live_body))
+    Ok((!same || !drift::is_within(&object.body, &live_body)) && !observed.is_as_admitted(object))
 }
 
 /// Takes over from the live StatefulSet what cannot be changed, so that the rest still can. Names what differs.

@@ -1,30 +1,43 @@
-//! Whose an object is.
+//! The owner of an object.
 
 use crds::KubeBrainCluster;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::DynamicObject;
 use kube::{Resource, ResourceExt};
 
-use crate::names::{CLUSTER, Names};
+use crate::names::{CLUSTER, MANAGED_BY, MANAGER, Names};
 use crate::objects::{Key, Kind};
 use crate::observe::Observed;
 
-/// Whose an object is, by its controller reference.
+/// The owner of an object, by its controller reference; where it has none, by its labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ownership {
     /// This cluster's.
     Ours,
     /// A cluster's that had the same name and is deleted; the garbage collector will remove the object.
     Former,
-    /// Somebody else's, or nobody's: hands off.
+    /// Left over from a cluster of that name that was deleted without its objects: nobody controls it.
+    Orphaned,
+    /// Somebody else's: hands off.
     Foreign,
 }
 
-/// Whose the object with this metadata is, asked by the cluster `name` with `uid`.
+/// The owner of the object with this metadata, from the view of the cluster `name` with `uid`.
 pub(crate) fn of(metadata: &ObjectMeta, name: &str, uid: &str) -> Ownership {
     let owners = metadata.owner_references.iter().flatten();
     let Some(controller) = owners.into_iter().find(|owner| owner.controller == Some(true)) else {
-        return Ownership::Foreign;
+        let labelled = |key: &str, value: &str| {
+            let labels = metadata.labels.as_ref();
+            labels
+                .and_then(|labels| labels.get(key))
+                .is_some_and(|found| found == value)
+        };
+        return if labelled(CLUSTER, name) && labelled(MANAGED_BY, MANAGER) {
+            Ownership::Orphaned
+        } else {
+            Ownership::Foreign
+        };
     };
     let group = controller.api_version.split('/').next().unwrap_or_default();
     if controller.kind != KubeBrainCluster::kind(&()) || group != crds::GROUP || controller.name != name {
@@ -43,7 +56,11 @@ pub(crate) fn of(metadata: &ObjectMeta, name: &str, uid: &str) -> Ownership {
 /// is known by the name that the StatefulSet controller gives it, and by the label.
 pub(crate) fn keep_own(observed: &mut Observed, names: &Names, uid: &str) {
     let set = observed.objects.get(&Key::new(Kind::StatefulSet, &names.cluster));
-    let set = set.filter(|set| of(&set.metadata, &names.cluster, uid) == Ownership::Ours);
+    let own = |set: &&DynamicObject| {
+        let whose = of(&set.metadata, &names.cluster, uid);
+        matches!(whose, Ownership::Ours | Ownership::Orphaned)
+    };
+    let set = set.filter(own);
     let set = set.and_then(|set| set.metadata.uid.clone());
     observed
         .pods
@@ -51,7 +68,8 @@ pub(crate) fn keep_own(observed: &mut Observed, names: &Names, uid: &str) {
     observed.claims.retain(|claim| is_own_claim(claim, names));
 }
 
-fn controller(pod: &Pod) -> Option<&str> {
+/// Uid of the StatefulSet that controls a pod.
+pub(crate) fn controller(pod: &Pod) -> Option<&str> {
     let mut owners = pod.metadata.owner_references.iter().flatten();
     let controller = owners.find(|owner| owner.controller == Some(true))?;
     (controller.kind == "StatefulSet").then_some(controller.uid.as_str())

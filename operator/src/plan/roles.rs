@@ -22,7 +22,7 @@ pub(super) fn plan(plan: &mut Plan, observed: &Observed) {
             _ => None,
         };
         let role = match &plan.lead {
-            // Who says itself that it does not lead has no business behind the leader's Service.
+            // A member that says that it does not lead has no business behind the leader's Service.
             Lead::Unknown if says != Some(Role::Follower) || labelled != Some("leader") => continue,
             Lead::Unknown => Some("follower"),
             Lead::Held { pod, .. } if *pod == name => Some("leader"),

@@ -1,4 +1,5 @@
-//! Replacing outdated pods: what serves nobody first, then followers, the leader last after it has handed over, and one at a time.
+//! Replacing outdated pods: what serves nobody first, then followers, as many at a time as may be unavailable, the leader last and alone,
+//! after it has handed over. One step in a pass.
 //!
 //! What has to be remembered from pass to pass is in `status.rollout`, so an operator that starts anew goes on where the former one
 //! was.
@@ -6,7 +7,6 @@
 use crds::KubeBrainCluster;
 use crds::cluster::status::HandOver;
 use crds::cluster::update_strategy::UpdateStrategyType;
-use crds::cluster::workload::WorkloadType;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -14,23 +14,25 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::leadership::Lead;
-use super::{Plan, Step};
+use super::{Plan, Step, resize};
 use crate::drift;
 use crate::names::RESTART_HASH;
 use crate::objects::{Key, Kind};
 use crate::observe::{Observed, is_ready};
 use crate::spec::Desired;
 use crate::status::whole_seconds;
+use crate::stores::external::is_external;
 
 mod choose;
 mod transfer;
 
 use choose::{Choice, Members};
+pub(crate) use transfer::Transfer;
 
 /// How far a roll-out has come.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct Rollout {
-    /// Whether the StatefulSet exists and its controller has seen its newest version.
+    /// True if the StatefulSet exists and its controller has seen its newest version.
     pub(crate) adopted: bool,
     /// Pods that exist and are not on their way out.
     pub(crate) pods: usize,
@@ -46,12 +48,12 @@ pub(crate) struct Rollout {
     pub(crate) revision: Option<String>,
     /// Why an outdated pod is not replaced yet.
     pub(crate) waiting: Option<String>,
-    /// What is done now, such as `ReplaceFollower`.
+    /// The present step, such as `ReplaceFollower`.
     pub(crate) step: Option<&'static str>,
     /// The hand-over that is under way.
     pub(crate) hand_over: Option<HandOver>,
     /// The wish for another leader that this pass deals with.
-    pub(crate) transfer: Option<String>,
+    pub(crate) transfer: Option<Transfer>,
 }
 
 pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) {
@@ -72,11 +74,29 @@ pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
         ..Rollout::default()
     };
     let Some(set) = set else {
-        if cluster.spec.workload.type_ == WorkloadType::External {
-            // Whoever makes the pods decides what they are; there is nothing here to compare them with.
-            (rollout.adopted, rollout.updated) = (true, rollout.pods);
+        if is_external(cluster) {
+            // Whoever makes the pods replaces them: all there is to compare is the version that their members report.
+            let is_expected = |pod: &&&Pod| match observed.probes.get(&pod.name_any()) {
+                Some(Ok(answer)) => answer.version == cluster.spec.version,
+                _ => false,
+            };
+            rollout.adopted = true;
+            rollout.updated = staying.iter().filter(is_expected).count();
         }
+        let external = rollout.adopted && desired.refusal().is_none() && !plan.is_blocked();
         plan.rollout = rollout;
+        if external {
+            let members = Members {
+                cluster,
+                desired,
+                observed,
+                lead: plan.lead.clone(),
+                updated: staying,
+                outdated: Vec::new(),
+                leaving,
+            };
+            transfer::plan(plan, &members);
+        }
         return;
     };
     let status = set.status.clone().unwrap_or_default();
@@ -85,12 +105,17 @@ pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
         .as_ref()
         .and_then(|spec| spec.template.metadata.as_ref()?.annotations.as_ref()?.get(RESTART_HASH));
     rollout.revision = status.update_revision.clone();
-    let (updated, outdated): (Vec<&Pod>, Vec<&Pod>) = staying
-        .into_iter()
-        .partition(|pod| is_updated(pod, hash.map(String::as_str), status.update_revision.as_deref()));
+    let resources = live.and_then(|live| resize::wanted(&live.data));
+    let blocker = |pod: &Pod| resources.and_then(|wanted| resize::blocker(pod, wanted));
+    let (updated, outdated): (Vec<&Pod>, Vec<&Pod>) = staying.into_iter().partition(|pod| {
+        is_updated(pod, hash.map(String::as_str), status.update_revision.as_deref()) && blocker(pod).is_none()
+    });
     rollout.updated = updated.len();
     rollout.outdated = outdated.iter().map(|pod| pod.name_any()).collect();
     plan.rollout = rollout;
+    if desired.refusal().is_some() {
+        return;
+    }
     let members = Members {
         cluster,
         desired,
@@ -109,7 +134,22 @@ pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
         transfer::plan(plan, &members);
         return;
     }
-    act(plan, &members, choose::choose(&members));
+    let choice = match choose::choose(&members) {
+        Choice::Replace { pod, step, why } => Choice::Replace {
+            pod,
+            step,
+            why: blocker(pod).map_or(why, str::to_owned),
+        },
+        other => other,
+    };
+    let blocker = members
+        .outdated
+        .iter()
+        .find_map(|pod| Some((pod.name_any(), blocker(pod)?)));
+    act(plan, &members, choice);
+    if let (Some((pod, why)), Some(waiting)) = (blocker, &mut plan.rollout.waiting) {
+        *waiting = format!("{waiting}; {pod} is to be replaced: {why}");
+    }
 }
 
 fn act(plan: &mut Plan, members: &Members<'_>, choice: Choice<'_>) {
@@ -127,7 +167,7 @@ fn act(plan: &mut Plan, members: &Members<'_>, choice: Choice<'_>) {
     }
 }
 
-/// Asks for another leader, and remembers since when.
+/// Asks for another leader. The status remembers since when, if the leader was really asked: a pause holds the step back.
 fn hand_over(plan: &mut Plan, members: &Members<'_>, (from, to, epoch): (&Pod, &Pod, i64)) {
     let known = members.hand_over_under_way(from, epoch);
     let since = known.map_or(Time(whole_seconds(members.observed.now)), |known| known.since.clone());
@@ -162,14 +202,13 @@ fn hold_back_scaling(plan: &mut Plan, members: &Members<'_>, live: Option<&Value
     };
     let replicas = members.desired.replicas;
     let goes = |pod: &Pod| i64::from(choose::ordinal(pod)) >= i64::from(replicas);
-    let all = || members.updated.iter().chain(&members.outdated).copied();
-    let Some(from) = all().find(|pod| pod.name_any() == *leader && goes(pod)) else {
+    let Some(from) = members.all().find(|pod| pod.name_any() == *leader && goes(pod)) else {
         return false;
     };
     if replicas == 0 || members.hand_over_is_overdue(from, *epoch) {
         return false;
     }
-    let Some(to) = members.successor(all().filter(|pod| !goes(pod))) else {
+    let Some(to) = members.successor(members.all().filter(|pod| !goes(pod))) else {
         return false;
     };
     let size = live.and_then(|live| live["spec"].get("replicas")).cloned();
@@ -187,7 +226,7 @@ fn hold_back_scaling(plan: &mut Plan, members: &Members<'_>, live: Option<&Value
     // What is left of the change may be nothing.
     plan.steps.retain(|step| match (step, live) {
         (Step::Apply { object, .. }, Some(live)) if object.key.kind == Kind::StatefulSet => {
-            !drift::is_within(&object.body["spec"], &live["spec"])
+            !drift::is_within(&object.body["spec"], &live["spec"]) && !members.observed.is_as_admitted(object)
         }
         _ => true,
     });
@@ -204,7 +243,7 @@ fn replace(pod: &Pod, why: String) -> Option<Step> {
     })
 }
 
-/// Whether a pod is as the newest template wants it in all that needs a restart. Pods from before there was a hash are told apart by
+/// Returns true if a pod is as the newest template wants it in all that needs a restart. Pods from before there was a hash are told apart by
 /// the revision.
 fn is_updated(pod: &Pod, hash: Option<&str>, newest: Option<&str>) -> bool {
     match (pod.annotations().get(RESTART_HASH), hash) {
@@ -218,7 +257,7 @@ pub(crate) fn revision(pod: &Pod) -> Option<&str> {
     pod.labels().get("controller-revision-hash").map(String::as_str)
 }
 
-/// Whether the spec leaves the replacement of pods to somebody else.
+/// Returns true if the spec leaves the replacement of pods to somebody else.
 fn is_by_hand(cluster: &KubeBrainCluster) -> bool {
     cluster.spec.strategy().type_ == UpdateStrategyType::OnDelete
 }

@@ -3,29 +3,38 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::fake_cluster::{FakeCluster, answer, written};
 use crate::names::ROLE;
 use crate::probe::{Answer, Role};
-use crate::world::{World, answer, written};
 
+mod budget;
 mod certificates;
+mod downgrade;
+mod epochs;
+mod external;
 mod given;
+mod leader;
+mod lock;
+mod model;
 mod owners;
 mod replacement;
+mod resize;
 mod rotation;
+mod storage;
 
 /// So many members on TiKV that serve, the first one leading; those of `outdated` are of a former template.
-fn members<const N: usize>(replicas: usize, outdated: [bool; N]) -> World {
+fn members<const N: usize>(replicas: usize, outdated: [bool; N]) -> FakeCluster {
     let tikv = json!({"pdEndpoints": ["pd:2379"]});
     let spec = json!({"replicas": replicas, "storage": {"type": "TiKV", "embedded": null, "tikv": tikv}});
-    let mut world = World::settled(spec);
-    world.wait(3600);
-    for (pod, outdated) in world.seen.pods.iter_mut().zip(outdated) {
+    let mut fake = FakeCluster::settled(spec);
+    fake.wait(3600);
+    for (pod, outdated) in fake.seen.pods.iter_mut().zip(outdated) {
         if outdated {
             pod.annotations_mut()
                 .insert(crate::names::RESTART_HASH.to_owned(), "former".to_owned());
         }
     }
-    world
+    fake
 }
 
 const LEAVES: [&str; 4] = [
@@ -38,22 +47,22 @@ const LEAVES: [&str; 4] = [
 /// A settled cluster, edited: what is done in the next pass.
 #[track_caller]
 fn edited(spec: Value, steps: &[&str]) {
-    let mut world = World::settled(json!({}));
-    world.edit(spec.clone());
-    assert_eq!(world.steps(), steps, "after {spec}");
+    let mut fake = FakeCluster::settled(json!({}));
+    fake.edit(spec.clone());
+    assert_eq!(fake.steps(), steps, "after {spec}");
 }
 
 /// A settled cluster, changed by something else.
 #[track_caller]
-fn changed(change: impl FnOnce(&mut World), steps: &[&str]) {
-    let mut world = World::settled(json!({}));
-    change(&mut world);
-    assert_eq!(world.steps(), steps);
+fn changed(change: impl FnOnce(&mut FakeCluster), steps: &[&str]) {
+    let mut fake = FakeCluster::settled(json!({}));
+    change(&mut fake);
+    assert_eq!(fake.steps(), steps);
 }
 
 #[test]
 fn a_new_cluster_gets_certificates_before_what_mounts_them() {
-    let mut world = World::new(json!({}));
+    let mut fake = FakeCluster::new(json!({}));
     let first = [
         "create the certificate authority dev-ca",
         "apply ServiceAccount dev",
@@ -61,22 +70,22 @@ fn a_new_cluster_gets_certificates_before_what_mounts_them() {
         "apply Service dev-client",
         "apply Service dev-leader",
     ];
-    assert_eq!(world.pass(), first);
+    assert_eq!(fake.pass(), first);
     let mut expected = vec!["apply ConfigMap dev-ca-bundle"];
     expected.extend(LEAVES);
     expected.push("apply StatefulSet dev");
-    assert_eq!(world.pass(), expected);
+    assert_eq!(fake.pass(), expected);
 }
 
 #[test]
 fn a_settled_cluster_needs_nothing() {
-    let mut world = World::settled(json!({}));
-    assert_eq!(world.steps(), Vec::<String>::new());
-    let (objects, status) = (written(&world), world.cluster.status.clone());
-    world.wait(3600);
-    assert_eq!(world.pass(), Vec::<String>::new());
-    assert_eq!(written(&world), objects);
-    assert_eq!(world.cluster.status, status, "the status of an idle cluster changed");
+    let mut fake = FakeCluster::settled(json!({}));
+    assert_eq!(fake.steps(), Vec::<String>::new());
+    let (objects, status) = (written(&fake), fake.cluster.status.clone());
+    fake.wait(3600);
+    assert_eq!(fake.pass(), Vec::<String>::new());
+    assert_eq!(written(&fake), objects);
+    assert_eq!(fake.cluster.status, status, "the status of an idle cluster changed");
 }
 
 #[test]
@@ -122,11 +131,22 @@ fn a_changed_spec_changes_what_depends_on_it() {
 }
 
 #[test]
+fn other_attributes_class_reaches_claims_that_exist() {
+    let mut fake = FakeCluster::settled(json!({}));
+    fake.edit(json!({"storage": {"embedded": {"volumeAttributesClassName": "gold"}}}));
+    assert_eq!(fake.pass(), ["resize the volume claim data-dev-0"]);
+    let spec = serde_json::to_value(&fake.seen.claims[0].spec).unwrap();
+    assert_eq!(spec["volumeAttributesClassName"], "gold");
+    assert_eq!(spec["resources"]["requests"]["storage"], "10Gi");
+    assert_eq!(fake.steps(), Vec::<String>::new());
+}
+
+#[test]
 fn inherited_metadata_reaches_every_object() {
-    let mut world = World::settled(json!({}));
-    world.edit(json!({"inheritedMetadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}}}));
-    world.settle();
-    for (name, object) in written(&world) {
+    let mut fake = FakeCluster::settled(json!({}));
+    fake.edit(json!({"inheritedMetadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}}}));
+    fake.settle();
+    for (name, object) in written(&fake) {
         assert_eq!(object["metadata"]["labels"]["team"], "a", "{name}");
         assert_eq!(object["metadata"]["annotations"]["note"], "b", "{name}");
     }
@@ -135,7 +155,7 @@ fn inherited_metadata_reaches_every_object() {
 #[test]
 fn what_others_changed_is_put_right_and_what_they_added_is_left() {
     let service =
-        |world: &mut World, change: fn(&mut Value)| change(&mut world.object(Kind::Service, "dev-client").data);
+        |fake: &mut FakeCluster, change: fn(&mut Value)| change(&mut fake.object(Kind::Service, "dev-client").data);
     changed(
         |w| service(w, |data| data["spec"]["ports"][0]["port"] = json!(1)),
         &["apply Service dev-client"],
@@ -173,7 +193,7 @@ fn what_others_changed_is_put_right_and_what_they_added_is_left() {
         |w| {
             let service = w.object(Kind::Service, "dev-client");
             service.data["spec"]["ports"][0]["port"] = json!(1);
-            service.metadata.deletion_timestamp = Some(Time(crate::world::BEGIN.parse().unwrap()));
+            service.metadata.deletion_timestamp = Some(Time(crate::fake_cluster::BEGIN.parse().unwrap()));
         },
         &[],
     );
@@ -181,11 +201,11 @@ fn what_others_changed_is_put_right_and_what_they_added_is_left() {
 
 #[test]
 fn what_a_stateful_set_cannot_change_is_kept_and_named() {
-    let mut world = World::settled(json!({"storage": {"embedded": {"storageClassName": "fast"}}}));
-    let claims = world.object(Kind::StatefulSet, "dev").data["spec"]["volumeClaimTemplates"].clone();
+    let mut fake = FakeCluster::settled(json!({"storage": {"embedded": {"storageClassName": "fast"}}}));
+    let claims = fake.object(Kind::StatefulSet, "dev").data["spec"]["volumeClaimTemplates"].clone();
     // The API server would refuse this edit; here the operator has to cope.
-    world.edit(json!({"storage": {"embedded": {"storageClassName": "slow"}}, "restartedAt": "2026-11-21T00:00:01Z"}));
-    let plan = world.plan();
+    fake.edit(json!({"storage": {"embedded": {"storageClassName": "slow"}}, "restartedAt": "2026-11-21T00:00:01Z"}));
+    let plan = fake.plan();
     assert_eq!(plan.fixed, ["volumeClaimTemplates"]);
     let set = plan.steps.iter().find_map(|step| match step {
         Step::Apply { object, .. } => Some(&object.body["spec"]),
@@ -201,87 +221,86 @@ fn what_a_stateful_set_cannot_change_is_kept_and_named() {
 
 #[test]
 fn volumes_grow_in_their_claims_and_never_shrink() {
-    let mut world = World::settled(json!({}));
-    world.edit(json!({"storage": {"embedded": {"size": "20Gi"}}}));
-    assert_eq!(world.plan().claims.growing, ["data-dev-0"]);
-    world.pass();
-    assert_eq!(world.steps(), Vec::<String>::new());
+    let mut fake = FakeCluster::settled(json!({}));
+    fake.edit(json!({"storage": {"embedded": {"size": "20Gi"}}}));
+    assert_eq!(fake.plan().claims.growing, ["data-dev-0"]);
+    fake.pass();
+    assert_eq!(fake.steps(), Vec::<String>::new());
     assert_eq!(
-        world.plan().claims.growing,
+        fake.plan().claims.growing,
         ["data-dev-0"],
         "asked for, but not there yet"
     );
-    world.kubelet();
-    assert_eq!(world.plan().claims.growing, Vec::<String>::new());
-    world.edit(json!({"storage": {"embedded": {"size": "5Gi"}}}));
-    assert_eq!(world.steps(), Vec::<String>::new());
+    fake.kubelet();
+    assert_eq!(fake.plan().claims.growing, Vec::<String>::new());
+    fake.edit(json!({"storage": {"embedded": {"size": "5Gi"}}}));
+    assert_eq!(fake.steps(), Vec::<String>::new());
 }
 
 #[test]
 fn growth_that_did_not_happen_is_taken_back_down_to_what_the_volume_has() {
-    let size = |world: &World| {
-        let claim = serde_json::to_value(&world.seen.claims[0]).unwrap();
+    let size = |fake: &FakeCluster| {
+        let claim = serde_json::to_value(&fake.seen.claims[0]).unwrap();
         claim["spec"]["resources"]["requests"]["storage"].clone()
     };
-    let mut world = World::settled(json!({}));
-    world.edit(json!({"storage": {"embedded": {"size": "30Gi"}}}));
-    world.pass();
-    world.edit(json!({"storage": {"embedded": {"size": "20Gi"}}}));
-    assert_eq!(world.pass(), ["resize the volume claim data-dev-0"]);
-    assert_eq!(size(&world), "20Gi");
+    let mut fake = FakeCluster::settled(json!({}));
+    fake.edit(json!({"storage": {"embedded": {"size": "30Gi"}}}));
+    fake.pass();
+    fake.edit(json!({"storage": {"embedded": {"size": "20Gi"}}}));
+    assert_eq!(fake.pass(), ["resize the volume claim data-dev-0"]);
+    assert_eq!(size(&fake), "20Gi");
     // The API server refuses a request that is not above the capacity.
-    world.edit(json!({"storage": {"embedded": {"size": "10Gi"}}}));
-    assert_eq!(world.pass(), Vec::<String>::new());
-    assert_eq!(world.condition("StorageReady"), "True/Bound");
-    assert_eq!(world.condition("Progressing"), "False/Reconciled");
+    fake.edit(json!({"storage": {"embedded": {"size": "10Gi"}}}));
+    assert_eq!(fake.pass(), Vec::<String>::new());
+    assert_eq!(fake.condition("StorageReady"), "True/Bound");
+    assert_eq!(fake.condition("Progressing"), "False/Reconciled");
 }
 
 #[test]
 fn volume_that_cannot_grow_is_named_and_holds_no_pod_back() {
-    let mut world = World::settled(json!({}));
-    world.wait(60);
-    world.edit(json!({"storage": {"embedded": {"size": "20Gi"}}}));
-    world.pass();
-    assert_eq!(world.condition("Progressing"), "True/ResizingStorage");
-    let mut claim = serde_json::to_value(&world.seen.claims[0]).unwrap();
+    let mut fake = FakeCluster::settled(json!({}));
+    fake.wait(60);
+    fake.edit(json!({"storage": {"embedded": {"size": "20Gi"}}}));
+    fake.pass();
+    assert_eq!(fake.condition("Progressing"), "True/ResizingStorage");
+    let mut claim = serde_json::to_value(&fake.seen.claims[0]).unwrap();
     claim["status"]["allocatedResourceStatuses"] = json!({"storage": "ControllerResizeInfeasible"});
     claim["status"]["conditions"] = json!([
         {"type": "ControllerResizeError", "status": "True", "message": "no room"},
     ]);
-    world.seen.claims[0] = serde_json::from_value(claim).unwrap();
-    world.pass();
-    assert_eq!(world.condition("StorageReady"), "False/ResizeFailed");
-    assert_eq!(world.condition("Ready"), "True/AsExpected");
-    assert_eq!(world.condition("Progressing"), "False/Reconciled");
-    world.edit(json!({"version": "0.2.0"}));
-    assert_eq!(world.pass(), ["apply StatefulSet dev"]);
-    assert_eq!(world.pass(), ["delete pod dev-0"]);
+    fake.seen.claims[0] = serde_json::from_value(claim).unwrap();
+    fake.pass();
+    assert_eq!(fake.condition("StorageReady"), "False/ResizeFailed");
+    assert_eq!(fake.condition("Ready"), "True/AsExpected");
+    assert_eq!(fake.condition("Progressing"), "False/Reconciled");
+    fake.edit(json!({"version": "0.2.0"}));
+    assert_eq!(fake.pass(), ["apply StatefulSet dev"]);
+    assert_eq!(fake.pass(), ["delete pod dev-0"]);
 }
 
 #[test]
 fn a_pod_monitor_is_made_only_where_the_kind_exists() {
-    let mut world = World::settled(json!({"monitoring": {"podMonitor": {"enabled": true}}}));
-    assert_eq!(world.steps(), Vec::<String>::new());
-    world.seen.pod_monitors = true;
-    assert_eq!(world.steps(), ["apply PodMonitor dev"]);
-    world.settle();
-    world.edit(json!({"monitoring": {"podMonitor": {"enabled": false}}}));
-    assert_eq!(world.steps(), ["delete PodMonitor dev"]);
+    let mut fake = FakeCluster::settled(json!({"monitoring": {"podMonitor": {"enabled": true}}}));
+    assert_eq!(fake.steps(), Vec::<String>::new());
+    fake.seen.pod_monitors = true;
+    assert_eq!(fake.steps(), ["apply PodMonitor dev"]);
+    fake.settle();
+    fake.edit(json!({"monitoring": {"podMonitor": {"enabled": false}}}));
+    assert_eq!(fake.steps(), ["delete PodMonitor dev"]);
 }
 
 #[test]
 fn the_role_label_follows_what_the_brains_say() {
     let check = |answer: Option<Result<Answer, String>>, label: Option<&str>, expected: Option<Option<&str>>| {
-        let mut world = World::settled(json!({}));
-        world.seen.probes.clear();
-        world
-            .seen
+        let mut fake = FakeCluster::settled(json!({}));
+        fake.seen.probes.clear();
+        fake.seen
             .probes
             .extend(answer.map(|answer| ("dev-0".to_owned(), answer)));
-        let labels = world.pod("dev-0").labels_mut();
+        let labels = fake.pod("dev-0").labels_mut();
         labels.remove(ROLE);
         labels.extend(label.map(|label| (ROLE.to_owned(), label.to_owned())));
-        let step = world.plan().steps.into_iter().find_map(|step| match step {
+        let step = fake.plan().steps.into_iter().find_map(|step| match step {
             Step::Label { role, .. } => Some(role),
             _ => None,
         });
@@ -299,31 +318,30 @@ fn the_role_label_follows_what_the_brains_say() {
 
 #[test]
 fn of_two_that_claim_the_lead_the_newer_one_has_it() {
-    let mut world = members(3, [false; 3]);
-    world.lead("dev-2");
-    let Some(Ok(old)) = world.seen.probes.get_mut("dev-0") else {
+    let mut fake = members(3, [false; 3]);
+    fake.lead("dev-2");
+    let Some(Ok(old)) = fake.seen.probes.get_mut("dev-0") else {
         panic!("it answers")
     };
     (old.role, old.epoch, old.leader) = (Role::Leader, 1, None);
-    let lead = world.plan().lead;
+    let lead = fake.plan().lead;
     assert_eq!(lead.pod(), Some("dev-2"));
     // The leader itself is silent, but those that follow it name it.
-    world.seen.probes.insert("dev-2".to_owned(), Err("silent".to_owned()));
-    assert_eq!(world.plan().lead.pod(), Some("dev-2"));
+    fake.seen.probes.insert("dev-2".to_owned(), Err("silent".to_owned()));
+    assert_eq!(fake.plan().lead.pod(), Some("dev-2"));
     // Followers are silent, too: the old claim is all there is, and it may be true.
-    world.seen.probes.insert("dev-1".to_owned(), Err("silent".to_owned()));
-    assert_eq!(world.plan().lead.pod(), Some("dev-0"));
-    world.seen.probes.clear();
-    assert_eq!(world.plan().lead, Lead::Unknown);
+    fake.seen.probes.insert("dev-1".to_owned(), Err("silent".to_owned()));
+    assert_eq!(fake.plan().lead.pod(), Some("dev-0"));
+    fake.seen.probes.clear();
+    assert_eq!(fake.plan().lead, Lead::Unknown);
 }
 
 #[test]
 fn a_pause_holds_back_every_step_and_shows_what_is_held_back() {
-    let mut world = World::settled(json!({}));
-    world
-        .edit(json!({"paused": true, "restartedAt": "2026-11-21T00:00:01Z", "tls": {"serverAltNames": ["a.example"]}}));
-    assert_eq!(world.pass(), Vec::<String>::new());
-    assert_eq!(world.condition("Ready"), "False/Paused");
-    world.edit(json!({"paused": false}));
-    assert_eq!(world.pass(), [LEAVES[0], "apply StatefulSet dev"]);
+    let mut fake = FakeCluster::settled(json!({}));
+    fake.edit(json!({"paused": true, "restartedAt": "2026-11-21T00:00:01Z", "tls": {"serverAltNames": ["a.example"]}}));
+    assert_eq!(fake.pass(), Vec::<String>::new());
+    assert_eq!(fake.condition("Ready"), "False/Paused");
+    fake.edit(json!({"paused": false}));
+    assert_eq!(fake.pass(), [LEAVES[0], "apply StatefulSet dev"]);
 }

@@ -1,4 +1,4 @@
-//! What a brain says of itself: the answer to `GET /member`, checked and cut to size.
+//! A brain's answer to `GET /member`, validated and bounded.
 
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
@@ -12,20 +12,20 @@ const VERSION: usize = 64;
 /// Most alarms that are read.
 const ALARMS: usize = 64;
 
-/// What a brain said.
+/// A validated answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     /// Its name.
     pub(crate) name: String,
     /// Its id.
     pub(crate) member: u64,
-    /// What it does for the others.
+    /// Its role in the cluster.
     pub(crate) role: Role,
     /// The leader that it knows, perhaps itself.
     pub(crate) leader: Option<KnownLeader>,
     /// The leader's epoch; 0 if it never knew one.
     pub(crate) epoch: i64,
-    /// Whether it serves clients.
+    /// True if it serves clients.
     pub(crate) ready: bool,
     /// The version that runs.
     pub(crate) version: String,
@@ -41,7 +41,7 @@ pub(crate) struct Answer {
     pub(crate) tls: Option<Tls>,
 }
 
-/// What a brain does for the others.
+/// The role of a brain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(crate) enum Role {
     Leader,
@@ -76,8 +76,10 @@ pub(crate) struct Storage {
     pub(crate) type_: String,
     /// PD's cluster id, in decimal digits.
     pub(crate) cluster_id: Option<String>,
-    /// Whether it can be reached now.
+    /// True if it can be reached now.
     pub(crate) reachable: bool,
+    /// Formats of the data directory; `None` on TiKV.
+    pub(crate) directory: Option<Formats>,
 }
 
 /// Certificates that a brain has loaded.
@@ -103,7 +105,7 @@ pub(crate) struct CertificateInUse {
 }
 
 impl Answer {
-    /// Whether it says that it leads. Of two that say so the one with the higher epoch is right.
+    /// Returns true if it claims to lead. If two brains do, the one with the higher epoch leads.
     pub(crate) fn is_leader(&self) -> bool {
         self.role == Role::Leader
     }
@@ -111,8 +113,8 @@ impl Answer {
     /// Reads the body of an answer.
     ///
     /// # Errors
-    /// What is wrong with it, in words for the status.
-    pub(super) fn parse(body: &[u8]) -> Result<Self, String> {
+    /// A message for the status if something is wrong with it.
+    pub(crate) fn parse(body: &[u8]) -> Result<Self, String> {
         let wire: Wire = serde_json::from_slice(body).map_err(|error| {
             format!(
                 "its answer is not understood: {}",
@@ -171,6 +173,7 @@ struct WireStorage {
     #[serde(rename = "clusterID")]
     cluster_id: Option<String>,
     reachable: bool,
+    directory: Option<Formats>,
 }
 
 #[derive(Deserialize)]
@@ -223,6 +226,7 @@ impl Wire {
                 type_: clean(&self.storage.type_, VERSION),
                 cluster_id,
                 reachable: self.storage.reachable,
+                directory: self.storage.directory,
             },
             tls,
         })

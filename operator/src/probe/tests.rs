@@ -85,6 +85,7 @@ fn answer_is_read_whole() {
             type_: "TiKV".to_owned(),
             cluster_id: Some("7401234567890123456".to_owned()),
             reachable: true,
+            directory: None,
         },
         tls: Some(Tls {
             trust_bundle: digest.clone(),
@@ -227,7 +228,7 @@ where
 }
 
 async fn asked(address: SocketAddr) -> Result<Answer, String> {
-    member(address, HOST, None, None).await
+    member(address, HOST, None, None).await.map_err(|silence| silence.text)
 }
 
 #[tokio::test]
@@ -258,7 +259,24 @@ async fn refusals_say_what_was_answered() {
     );
     let refused = asked("127.0.0.1:1".parse().unwrap()).await.unwrap_err();
     assert!(refused.starts_with("no connection: "), "{refused}");
-    assert!(ask("nowhere", HOST, None).await.unwrap_err().contains("\"nowhere\""));
+    let nowhere = ask("nowhere", HOST, None).await.unwrap_err();
+    assert!(nowhere.text.contains("\"nowhere\""), "{nowhere:?}");
+}
+
+#[tokio::test]
+async fn brain_that_does_not_serve_says_why_by_a_code() {
+    let body = json!({"refusal": {"code": "PrefixTaken", "message": "it is\n another's"}});
+    let (address, _server) = serve(move |stream| reply(stream, 503, body.to_string().into(), &[])).await;
+    let silence = member(address, HOST, None, None).await.unwrap_err();
+    assert_eq!(silence.text, "it does not serve: it is another's");
+    let refusal = silence.refusal.unwrap();
+    assert_eq!(
+        (refusal.code.as_str(), refusal.message.as_str()),
+        ("PrefixTaken", "it is another's")
+    );
+    let (address, _server) = serve(|stream| reply(stream, 503, "TiKV is away".into(), &[])).await;
+    let silence = member(address, HOST, None, None).await.unwrap_err();
+    assert_eq!(silence, Silence::from("it answered 503: TiKV is away".to_owned()));
 }
 
 #[tokio::test]
@@ -346,7 +364,7 @@ async fn silent_brain_costs_two_seconds() {
     let (_, operator, _) = pairs();
     let (address, server) = serve(silent).await;
     let error = member(address, HOST, Some(&operator), None).await.unwrap_err();
-    assert_eq!(error, "no connection within 2 s");
+    assert_eq!(error.text, "no connection within 2 s");
     server.await.unwrap().unwrap();
 }
 
@@ -411,6 +429,7 @@ async fn certificate_of_another_name_or_authority_is_refused() {
         let tls = acceptor(&trusted, &brain);
         let (address, server) = serve(|stream| async move { tls.accept(stream).await.is_err() }).await;
         let error = member(address, host, Some(identity), None).await.unwrap_err();
+        let error = error.text;
         assert!(error.starts_with("no connection: invalid peer certificate"), "{error}");
         assert!(error.len() < 300, "{error}");
         assert!(server.await.unwrap());

@@ -16,13 +16,106 @@ const VOLUMES: [&str; 5] = ["configMap", "downwardAPI", "emptyDir", "ephemeral",
 /// Fields of a pod that are of the node's world.
 const HOST: [&str; 4] = ["hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"];
 
+/// Lists of containers.
+const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
+/// The annotation by which AppArmor profiles were chosen before there was a field.
+const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+
+/// The first part that cannot be merged, and why. Whether the fields are right is for the API server to say, which knows them all.
+pub(super) fn malformed(template: &Value) -> Option<String> {
+    let parts = ["", "/metadata", "/metadata/labels", "/metadata/annotations", "/spec"];
+    let found = parts.into_iter().find(|part| {
+        let value = template.pointer(part).filter(|value| !value.is_null());
+        value.is_some_and(|value| !value.is_object())
+    });
+    if let Some(part) = found {
+        return Some(format!("podTemplate{}: it is no map", part.replace('/', ".")));
+    }
+    let directive = directive(template, "podTemplate")?;
+    Some(format!(
+        "{directive}: directives of patches are not supported; lists merge by their keys, and a null removes a field"
+    ))
+}
+
+/// The path of the first field that speaks to whoever merges.
+fn directive(value: &Value, path: &str) -> Option<String> {
+    match value {
+        Value::Object(fields) => fields.iter().find_map(|(field, value)| {
+            let path = format!("{path}.{field}");
+            if field.starts_with('$') {
+                return Some(path);
+            }
+            directive(value, &path)
+        }),
+        Value::Array(entries) => {
+            let mut entries = entries.iter().enumerate();
+            entries.find_map(|(i, entry)| directive(entry, &format!("{path}[{i}]")))
+        }
+        _ => None,
+    }
+}
+
+/// ConfigMaps that a template reads, with the fields that name them.
+pub(super) fn config_maps(template: &Value) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut name = |path: String, reference: &Value| {
+        found.extend(
+            reference["name"]
+                .as_str()
+                .map(|name| (format!("podTemplate.{path}"), name.to_owned())),
+        );
+    };
+    let spec = &template["spec"];
+    for (path, container) in CONTAINERS.into_iter().flat_map(|list| entries(spec, "spec", list)) {
+        for (path, env) in entries(container, &path, "env") {
+            name(
+                format!("{path}.valueFrom.configMapKeyRef"),
+                &env["valueFrom"]["configMapKeyRef"],
+            );
+        }
+        for (path, from) in entries(container, &path, "envFrom") {
+            name(format!("{path}.configMapRef"), &from["configMapRef"]);
+        }
+    }
+    for (path, volume) in entries(spec, "spec", "volumes") {
+        name(format!("{path}.configMap"), &volume["configMap"]);
+        for (path, source) in entries(&volume["projected"], &format!("{path}.projected"), "sources") {
+            name(format!("{path}.configMap"), &source["configMap"]);
+        }
+    }
+    found
+}
+
 /// The first field that asks for more than brains may have, and why it is refused.
 pub(super) fn excess(cluster: &KubeBrainCluster, names: &Names, template: &Value) -> Option<String> {
     let check = Check {
         own: own_secrets(cluster, names),
         account: &names.cluster,
     };
-    check.pod(&template["spec"])
+    app_armor(&template["metadata"]["annotations"]).or_else(|| check.pod(&template["spec"]))
+}
+
+fn app_armor(annotations: &Value) -> Option<String> {
+    let mut all = annotations.as_object().into_iter().flatten();
+    let (key, _) = all.find(|(key, profile)| key.starts_with(APP_ARMOR) && *profile != "runtime/default")?;
+    refuse(
+        &format!("metadata.annotations[{key}]"),
+        "brains run with the runtime's AppArmor profile",
+    )
+}
+
+/// Returns true if a number is zero, however it is written.
+fn is_zero(value: &Value) -> bool {
+    value.as_f64() == Some(0.0)
+}
+
+fn has_null(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(fields) => fields.values().any(has_null),
+        Value::Array(entries) => entries.iter().any(has_null),
+        _ => false,
+    }
 }
 
 /// The first label or annotation that is the operator's own, and why it is refused: pods are selected and compared by them.
@@ -88,6 +181,11 @@ impl Check<'_> {
                 return refuse(&format!("spec.{field}"), "brains have no other identity than their own");
             }
         }
+        for field in ["serviceAccountName", "automountServiceAccountToken"] {
+            if spec.get(field).is_some_and(Value::is_null) {
+                return refuse(&format!("spec.{field}"), "brains keep what the operator sets");
+            }
+        }
         if spec["automountServiceAccountToken"] == true {
             return refuse(
                 "spec.automountServiceAccountToken",
@@ -100,11 +198,10 @@ impl Check<'_> {
                 "it passes the scheduler and taints by: use pod.nodeSelector",
             );
         }
-        if let Some(why) = self.security("spec.securityContext", &spec["securityContext"]) {
+        if let Some(why) = security("spec.securityContext", spec.get("securityContext")) {
             return Some(why);
         }
-        let lists = ["containers", "initContainers", "ephemeralContainers"];
-        let containers = lists.into_iter().flat_map(|list| entries(spec, "spec", list));
+        let containers = CONTAINERS.into_iter().flat_map(|list| entries(spec, "spec", list));
         for (path, container) in containers {
             if let Some(why) = self.container(&path, container) {
                 return Some(why);
@@ -117,7 +214,8 @@ impl Check<'_> {
     }
 
     fn container(&self, path: &str, container: &Value) -> Option<String> {
-        if let Some(why) = self.security(&format!("{path}.securityContext"), &container["securityContext"]) {
+        let context = container.get("securityContext");
+        if let Some(why) = security(&format!("{path}.securityContext"), context).or_else(|| dials(path, container)) {
             return Some(why);
         }
         let ports = entries(container, path, "ports");
@@ -146,41 +244,6 @@ impl Check<'_> {
         })
     }
 
-    fn security(&self, path: &str, context: &Value) -> Option<String> {
-        let at = |field: &str| format!("{path}.{field}");
-        for field in ["privileged", "allowPrivilegeEscalation"] {
-            if context[field] == true {
-                return refuse(&at(field), "brains have no rights beyond their user's");
-            }
-        }
-        for field in ["runAsUser", "runAsGroup", "fsGroup"] {
-            if context[field].as_i64() == Some(0) {
-                return refuse(&at(field), "brains do not run as root");
-            }
-        }
-        if context["runAsNonRoot"] == false {
-            return refuse(&at("runAsNonRoot"), "brains do not run as root");
-        }
-        let added = context["capabilities"]["add"].as_array().into_iter().flatten();
-        if let Some(capability) = added.into_iter().find(|name| *name != "NET_BIND_SERVICE") {
-            return refuse(
-                &at("capabilities.add"),
-                &format!("brains need no capability {capability}"),
-            );
-        }
-        if context["seccompProfile"]["type"] == "Unconfined" {
-            return refuse(&at("seccompProfile"), "brains run with a seccomp profile");
-        }
-        if context["procMount"].as_str().is_some_and(|mount| mount != "Default") {
-            return refuse(&at("procMount"), "brains see /proc as other containers do");
-        }
-        let sysctls = context["sysctls"].as_array();
-        if sysctls.is_some_and(|list| !list.is_empty()) {
-            return refuse(&at("sysctls"), "brains change no kernel parameters");
-        }
-        None
-    }
-
     fn volume(&self, path: &str, volume: &Value) -> Option<String> {
         if let Some(name) = volume["secret"]["secretName"].as_str() {
             return self.foreign(&format!("{path}.secret"), name);
@@ -200,8 +263,7 @@ impl Check<'_> {
             }
         }
         let kinds = volume.as_object().into_iter().flat_map(|volume| volume.iter());
-        let mut kinds =
-            kinds.filter(|(kind, value)| !value.is_null() && !["name", "secret", "$patch"].contains(&kind.as_str()));
+        let mut kinds = kinds.filter(|(kind, value)| !value.is_null() && !["name", "secret"].contains(&kind.as_str()));
         let (kind, _) = kinds.find(|(kind, _)| !VOLUMES.contains(&kind.as_str()))?;
         refuse(&format!("{path}.{kind}"), "brains mount no volume of this kind")
     }
@@ -215,6 +277,81 @@ impl Check<'_> {
             &format!("Secret {name} is not this cluster's: brains read their own and those that the spec names"),
         )
     }
+}
+
+/// The rights of a pod or a container.
+fn security(path: &str, context: Option<&Value>) -> Option<String> {
+    let context = context?;
+    let at = |field: &str| format!("{path}.{field}");
+    if has_null(context) {
+        return refuse(path, "brains keep what the operator sets; a null would remove it");
+    }
+    for field in ["privileged", "allowPrivilegeEscalation"] {
+        if context[field] == true {
+            return refuse(&at(field), "brains have no rights beyond their user's");
+        }
+    }
+    for field in ["runAsUser", "runAsGroup", "fsGroup"] {
+        if is_zero(&context[field]) {
+            return refuse(&at(field), "brains do not run as root");
+        }
+    }
+    let mut groups = context["supplementalGroups"].as_array().into_iter().flatten();
+    if groups.any(is_zero) {
+        return refuse(&at("supplementalGroups"), "brains are not in root's group");
+    }
+    if context["runAsNonRoot"] == false {
+        return refuse(&at("runAsNonRoot"), "brains do not run as root");
+    }
+    let added = context["capabilities"]["add"].as_array().into_iter().flatten();
+    if let Some(capability) = added.into_iter().find(|name| *name != "NET_BIND_SERVICE") {
+        return refuse(
+            &at("capabilities.add"),
+            &format!("brains need no capability {capability}"),
+        );
+    }
+    if context["seccompProfile"]["type"] == "Unconfined" {
+        return refuse(&at("seccompProfile"), "brains run with a seccomp profile");
+    }
+    let app_armor = &context["appArmorProfile"];
+    if !app_armor.is_null() && app_armor["type"] != "RuntimeDefault" {
+        return refuse(&at("appArmorProfile"), "brains run with the runtime's AppArmor profile");
+    }
+    let labels = context["seLinuxOptions"].as_object();
+    if labels.is_some_and(|labels| !labels.is_empty()) {
+        return refuse(
+            &at("seLinuxOptions"),
+            "brains have the SELinux label that the runtime gives",
+        );
+    }
+    if context["windowsOptions"]["hostProcess"] == true {
+        return refuse(&at("windowsOptions.hostProcess"), "brains have nothing of the node");
+    }
+    if context["procMount"].as_str().is_some_and(|mount| mount != "Default") {
+        return refuse(&at("procMount"), "brains see /proc as other containers do");
+    }
+    let sysctls = context["sysctls"].as_array();
+    if sysctls.is_some_and(|list| !list.is_empty()) {
+        return refuse(&at("sysctls"), "brains change no kernel parameters");
+    }
+    None
+}
+
+/// The kubelet asks from the node's network: of the pod itself, and of nobody else.
+fn dials(path: &str, container: &Value) -> Option<String> {
+    let probes = ["livenessProbe", "readinessProbe", "startupProbe"].map(|probe| (probe.to_owned(), &container[probe]));
+    let hooks = ["postStart", "preStop"].map(|hook| (format!("lifecycle.{hook}"), &container["lifecycle"][hook]));
+    for (name, handler) in probes.into_iter().chain(hooks) {
+        for action in ["httpGet", "tcpSocket"] {
+            if handler[action]["host"].as_str().is_some_and(|host| !host.is_empty()) {
+                return refuse(
+                    &format!("{path}.{name}.{action}.host"),
+                    "the kubelet asks the pod itself, and no other host",
+                );
+            }
+        }
+    }
+    None
 }
 
 #[cfg(test)]

@@ -2,10 +2,9 @@
 //! was acted on is never taken back: a value that goes back in time would restart everything again.
 
 use crds::KubeBrainCluster;
+use crds::wishes::RESTART;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-
-use crate::names::RESTART;
 
 /// The newest wish, as it was written. A text that is no time in RFC 3339 is no wish, unless it is all there ever was.
 pub(super) fn wish(cluster: &KubeBrainCluster) -> Option<String> {
@@ -32,7 +31,7 @@ mod tests {
 
     #[track_caller]
     fn check(handled: Option<&str>, spec: Option<&str>, annotation: Option<&str>, expected: Option<&str>) {
-        let mut cluster = crate::world::cluster(json!({"restartedAt": spec}));
+        let mut cluster = crate::fake_cluster::cluster(json!({"restartedAt": spec}));
         cluster.status = Some(serde_json::from_value(json!({"lastHandledRestart": handled})).unwrap());
         if let Some(annotation) = annotation {
             cluster

@@ -1,4 +1,4 @@
-//! Where the brains keep their data, with everything filled in that the spec leaves open.
+//! The storage of the brains, with everything filled in that the spec leaves open.
 
 use crds::KubeBrainCluster;
 use crds::cluster::storage::{Embedded, GcOwner, StorageType, TikvTls};
@@ -7,6 +7,7 @@ use kube::core::DynamicObject;
 use serde_json::Value;
 
 use super::{Refusal, invalid};
+use crate::stores::external::is_external;
 
 /// How often the leader collects garbage, and how old a version gets, if it does and the spec says no more.
 const GC_DEFAULT: &str = "10m";
@@ -18,6 +19,8 @@ pub(crate) enum Storage {
     Embedded(Embedded),
     /// A TiKV cluster.
     Tikv(Tikv),
+    /// A directory that whoever makes the pods chose.
+    Unmanaged,
 }
 
 /// How the brains reach TiKV.
@@ -27,8 +30,10 @@ pub(crate) struct Tikv {
     pub(crate) pd_endpoints: Vec<String>,
     /// Prefix of every key.
     pub(crate) key_prefix: String,
-    /// PD's id of the TiKV cluster, once it is known.
+    /// PD's id of the TiKV cluster, once it is known. Brains that are started then refuse another one.
     pub(crate) cluster_id: Option<String>,
+    /// The same, as `clusterRef` says it now.
+    pub(crate) referenced_id: Option<String>,
     pub(crate) tls: Option<TikvTls>,
     /// Interval and window of garbage collection, if the leader does it.
     pub(crate) gc: Option<(String, String)>,
@@ -38,14 +43,14 @@ impl Storage {
     pub(crate) fn embedded(&self) -> Option<&Embedded> {
         match self {
             Self::Embedded(embedded) => Some(embedded),
-            Self::Tikv(_) => None,
+            Self::Tikv(_) | Self::Unmanaged => None,
         }
     }
 
     pub(crate) fn tikv(&self) -> Option<&Tikv> {
         match self {
             Self::Tikv(tikv) => Some(tikv),
-            Self::Embedded(_) => None,
+            Self::Embedded(_) | Self::Unmanaged => None,
         }
     }
 }
@@ -57,6 +62,7 @@ impl Storage {
 pub(super) fn read(cluster: &KubeBrainCluster, referenced: Option<&DynamicObject>) -> Result<Storage, Refusal> {
     let spec = &cluster.spec;
     match (spec.storage.type_, &spec.storage.embedded, &spec.storage.tikv) {
+        (StorageType::Embedded, ..) if is_external(cluster) => Ok(Storage::Unmanaged),
         (StorageType::Embedded, Some(embedded), _) => {
             if !(0..=1).contains(&spec.replicas) {
                 return Err(invalid("Embedded storage is single-member: set replicas to 0 or 1"));
@@ -127,7 +133,8 @@ fn tikv(cluster: &KubeBrainCluster, referenced: Option<&DynamicObject>) -> Resul
     Ok(Tikv {
         pd_endpoints,
         key_prefix,
-        cluster_id: wanted.cluster_id.clone().or(pinned_id).or(referenced_id),
+        cluster_id: wanted.cluster_id.clone().or(pinned_id).or(referenced_id.clone()),
+        referenced_id,
         tls: wanted.tls.clone(),
         gc: gc.map(|gc| (or_default(&gc.interval), or_default(&gc.window))),
     })

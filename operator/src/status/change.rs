@@ -1,11 +1,11 @@
 //! Which change is in flight. A change begins with what was seen, and goes on until all members serve.
 
 use crds::KubeBrainCluster;
+use crds::cluster::status::RolloutType;
 use crds::cluster::update_strategy::UpdateStrategyType;
 use crds::cluster::workload::WorkloadType;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::{Facts, Pass};
+use super::{Facts, Pass, count};
 use crate::objects::{Key, Kind};
 use crate::plan::Step;
 
@@ -39,13 +39,19 @@ impl Change {
             Self::Resizing(_) => "ResizingStorage",
         }
     }
+
+    /// The kind that `status.rollout` remembers; `None` for what every pass can see anew.
+    pub(super) fn rollout_type(&self) -> Option<RolloutType> {
+        match self {
+            Self::None | Self::Resizing(_) => None,
+            Self::Creating | Self::Waiting(_) => Some(RolloutType::Creating),
+            Self::Rolling(_) | Self::ByHand(_) => Some(RolloutType::RollingUpdate),
+            Self::Scaling => Some(RolloutType::Scaling),
+        }
+    }
 }
 
-fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
-    conditions.iter().find(|condition| condition.type_ == type_)
-}
-
-pub(super) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>, previous: &[Condition], facts: &Facts) -> Change {
+pub(super) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) -> Change {
     let (plan, observed) = (pass.plan, pass.observed);
     if let Some(key) = plan.former.first() {
         return Change::Waiting(format!("{key} of a deleted cluster of the same name is not gone yet"));
@@ -53,10 +59,9 @@ pub(super) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>, previous: &[Condit
     let set = observed
         .objects
         .get(&Key::new(Kind::StatefulSet, &pass.desired.names.cluster));
-    let before = find(previous, "Progressing")
-        .map(|condition| condition.reason.as_str())
-        .unwrap_or_default();
-    let ever = cluster.status.as_ref().is_some_and(|status| status.version.is_some());
+    let previous = cluster.status.as_ref();
+    let before = previous.and_then(|status| status.rollout.as_ref()?.type_);
+    let ever = previous.is_some_and(|status| status.version.is_some() || status.current_revision.is_some());
     let complete = facts.ready == facts.replicas
         && facts.pods == facts.replicas
         && (facts.replicas == 0 || facts.leader.is_some());
@@ -98,24 +103,32 @@ pub(super) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>, previous: &[Condit
         };
     }
     match before {
-        "Scaling" => Change::Scaling,
-        "RollingUpdate" if ever => Change::Rolling(None),
-        "DeadlineExceeded" if ever => Change::Rolling(None),
+        Some(RolloutType::Scaling) => Change::Scaling,
+        Some(RolloutType::RollingUpdate) if ever => Change::Rolling(None),
         _ if !ever && facts.replicas > 0 => Change::Creating,
         _ if facts.replicas == 0 => Change::Scaling,
         _ => Change::None,
     }
 }
 
-/// Whether a change takes longer than the spec allows, counted from its newest progress. A new generation of the spec begins anew.
+/// Whether there are more or fewer pods, updated or ready, than in the former pass: that is progress.
+pub(super) fn has_moved(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> bool {
+    let rollout = &pass.plan.rollout;
+    let now = [rollout.updated, rollout.ready, rollout.pods].map(|pods| Some(count(pods)));
+    let status = cluster.status.as_ref();
+    status.map(|status| [status.updated_replicas, status.ready_replicas, status.replicas]) != Some(now)
+}
+
+/// Returns true if a change takes longer than the spec allows, counted from its newest progress. A new generation of the spec begins anew.
 pub(super) fn is_overdue(cluster: &KubeBrainCluster, pass: &Pass<'_>, change: &Change) -> bool {
-    if matches!(change, Change::None | Change::ByHand(_)) || cluster.spec.paused {
+    // A slow driver lets volumes grow slowly, and nothing waits for that.
+    if matches!(change, Change::None | Change::ByHand(_) | Change::Resizing(_)) || cluster.spec.paused {
         return false;
     }
     let Some(rollout) = cluster.status.as_ref().and_then(|status| status.rollout.as_ref()) else {
         return false;
     };
-    if rollout.generation != cluster.metadata.generation {
+    if rollout.generation != cluster.metadata.generation || has_moved(cluster, pass) {
         return false;
     }
     let Some(progress) = rollout.last_progress_at.as_ref().or(rollout.started_at.as_ref()) else {

@@ -1,4 +1,4 @@
-//! The judgement: one condition per question, each from the facts alone.
+//! The conditions: one per question, each from the facts alone.
 //!
 //! Types and reasons are part of the API and stay as they are. Messages say what a person needs, and change only with the facts.
 
@@ -7,8 +7,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::Change;
-use super::facts::{Facts, Trust, Volumes};
-use crate::spec::Refusal;
+use super::facts::{CertificateState, Facts, Volumes};
 
 /// How long members may be missing before that is called degraded.
 const GRACE: Duration = Duration::from_secs(30);
@@ -25,13 +24,13 @@ pub(super) const ALWAYS: [&str; 6] = [
 
 /// Status of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum ConditionStatus {
     True,
     False,
     Unknown,
 }
 
-impl Verdict {
+impl ConditionStatus {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::True => "True",
@@ -43,18 +42,18 @@ impl Verdict {
 
 /// One condition, without its history.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Judgement {
+pub(crate) struct ConditionUpdate {
     pub(crate) type_: &'static str,
-    pub(crate) verdict: Verdict,
+    pub(crate) status: ConditionStatus,
     pub(crate) reason: String,
     pub(crate) message: String,
 }
 
-impl Judgement {
-    pub(crate) fn new(type_: &'static str, verdict: Verdict, reason: &str, message: impl Into<String>) -> Self {
+impl ConditionUpdate {
+    pub(crate) fn new(type_: &'static str, status: ConditionStatus, reason: &str, message: impl Into<String>) -> Self {
         Self {
             type_,
-            verdict,
+            status,
             reason: reason.to_owned(),
             message: message.into(),
         }
@@ -62,42 +61,49 @@ impl Judgement {
 }
 
 /// Before anything was seen.
-pub(super) fn first() -> Vec<Judgement> {
-    let unknown = |type_| Judgement::new(type_, Verdict::Unknown, "Creating", "the operator has not looked yet");
+pub(super) fn first() -> Vec<ConditionUpdate> {
+    let unknown = |type_| {
+        ConditionUpdate::new(
+            type_,
+            ConditionStatus::Unknown,
+            "Creating",
+            "the operator has not looked yet",
+        )
+    };
     ALWAYS.map(unknown).to_vec()
 }
 
-/// For a spec that cannot be acted on. What was known of the running members stays.
-pub(super) fn refused(refusal: &Refusal, previous: &[Condition]) -> Vec<Judgement> {
-    let say = |type_, verdict| Judgement::new(type_, verdict, refusal.reason, refusal.message.as_str());
-    let mut judgements = vec![
-        say("Ready", Verdict::False),
-        say("Progressing", Verdict::False),
-        say("Degraded", Verdict::True),
-        say("Stalled", Verdict::True),
+/// For a cluster that is deleted and whose keys are to be wiped. What was known of its certificates stays.
+pub(super) fn deleting(message: &str, trouble: bool, previous: &[Condition]) -> Vec<ConditionUpdate> {
+    let reason = if trouble { "WipeFailed" } else { "Wiping" };
+    let say = |type_, status, reason| ConditionUpdate::new(type_, status, reason, message);
+    let degraded = if trouble {
+        ConditionStatus::True
+    } else {
+        ConditionStatus::False
+    };
+    let mut updates = vec![
+        say("Ready", ConditionStatus::False, "Deleting"),
+        say("Available", ConditionStatus::False, "Deleting"),
+        say("Progressing", ConditionStatus::True, "Deleting"),
+        say("Degraded", degraded, if trouble { reason } else { "Deleting" }),
+        say("StorageReady", ConditionStatus::False, reason),
     ];
-    for type_ in ["Available", "CertificatesReady", "StorageReady"] {
-        let before = previous
-            .iter()
-            .find(|condition| condition.type_ == type_ && condition.status != Verdict::Unknown.as_str());
-        judgements.push(before.map_or_else(
-            || say(type_, Verdict::Unknown),
-            |before| {
-                let verdict = if before.status == "True" {
-                    Verdict::True
-                } else {
-                    Verdict::False
-                };
-                Judgement::new(type_, verdict, &before.reason, before.message.as_str())
-            },
-        ));
-    }
-    judgements
+    let certificates = previous.iter().find(|condition| condition.type_ == "CertificatesReady");
+    updates.extend(certificates.map(|before| {
+        let status = match before.status.as_str() {
+            "True" => ConditionStatus::True,
+            "False" => ConditionStatus::False,
+            _ => ConditionStatus::Unknown,
+        };
+        ConditionUpdate::new("CertificatesReady", status, &before.reason, before.message.as_str())
+    }));
+    updates
 }
 
 /// Every condition of a cluster that was seen.
-pub(super) fn judge(facts: &Facts) -> Vec<Judgement> {
-    let mut judgements = vec![
+pub(super) fn judge(facts: &Facts) -> Vec<ConditionUpdate> {
+    let mut updates = vec![
         ready(facts),
         available(facts),
         progressing(facts),
@@ -105,22 +111,38 @@ pub(super) fn judge(facts: &Facts) -> Vec<Judgement> {
         certificates(facts),
         storage(facts),
     ];
-    judgements.extend(stalled(facts));
-    judgements
+    updates.extend(stalled(facts));
+    if let Some(blocker) = facts.blocker.as_ref().filter(|_| facts.refused) {
+        for update in updates.iter_mut().filter(|update| is_unseen(update, facts)) {
+            let (reason, message) = (blocker.reason, blocker.message.as_str());
+            *update = ConditionUpdate::new(update.type_, ConditionStatus::Unknown, reason, message);
+        }
+    }
+    updates
 }
 
-fn ready(facts: &Facts) -> Judgement {
-    let no = |reason: &str, message: String| Judgement::new("Ready", Verdict::False, reason, message);
-    if let Some(obstacle) = &facts.obstacle {
-        return no(obstacle.reason, obstacle.message.clone());
+/// Returns true if a condition speaks of what was never made, because the spec was refused from the beginning.
+fn is_unseen(update: &ConditionUpdate, facts: &Facts) -> bool {
+    match update.type_ {
+        "Available" => facts.pods == 0 && facts.replicas > 0,
+        "CertificatesReady" => matches!(facts.trust, CertificateState::Missing(_)) && facts.pods == 0,
+        "StorageReady" => update.status == ConditionStatus::Unknown,
+        _ => false,
+    }
+}
+
+fn ready(facts: &Facts) -> ConditionUpdate {
+    let no = |reason: &str, message: String| ConditionUpdate::new("Ready", ConditionStatus::False, reason, message);
+    if let Some(blocker) = &facts.blocker {
+        return no(blocker.reason, blocker.message.clone());
     }
     match &facts.trust {
         // A new cluster gets its certificates first of all.
-        Trust::Missing(_) if facts.change == Change::Creating => {}
-        Trust::Expired(why) | Trust::Missing(why) => return no("CertificateError", why.clone()),
+        CertificateState::Missing(_) if facts.change == Change::Creating => {}
+        CertificateState::Expired(why) | CertificateState::Missing(why) => return no("CertificateError", why.clone()),
         _ => {}
     }
-    if let Trust::Broken(problem) = &facts.trust {
+    if let CertificateState::Broken(problem) = &facts.trust {
         return no("CertificateError", problem.message.clone());
     }
     if facts.paused && facts.pending {
@@ -132,22 +154,25 @@ fn ready(facts: &Facts) -> Judgement {
     if facts.replicas == 0 {
         return no("Suspended", "spec.replicas is 0".to_owned());
     }
+    if let Some(refused) = &facts.refused_pods {
+        return no(refused.reason, refused.message.clone());
+    }
     match &facts.change {
         Change::None | Change::Resizing(_) => {}
         change => return no(change.reason(), in_flight(facts)),
     }
     let available = available(facts);
-    if available.verdict != Verdict::True {
+    if available.status != ConditionStatus::True {
         return no(&available.reason, available.message);
     }
     if facts.ready < facts.replicas {
         return no("MembersUnhealthy", members(facts));
     }
-    Judgement::new("Ready", Verdict::True, "AsExpected", members(facts))
+    ConditionUpdate::new("Ready", ConditionStatus::True, "AsExpected", members(facts))
 }
 
-fn available(facts: &Facts) -> Judgement {
-    let no = |reason: &str, message: String| Judgement::new("Available", Verdict::False, reason, message);
+fn available(facts: &Facts) -> ConditionUpdate {
+    let no = |reason: &str, message: String| ConditionUpdate::new("Available", ConditionStatus::False, reason, message);
     if facts.replicas == 0 {
         return no("Suspended", "spec.replicas is 0".to_owned());
     }
@@ -155,133 +180,169 @@ fn available(facts: &Facts) -> Judgement {
         return no("NoSpace", format!("the brains take no writes: {alarm}"));
     }
     match (&facts.leader, &facts.volumes) {
-        (Some(leader), _) => Judgement::new("Available", Verdict::True, "LeaderElected", format!("{leader} leads")),
+        (Some(leader), _) => {
+            let lock = facts.lock.as_ref().map(|lock| format!("; {lock}")).unwrap_or_default();
+            let message = format!("{leader} leads{lock}");
+            ConditionUpdate::new("Available", ConditionStatus::True, "LeaderElected", message)
+        }
         (None, Volumes::Pending(claim)) => no("StorageUnreachable", format!("no volume is bound to {claim}")),
         (None, Volumes::Lost(claim)) => no("StorageUnreachable", format!("the volume of {claim} is gone")),
-        (None, Volumes::Unreachable(why) | Volumes::MissingSecret(why)) => no("StorageUnreachable", why.clone()),
-        (None, _) => no(
-            "NoLeader",
-            facts.trouble.clone().unwrap_or("no member leads".to_owned()),
+        (None, Volumes::Unreachable(why) | Volumes::MissingSecret(why) | Volumes::Refused { message: why, .. }) => {
+            no("StorageUnreachable", why.clone())
+        }
+        (None, _) if facts.lead_unknown => ConditionUpdate::new(
+            "Available",
+            ConditionStatus::Unknown,
+            "LeaderUnknown",
+            lead_unknown(facts),
         ),
+        (None, _) => {
+            let reason = facts.refused_pods.as_ref().map_or("NoLeader", |refused| refused.reason);
+            no(reason, facts.trouble.clone().unwrap_or("no member leads".to_owned()))
+        }
     }
 }
 
-fn progressing(facts: &Facts) -> Judgement {
-    let say = |verdict, reason: &str, message: String| Judgement::new("Progressing", verdict, reason, message);
-    if let Some(obstacle) = &facts.obstacle {
-        return say(Verdict::False, obstacle.reason, obstacle.message.clone());
+fn progressing(facts: &Facts) -> ConditionUpdate {
+    let say = |status, reason: &str, message: String| ConditionUpdate::new("Progressing", status, reason, message);
+    if let Some(blocker) = &facts.blocker {
+        return say(ConditionStatus::False, blocker.reason, blocker.message.clone());
     }
     if facts.paused {
-        return say(Verdict::False, "Paused", "spec.paused is true".to_owned());
+        return say(ConditionStatus::False, "Paused", "spec.paused is true".to_owned());
     }
     if facts.overdue {
-        let message = format!("took longer than update.progressDeadlineSeconds: {}", in_flight(facts));
-        return say(Verdict::False, "DeadlineExceeded", message);
+        let message = format!(
+            "took longer than updateStrategy.progressDeadlineSeconds: {}",
+            in_flight(facts)
+        );
+        return say(ConditionStatus::False, "DeadlineExceeded", message);
     }
     match (&facts.change, &facts.trust) {
-        (Change::None, Trust::Due(why) | Trust::Missing(why) | Trust::Rotating(why)) => {
-            say(Verdict::True, "RotatingCertificates", why.clone())
-        }
-        (Change::None, _) => say(Verdict::False, "Reconciled", "nothing is being changed".to_owned()),
-        (Change::ByHand(why), _) => say(Verdict::False, "RollingUpdate", why.clone()),
-        (change, _) => say(Verdict::True, change.reason(), in_flight(facts)),
+        (
+            Change::None,
+            CertificateState::Due(why) | CertificateState::Missing(why) | CertificateState::Rotating(why),
+        ) => say(ConditionStatus::True, "RotatingCertificates", why.clone()),
+        (Change::None, _) => say(
+            ConditionStatus::False,
+            "Reconciled",
+            "nothing is being changed".to_owned(),
+        ),
+        (Change::ByHand(why), _) => say(ConditionStatus::False, "RollingUpdate", why.clone()),
+        (change, _) => say(ConditionStatus::True, change.reason(), in_flight(facts)),
     }
 }
 
-fn degraded(facts: &Facts) -> Judgement {
-    let yes = |reason: &str, message: String| Judgement::new("Degraded", Verdict::True, reason, message);
-    if let Some(obstacle) = &facts.obstacle {
-        return yes(obstacle.reason, obstacle.message.clone());
+fn degraded(facts: &Facts) -> ConditionUpdate {
+    let yes = |reason: &str, message: String| ConditionUpdate::new("Degraded", ConditionStatus::True, reason, message);
+    if let Some(blocker) = &facts.blocker {
+        return yes(blocker.reason, blocker.message.clone());
     }
     if let Some(failure) = &facts.failure {
         return yes("ReconcileError", failure.clone());
     }
-    if facts.overdue {
-        return yes("DeadlineExceeded", in_flight(facts));
+    if let Some(contested) = &facts.contested {
+        return yes("FieldConflict", contested.clone());
     }
     if let Some(alarm) = &facts.alarm {
         return yes("NoSpace", format!("the brains take no writes: {alarm}"));
     }
-    if let Trust::Expired(why) = &facts.trust {
+    if let CertificateState::Expired(why) = &facts.trust {
         return yes("CertificateError", why.clone());
     }
-    if let Trust::Broken(problem) = &facts.trust {
+    if let Some(stuck) = facts.stuck.as_ref().filter(|_| !facts.is_serving()) {
+        return yes(stuck.reason, stuck.message.clone());
+    }
+    if facts.overdue {
+        return yes("DeadlineExceeded", in_flight(facts));
+    }
+    if let Some(refused) = &facts.refused_pods {
+        return yes(refused.reason, refused.message.clone());
+    }
+    if let CertificateState::Broken(problem) = &facts.trust {
         return yes("CertificateError", problem.message.clone());
     }
     let settled = matches!(facts.change, Change::None | Change::Resizing(_));
-    if settled && facts.replicas > 0 && !facts.is_serving() && facts.unready_for > GRACE {
+    let lasting = settled && facts.replicas > 0 && !facts.is_serving() && facts.unready_for > GRACE;
+    if lasting && facts.lead_unknown && facts.ready >= facts.replicas {
+        return yes("LeaderUnknown", lead_unknown(facts));
+    }
+    if lasting {
         return yes(
             "MembersUnhealthy",
             facts.trouble.clone().unwrap_or_else(|| members(facts)),
         );
     }
-    Judgement::new("Degraded", Verdict::False, "AsExpected", "nothing is wrong")
+    ConditionUpdate::new("Degraded", ConditionStatus::False, "AsExpected", "nothing is wrong")
 }
 
-fn certificates(facts: &Facts) -> Judgement {
-    let say = |verdict, reason: &str, message: &str| Judgement::new("CertificatesReady", verdict, reason, message);
+fn certificates(facts: &Facts) -> ConditionUpdate {
+    let say = |status, reason: &str, message: &str| ConditionUpdate::new("CertificatesReady", status, reason, message);
     match &facts.trust {
-        Trust::Disabled => say(Verdict::True, "Disabled", "tls.mode is Disabled"),
-        Trust::Good => say(Verdict::True, "Issued", "every certificate is valid"),
-        Trust::Rotating(why) => say(Verdict::True, "RotatingCertificates", why),
-        Trust::Missing(why) => say(Verdict::False, "SecretMissing", why),
-        Trust::Due(why) => say(Verdict::False, "Renewing", why),
-        Trust::Expired(why) => say(Verdict::False, "Expired", why),
-        Trust::Broken(problem) => say(Verdict::False, problem.reason, &problem.message),
+        CertificateState::Disabled => say(ConditionStatus::True, "Disabled", "tls.mode is Disabled"),
+        CertificateState::Good => say(ConditionStatus::True, "Issued", "every certificate is valid"),
+        CertificateState::Rotating(why) => say(ConditionStatus::True, "RotatingCertificates", why),
+        CertificateState::Missing(why) => say(ConditionStatus::False, "SecretMissing", why),
+        CertificateState::Due(why) => say(ConditionStatus::False, "Renewing", why),
+        CertificateState::Expired(why) => say(ConditionStatus::False, "Expired", why),
+        CertificateState::Broken(problem) => say(ConditionStatus::False, problem.reason, &problem.message),
     }
 }
 
-fn storage(facts: &Facts) -> Judgement {
-    let say = |verdict, reason: &str, message: String| Judgement::new("StorageReady", verdict, reason, message);
+fn storage(facts: &Facts) -> ConditionUpdate {
+    let say = |status, reason: &str, message: String| ConditionUpdate::new("StorageReady", status, reason, message);
     match &facts.volumes {
-        Volumes::Bound => say(Verdict::True, "Bound", "every volume is bound".to_owned()),
-        Volumes::None => say(Verdict::Unknown, "Creating", "there is no volume yet".to_owned()),
+        Volumes::Bound => say(ConditionStatus::True, "Bound", "every volume is bound".to_owned()),
+        Volumes::None => say(
+            ConditionStatus::Unknown,
+            "Creating",
+            "there is no volume yet".to_owned(),
+        ),
         Volumes::Pending(claim) => say(
-            Verdict::False,
+            ConditionStatus::False,
             "PendingVolume",
             format!("no volume is bound to {claim}"),
         ),
-        Volumes::Lost(claim) => say(Verdict::False, "VolumeLost", format!("the volume of {claim} is gone")),
-        Volumes::NotExpandable(why) => say(Verdict::False, "NotExpandable", why.clone()),
-        Volumes::ResizeFailed(why) => say(Verdict::False, "ResizeFailed", why.clone()),
-        Volumes::Reachable => say(Verdict::True, "Reachable", "TiKV answers".to_owned()),
-        Volumes::Unreachable(why) => say(Verdict::False, unreachable_reason(why), why.clone()),
-        Volumes::MissingSecret(why) => say(Verdict::False, "SecretMissing", why.clone()),
-        Volumes::Unknown => say(
-            Verdict::Unknown,
-            "Creating",
-            "no member has said whether TiKV answers".to_owned(),
+        Volumes::Lost(claim) => say(
+            ConditionStatus::False,
+            "VolumeLost",
+            format!("the volume of {claim} is gone"),
         ),
-    }
-}
-
-/// Why TiKV cannot be used, by what the brain says.
-fn unreachable_reason(why: &str) -> &'static str {
-    if why.contains("the key prefix belongs to") {
-        "PrefixTaken"
-    } else if why.contains("addresses of PD lead to cluster") {
-        "ClusterIDChanged"
-    } else {
-        "Unreachable"
+        Volumes::NotExpandable(why) => say(ConditionStatus::False, "NotExpandable", why.clone()),
+        Volumes::ResizeFailed(why) => say(ConditionStatus::False, "ResizeFailed", why.clone()),
+        Volumes::Reachable => say(ConditionStatus::True, "Reachable", "TiKV answers".to_owned()),
+        Volumes::Serving => say(
+            ConditionStatus::True,
+            "Reachable",
+            "a member serves from its data directory".to_owned(),
+        ),
+        Volumes::Unreachable(why) => say(ConditionStatus::False, "Unreachable", why.clone()),
+        Volumes::Refused { reason, message } => say(ConditionStatus::False, reason, message.clone()),
+        Volumes::MissingSecret(why) => say(ConditionStatus::False, "SecretMissing", why.clone()),
+        Volumes::Unknown => say(
+            ConditionStatus::Unknown,
+            "Creating",
+            "no member has said whether it reaches its storage".to_owned(),
+        ),
     }
 }
 
 /// Only a change by a person helps.
-fn stalled(facts: &Facts) -> Option<Judgement> {
-    if let Some(obstacle) = &facts.obstacle {
-        return Some(Judgement::new(
+fn stalled(facts: &Facts) -> Option<ConditionUpdate> {
+    if let Some(blocker) = &facts.blocker {
+        return Some(ConditionUpdate::new(
             "Stalled",
-            Verdict::True,
-            obstacle.reason,
-            obstacle.message.as_str(),
+            ConditionStatus::True,
+            blocker.reason,
+            blocker.message.as_str(),
         ));
     }
     facts
         .overdue
-        .then(|| Judgement::new("Stalled", Verdict::True, "DeadlineExceeded", in_flight(facts)))
+        .then(|| ConditionUpdate::new("Stalled", ConditionStatus::True, "DeadlineExceeded", in_flight(facts)))
 }
 
-/// What is being changed, and what it waits for.
+/// The change in flight, and the reason for which it waits.
 fn in_flight(facts: &Facts) -> String {
     let what = match &facts.change {
         Change::None => "nothing is being changed".to_owned(),
@@ -297,10 +358,16 @@ fn in_flight(facts: &Facts) -> String {
     }
 }
 
+fn lead_unknown(facts: &Facts) -> String {
+    let why = facts.trouble.as_deref().unwrap_or("too few members answer");
+    format!("the operator cannot tell who leads: {why}")
+}
+
 fn members(facts: &Facts) -> String {
-    let leader = facts
-        .leader
-        .as_ref()
-        .map_or("no member leads".to_owned(), |leader| format!("{leader} leads"));
+    let leader = match &facts.leader {
+        Some(leader) => format!("{leader} leads"),
+        None if facts.lead_unknown => "it is not known who leads".to_owned(),
+        None => "no member leads".to_owned(),
+    };
     format!("{} of {} members are ready; {leader}", facts.ready, facts.replicas)
 }

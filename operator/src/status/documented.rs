@@ -24,11 +24,14 @@ fn every_documented_reason_is_in_the_sources() {
         include_str!("conditions.rs"),
         include_str!("change.rs"),
         include_str!("facts.rs"),
+        include_str!("lock.rs"),
+        include_str!("pod.rs"),
         include_str!("../spec.rs"),
         include_str!("../spec/storage.rs"),
         include_str!("../certificates/given.rs"),
         include_str!("../plan/certificates/given.rs"),
         include_str!("../plan/certificates/authority.rs"),
+        include_str!("../plan/downgrade.rs"),
     ];
     for reason in reasons() {
         let named = sources.iter().any(|source| source.contains(&format!("\"{reason}\"")));

@@ -1,4 +1,4 @@
-//! What the conditions are judged by: few plain values, gathered from a pass.
+//! The facts behind the conditions: few plain values, gathered from a pass.
 
 use std::time::Duration;
 
@@ -8,20 +8,26 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use super::change::{self, Change};
-use super::{Pass, Verdict};
+use super::{ConditionStatus, Pass, lock, pod};
 use crate::certificates::Problem;
+use crate::names::ADOPT_CA;
 use crate::observe::is_ready;
+use crate::plan::OTHER_CLUSTER;
+use crate::plan::Plan;
+use crate::plan::leadership::Lead;
+use crate::probe::Refusal as BrainRefusal;
+use crate::spec::{Refusal, Storage};
 
 /// Something that only a person can put out of the way.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Obstacle {
+pub(crate) struct Blocker {
     pub(crate) reason: &'static str,
     pub(crate) message: String,
 }
 
 /// State of the certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Trust {
+pub(crate) enum CertificateState {
     /// TLS is disabled.
     Disabled,
     /// All are valid for a while.
@@ -52,15 +58,22 @@ pub(crate) enum Volumes {
     Lost(String),
     /// TiKV answered a member just now.
     Reachable,
-    /// No member reaches TiKV, and why.
+    /// A member that somebody else runs serves from its data directory.
+    Serving,
+    /// No member reaches its storage, and why.
     Unreachable(String),
+    /// Brains do not use it, and why.
+    Refused {
+        reason: &'static str,
+        message: String,
+    },
     /// A Secret for the way to TiKV, or what has to be in it, is not there.
     MissingSecret(String),
-    /// No member has said whether TiKV can be reached.
+    /// No member has said whether its storage can be reached.
     Unknown,
 }
 
-/// What the conditions are judged by.
+/// The facts behind the conditions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) replicas: usize,
@@ -68,8 +81,14 @@ pub(crate) struct Facts {
     pub(crate) pods: usize,
     /// Name of the leader's pod.
     pub(crate) leader: Option<String>,
-    /// What is wrong with a member, if anything: `dev-0: …`.
+    /// The holder by the leader lock, where it is another one.
+    pub(crate) lock: Option<String>,
+    /// Members serve, but too few answer the operator to tell whether one of them leads.
+    pub(crate) lead_unknown: bool,
+    /// The trouble of a member, if there is one: `dev-0: …`.
     pub(crate) trouble: Option<String>,
+    /// A member that does not start until somebody acts.
+    pub(crate) stuck: Option<Blocker>,
     /// Why the brains take no writes.
     pub(crate) alarm: Option<String>,
     pub(crate) change: Change,
@@ -78,9 +97,15 @@ pub(crate) struct Facts {
     pub(crate) paused: bool,
     /// There are steps that a pause holds back.
     pub(crate) pending: bool,
-    pub(crate) trust: Trust,
+    pub(crate) trust: CertificateState,
     pub(crate) volumes: Volumes,
-    pub(crate) obstacle: Option<Obstacle>,
+    pub(crate) blocker: Option<Blocker>,
+    /// Why the API server refuses pods that are missing.
+    pub(crate) refused_pods: Option<Blocker>,
+    /// The blocker is the spec: it cannot be acted on.
+    pub(crate) refused: bool,
+    /// Objects that somebody else keeps changing.
+    pub(crate) contested: Option<String>,
     /// A step failed, and why.
     pub(crate) failure: Option<String>,
     /// How long the cluster has not been ready.
@@ -88,12 +113,12 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Whether every wanted member is ready and one of them leads; a suspended cluster has nothing to serve.
+    /// Returns true if every wanted member is ready and one of them leads; a suspended cluster has nothing to serve.
     pub(crate) fn is_serving(&self) -> bool {
         self.replicas > 0 && self.ready >= self.replicas && self.leader.is_some()
     }
 
-    pub(crate) fn gather(cluster: &KubeBrainCluster, pass: &Pass<'_>, leader: Option<&str>) -> Self {
+    pub(crate) fn gather(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> Self {
         let (plan, observed) = (pass.plan, pass.observed);
         let conditions = cluster
             .status
@@ -119,111 +144,119 @@ impl Facts {
                 .get(&name)
                 .and_then(|answer| answer.as_ref().err())
                 .cloned();
-            let trouble = if is_ready(pod) { silent } else { trouble(pod).or(silent) };
+            let trouble = if is_ready(pod) {
+                silent
+            } else {
+                pod::trouble(pod).or(silent)
+            };
             trouble.map(|trouble| format!("{name}: {trouble}"))
+        });
+        let refused_pods = observed.refused_pods.as_deref().map(refused_pods);
+        let volumes = volumes(pass);
+        let stuck = staying().find_map(|pod| {
+            let stuck = pod::stuck(pod, observed.now.as_second())?;
+            Some(match &volumes {
+                Volumes::Pending(claim) if pod::waits_for_volume(&stuck) => Blocker {
+                    reason: "PendingVolume",
+                    message: format!("no volume is bound to {claim}; {}", stuck.message),
+                },
+                _ => stuck,
+            })
         });
         let mut facts = Self {
             replicas: usize::try_from(pass.desired.replicas).unwrap_or_default(),
             ready: plan.rollout.ready,
             pods: plan.rollout.pods + plan.rollout.terminating,
-            leader: leader.map(str::to_owned),
-            trouble: troubles.into_iter().next(),
+            leader: plan.lead.pod().map(str::to_owned),
+            lock: lock::other_holder(cluster, pass, plan.lead.pod()),
+            lead_unknown: plan.lead == Lead::Unknown && plan.rollout.ready > 0,
+            trouble: troubles
+                .into_iter()
+                .next()
+                .or_else(|| refused_pods.as_ref().map(|refused| refused.message.clone())),
+            refused_pods,
+            stuck,
             alarm: (!alarms.is_empty()).then(|| alarms.join("; ")),
             change: Change::None,
             overdue: false,
             paused: cluster.spec.paused,
             pending: cluster.spec.paused && plan.safe_steps().len() < plan.steps.len(),
             trust: trust(pass),
-            volumes: volumes(pass),
-            obstacle: obstacle(pass),
+            volumes,
+            blocker: None,
+            refused: pass.desired.refusal().is_some(),
+            contested: contested(plan),
             failure: pass
                 .applied
                 .failure
                 .as_ref()
-                .map(|(what, error)| format!("could not {what}: {}", error.words())),
+                .map(|(what, error)| format!("could not {what}: {}", error.message())),
             unready_for: unready_for(conditions, observed.now.as_second()),
         };
-        facts.change = change::of(cluster, pass, conditions, &facts);
-        facts.overdue = change::is_overdue(cluster, pass, &facts.change);
+        facts.blocker = blocker(pass, &facts.volumes).or_else(|| lock::stored_here(cluster, pass));
+        if !facts.refused {
+            facts.change = change::of(cluster, pass, &facts);
+            facts.overdue = change::is_overdue(cluster, pass, &facts.change);
+        }
         facts
     }
+}
+
+fn contested(plan: &Plan) -> Option<String> {
+    let named = plan.contested.iter();
+    let named: Vec<String> = named
+        .map(|(key, contested)| format!("{key}: {}", contested.field))
+        .collect();
+    (!named.is_empty()).then(|| format!("somebody else keeps changing {}", named.join(", ")))
 }
 
 fn unready_for(conditions: &[Condition], now: i64) -> Duration {
     let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
     let since = ready
-        .filter(|ready| ready.status != Verdict::True.as_str())
+        .filter(|ready| ready.status != ConditionStatus::True.as_str())
         .map(|ready| ready.last_transition_time.0.as_second());
     Duration::from_secs(since.map_or(0, |since| u64::try_from(now - since).unwrap_or_default()))
 }
 
-/// What stops a pod, if anything, in the kubelet's and the scheduler's words.
-pub(super) fn trouble(pod: &Pod) -> Option<String> {
-    let status = pod.status.as_ref()?;
-    let containers = status
-        .container_statuses
-        .iter()
-        .flatten()
-        .chain(status.init_container_statuses.iter().flatten());
-    for container in containers {
-        let state = container.state.as_ref()?;
-        if let Some(waiting) = &state.waiting {
-            let reason = waiting.reason.clone().unwrap_or_default();
-            let last = container.last_state.as_ref().and_then(|last| last.terminated.as_ref());
-            return Some(last.map_or(reason.clone(), |last| format!("{reason}: exit code {}", last.exit_code)));
-        }
-        if let Some(ended) = &state.terminated {
-            return Some(format!(
-                "{}: exit code {}",
-                ended.reason.clone().unwrap_or_default(),
-                ended.exit_code
-            ));
-        }
-    }
-    let conditions = status.conditions.iter().flatten();
-    let scheduled = conditions
-        .into_iter()
-        .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
-    if let Some(condition) = scheduled {
-        return Some(
-            condition
-                .message
-                .clone()
-                .or_else(|| condition.reason.clone())
-                .unwrap_or("not scheduled".to_owned()),
-        );
-    }
-    (!is_ready(pod)).then(|| "not ready yet".to_owned())
-}
-
-fn trust(pass: &Pass<'_>) -> Trust {
+fn trust(pass: &Pass<'_>) -> CertificateState {
     let Some(wanted) = &pass.desired.certificates else {
-        return Trust::Disabled;
+        return CertificateState::Disabled;
     };
     let certificates = &pass.plan.certificates;
     if let Some(problem) = &certificates.problem {
-        return Trust::Broken(problem.clone());
+        return CertificateState::Broken(problem.clone());
     }
     let now = pass.observed.now;
     let mut due = None;
     for (leaf, _) in wanted {
         let name = pass.desired.names.leaf(*leaf);
         let Some(stored) = pass.applied.leaves.get(leaf).or(certificates.leaves.get(leaf)) else {
-            return Trust::Missing(format!("{name} holds no certificate"));
+            return CertificateState::Missing(format!("{name} holds no certificate"));
         };
         if now >= stored.certificate.not_after {
-            return Trust::Expired(format!("the certificate in {name} has ended"));
+            return CertificateState::Expired(format!("the certificate in {name} has ended"));
         }
         if stored.renewal.is_some_and(|renewal| now >= renewal) {
             due = Some(format!("the certificate in {name} is due for renewal"));
         }
     }
-    let rotating = certificates.waiting.clone().map(Trust::Rotating);
-    due.map(Trust::Due).or(rotating).unwrap_or(Trust::Good)
+    let rotating = certificates.waiting.clone().map(CertificateState::Rotating);
+    due.map(CertificateState::Due)
+        .or(rotating)
+        .unwrap_or(CertificateState::Good)
 }
 
-/// What the members say of TiKV. One that is not open to clients yet says in its error what it waits for.
+/// The members' reports of TiKV. One that is not open to clients yet says in its error what it waits for.
 fn reach(pass: &Pass<'_>) -> Volumes {
+    if let Some(refusal) = pass
+        .plan
+        .blocker
+        .as_ref()
+        .filter(|refusal| refusal.reason == OTHER_CLUSTER)
+    {
+        let Refusal { reason, message } = refusal.clone();
+        return Volumes::Refused { reason, message };
+    }
     if let Some(why) = missing_secret(pass) {
         return Volumes::MissingSecret(why);
     }
@@ -237,8 +270,8 @@ fn reach(pass: &Pass<'_>) -> Volumes {
     if answers.iter().any(|answer| answer.is_ok()) {
         return Volumes::Unreachable("members do not get an answer from TiKV".to_owned());
     }
-    if let Some(why) = pass.observed.pods.iter().find_map(refusal) {
-        return Volumes::Unreachable(why);
+    if let Some(refused) = refused(pass) {
+        return refused;
     }
     let waiting = answers
         .iter()
@@ -246,7 +279,20 @@ fn reach(pass: &Pass<'_>) -> Volumes {
     waiting.map_or(Volumes::Unknown, |why| Volumes::Unreachable(why.to_owned()))
 }
 
-/// What lacks of the Secrets for the way to TiKV: pods wait for them before they start.
+/// The members' reports of a data directory that somebody else gave them.
+fn serving(pass: &Pass<'_>) -> Volumes {
+    let mut answers = pass.observed.probes.values().flatten().peekable();
+    if answers.peek().is_none() {
+        return Volumes::Unknown;
+    }
+    if answers.any(|answer| answer.storage.reachable) {
+        Volumes::Serving
+    } else {
+        Volumes::Unreachable("no member can use its data directory".to_owned())
+    }
+}
+
+/// The missing part of the Secrets for the way to TiKV: pods wait for them before they start.
 fn missing_secret(pass: &Pass<'_>) -> Option<String> {
     let tls = pass.desired.storage.tikv()?.tls.as_ref()?;
     let client = &tls.client_secret_ref.name;
@@ -265,26 +311,43 @@ fn missing_secret(pass: &Pass<'_>) -> Option<String> {
     })
 }
 
-/// What a brain that ended says of storage that it must not use: TiKV's id, or whose the key prefix is.
-fn refusal(pod: &Pod) -> Option<String> {
-    const REFUSALS: [&str; 2] = ["the key prefix belongs to", "the store belongs to TiKV cluster"];
-    let containers = pod.status.as_ref()?.container_statuses.as_ref()?;
-    containers.iter().find_map(|container| {
-        let ended = |state: &Option<k8s_openapi::api::core::v1::ContainerState>| {
-            state.as_ref()?.terminated.as_ref()?.message.clone()
+/// The reports of brains that do not serve about their storage. Older ones say it in words alone.
+fn refused(pass: &Pass<'_>) -> Option<Volumes> {
+    let observed = pass.observed;
+    // What a running brain says is newer than why the one before it ended, but one that has just begun says nothing yet.
+    let newest = |pod: &Pod| {
+        let running = observed.refusals.get(&pod.name_any()).cloned();
+        running
+            .filter(|refusal| refusal.code != "Starting")
+            .or_else(|| BrainRefusal::of_end(pod))
+    };
+    let told: Vec<BrainRefusal> = observed.pods.iter().filter_map(newest).collect();
+    let by_code = told.iter().find_map(|refusal| {
+        let reason = match refusal.code.as_str() {
+            "PrefixTaken" => "PrefixTaken",
+            "PrefixWiping" => "PrefixWiping",
+            "ClusterIDMismatch" => "ClusterIDChanged",
+            "FormatTooNew" | "FormatTooOld" => "FormatRefused",
+            "Corrupt" => "Corrupt",
+            _ => return None,
         };
-        let message = ended(&container.state).or_else(|| ended(&container.last_state))?;
-        // A line of a log in JSON: its own quotes end the text, those in it are escaped, perhaps twice.
-        let message = message.replace("\\\\\"", "'").replace("\\\"", "'");
-        let start = REFUSALS.iter().find_map(|refusal| message.rfind(refusal))?;
-        let text = message[start..].split(['"', '\n']).next()?;
-        Some(text.chars().take(256).collect())
+        Some(Volumes::Refused {
+            reason,
+            message: refusal.message.clone(),
+        })
+    });
+    by_code.or_else(|| {
+        let away = |refusal: &&BrainRefusal| matches!(refusal.code.as_str(), "StorageUnreachable" | "");
+        let why = told.iter().find(away)?.message.clone();
+        Some(Volumes::Unreachable(why))
     })
 }
 
 fn volumes(pass: &Pass<'_>) -> Volumes {
-    if pass.desired.storage.tikv().is_some() {
-        return reach(pass);
+    match pass.desired.storage {
+        Storage::Tikv(_) => return reach(pass),
+        Storage::Unmanaged => return serving(pass),
+        Storage::Embedded(_) => {}
     }
     let claims = &pass.plan.claims;
     if !claims.lost.is_empty() {
@@ -306,44 +369,79 @@ fn volumes(pass: &Pass<'_>) -> Volumes {
         return Volumes::ResizeFailed(format!("{claim} cannot grow: {why}"));
     }
     if claims.count == 0 {
-        Volumes::None
+        return Volumes::None;
+    }
+    let refused =
+        refused(pass).filter(|refused| matches!(refused, Volumes::Refused { .. }) && pass.plan.rollout.ready == 0);
+    refused.unwrap_or(Volumes::Bound)
+}
+
+/// A refusal of pods, in the words of the StatefulSet's controller.
+fn refused_pods(words: &str) -> Blocker {
+    let reason = if words.contains("exceeded quota") {
+        "QuotaExceeded"
     } else {
-        Volumes::Bound
+        "PodsRefused"
+    };
+    Blocker {
+        reason,
+        message: words.to_owned(),
     }
 }
 
-fn obstacle(pass: &Pass<'_>) -> Option<Obstacle> {
+fn blocker(pass: &Pass<'_>, volumes: &Volumes) -> Option<Blocker> {
     let plan = pass.plan;
+    if let Some(refusal) = pass.desired.refusal() {
+        return Some(Blocker {
+            reason: refusal.reason,
+            message: refusal.message.clone(),
+        });
+    }
     if !plan.foreign.is_empty() {
         let names: Vec<String> = plan.foreign.iter().map(ToString::to_string).collect();
-        let message = format!(
+        let mut message = format!(
             "not owned by this cluster, so left alone: {}; delete or rename what stands there",
             names.join(", ")
         );
-        return Some(Obstacle {
+        if let Some(fingerprint) = &plan.certificates.adoptable {
+            message += &format!(
+                ", or, to take over the key that a deleted cluster left in Secret {}, set the annotation {ADOPT_CA} to {fingerprint}",
+                pass.desired.names.authority()
+            );
+        }
+        return Some(Blocker {
             reason: "OwnershipConflict",
             message,
         });
     }
     if let Some(problem) = plan.certificates.problem.as_ref().filter(|_| plan.certificates.stalled) {
-        return Some(Obstacle {
+        return Some(Blocker {
             reason: problem.reason,
             message: problem.message.clone(),
         });
+    }
+    if let Some(Refusal { reason, message }) = plan.blocker.clone() {
+        return Some(Blocker { reason, message });
+    }
+    if let Volumes::Refused { reason, message } = volumes
+        && *reason == OTHER_CLUSTER
+    {
+        let message = message.clone();
+        return Some(Blocker { reason, message });
     }
     if !plan.fixed.is_empty() {
         let message = format!(
             "the StatefulSet cannot change {}: delete it with --cascade=orphan to have it made anew",
             plan.fixed.join(", ")
         );
-        return Some(Obstacle {
+        return Some(Blocker {
             reason: "ImmutableField",
             message,
         });
     }
     let (what, error) = pass.applied.failure.as_ref().filter(|(_, error)| error.is_invalid())?;
-    Some(Obstacle {
+    Some(Blocker {
         reason: "InvalidSpec",
-        message: format!("could not {what}: {}", error.words()),
+        message: format!("could not {what}: {}", error.message()),
     })
 }

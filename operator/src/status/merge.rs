@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Judgement, whole_seconds};
+use super::{ConditionUpdate, whole_seconds};
 
 /// The API server refuses longer messages.
 const MESSAGE: usize = 32_000;
@@ -11,49 +11,46 @@ const MESSAGE: usize = 32_000;
 /// The conditions to publish: exactly those judged, in their order.
 pub(crate) fn merge(
     previous: &[Condition],
-    judgements: &[Judgement],
+    updates: &[ConditionUpdate],
     generation: Option<i64>,
     now: Timestamp,
 ) -> Vec<Condition> {
-    judgements
+    updates
         .iter()
-        .map(|judgement| condition(previous, judgement, generation, now))
+        .map(|update| condition(previous, update, generation, now))
         .collect()
 }
 
 /// All conditions as they were, but for one.
 pub(super) fn replace(
     previous: &[Condition],
-    judgement: &Judgement,
+    update: &ConditionUpdate,
     generation: Option<i64>,
     now: Timestamp,
 ) -> Vec<Condition> {
     let mut conditions = previous.to_vec();
-    let new = condition(previous, judgement, generation, now);
-    match conditions
-        .iter_mut()
-        .find(|condition| condition.type_ == judgement.type_)
-    {
+    let new = condition(previous, update, generation, now);
+    match conditions.iter_mut().find(|condition| condition.type_ == update.type_) {
         Some(present) => *present = new,
         None => conditions.push(new),
     }
     conditions
 }
 
-fn condition(previous: &[Condition], judgement: &Judgement, generation: Option<i64>, now: Timestamp) -> Condition {
-    let status = judgement.verdict.as_str();
+fn condition(previous: &[Condition], update: &ConditionUpdate, generation: Option<i64>, now: Timestamp) -> Condition {
+    let status = update.status.as_str();
     let same = previous
         .iter()
-        .find(|condition| condition.type_ == judgement.type_ && condition.status == status);
+        .find(|condition| condition.type_ == update.type_ && condition.status == status);
     let since = same.map_or_else(
         || Time(whole_seconds(now)),
         |condition| condition.last_transition_time.clone(),
     );
     Condition {
-        type_: judgement.type_.to_owned(),
+        type_: update.type_.to_owned(),
         status: status.to_owned(),
-        reason: judgement.reason.clone(),
-        message: judgement.message.chars().take(MESSAGE).collect(),
+        reason: update.reason.clone(),
+        message: update.message.chars().take(MESSAGE).collect(),
         last_transition_time: since,
         observed_generation: generation,
     }

@@ -43,7 +43,7 @@ struct Watch {
     task: AbortHandle,
 }
 
-/// Whether somebody else makes the pods of this cluster.
+/// Returns true if somebody else makes the pods of this cluster.
 pub(crate) fn is_external(cluster: &KubeBrainCluster) -> bool {
     cluster.spec.workload.type_ == WorkloadType::External
 }
@@ -65,15 +65,15 @@ impl ExternalPods {
     /// The pods that the selector of `cluster` finds, ordered by name. The first call starts the watch.
     ///
     /// # Errors
-    /// The selector is malformed, or the first list takes too long.
+    /// The first list takes too long.
     pub(crate) async fn of(&self, cluster: &KubeBrainCluster) -> kube::Result<Vec<Arc<Pod>>> {
         let bad = |words: String| kube::Error::Service(words.into());
         let selector = cluster.spec.workload.selector.clone().unwrap_or_default();
-        let selector = Selector::try_from(selector).map_err(|error| bad(format!("workload.selector: {error}")))?;
-        if selector.selects_all() {
-            // Every pod of the namespace is never meant.
+        // A spec with a malformed selector is refused, and has no pods. Every pod of the namespace is never meant.
+        let selector = Selector::try_from(selector).ok();
+        let Some(selector) = selector.filter(|selector| !selector.selects_all()) else {
             return Ok(Vec::new());
-        }
+        };
         let store = self.store(cluster, &selector);
         let filled = tokio::time::timeout(FIRST, store.wait_until_ready()).await;
         if !matches!(filled, Ok(Ok(()))) {

@@ -159,7 +159,7 @@ impl Feed {
 }
 
 /// Names the kind of an object: those of a list do not, and they are compared with rendered ones, which do.
-pub(super) fn name_kind(object: &mut DynamicObject, resource: &ApiResource) {
+pub(crate) fn name_kind(object: &mut DynamicObject, resource: &ApiResource) {
     object.types = Some(TypeMeta {
         api_version: resource.api_version.clone(),
         kind: resource.kind.clone(),

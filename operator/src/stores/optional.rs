@@ -1,4 +1,5 @@
-//! Kinds that only some API servers know, by a definition that may come and go: looked for now and then, and watched while there.
+//! Kinds that only some API servers know, by a definition that may come and go: looked for now and then, soon if a cluster waits
+//! for one, and watched while there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,13 +11,14 @@ use kube::core::{ApiResource, DynamicObject, ObjectMeta};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::{self, Event};
+use tokio::time::Instant;
 use tracing::{debug, info};
 
 use super::feed::{Feed, name_kind};
 
-/// How often a kind is looked for.
+/// How often a kind is looked for that nobody asks for.
 const LOOK: Duration = Duration::from_secs(180);
-/// How soon a look that failed is repeated.
+/// How soon a look is repeated that failed, or that a cluster waits for.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// A kind that may not exist.
@@ -24,8 +26,10 @@ pub(super) struct Wanted {
     pub(super) resource: ApiResource,
     /// Selects the objects; `None` for all.
     pub(super) labels: Option<String>,
-    /// Whether it exists now.
+    /// True if it exists now.
     pub(super) known: Arc<AtomicBool>,
+    /// The test of a cluster that asks for the kind.
+    pub(super) asked: fn(&KubeBrainCluster) -> bool,
     /// The clusters that a change of an object concerns.
     pub(super) touched: fn(&Feed, &ObjectMeta) -> Vec<ObjectRef<KubeBrainCluster>>,
 }
@@ -59,12 +63,23 @@ pub(super) async fn run(feed: Feed, wanted: Wanted, mut writer: Writer<DynamicOb
                 if had {
                     feed.name_all();
                 }
-                tokio::time::sleep(LOOK).await;
+                until_due(&feed, wanted.asked).await;
             }
             Err(error) => {
                 debug!(%error, plural, "cannot look for a kind");
                 tokio::time::sleep(RETRY).await;
             }
+        }
+    }
+}
+
+/// Waits until a kind that is not there is worth another look.
+async fn until_due(feed: &Feed, asked: fn(&KubeBrainCluster) -> bool) {
+    let begun = Instant::now();
+    while begun.elapsed() < LOOK {
+        tokio::time::sleep(RETRY).await;
+        if feed.clusters.find(asked).is_some() {
+            return;
         }
     }
 }

@@ -78,23 +78,26 @@ fn start(lock: &MemoryLock, name: &str, running: &mut Running) -> Candidate {
 }
 
 async fn leads(candidate: &Candidate) -> Term {
-    let mut standing = candidate.handle.watch();
-    let leading = standing
-        .wait_for(|standing| matches!(standing, Standing::Leading(_)))
+    let mut election_state = candidate.handle.watch();
+    let leading = election_state
+        .wait_for(|election_state| matches!(election_state, ElectionState::Leading(_)))
         .await
         .unwrap();
-    let Standing::Leading(term) = leading.clone() else {
+    let ElectionState::Leading(term) = leading.clone() else {
         panic!("{leading:?}")
     };
     term
 }
 
 async fn follows(candidate: &Candidate, leader: &str) {
-    let expected = Standing::Following {
+    let expected = ElectionState::Following {
         leader: leader.to_owned(),
     };
-    let mut standing = candidate.handle.watch();
-    standing.wait_for(|standing| *standing == expected).await.unwrap();
+    let mut election_state = candidate.handle.watch();
+    election_state
+        .wait_for(|election_state| *election_state == expected)
+        .await
+        .unwrap();
 }
 
 /// Lets the paused clock run on: every timer within that time fires in its turn, no real time passes.
@@ -178,7 +181,7 @@ async fn a_stopped_leader_releases_and_the_next_one_needs_no_lease_to_run_out() 
     assert_eq!((term.transitions, term.predecessor), (1, Predecessor::Released));
     assert!(stopped.elapsed() < RETRY_MOST + 10 * TICK, "{:?}", stopped.elapsed());
     running.join_next().await.unwrap().unwrap().unwrap();
-    assert_eq!(a.handle.standing(), Standing::NoLeader);
+    assert_eq!(a.handle.election_state(), ElectionState::NoLeader);
 }
 
 #[tokio::test(start_paused = true)]
@@ -186,7 +189,10 @@ async fn a_leader_that_saw_no_predecessor_end_is_not_released_before_a_lease_is_
     let (lock, mut running) = (quiet(), Running::new());
     let a = start(&lock, "a", &mut running);
     leads(&a).await;
-    assert!(matches!(a.handle.hand_over("b").await, Err(HandOverError::TooEarly)));
+    assert!(matches!(
+        a.handle.transfer_leadership("b").await,
+        Err(TransferError::TooEarly)
+    ));
     assert!(a.handle.is_leading(), "too early leaves it leading");
     a.stop.cancel();
     running.join_next().await.unwrap().unwrap().unwrap();
@@ -194,7 +200,7 @@ async fn a_leader_that_saw_no_predecessor_end_is_not_released_before_a_lease_is_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hand_over_names_the_next_leader_who_leads_as_soon_as_it_looks() {
+async fn transfer_names_the_next_leader_who_leads_as_soon_as_it_looks() {
     let (lock, mut running) = (quiet(), Running::new());
     let a = start(&lock, "a", &mut running);
     leads(&a).await;
@@ -203,14 +209,20 @@ async fn a_hand_over_names_the_next_leader_who_leads_as_soon_as_it_looks() {
     follows(&c, "a").await;
     pass(LEASE).await;
 
-    assert!(matches!(b.handle.hand_over("c").await, Err(HandOverError::NotLeading)));
-    assert!(matches!(a.handle.hand_over("").await, Err(HandOverError::BadTarget(_))));
     assert!(matches!(
-        a.handle.hand_over("a").await,
-        Err(HandOverError::BadTarget(_))
+        b.handle.transfer_leadership("c").await,
+        Err(TransferError::NotLeading)
+    ));
+    assert!(matches!(
+        a.handle.transfer_leadership("").await,
+        Err(TransferError::BadTarget(_))
+    ));
+    assert!(matches!(
+        a.handle.transfer_leadership("a").await,
+        Err(TransferError::BadTarget(_))
     ));
     let asked = Instant::now();
-    a.handle.hand_over("c").await.unwrap();
+    a.handle.transfer_leadership("c").await.unwrap();
     assert!(!a.handle.is_leading());
     c.handle.look();
     let term = leads(&c).await;
@@ -221,12 +233,12 @@ async fn a_hand_over_names_the_next_leader_who_leads_as_soon_as_it_looks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hand_over_to_nobody_costs_a_lease() {
+async fn transfer_to_nobody_costs_a_lease() {
     let (lock, mut running) = (quiet(), Running::new());
     let a = start(&lock, "a", &mut running);
     leads(&a).await;
     pass(LEASE).await;
-    a.handle.hand_over("dead").await.unwrap();
+    a.handle.transfer_leadership("dead").await.unwrap();
     let asked = Instant::now();
     assert_eq!(leads(&a).await.predecessor, Predecessor::Expired);
     assert!(asked.elapsed() > LEASE - TICK && asked.elapsed() < LEASE + RETRY_MOST + 10 * TICK);
@@ -240,9 +252,9 @@ async fn a_leader_without_a_lock_stops_in_time_and_campaigns_again() {
     pass(LEASE).await;
     lock.set_faults(deaf());
     let cut = Instant::now();
-    let mut standing = a.handle.watch();
-    standing
-        .wait_for(|standing| *standing == Standing::NoLeader)
+    let mut election_state = a.handle.watch();
+    election_state
+        .wait_for(|election_state| *election_state == ElectionState::NoLeader)
         .await
         .unwrap();
     assert!(cut.elapsed() <= RENEW, "{:?}", cut.elapsed());
@@ -280,7 +292,7 @@ async fn one_lost_request_does_not_cost_the_term() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_asks_for_it_learns_of_the_loss_by_the_end_of_the_run() {
+async fn run_ends_on_a_lost_lock_if_asked_to() {
     let lock = quiet();
     let (elector, a) = candidate(
         &lock,
@@ -310,7 +322,7 @@ async fn a_suspended_leader_is_none_when_it_wakes_even_before_its_loop_runs() {
     pass(LEASE).await;
     a.clock.suspend(60_000);
     assert!(
-        matches!(a.handle.standing(), Standing::Leading(_)),
+        matches!(a.handle.election_state(), ElectionState::Leading(_)),
         "the loop has not run yet"
     );
     assert!(!a.handle.is_leading());
@@ -348,7 +360,11 @@ async fn a_stop_while_a_claim_is_under_way_gives_back_what_it_won() {
     while lock.record().unwrap().is_free() {
         pass(Duration::from_millis(1)).await;
     }
-    assert_eq!(a.handle.standing(), Standing::NoLeader, "the answer is still under way");
+    assert_eq!(
+        a.handle.election_state(),
+        ElectionState::NoLeader,
+        "the answer is still under way"
+    );
     a.stop.cancel();
     running.join_next().await.unwrap().unwrap().unwrap();
     assert_eq!(lock.record().unwrap().holder_identity, "");
@@ -392,17 +408,17 @@ async fn a_leader_that_steps_down_claims_nothing_until_it_competes_again() {
     leads(&a).await;
     pass(LEASE).await;
     a.handle.step_down().await.unwrap();
-    assert!(matches!(a.handle.step_down().await, Err(HandOverError::NotLeading)));
+    assert!(matches!(a.handle.step_down().await, Err(TransferError::NotLeading)));
     pass(10 * LEASE).await;
     assert_eq!(
-        a.handle.standing(),
-        Standing::NoLeader,
+        a.handle.election_state(),
+        ElectionState::NoLeader,
         "nobody else is there, and it rests"
     );
     let b = start(&lock, "b", &mut running);
     assert_eq!(leads(&b).await.predecessor, Predecessor::Released);
     // Named by the other one, it rests all the same.
-    b.handle.hand_over("a").await.unwrap();
+    b.handle.transfer_leadership("a").await.unwrap();
     pass(LEASE / 2).await;
     assert!(!a.handle.is_leading());
     a.handle.compete().await;
@@ -416,7 +432,7 @@ async fn a_leader_steps_down_although_the_lock_does_not_answer() {
     leads(&a).await;
     pass(LEASE).await;
     lock.set_faults(deaf());
-    assert!(matches!(a.handle.step_down().await, Err(HandOverError::Lock(_))));
+    assert!(matches!(a.handle.step_down().await, Err(TransferError::Lock(_))));
     assert!(!a.handle.is_leading());
     lock.set_faults(Faults::default());
     pass(10 * LEASE).await;

@@ -64,8 +64,8 @@ fn a_held_lock_is_taken_only_after_its_own_duration_unchanged_on_our_clock() {
         Decision::Wait(Duration::from_millis(1))
     );
     assert_eq!(
-        state.standing(at(5_999)),
-        Standing::Following { leader: "b".to_owned() }
+        state.election_state(at(5_999)),
+        ElectionState::Following { leader: "b".to_owned() }
     );
 
     let renewed = Record {
@@ -77,7 +77,7 @@ fn a_held_lock_is_taken_only_after_its_own_duration_unchanged_on_our_clock() {
         state.decide(at(10_998), wall(0)),
         Decision::Wait(Duration::from_millis(1))
     );
-    assert_eq!(state.standing(at(10_999)), Standing::NoLeader);
+    assert_eq!(state.election_state(at(10_999)), ElectionState::NoLeader);
     assert_eq!(acquire(&mut state, at(10_999), at(11_000)), Predecessor::Expired);
 }
 
@@ -139,7 +139,10 @@ fn a_leader_that_reads_another_name_leads_no_more() {
     state.read(None, at(0));
     acquire(&mut state, at(0), at(1));
     state.read(Some((held_by("b", 1), 9)), at(2));
-    assert_eq!(state.standing(at(2)), Standing::Following { leader: "b".to_owned() });
+    assert_eq!(
+        state.election_state(at(2)),
+        ElectionState::Following { leader: "b".to_owned() }
+    );
     assert_eq!(state.valid_until(), None);
 
     state.read(Some((held_by("a", 1), 10)), at(3));
@@ -212,7 +215,7 @@ fn an_unanswered_claim_on_an_empty_lock_is_still_unseen_when_it_turns_up() {
 }
 
 #[test]
-fn who_did_not_see_the_predecessor_end_neither_releases_nor_forgets_it_for_a_lease_duration() {
+fn unseen_predecessor_is_kept_for_a_lease_duration() {
     let mut state = state("a");
     state.read(None, at(0));
     acquire(&mut state, at(0), at(10));
@@ -220,7 +223,7 @@ fn who_did_not_see_the_predecessor_end_neither_releases_nor_forgets_it_for_a_lea
     assert!(state.expire(at(1_500)));
     state.read(Some((held_by("a", 0), 1)), at(1_600));
     acquire(&mut state, at(1_600), at(1_601));
-    let Standing::Leading(term) = state.standing(at(1_601)) else {
+    let ElectionState::Leading(term) = state.election_state(at(1_601)) else {
         panic!("must lead")
     };
     assert_eq!((term.number, term.predecessor), (2, Predecessor::Unseen));
@@ -244,7 +247,7 @@ fn giving_the_lock_away_ends_the_term_first() {
 }
 
 #[test]
-fn what_is_heard_counts_only_when_a_read_shows_it() {
+fn heard_renewal_counts_only_after_a_read_shows_it() {
     let mut state = state("a");
     state.read(Some((held_by("b", 1), 1)), at(0));
     state.hear(held_by("b", 2), at(1_000));

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::status::Error;
-use crate::mvcc::Revision;
-use crate::state::Deletion;
+use crate::errors::Error;
+use crate::storage::state::CompactionProgress;
+use crate::types::Revision;
 
 /// How long nothing may happen to the rows: while a disk is full there is no end to it.
 const STANDSTILL: Duration = Duration::from_secs(60);
@@ -17,13 +17,13 @@ const STANDSTILL: Duration = Duration::from_secs(60);
 /// # Errors
 /// [`Error::Stopped`] when the server stops, [`Error::Timeout`] when nothing goes forward: the compaction itself is done.
 pub(super) async fn wait(
-    mut deletion: watch::Receiver<Deletion>,
+    mut progress: watch::Receiver<CompactionProgress>,
     revision: Revision,
     stop: &CancellationToken,
 ) -> Result<(), Error> {
-    while deletion.borrow_and_update().up_to < revision {
+    while progress.borrow_and_update().up_to < revision {
         tokio::select! {
-            changed = tokio::time::timeout(STANDSTILL, deletion.changed()) => match changed {
+            changed = tokio::time::timeout(STANDSTILL, progress.changed()) => match changed {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return Err(Error::Stopped),
                 Err(_) => return Err(Error::Timeout),
@@ -39,8 +39,8 @@ mod tests {
     use super::*;
     use tokio::time::Instant;
 
-    fn after(steps: u64, up_to: Revision) -> Deletion {
-        Deletion { up_to, steps }
+    fn after(steps: u64, up_to: Revision) -> CompactionProgress {
+        CompactionProgress { up_to, steps }
     }
 
     #[tokio::test(start_paused = true)]

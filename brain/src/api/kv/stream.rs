@@ -12,14 +12,14 @@ use async_stream::try_stream;
 use futures::Stream;
 use tonic::Status;
 
+use crate::api::context::{ApiContext, to_status};
 use crate::api::response::key_value;
-use crate::api::store::{Store, refused};
 use crate::budget::Meter;
 use crate::mvcc::op::{RangeOp, Span};
 use crate::mvcc::view::{View, charge};
-use crate::mvcc::{KeyValue, Revision};
 use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
+use crate::types::{KeyValue, Revision};
 
 /// Pairs in the first chunk, so that the client has something to do soon, and in later ones at most.
 const FIRST_CHUNK: usize = 10;
@@ -30,12 +30,12 @@ const CHUNK: usize = 1_000;
 /// # Errors
 /// When that revision cannot be read.
 pub(super) fn open<R: Rows>(
-    store: Store<R>,
+    store: ApiContext<R>,
     view: Arc<View<R::Snapshot>>,
     op: RangeOp,
     meter: Meter,
 ) -> Result<impl Stream<Item = Result<pb::RangeStreamResponse, Status>>, Status> {
-    let at = view.resolve(op.revision).map_err(refused)?;
+    let at = view.resolve(op.revision).map_err(to_status)?;
     Ok(try_stream! {
         let header = Some(store.header(view.revision));
         let limit = usize::try_from(op.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
@@ -79,15 +79,15 @@ pub(super) fn open<R: Rows>(
 }
 
 /// The newest view, if it still has a revision.
-fn newest<R: Rows>(store: &Store<R>, at: Revision) -> Result<Arc<View<R::Snapshot>>, Status> {
+fn newest<R: Rows>(store: &ApiContext<R>, at: Revision) -> Result<Arc<View<R::Snapshot>>, Status> {
     let view = store.view()?;
-    view.resolve(at).map_err(refused)?;
+    view.resolve(at).map_err(to_status)?;
     Ok(view)
 }
 
 /// The first pairs of a span, at most so many, with or without values, and what is left of it.
 async fn page<R: Rows>(
-    store: &Store<R>,
+    store: &ApiContext<R>,
     span: &Span,
     at: Revision,
     (most, values): (usize, bool),
@@ -102,7 +102,7 @@ async fn page<R: Rows>(
             Some(page) if page.is_empty() => continue,
             page => page.unwrap_or_default(),
         };
-        charge(meter, &page, values).map_err(refused)?;
+        charge(meter, &page, values).map_err(to_status)?;
         return Ok((cursor.load(page).await.map_err(failed)?, cursor.rest()));
     }
 }

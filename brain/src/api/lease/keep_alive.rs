@@ -12,13 +12,13 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use super::client;
-use crate::api::status::Error;
-use crate::api::store::Store;
-use crate::mvcc::LeaseId;
+use crate::api::context::ApiContext;
+use crate::errors::Error;
 use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
 use crate::sequencer::command::Request as Command;
-use crate::state::since_boot;
+use crate::storage::state::since_boot;
+use crate::types::LeaseId;
 
 /// Leases whose keep-alives a stream reads ahead.
 const AHEAD: usize = 1024;
@@ -31,7 +31,7 @@ pub(super) type Answers = HashMap<i64, pb::LeaseKeepAliveResponse>;
 
 /// See the module.
 pub(super) struct KeepAlives<R: Rows> {
-    store: Store<R>,
+    store: ApiContext<R>,
     /// One entry of each stream at most.
     waiting: Mutex<VecDeque<Asked>>,
     /// Of whoever asks the leader.
@@ -92,7 +92,7 @@ pub(super) fn answered(answers: &Answers, id: i64) -> Result<pb::LeaseKeepAliveR
 }
 
 impl<R: Rows> KeepAlives<R> {
-    pub(super) fn new(store: Store<R>) -> Self {
+    pub(super) fn new(store: ApiContext<R>) -> Self {
         Self {
             store,
             waiting: Mutex::default(),
@@ -171,7 +171,7 @@ impl<R: Rows> KeepAlives<R> {
                 .await
                 .map(Response::new)
         };
-        let answer = self.store.answer(Request::new(Renew { ids }), here, there).await?;
+        let answer = self.store.on_leader(Request::new(Renew { ids }), here, there).await?;
         Ok(answer.into_inner())
     }
 
@@ -180,7 +180,7 @@ impl<R: Rows> KeepAlives<R> {
         let asked = futures::stream::iter(ids.into_iter().map(|id| pb::LeaseKeepAliveRequest { id }));
         let mut stream = client(leader).lease_keep_alive(asked).await?.into_inner();
         while let Some(mut answer) = stream.message().await? {
-            self.store.own(&mut answer.header);
+            self.store.stamp_member(&mut answer.header);
             answers.insert(answer.id, answer);
         }
         Ok(answers)
@@ -206,10 +206,10 @@ impl<R: Rows> KeepAlives<R> {
         if !noted.is_empty() {
             // A restart must not expire earlier what was renewed now.
             let size = 64 + 16 * noted.len();
-            store.ask(Command::Checkpoint(noted), size).await?;
+            store.propose(Command::Checkpoint(noted), size).await?;
         }
         // Whoever leads next counts from what it knows: only a leader may promise that time.
-        if !store.elsewhere.holds() {
+        if !store.router.lease_valid() {
             return Err(Error::NotLeader.into());
         }
         Ok(answers)

@@ -8,7 +8,7 @@
 
 use std::collections::HashSet;
 
-use crate::mvcc::Revision;
+use crate::types::Revision;
 
 /// The request for progress of a stream; several that wait become one.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl Progress {
         }
     }
 
-    /// Whether nobody asks.
+    /// Returns true if nobody asks.
     pub(super) fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle)
     }

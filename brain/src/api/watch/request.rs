@@ -1,12 +1,12 @@
-//! What a client asks of a watcher.
+//! Requests of watch streams.
 
 use bytes::Bytes;
 
-use crate::api::status::Error;
-use crate::mvcc::Revision;
+use crate::errors::Error;
 use crate::pb::etcdserverpb::WatchCreateRequest;
 use crate::pb::etcdserverpb::watch_create_request::FilterType;
-use crate::watch::{EmptyRange, KeyRange, Kinds, PrevKv};
+use crate::types::Revision;
+use crate::watch::{EmptyRange, EventFilter, KeyRange, PrevKv};
 
 /// A watcher to be made.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(super) struct Create {
     /// `None` lets the server choose.
     pub(super) id: Option<i64>,
     pub(super) range: KeyRange,
-    pub(super) kinds: Kinds,
+    pub(super) kinds: EventFilter,
     /// `None` is from the next revision on.
     pub(super) start: Option<Revision>,
     pub(super) form: Form,
@@ -25,7 +25,7 @@ pub(super) struct Create {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Form {
     pub(super) prev_kv: PrevKv,
-    /// Whether a long response may be cut into fragments.
+    /// True if a long response may be cut into fragments.
     pub(super) fragment: bool,
 }
 
@@ -58,7 +58,7 @@ impl TryFrom<WatchCreateRequest> for Create {
         let filtered = |filter: FilterType| request.filters.contains(&filter.into());
         Ok(Self {
             id: Some(request.watch_id).filter(|id| *id != 0),
-            kinds: Kinds {
+            kinds: EventFilter {
                 puts: !filtered(FilterType::Noput),
                 deletes: !filtered(FilterType::Nodelete),
             },

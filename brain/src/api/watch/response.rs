@@ -5,9 +5,9 @@ use prost::Message;
 use prost::encoding::encoded_len_varint;
 
 use super::request::{Form, Refused};
-use crate::mvcc::{Event, EventKind, KeyValue, Revision};
 use crate::pb::etcdserverpb::{ResponseHeader, WatchResponse};
 use crate::pb::mvccpb;
+use crate::types::{Event, EventKind, KeyValue, Revision};
 use crate::watch::{Entry, PrevKv};
 use std::sync::Arc;
 

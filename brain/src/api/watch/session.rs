@@ -19,12 +19,12 @@ use super::progress::Progress;
 use super::response::{self, NO_WATCHER};
 use super::watchers::{Turn, Watchers};
 use super::{Shared, stopped};
-use crate::api::leaderless::lost;
-use crate::api::status::Error;
 use crate::budget::Meter;
-use crate::mvcc::Revision;
+use crate::errors::Error;
+use crate::net::require_leader::lost;
 use crate::pb::etcdserverpb::watch_request::RequestUnion;
 use crate::pb::etcdserverpb::{WatchRequest, WatchResponse};
+use crate::types::Revision;
 use crate::watch::{Chunk, History, Inbox};
 
 type Loading = Pin<Box<dyn Future<Output = Result<Arc<Chunk>, Revision>> + Send>>;
@@ -51,7 +51,7 @@ pub(super) struct Session<H: History> {
     outbound: VecDeque<WatchResponse>,
 }
 
-/// What a stream waits for.
+/// The events that a stream waits for.
 enum Wake {
     End(Status),
     Request(Option<Result<WatchRequest, Status>>),
@@ -217,7 +217,7 @@ impl<H: History> Session<H> {
         }
     }
 
-    /// What a client may have read, though the writer may only be about to publish it here.
+    /// The newest revision that a client may have read. The hub may not have it yet.
     fn published(&self) -> Revision {
         self.shared.hub.revision().max(self.shared.replay.history().published())
     }
@@ -236,7 +236,7 @@ impl<H: History> Session<H> {
     /// Answers a request for progress if `id` was the last to owe something.
     fn settle(&mut self, id: i64) {
         if let Some(revision) = self.progress.owed_by(id)
-            && !self.watchers.owes(id, revision)
+            && !self.watchers.has_pending(id, revision)
         {
             let reached = self.progress.settle(id);
             self.tell(reached);

@@ -20,13 +20,13 @@ use tonic::{Request, Status, Streaming};
 
 use super::{Options, WatchService};
 use crate::mvcc::row::size_of;
-use crate::mvcc::{Committed, Event, EventKind, KeyValue, LeaseId, Revision};
 use crate::pb::etcdserverpb::watch_client::WatchClient;
 use crate::pb::etcdserverpb::watch_request::RequestUnion;
 use crate::pb::etcdserverpb::{
     WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
 };
 use crate::pb::mvccpb;
+use crate::types::{Committed, Event, EventKind, KeyValue, LeaseId, Revision};
 use crate::watch::Hub;
 use crate::watch::model::ModelHistory;
 

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use super::Shared;
 use super::request::{Create, Form, Refused};
 use super::response;
-use crate::api::status::Error;
 use crate::budget::Meter;
-use crate::mvcc::Revision;
+use crate::errors::Error;
 use crate::pb::etcdserverpb::{WatchCreateRequest, WatchResponse};
+use crate::types::Revision;
 use crate::watch::{Batch, Chunk, History, Inbox, PrevKv, Step, Subscription};
 
 /// Watchers ended by compaction whose ids stay taken until the client cancels them, as etcd's do. Beyond so many the
@@ -28,7 +28,7 @@ struct Watcher {
     queued: bool,
 }
 
-/// What the next tick does for a watcher.
+/// The action of the next tick for a watcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Notify {
     /// Nothing, ever.
@@ -39,7 +39,7 @@ enum Notify {
     Elided,
 }
 
-/// What a turn brought.
+/// Responses for one watcher.
 #[derive(Debug)]
 pub(super) struct Turn {
     pub(super) id: i64,
@@ -88,7 +88,7 @@ impl<H: History> Watchers<H> {
         self.by_id.is_empty()
     }
 
-    /// Whether a watcher begins after `revision`.
+    /// Returns true if a watcher begins after `revision`.
     pub(super) fn any_begins_after(&self, revision: Revision) -> bool {
         self.starts.last().is_some_and(|(start, _)| *start > revision)
     }
@@ -220,13 +220,13 @@ impl<H: History> Watchers<H> {
         self.waiting.first().copied()
     }
 
-    /// What a watcher that waits for history shows of previous versions.
+    /// Says if a watcher that waits for history asked for `prev_kv`.
     pub(super) fn prev_kv(&self, id: i64) -> PrevKv {
         let watcher = self.by_id.get(&id);
         watcher.map_or(PrevKv::Omitted, |watcher| watcher.form.prev_kv)
     }
 
-    /// What was [wanted](Watchers::wanted) is here, or is compacted.
+    /// Takes the history that was [wanted](Watchers::wanted), or the revision at which it is compacted.
     pub(super) fn loaded(&mut self, wanted: (Revision, i64), loaded: Result<Arc<Chunk>, Revision>) -> Turn {
         let id = wanted.1;
         let is_current = self.waiting.remove(&wanted);
@@ -318,14 +318,14 @@ impl<H: History> Watchers<H> {
             .iter()
             .copied()
             .chain(waiting)
-            .filter(|id| self.owes(*id, revision))
+            .filter(|id| self.has_pending(*id, revision))
             .collect()
     }
 
-    pub(super) fn owes(&self, id: i64, revision: Revision) -> bool {
+    pub(super) fn has_pending(&self, id: i64, revision: Revision) -> bool {
         self.by_id
             .get(&id)
-            .is_some_and(|watcher| watcher.subscription.owes(revision))
+            .is_some_and(|watcher| watcher.subscription.has_pending(revision))
     }
 
     /// Everyone who wants to be told from time to time how far it is.
@@ -345,7 +345,7 @@ impl<H: History> Watchers<H> {
         let begun = watcher.start.is_none_or(|start| start <= dispatched);
         // Without what was sent already the answer would go back.
         let known = watcher.subscription.next() - 1 <= dispatched;
-        let due = before == Notify::Due && begun && known && !watcher.subscription.owes(dispatched);
+        let due = before == Notify::Due && begun && known && !watcher.subscription.has_pending(dispatched);
         due.then(|| response::progress(self.shared.header(dispatched), id))
     }
 

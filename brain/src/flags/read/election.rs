@@ -1,24 +1,24 @@
-//! How members agree on a leader, and who is told.
+//! The flags of the election.
 
 use std::time::Duration;
 
 use election::Config as Timing;
 
-use super::super::config::{ElectionLock, ElectionOptions, LeaseOptions, Storage};
+use super::super::config::{ElectionLockKind, ElectionOptions, LeaseOptions, Storage};
 use super::super::url::Url;
 use super::Values;
 
 pub(super) fn read(values: &Values<'_>, storage: &Storage) -> Result<ElectionOptions, String> {
     let by_lease = values.one_of("election", &[("storage", false), ("lease", true)])?;
     let lock = if by_lease {
-        ElectionLock::Lease(lease(values, storage)?)
+        ElectionLockKind::Lease(lease(values, storage)?)
     } else {
         for name in ["lease-namespace", "lease-name", "lease-kubeconfig"] {
             if !values.text(name).is_empty() {
                 return Err(format!("{} needs --election lease", values.origin(name)));
             }
         }
-        ElectionLock::Storage
+        ElectionLockKind::Storage
     };
     let defaults = match by_lease {
         true => Timing::lease(""),

@@ -7,7 +7,7 @@ use super::{Values, go_bool};
 struct Gate {
     name: &'static str,
     is_beta: bool,
-    /// What holds here, whatever is asked for.
+    /// True if it is on, whatever is asked for.
     is_on: bool,
     why: &'static str,
 }

@@ -1,4 +1,4 @@
-//! Who else there is.
+//! The flags that name the other members.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::ToSocketAddrs as _;

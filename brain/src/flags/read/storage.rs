@@ -1,4 +1,4 @@
-//! Where the data is.
+//! The flags of storage.
 
 use std::time::Duration;
 
@@ -6,19 +6,23 @@ use super::super::config::{Storage, TikvOptions};
 use super::super::table::Flag;
 use super::Values;
 
+/// Flags that say which store of which TiKV cluster it is.
+pub(in crate::flags) const TIKV_STORE: [&str; 6] = [
+    "tikv-pd-endpoints",
+    "tikv-ca",
+    "tikv-cert",
+    "tikv-key",
+    "tikv-key-prefix",
+    "tikv-cluster-id",
+];
+
+/// Flags of garbage collection in TiKV.
+const TIKV_GC: [&str; 2] = ["tikv-gc-interval", "tikv-gc-window"];
+
 pub(super) fn read(values: &Values<'_>) -> Result<Storage, String> {
-    const TIKV: [&str; 7] = [
-        "tikv-pd-endpoints",
-        "tikv-ca",
-        "tikv-cert",
-        "tikv-key",
-        "tikv-key-prefix",
-        "tikv-gc-interval",
-        "tikv-gc-window",
-    ];
     if !values.one_of("storage", &[("embedded", false), ("tikv", true)])? {
         let differs = |name: &&&str| Flag::named(name).is_some_and(|flag| values.text(name) != flag.default);
-        return match TIKV.iter().find(differs) {
+        return match TIKV_STORE.iter().chain(&TIKV_GC).find(differs) {
             Some(name) => Err(format!("{} needs --storage tikv", values.origin(name))),
             None => Ok(Storage::Embedded),
         };
@@ -43,10 +47,15 @@ pub(super) fn read(values: &Values<'_>) -> Result<Storage, String> {
     if gc_window < Duration::from_secs(120) {
         return Err(values.error("tikv-gc-window", "it is two minutes at least"));
     }
+    let cluster_id = match values.text("tikv-cluster-id") {
+        "" => None,
+        _ => Some(values.number("tikv-cluster-id")?),
+    };
     Ok(Storage::Tikv(TikvOptions {
         pd_endpoints,
         tls,
         key_prefix,
+        cluster_id,
         gc_interval: values.duration("tikv-gc-interval")?,
         gc_window,
     }))

@@ -29,10 +29,10 @@ fn the_lock_decides_the_timing_that_is_not_given() {
 
 #[test]
 fn a_lease_is_named_and_found() {
-    assert_eq!(with_tikv("").election.lock, ElectionLock::Storage);
+    assert_eq!(with_tikv("").election.lock, ElectionLockKind::Storage);
     let lease = |flags: &str| match with_tikv(&format!("--election lease {flags}")).election.lock {
-        ElectionLock::Lease(lease) => lease,
-        ElectionLock::Storage => panic!("{flags}: no lease"),
+        ElectionLockKind::Lease(lease) => lease,
+        ElectionLockKind::Storage => panic!("{flags}: no lease"),
     };
     let found = LeaseOptions {
         kubeconfig: None,
@@ -69,7 +69,7 @@ fn leaders_are_told_of_where_asked() {
 }
 
 #[test]
-fn what_does_not_go_together_is_refused() {
+fn conflicting_flags_are_refused() {
     for (flags, reason) in [
         ("--election raft", "none of storage, lease"),
         ("--election lease", "needs --lease-name"),

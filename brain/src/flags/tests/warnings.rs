@@ -32,7 +32,7 @@ fn a_feature_gate_that_asks_for_what_is_not_so_is_warned_of() {
 }
 
 #[test]
-fn what_has_no_effect_is_warned_of_once_unless_it_is_the_default() {
+fn flag_without_effect_is_warned_of_once_unless_default() {
     assert_eq!(
         serve("--snapshot-count 5").1,
         vec!["--snapshot-count has no effect here: there are no raft snapshots"]

@@ -21,7 +21,7 @@ pub(super) const NAME: &str = "control";
 /// Bytes of the file.
 pub(super) const BYTES: u64 = 2 * PAGE as u64;
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) watermark: u64,
@@ -80,10 +80,19 @@ impl Control {
 
     /// Reads the file. Writes nothing: [`Control::store`] must follow before anything of it is relied on.
     pub(super) fn open(dir: &Path, disk: &Disk) -> Result<Control, OpenError> {
+        Self::open_for(dir, disk, true)
+    }
+
+    /// The same, for a reader that writes nothing.
+    pub(super) fn open_to_read(dir: &Path) -> Result<Control, OpenError> {
+        Self::open_for(dir, &Disk::default(), false)
+    }
+
+    fn open_for(dir: &Path, disk: &Disk, is_written: bool) -> Result<Control, OpenError> {
         let path = dir.join(NAME);
         let file = OpenOptions::new()
             .read(true)
-            .write(true)
+            .write(is_written)
             .open(&path)
             .map_err(OpenError::io("open", &path))?;
         let len = file.metadata().map_err(OpenError::io("look at", &path))?.len();

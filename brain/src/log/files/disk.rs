@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Who is told how long syncs take, or what stands for them where there is no disk.
+/// The receiver of how long syncs take, or of what stands for them where there is no disk.
 #[derive(Clone)]
 pub struct SyncObserver(Arc<dyn Fn(Duration) + Send + Sync>);
 
@@ -47,15 +47,15 @@ pub(super) struct Disk {
     pub(super) faults: std::sync::Arc<Faults>,
 }
 
-/// What fails, for tests.
+/// Operations that fail, for tests.
 #[cfg(test)]
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     /// No file can grow or appear.
     pub(super) full: std::sync::atomic::AtomicBool,
-    /// Whoever asks for room waits while a test holds this.
+    /// Requests for room wait while a test holds this.
     pub(super) room: std::sync::RwLock<()>,
-    /// Whoever syncs a batch waits while a test holds this.
+    /// Syncs of batches wait while a test holds this.
     pub(super) sync: std::sync::RwLock<()>,
     /// The next write of a batch stops half-way for want of space.
     pub(super) full_write: std::sync::atomic::AtomicBool,
@@ -75,7 +75,7 @@ pub(super) struct Faults {
     pub(super) syncs: std::sync::atomic::AtomicU64,
 }
 
-/// Whether `error` means that there is no room, and nothing else is wrong.
+/// Returns true if `error` means that there is no room, and nothing else is wrong.
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -24,7 +24,7 @@ pub enum OpenError {
         file: PathBuf,
         /// Offset of the first byte that cannot be trusted.
         offset: u64,
-        /// What is wrong there.
+        /// The damage there.
         what: String,
     },
     /// A file that must be there is not.
@@ -78,7 +78,7 @@ pub enum OpenError {
     /// The system refused an operation.
     #[error("cannot {action} {}: check its owner, its permissions and the disk", path.display())]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         action: &'static str,
         /// On which path.
         path: PathBuf,

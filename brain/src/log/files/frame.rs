@@ -20,7 +20,7 @@
 pub(super) const HEAD: u32 = 32;
 const ALIGN: u32 = 8;
 
-/// What a frame holds.
+/// The contents of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A record of the log.
@@ -67,7 +67,7 @@ impl Head {
     }
 }
 
-/// Whether `frame`, in its full span, is what was written.
+/// Returns true if `frame`, in its full span, is what was written.
 pub(super) fn is_intact(frame: &[u8]) -> bool {
     frame.len() >= HEAD as usize && short(frame, 0) == crc32c::crc32c(&frame[4..])
 }

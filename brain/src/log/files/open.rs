@@ -12,9 +12,9 @@ use std::sync::Arc;
 use super::control::{self, Control, State};
 use super::disk::Disk;
 use super::index::Index;
+use super::recover_tail::{End, recover_tail};
 use super::scan::{self, Rest, Scanned};
 use super::segment::{self, FRAMES, Segment};
-use super::settle::{self, End};
 use super::shared::Shared;
 use super::writer::{Active, Next};
 use super::{OpenError, Options};
@@ -125,7 +125,7 @@ pub(super) fn open(
         .map_err(OpenError::io("write", &dir.join(control::NAME)))?;
     let bytes = control::BYTES + index.bytes() + end.bytes();
     let shared = Arc::new(Shared::new(dir.to_owned(), disk, options, control, index, bytes));
-    let (active, next) = settle::settle(&shared, end)?;
+    let (active, next) = recover_tail(&shared, end)?;
     Ok((shared, active, next))
 }
 
@@ -152,7 +152,7 @@ fn obsolete(dir: &Path, listing: &Listing, control: &Control) -> Result<Vec<Path
 }
 
 /// Reads all segments: what is certain goes into the index, what has to be settled into the end.
-fn check(dir: &Path, mut segments: Vec<Segment>, state: State) -> Result<(Index, End), OpenError> {
+pub(super) fn check(dir: &Path, mut segments: Vec<Segment>, state: State) -> Result<(Index, End), OpenError> {
     let mut begins = Vec::with_capacity(segments.len());
     for segment in &segments {
         let first = scan::walk(segment, FRAMES + 1).map_err(OpenError::io("read", &segment.path))?;

@@ -1,4 +1,4 @@
-//! What a segment holds, read from its bytes alone.
+//! Reads the contents of a segment from its bytes alone.
 //!
 //! Frames follow each other from [`FRAMES`] on. Where the next one is not valid the segment ends, and the question is
 //! why. Proof of damage is a valid frame further on whose batch begins behind that place: it was written when
@@ -23,11 +23,11 @@ pub(super) struct Scanned {
     pub(super) batch: u32,
     /// Where the last batch ends.
     pub(super) end: u32,
-    /// Whether the last batch is known to be synced.
+    /// True if the last batch is known to be synced.
     pub(super) is_synced: bool,
 }
 
-/// What lies behind the last valid frame.
+/// The bytes behind the last valid frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Rest {
     Zeros,

@@ -24,7 +24,7 @@ pub(super) const FRAMES: u32 = 4096;
 pub(super) struct Segment {
     /// Place in the sequence of segments; the first is 1.
     pub(super) seq: u64,
-    /// What its frames are marked with.
+    /// The mark of its frames.
     pub(super) stamp: u64,
     /// Length of the file.
     pub(super) capacity: u32,
@@ -114,8 +114,17 @@ impl Segment {
 
     /// Opens the segment `seq` and checks its header and its length.
     pub(super) fn open(dir: &Path, id: LogId, seq: u64) -> Result<Segment, OpenError> {
+        Self::open_for(dir, id, seq, true)
+    }
+
+    /// The same, for a reader that writes nothing.
+    pub(super) fn open_to_read(dir: &Path, id: LogId, seq: u64) -> Result<Segment, OpenError> {
+        Self::open_for(dir, id, seq, false)
+    }
+
+    fn open_for(dir: &Path, id: LogId, seq: u64, is_written: bool) -> Result<Segment, OpenError> {
         let path = dir.join(name(seq));
-        let file = match OpenOptions::new().read(true).write(true).open(&path) {
+        let file = match OpenOptions::new().read(true).write(is_written).open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(OpenError::Missing { file: path }),
             opened => opened.map_err(OpenError::io("open", &path))?,
         };

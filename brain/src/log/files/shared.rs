@@ -1,4 +1,4 @@
-//! What the handles of a log, its writer and its helpers have in common.
+//! State shared by the handles of a log, its writer and its helpers.
 
 use std::fs;
 use std::io;
@@ -78,7 +78,7 @@ impl Shared {
         reason
     }
 
-    /// What `control` says now.
+    /// The present contents of `control`.
     pub(super) fn state(&self) -> State {
         self.control.lock().unwrap_or_else(PoisonError::into_inner).state
     }

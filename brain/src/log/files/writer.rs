@@ -32,7 +32,7 @@ pub(super) struct Request {
     pub(super) reply: oneshot::Sender<Result<(), AppendError>>,
 }
 
-/// What handles of the log ask of its writer.
+/// Requests of the log's handles to its writer.
 #[derive(Debug)]
 pub(super) enum Ask {
     Append(Request),
@@ -101,7 +101,7 @@ pub(super) struct Writer {
     entries: Vec<Entry>,
     staged: Vec<Request>,
     /// Appends to slots of the batch, with the number of the request that takes the slot.
-    rivals: Vec<(usize, Request)>,
+    duplicates: Vec<(usize, Request)>,
     is_marked: bool,
     full: Option<Full>,
 }
@@ -116,7 +116,7 @@ impl Writer {
             buffer: Vec::new(),
             entries: Vec::new(),
             staged: Vec::new(),
-            rivals: Vec::new(),
+            duplicates: Vec::new(),
             is_marked: true,
             full: None,
         }
@@ -243,7 +243,7 @@ impl Writer {
             return request.answer(Err(Refusal::Failed(reason).error()));
         }
         if let Some(n) = self.entries.iter().rposition(|entry| entry.slot == request.slot.0) {
-            return self.rivals.push((n, request));
+            return self.duplicates.push((n, request));
         }
         if let Some(answer) = self.stored(&request) {
             return request.answer(answer);
@@ -315,7 +315,7 @@ impl Writer {
             self.is_marked = false;
             self.shared.index_mut().extend(&self.entries, self.active.end);
         }
-        for (n, rival) in self.rivals.drain(..) {
+        for (n, rival) in self.duplicates.drain(..) {
             let winner = &self.staged[n];
             let answer = match &outcome {
                 Err(refusal) => Err(refusal.error()),

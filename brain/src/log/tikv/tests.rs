@@ -1,9 +1,9 @@
-use tikv_stand_in::{Action, Fault, RegionFault, Rpc};
+use mock_tikv::{Action, Fault, RegionFault, Rpc};
 
 use super::*;
 use crate::log::laws::{self, Subject};
 use crate::log::writer::append_until_known;
-use crate::tikv::testing::{self, Connected, on_stand_in};
+use crate::tikv::testing::{self, Connected, on_mock};
 
 /// A log behind a prefix of its own; it is opened anew with nothing known.
 struct Store(Connected);
@@ -78,25 +78,25 @@ async fn records_far_apart_and_of_all_sizes_are_found() {
 
 #[test]
 fn marks_that_were_not_written_here_are_damage() {
-    let marks = Marks {
+    let marks = Watermarks {
         watermark: 7,
         destroyed: 3,
     };
-    assert_eq!(Marks::decode(&marks.encode()).unwrap(), marks);
-    let inverted = Marks {
+    assert_eq!(Watermarks::decode(&marks.encode()).unwrap(), marks);
+    let inverted = Watermarks {
         watermark: 3,
         destroyed: 7,
     };
     for bytes in [&b""[..], b"short", &[0; 17], &inverted.encode()] {
-        assert!(matches!(Marks::decode(bytes), Err(LogError::Corrupt(_))));
+        assert!(matches!(Watermarks::decode(bytes), Err(LogError::Corrupt(_))));
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn appends_whose_replies_are_lost_are_found_and_late_ones_are_refused() {
-    let here = on_stand_in(|_| {}).await;
+    let here = on_mock(|_| {}).await;
     let log = TikvLog::keeping(here.tikv.clone(), |_| false);
-    let faults = here.stand_in().faults();
+    let faults = here.mock_tikv().faults();
     faults
         .add(Fault::new(Rpc::Prewrite, Action::LoseReply { silent: false }).with_probability(0.3))
         .unwrap();
@@ -122,9 +122,9 @@ async fn appends_whose_replies_are_lost_are_found_and_late_ones_are_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_laws_of_logs_hold_in_a_tikv_that_loses_replies() {
     laws::all(async || {
-        let here = on_stand_in(|_| {}).await;
+        let here = on_mock(|_| {}).await;
         let lost = Fault::new(Rpc::Prewrite, Action::LoseReply { silent: false });
-        here.stand_in().faults().add(lost.with_probability(0.1)).unwrap();
+        here.mock_tikv().faults().add(lost.with_probability(0.1)).unwrap();
         Store(here)
     })
     .await;
@@ -132,17 +132,17 @@ async fn the_laws_of_logs_hold_in_a_tikv_that_loses_replies() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_append_is_one_request_and_no_space_is_told() {
-    let here = on_stand_in(|_| {}).await;
+    let here = on_mock(|_| {}).await;
     let log = TikvLog::keeping(here.tikv.clone(), |_| false);
     log.append(Slot(1), laws::record(1, 0, 1 << 20)).await.unwrap();
-    here.stand_in().reset_requests();
+    here.mock_tikv().reset_requests();
     log.append(Slot(2), laws::record(2, 0, 4 << 20)).await.unwrap();
-    let requests = here.stand_in().requests();
+    let requests = here.mock_tikv().requests();
     assert_eq!(requests.get(&Rpc::Prewrite), Some(&1), "{requests:?}");
     assert_eq!(requests.get(&Rpc::Commit), None, "{requests:?}");
-    assert_eq!(here.stand_in().sizes().locks, 0);
-    let error = tikv_stand_in::RegionFault::DiskFull;
-    let faults = here.stand_in().faults();
+    assert_eq!(here.mock_tikv().sizes().locks, 0);
+    let error = mock_tikv::RegionFault::DiskFull;
+    let faults = here.mock_tikv().faults();
     faults.add(Fault::new(Rpc::Prewrite, Action::Region { error })).unwrap();
     let answer = log.append(Slot(3), laws::record(3, 0, 100)).await;
     assert!(matches!(answer, Err(AppendError::Full(_))), "{answer:?}");
@@ -168,9 +168,9 @@ fn bytes_that_rot_or_stand_elsewhere_are_named() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn append_that_is_called_too_large_is_repeated() {
-    let here = on_stand_in(|_| {}).await;
+    let here = on_mock(|_| {}).await;
     let log = TikvLog::keeping(here.tikv.clone(), |_| false);
-    let faults = here.stand_in().faults();
+    let faults = here.mock_tikv().faults();
     let error = RegionFault::RaftEntryTooLarge;
     for (slot, len) in [(1, 10), (2, 4 << 20)] {
         let fault = Fault::new(Rpc::Prewrite, Action::Region { error }).times(3);

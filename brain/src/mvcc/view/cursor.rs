@@ -1,17 +1,18 @@
 //! A walk over the keys of a span at one revision, page by page.
 //!
-//! Rows and recent versions are each in key order; a page puts the recent ones over the rows as far as both are complete.
+//! Rows and versions in memory are each in key order; a page puts the versions over the rows as far as both are complete.
 
 use std::ops::Bound;
 
 use bytes::Bytes;
 
 use super::{PAGE_BYTES, View, from_meta, from_version, successor};
+use crate::mvcc::keys;
+use crate::mvcc::memtable;
 use crate::mvcc::op::Span;
 use crate::mvcc::row::{decode_index, decode_object};
-use crate::mvcc::{KeyValue, Revision};
-use crate::recent;
-use crate::rows::{Order, RowsError, Scan, Snapshot, keys};
+use crate::rows::{Order, RowsError, Scan, Snapshot};
+use crate::types::{KeyValue, Revision};
 
 /// Rows that one step takes at most.
 const PAGE_ROWS: usize = 512;
@@ -144,7 +145,7 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         fit.map_or(usize::MAX, |fit| fit.max(1))
     }
 
-    /// What was not walked yet.
+    /// The part that was not walked yet.
     pub fn rest(&self) -> Option<Span> {
         if self.done {
             return None;
@@ -229,20 +230,20 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         }
     }
 
-    /// Puts recent versions over pairs from rows, up to a key.
+    /// Puts versions in memory over pairs from rows, up to a key.
     fn merge(&self, rows: Vec<KeyValue>, up_to: Option<&Bytes>) -> Vec<KeyValue> {
         let from = match &self.from {
             Bound::Included(key) => key.clone(),
             Bound::Excluded(key) => successor(key),
             Bound::Unbounded => Bytes::new(),
         };
-        let span = recent::Span {
+        let span = memtable::Span {
             from,
             to: up_to.map(successor).or_else(|| self.to.clone()),
         };
         let mut merged = Vec::with_capacity(rows.len());
         let mut rows = rows.into_iter().peekable();
-        for found in self.view.recent.range(&span, self.at, Order::Ascending) {
+        for found in self.view.memtables.range(&span, self.at, Order::Ascending) {
             while let Some(row) = rows.next_if(|row| row.key < found.key) {
                 merged.push(row);
             }
@@ -259,32 +260,32 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::mvcc::counts::Counts;
+    use crate::mvcc::count_cache::CountCache;
     use crate::mvcc::hot_rows::HotRows;
-    use crate::recent::{Recent, Version};
+    use crate::mvcc::memtable::{MemtableSet, Version};
     use crate::rows::Rows;
     use crate::rows::mem::MemRows;
 
     /// The first step of a flush says how far it reaches; what it brings is not there yet.
     #[tokio::test]
     async fn empty_values_in_memory_are_not_looked_for_in_rows_of_a_flush_that_was_cut_short() {
-        let recent = Recent::new();
+        let memtables = MemtableSet::new();
         let version = |value: &'static [u8]| Version {
             value: Some(Bytes::from_static(value)),
             create_revision: 5,
             version: 1,
-            lease: crate::mvcc::LeaseId(0),
+            lease: crate::types::LeaseId(0),
             prev_mod: 0,
         };
-        recent.active().insert(Bytes::from_static(b"a"), 5, version(b""));
-        recent.active().insert(Bytes::from_static(b"b"), 5, version(b"v"));
+        memtables.active().insert(Bytes::from_static(b"a"), 5, version(b""));
+        memtables.active().insert(Bytes::from_static(b"b"), 5, version(b"v"));
         let view = View {
             revision: 5,
             compacted: -1,
-            recent,
+            memtables,
             rows: MemRows::new().snapshot().await.unwrap(),
             rows_revision: 5,
-            counts: Arc::new(Counts::default()),
+            count_cache: Arc::new(CountCache::default()),
             hot: Arc::new(HotRows::default()),
         };
         let span = Span {

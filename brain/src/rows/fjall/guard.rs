@@ -10,7 +10,7 @@ use anyhow::anyhow;
 
 use super::RowsError;
 
-/// Whether fjall can still be trusted with writes. Clones share it.
+/// Says if fjall can still be trusted with writes. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Health {
     failure: Arc<OnceLock<String>>,

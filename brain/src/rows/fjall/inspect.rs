@@ -1,4 +1,4 @@
-//! What we look at before fjall opens a directory, because fjall would trust it, or delete it.
+//! Inspects a directory before fjall opens it, because fjall would trust its files, or delete them.
 
 use std::fs;
 use std::io::Read;
@@ -19,7 +19,7 @@ const CURRENT: &str = "current";
 pub(super) const TABLES: &str = "tables";
 const JOURNAL: &str = "jnl";
 
-/// What the names of files begin with that fjall renames once they are whole.
+/// The prefix of files that fjall renames once they are whole.
 const TEMPORARY: &str = ".tmp";
 
 /// Checks that every file fjall needs is there and that the manifests are what was written.
@@ -188,12 +188,12 @@ fn read(path: &Path) -> Result<Vec<u8>, RowsError> {
     Ok(bytes)
 }
 
-fn list(dir: &Path) -> Result<Vec<PathBuf>, RowsError> {
+pub(super) fn list(dir: &Path) -> Result<Vec<PathBuf>, RowsError> {
     fs::read_dir(dir)
         .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect())
         .map_err(|error| named(dir, error))
 }
 
-fn name(path: &Path) -> String {
+pub(super) fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }

@@ -26,7 +26,7 @@ use crate::rows::RowsError;
 const START: u8 = 1;
 const ITEM: u8 = 2;
 const END: u8 = 3;
-/// What the names of files end with that hold what was cut off.
+/// The suffix of files that hold what was cut off.
 const KEPT: &str = ".jnl.cut";
 
 const TRAILER: [u8; 4] = *b"FJL\x03";
@@ -37,7 +37,7 @@ const MAX_VALUE: u32 = 1 << 30;
 /// fjall counts batches and tables, and keeps the highest bit for itself.
 const MAX_SEQUENCE: u64 = 1 << 48;
 
-/// What the journals hold.
+/// The contents of the journals.
 #[derive(Debug, Default)]
 pub(super) struct Journals {
     /// Number of the first batch.
@@ -49,7 +49,7 @@ pub(super) struct Journals {
     newest: PathBuf,
     /// Where the last whole batch of the newest ends.
     end: u64,
-    /// What is wrong with the newest behind that.
+    /// The damage of the newest behind that.
     flaw: Option<&'static str>,
 }
 
@@ -68,7 +68,7 @@ pub(super) fn check(dir: &Path) -> Result<Journals, RowsError> {
     Ok(journals)
 }
 
-/// What was cut off a journal, as long as it is not certain that nobody needs it.
+/// The bytes that were cut off a journal, as long as they may be needed.
 pub(super) struct Cut {
     journal: PathBuf,
     end: u64,

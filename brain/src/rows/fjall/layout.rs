@@ -1,4 +1,4 @@
-//! How rows lie in fjall's keyspace.
+//! The layout of rows in fjall's keyspaces.
 //!
 //! The fence has the key 0x00. A row key that begins with 0x00 gets another 0x00 in front, all others are stored as they are: order is
 //! kept, and no row is the fence.

@@ -1,8 +1,7 @@
 //! Merging tables, in a thread of our own. fjall's one thread would do it between the tables that it makes of what is in memory: then
 //! nothing is written for as long as a merge takes, which is seconds where there are millions of rows.
 
-use std::collections::HashSet;
-use std::ops::Range;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,14 +10,15 @@ use std::thread::JoinHandle;
 use ::fjall::compaction::Leveled;
 use ::fjall::{AbstractTree, Keyspace};
 use anyhow::anyhow;
+use lsm_tree::compaction::{CompactionStrategy, PullDown};
 
 use super::guard::{Health, caught, describe};
 use super::inspect;
-use super::shape::{Levels, Shape, Table};
+use super::shape::{LAST, Levels, Shape, Table};
 use super::snapshot::Live;
 use crate::rows::RowsError;
 
-/// What fjall's own thread is to merge: nothing. It moves tables that overlap no others.
+/// The strategy of fjall's own thread: it merges nothing. It moves tables that overlap no others.
 pub(super) fn nothing() -> Leveled {
     const NEVER: u64 = 1 << 40;
     Leveled::default()
@@ -32,10 +32,16 @@ pub(super) const LEFT_OVER: u64 = 8 << 20;
 /// How often the reserve stays free where tables that were merged are still there.
 const KEPT_FREE: u64 = 6;
 
+/// Merges go all the way down once one row of so many is deleted above: else what was deleted stays until very much more was written.
+const DELETED: u64 = 4;
+
 /// How much larger tables become where they must be.
 const LARGE: u64 = 16;
 
-/// What merges have to keep to.
+/// Levels that are merged whole are no larger than so many tables as they come from memory.
+const MOST_PULLED: u64 = 32;
+
+/// The limits of merges.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     /// Bytes of a table as it comes from memory.
@@ -57,16 +63,18 @@ struct Work {
     health: Health,
     limits: Limits,
     /// Held by whoever merges.
-    turn: Mutex<()>,
+    turn: Mutex<Unfinished>,
     /// Bytes that the merge under way may write.
     under_way: AtomicU64,
     /// Bytes that the next ones will need.
     to_come: AtomicU64,
-    /// Tables that a merge began and could not finish, by their numbers.
-    unfinished: Mutex<Option<Range<u64>>>,
     state: Mutex<State>,
     changed: Condvar,
 }
+
+/// Numbers of tables that merges began and could not finish, and of those that fjall made of what was in memory meanwhile.
+#[derive(Debug, Default)]
+struct Unfinished(BTreeSet<u64>);
 
 #[derive(Default)]
 struct State {
@@ -92,7 +100,6 @@ impl Merger {
             turn: Mutex::default(),
             under_way: AtomicU64::new(0),
             to_come: AtomicU64::new(0),
-            unfinished: Mutex::default(),
             state: Mutex::default(),
             changed: Condvar::new(),
         });
@@ -113,7 +120,7 @@ impl Merger {
         self.work.changed.notify_one();
     }
 
-    /// Whether there is something to merge.
+    /// Returns true if there is something to merge.
     ///
     /// # Errors
     /// [`RowsError::Full`]: there is no space for it, so that it is not begun.
@@ -124,7 +131,13 @@ impl Merger {
         }
     }
 
-    /// Whether space is so short that merges are small, and L0 must not grow.
+    /// Returns true if so many deletions that are in memory are a large part of the rows in tables.
+    pub(super) fn are_many(&self, deletions: u64) -> bool {
+        let counts = Counts::of(&self.work.keyspace);
+        counts.bytes > LEFT_OVER && deletions * DELETED >= counts.rows
+    }
+
+    /// Returns true if space is so short that merges are small, and L0 must not grow.
     pub(super) fn is_tight(&self) -> bool {
         self.work.is_tight()
     }
@@ -141,7 +154,9 @@ impl Merger {
 
     /// Merges whatever there is, to learn what is wrong with it.
     pub(super) fn try_to_merge(&self) -> Result<(), RowsError> {
-        self.work.merge(Leveled::default().with_l0_threshold(1), 0)
+        let mut unfinished = self.work.turn();
+        let strategy = Leveled::default().with_l0_threshold(1);
+        self.work.merge(&mut unfinished, strategy, 0).map(|_| ())
     }
 
     /// One merge of this shape.
@@ -153,18 +168,26 @@ impl Merger {
         self.work.step(shape)
     }
 
+    /// As if a merge had begun tables of these numbers, and had not finished them.
+    #[cfg(test)]
+    pub(super) fn leave_unfinished(&self, numbers: std::ops::Range<u64>) {
+        self.work.turn().0.extend(numbers);
+    }
+
+    /// Merges all tables at once, if there is space to spare. Blocks; answers whether it was done.
+    ///
+    /// # Errors
+    /// [`RowsError::Full`] where somebody else took the space meanwhile.
+    pub(super) fn merge_everything(&self) -> Result<bool, RowsError> {
+        self.work.merge_everything()
+    }
+
     /// Pushes some tables one level down, so that in the end all rows are in the last one. `false` when they are.
     ///
     /// # Errors
     /// [`RowsError::Full`] where there is no space even for that.
     pub(super) fn push_down(&self) -> Result<bool, RowsError> {
-        let table_bytes = self.work.limits.memtable_bytes;
-        let done = self.work.step(Shape::down(table_bytes))?;
-        if done || !Levels::of(&self.work.keyspace).is_spread() {
-            return Ok(done);
-        }
-        // Few rows above very many: fjall looks at such merges only where tables are large.
-        self.work.step(Shape::down(LARGE * table_bytes))
+        self.work.push_down()
     }
 }
 
@@ -218,10 +241,13 @@ impl Work {
             if self.state().stop {
                 return Ok(());
             }
-            let Some((shape, _)) = self.next(&self.levels()) else {
-                return Ok(());
+            let levels = self.levels();
+            let merged = match self.next(&levels) {
+                Some((shape, _)) => self.step(shape),
+                None if self.is_stuck(&levels) || self.is_much_deleted() => self.push_down(),
+                None => return Ok(()),
             };
-            match self.step(shape) {
+            match merged {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 Err(RowsError::Full(reason)) => {
@@ -233,56 +259,128 @@ impl Work {
         }
     }
 
+    /// Returns true if tables say of many rows in the last level that they are deleted, and no view is so old that merges would keep those.
+    fn is_much_deleted(&self) -> bool {
+        let counts = Counts::of(&self.keyspace);
+        let newest = self.keyspace.tree.get_highest_persisted_seqno();
+        counts.bytes > LEFT_OVER && counts.deleted * DELETED >= counts.rows && newest <= Some(self.live.watermark())
+    }
+
+    /// Returns true if a level is too large and fjall finds no merge for it: then it looks at no other level either. Only where there is space
+    /// for any other merge, too.
+    fn is_stuck(&self, levels: &Levels) -> bool {
+        let ample = Shape::ample(self.limits.memtable_bytes);
+        levels.fullest(ample).is_some() && levels.need(ample).is_none() && self.is_ample(levels.bytes())
+    }
+
+    /// Returns true if space does not become short by a merge that needs so many bytes.
+    fn is_ample(&self, need: u64) -> bool {
+        inspect::require_space(&self.dir, self.tight_below() + with_overhead(need)).is_ok()
+    }
+
+    fn push_down(&self) -> Result<bool, RowsError> {
+        let table_bytes = self.limits.memtable_bytes;
+        let done = self.step(Shape::down(table_bytes))?;
+        if done || !Levels::of(&self.keyspace).is_spread() {
+            return Ok(done);
+        }
+        // Few rows above very many: fjall looks at such merges only where tables are large.
+        if self.step(Shape::down(LARGE * table_bytes))? || self.pull_down()? {
+            return Ok(true);
+        }
+        // Level 0 must not wait for ever for a level that cannot be merged: nothing would be written any more.
+        let is_full = self.keyspace.tree.l0_run_count() >= usize::from(Shape::AMPLE_RUNS);
+        Ok(is_full && self.step(Shape::level0(LARGE * table_bytes))?)
+    }
+
+    /// Merges a level and the last one whole: fjall merges no table whose keys go beyond those of the level below, until there are others
+    /// of it. Only where they are small, because level 0 waits meanwhile, and where what is written meanwhile need not wait for space.
+    fn pull_down(&self) -> Result<bool, RowsError> {
+        let mut unfinished = self.turn();
+        self.remove_unfinished(&mut unfinished)?;
+        let Some((level, need)) = Levels::of(&self.keyspace).lowest() else {
+            return Ok(false);
+        };
+        if need > MOST_PULLED * self.limits.memtable_bytes || !self.is_ample(2 * need) {
+            return Ok(false);
+        }
+        self.merge(&mut unfinished, PullDown(level, LAST), need)
+    }
+
     /// One merge, if there is something to merge and space for it. Answers whether anything was done.
     ///
     /// # Errors
     /// [`RowsError::Full`] leaves everything as it was: there is no space, or somebody else took it meanwhile.
     fn step(&self, shape: Shape) -> Result<bool, RowsError> {
-        self.remove_unfinished();
+        let mut unfinished = self.turn();
+        self.remove_unfinished(&mut unfinished)?;
         let Some(need) = Levels::of(&self.keyspace).need(shape) else {
             return Ok(false);
         };
         self.require_space(need)?;
+        self.merge(&mut unfinished, shape.strategy(), need)
+    }
+
+    /// One merge that may write so many bytes. Answers whether anything was done.
+    fn merge(
+        &self,
+        unfinished: &mut Unfinished,
+        strategy: impl CompactionStrategy + Send + Sync + 'static,
+        need: u64,
+    ) -> Result<bool, RowsError> {
         let tree = &self.keyspace.tree;
         let (before, first) = (tree.current_version().id(), tree.get_next_table_id());
-        let merged = self.merge(shape.strategy(), need);
-        if let Err(RowsError::Full(reason)) = &merged {
-            tracing::warn!(
-                need,
-                reason = format!("{reason:#}"),
-                "the disk became full while tables of the rows were merged"
-            );
-            *self.unfinished() = Some(first..tree.get_next_table_id());
-        }
+        let merged = self.promised(need, || Ok(tree.compact(Arc::new(strategy), self.live.watermark())?));
+        self.note_unfinished(unfinished, first, &merged);
         merged?;
         // Whatever was done made a new version.
         Ok(tree.current_version().id() != before)
     }
 
-    fn merge(&self, strategy: Leveled, need: u64) -> Result<(), RowsError> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+    /// A merge that may write so many bytes.
+    fn promised(&self, need: u64, merge: impl FnOnce() -> ::fjall::Result<()>) -> Result<(), RowsError> {
         self.under_way.store(need, Ordering::Release);
-        let merged = caught(|| Ok(self.keyspace.tree.compact(Arc::new(strategy), self.live.watermark())?));
+        let merged = caught(merge);
         self.under_way.store(0, Ordering::Release);
         merged
     }
 
-    fn unfinished(&self) -> MutexGuard<'_, Option<Range<u64>>> {
-        self.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Removes the tables that a merge began since `first` was the next number of a table, and left where the disk became full.
+    fn note_unfinished(&self, unfinished: &mut Unfinished, first: u64, merged: &Result<(), RowsError>) {
+        if let Err(RowsError::Full(reason)) = merged {
+            tracing::warn!(
+                reason = format!("{reason:#}"),
+                "the disk became full while tables of the rows were merged"
+            );
+            unfinished.0.extend(first..self.keyspace.tree.get_next_table_id());
+        }
     }
 
-    /// Removes what a merge left that could not be finished; the rows never knew of it. Not while fjall makes tables: theirs
-    /// have numbers of the same kind.
-    fn remove_unfinished(&self) {
-        if self.keyspace.sealed_memtable_count() > 0 {
-            return;
+    fn turn(&self) -> MutexGuard<'_, Unfinished> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes what merges left that could not be finished; the rows never knew of it.
+    ///
+    /// # Errors
+    /// [`RowsError::Full`] while fjall makes a table that may have one of these numbers: before that is known nothing is merged, for
+    /// a table that was merged away is not known either, and views may need it.
+    fn remove_unfinished(&self, unfinished: &mut Unfinished) -> Result<(), RowsError> {
+        if unfinished.0.is_empty() {
+            return Ok(());
         }
-        let Some(numbers) = self.unfinished().take() else {
-            return;
-        };
+        // Looked at first: a table is known as soon as what it is made of is not in memory any more.
+        let is_made = self.keyspace.sealed_memtable_count() > 0;
         let version = self.keyspace.tree.current_version();
-        let known: HashSet<u64> = version.iter_tables().map(|table| table.metadata.id).collect();
-        for number in numbers.filter(|number| !known.contains(number)) {
+        for table in version.iter_tables() {
+            unfinished.0.remove(&table.metadata.id);
+        }
+        if is_made {
+            return Err(RowsError::Full(anyhow!(
+                "tables that a merge did not finish are not removed yet"
+            )));
+        }
+        for number in std::mem::take(&mut unfinished.0) {
             let path = self.keyspace.path().join(inspect::TABLES).join(number.to_string());
             match std::fs::remove_file(&path) {
                 Ok(()) => tracing::info!(path = %path.display(), "removed a table that was not finished"),
@@ -290,6 +388,22 @@ impl Work {
                 Err(error) => tracing::warn!(%error, path = %path.display(), "cannot remove an unfinished table"),
             }
         }
+        Ok(())
+    }
+
+    /// Merges all tables at once, if there is much space for it: the new tables stand beside the old ones until they are whole, and what
+    /// is written meanwhile must not wait for that. Answers whether it was done.
+    fn merge_everything(&self) -> Result<bool, RowsError> {
+        let mut unfinished = self.turn();
+        self.remove_unfinished(&mut unfinished)?;
+        let need = with_overhead(self.keyspace.disk_space());
+        if inspect::require_space(&self.dir, self.tight_below() + 2 * need).is_err() {
+            return Ok(false);
+        }
+        let first = self.keyspace.tree.get_next_table_id();
+        let merged = self.promised(need, || self.keyspace.major_compact());
+        self.note_unfinished(&mut unfinished, first, &merged);
+        merged.map(|()| true)
     }
 
     /// Bytes that must be free, or space is short.
@@ -320,7 +434,7 @@ impl Work {
             Shape::tight(self.limits.memtable_bytes),
         );
         let need = levels.need(ample);
-        if inspect::require_space(&self.dir, self.tight_below() + with_overhead(need.unwrap_or(0))).is_ok() {
+        if self.is_ample(need.unwrap_or(0)) {
             return need.map(|need| (ample, need));
         }
         levels.need(tight).map(|need| (tight, need))
@@ -356,6 +470,32 @@ pub(super) fn left_over(keyspace: &Keyspace) -> Result<u64, RowsError> {
 /// New tables may compress a little worse than those that they are made of.
 fn with_overhead(need: u64) -> u64 {
     need + need / 4
+}
+
+/// The contents of tables.
+#[derive(Debug, Default)]
+struct Counts {
+    rows: u64,
+    /// Deletions above the last level: there they end.
+    deleted: u64,
+    bytes: u64,
+}
+
+impl Counts {
+    fn of(keyspace: &Keyspace) -> Self {
+        let version = keyspace.tree.current_version();
+        let mut counts = Self::default();
+        for (at, level) in version.iter_levels().enumerate() {
+            for table in level.iter().flat_map(|run| run.iter()) {
+                counts.rows += table.metadata.item_count;
+                counts.bytes += table.metadata.file_size;
+                if at + 1 < version.level_count() {
+                    counts.deleted += table.metadata.tombstone_count;
+                }
+            }
+        }
+        counts
+    }
 }
 
 impl Levels {

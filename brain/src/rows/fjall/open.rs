@@ -31,7 +31,7 @@ pub enum OpenError {
     /// Start the version that wrote them, or a newer one.
     #[error("the rows in {0} have a format that this version does not know")]
     Newer(PathBuf),
-    /// What is lost with a damaged end of the newest journal is nowhere else.
+    /// The damaged end of the newest journal is stored nowhere else.
     #[error(
         "{flaw}, and what is lost with the rest cannot be taken from the log: {reason:#}; the rows are as they were"
     )]
@@ -119,6 +119,7 @@ pub(super) fn open(
         writer: Arc::new(Mutex::new(Writer {
             batch,
             renewed: 0,
+            deleted: 0,
             fence,
         })),
         view,
@@ -150,7 +151,7 @@ fn create(dir: &Path, options: &Options) -> Result<(), OpenError> {
 }
 
 /// Checks what fjall does not, while nobody else has the database open, and keeps others out.
-fn look_before(dir: &Path) -> Result<(File, Journals), OpenError> {
+pub(super) fn look_before(dir: &Path) -> Result<(File, Journals), OpenError> {
     inspect::manifests(dir)?;
     let path = dir.join(inspect::LOCK);
     let lock = File::options()
@@ -170,7 +171,11 @@ fn look_before(dir: &Path) -> Result<(File, Journals), OpenError> {
 }
 
 /// The last batch and the fence, if no batch is missing between tables and journals.
-fn look_behind(dir: &Path, keyspace: &Keyspace, journals: &Journals) -> Result<(u64, Option<Bytes>), RowsError> {
+pub(super) fn look_behind(
+    dir: &Path,
+    keyspace: &Keyspace,
+    journals: &Journals,
+) -> Result<(u64, Option<Bytes>), RowsError> {
     let read = |sequence| {
         let row = caught(|| Ok(keyspace.tree.get(FENCE_ROW, sequence)?)).map_err(|error| within(dir, error))?;
         row.map(|row| parse_fence(&row).ok_or_else(|| inspect::damaged(dir, "has a fence that is too short")))
@@ -211,7 +216,7 @@ fn look_behind(dir: &Path, keyspace: &Keyspace, journals: &Journals) -> Result<(
     Ok((batch, fence))
 }
 
-fn start(dir: &Path, options: &Options) -> Result<(Database, Keyspace), OpenError> {
+pub(super) fn start(dir: &Path, options: &Options) -> Result<(Database, Keyspace), OpenError> {
     let opened = caught(|| {
         let database = Database::builder(dir)
             .cache_size(options.cache_bytes)

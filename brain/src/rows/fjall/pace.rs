@@ -1,4 +1,4 @@
-//! How fast rows may come while tables are written and merged.
+//! The pace at which rows are accepted while tables are written and merged.
 //!
 //! All batches at full speed and then none for the time of a long merge would let writers wait longer than clients do. So each batch waits
 //! a little, and longer the more there is to merge. Under load the two balance long before fjall would hold writes up.
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Runs in level 0 that cost nothing. At eight of them they are merged.
 const FREE_RUNS: usize = 10;
 
-/// What a table in memory that waits to be written counts for in runs: there is room for few of them.
+/// The weight, in runs, of a table in memory that waits to be written: there is room for few of them.
 const SEALED: usize = 4;
 
 /// The wait for a MiB at one run more than is free; it grows with the square.

@@ -1,4 +1,4 @@
-//! How tables are merged, and what the next merge needs of the disk. Pure: computed from the sizes and key ranges of the tables.
+//! Chooses merges of tables, and computes the space that the next one needs. Pure: computed from the sizes and key ranges of the tables.
 //!
 //! fjall does not tell beforehand which tables it will merge. So its choice is made here once more, by its rules: the level that
 //! is fullest for its size goes first; all of level 0, or the tables of another level whose merge writes least.
@@ -7,6 +7,9 @@ use ::fjall::compaction::Leveled;
 
 /// Levels that fjall has.
 const LEVELS: usize = 7;
+
+/// The level below which there is none.
+pub(super) const LAST: u8 = 6;
 
 /// How much larger each level is than the one above.
 const RATIO: u8 = 10;
@@ -46,6 +49,11 @@ impl Shape {
     /// To give space back where there is none for a merge of everything at once: no level but the last is to hold anything.
     pub(super) fn down(table_bytes: u64) -> Self {
         Self { level0: 0, table_bytes }
+    }
+
+    /// To empty level 0 though the levels below cannot be merged.
+    pub(super) fn level0(table_bytes: u64) -> Self {
+        Self { level0: 1, table_bytes }
     }
 
     /// As fjall wants it.
@@ -96,7 +104,12 @@ impl Levels {
         sum(level0) + overlapping.map(|table| table.bytes).sum::<u64>()
     }
 
-    /// Whether there are tables that are not in the last level.
+    /// Bytes of all tables.
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.iter().map(|tables| sum(tables)).sum()
+    }
+
+    /// Returns true if there are tables that are not in the last level.
     pub(super) fn is_spread(&self) -> bool {
         self.0[..LEVELS - 1].iter().any(|level| !level.is_empty())
     }
@@ -117,8 +130,26 @@ impl Levels {
         if all_full && first > 1 { first - 1 } else { first }
     }
 
-    /// Bytes that the next merge needs beside what is there; `None` if there is nothing to merge.
+    /// The lowest level above the last one that holds tables, and bytes that merging both whole needs.
+    pub(super) fn lowest(&self) -> Option<(u8, u64)> {
+        let level = (0..LAST).rev().find(|level| !self.0[usize::from(*level)].is_empty())?;
+        Some((
+            level,
+            sum(&self.0[usize::from(level)]) + sum(&self.0[usize::from(LAST)]),
+        ))
+    }
+
+    /// Bytes that the next merge needs beside what is there; `None` if there is nothing to merge, or fjall finds no merge of the level
+    /// that is fullest.
     pub(super) fn need(&self, shape: Shape) -> Option<u64> {
+        match self.fullest(shape)? {
+            0 => Some(self.level0_need(shape)),
+            level => self.cheapest(level, shape),
+        }
+    }
+
+    /// The level that is fullest for its size, if one is too full.
+    pub(super) fn fullest(&self, shape: Shape) -> Option<usize> {
         let shift = self.below(shape) - 1;
         let count = self.0[0].len();
         let mut fullest = (0.0, 0);
@@ -142,12 +173,11 @@ impl Levels {
         }
         match fullest {
             (score, _) if score < 1.0 => None,
-            (_, 0) => Some(self.level0_need(shape)),
-            (_, level) => self.cheapest(level, shape),
+            (_, level) => Some(level),
         }
     }
 
-    /// What the cheapest merge of tables of this level into the next one reads; `None` if fjall finds none.
+    /// The bytes that the cheapest merge of tables of this level into the next one reads; `None` if fjall finds none.
     fn cheapest(&self, level: usize, shape: Shape) -> Option<u64> {
         let (upper, lower) = (&self.0[level], &self.0[level + 1]);
         let overlaps = |table: &Table| {
@@ -240,6 +270,19 @@ mod tests {
         assert!(spread.is_spread());
         assert_eq!(spread.need(down), Some(5 * MIB));
         assert_eq!(levels(&[(0, &[table(20, 120, 1)]), (6, &below)]).need(down), Some(MIB));
+    }
+
+    #[test]
+    fn table_that_goes_beyond_the_level_below_is_stuck_and_merged_with_all_of_it() {
+        let (down, below) = (Shape::down(4 * MIB), [table(0, 99, 4), table(100, 199, 4)]);
+        let stuck = levels(&[(5, &[table(20, 240, 1)]), (6, &below)]);
+        assert_eq!((stuck.fullest(down), stuck.need(down)), (Some(5), None));
+        assert_eq!(stuck.lowest(), Some((5, 9 * MIB)));
+        assert_eq!(levels(&[(6, &below)]).lowest(), None);
+        // What is above it goes to its level.
+        let above = levels(&[(0, &[table(20, 30, 1)]), (5, &[table(20, 240, 1)]), (6, &below)]);
+        assert_eq!((above.fullest(down), above.need(down)), (Some(5), None));
+        assert_eq!(above.need(Shape::level0(4 * MIB)), Some(2 * MIB));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What fjall must add to the laws: coming back, after a close, a crash and damage.
+//! Beyond the laws of rows: coming back, after a close, a crash and damage.
 
 use super::*;
 use crate::rows::laws;

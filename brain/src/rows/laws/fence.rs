@@ -45,7 +45,7 @@ pub(super) async fn a_change_that_is_repeated_is_made_once<R: Rows>(rows: R) {
     assert_eq!(content(&rows).await, [row("k", "4")]);
 }
 
-pub(super) async fn whoever_takes_over_shuts_older_writers_out<R: Rows>(rows: R) {
+pub(super) async fn take_over_fences_older_writers<R: Rows>(rows: R) {
     let (old, new) = (Bytes::from("old"), Bytes::from("new"));
     rows.take_over().await.unwrap();
     rows.apply(None, old.clone(), vec![put("k", "1")]).await.unwrap();
@@ -73,23 +73,23 @@ pub(super) async fn whoever_takes_over_shuts_older_writers_out<R: Rows>(rows: R)
     assert_eq!(content(&rows).await.len(), 1 + landed);
 }
 
-pub(super) async fn what_is_spread_is_there_behind_its_fence_only<R: Rows>(rows: R) {
+pub(super) async fn parallel_writes_need_their_fence<R: Rows>(rows: R) {
     let (one, two) = (Bytes::from("one"), Bytes::from("two"));
     rows.take_over().await.unwrap();
     rows.apply(None, one.clone(), vec![put("gone", "1")]).await.unwrap();
     let mut steps: Vec<Vec<Change>> = (0..20u8).map(|n| vec![put([n], "1"), put([n, 0], "2")]).collect();
     steps.push(vec![delete("gone")]);
     for _ in 0..2 {
-        rows.spread(one.clone(), steps.clone()).await.unwrap();
+        rows.apply_parallel(one.clone(), steps.clone()).await.unwrap();
         assert_eq!(content(&rows).await.len(), 40);
         assert_eq!(rows.fence().await.unwrap(), Some(one.clone()));
     }
-    rows.spread(one.clone(), vec![]).await.unwrap();
+    rows.apply_parallel(one.clone(), vec![]).await.unwrap();
     rows.take_over().await.unwrap();
     rows.apply(Some(one.clone()), two.clone(), vec![delete([0])])
         .await
         .unwrap();
-    match rows.spread(one, steps).await {
+    match rows.apply_parallel(one, steps).await {
         Err(RowsError::Fenced(found)) => assert_eq!(found, Some(two)),
         other => panic!("expected a fence, got {other:?}"),
     }

@@ -10,7 +10,7 @@ use super::{Shared, failed};
 use crate::rows::{Order, Page, RowsError, Scan, Snapshot};
 use crate::tikv::{Error, Range, Ts};
 
-/// What one request is meant to bring, in bytes; TiKV answers 10 MiB at most.
+/// The bytes that one request is meant to bring; TiKV answers 10 MiB at most.
 const CHUNK: usize = 1 << 20;
 
 /// Rows that one request asks for at most.

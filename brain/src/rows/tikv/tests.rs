@@ -1,10 +1,10 @@
-use tikv_stand_in::{Action, Fault, RegionFault, Rpc};
+use mock_tikv::{Action, Fault, RegionFault, Rpc};
 use tokio::time::Instant;
 
 use super::*;
 use crate::rows::{Order, Scan, Snapshot, laws};
 use crate::tikv::Options;
-use crate::tikv::testing::{self, Connected, on_stand_in};
+use crate::tikv::testing::{self, Connected, on_mock};
 
 const LOST: Action = Action::LoseReply { silent: false };
 
@@ -24,15 +24,15 @@ async fn the_laws_of_rows_hold_in_tikv() {
 async fn the_laws_of_rows_hold_in_a_tikv_of_many_regions() {
     let mut stores: Vec<Connected> = Vec::new();
     let fresh = async || {
-        let store = on_stand_in(|_| {}).await;
+        let store = on_mock(|_| {}).await;
         let keys = store.tikv.keys();
         for (n, at) in ["", "a", "b", "k000500", "k0010", "k5", "k77", "x"]
             .into_iter()
             .enumerate()
         {
             let key = keys.row(at.as_bytes());
-            store.stand_in().split(&key).await.unwrap();
-            store.stand_in().move_region(&key, 1 + n as u64 % 3).await.unwrap();
+            store.mock_tikv().split(&key).await.unwrap();
+            store.mock_tikv().move_region(&key, 1 + n as u64 % 3).await.unwrap();
         }
         let rows = TikvRows::new(store.tikv.clone());
         stores.push(store);
@@ -61,9 +61,9 @@ async fn check(rows: &TikvRows, value: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_whose_replies_are_lost_is_made_once() {
-    let here = on_stand_in(|_| {}).await;
+    let here = on_mock(|_| {}).await;
     let rows = TikvRows::new(here.tikv.clone());
-    let faults = here.stand_in().faults();
+    let faults = here.mock_tikv().faults();
     rows.apply(None, fence(0), many("0")).await.unwrap();
     let cases = [
         (Rpc::Commit, 1),
@@ -87,9 +87,9 @@ const LASTING: Duration = Duration::from_secs(60);
 
 /// Whoever waits for a lock to run out is found out.
 async fn with_lasting_locks() -> Connected {
-    let setup = tikv_stand_in::Options {
+    let setup = mock_tikv::Options {
         lock_ttl: Some(LASTING),
-        ..tikv_stand_in::Options::default()
+        ..mock_tikv::Options::default()
     };
     testing::on(setup, |_| {}).await
 }
@@ -100,14 +100,14 @@ async fn a_writer_that_vanished_in_the_middle_leaves_nothing_in_the_way() {
         let here = with_lasting_locks().await;
         let rows = TikvRows::new(here.tikv.clone());
         rows.apply(None, fence(0), many("old")).await.unwrap();
-        let faults = here.stand_in().faults();
+        let faults = here.mock_tikv().faults();
         let hang = Fault::new(rpc, Action::LoseRequest { silent: true });
         // Of the pieces some have arrived.
         let skip = if rpc == Rpc::Prewrite { 2 } else { 0 };
         let id = faults.add(hang.after(skip)).unwrap();
         // In a runtime of its own, which ends with all that it has under way, as a process does.
         let killed = tokio::runtime::Runtime::new().unwrap();
-        let options = Options::new(vec![here.stand_in().pd()], here.prefix());
+        let options = Options::new(vec![here.mock_tikv().pd()], here.prefix());
         killed.spawn(async move {
             let (tikv, _keeper) = Tikv::connect(options).await.unwrap();
             TikvRows::new(tikv)
@@ -115,7 +115,7 @@ async fn a_writer_that_vanished_in_the_middle_leaves_nothing_in_the_way() {
                 .await
         });
         testing::until("a change stands half-way", || {
-            faults.happened(id) != Some(0) && here.stand_in().sizes().locks > 0
+            faults.happened(id) != Some(0) && here.mock_tikv().sizes().locks > 0
         })
         .await;
         killed.shutdown_background();
@@ -130,10 +130,10 @@ async fn a_writer_that_vanished_in_the_middle_leaves_nothing_in_the_way() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_deposed_writer_sent_brings_nothing_back_however_late_it_comes() {
-    let here = on_stand_in(|_| {}).await;
+async fn late_writes_of_a_deposed_writer_have_no_effect() {
+    let here = on_mock(|_| {}).await;
     let rows = TikvRows::new(here.tikv.clone());
-    let faults = here.stand_in().faults();
+    let faults = here.mock_tikv().faults();
     rows.apply(None, fence(0), many("0")).await.unwrap();
     for rpc in [Rpc::Prewrite, Rpc::Commit] {
         faults.add(Fault::new(rpc, Action::Duplicate { after: None })).unwrap();
@@ -151,8 +151,8 @@ async fn what_a_deposed_writer_sent_brings_nothing_back_however_late_it_comes() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stores_whose_prefixes_begin_alike_leave_each_other_alone() {
-    let outer = on_stand_in(|options| options.key_prefix = b"p".to_vec()).await;
-    let pd = outer.stand_in().pd();
+    let outer = on_mock(|options| options.key_prefix = b"p".to_vec()).await;
+    let pd = outer.mock_tikv().pd();
     let (inner, _keeper) = Tikv::connect(Options::new(vec![pd], "pr")).await.unwrap();
     let (a, b) = (TikvRows::new(outer.tikv.clone()), TikvRows::new(inner.clone()));
     a.apply(None, fence(1), vec![laws::put("ra", "a"), laws::put("r", "a")])
@@ -201,15 +201,15 @@ async fn a_snapshot_stays_as_it_was_and_says_nothing_when_it_is_too_old() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_space_and_values_too_long_are_told() {
-    let here = on_stand_in(|_| {}).await;
+    let here = on_mock(|_| {}).await;
     let rows = TikvRows::new(here.tikv.clone());
     let long = vec![laws::put("k", "v".repeat(MAX_VALUE_LEN + 1))];
     let answer = rows.apply(None, fence(1), long).await;
     assert!(matches!(answer, Err(RowsError::Refused(_))), "{answer:?}");
     let longest = vec![laws::put("k", "v".repeat(MAX_VALUE_LEN))];
     rows.apply(None, fence(1), longest).await.unwrap();
-    let faults = here.stand_in().faults();
-    let error = tikv_stand_in::RegionFault::DiskFull;
+    let faults = here.mock_tikv().faults();
+    let error = mock_tikv::RegionFault::DiskFull;
     faults.add(Fault::new(Rpc::Prewrite, Action::Region { error })).unwrap();
     let answer = rows.apply(Some(fence(1)), fence(2), many("1")).await;
     assert!(matches!(answer, Err(RowsError::Full(_))), "{answer:?}");
@@ -233,7 +233,7 @@ async fn a_lock_that_a_dead_writer_leaves_late_does_not_stop_readers() {
 async fn late_locks_do_not_stop_readers() -> bool {
     let here = with_lasting_locks().await;
     let rows = TikvRows::new(here.tikv.clone());
-    let faults = here.stand_in().faults();
+    let faults = here.mock_tikv().faults();
     rows.apply(None, fence(0), many("0")).await.unwrap();
     // The piece with the fence is lost, the others arrive when the writer is gone and its successor has taken over.
     let held = Fault::new(Rpc::Prewrite, Action::Late { after: None });
@@ -252,7 +252,7 @@ async fn late_locks_do_not_stop_readers() -> bool {
         return false;
     }
     faults.deliver().await;
-    if here.stand_in().sizes().locks == 0 {
+    if here.mock_tikv().sizes().locks == 0 {
         return false;
     }
     let begun = Instant::now();
@@ -271,18 +271,18 @@ async fn a_deposed_writer_that_has_looked_at_the_fence_spreads_nothing() {
 }
 
 async fn a_late_transaction_fails(one_phase: bool) {
-    let here = on_stand_in(|_| {}).await;
+    let here = on_mock(|_| {}).await;
     let keys = here.tikv.keys();
     let old = TikvRows::new(here.tikv.clone());
     old.apply(None, fence(0), many("0")).await.unwrap();
-    // What `spread` does, as far as its commit.
-    let client = tikv_client::TransactionClient::new(vec![here.stand_in().pd()]);
+    // What `apply_parallel` does, as far as its commit.
+    let client = tikv_client::TransactionClient::new(vec![here.mock_tikv().pd()]);
     let options = tikv_client::TransactionOptions::new_optimistic();
     let options = if one_phase { options.try_one_pc() } else { options };
     let mut late = client.await.unwrap().begin_with_options(options).await.unwrap();
     let found = late.get(keys.fence().to_vec()).await.unwrap();
     assert_eq!(found.as_deref(), Some(fence(0).as_ref()));
-    late.put(keys.lane(1).to_vec(), fence(0).to_vec()).await.unwrap();
+    late.put(keys.fence_shard(1).to_vec(), fence(0).to_vec()).await.unwrap();
     late.put(keys.row(b"row 000").to_vec(), b"late".to_vec()).await.unwrap();
     let successor = TikvRows::new(here.tikv.clone());
     successor.take_over().await.unwrap();
@@ -292,17 +292,17 @@ async fn a_late_transaction_fails(one_phase: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_spread_while_a_successor_takes_over_never_shows() {
-    let here = on_stand_in(|_| {}).await;
+async fn parallel_writes_during_a_take_over_never_show() {
+    let here = on_mock(|_| {}).await;
     let old = TikvRows::new(here.tikv.clone());
     old.apply(None, fence(0), many("0")).await.unwrap();
-    let faults = here.stand_in().faults();
+    let faults = here.mock_tikv().faults();
     // Its rows, not what the successor writes.
     let late = Fault::new(Rpc::Prewrite, Action::Late { after: None }).on_keys(here.tikv.keys().row(b"").to_vec());
     faults.add(late).unwrap();
     let steps: Vec<_> = many("late").chunks(10).map(<[Change]>::to_vec).collect();
-    let under_way = steps.len().min(LANES.into());
-    let spread = old.spread(fence(0), steps);
+    let under_way = steps.len().min(FENCE_SHARDS.into());
+    let apply_parallel = old.apply_parallel(fence(0), steps);
     let taken = async {
         testing::until("all lanes are held", || faults.held() >= under_way).await;
         let successor = TikvRows::new(here.tikv.clone());
@@ -312,14 +312,17 @@ async fn what_is_spread_while_a_successor_takes_over_never_shows() {
         faults.deliver().await;
         successor
     };
-    let (spread, successor) = tokio::join!(spread, taken);
-    assert!(matches!(spread, Err(RowsError::Fenced(_))), "{spread:?}");
+    let (apply_parallel, successor) = tokio::join!(apply_parallel, taken);
+    assert!(
+        matches!(apply_parallel, Err(RowsError::Fenced(_))),
+        "{apply_parallel:?}"
+    );
     check(&successor, "0").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn steps_in_one_region_are_committed_in_one_phase() {
-    let here = on_stand_in(|_| {}).await;
+    let here = on_mock(|_| {}).await;
     let rows = TikvRows::new(here.tikv.clone());
     rows.apply(None, fence(0), vec![]).await.unwrap();
     let most = rows.step();
@@ -332,10 +335,10 @@ async fn steps_in_one_region_are_committed_in_one_phase() {
             bytes = 0;
         }
     }
-    here.stand_in().reset_requests();
+    here.mock_tikv().reset_requests();
     let count = steps.len() as u64;
-    rows.spread(fence(0), steps).await.unwrap();
-    let asked = here.stand_in().requests();
+    rows.apply_parallel(fence(0), steps).await.unwrap();
+    let asked = here.mock_tikv().requests();
     assert_eq!(asked.get(&Rpc::Prewrite), Some(&count), "{asked:?}");
     assert_eq!(asked.get(&Rpc::Commit), None, "{asked:?}");
     assert_eq!(asked.get(&Rpc::Get), Some(&1), "the fence is read once: {asked:?}");
@@ -343,16 +346,16 @@ async fn steps_in_one_region_are_committed_in_one_phase() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn too_large_is_believed_of_long_rows_only() {
-    let here = on_stand_in(|_| {}).await;
+    let here = on_mock(|_| {}).await;
     let rows = TikvRows::new(here.tikv.clone());
-    let faults = here.stand_in().faults();
+    let faults = here.mock_tikv().faults();
     let error = RegionFault::RaftEntryTooLarge;
     let fault = || Fault::new(Rpc::Prewrite, Action::Region { error });
     faults.add(fault().times(3)).unwrap();
     rows.apply(None, fence(0), many("0")).await.unwrap();
     faults.clear();
     faults.add(fault().times(2)).unwrap();
-    rows.spread(fence(0), vec![many("1"), vec![laws::put("other", "1")]])
+    rows.apply_parallel(fence(0), vec![many("1"), vec![laws::put("other", "1")]])
         .await
         .unwrap();
     faults.clear();

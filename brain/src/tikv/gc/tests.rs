@@ -1,12 +1,12 @@
 use std::time::Duration;
 
 use futures::stream::{StreamExt as _, iter};
+use mock_tikv::{Action, Fault, GcApi, MockTikv, Rpc};
 use tikv_client::{Transaction, TransactionClient, TransactionOptions};
-use tikv_stand_in::{Action, Fault, GcApi, Rpc, StandIn};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::super::Keeper;
+use super::super::ConnectionSupervisor;
 use super::super::options::Options;
 use super::super::pd::Calls;
 use super::super::testing::{prefix, until};
@@ -14,32 +14,32 @@ use super::*;
 
 const EVERY: Duration = Duration::from_secs(1);
 
-async fn stand_in(gc: GcApi) -> StandIn {
-    let setup = tikv_stand_in::Options {
+async fn mock_tikv(gc: GcApi) -> MockTikv {
+    let setup = mock_tikv::Options {
         gc,
-        ..tikv_stand_in::Options::default()
+        ..mock_tikv::Options::default()
     };
-    StandIn::start(setup).await.unwrap()
+    MockTikv::start(setup).await.unwrap()
 }
 
 /// A store that lets data get so old.
-async fn store(stand_in: &StandIn, window: Duration) -> (Tikv, Keeper) {
-    let mut options = Options::new(vec![stand_in.pd()], prefix());
+async fn store(mock_tikv: &MockTikv, window: Duration) -> (Tikv, ConnectionSupervisor) {
+    let mut options = Options::new(vec![mock_tikv.pd()], prefix());
     options.gc_window = window;
     options.gc = Gc::Every(EVERY);
     Tikv::connect(options).await.unwrap()
 }
 
 /// How old the safe point is.
-async fn age(tikv: &Tikv, stand_in: &StandIn) -> Duration {
+async fn age(tikv: &Tikv, mock_tikv: &MockTikv) -> Duration {
     let now = tikv.timestamp().await.unwrap();
-    Duration::from_millis(now.millis() - Ts(stand_in.safe_point()).millis())
+    Duration::from_millis(now.millis() - Ts(mock_tikv.safe_point()).millis())
 }
 
 /// Waits until PD was asked so often.
-async fn rounds(stand_in: &StandIn, rpc: Rpc, number: u64) {
-    stand_in.reset_requests();
-    let asked = || stand_in.requests().get(&rpc).copied().unwrap_or(0);
+async fn rounds(mock_tikv: &MockTikv, rpc: Rpc, number: u64) {
+    mock_tikv.reset_requests();
+    let asked = || mock_tikv.requests().get(&rpc).copied().unwrap_or(0);
     until("it goes on", || asked() >= number).await;
 }
 
@@ -53,10 +53,10 @@ async fn only_the_member_that_leads_moves_the_safe_point() {
         (GcApi::Services, Rpc::UpdateServiceGcSafePoint),
         (GcApi::States, Rpc::AdvanceTxnSafePoint),
     ] {
-        let stand_in = stand_in(gc).await;
+        let mock_tikv = mock_tikv(gc).await;
         let (mut tasks, mut members) = (JoinSet::new(), Vec::new());
         for window in [60, 30, 10].map(minutes) {
-            let (tikv, _keeper) = store(&stand_in, window).await;
+            let (tikv, _keeper) = store(&mock_tikv, window).await;
             let leads = watch::Sender::new(false);
             tasks.spawn(
                 tikv.clone()
@@ -66,10 +66,10 @@ async fn only_the_member_that_leads_moves_the_safe_point() {
         }
         for (tikv, window, leads) in &members {
             leads.send_replace(true);
-            let before = stand_in.safe_point();
-            until("the leader moves the safe point", || stand_in.safe_point() > before).await;
-            rounds(&stand_in, rpc, 3).await;
-            let age = age(tikv, &stand_in).await;
+            let before = mock_tikv.safe_point();
+            until("the leader moves the safe point", || mock_tikv.safe_point() > before).await;
+            rounds(&mock_tikv, rpc, 3).await;
+            let age = age(tikv, &mock_tikv).await;
             assert!(
                 (*window..*window + minutes(1)).contains(&age),
                 "{age:?} old, window {window:?}"
@@ -78,47 +78,47 @@ async fn only_the_member_that_leads_moves_the_safe_point() {
         }
         // Nobody goes on who leads no more: of what is left to collect, the first one wants the least.
         members[0].2.send_replace(true);
-        rounds(&stand_in, rpc, 2).await;
-        let before = stand_in.safe_point();
-        rounds(&stand_in, rpc, 3).await;
-        assert_eq!(stand_in.safe_point(), before);
+        rounds(&mock_tikv, rpc, 2).await;
+        let before = mock_tikv.safe_point();
+        rounds(&mock_tikv, rpc, 3).await;
+        assert_eq!(mock_tikv.safe_point(), before);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_another_service_needs_is_kept() {
+async fn versions_that_another_service_needs_are_kept() {
     for gc in [GcApi::Services, GcApi::States] {
-        let stand_in = stand_in(gc).await;
-        let (tikv, _keeper) = store(&stand_in, minutes(10)).await;
+        let mock_tikv = mock_tikv(gc).await;
+        let (tikv, _keeper) = store(&mock_tikv, minutes(10)).await;
         let now = tikv.timestamp().await.unwrap();
         let needed = (now.millis() - 3_600_000) << 18;
-        stand_in.hold_gc("backup", needed);
+        mock_tikv.hold_gc("backup", needed);
         let round = tikv.collect_once().await.unwrap();
         assert!(matches!(&round, Round::Held(by) if by.contains("backup")), "{round:?}");
-        assert_eq!(stand_in.safe_point(), needed);
-        stand_in.hold_gc("backup", now.0);
+        assert_eq!(mock_tikv.safe_point(), needed);
+        mock_tikv.hold_gc("backup", now.0);
         assert_eq!(tikv.collect_once().await.unwrap(), Round::Done);
-        assert!(age(&tikv, &stand_in).await < minutes(11));
+        assert!(age(&tikv, &mock_tikv).await < minutes(11));
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_owner_who_is_further_is_left_alone() {
     for gc in [GcApi::Services, GcApi::States] {
-        let stand_in = stand_in(gc).await;
-        let (owner, _keeper) = store(&stand_in, minutes(2)).await;
+        let mock_tikv = mock_tikv(gc).await;
+        let (owner, _keeper) = store(&mock_tikv, minutes(2)).await;
         assert_eq!(owner.collect_once().await.unwrap(), Round::Done);
-        let before = stand_in.safe_point();
-        let (tikv, _keeper) = store(&stand_in, minutes(10)).await;
+        let before = mock_tikv.safe_point();
+        let (tikv, _keeper) = store(&mock_tikv, minutes(10)).await;
         assert_eq!(tikv.collect_once().await.unwrap(), Round::Foreign);
-        assert_eq!(stand_in.safe_point(), before);
+        assert_eq!(mock_tikv.safe_point(), before);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pd_with_gc_states_refuses_what_nobody_permitted() {
-    let stand_in = stand_in(GcApi::States).await;
-    let (tikv, _keeper) = store(&stand_in, minutes(2)).await;
+    let mock_tikv = mock_tikv(GcApi::States).await;
+    let (tikv, _keeper) = store(&mock_tikv, minutes(2)).await;
     for calls in [Calls::States, Calls::Services] {
         let refused = tikv.shared.pd.collect(7, calls).await.unwrap_err();
         assert!(
@@ -126,20 +126,20 @@ async fn pd_with_gc_states_refuses_what_nobody_permitted() {
             "{refused:#}"
         );
     }
-    assert_eq!(stand_in.safe_point(), 0);
+    assert_eq!(mock_tikv.safe_point(), 0);
 }
 
 /// A cluster whose locks live so long, and somebody else's client.
-async fn with_locks(lock_ttl: Duration) -> (StandIn, Tikv, TransactionClient) {
-    let setup = tikv_stand_in::Options {
+async fn with_locks(lock_ttl: Duration) -> (MockTikv, Tikv, TransactionClient) {
+    let setup = mock_tikv::Options {
         lock_ttl: Some(lock_ttl),
-        ..tikv_stand_in::Options::default()
+        ..mock_tikv::Options::default()
     };
-    let stand_in = StandIn::start(setup.with_stores(3)).await.unwrap();
-    stand_in.split(b"m").await.unwrap();
-    let (tikv, _keeper) = store(&stand_in, minutes(10)).await;
-    let stranger = TransactionClient::new(vec![stand_in.pd()]).await.unwrap();
-    (stand_in, tikv, stranger)
+    let mock_tikv = MockTikv::start(setup.with_stores(3)).await.unwrap();
+    mock_tikv.split(b"m").await.unwrap();
+    let (tikv, _keeper) = store(&mock_tikv, minutes(10)).await;
+    let stranger = TransactionClient::new(vec![mock_tikv.pd()]).await.unwrap();
+    (mock_tikv, tikv, stranger)
 }
 
 async fn begin(client: &TransactionClient, options: TransactionOptions) -> Transaction {
@@ -147,57 +147,57 @@ async fn begin(client: &TransactionClient, options: TransactionOptions) -> Trans
 }
 
 /// A transaction that comes as far as its locks; answers with its beginning.
-async fn leave_locks(stand_in: &StandIn, client: &TransactionClient, options: TransactionOptions) -> Ts {
+async fn leave_locks(mock_tikv: &MockTikv, client: &TransactionClient, options: TransactionOptions) -> Ts {
     let mut txn = begin(client, options).await;
     for key in ["a", "b", "x"] {
         txn.put(key.to_owned(), "value".to_owned()).await.unwrap();
     }
     let lost = Fault::new(Rpc::Commit, Action::LoseRequest { silent: false });
-    let id = stand_in.faults().add(lost.times(1_000)).unwrap();
+    let id = mock_tikv.faults().add(lost.times(1_000)).unwrap();
     // An asynchronous commit is acknowledged before it is told; another one fails for all that its client can see.
     drop(txn.commit().await);
-    until("the commit is lost", || stand_in.faults().happened(id).unwrap() > 0).await;
+    until("the commit is lost", || mock_tikv.faults().happened(id).unwrap() > 0).await;
     Ts::of(&txn.start_timestamp())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_of_transactions_that_are_over_are_ended_wherever_they_are() {
-    let (stand_in, tikv, stranger) = with_locks(Duration::from_millis(1)).await;
-    let begun = leave_locks(&stand_in, &stranger, TransactionOptions::new_optimistic()).await;
-    assert_eq!(stand_in.sizes().locks, 3);
+    let (mock_tikv, tikv, stranger) = with_locks(Duration::from_millis(1)).await;
+    let begun = leave_locks(&mock_tikv, &stranger, TransactionOptions::new_optimistic()).await;
+    assert_eq!(mock_tikv.sizes().locks, 3);
     assert_eq!(tikv.end_older(begun).await.unwrap(), begun);
     assert_eq!(
-        stand_in.sizes().locks,
+        mock_tikv.sizes().locks,
         3,
         "who reads at the safe point may write there, too"
     );
     let now = tikv.timestamp().await.unwrap();
     assert_eq!(tikv.end_older(now).await.unwrap(), now);
-    assert_eq!(stand_in.sizes().locks, 0);
+    assert_eq!(mock_tikv.sizes().locks, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_that_is_not_over_holds_the_safe_point() {
-    let (stand_in, tikv, stranger) = with_locks(minutes(60)).await;
-    let begun = leave_locks(&stand_in, &stranger, TransactionOptions::new_optimistic()).await;
+    let (mock_tikv, tikv, stranger) = with_locks(minutes(60)).await;
+    let begun = leave_locks(&mock_tikv, &stranger, TransactionOptions::new_optimistic()).await;
     let now = tikv.timestamp().await.unwrap();
     assert_eq!(tikv.end_older(now).await.unwrap(), begun);
-    assert_eq!(stand_in.sizes().locks, 3);
+    assert_eq!(mock_tikv.sizes().locks, 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_asynchronous_commit_is_left_to_those_who_understand_it() {
-    let (stand_in, tikv, stranger) = with_locks(Duration::from_millis(1)).await;
+    let (mock_tikv, tikv, stranger) = with_locks(Duration::from_millis(1)).await;
     let options = TransactionOptions::new_optimistic().use_async_commit();
-    let begun = leave_locks(&stand_in, &stranger, options).await;
+    let begun = leave_locks(&mock_tikv, &stranger, options).await;
     let now = tikv.timestamp().await.unwrap();
     assert_eq!(tikv.end_older(now).await.unwrap(), begun);
-    assert_eq!(stand_in.sizes().locks, 3);
+    assert_eq!(mock_tikv.sizes().locks, 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn more_locks_than_one_answer_holds_are_all_ended() {
-    let (stand_in, tikv, stranger) = with_locks(Duration::from_millis(1)).await;
+    let (mock_tikv, tikv, stranger) = with_locks(Duration::from_millis(1)).await;
     let number = LOCKS as usize + 20;
     let locked = iter(0..number).map(|n| {
         let stranger = &stranger;
@@ -207,8 +207,8 @@ async fn more_locks_than_one_answer_holds_are_all_ended() {
         }
     });
     locked.buffer_unordered(64).collect::<Vec<()>>().await;
-    assert_eq!(stand_in.sizes().locks, number);
+    assert_eq!(mock_tikv.sizes().locks, number);
     let now = tikv.timestamp().await.unwrap();
     assert_eq!(tikv.end_older(now).await.unwrap(), now);
-    assert_eq!(stand_in.sizes().locks, 0);
+    assert_eq!(mock_tikv.sizes().locks, 0);
 }

@@ -20,7 +20,7 @@ const OWNER: &[u8] = b"gc_worker";
 /// The keyspace of those who use none.
 const NO_KEYSPACE: u32 = u32::MAX;
 
-/// What PD's answer contains when a safe point is further than it was to be moved.
+/// The text in PD's answer when a safe point is further than it was to be moved.
 const DECREASING: &str = "ErrDecreasing";
 
 /// How far versions may be collected.
@@ -36,7 +36,7 @@ pub(in crate::tikv) enum Permitted {
     Further,
 }
 
-/// What became of a safe point.
+/// The outcome of moving a safe point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::tikv) enum Collected {
     /// It is where it was to be.

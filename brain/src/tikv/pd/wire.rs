@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-/// What every answer begins with.
+/// The head of every answer.
 pub(super) trait Header {
     fn header(&self) -> Option<&ResponseHeader>;
 

@@ -3,12 +3,12 @@
 use bytes::Bytes;
 
 use super::{History, HistoryError};
-use crate::mvcc::{Committed, Event, EventKind, Revision};
+use crate::types::{Committed, Event, EventKind, Revision};
 use crate::watch::PrevKv;
 
 /// A fresh store at revision 1 that makes history on command; each command is published when it answers.
 pub(crate) trait Subject {
-    /// What is to be checked.
+    /// The history to be checked.
     type History: History;
 
     /// The history of the store.

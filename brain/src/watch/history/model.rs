@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use super::{History, HistoryError};
-use crate::mvcc::{Committed, EventKind, KeyValue, Revision};
+use crate::types::{Committed, EventKind, Revision};
 use crate::watch::PrevKv;
 use crate::watch::mailbox::locked;
 
@@ -82,12 +82,10 @@ impl ModelHistory {
             }
             bytes += size;
             let mut committed = Committed::clone(committed);
+            // Compaction takes what was superseded at or before its revision.
+            let is_taken = prev_kv == PrevKv::Omitted || committed.revision <= state.compacted;
             for event in &mut committed.events {
-                let compacted =
-                    |prev: &mut KeyValue| prev.mod_revision < state.compacted && event.kind == EventKind::Put;
-                event
-                    .prev_kv
-                    .take_if(|prev| prev_kv == PrevKv::Omitted || compacted(prev));
+                event.prev_kv.take_if(|_| is_taken);
             }
             revisions.push(Arc::new(committed));
         }
@@ -120,7 +118,7 @@ mod tests {
 
     use super::*;
     use crate::mvcc::row::size_of;
-    use crate::mvcc::{Event, KeyValue};
+    use crate::types::{Event, KeyValue};
     use crate::watch::laws::{self, Subject};
 
     struct Store {

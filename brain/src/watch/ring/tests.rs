@@ -42,7 +42,7 @@ fn skipped_revisions_empty_the_ring_and_whoever_stood_at_its_end_notices() {
     let end = ring.end();
     assert_eq!(ring.at_position(end, LIMIT).unwrap().len(), 0);
     assert_eq!(push(&mut ring, 20, &["c"], 0), 16);
-    assert_eq!(ring.at_position(end, LIMIT).unwrap_err(), FellOff);
+    assert_eq!(ring.at_position(end, LIMIT).unwrap_err(), Evicted);
     assert_eq!((ring.covers_from(), ring.through()), (20, 20));
 }
 
@@ -53,7 +53,7 @@ fn positions_are_read_in_whole_revisions() {
     assert_eq!(brief(&ring.at_position(0, limit).unwrap()), "a@2 b@2 a@3 b@3");
     assert_eq!(
         ring.at_position(17, limit).unwrap_err(),
-        FellOff,
+        Evicted,
         "a position that is not given out yet"
     );
 }
@@ -75,7 +75,7 @@ fn runs_are_taken_in_whole_revisions_and_the_rest_stays() {
     assert_eq!(
         ring.take_runs(&mut VecDeque::from([run(20, 21, 12)]), LIMIT)
             .unwrap_err(),
-        FellOff
+        Evicted
     );
 }
 

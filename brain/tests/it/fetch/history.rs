@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use brain::mvcc::{Committed, Event, EventKind, KeyValue};
+use brain::types::{Committed, Event, EventKind, KeyValue};
 use brain::watch::{History, HistoryError, Options, PrevKv, Replay};
 
 /// A history of one large revision that counts how often it is read.
@@ -13,7 +13,7 @@ struct Large(Arc<AtomicUsize>);
 impl History for Large {
     async fn read(&self, from: i64, _: usize, _: PrevKv) -> Result<Vec<Arc<Committed>>, HistoryError> {
         self.0.fetch_add(1, Ordering::SeqCst);
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        tokio::time::sleep(Duration::from_secs(1)).await; // a slow read, on a paused clock
         let kv = KeyValue {
             key: "key".into(),
             value: vec![b'v'; 1 << 20].into(),

@@ -1,8 +1,8 @@
-//! Who collects TiKV's garbage.
+//! The owner of TiKV's garbage collection.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tikv_stand_in::Rpc;
+use mock_tikv::Rpc;
 
 use super::{PATIENCE, Site};
 
@@ -13,7 +13,7 @@ fn age(site: &Site) -> u64 {
     (now - safe_point).as_secs() / 60
 }
 
-/// Waits until something is so. The stand-in tells nobody by itself, so it is looked at again and again.
+/// Polls a condition until it holds. The mock sends no notifications, so nothing can be awaited.
 async fn until(what: &str, is_so: impl Fn() -> bool) {
     let looked = async {
         while !is_so() {

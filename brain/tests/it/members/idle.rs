@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tikv_stand_in::Rpc;
+use mock_tikv::Rpc;
 
 use super::{PATIENCE, Site};
 

@@ -48,7 +48,7 @@ async fn is_too_large(kv: &mut KvClient<Channel>, ops: Vec<pb::PutRequest>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_tikv_cannot_take_is_refused_and_all_else_outlives_a_restart() {
+async fn writes_too_large_for_tikv_are_refused_and_others_survive_a_restart() {
     let site = Site::new(2).await;
     let (leader, follower) = (site.start(0, 2, &[FLAG]).await, site.start(1, 2, &[FLAG]).await);
     for member in [&leader, &follower] {

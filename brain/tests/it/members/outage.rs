@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use brain::pb::etcdserverpb as pb;
+use mock_tikv::{Action, Fault, MockTikv, RegionFault, Rpc};
 use pb::kv_client::KvClient;
 use pb::maintenance_client::MaintenanceClient;
-use tikv_stand_in::{Action, Fault, RegionFault, Rpc, StandIn};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -143,7 +143,7 @@ async fn while_tikv_is_down_requests_time_out_and_when_it_returns_all_is_well() 
     };
     kv.compact(flushed).await.unwrap();
     let before = leader.rss();
-    let processes: Vec<u64> = site.tikv.stores().into_keys().chain([StandIn::PD]).collect();
+    let processes: Vec<u64> = site.tikv.stores().into_keys().chain([MockTikv::PD]).collect();
     for process in &processes {
         site.tikv.kill(*process).await.unwrap();
     }
@@ -357,7 +357,12 @@ async fn alarms(maintenance: &mut Maintenance) -> Vec<pb::AlarmMember> {
         .await
         .unwrap()
         .into_inner();
-    assert!(raised.alarms.iter().all(|alarm| alarm.alarm == brain::state::NOSPACE));
+    assert!(
+        raised
+            .alarms
+            .iter()
+            .all(|alarm| alarm.alarm == brain::storage::state::NOSPACE)
+    );
     raised.alarms
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use brain::log::frame::is_barrier;
-use brain::mvcc::row::Fence;
+use brain::mvcc::row::Manifest;
 use brain::pb::etcdserverpb as pb;
 use bytes::Bytes;
 use pb::kv_client::KvClient;
@@ -101,6 +101,18 @@ async fn another_tikv_cluster_than_the_store_was_begun_on_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn tikv_cluster_that_the_flag_does_not_name_is_refused_even_when_empty() {
+    let site = Site::new(1).await;
+    let found = site.tikv.cluster_id();
+    let reason = format!("--tikv-cluster-id is 4711, but the addresses of PD lead to cluster {found}");
+    is_refused(&site, &["--tikv-cluster-id=4711"], &[&reason]).await;
+    assert!(site.tikv.contents().is_empty());
+    let named = format!("--tikv-cluster-id={found}");
+    site.start(0, 1, &[&named]).await.stop().await;
+    is_refused(&site, &["--tikv-cluster-id=4711"], &[&reason]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_key_prefix_of_a_cluster_with_another_token_is_refused() {
     let site = used().await;
     let reasons = [
@@ -114,9 +126,9 @@ async fn the_key_prefix_of_a_cluster_with_another_token_is_refused() {
 async fn a_newer_format_is_refused() {
     let site = used().await;
     let key = Site::key(b'f', b"");
-    let mut fence = Fence::decode(site.tikv.contents()[&key[..]].1.clone()).unwrap();
-    fence.format = 99;
-    assert!(site.tikv.damage(&key, fence.encode_to_vec()).await.unwrap());
+    let mut manifest = Manifest::decode(site.tikv.contents()[&key[..]].1.clone()).unwrap();
+    manifest.format = 99;
+    assert!(site.tikv.damage(&key, manifest.encode_to_vec()).await.unwrap());
     is_refused(&site, &[], &["the data is of format 99", "start a newer version"]).await;
 }
 

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use brain::pb::etcdserverpb as pb;
+use mock_tikv::MockTikv;
 use pb::kv_client::KvClient;
 use rustix::process::Signal;
-use tikv_stand_in::StandIn;
 use tokio::time::{Instant, timeout};
 use tonic::Code;
 
 use super::{Member, Site};
-use crate::circle::kubeconfig;
+use crate::self_hosted_lease::kubeconfig;
 
 const UNREACHABLE: &str = "TiKV cannot be reached";
 
@@ -47,14 +47,14 @@ async fn ends(mut member: Member) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_waits_for_a_pd_that_is_not_there_and_says_so_once_a_pause() {
     let site = Site::new(1).await;
-    site.tikv.kill(StandIn::PD).await.unwrap();
+    site.tikv.kill(MockTikv::PD).await.unwrap();
     let member = site.begin(0, 1, &[]);
     waits(&member).await;
     for pause in ["500ms", "1s", "2s"] {
         member.says(&format!(r#""again_in":"{pause}""#)).await;
         assert_eq!(member.said(&format!(r#""again_in":"{pause}""#)), 1);
     }
-    site.tikv.revive(StandIn::PD).await.unwrap();
+    site.tikv.revive(MockTikv::PD).await.unwrap();
     // On a connection that was made before, too.
     let channel = member.connect().await;
     member.says("ready to serve client requests").await;
@@ -70,7 +70,7 @@ async fn a_member_waits_for_a_pd_that_is_not_there_and_says_so_once_a_pause() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_waits_for_a_pd_that_hangs_ends_at_once() {
     let site = Site::new(1).await;
-    site.tikv.pause(StandIn::PD).unwrap();
+    site.tikv.pause(MockTikv::PD).unwrap();
     let member = site.begin(0, 1, &[]);
     waits(&member).await;
     ends(member).await;

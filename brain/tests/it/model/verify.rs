@@ -1,4 +1,4 @@
-//! What is refused before the store is asked.
+//! Requests that are refused before the store is asked.
 
 use std::collections::BTreeSet;
 

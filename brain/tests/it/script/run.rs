@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::Script;
+use crate::canonical::canonical;
 use crate::model::Model;
-use crate::same::canonical;
 use crate::wire::{Answer, Request, Response, Target, pb};
 
 /// A script under way. It may go on against another target that has the same state, as a server that was restarted.

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Watch {
     requests: Sender<pb::WatchRequest>,
@@ -26,7 +26,7 @@ impl Watch {
     }
 
     async fn next(&mut self) -> pb::WatchResponse {
-        timeout(PATIENCE, self.responses.message())
+        timeout(ANSWER_TIMEOUT, self.responses.message())
             .await
             .unwrap()
             .unwrap()
@@ -91,7 +91,7 @@ async fn a_watcher_that_does_not_read_slows_nobody_and_loses_nothing() {
     let before = server.usage().unwrap().rss;
     for n in 0..WRITES {
         let written = timeout(
-            PATIENCE,
+            ANSWER_TIMEOUT,
             kv.put(put("a", [n.to_string().into_bytes(), vec![b'v'; 200_000]].concat())),
         );
         written.await.unwrap().unwrap();

@@ -38,8 +38,10 @@ const NO_SPACE: &str = "etcdserver: mvcc: database space exceeded";
 
 /// Will say so, and fjall's own threads may when they happen to write.
 fn full(server: Server) -> Server {
-    let server = server.provoked("no space left").provoked("No space left on device");
-    server.provoked("rows are not complete")
+    let server = server
+        .expected_logs("no space left")
+        .expected_logs("No space left on device");
+    server.expected_logs("rows are not complete")
 }
 
 /// Writes until it is refused; the number of what was acknowledged.
@@ -105,7 +107,7 @@ async fn a_full_disk_stops_writes_and_nothing_else() {
     server.kill().unwrap();
     let server = full(Server::start_in(&program, &data, &[]).unwrap());
     // a batch of rows may have been half-way on its way to the disk
-    let server = server.provoked("cut the newest journal of the rows");
+    let server = server.expected_logs("cut the newest journal of the rows");
     let mut kv = kv(&server).await;
     let last = kv
         .range(get(&format!("full/{:04}", acknowledged - 1)))

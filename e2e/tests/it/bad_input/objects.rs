@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::harness::shared_blocking;
 
 const NAMESPACE: &str = "refused";
+const MANIFESTS: &str = "bad-manifests";
 
 fn cluster(name: &str, spec: &Value) -> String {
     json!({
@@ -30,11 +31,6 @@ fn embedded(more: Value) -> Value {
     spec
 }
 
-fn refused(kubectl: &Kubectl, name: &str, spec: &Value, because: &str) {
-    let error = format!("{:#}", kubectl.apply(&cluster(name, spec)).unwrap_err());
-    assert!(error.contains(because), "{name} {spec}: {error}");
-}
-
 /// The condition `Stalled` becomes true, for this reason.
 fn stalls(kubectl: &Kubectl, name: &str, spec: &Value, reason: &str) {
     kubectl.apply(&cluster(name, spec)).unwrap();
@@ -48,60 +44,63 @@ fn stalls(kubectl: &Kubectl, name: &str, spec: &Value, reason: &str) {
     assert_eq!(run(&["get", &object, "--output", path]), reason);
 }
 
+/// `object` with `value` put at each path; null removes.
+fn with(mut object: Value, changes: &Value) -> Value {
+    for (path, value) in changes.as_object().into_iter().flatten() {
+        let (parent, field) = path.rsplit_once('/').unwrap();
+        let mut at = &mut object;
+        for part in parent.split('/').skip(1) {
+            at = at.as_object_mut().unwrap().entry(part).or_insert_with(|| json!({}));
+        }
+        let fields = at.as_object_mut().unwrap();
+        if value.is_null() {
+            fields.remove(field);
+        } else {
+            fields.insert(field.to_owned(), value.clone());
+        }
+    }
+    object
+}
+
+/// The API server refuses every manifest that the tests of the definition know to be bad, and says why.
 #[test]
-fn clusters_that_cannot_work_are_refused_or_stall() {
+fn bad_manifests_are_refused() {
+    let it = shared_blocking();
+    let kubectl = it.cluster.kubectl();
+    it.operator();
+    kubectl.run(["create", "namespace", MANIFESTS]).unwrap();
+    let file: Value = serde_json::from_str(include_str!("../../../../crds/bad-manifests.json")).unwrap();
+    let manifests = file["manifests"].as_array().unwrap();
+    assert!(manifests.len() >= 60, "{}", manifests.len());
+    for (index, bad) in manifests.iter().enumerate() {
+        let base = bad["base"].as_str().unwrap();
+        let object = json!({
+            "apiVersion": "kubebrain.io/v1alpha1",
+            "kind": "KubeBrainCluster",
+            "metadata": {"name": format!("{base}-{index}"), "namespace": MANIFESTS},
+            "spec": file["bases"][base],
+        });
+        let object = if bad["change"].is_object() {
+            let before = with(object, &bad["from"]);
+            kubectl.apply(&before.to_string()).unwrap();
+            with(before, &bad["change"])
+        } else {
+            with(object, &bad["set"])
+        };
+        let error = format!("{:#}", kubectl.apply(&object.to_string()).unwrap_err());
+        let message = bad["message"].as_str().unwrap();
+        assert!(error.contains(message), "{bad}: {error}");
+    }
+    let delete = ["--namespace", MANIFESTS, "delete", "kubebrainclusters", "--all"];
+    kubectl.run(delete).unwrap();
+}
+
+#[test]
+fn clusters_that_cannot_work_stall() {
     let it = shared_blocking();
     let kubectl = it.cluster.kubectl();
     it.operator();
     kubectl.run(["create", "namespace", NAMESPACE]).unwrap();
-
-    let good = embedded(json!({"replicas": 0}));
-    refused(kubectl, &"a".repeat(46), &good, "at most 45 characters");
-    refused(kubectl, "0-a", &good, "must start with a letter");
-    refused(kubectl, "a", &embedded(json!({"replicas": 3})), "single-member");
-    let both = json!({"type": "Embedded", "embedded": {"size": "1Gi"}, "tikv": {"pdEndpoints": ["pd:2379"]}});
-    refused(
-        kubectl,
-        "a",
-        &embedded(json!({"storage": both})),
-        "storage.tikv is required when",
-    );
-    let neither = json!({"type": "TiKV"});
-    refused(
-        kubectl,
-        "a",
-        &embedded(json!({"storage": neither})),
-        "storage.tikv is required when",
-    );
-    let short = json!({"validity": "1h", "renewBefore": "2h"});
-    refused(
-        kubectl,
-        "a",
-        &embedded(json!({"tls": short})),
-        "renewBefore must be shorter",
-    );
-    refused(kubectl, "a", &embedded(json!({"replica": 1})), "unknown field");
-
-    kubectl.apply(&cluster("good", &good)).unwrap();
-    let tiny = json!({"type": "Embedded", "embedded": {"size": "1Mi"}});
-    refused(
-        kubectl,
-        "good",
-        &embedded(json!({"replicas": 0, "storage": tiny})),
-        "at least 64Mi",
-    );
-    refused(
-        kubectl,
-        "flag",
-        &embedded(json!({"flags": {"data-dir": "/"}})),
-        "the operator itself sets this flag",
-    );
-    refused(
-        kubectl,
-        "flag",
-        &embedded(json!({"flags": {"log-level": "debug"}})),
-        "this flag has a field of its own",
-    );
 
     let misspelt = json!({"spec": {"nodeSelektor": {"disk": "fast"}}});
     stalls(

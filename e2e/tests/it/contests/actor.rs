@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One server under the script, and what it answered.
 pub(super) struct Actor {
@@ -65,7 +65,7 @@ pub(super) fn text(kv: Option<mvccpb::KeyValue>) -> String {
 }
 
 pub(super) async fn within<T>(future: impl Future<Output = T>) -> T {
-    timeout(PATIENCE, future).await.expect("an answer in time")
+    timeout(ANSWER_TIMEOUT, future).await.expect("an answer in time")
 }
 
 impl Actor {

@@ -17,7 +17,7 @@ use tokio_stream::StreamExt as _;
 use tonic::transport::{Channel, Endpoint};
 
 /// For the watch to catch up with a list.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_millis(100);
 /// Of a page of the list.
 const PAGE: i64 = 1000;
@@ -94,14 +94,14 @@ impl Witness {
     /// What was seen, as soon as that is everything up to `revision`.
     fn complete_to(&self, revision: i64) -> anyhow::Result<MutexGuard<'_, Seen>> {
         let waiting = |seen: &mut Seen| seen.complete < revision && seen.broken.is_none();
-        let waited = self.0.news.wait_timeout_while(self.0.lock(), PATIENCE, waiting);
+        let waited = self.0.news.wait_timeout_while(self.0.lock(), CATCH_UP_TIMEOUT, waiting);
         let (seen, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if let Some(broken) = &seen.broken {
             bail!("the watch broke: {broken}");
         }
         ensure!(
             seen.complete >= revision,
-            "after {PATIENCE:?} the watch is at {}, the list at {revision}",
+            "after {CATCH_UP_TIMEOUT:?} the watch is at {}, the list at {revision}",
             seen.complete
         );
         Ok(seen)

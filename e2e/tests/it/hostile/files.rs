@@ -1,4 +1,4 @@
-//! What other users of the machine can read.
+//! Files that other users of the machine can read.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -31,7 +31,7 @@ async fn data_directory_that_others_can_read_is_warned_of_and_holds_nothing_for_
     fs::set_permissions(&data, fs::Permissions::from_mode(0o755)).unwrap();
     let warning = "to prevent possible unprivileged access";
     let server = Server::start_in(&Program::kubebrain().unwrap(), &data, &[]).unwrap();
-    let server = server.provoked(warning);
+    let server = server.expected_logs(warning);
     let said = server.last_lines();
     assert!(said.contains(warning), "{said}");
     let open: Vec<String> = readable_by_others(&data);

@@ -28,7 +28,7 @@ async fn read_txn_cannot_multiply_what_is_stored() {
     let mut attacker = Http2::open(victim.address(), 1).await.unwrap();
     attacker.unary(TXN, &txn.encode_to_vec()).await.unwrap();
     // its answer is the error, or waits for a window; others are served whatever it is
-    drop(timeout(PATIENCE, attacker.ended(1)).await);
+    drop(timeout(ANSWER_TIMEOUT, attacker.ended(1)).await);
     for _ in 0..3 {
         victim.serves().await;
     }
@@ -67,7 +67,9 @@ async fn empty_operations_do_not_decode_to_gigabytes() {
     let sent = attackers.iter_mut().map(|attacker| attacker.unary(TXN, &request));
     // one that is refused early is cut off
     drop(join_all(sent).await);
-    let ended = attackers.iter().map(|attacker| timeout(PATIENCE, attacker.ended(1)));
+    let ended = attackers
+        .iter()
+        .map(|attacker| timeout(ANSWER_TIMEOUT, attacker.ended(1)));
     drop(join_all(ended).await);
     victim.serves().await;
     victim.is_bounded(GROWTH / 3);
@@ -118,7 +120,7 @@ async fn timeout_of_a_call_is_enforced_without_its_client() {
     let mut victim = Victim::start(&[]).await;
     let mut attacker = Http2::open(victim.address(), 65_535).await.unwrap();
     attacker.call(PUT, &[("grpc-timeout", "200m")]).await.unwrap();
-    let ended = timeout(PATIENCE, attacker.ended(1)).await;
+    let ended = timeout(ANSWER_TIMEOUT, attacker.ended(1)).await;
     ended.expect("a call whose message never comes ends with its timeout");
     victim.serves().await;
 }

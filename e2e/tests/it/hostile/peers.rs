@@ -71,7 +71,7 @@ async fn stranger_neither_follows_nor_is_listed() {
     let mut attacker = Http2::open(member.peer, 65_535).await.unwrap();
     // it may be cut off at once
     drop(attacker.unary(FOLLOW, &follow.encode_to_vec()).await);
-    let refused = timeout(PATIENCE, attacker.ended(1)).await;
+    let refused = timeout(ANSWER_TIMEOUT, attacker.ended(1)).await;
     let after = cluster.member_list(list).await.unwrap().into_inner();
     let names: Vec<_> = after.members.iter().map(|member| member.name.clone()).collect();
     assert_eq!(after.members.len(), before.members.len(), "{names:?}");
@@ -110,7 +110,7 @@ async fn peer_port_is_no_way_around_client_certificates() {
             return;
         }
     };
-    let answered = timeout(PATIENCE, async {
+    let answered = timeout(ANSWER_TIMEOUT, async {
         let endpoint = Endpoint::new(format!("http://{}", member.peer))?;
         let mut client = KvClient::new(endpoint.connect().await?);
         let written = client.put(put("a", b"b".to_vec())).await;

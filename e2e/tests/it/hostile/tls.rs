@@ -84,7 +84,7 @@ impl Pki {
         let name = ServerName::try_from("localhost").unwrap();
         let connection = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
         let socket = BlockingStream::connect(("127.0.0.1", port))?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         let mut stream = rustls::StreamOwned::new(connection, socket);
         stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes())?;
         let mut answer = String::new();
@@ -111,7 +111,7 @@ async fn silent_connections_do_not_shut_out_a_client_with_a_certificate() {
         let opened = join_all((0..100).map(|_| timeout(Duration::from_secs(2), http2::connect(address))));
         held.extend(opened.await.into_iter().flatten().flatten());
     }
-    let served = timeout(PATIENCE, async {
+    let served = timeout(ANSWER_TIMEOUT, async {
         let mut client = KvClient::new(pki.connect(port).await.unwrap());
         client.put(put("a", b"b".to_vec())).await.unwrap();
     });

@@ -1,7 +1,7 @@
 //! Days on which something below or beside the brains is wrong: each has its condition, and heals when the cause is gone.
 
 use crds::KubeBrainCluster;
-use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{Event, Namespace, PersistentVolumeClaim, Pod, ResourceQuota, Secret};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams};
 use kube::runtime::wait::await_condition;
@@ -13,7 +13,7 @@ use super::kit::{self, LIMIT};
 use super::tikv::Tikv;
 
 /// Waits until one of these conditions names `text` in its reason or message.
-async fn until_named(brains: &Brains<'_>, types: &[&str], text: &str) {
+pub(super) async fn until_named(brains: &Brains<'_>, types: &[&str], text: &str) {
     let named = |cluster: &KubeBrainCluster| {
         is_observed(cluster)
             && types.iter().any(|type_| {
@@ -29,6 +29,30 @@ async fn until_named(brains: &Brains<'_>, types: &[&str], text: &str) {
     brains.kit.say(said.join("; "));
     let ready = condition(&cluster, "Ready").map(|ready| ready.status.as_str());
     assert_ne!(ready, Some("True"), "Ready on a bad day: {said:?}");
+    brains
+        .kit
+        .eventually(&format!("an Event that names {text:?}"), async || {
+            let events = brains.kit.list::<Event>().await;
+            let about = |event: &Event| {
+                event.involved_object.kind.as_deref() == Some("KubeBrainCluster")
+                    && event.involved_object.name.as_ref() == Some(&brains.name)
+                    && event.type_.as_deref() == Some("Warning")
+                    && event.message.as_ref().is_some_and(|message| message.contains(text))
+            };
+            events.iter().any(about).then_some(()).ok_or("there is none".to_owned())
+        })
+        .await;
+}
+
+/// Deletes the cluster, and waits until it and its pods are gone.
+pub(super) async fn can_be_deleted(brains: &Brains<'_>) {
+    let clusters = brains.kit.api::<KubeBrainCluster>();
+    clusters
+        .delete(&brains.name, &DeleteParams::foreground())
+        .await
+        .unwrap();
+    brains.kit.until_gone::<KubeBrainCluster>(&brains.name).await;
+    assert_eq!(brains.pods().await.len(), 0, "pods are left");
 }
 
 #[test]
@@ -42,11 +66,7 @@ fn second_cluster_on_one_prefix_is_refused() {
         let second = kit.brains("b", spec).await;
         second.until_condition("StorageReady", "False", &["PrefixTaken"]).await;
         until_named(&second, &["StorageReady"], "PrefixTaken").await;
-        kit.api::<KubeBrainCluster>()
-            .delete("b", &DeleteParams::foreground())
-            .await
-            .unwrap();
-        kit.until_gone::<KubeBrainCluster>("b").await;
+        can_be_deleted(&second).await;
         first.until_ready().await;
     });
 }
@@ -56,8 +76,10 @@ fn image_that_does_not_exist_is_named_and_heals() {
     kit::run_troubled("bad-image", async |kit| {
         let mut spec = embedded();
         spec["image"] = json!({"repository": "kubebrain.io/no-such-image", "pullPolicy": "Never"});
-        let brains = kit.brains("a", spec).await;
+        let brains = kit.brains("a", spec.clone()).await;
+        let beside = kit.brains("b", spec).await;
         until_named(&brains, &["Ready", "Degraded", "Progressing"], "Image").await;
+        can_be_deleted(&beside).await;
         brains.patch(json!({"image": null})).await;
         brains.until_ready().await;
     });
@@ -68,11 +90,35 @@ fn resources_that_do_not_fit_are_named_and_heal() {
     kit::run_troubled("bad-resources", async |kit| {
         let mut spec = embedded();
         spec["pod"] = json!({"resources": {"requests": {"cpu": "1000"}}});
-        let brains = kit.brains("a", spec).await;
+        let brains = kit.brains("a", spec.clone()).await;
+        let beside = kit.brains("b", spec).await;
         until_named(&brains, &["Ready", "Degraded", "Progressing"], "nsufficient cpu").await;
+        can_be_deleted(&beside).await;
         brains
             .patch(json!({"pod": {"resources": {"requests": {"cpu": "10m"}}}}))
             .await;
+        brains.until_ready().await;
+    });
+}
+
+#[test]
+fn quota_that_refuses_pods_is_named_and_heals() {
+    kit::run_troubled("bad-quota", async |kit| {
+        let quota = json!({
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "no-pods"},
+            "spec": {"hard": {"pods": "0"}},
+        });
+        kit.try_apply(&quota).await.unwrap();
+        let counted = |quota: &ResourceQuota| quota.status.as_ref().is_some_and(|status| status.hard.is_some());
+        kit.until::<ResourceQuota>("no-pods", "counted", LIMIT, counted).await;
+        let brains = kit.brains("a", embedded()).await;
+        let beside = kit.brains("b", embedded()).await;
+        until_named(&brains, &["Ready", "Degraded", "Progressing"], "exceeded quota").await;
+        can_be_deleted(&beside).await;
+        let quotas = kit.api::<ResourceQuota>();
+        quotas.delete("no-pods", &DeleteParams::default()).await.unwrap();
         brains.until_ready().await;
     });
 }
@@ -88,11 +134,7 @@ fn missing_secret_of_tikv_is_named_and_the_cluster_can_be_deleted() {
         let brains = kit.brains("a", spec).await;
         until_named(&brains, &["StorageReady", "Ready", "Degraded"], "tikv-ca").await;
         assert!(kit.api::<Secret>().get_opt("tikv-ca").await.unwrap().is_none());
-        kit.api::<KubeBrainCluster>()
-            .delete("a", &DeleteParams::foreground())
-            .await
-            .unwrap();
-        kit.until_gone::<KubeBrainCluster>("a").await;
+        can_be_deleted(&brains).await;
     });
 }
 
@@ -100,9 +142,12 @@ fn missing_secret_of_tikv_is_named_and_the_cluster_can_be_deleted() {
 fn unreachable_pd_is_named_and_heals() {
     kit::run_troubled("bad-pd", async |kit| {
         let brains = kit.brains("a", on_tikv("pd.bad-pd.svc:2379", 1)).await;
+        let beside = kit.brains("b", on_tikv("pd.bad-pd.svc:2379", 1)).await;
         until_named(&brains, &["StorageReady"], "Unreachable").await;
+        until_named(&beside, &["StorageReady"], "Unreachable").await;
+        can_be_deleted(&beside).await;
         let tikv = Tikv::start(&kit).await;
-        if tikv.is_stand_in() {
+        if tikv.is_mock() {
             brains.until_ready().await;
         }
     });
@@ -113,8 +158,10 @@ fn claim_that_cannot_bind_is_named_and_heals() {
     kit::run_troubled("bad-claim", async |kit| {
         let mut spec = embedded();
         spec["storage"]["embedded"]["storageClassName"] = json!("later");
-        let brains = kit.brains("a", spec).await;
+        let brains = kit.brains("a", spec.clone()).await;
+        let beside = kit.brains("b", spec).await;
         until_named(&brains, &["StorageReady"], "data-a-0").await;
+        can_be_deleted(&beside).await;
         let volume = json!({
             "apiVersion": "v1",
             "kind": "PersistentVolume",
@@ -151,8 +198,8 @@ fn namespace_takes_its_brains_with_it() {
         // another one: this one is still needed
         let inner = "bad-namespace-inner";
         let namespaces = Api::<Namespace>::all(kit.client.clone());
-        kit.harness().cluster.provoke(&format!("/pods/{inner}_")).unwrap();
-        kit.harness().cluster.provoke(&format!(".{inner}\"")).unwrap();
+        kit.harness().cluster.expect_log(&format!("/pods/{inner}_")).unwrap();
+        kit.harness().cluster.expect_log(&format!(".{inner}\"")).unwrap();
         let mut namespace = Namespace::default();
         namespace.metadata.name = Some(inner.to_owned());
         namespaces

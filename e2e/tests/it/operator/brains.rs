@@ -177,13 +177,13 @@ pub(super) fn condition<'a>(cluster: &'a KubeBrainCluster, type_: &str) -> Optio
     conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// Whether the status speaks of the newest spec.
+/// Returns true if the status speaks of the newest spec.
 pub(super) fn is_observed(cluster: &KubeBrainCluster) -> bool {
     let observed = cluster.status.as_ref().and_then(|status| status.observed_generation);
     observed.is_some() && observed == cluster.metadata.generation
 }
 
-/// Whether the newest spec is wholly there.
+/// Returns true if the newest spec is wholly there.
 pub(super) fn is_ready(cluster: &KubeBrainCluster) -> bool {
     is_observed(cluster) && condition(cluster, "Ready").is_some_and(|condition| condition.status == "True")
 }

@@ -6,15 +6,14 @@ use crds::KubeBrainCluster;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, PostParams};
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-};
 use serde_json::{Value, json};
 
 use super::brains::{Brains, condition, is_ready, on_tikv};
 use super::kit::{self, Kit, LIMIT};
 use super::load::Load;
+use super::pki::Authority;
 use super::pods::Watched;
+use super::processes;
 use super::tikv::Tikv;
 
 /// Writes on one connection, so that every writer makes a new one several times a second.
@@ -121,6 +120,7 @@ fn authority_is_replaced_in_phases_under_load() {
 
         brains.annotate("kubebrain.io/ca-advance", "Issuing").await;
         brains.until("issuing", in_phase("Issuing")).await;
+        processes::kill_operator(&kit).await;
         for (name, old) in [("a-server-tls", &leaf), ("a-apiserver-client-tls", &client)] {
             let issued = |secret: &Secret| secret.data.as_ref().unwrap()["tls.crt"].0 != old.as_bytes();
             kit.until::<Secret>(name, "issued anew", LIMIT, issued).await;
@@ -184,48 +184,11 @@ fn lost_authority_is_named_and_heals_when_it_is_restored() {
     });
 }
 
-/// An authority of the test's own.
-struct Authority {
-    certificate: String,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
-        params.distinguished_name.push(DnType::CommonName, "somebody else");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-        let key = KeyPair::generate().unwrap();
-        Self {
-            certificate: params.self_signed(&key).unwrap().pem(),
-            issuer: Issuer::new(params, key),
-        }
-    }
-
-    /// A Secret with a certificate for this common name and these names.
-    fn secret(&self, name: &str, common: &str, serves: &[&str]) -> Value {
-        let serves: Vec<String> = serves.iter().map(|name| (*name).to_owned()).collect();
-        let mut params = CertificateParams::new(serves).unwrap();
-        params.distinguished_name.push(DnType::CommonName, common);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        json!({
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "type": "kubernetes.io/tls",
-            "metadata": {"name": name},
-            "stringData": {"tls.crt": certificate.pem(), "tls.key": key.serialize_pem(), "ca.crt": self.certificate},
-        })
-    }
-}
-
 #[test]
 fn secrets_of_somebody_else_are_used_and_a_missing_one_is_named() {
     kit::run_troubled("certs-secret", async |kit| {
         let tikv = Tikv::start(&kit).await;
-        let authority = Authority::new();
+        let authority = Authority::new("somebody else");
         let hosts = [
             "*.a-headless.certs-secret.svc",
             "*.a-headless.certs-secret.svc.cluster.local",
@@ -239,13 +202,7 @@ fn secrets_of_somebody_else_are_used_and_a_missing_one_is_named() {
         ] {
             kit.try_apply(&authority.secret(name, common, serves)).await.unwrap();
         }
-        let ca = json!({
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": "own-ca"},
-            "stringData": {"ca.crt": authority.certificate},
-        });
-        kit.try_apply(&ca).await.unwrap();
+        kit.try_apply(&authority.bundle("own-ca")).await.unwrap();
         let mut spec = on_tikv(&tikv.pd, 2);
         spec["tls"] = json!({"mode": "Secret", "secrets": {
             "caBundle": {"name": "own-ca"},
@@ -258,6 +215,14 @@ fn secrets_of_somebody_else_are_used_and_a_missing_one_is_named() {
             .until_condition("CertificatesReady", "False", &["SecretMissing"])
             .await;
         assert!(missing.message.contains("own-peer"), "{}", missing.message);
+        let stranger = Authority::new("nobody trusts it");
+        kit.try_apply(&stranger.secret("own-peer", "kubebrain-peer", &hosts))
+            .await
+            .unwrap();
+        let wrong = brains
+            .until_condition("CertificatesReady", "False", &["NotTrusted"])
+            .await;
+        assert!(wrong.message.contains("own-peer"), "{}", wrong.message);
         kit.try_apply(&authority.secret("own-peer", "kubebrain-peer", &hosts))
             .await
             .unwrap();

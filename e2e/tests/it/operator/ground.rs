@@ -1,4 +1,4 @@
-//! What the other tests stand on: pods that are reached by their addresses, a load through them, and TiKV as a pod.
+//! The ground of the other tests: pods that are reached by their addresses, a load through them, and TiKV as a pod.
 
 use k8s_openapi::api::core::v1::Pod;
 
@@ -28,7 +28,7 @@ fn tikv_serves_as_a_pod() {
     kit::run("ground-tikv", async |kit| {
         let tikv = Tikv::start(&kit).await;
         assert!(!tikv.pd.is_empty());
-        if tikv.is_stand_in() {
+        if tikv.is_mock() {
             let pod = kit.api::<Pod>().get("pd").await.unwrap();
             let address = pods::address(&pod).unwrap();
             let status = e2e::probe::command(&format!("{address}:12380"), "GET", "/status", "").await;

@@ -8,12 +8,12 @@ use e2e::inside;
 use e2e::kubectl::Kubectl;
 use e2e::members;
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
-use kube::api::{Api, DeleteParams, DynamicObject, ListParams, LogParams, ObjectMeta, Patch, PatchParams, PostParams};
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::Resource;
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, LogParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
+use kube::discovery::{self, Scope};
 use kube::runtime::wait::await_condition;
-use kube::{Resource, discovery};
-use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
@@ -47,7 +47,7 @@ where
 {
     let harness = shared_blocking();
     for text in members::ELECTED.into_iter().chain(BEGINNING) {
-        harness.cluster.provoke(text).unwrap();
+        harness.cluster.expect_log(text).unwrap();
     }
     begin(harness, namespace, test);
 }
@@ -60,7 +60,7 @@ where
     let harness = shared_blocking();
     // its pods' logs lie in directories that begin with its name, and the operator names the object with each line
     for text in [format!("/pods/{namespace}_"), format!(".{namespace}\"")] {
-        harness.cluster.provoke(&text).unwrap();
+        harness.cluster.expect_log(&text).unwrap();
     }
     begin(harness, namespace, test);
 }
@@ -93,16 +93,8 @@ where
 
 impl Kit {
     async fn create_namespace(&self) {
-        let metadata = ObjectMeta {
-            name: Some(self.namespace.clone()),
-            ..ObjectMeta::default()
-        };
-        let namespace = Namespace {
-            metadata,
-            ..Namespace::default()
-        };
-        let namespaces = Api::<Namespace>::all(self.client.clone());
-        namespaces.create(&PostParams::default(), &namespace).await.unwrap();
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}});
+        self.try_apply(&namespace).await.unwrap();
     }
 
     /// The harness of all tests.
@@ -132,28 +124,64 @@ impl Kit {
             .say(format_args!("  {}: {line}", self.namespace));
     }
 
-    /// Server-side apply of YAML documents; those that name no namespace go to this one.
-    pub(super) async fn apply(&self, documents: &str) {
-        for document in serde_yaml::Deserializer::from_str(documents) {
-            let object = Value::deserialize(document).unwrap();
-            self.try_apply(&object)
-                .await
-                .unwrap_or_else(|error| panic!("apply {} {}: {error}", object["kind"], object["metadata"]["name"]));
-        }
+    /// Prints a number, and its goal if there is one.
+    pub(super) fn number(&self, what: &str, took: Duration, goal: Option<Duration>) {
+        let goal = goal.map(|goal| {
+            let met = if took <= goal { "met" } else { "not met" };
+            format!(" (goal {} ms: {met})", goal.as_millis())
+        });
+        self.say(format_args!(
+            "Number: {what}: {} ms{}",
+            took.as_millis(),
+            goal.unwrap_or_default()
+        ));
     }
 
-    /// As [`Kit::apply`] of one document, whose answer is given.
+    /// Server-side apply of an object; one that names no namespace goes to this one.
     pub(super) async fn try_apply(&self, object: &Value) -> kube::Result<DynamicObject> {
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
         let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
         let kind = GroupVersionKind::gvk(group, version, &kind);
-        let (resource, _) = discovery::pinned_kind(&self.client, &kind).await?;
+        let (resource, capabilities) = discovery::pinned_kind(&self.client, &kind).await?;
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or(&self.namespace);
-        let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), namespace, &resource);
+        let api: Api<DynamicObject> = match capabilities.scope {
+            Scope::Cluster => Api::all_with(self.client.clone(), &resource),
+            Scope::Namespaced => Api::namespaced_with(self.client.clone(), namespace, &resource),
+        };
         let name = text(&object["metadata"]["name"]);
         api.patch(&name, &PatchParams::apply("e2e").force(), &Patch::Apply(object))
             .await
+    }
+
+    /// A definition of somebody else's objects that takes everything.
+    pub(super) async fn define(&self, group: &str, version: &str, kind: &str) {
+        let plural = format!("{}s", kind.to_lowercase());
+        let name = format!("{plural}.{group}");
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": name},
+            "spec": {
+                "group": group,
+                "scope": "Namespaced",
+                "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase()},
+                "versions": [{
+                    "name": version,
+                    "served": true,
+                    "storage": true,
+                    "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+                    "subresources": {"status": {}},
+                }],
+            },
+        });
+        self.try_apply(&definition).await.unwrap();
+        self.eventually("defined", async || {
+            let object = format!("crd/{name}");
+            let waited = self.kubectl().run(["wait", "--for=condition=Established", &object]);
+            waited.map(drop).map_err(|error| format!("{error:#}"))
+        })
+        .await;
     }
 
     /// A `KubeBrainCluster` with this spec, applied.
@@ -180,7 +208,8 @@ impl Kit {
         K::DynamicType: Default,
     {
         let wanted = |object: Option<&K>| object.is_some_and(&wanted);
-        match timeout(limit, await_condition(self.api::<K>(), name, wanted)).await {
+        let reached = Box::pin(await_condition(self.api::<K>(), name, wanted));
+        match timeout(limit, reached).await {
             Ok(Ok(Some(object))) => object,
             Ok(Ok(None)) => panic!("{name} is gone while it is waited for: {what}"),
             Ok(Err(error)) => panic!("{name}: {what}: {error}"),

@@ -13,15 +13,16 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tonic::Status;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::transport::Channel;
 
 use super::brains::{Brains, Credentials};
+use super::client;
 use super::kit::{LIMIT, LOOK};
 use super::pods::{History, Watched, address, serves};
 
 /// Between two writes of one writer.
 const PACE: Duration = Duration::from_millis(10);
-/// For a member to accept a connection, and to answer.
+/// For a connection to be made, and for a member to answer.
 const CONNECT: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(10);
 /// What errors of requests say that were never sent.
@@ -59,17 +60,7 @@ impl Target {
         serving.sort_by_key(|(name, _)| (*name != own, Some(name.as_str()) == but));
         for (name, address) in serving {
             let host = format!("{name}.{}-headless.{}.svc", self.name, self.namespace);
-            let credentials = self.credentials.lock().unwrap().clone();
-            let tls = ClientTlsConfig::new()
-                .ca_certificate(Certificate::from_pem(credentials.trusted))
-                .identity(Identity::from_pem(credentials.certificate, credentials.key))
-                .domain_name(host);
-            let endpoint = Endpoint::new(format!("https://{address}:2379")).unwrap();
-            let endpoint = endpoint
-                .tls_config(tls)
-                .unwrap()
-                .connect_timeout(CONNECT)
-                .tcp_nodelay(true);
+            let endpoint = client::endpoint(&address, host, &self.credentials.lock().unwrap());
             if let Ok(Ok(channel)) = timeout(CONNECT, endpoint.connect()).await {
                 let is_own = name == own;
                 return Some(Connection {

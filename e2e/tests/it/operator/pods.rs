@@ -20,7 +20,7 @@ pub(super) fn address(pod: &Pod) -> Option<String> {
         .filter(|address| !address.is_empty())
 }
 
-/// Whether a pod serves: it is ready, and nobody has asked it to end.
+/// Returns true if a pod serves: it is ready, and nobody has asked it to end.
 pub(super) fn serves(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     let ready = conditions

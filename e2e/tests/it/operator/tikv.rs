@@ -1,45 +1,42 @@
-//! What brains in pods store in: the TiKV stand-in as a pod, or the cluster that `TIKV_PD` names.
+//! TiKV for brains in pods: the mock of TiKV as a pod, or the cluster that `TIKV_PD` names.
 
 use std::path::{Path, PathBuf};
 
 use e2e::images;
-use e2e::relay::Relay;
+use e2e::tcp_proxy::TcpProxy;
 use e2e::tikv::REAL;
 use e2e::tikv::real::Addresses;
 use k8s_openapi::api::core::v1::Pod;
+use kube::api::Api;
+use kube::runtime::wait::await_condition;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::kit::{Kit, LIMIT};
 use super::pods;
 
-/// The stand-in's pod, and its Service.
+/// The mock's pod, and its Service.
 const NAME: &str = "pd";
+/// Where the mock's certificates are mounted.
+const TLS: &str = "/tls";
 
 /// TiKV for the brains of one namespace.
 pub(super) struct Tikv {
     /// What goes into `storage.tikv.pdEndpoints`.
     pub(super) pd: String,
     /// The way to a real cluster, for pods.
-    relay: Option<Relay>,
+    relay: Option<TcpProxy>,
 }
 
 impl Tikv {
-    /// Starts the stand-in with three stores and its data in memory, or opens the way to the real cluster.
+    /// Starts the mock with three stores and its data in memory, or opens the way to the real cluster.
     pub(super) async fn start(kit: &Kit) -> Self {
         if let Ok(pd) = std::env::var(REAL) {
             return Self::real(kit, &pd).await;
         }
-        kit.apply(
-            &stand_in()
-                .iter()
-                .map(Value::to_string)
-                .collect::<Vec<_>>()
-                .join("\n---\n"),
-        )
-        .await;
-        kit.until::<Pod>(NAME, "serving", LIMIT, pods::serves).await;
+        MockTikv::new(NAME).start(kit).await;
         Self {
-            pd: format!("{NAME}.{}.svc:2379", kit.namespace),
+            pd: MockTikv::new(NAME).pd(kit),
             relay: None,
         }
     }
@@ -51,54 +48,121 @@ impl Tikv {
             "{REAL}={pd}: pods reach no loopback address"
         );
         let inside = PathBuf::from("/run/netns").join(kit.harness().cluster.home().netns());
-        let relay = Relay::start(Path::new("/proc/self/ns/net"), &[inside], &real.all()).unwrap();
+        let relay = TcpProxy::start(Path::new("/proc/self/ns/net"), &[inside], &real.all()).unwrap();
         Self {
             pd: real.endpoints(),
             relay: Some(relay),
         }
     }
 
-    /// Whether it is no real cluster.
-    pub(super) fn is_stand_in(&self) -> bool {
+    /// Returns true if it is no real cluster.
+    pub(super) fn is_mock(&self) -> bool {
         self.relay.is_none()
     }
 }
 
-/// The pod and its Service. A pod of its own address: that is what clients are told by PD.
-fn stand_in() -> [Value; 2] {
-    let args = [
-        "--pd-listen=0.0.0.0:2379",
-        "--store-listen=0.0.0.0:20160",
-        "--store-listen=0.0.0.0:20161",
-        "--store-listen=0.0.0.0:20162",
-        "--control-listen=0.0.0.0:12380",
-        "--advertise-host=$(POD_IP)",
-    ];
-    let address = json!({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}});
-    let pod = json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": NAME, "labels": {"app": NAME}},
-        "spec": {
-            "automountServiceAccountToken": false,
-            "terminationGracePeriodSeconds": 1,
-            "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [{
-                "name": "tikv",
-                "image": images::TIKV,
-                "imagePullPolicy": "Never",
-                "args": args,
-                "env": [address],
-                "readinessProbe": {"tcpSocket": {"port": 2379}, "periodSeconds": 1},
-                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
-            }],
-        },
-    });
-    let service = json!({
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": NAME},
-        "spec": {"selector": {"app": NAME}, "ports": [{"name": "pd", "port": 2379}]},
-    });
-    [pod, service]
+/// The mock of a test that needs one with settings of its own: a pod, and a Service that leads to it.
+#[derive(Clone, Copy)]
+pub(super) struct MockTikv<'a> {
+    /// Of the pod and of the Service.
+    pub(super) name: &'a str,
+    /// Where it runs, if not beside the brains.
+    pub(super) namespace: Option<&'a str>,
+    /// The id that PD gives.
+    pub(super) cluster_id: u64,
+    /// The Secret with its certificate, if it speaks TLS.
+    pub(super) tls: Option<&'a str>,
+}
+
+impl<'a> MockTikv<'a> {
+    pub(super) fn new(name: &'a str) -> Self {
+        Self {
+            name,
+            namespace: None,
+            cluster_id: 7,
+            tls: None,
+        }
+    }
+
+    /// The name under which PD and stores are reached.
+    pub(super) fn host(&self, kit: &Kit) -> String {
+        format!("{}.{}.svc", self.name, self.namespace.unwrap_or(&kit.namespace))
+    }
+
+    /// What goes into `storage.tikv.pdEndpoints`.
+    pub(super) fn pd(&self, kit: &Kit) -> String {
+        format!("{}:2379", self.host(kit))
+    }
+
+    /// Starts it, and waits until it serves.
+    pub(super) async fn start(&self, kit: &Kit) {
+        for object in [self.pod(kit), self.service(self.name)] {
+            kit.try_apply(&object).await.unwrap();
+        }
+        let pods = Api::<Pod>::namespaced(kit.client.clone(), self.namespace.unwrap_or(&kit.namespace));
+        let serves = await_condition(pods, self.name, |pod: Option<&Pod>| pod.is_some_and(pods::serves));
+        timeout(LIMIT, serves).await.expect("TiKV serves in time").unwrap();
+    }
+
+    /// Has its Service lead to the mock of another name.
+    pub(super) async fn lead_to(&self, kit: &Kit, other: &str) {
+        kit.try_apply(&self.service(other)).await.unwrap();
+    }
+
+    /// Clients are told its address by PD, or its name if that is in its certificate.
+    fn pod(&self, kit: &Kit) -> Value {
+        let host = self.tls.map_or("$(POD_IP)".to_owned(), |_| self.host(kit));
+        let mut args = vec![
+            "--pd-listen=0.0.0.0:2379".to_owned(),
+            "--store-listen=0.0.0.0:20160".to_owned(),
+            "--store-listen=0.0.0.0:20161".to_owned(),
+            "--store-listen=0.0.0.0:20162".to_owned(),
+            "--control-listen=0.0.0.0:12380".to_owned(),
+            format!("--advertise-host={host}"),
+            format!("--cluster-id={}", self.cluster_id),
+        ];
+        let (mut mounts, mut volumes) = (json!([]), json!([]));
+        if let Some(secret) = self.tls {
+            args.extend([
+                format!("--ca={TLS}/ca.crt"),
+                format!("--cert={TLS}/tls.crt"),
+                format!("--key={TLS}/tls.key"),
+            ]);
+            mounts = json!([{"name": "tls", "mountPath": TLS, "readOnly": true}]);
+            volumes = json!([{"name": "tls", "secret": {"secretName": secret}}]);
+        }
+        let address = json!({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}});
+        json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": self.name, "namespace": self.namespace, "labels": {"app": self.name}},
+            "spec": {
+                "automountServiceAccountToken": false,
+                "terminationGracePeriodSeconds": 1,
+                "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+                "containers": [{
+                    "name": "tikv",
+                    "image": images::TIKV,
+                    "imagePullPolicy": "Never",
+                    "args": args,
+                    "env": [address],
+                    "readinessProbe": {"tcpSocket": {"port": 2379}, "periodSeconds": 1},
+                    "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+                    "volumeMounts": mounts,
+                }],
+                "volumes": volumes,
+            },
+        })
+    }
+
+    fn service(&self, leads_to: &str) -> Value {
+        let ports = [("pd", 2379), ("store-1", 20160), ("store-2", 20161), ("store-3", 20162)];
+        let ports = ports.map(|(name, port)| json!({"name": name, "port": port}));
+        json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "spec": {"selector": {"app": leads_to}, "ports": ports},
+        })
+    }
 }

@@ -77,15 +77,14 @@ async fn until(what: &str, mut met: impl FnMut() -> bool) {
         .expect(what);
 }
 
-#[tokio::test]
-async fn label_follows_the_leader_and_a_settled_cluster_costs_nothing() {
-    let (say, said) = watch::channel((2, false));
-    let mut tasks = JoinSet::new();
-    let address = brain(said, &mut tasks).await;
-    let world = World::settled(json!({"tls": {"mode": "Disabled"}}));
+/// A server with a settled cluster of one unlabelled pod, whose brain says `said`, and whose spec became `spec` since.
+async fn settled(spec: Value, said: Said, tasks: &mut JoinSet<()>) -> FakeApi {
+    let address = brain(said, tasks).await;
+    let mut fake = FakeCluster::settled(json!({"tls": {"mode": "Disabled"}}));
+    fake.edit(spec);
     let api = FakeApi::new();
-    api.load(&world);
-    let mut pod = serde_json::to_value(&world.seen.pods[0]).unwrap();
+    api.load(&fake);
+    let mut pod = serde_json::to_value(&fake.seen.pods[0]).unwrap();
     pod["metadata"]["namespace"] = json!("brains");
     pod["status"]["podIP"] = json!(address.to_string());
     pod["metadata"]["labels"]
@@ -93,6 +92,46 @@ async fn label_follows_the_leader_and_a_settled_cluster_costs_nothing() {
         .unwrap()
         .remove(crate::names::ROLE);
     api.put(POD, pod);
+    api
+}
+
+#[tokio::test]
+async fn refused_spec_keeps_the_leader_labelled_and_its_status_true() {
+    let (say, said) = watch::channel((2, false));
+    let mut tasks = JoinSet::new();
+    let api = settled(json!({"flags": {"data-dir": "x"}, "replicas": 0}), said, &mut tasks).await;
+    let stop = CancellationToken::new();
+    let scope = scope(&api, Leadership::Alone);
+    tasks.spawn({
+        let stop = stop.clone();
+        async move { run(scope, stop).await.unwrap() }
+    });
+    let status = || api.get(&format!("{CLUSTERS}/dev")).unwrap()["status"].clone();
+    until("the brain was asked", || {
+        status()["leader"].is_null() && condition(&status(), "Available")["reason"] == "NoLeader"
+    })
+    .await;
+    say.send((3, true)).unwrap();
+    until("the label followed", || {
+        api.get(POD).unwrap()["metadata"]["labels"][crate::names::ROLE] == "leader"
+    })
+    .await;
+    until("the status followed", || {
+        let status = status();
+        status["leader"]["epoch"] == 3
+            && condition(&status, "Available")["status"] == "True"
+            && condition(&status, "Stalled")["reason"] == "InvalidSpec"
+    })
+    .await;
+    assert_eq!(status()["members"][0]["role"], "Leader");
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn label_follows_the_leader_and_a_settled_cluster_costs_nothing() {
+    let (say, said) = watch::channel((2, false));
+    let mut tasks = JoinSet::new();
+    let api = settled(json!({}), said, &mut tasks).await;
     let scope = scope(&api, Leadership::Alone);
     let mut status = json!({});
     let stop = CancellationToken::new();

@@ -9,6 +9,7 @@ use crate::certificates::{Authority, Bundle, Change, Leaf, Pair, Phase, State};
 use crate::names::CA_ADVANCE;
 use crate::objects::{Key, Kind};
 use crate::plan::owned;
+use crate::spec::Held;
 
 /// Plans the authority and what it signs.
 pub(super) fn plan(plan: &mut Plan, scope: Scope<'_>) -> Result<(), serde_json::Error> {
@@ -23,7 +24,7 @@ pub(super) fn plan(plan: &mut Plan, scope: Scope<'_>) -> Result<(), serde_json::
     };
     let stored = scope.secret(&key.name).map(texts);
     let recorded = scope.cluster.status.as_ref().and_then(|status| status.ca.as_ref());
-    adopt_restored(plan, scope, &key, recorded);
+    adopt(plan, scope, &key, recorded);
     if plan.foreign.contains(&key) || plan.former.contains(&key) {
         return Ok(());
     }
@@ -49,7 +50,7 @@ pub(super) fn plan(plan: &mut Plan, scope: Scope<'_>) -> Result<(), serde_json::
     match recorded::origin(scope, &state, given.as_ref()) {
         Origin::Known => {}
         Origin::Unrecorded => {
-            if let Some(secret) = scope.secret(&key.name).filter(|_| !scope.cluster.spec.paused) {
+            if let Some(secret) = scope.secret(&key.name).filter(|_| scope.desired.held.is_none()) {
                 plan.steps.push(Step::DiscardAuthority { live: live(secret) });
             }
             return Ok(());
@@ -67,12 +68,17 @@ pub(super) fn plan(plan: &mut Plan, scope: Scope<'_>) -> Result<(), serde_json::
     }
     let Ok(bundle) = state.bundle() else { return Ok(()) };
     let kept = scope.renderer.authority_secret(&state.data())?;
-    if owned::differs(&kept, scope.observed)? {
+    let differs = if scope.desired.held.is_some() {
+        owned::data_differs(&kept, scope.observed)
+    } else {
+        owned::differs(&kept, scope.observed)?
+    };
+    if differs {
         write(plan, scope, Some(state), Change::Keep);
         return Ok(());
     }
     let bundle = bundle.to_pem();
-    owned::apply(plan, scope.renderer.bundle(&bundle)?, scope.observed)?;
+    scope.apply(plan, scope.renderer.bundle(&bundle)?)?;
     issue::plan(plan, scope, &state, given.as_ref(), &bundle)
 }
 
@@ -108,7 +114,7 @@ pub(super) fn advance(plan: &mut Plan, scope: Scope<'_>) -> Option<String> {
             .as_ref()
             .and_then(|all| all.get(CA_ADVANCE).cloned()),
         propagation: scope.desired.ca_propagation,
-        paused: scope.cluster.spec.paused,
+        held: scope.desired.held.as_ref().map(Held::why),
         published: is_published(scope, &state),
         distrust: members::distrust(scope.observed, &digest),
         outdated,
@@ -131,8 +137,8 @@ pub(super) fn advance(plan: &mut Plan, scope: Scope<'_>) -> Option<String> {
 fn absent(plan: &mut Plan, scope: Scope<'_>, recorded: Option<&CaStatus>, given: Option<&Authority>) {
     let tls = &scope.cluster.spec.tls;
     let name = scope.desired.names.authority();
-    let paused = scope.cluster.spec.paused;
-    if paused && recorded.is_none() {
+    let held = scope.desired.held.is_some();
+    if held && recorded.is_none() {
         return;
     }
     let trusted = recorded.map_or_else(Bundle::default, |recorded| recorded::published(scope, recorded));
@@ -159,7 +165,7 @@ fn absent(plan: &mut Plan, scope: Scope<'_>, recorded: Option<&CaStatus>, given:
         .next
         .as_ref()
         .map_or(recorded.generation, |next| next.generation);
-    if tls.generation() > newest.max(recorded.generation) && !paused {
+    if tls.generation() > newest.max(recorded.generation) && !held {
         let change = Change::Recreate {
             former: recorded.generation,
             generation: tls.generation(),
@@ -178,9 +184,10 @@ fn absent(plan: &mut Plan, scope: Scope<'_>, recorded: Option<&CaStatus>, given:
     );
 }
 
-/// What the stored authority needs before anything is published or signed.
+/// What the stored authority needs before anything is published or signed. While nothing may change that is its renewal alone.
 fn upkeep(plan: &mut Plan, scope: Scope<'_>, state: &State, given: Option<&Authority>) -> Option<Change> {
     let tls = &scope.cluster.spec.tls;
+    let held = scope.desired.held.is_some();
     let trusted = || state.bundle().unwrap_or_default();
     if tls.ca_secret_ref.is_some() {
         let given = given?;
@@ -194,7 +201,7 @@ fn upkeep(plan: &mut Plan, scope: Scope<'_>, state: &State, given: Option<&Autho
             _ => state.fingerprint() == Some(own),
         };
         if !same_key || signs.key.is_some() {
-            return Some(Change::Adopt {
+            return (!held).then(|| Change::Adopt {
                 certificate: given.pair().certificate.clone(),
                 former: state.generation,
                 trusted: trusted(),
@@ -208,7 +215,7 @@ fn upkeep(plan: &mut Plan, scope: Scope<'_>, state: &State, given: Option<&Autho
     let Some(current) = &state.current else { return None };
     match current.authority(None) {
         Ok(authority) => (scope.observed.now >= authority.renewal()).then_some(Change::Renew),
-        Err(_) if tls.generation() > state.generation => Some(Change::Recreate {
+        Err(_) if tls.generation() > state.generation && !held => Some(Change::Recreate {
             former: state.generation,
             generation: tls.generation(),
             trusted: trusted(),
@@ -225,18 +232,24 @@ fn upkeep(plan: &mut Plan, scope: Scope<'_>, state: &State, given: Option<&Autho
     }
 }
 
-/// A Secret without any owner, restored by hand, is taken in if its key is the recorded one.
-fn adopt_restored(plan: &mut Plan, scope: Scope<'_>, key: &Key, recorded: Option<&CaStatus>) {
-    let (Some(secret), Some(recorded)) = (scope.secret(&key.name), recorded) else {
+/// A Secret without any owner, restored by hand or left behind by a deleted cluster, is taken in if its key is the recorded one.
+fn adopt(plan: &mut Plan, scope: Scope<'_>, key: &Key, recorded: Option<&CaStatus>) {
+    let Some(secret) = scope.secret(&key.name) else {
         return;
     };
     let unowned = secret.metadata.owner_references.as_ref().is_none_or(Vec::is_empty);
-    let fingerprint = State::read(&texts(secret), recorded.generation)
+    let fingerprint = State::read(&texts(secret), recorded.map_or(1, |recorded| recorded.generation))
         .ok()
         .filter(|state| state.current.as_ref().is_some_and(|current| current.key.is_some()))
         .and_then(|state| state.fingerprint());
-    if unowned && fingerprint.is_some() && fingerprint == recorded.fingerprint {
+    let known = match recorded {
+        Some(recorded) => recorded.fingerprint.as_ref(),
+        None => recorded::adopted(scope.cluster),
+    };
+    if unowned && fingerprint.is_some() && fingerprint.as_ref() == known {
         plan.foreign.retain(|foreign| foreign != key);
+    } else if unowned && recorded.is_none() {
+        plan.certificates.adoptable = fingerprint;
     }
 }
 
@@ -287,7 +300,7 @@ fn unusable(plan: &mut Plan, key: &Key, why: &str) {
     plan.certificates.stall("AuthorityInvalid", message);
 }
 
-/// Whether clients can read the bundle of `state`.
+/// Returns true if clients can read the bundle of `state`.
 fn is_published(scope: Scope<'_>, state: &State) -> bool {
     let map = scope
         .observed

@@ -1,10 +1,12 @@
 //! Certificates in Secrets that somebody else fills: nothing is issued, everything is checked.
 
 use crds::cluster::tls::TlsSecrets;
+use kube::ResourceExt;
 
 use super::{Plan, Scope, Stored};
 use crate::certificates::given::{Purpose, check};
 use crate::certificates::{Leaf, Pair, Problem};
+use crate::stores::external::is_external;
 
 pub(super) fn plan(plan: &mut Plan, scope: Scope<'_>) {
     let Some(secrets) = &scope.cluster.spec.tls.secrets else {
@@ -54,12 +56,17 @@ fn bundle(scope: Scope<'_>, secrets: &TlsSecrets) -> Result<String, Problem> {
     Ok(text)
 }
 
-/// What each Secret is needed for.
+/// The use of each Secret.
 fn purposes<'a>(scope: Scope<'_>, secrets: &'a TlsSecrets) -> [(&'a str, Purpose); 3] {
     let names = &scope.desired.names;
-    let members: Vec<String> = (0..scope.desired.replicas.max(1))
-        .map(|ordinal| names.member_host(&names.pod(ordinal)))
-        .collect();
+    let pods: Vec<String> = if is_external(scope.cluster) {
+        scope.observed.pods.iter().map(ResourceExt::name_any).collect()
+    } else {
+        (0..scope.desired.replicas.max(1))
+            .map(|ordinal| names.pod(ordinal))
+            .collect()
+    };
+    let members: Vec<String> = pods.iter().map(|pod| names.member_host(pod)).collect();
     let mut hosts = members.clone();
     hosts.push(names.host(&names.client()));
     if scope.cluster.spec.services.leader.enabled {

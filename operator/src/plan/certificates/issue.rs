@@ -1,9 +1,8 @@
-//! What the authority signs.
+//! Plans the issue of leaf certificates.
 
 use super::{Plan, Scope, Step, Stored, pair};
 use crate::certificates::{Authority, Inspected, Leaf, Pair, Request, State};
 use crate::objects::{Key, Kind};
-use crate::plan::owned;
 
 /// Notes which certificates are stored.
 pub(super) fn look(plan: &mut Plan, scope: Scope<'_>) {
@@ -64,7 +63,7 @@ fn one(
     }
     let stored = stored(scope, leaf);
     let inspected = stored.as_ref().and_then(|pair| Inspected::read(&pair.certificate).ok());
-    let request = match (&inspected, scope.cluster.spec.paused) {
+    let request = match (&inspected, scope.desired.held.is_some()) {
         // Renewed, but not changed.
         (Some(certificate), true) => &Request::kept(certificate, request.renew_before),
         (None, true) if live.is_none() => return Ok(()),
@@ -91,7 +90,7 @@ fn one(
             });
             Ok(())
         }
-        (_, _, Some(pair)) => owned::apply(plan, scope.renderer.leaf_secret(leaf, &pair, bundle)?, scope.observed),
+        (_, _, Some(pair)) => scope.apply(plan, scope.renderer.leaf_secret(leaf, &pair, bundle)?),
         (_, _, None) => Ok(()),
     }
 }

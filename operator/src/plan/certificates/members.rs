@@ -1,4 +1,4 @@
-//! What the running members say of the certificates that they use.
+//! The certificates that running members report to use.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;

@@ -1,19 +1,21 @@
-//! Whether a stored authority is the one that the status recorded.
+//! Compares a stored authority with the one that the status recorded.
 //!
 //! A Secret under the authority's name may have been put there by somebody else, with this cluster as its owner. So a new
 //! authority is recorded in the status before anything is published or signed, and one that is not recorded is never used.
 
+use crds::KubeBrainCluster;
 use crds::cluster::status::CaStatus;
 use k8s_openapi::jiff::Timestamp;
 
 use super::{Scope, texts};
 use crate::certificates::{Authority, Bundle, Inspected, Leaf, State};
+use crate::names::ADOPT_CA;
 use crate::objects::{Key, Kind};
 
 /// For so long a Secret that was just made may not be seen yet, in seconds.
 const UNSEEN: i64 = 10;
 
-/// What to make of a stored authority.
+/// The verdict on a stored authority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
     /// It is the recorded one, or follows on it.
@@ -24,11 +26,14 @@ pub(super) enum Origin {
     Unknown,
 }
 
-/// Whose authority `state` is. `given` is the user's own.
+/// The owner of the authority `state`. `given` is the user's own.
 pub(super) fn origin(scope: Scope<'_>, state: &State, given: Option<&Authority>) -> Origin {
     let recorded = scope.cluster.status.as_ref().and_then(|status| status.ca.as_ref());
     let Some(recorded) = recorded else {
-        return if is_published(scope) {
+        let found = state.fingerprint();
+        return if found.is_some() && found.as_ref() == adopted(scope.cluster) {
+            Origin::Known
+        } else if is_published(scope) {
             Origin::Unknown
         } else {
             Origin::Unrecorded
@@ -53,7 +58,12 @@ pub(super) fn origin(scope: Scope<'_>, state: &State, given: Option<&Authority>)
     }
 }
 
-/// Whether anything exists that clients may rely on.
+/// Fingerprint of the key that the user wants to be taken over from a deleted cluster.
+pub(super) fn adopted(cluster: &KubeBrainCluster) -> Option<&String> {
+    cluster.metadata.annotations.as_ref()?.get(ADOPT_CA)
+}
+
+/// Returns true if anything exists that clients may rely on.
 fn is_published(scope: Scope<'_>) -> bool {
     let names = &scope.desired.names;
     let bundle = Key::new(Kind::ConfigMap, names.bundle());
@@ -61,13 +71,13 @@ fn is_published(scope: Scope<'_>) -> bool {
         || Leaf::ALL.iter().any(|leaf| scope.secret(&names.leaf(*leaf)).is_some())
 }
 
-/// Whether the authority was made so recently that it may not be seen yet.
+/// Returns true if the authority was made so recently that it may not be seen yet.
 pub(super) fn is_new(recorded: &CaStatus, now: Timestamp) -> bool {
     let since = recorded.since.as_ref().map(|since| since.0.as_second());
     since.is_some_and(|since| (since..since + UNSEEN).contains(&now.as_second()))
 }
 
-/// What was published of an authority whose Secret is gone: the recorded bundle, or at least the recorded keys' certificates.
+/// The published part of an authority whose Secret is gone: the recorded bundle, or at least the recorded keys' certificates.
 pub(super) fn published(scope: Scope<'_>, recorded: &CaStatus) -> Bundle {
     let names = &scope.desired.names;
     let map = scope.observed.objects.get(&Key::new(Kind::ConfigMap, names.bundle()));

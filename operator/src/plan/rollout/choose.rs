@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crds::KubeBrainCluster;
 use crds::cluster::status::HandOver;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerState, Pod};
 use kube::ResourceExt;
 
 use super::is_by_hand;
@@ -23,7 +23,7 @@ pub(super) struct Members<'a> {
     pub(super) leaving: Vec<&'a Pod>,
 }
 
-/// What comes next.
+/// The next step.
 pub(super) enum Choice<'a> {
     /// This pod is replaced.
     Replace {
@@ -44,10 +44,9 @@ impl<'a> Members<'a> {
         (known.from == from.name_any() && known.epoch == epoch).then_some(known)
     }
 
-    /// Whether this leader was asked to hand over and has not done so in time.
+    /// Returns true if this leader was asked to hand over and has not done so in time.
     pub(super) fn hand_over_is_overdue(&self, from: &Pod, epoch: i64) -> bool {
-        let limit = self.cluster.spec.strategy().leader_transfer_timeout_seconds;
-        let limit = Duration::from_secs(u64::try_from(limit).unwrap_or_default());
+        let limit = self.cluster.spec.strategy().leader_transfer_timeout();
         let Some(known) = self.hand_over_under_way(from, epoch) else {
             return false;
         };
@@ -55,7 +54,7 @@ impl<'a> Members<'a> {
         Duration::try_from(self.observed.now.duration_since(since)).is_ok_and(|taken| taken >= limit)
     }
 
-    /// Who shall lead next: a ready follower that nobody is about to disrupt, the one that lags least behind.
+    /// The next leader: a ready follower that nobody is about to disrupt, the one that lags least behind.
     pub(super) fn successor(&self, candidates: impl Iterator<Item = &'a Pod>) -> Option<&'a Pod> {
         let able = candidates.filter(|pod| is_ready(pod) && !is_disrupted(pod));
         let answered = able.filter_map(|pod| match self.observed.probes.get(&pod.name_any()) {
@@ -67,70 +66,87 @@ impl<'a> Members<'a> {
         best.map(|(_, pod)| pod)
     }
 
+    /// All that are not on their way out.
+    pub(super) fn all(&self) -> impl Iterator<Item = &'a Pod> {
+        self.updated.iter().chain(&self.outdated).copied()
+    }
+
     fn leads(&self, pod: &Pod) -> bool {
         self.lead.pod() == Some(pod.name_any().as_str())
     }
 }
 
-/// The next step of a roll-out. One thing at a time: whatever is in flight is waited for.
+/// Members that are away, or count as away.
+struct Away<'a> {
+    leaving: usize,
+    evicted: Vec<&'a Pod>,
+    /// Updated pods that are not ready for long enough yet.
+    young: Vec<&'a Pod>,
+    min_ready: i32,
+}
+
+impl<'a> Away<'a> {
+    fn of(members: &Members<'a>) -> Self {
+        let min_ready = members.cluster.spec.strategy().min_ready_seconds;
+        let settled = members.observed.now.as_second() - i64::from(min_ready);
+        let young = |pod: &&Pod| !is_disrupted(pod) && ready_since(pod).is_none_or(|since| since > settled);
+        Self {
+            leaving: members.leaving.len(),
+            evicted: members.all().filter(|pod| is_disrupted(pod)).collect(),
+            young: members.updated.iter().copied().filter(young).collect(),
+            min_ready,
+        }
+    }
+
+    /// Those that somebody takes away just now.
+    fn going(&self) -> usize {
+        self.leaving + self.evicted.len()
+    }
+
+    fn count(&self) -> usize {
+        self.going() + self.young.len()
+    }
+
+    /// The reason for waiting, in words.
+    fn message(&self) -> String {
+        match (self.leaving, self.evicted.first(), self.young.first()) {
+            (0, Some(pod), _) => format!("{} is being evicted", pod.name_any()),
+            (0, None, Some(pod)) => format!("{} is not ready for {} s yet", pod.name_any(), self.min_ready),
+            _ => "a pod is being deleted".to_owned(),
+        }
+    }
+}
+
+/// The next step of a roll-out: one pod at most, and only as many away at a time as the spec allows.
 pub(super) fn choose<'a>(members: &Members<'a>) -> Choice<'a> {
     let strategy = members.cluster.spec.strategy();
-    let names = |pods: &[&Pod]| pods.iter().map(|pod| pod.name_any()).collect::<Vec<_>>().join(", ");
     if is_by_hand(members.cluster) {
-        let outdated = names(&members.outdated);
+        let outdated: Vec<String> = members.outdated.iter().map(|pod| pod.name_any()).collect();
+        let outdated = outdated.join(", ");
         return Choice::Wait(format!(
             "updateStrategy.type is OnDelete: waiting for {outdated} to be deleted"
         ));
     }
-    if !members.leaving.is_empty() {
-        return Choice::Wait("a pod is being deleted".to_owned());
+    let (away, spare) = (
+        Away::of(members),
+        usize::try_from(strategy.max_unavailable).unwrap_or(1),
+    );
+    if away.going() >= spare {
+        return Choice::Wait(away.message());
     }
-    let all = members.updated.iter().chain(&members.outdated);
-    if let Some(pod) = all.copied().find(|pod| is_disrupted(pod)) {
-        return Choice::Wait(format!("{} is being evicted", pod.name_any()));
+    if let Some(choice) = unready(members, spare) {
+        return choice;
     }
-    // Replacing a pod that serves nobody costs nothing, and mends a roll-out that went wrong. What cannot even run comes first.
-    let unready = || {
-        members
-            .outdated
-            .iter()
-            .copied()
-            .filter(|pod| !is_ready(pod) && !members.leads(pod))
-    };
-    if let Some(pod) = unready().find(|pod| is_dead(pod)) {
-        return Choice::Replace {
-            pod,
-            step: "ReplaceDead",
-            why: "it is outdated and does not run".to_owned(),
-        };
+    if away.count() >= spare {
+        return Choice::Wait(away.message());
     }
-    // One that runs may lead without being ready; as long as that is not known, it is left alone, unless nobody serves anyway.
-    let mut all = members.updated.iter().chain(&members.outdated);
-    let harmless = members.lead != Lead::Unknown || !all.any(|pod| is_ready(pod));
-    if let Some(pod) = unready().next().filter(|_| harmless) {
-        return Choice::Replace {
-            pod,
-            step: "ReplaceUnready",
-            why: "it is outdated and not ready".to_owned(),
-        };
-    }
-    let settled = members.observed.now.as_second() - i64::from(strategy.min_ready_seconds);
-    let young = |pod: &&&Pod| ready_since(pod).is_none_or(|since| since > settled);
-    if let Some(pod) = members.updated.iter().find(young) {
-        return Choice::Wait(format!(
-            "{} is not ready for {} s yet",
-            pod.name_any(),
-            strategy.min_ready_seconds
-        ));
-    }
-    let ready = members
-        .updated
-        .iter()
-        .chain(&members.outdated)
-        .filter(|pod| is_ready(pod));
-    let ready = i64::try_from(ready.count()).unwrap_or(i64::MAX);
-    let (replicas, spare) = (i64::from(members.desired.replicas), i64::from(strategy.max_unavailable));
-    if ready - 1 < replicas - spare {
+    let young = |pod: &Pod| away.young.iter().any(|young| young.name_any() == pod.name_any());
+    let available = members
+        .all()
+        .filter(|pod| is_ready(pod) && !is_disrupted(pod) && !young(pod))
+        .count();
+    let replicas = usize::try_from(members.desired.replicas).unwrap_or_default();
+    if available + spare < replicas + 1 {
         return Choice::Wait("too few members are ready".to_owned());
     }
     if members.desired.replicas > 1 && members.lead == Lead::Unknown {
@@ -143,7 +159,8 @@ pub(super) fn choose<'a>(members: &Members<'a>) -> Choice<'a> {
     if answers.peek().is_some() && !answers.any(|answer| answer.storage.reachable) {
         return Choice::Wait("no member reaches its storage".to_owned());
     }
-    let followers = members.outdated.iter().copied().filter(|pod| !members.leads(pod));
+    let followers = members.outdated.iter().copied();
+    let followers = followers.filter(|pod| !members.leads(pod) && !is_disrupted(pod));
     if let Some(pod) = followers.max_by_key(|pod| ordinal(pod)) {
         return Choice::Replace {
             pod,
@@ -152,38 +169,97 @@ pub(super) fn choose<'a>(members: &Members<'a>) -> Choice<'a> {
         };
     }
     match members.outdated.first().copied() {
+        Some(_) if away.count() > 0 => Choice::Wait(away.message()),
+        Some(_) if available < replicas => Choice::Wait("too few members are ready".to_owned()),
         Some(leader) => the_leader(members, leader),
         None => Choice::Wait("no pod is outdated".to_owned()),
     }
 }
 
-/// Only the leader is left: it hands over, and is a follower like the others then.
-fn the_leader<'a>(members: &Members<'a>, leader: &'a Pod) -> Choice<'a> {
-    let replace = |why: &str| Choice::Replace {
-        pod: leader,
-        step: "ReplaceLeader",
-        why: why.to_owned(),
+/// Replacing a pod that serves nobody costs nothing, and mends a roll-out that went wrong. What cannot even run comes first, a leader
+/// last. One that runs may come back by itself, so it waits for as many of the newest template as may be unavailable.
+fn unready<'a>(members: &Members<'a>, spare: usize) -> Option<Choice<'a>> {
+    let unready = || {
+        let outdated = members.outdated.iter().copied();
+        outdated.filter(|pod| !is_ready(pod) && !is_disrupted(pod))
     };
-    let Lead::Held { epoch, .. } = members.lead else {
-        return replace("it is outdated");
-    };
-    let Some(to) = members.successor(members.updated.iter().copied()) else {
-        if members.updated.is_empty() {
-            return replace("it is outdated");
-        }
-        return Choice::Wait(format!("no member can lead instead of {}", leader.name_any()));
-    };
-    if members.hand_over_is_overdue(leader, epoch) {
-        return replace("it is outdated and did not hand over in time");
+    let mut followers = unready().filter(|pod| !members.leads(pod));
+    let doubtful = is_doubtful(members, spare);
+    // One that ended may run again in a moment.
+    let is_lost = if doubtful { cannot_start } else { is_dead };
+    if let Some(pod) = followers.clone().find(|pod| is_lost(pod)) {
+        return Some(Choice::Replace {
+            pod,
+            step: "ReplaceDead",
+            why: "it is outdated and does not run".to_owned(),
+        });
     }
-    Choice::HandOver {
-        from: leader,
-        to,
-        epoch,
+    // One that runs may lead without being ready; as long as that is not known, it is left alone, unless nobody serves anyway.
+    let harmless = members.lead != Lead::Unknown || !members.all().any(is_ready);
+    if let Some(pod) = followers.next().filter(|_| harmless && !doubtful) {
+        return Some(Choice::Replace {
+            pod,
+            step: "ReplaceUnready",
+            why: "it is outdated and not ready".to_owned(),
+        });
+    }
+    let leader = unready().find(|pod| members.leads(pod))?;
+    let to = members.successor(members.updated.iter().copied());
+    let to = to.or_else(|| members.successor(members.outdated.iter().copied()));
+    let choice = match to {
+        None if members.all().any(is_ready) => {
+            Choice::Wait(format!("no member can lead instead of {}", leader.name_any()))
+        }
+        None => replace_leader(leader, "it is outdated and not ready"),
+        Some(to) => hand_over_or_replace(members, leader, to),
+    };
+    match choice {
+        Choice::Replace { .. } if doubtful && is_hopeless(members) => None,
+        choice => Some(choice),
     }
 }
 
-/// Whether somebody is about to take the pod away: an eviction, a drain, a preemption.
+/// Returns true if as many members of the newest template as may be unavailable are not ready. While no member serves, only one that does not
+/// run counts: the others may wait for what an outdated member holds.
+fn is_doubtful(members: &Members<'_>, spare: usize) -> bool {
+    let replicas = usize::try_from(members.desired.replicas).unwrap_or_default();
+    let ready = members.updated.iter().filter(|pod| is_ready(pod)).count();
+    let untried = replicas.saturating_sub(members.outdated.len() + ready);
+    untried >= spare && (members.all().any(is_ready) || is_hopeless(members))
+}
+
+/// Returns true if a member of the newest template does not run.
+fn is_hopeless(members: &Members<'_>) -> bool {
+    members.updated.iter().any(|pod| is_dead(pod))
+}
+
+/// Only the leader is left: it hands over, and is a follower like the others then.
+fn the_leader<'a>(members: &Members<'a>, leader: &'a Pod) -> Choice<'a> {
+    if !members.leads(leader) || members.updated.is_empty() {
+        return replace_leader(leader, "it is outdated");
+    }
+    match members.successor(members.updated.iter().copied()) {
+        Some(to) => hand_over_or_replace(members, leader, to),
+        None => Choice::Wait(format!("no member can lead instead of {}", leader.name_any())),
+    }
+}
+
+fn hand_over_or_replace<'a>(members: &Members<'a>, from: &'a Pod, to: &'a Pod) -> Choice<'a> {
+    match members.lead {
+        Lead::Held { epoch, .. } if !members.hand_over_is_overdue(from, epoch) => Choice::HandOver { from, to, epoch },
+        _ => replace_leader(from, "it is outdated and did not hand over in time"),
+    }
+}
+
+fn replace_leader<'a>(pod: &'a Pod, why: &str) -> Choice<'a> {
+    Choice::Replace {
+        pod,
+        step: "ReplaceLeader",
+        why: why.to_owned(),
+    }
+}
+
+/// Returns true if somebody is about to take the pod away: an eviction, a drain, a preemption.
 fn is_disrupted(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     let mut conditions = conditions.into_iter().flatten();
@@ -192,23 +268,34 @@ fn is_disrupted(pod: &Pod) -> bool {
 
 /// Whether a container ended or cannot even start.
 fn is_dead(pod: &Pod) -> bool {
-    const STUCK: [&str; 5] = [
-        "CrashLoopBackOff",
+    let ended = |state: &ContainerState| state.terminated.is_some() || waits_for(state, &["CrashLoopBackOff"]);
+    cannot_start(pod) || states(pod).any(ended)
+}
+
+/// Returns true if a container cannot even start.
+fn cannot_start(pod: &Pod) -> bool {
+    const STUCK: [&str; 4] = [
         "ImagePullBackOff",
         "ErrImagePull",
         "InvalidImageName",
         "CreateContainerConfigError",
     ];
-    let statuses = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.container_statuses.as_ref());
-    statuses.into_iter().flatten().any(|container| {
-        let state = container.state.as_ref();
-        let waiting = state.and_then(|state| state.waiting.as_ref()?.reason.as_deref());
-        let ended = state.is_some_and(|state| state.terminated.is_some());
-        ended || waiting.is_some_and(|reason| STUCK.contains(&reason))
-    })
+    states(pod).any(|state| waits_for(state, &STUCK))
+}
+
+fn waits_for(state: &ContainerState, reasons: &[&str]) -> bool {
+    let reason = state.waiting.as_ref().and_then(|waiting| waiting.reason.as_deref());
+    reason.is_some_and(|reason| reasons.contains(&reason))
+}
+
+/// States of a pod's containers.
+fn states(pod: &Pod) -> impl Iterator<Item = &ContainerState> {
+    let status = pod.status.as_ref();
+    let statuses = status.and_then(|status| status.container_statuses.as_ref());
+    statuses
+        .into_iter()
+        .flatten()
+        .filter_map(|container| container.state.as_ref())
 }
 
 /// The number at the end of a pod's name.

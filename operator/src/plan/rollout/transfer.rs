@@ -1,47 +1,119 @@
-//! Another leader, because somebody wishes so: the annotation `kubebrain.io/transfer-leader` names a pod, or `any`. A text behind an
-//! `@` makes one wish differ from the former one. Each is dealt with once, and then stands in the status.
+//! Another leader, because somebody wishes so by an annotation. A time alone, as older actions of Argo CD write it, means any.
+//!
+//! A wish is recorded in the status, and not looked at again, when another member leads or never can. Until then it stays.
 
+use crds::wishes::{Successor, TRANSFER_LEADER};
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::choose::Members;
 use super::hand_over;
-use crate::names::TRANSFER;
+use crate::events::Event;
 use crate::plan::Plan;
 use crate::plan::leadership::Lead;
+
+/// A wish for another leader, and what this pass makes of it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Transfer {
+    /// The annotation's value.
+    pub(crate) wish: String,
+    outcome: Outcome,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Outcome {
+    /// The leader is asked to hand over.
+    Asked,
+    /// The wanted member leads.
+    Done(String),
+    /// It never will.
+    Impossible(String),
+}
+
+impl Transfer {
+    /// Whether the wish is dealt with, if the leader that was asked did hand over or did not.
+    pub(crate) fn is_handled(&self, handed_over: bool) -> bool {
+        handed_over || self.outcome != Outcome::Asked
+    }
+
+    /// Its Event; a hand-over has an Event of its own.
+    pub(crate) fn event(&self) -> Option<Event> {
+        match &self.outcome {
+            Outcome::Asked => None,
+            Outcome::Done(note) => Some(Event::normal("LeaderTransferred", "HandOver", note.clone())),
+            Outcome::Impossible(note) => Some(Event::warning("TransferImpossible", "HandOver", note.clone())),
+        }
+    }
+}
 
 pub(super) fn plan(plan: &mut Plan, members: &Members<'_>) {
     let Some(wish) = members
         .cluster
         .annotations()
-        .get(TRANSFER)
+        .get(TRANSFER_LEADER)
         .filter(|wish| !wish.is_empty())
     else {
         return;
     };
-    let handled = members
-        .cluster
-        .status
-        .as_ref()
-        .and_then(|status| status.last_handled_transfer.as_ref());
-    if handled == Some(wish) {
+    let status = members.cluster.status.as_ref();
+    if status.and_then(|status| status.last_handled_transfer.as_ref()) == Some(wish) {
         return;
     }
     let Lead::Held { pod: leader, epoch } = &members.lead else {
         plan.rollout.waiting = Some("a wish for another leader waits until it is known who leads".to_owned());
         return;
     };
-    plan.rollout.transfer = Some(wish.clone());
-    let wanted = wish.split('@').next().unwrap_or_default();
-    if wanted == leader {
-        return;
-    }
-    let all = || members.updated.iter().copied();
-    let to = match wanted {
-        "any" => members.successor(all()),
-        name => members.successor(all().filter(|pod| pod.name_any() == name)),
+    let name = match Successor::of(wish) {
+        Successor::Pod(name) if name.parse::<Timestamp>().is_err() => Some(name),
+        Successor::Pod(_) | Successor::Any => None,
     };
-    let from = all().find(|pod| pod.name_any() == *leader);
-    if let (Some(from), Some(to)) = (from, to) {
-        hand_over(plan, members, (from, to, *epoch));
+    let mut end = |outcome| {
+        plan.rollout.transfer = Some(Transfer {
+            wish: wish.clone(),
+            outcome,
+        });
+    };
+    if name == Some(leader) {
+        return end(Outcome::Done(format!("{leader} leads already")));
+    }
+    // It was asked for before, and came about although the answer was lost.
+    let asked = status.and_then(|status| status.rollout.as_ref()?.hand_over.as_ref());
+    if let Some(asked) = asked.filter(|asked| asked.epoch < *epoch && asked.from != *leader && name.is_none()) {
+        return end(Outcome::Done(format!("{leader} leads instead of {}", asked.from)));
+    }
+    if let Some(why) = never(members, name) {
+        let wanted = name.unwrap_or("any");
+        return end(Outcome::Impossible(format!("no transfer to {wanted}: {why}")));
+    }
+    let candidates = members
+        .all()
+        .filter(|pod| name.is_none_or(|name| pod.name_any() == name));
+    let from = members.all().find(|pod| pod.name_any() == *leader);
+    match (from, members.successor(candidates)) {
+        (Some(from), Some(to)) => {
+            end(Outcome::Asked);
+            hand_over(plan, members, (from, to, *epoch));
+        }
+        _ => {
+            plan.rollout.waiting = Some(match name {
+                Some(name) => format!("{name} cannot lead now"),
+                None => format!("no member can lead instead of {leader}"),
+            });
+        }
+    }
+}
+
+/// Why the wished member can never lead, unless the spec changes.
+fn never(members: &Members<'_>, name: Option<&str>) -> Option<&'static str> {
+    let (names, replicas) = (&members.desired.names, members.desired.replicas);
+    match name {
+        None if replicas < 2 && members.all().count() < 2 => Some("the cluster has one member"),
+        Some(name)
+            if !(0..replicas).any(|ordinal| names.pod(ordinal) == name)
+                && !members.all().any(|pod| pod.name_any() == name) =>
+        {
+            Some("the cluster has no such member")
+        }
+        _ => None,
     }
 }

@@ -12,10 +12,10 @@ use crate::names::CA_ADVANCE;
 const DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
 
 fn begin() -> Timestamp {
-    crate::world::BEGIN.parse().unwrap()
+    crate::fake_cluster::BEGIN.parse().unwrap()
 }
 
-fn put(world: &mut World, name: &str, data: &[(&str, &str)]) {
+fn put(fake: &mut FakeCluster, name: &str, data: &[(&str, &str)]) {
     let data = data
         .iter()
         .map(|(key, text)| ((*key).to_owned(), ByteString(text.as_bytes().to_vec())));
@@ -23,23 +23,23 @@ fn put(world: &mut World, name: &str, data: &[(&str, &str)]) {
         data: Some(data.collect()),
         ..Secret::default()
     };
-    world.seen.given_secrets.insert(name.to_owned(), Some(Arc::new(secret)));
+    fake.seen.given_secrets.insert(name.to_owned(), Some(Arc::new(secret)));
 }
 
-fn put_authority(world: &mut World, authority: &Authority) {
+fn put_authority(fake: &mut FakeCluster, authority: &Authority) {
     let pair = authority.pair();
-    put(world, "mine", &[("ca.crt", &pair.certificate), ("ca.key", &pair.key)]);
+    put(fake, "mine", &[("ca.crt", &pair.certificate), ("ca.key", &pair.key)]);
 }
 
-fn own(authority: &Authority) -> World {
-    let mut world = World::new(json!({"tls": {"caSecretRef": {"name": "mine"}}}));
-    put_authority(&mut world, authority);
-    world.settle();
-    world
+fn own(authority: &Authority) -> FakeCluster {
+    let mut fake = FakeCluster::new(json!({"tls": {"caSecretRef": {"name": "mine"}}}));
+    put_authority(&mut fake, authority);
+    fake.settle();
+    fake
 }
 
-fn bundle(world: &mut World) -> Bundle {
-    let text = world.object(Kind::ConfigMap, "dev-ca-bundle").data["data"]["ca.crt"].clone();
+fn bundle(fake: &mut FakeCluster) -> Bundle {
+    let text = fake.object(Kind::ConfigMap, "dev-ca-bundle").data["data"]["ca.crt"].clone();
     Bundle::parse(text.as_str().unwrap()).unwrap()
 }
 
@@ -52,8 +52,8 @@ fn trusted(authorities: &[&Authority]) -> Bundle {
 }
 
 /// `reason: message` of the problem with certificates.
-fn problem(world: &World) -> String {
-    let problem = world.plan().certificates.problem;
+fn problem(fake: &FakeCluster) -> String {
+    let problem = fake.plan().certificates.problem;
     problem.map_or("none".to_owned(), |problem| {
         format!("{}: {}", problem.reason, problem.message)
     })
@@ -62,11 +62,11 @@ fn problem(world: &World) -> String {
 #[test]
 fn own_authority_signs_and_its_key_is_stored_nowhere_else() {
     let mine = Authority::create("mine", 1, begin()).unwrap();
-    let mut world = own(&mine);
-    assert_eq!(world.steps(), Vec::<String>::new());
-    assert_eq!(bundle(&mut world), trusted(&[&mine]));
-    assert_eq!(world.condition("CertificatesReady"), "True/Issued");
-    for (name, object) in written(&world) {
+    let mut fake = own(&mine);
+    assert_eq!(fake.steps(), Vec::<String>::new());
+    assert_eq!(bundle(&mut fake), trusted(&[&mine]));
+    assert_eq!(fake.condition("CertificatesReady"), "True/Issued");
+    for (name, object) in written(&fake) {
         assert!(object["data"]["ca.key"].is_null(), "{name}");
     }
 }
@@ -77,39 +77,35 @@ fn another_key_of_the_own_authority_is_published_beside_the_former_one() {
         Authority::create("one", 1, begin()).unwrap(),
         Authority::create("two", 1, begin()).unwrap(),
     );
-    let mut world = own(&one);
-    let leaf = |world: &mut World| world.object(Kind::Secret, "dev-server-tls").data["data"]["tls.crt"].clone();
-    let before = leaf(&mut world);
-    put_authority(&mut world, &two);
-    world.settle();
-    assert_eq!(bundle(&mut world), trusted(&[&one, &two]));
-    assert_eq!(
-        leaf(&mut world),
-        before,
-        "signed by a key that clients do not trust yet"
-    );
-    assert_eq!(world.condition("CertificatesReady"), "True/RotatingCertificates");
+    let mut fake = own(&one);
+    let leaf = |fake: &mut FakeCluster| fake.object(Kind::Secret, "dev-server-tls").data["data"]["tls.crt"].clone();
+    let before = leaf(&mut fake);
+    put_authority(&mut fake, &two);
+    fake.settle();
+    assert_eq!(bundle(&mut fake), trusted(&[&one, &two]));
+    assert_eq!(leaf(&mut fake), before, "signed by a key that clients do not trust yet");
+    assert_eq!(fake.condition("CertificatesReady"), "True/RotatingCertificates");
     for phase in ["Issuing", "Retiring"] {
-        let annotations = world.cluster.metadata.annotations.get_or_insert_default();
+        let annotations = fake.cluster.metadata.annotations.get_or_insert_default();
         annotations.insert(CA_ADVANCE.to_owned(), phase.to_owned());
-        world.settle();
+        fake.settle();
     }
-    assert_ne!(leaf(&mut world), before);
-    assert_eq!(bundle(&mut world), trusted(&[&two]));
-    assert_eq!(world.condition("CertificatesReady"), "True/Issued");
+    assert_ne!(leaf(&mut fake), before);
+    assert_eq!(bundle(&mut fake), trusted(&[&two]));
+    assert_eq!(fake.condition("CertificatesReady"), "True/Issued");
 }
 
 #[test]
 fn own_authority_renewed_with_its_key_is_published_at_once() {
     let one = Authority::create("one", 1, begin()).unwrap();
-    let mut world = own(&one);
+    let mut fake = own(&one);
     let later = one.renew(begin() + SignedDuration::from_hours(24)).unwrap();
-    world.wait(2 * 24 * 3600);
-    put_authority(&mut world, &later);
-    world.settle();
-    assert_eq!(bundle(&mut world), trusted(&[&later]));
+    fake.wait(2 * 24 * 3600);
+    put_authority(&mut fake, &later);
+    fake.settle();
+    assert_eq!(bundle(&mut fake), trusted(&[&later]));
     assert_eq!(
-        world.cluster.status.as_ref().unwrap().ca.as_ref().unwrap().phase,
+        fake.cluster.status.as_ref().unwrap().ca.as_ref().unwrap().phase,
         "Stable"
     );
 }
@@ -118,100 +114,106 @@ fn own_authority_renewed_with_its_key_is_published_at_once() {
 fn what_is_wrong_with_the_own_authority_is_named_and_heals() {
     let mine = Authority::create("mine", 1, begin()).unwrap();
     let other = Authority::create("other", 1, begin()).unwrap();
-    let mut world = own(&mine);
-    let check = |world: &mut World, expected: &str| {
-        assert!(problem(world).starts_with(expected), "{}", problem(world));
-        assert_eq!(world.steps(), Vec::<String>::new());
-        world.pass();
+    let mut fake = own(&mine);
+    let check = |fake: &mut FakeCluster, expected: &str| {
+        assert!(problem(fake).starts_with(expected), "{}", problem(fake));
+        assert_eq!(fake.steps(), Vec::<String>::new());
+        fake.pass();
         assert!(
-            world.condition("Stalled").starts_with("True/Authority"),
+            fake.condition("Stalled").starts_with("True/Authority"),
             "{}",
-            world.condition("Stalled")
+            fake.condition("Stalled")
         );
     };
-    world.seen.given_secrets.insert("mine".to_owned(), None);
+    fake.seen.given_secrets.insert("mine".to_owned(), None);
     check(
-        &mut world,
+        &mut fake,
         "AuthorityMissing: Secret mine of tls.caSecretRef does not exist",
     );
-    put(&mut world, "mine", &[("ca.crt", &mine.pair().certificate)]);
+    put(&mut fake, "mine", &[("ca.crt", &mine.pair().certificate)]);
     check(
-        &mut world,
+        &mut fake,
         "AuthorityMissing: Secret mine of tls.caSecretRef has no text in ca.crt and ca.key",
     );
     let mixed = [
         ("ca.crt", mine.pair().certificate.as_str()),
         ("ca.key", other.pair().key.as_str()),
     ];
-    put(&mut world, "mine", &mixed);
+    put(&mut fake, "mine", &mixed);
     check(
-        &mut world,
+        &mut fake,
         "AuthorityInvalid: Secret mine of tls.caSecretRef: the key does not belong",
     );
     let leaf = leaf(&mine, Leaf::Server, 90);
     put(
-        &mut world,
+        &mut fake,
         "mine",
         &[("ca.crt", &leaf.certificate), ("ca.key", &leaf.key)],
     );
     check(
-        &mut world,
+        &mut fake,
         "AuthorityInvalid: Secret mine of tls.caSecretRef: the certificate is no authority",
     );
     let old = Authority::create("mine", 1, begin() - SignedDuration::from_hours(24 * 366 * 11)).unwrap();
-    put_authority(&mut world, &old);
+    put_authority(&mut fake, &old);
     check(
-        &mut world,
+        &mut fake,
         "AuthorityInvalid: Secret mine of tls.caSecretRef: the certificate in ca.crt has ended",
     );
-    put_authority(&mut world, &mine);
-    world.settle();
-    assert_eq!(problem(&world), "none");
-    assert_eq!(world.condition("Stalled"), "absent");
+    put_authority(&mut fake, &mine);
+    fake.settle();
+    assert_eq!(problem(&fake), "none");
+    assert_eq!(fake.condition("Stalled"), "absent");
 }
 
 fn leaf(authority: &Authority, leaf: Leaf, days: u32) -> Pair {
-    let names = World::new(json!({})).desired().names;
+    let names = FakeCluster::new(json!({})).desired().names;
     let request = Request::new(leaf, &names, &[], days * DAY, DAY);
     authority.issue(leaf, &request, begin()).unwrap()
 }
 
-fn put_leaf(world: &mut World, name: &str, pair: &Pair) {
-    put(world, name, &[("tls.crt", &pair.certificate), ("tls.key", &pair.key)]);
+fn put_leaf(fake: &mut FakeCluster, name: &str, pair: &Pair) {
+    put(fake, name, &[("tls.crt", &pair.certificate), ("tls.key", &pair.key)]);
 }
 
 /// A cluster whose certificates are all given, by `authority`.
-fn given(authority: &Authority) -> World {
+fn given(authority: &Authority) -> FakeCluster {
     let name = |name: &str| json!({"name": name});
-    let mut world = World::new(json!({"tls": {"mode": "Secret", "secrets": {
+    let mut fake = FakeCluster::new(json!({"tls": {"mode": "Secret", "secrets": {
         "caBundle": {"name": "trust", "key": "bundle.pem"},
         "server": name("server"), "peer": name("peer"), "operatorClient": name("operator"),
     }}}));
-    put(&mut world, "trust", &[("bundle.pem", &authority.pair().certificate)]);
+    put(&mut fake, "trust", &[("bundle.pem", &authority.pair().certificate)]);
     for (name, purpose) in [
         ("server", Leaf::Server),
         ("peer", Leaf::Peer),
         ("operator", Leaf::OperatorClient),
     ] {
-        put_leaf(&mut world, name, &leaf(authority, purpose, 90));
+        put_leaf(&mut fake, name, &leaf(authority, purpose, 90));
     }
-    world
+    fake
 }
 
 #[test]
 fn given_certificates_are_used_as_they_are() {
-    let mut world = given(&Authority::create("a", 1, begin()).unwrap());
-    world.settle();
-    assert_eq!(world.condition("CertificatesReady"), "True/Issued");
-    let owned: Vec<_> = world
+    let mut fake = given(&Authority::create("a", 1, begin()).unwrap());
+    fake.settle();
+    assert_eq!(fake.condition("CertificatesReady"), "True/Issued");
+    let owned: Vec<_> = fake
         .seen
         .objects
         .keys()
         .filter(|key| key.kind == Kind::Secret)
         .collect();
     assert!(owned.is_empty(), "{owned:?}");
-    let status = world.cluster.status.unwrap();
+    let status = fake.cluster.status.unwrap();
     assert!(status.ca.is_none());
+    let connection = serde_json::to_value(status.connection.unwrap()).unwrap();
+    assert_eq!(
+        connection["caBundleRef"],
+        json!({"kind": "Secret", "name": "trust", "key": "bundle.pem"})
+    );
+    assert_eq!(connection["clientSecretRef"], json!(null), "nobody issued one");
     let names: Vec<String> = status
         .certificates
         .unwrap()
@@ -227,55 +229,55 @@ fn what_is_wrong_with_a_given_secret_is_named_and_heals() {
         Authority::create("a", 1, begin()).unwrap(),
         Authority::create("b", 1, begin()).unwrap(),
     );
-    let mut world = given(&authority);
-    world.settle();
-    let sound = world.seen.given_secrets.clone();
-    let mut check = |change: &dyn Fn(&mut World), expected: &str| {
-        change(&mut world);
-        assert!(problem(&world).starts_with(expected), "{}", problem(&world));
-        world.edit(json!({"restartedAt": expected}));
+    let mut fake = given(&authority);
+    fake.settle();
+    let sound = fake.seen.given_secrets.clone();
+    let mut check = |change: &dyn Fn(&mut FakeCluster), expected: &str| {
+        change(&mut fake);
+        assert!(problem(&fake).starts_with(expected), "{}", problem(&fake));
+        fake.edit(json!({"restartedAt": expected}));
         assert_eq!(
-            world.steps(),
+            fake.steps(),
             Vec::<String>::new(),
             "pods were changed with bad certificates"
         );
-        world.pass();
+        fake.pass();
         let reason = expected.split_once(':').unwrap().0;
-        assert_eq!(world.condition("CertificatesReady"), format!("False/{reason}"));
-        world.seen.given_secrets.clone_from(&sound);
-        assert_eq!(problem(&world), "none");
+        assert_eq!(fake.condition("CertificatesReady"), format!("False/{reason}"));
+        fake.seen.given_secrets.clone_from(&sound);
+        assert_eq!(problem(&fake), "none");
     };
     let lose =
-        |name: &'static str| move |world: &mut World| drop(world.seen.given_secrets.insert(name.to_owned(), None));
+        |name: &'static str| move |fake: &mut FakeCluster| drop(fake.seen.given_secrets.insert(name.to_owned(), None));
     check(&lose("trust"), "SecretMissing: Secret trust ");
     check(&lose("server"), "SecretMissing: Secret server ");
     check(&lose("peer"), "SecretMissing: Secret peer ");
     check(&lose("operator"), "SecretMissing: Secret operator ");
     check(
-        &|world| put(world, "trust", &[("ca.crt", "x")]),
+        &|fake| put(fake, "trust", &[("ca.crt", "x")]),
         "SecretMissing: Secret trust of tls.secrets has no text in bundle.pem",
     );
     check(
-        &|world| put(world, "trust", &[("bundle.pem", "x")]),
+        &|fake| put(fake, "trust", &[("bundle.pem", "x")]),
         "SecretInvalid: Secret trust, key bundle.pem: ",
     );
     let server = leaf(&authority, Leaf::Server, 90);
     check(
-        &|world| put(world, "server", &[("tls.crt", &server.certificate)]),
+        &|fake| put(fake, "server", &[("tls.crt", &server.certificate)]),
         "SecretMissing: Secret server of tls.secrets has no text in tls.key",
     );
     check(
-        &|world| put(world, "server", &[("tls.crt", "x"), ("tls.key", &server.key)]),
+        &|fake| put(fake, "server", &[("tls.crt", "x"), ("tls.key", &server.key)]),
         "SecretInvalid: Secret server, key tls.crt: ",
     );
     check(
-        &|world| put(world, "server", &[("tls.crt", &server.certificate), ("tls.key", "x")]),
+        &|fake| put(fake, "server", &[("tls.crt", &server.certificate), ("tls.key", "x")]),
         "SecretInvalid: Secret server, key tls.key: it is no private key",
     );
     check(
-        &|world| {
+        &|fake| {
             put(
-                world,
+                fake,
                 "server",
                 &[("tls.crt", &server.certificate), ("tls.key", &other.pair().key)],
             )
@@ -283,29 +285,29 @@ fn what_is_wrong_with_a_given_secret_is_named_and_heals() {
         "SecretInvalid: Secret server, key tls.key: it does not belong",
     );
     check(
-        &|world| put_leaf(world, "server", &leaf(&other, Leaf::Server, 90)),
+        &|fake| put_leaf(fake, "server", &leaf(&other, Leaf::Server, 90)),
         "NotTrusted: Secret server, key tls.crt: no certificate of tls.secrets.caBundle signed it",
     );
     check(
-        &|world| put_leaf(world, "server", &leaf(&authority, Leaf::Peer, 90)),
+        &|fake| put_leaf(fake, "server", &leaf(&authority, Leaf::Peer, 90)),
         "NamesNotCovered: Secret server, key tls.crt: it is not valid for dev-client.brains.svc",
     );
     check(
-        &|world| put_leaf(world, "peer", &leaf(&authority, Leaf::Server, 90)),
+        &|fake| put_leaf(fake, "peer", &leaf(&authority, Leaf::Server, 90)),
         "SecretInvalid: Secret peer, key tls.crt: its common name is \"dev-client\", and \"kubebrain-peer\"",
     );
     check(
-        &|world| put_leaf(world, "operator", &leaf(&authority, Leaf::ApiserverClient, 90)),
+        &|fake| put_leaf(fake, "operator", &leaf(&authority, Leaf::ApiserverClient, 90)),
         "SecretInvalid: Secret operator, key tls.crt: its common name",
     );
     check(
-        &|world| {
+        &|fake| {
             let old = Authority::create("a", 1, begin() - SignedDuration::from_hours(24 * 100)).unwrap();
-            let names = world.desired().names;
+            let names = fake.desired().names;
             let request = Request::new(Leaf::Server, &names, &[], 90 * DAY, DAY);
             let ended = old.issue(Leaf::Server, &request, begin() - SignedDuration::from_hours(24 * 100));
-            put(world, "trust", &[("bundle.pem", &old.pair().certificate)]);
-            put_leaf(world, "server", &ended.unwrap());
+            put(fake, "trust", &[("bundle.pem", &old.pair().certificate)]);
+            put_leaf(fake, "server", &ended.unwrap());
         },
         "Expired: Secret server, key tls.crt: ",
     );

@@ -6,11 +6,11 @@ use super::*;
 use crate::apply::Applied;
 use crate::certificates::tests::{client, server};
 use crate::certificates::{Bundle, Inspected};
+use crate::fake_cluster::in_use;
 use crate::names::CA_ADVANCE;
 use crate::plan;
 use crate::probe::Tls;
 use crate::status::{self, Pass};
-use crate::world::in_use;
 
 const HOST: &str = "dev-0.dev-headless.brains.svc";
 /// As in the settings of the world, in seconds.
@@ -26,7 +26,7 @@ struct Loaded {
 
 /// Three members, a client that follows the published bundle, and an operator that may be killed between any two writes.
 struct Lab {
-    world: World,
+    fake: FakeCluster,
     members: Vec<Loaded>,
     /// What the client trusts, and since when something newer is published.
     follower: (String, Timestamp),
@@ -35,18 +35,18 @@ struct Lab {
 
 impl Lab {
     fn new(tls: Value) -> Self {
-        let mut world = World::settled(json!({ "tls": tls }));
-        let pod = world.seen.pods[0].clone();
-        world.seen.pods = ["dev-0", "dev-1", "dev-2"]
+        let mut fake = FakeCluster::settled(json!({ "tls": tls }));
+        let pod = fake.seen.pods[0].clone();
+        fake.seen.pods = ["dev-0", "dev-1", "dev-2"]
             .map(|name| {
                 let mut pod = pod.clone();
                 pod.metadata.name = Some(name.to_owned());
                 pod
             })
             .to_vec();
-        let begin = world.seen.now;
+        let begin = fake.seen.now;
         let mut lab = Self {
-            world,
+            fake,
             members: Vec::new(),
             follower: (String::new(), begin),
             writes: 0,
@@ -58,7 +58,7 @@ impl Lab {
     }
 
     fn text(&self, kind: Kind, name: &str, key: &str) -> String {
-        let object = &self.world.seen.objects[&Key::new(kind, name)];
+        let object = &self.fake.seen.objects[&Key::new(kind, name)];
         if kind == Kind::ConfigMap {
             return object.data["data"][key].as_str().unwrap().to_owned();
         }
@@ -79,8 +79,8 @@ impl Lab {
 
     /// One pass that is killed after `writes` writes, if it has so many: then its status is not published.
     fn pass(&mut self, writes: usize) {
-        let (desired, observed) = (self.world.desired(), self.world.seen.clone());
-        let plan = self.world.plan();
+        let (desired, observed) = (self.fake.desired(), self.fake.seen.clone());
+        let plan = self.fake.plan();
         let mut applied = Applied::default();
         let ours = plan.steps.iter().filter(|step| match step {
             Step::WriteAuthority { .. } | Step::DiscardAuthority { .. } | Step::Issue { .. } => true,
@@ -91,7 +91,7 @@ impl Lab {
             if count == writes {
                 return;
             }
-            self.world.carry_out(step, &desired, &mut applied);
+            self.fake.carry_out(step, &desired, &mut applied);
             self.writes += 1;
             self.check();
         }
@@ -101,7 +101,7 @@ impl Lab {
             plan: &plan,
             applied: &applied,
         };
-        self.world.cluster.status = Some(status::of(&self.world.cluster, &pass));
+        self.fake.cluster.status = Some(status::of(&self.fake.cluster, &pass));
     }
 
     /// A member's kubelet and TLS reload bring what is stored: bundle and certificates arrive together.
@@ -125,35 +125,35 @@ impl Lab {
                 tls: Some(tls),
                 ..answer(id, 1)
             };
-            self.world.seen.probes.insert(format!("dev-{member}"), Ok(answer));
+            self.fake.seen.probes.insert(format!("dev-{member}"), Ok(answer));
         }
     }
 
     /// Time passes. The client loads a bundle at the latest when it has been published for the time of propagation.
     fn wait(&mut self, seconds: i64) {
         if self.follower.0 == self.bundle() {
-            self.follower.1 = self.world.seen.now;
+            self.follower.1 = self.fake.seen.now;
         }
-        self.world.wait(seconds);
-        if self.world.seen.now.as_second() >= self.follower.1.as_second() + PROPAGATION {
+        self.fake.wait(seconds);
+        if self.fake.seen.now.as_second() >= self.follower.1.as_second() + PROPAGATION {
             self.follow();
         }
         self.check();
     }
 
     fn follow(&mut self) {
-        self.follower = (self.bundle(), self.world.seen.now);
+        self.follower = (self.bundle(), self.fake.seen.now);
     }
 
     fn ca(&self) -> (i32, String) {
-        let ca = self.world.cluster.status.as_ref().unwrap().ca.clone().unwrap();
+        let ca = self.fake.cluster.status.as_ref().unwrap().ca.clone().unwrap();
         (ca.generation, ca.phase)
     }
 
     /// Everybody who follows the published bundle trusts every certificate in use.
     #[track_caller]
     fn check(&self) {
-        let now = self.world.seen.now;
+        let now = self.fake.seen.now;
         let leaves = ["server", "peer", "apiserver-client", "operator-client"]
             .map(|leaf| self.text(Kind::Secret, &format!("dev-{leaf}-tls"), "tls.crt"));
         for leaf in &leaves {
@@ -203,7 +203,7 @@ impl Lab {
 fn key_is_replaced_in_phases_that_wait_for_every_member() {
     let mut lab = Lab::new(json!({"caAdvance": "Auto"}));
     let old = lab.stored();
-    lab.world.edit(json!({"tls": {"caGeneration": 2}}));
+    lab.fake.edit(json!({"tls": {"caGeneration": 2}}));
     for _ in 0..3 {
         lab.pass(usize::MAX);
     }
@@ -213,15 +213,15 @@ fn key_is_replaced_in_phases_that_wait_for_every_member() {
     lab.wait(10 * PROPAGATION);
     lab.pass(usize::MAX);
     assert_eq!(lab.ca().1, "Publishing");
-    let waiting = lab.world.plan().certificates.waiting.unwrap();
+    let waiting = lab.fake.plan().certificates.waiting.unwrap();
     assert!(waiting.contains("dev-2: it has another bundle"), "{waiting}");
-    lab.world
+    lab.fake
         .seen
         .probes
         .insert("dev-1".to_owned(), Err("no connection".to_owned()));
     lab.pass(usize::MAX);
     assert!(
-        lab.world
+        lab.fake
             .plan()
             .certificates
             .waiting
@@ -240,7 +240,7 @@ fn key_is_replaced_in_phases_that_wait_for_every_member() {
         lab.pass(usize::MAX);
     }
     assert_eq!(lab.ca().1, "Issuing");
-    let waiting = lab.world.plan().certificates.waiting.unwrap();
+    let waiting = lab.fake.plan().certificates.waiting.unwrap();
     assert!(
         waiting.contains("dev-0: it has another server certificate"),
         "{waiting}"
@@ -250,7 +250,7 @@ fn key_is_replaced_in_phases_that_wait_for_every_member() {
     assert_eq!(lab.ca().1, "Retiring");
     lab.finish(2);
     let names: Vec<String> = lab
-        .world
+        .fake
         .cluster
         .status
         .as_ref()
@@ -271,7 +271,7 @@ fn key_is_replaced_in_phases_that_wait_for_every_member() {
 #[test]
 fn automatic_phases_take_their_time() {
     let mut lab = Lab::new(json!({"caAdvance": "Auto"}));
-    lab.world.edit(json!({"tls": {"caGeneration": 2}}));
+    lab.fake.edit(json!({"tls": {"caGeneration": 2}}));
     let settle = |lab: &mut Lab| {
         for _ in 0..4 {
             lab.pass(usize::MAX);
@@ -292,7 +292,7 @@ fn automatic_phases_take_their_time() {
 #[test]
 fn manual_phases_are_entered_when_their_name_is_annotated() {
     let mut lab = Lab::new(json!({}));
-    lab.world.edit(json!({"tls": {"caGeneration": 2}}));
+    lab.fake.edit(json!({"tls": {"caGeneration": 2}}));
     let stays = |lab: &mut Lab, phase: &str| {
         for _ in 0..4 {
             lab.pass(usize::MAX);
@@ -302,11 +302,11 @@ fn manual_phases_are_entered_when_their_name_is_annotated() {
         assert_eq!(lab.ca().1, phase);
     };
     let annotate = |lab: &mut Lab, phase: &str| {
-        let annotations = lab.world.cluster.metadata.annotations.get_or_insert_default();
+        let annotations = lab.fake.cluster.metadata.annotations.get_or_insert_default();
         annotations.insert(CA_ADVANCE.to_owned(), phase.to_owned());
     };
     stays(&mut lab, "Publishing");
-    assert_eq!(lab.world.condition("CertificatesReady"), "True/RotatingCertificates");
+    assert_eq!(lab.fake.condition("CertificatesReady"), "True/RotatingCertificates");
     // Left over from an earlier replacement.
     annotate(&mut lab, "Retiring");
     stays(&mut lab, "Publishing");
@@ -315,18 +315,18 @@ fn manual_phases_are_entered_when_their_name_is_annotated() {
     annotate(&mut lab, "Retiring");
     stays(&mut lab, "Stable");
     assert_eq!(lab.ca().0, 2);
-    assert_eq!(lab.world.condition("CertificatesReady"), "True/Issued");
+    assert_eq!(lab.fake.condition("CertificatesReady"), "True/Issued");
 }
 
 #[test]
 fn a_pause_holds_a_replacement_but_no_renewal() {
     let mut lab = Lab::new(json!({"caAdvance": "Auto"}));
-    lab.world.edit(json!({"paused": true, "tls": {"caGeneration": 2}}));
+    lab.fake.edit(json!({"paused": true, "tls": {"caGeneration": 2}}));
     lab.pass(usize::MAX);
     lab.pass(usize::MAX);
     assert_eq!(lab.ca(), (1, "Stable".to_owned()));
     lab.wait(61 * 24 * 3600);
-    let plan = lab.world.plan();
+    let plan = lab.fake.plan();
     let issued = plan
         .steps
         .iter()
@@ -334,18 +334,18 @@ fn a_pause_holds_a_replacement_but_no_renewal() {
         .count();
     assert_eq!(issued, 4);
     // What the spec changed is not taken up with a renewal.
-    lab.world.edit(json!({"tls": {"serverAltNames": ["a.example"]}}));
+    lab.fake.edit(json!({"tls": {"serverAltNames": ["a.example"]}}));
     lab.pass(usize::MAX);
     let server = Inspected::read(&lab.stored().server).unwrap();
     assert!(!server.sans.contains("a.example"));
-    assert_eq!(server.issued(), lab.world.seen.now);
+    assert_eq!(server.issued(), lab.fake.seen.now);
 }
 
 #[test]
 fn replacement_goes_on_wherever_it_is_killed() {
     let replace = |kill: usize| {
         let mut lab = Lab::new(json!({"caAdvance": "Auto"}));
-        lab.world.edit(json!({"tls": {"caGeneration": 2}}));
+        lab.fake.edit(json!({"tls": {"caGeneration": 2}}));
         // The pass in which the write number `kill` falls ends after it.
         for _ in 0..40 {
             let left = kill.saturating_sub(lab.writes);
@@ -403,7 +403,7 @@ proptest! {
                 Event::Wait(seconds) => lab.wait(seconds),
                 Event::Raise => {
                     generation += 1;
-                    lab.world.edit(json!({"tls": {"caGeneration": generation}}));
+                    lab.fake.edit(json!({"tls": {"caGeneration": generation}}));
                 }
             }
         }

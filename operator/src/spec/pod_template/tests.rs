@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 
 fn excess_of(template: &Value) -> Option<String> {
-    let cluster = crate::world::cluster(json!({}));
+    let cluster = crate::fake_cluster::cluster(json!({}));
     let names = Names {
         cluster: "dev".to_owned(),
         namespace: "brains".to_owned(),
@@ -22,7 +22,7 @@ fn refused(template: Value, path: &str) {
 }
 
 #[test]
-fn what_brains_may_have_is_let_through() {
+fn permitted_fields_are_accepted() {
     for template in [
         json!({}),
         json!({"metadata": {"annotations": {"sidecar.example/inject": "true"}, "labels": {"team": "a"}}}),
@@ -37,7 +37,7 @@ fn what_brains_may_have_is_let_through() {
 }
 
 #[test]
-fn what_would_give_more_rights_is_refused_by_its_path() {
+fn extra_privileges_are_refused_with_their_path() {
     for field in ["hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"] {
         refused(json!({"spec": {field: true}}), &format!("spec.{field}"));
     }
@@ -142,7 +142,7 @@ fn secrets_that_the_spec_names_may_be_mounted() {
     let secrets = json!({
         "caBundle": {"name": "bundle"}, "server": {"name": "s"}, "peer": {"name": "p"}, "operatorClient": {"name": "o"},
     });
-    let cluster = crate::world::cluster(json!({"tls": {"mode": "Secret", "secrets": secrets}}));
+    let cluster = crate::fake_cluster::cluster(json!({"tls": {"mode": "Secret", "secrets": secrets}}));
     let names = Names {
         cluster: "dev".to_owned(),
         namespace: "brains".to_owned(),
@@ -154,4 +154,152 @@ fn secrets_that_the_spec_names_may_be_mounted() {
         excess(&cluster, &names, &mount("o")).is_some(),
         "the operator's own is not for brains"
     );
+}
+
+#[test]
+fn profiles_labels_and_groups_of_the_node_are_refused() {
+    let pod = |context: Value| json!({"spec": {"securityContext": context}});
+    let container = |context: Value| json!({"spec": {"containers": [{"name": "brain", "securityContext": context}]}});
+    for (context, field) in [
+        (json!({"appArmorProfile": {"type": "Unconfined"}}), "appArmorProfile"),
+        (
+            json!({"appArmorProfile": {"type": "Localhost", "localhostProfile": "x"}}),
+            "appArmorProfile",
+        ),
+        (json!({"appArmorProfile": {}}), "appArmorProfile"),
+        (json!({"seLinuxOptions": {"type": "spc_t"}}), "seLinuxOptions"),
+        (
+            json!({"windowsOptions": {"hostProcess": true}}),
+            "windowsOptions.hostProcess",
+        ),
+        (json!({"supplementalGroups": [1000, 0]}), "supplementalGroups"),
+        (json!({"runAsUser": 0.0}), "runAsUser"),
+    ] {
+        refused(pod(context.clone()), &format!("spec.securityContext.{field}"));
+        refused(
+            container(context),
+            &format!("spec.containers[0].securityContext.{field}"),
+        );
+    }
+    let annotation = "container.apparmor.security.beta.kubernetes.io/brain";
+    refused(
+        json!({"metadata": {"annotations": {annotation: "unconfined"}}}),
+        &format!("metadata.annotations[{annotation}]"),
+    );
+    for good in [
+        json!({"metadata": {"annotations": {annotation: "runtime/default"}}}),
+        pod(json!({"appArmorProfile": {"type": "RuntimeDefault"}, "supplementalGroups": [1000], "seLinuxOptions": {}})),
+        container(json!({"windowsOptions": {"hostProcess": false}})),
+    ] {
+        assert_eq!(excess_of(&good), None, "{good}");
+    }
+}
+
+#[test]
+fn nulls_take_away_no_protection() {
+    for (template, path) in [
+        (json!({"spec": {"securityContext": null}}), "spec.securityContext"),
+        (
+            json!({"spec": {"securityContext": {"runAsNonRoot": null}}}),
+            "spec.securityContext",
+        ),
+        (
+            json!({"spec": {"containers": [{"name": "brain", "securityContext": null}]}}),
+            "spec.containers[0].securityContext",
+        ),
+        (
+            json!({"spec": {"containers": [{"name": "brain", "securityContext": {"capabilities": {"drop": null}}}]}}),
+            "spec.containers[0].securityContext",
+        ),
+        (json!({"spec": {"serviceAccountName": null}}), "spec.serviceAccountName"),
+        (
+            json!({"spec": {"automountServiceAccountToken": null}}),
+            "spec.automountServiceAccountToken",
+        ),
+    ] {
+        refused(template, path);
+    }
+    let probe = json!({"spec": {"containers": [{"name": "brain", "startupProbe": null}]}});
+    assert_eq!(excess_of(&probe), None);
+}
+
+#[test]
+fn kubelet_dials_no_other_host() {
+    let container = |more: Value| {
+        let mut container = more;
+        container["name"] = json!("brain");
+        json!({"spec": {"containers": [container]}})
+    };
+    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        for action in ["httpGet", "tcpSocket"] {
+            refused(
+                container(json!({probe: {action: {"host": "169.254.169.254", "port": 80}}})),
+                &format!("spec.containers[0].{probe}.{action}.host"),
+            );
+        }
+    }
+    for hook in ["postStart", "preStop"] {
+        refused(
+            container(json!({"lifecycle": {hook: {"httpGet": {"host": "a.example", "port": 80}}}})),
+            &format!("spec.containers[0].lifecycle.{hook}.httpGet.host"),
+        );
+    }
+    let own = container(json!({"readinessProbe": {"httpGet": {"path": "/x", "port": 80}}}));
+    assert_eq!(excess_of(&own), None);
+}
+
+#[test]
+fn unmergeable_template_is_refused_with_its_path() {
+    for (template, expected) in [
+        (json!({"spec": []}), "podTemplate.spec: it is no map"),
+        (json!({"metadata": 1}), "podTemplate.metadata: it is no map"),
+        (
+            json!({"metadata": {"annotations": "x"}}),
+            "podTemplate.metadata.annotations: it is no map",
+        ),
+        (
+            json!({"spec": {"$patch": "replace"}}),
+            "podTemplate.spec.$patch: directives",
+        ),
+        (
+            json!({"spec": {"containers": [{"name": "brain", "$patch": "delete"}]}}),
+            "podTemplate.spec.containers[0].$patch: directives",
+        ),
+    ] {
+        let said = malformed(&template).unwrap_or_default();
+        assert!(said.starts_with(expected), "{template}: {said:?}");
+    }
+    for good in [
+        json!({}),
+        json!({"spec": null}),
+        json!({"spec": {"fieldOfTomorrow": [1]}}),
+    ] {
+        assert_eq!(malformed(&good), None, "{good}");
+    }
+}
+
+#[test]
+fn config_maps_are_named_with_their_fields() {
+    let template = json!({"spec": {
+        "containers": [{"name": "brain",
+            "env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "a", "key": "k"}}}],
+            "envFrom": [{"configMapRef": {"name": "b"}}],
+        }],
+        "volumes": [
+            {"name": "c", "configMap": {"name": "c"}},
+            {"name": "d", "projected": {"sources": [{"configMap": {"name": "d"}}]}},
+        ],
+    }});
+    let named = config_maps(&template);
+    let named: Vec<(&str, &str)> = named
+        .iter()
+        .map(|(path, name)| (path.as_str(), name.as_str()))
+        .collect();
+    let expected = [
+        ("podTemplate.spec.containers[0].env[0].valueFrom.configMapKeyRef", "a"),
+        ("podTemplate.spec.containers[0].envFrom[0].configMapRef", "b"),
+        ("podTemplate.spec.volumes[0].configMap", "c"),
+        ("podTemplate.spec.volumes[1].projected.sources[0].configMap", "d"),
+    ];
+    assert_eq!(named, expected);
 }

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::world::cluster;
+use crate::fake_cluster::cluster;
 
 fn on_tikv(tikv: Value) -> KubeBrainCluster {
     cluster(json!({"replicas": 3, "storage": {"type": "TiKV", "embedded": null, "tikv": tikv}}))
@@ -26,7 +26,7 @@ fn tidb(status: Value) -> DynamicObject {
 }
 
 #[test]
-fn what_is_not_set_follows_from_the_clusters_name() {
+fn defaults_follow_from_the_clusters_name() {
     let tikv = tikv_of(
         &on_tikv(json!({"pdEndpoints": ["http://pd-0:2379/", "pd-1:2379"]})),
         None,

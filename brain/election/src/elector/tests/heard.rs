@@ -36,7 +36,10 @@ async fn a_leader_that_is_heard_is_not_looked_for() {
     }
     let asked = lock.requests() - before;
     assert!(asked <= 20, "{asked} requests for 20 renewals: the follower asked, too");
-    assert_eq!(b.handle.standing(), Standing::Following { leader: "a".into() });
+    assert_eq!(
+        b.handle.election_state(),
+        ElectionState::Following { leader: "a".into() }
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -53,11 +56,11 @@ async fn a_leader_that_went_silent_is_followed_a_lease_after_its_last_word() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_lost_its_leader_looks_at_once() {
+async fn candidate_that_lost_its_leader_reads_at_once() {
     let (lock, mut telling) = (quiet(), JoinSet::new());
     let [(a, _running_a), (b, _running_b)] = heard(&lock, &mut telling).await;
     telling.shutdown().await;
-    a.handle.hand_over("b").await.unwrap();
+    a.handle.transfer_leadership("b").await.unwrap();
     let given = Instant::now();
     b.handle.look();
     leads(&b).await;

@@ -76,7 +76,7 @@ impl Process {
     /// The term in which it would serve a client right now: it leads by its own clock, and has waited if it must.
     fn serves(&self) -> Option<Term> {
         let handle = &self.candidate.handle;
-        let Standing::Leading(term) = handle.standing() else {
+        let ElectionState::Leading(term) = handle.election_state() else {
             return None;
         };
         handle.valid_until(term.number)?;
@@ -127,7 +127,7 @@ impl World {
             }
             3 => self.replace(pick), // dies without a word
             4 => self.processes[pick].candidate.stop.cancel(),
-            5 | 6 => self.hand_over().await,
+            5 | 6 => self.transfer_leadership().await,
             7 if self.rng.random_bool(0.5) => self.lock.force(None),
             7..=9 => {
                 let faults = self.faults();
@@ -150,13 +150,17 @@ impl World {
         self.lives += 1;
     }
 
-    async fn hand_over(&mut self) {
+    async fn transfer_leadership(&mut self) {
         let to = format!(
             "life{}",
             self.rng.random_range(self.lives.saturating_sub(CANDIDATES)..self.lives)
         );
         for process in self.processes.iter().filter(|process| process.thaw.is_none()) {
-            let asked = timeout(Duration::from_millis(300), process.candidate.handle.hand_over(&to)).await;
+            let asked = timeout(
+                Duration::from_millis(300),
+                process.candidate.handle.transfer_leadership(&to),
+            )
+            .await;
             self.handed_over += usize::from(matches!(asked, Ok(Ok(()))));
         }
     }

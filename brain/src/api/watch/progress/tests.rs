@@ -58,7 +58,7 @@ fn a_frozen_stream_stays_where_it_is_and_a_later_request_gets_an_answer_of_its_o
 }
 
 #[test]
-fn what_is_forgotten_is_not_answered() {
+fn forgotten_request_is_not_answered() {
     let mut progress = frozen_at(5);
     progress.ask(6);
     progress.forget();

@@ -1,4 +1,4 @@
-//! What etcd's clients rely on, one promise at a time.
+//! The contract that etcd's clients rely on, one promise at a time.
 
 use super::*;
 use crate::pb::etcdserverpb::watch_create_request::FilterType;

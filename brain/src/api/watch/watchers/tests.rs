@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::api::watch::Options;
 use crate::budget::Budget;
-use crate::mvcc::{Committed, Event, EventKind, KeyValue};
+use crate::types::{Committed, Event, EventKind, KeyValue};
 use crate::watch::model::ModelHistory;
 use crate::watch::{Hub, Replay};
 
@@ -90,7 +90,7 @@ async fn a_tick_skips_who_had_an_event_since_the_last_or_has_one_to_come() {
 }
 
 #[tokio::test]
-async fn who_has_more_goes_behind_who_waits() {
+async fn watcher_with_more_events_goes_behind_waiting_ones() {
     let mut watchers = watchers();
     for _ in 0..3 {
         watchers.create(create(b"a", false));
@@ -108,7 +108,7 @@ async fn who_has_more_goes_behind_who_waits() {
 }
 
 #[tokio::test]
-async fn who_is_held_waits_for_its_release() {
+async fn held_watcher_waits_for_its_release() {
     let mut watchers = watchers();
     watchers.create(create(b"a", false));
     put(&watchers, 2).await;

@@ -26,7 +26,7 @@ async fn child_appends_until_it_is_killed() {
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_survives_kill_9() {
+async fn acknowledged_records_survive_kill_9() {
     let dir = scratch();
     let mut acknowledged = 0;
     for round in 0..12u64 {

@@ -113,7 +113,7 @@ async fn files_of_others_and_newer_formats_are_refused() {
 }
 
 #[tokio::test]
-async fn what_an_interrupted_step_left_is_swept() {
+async fn leftovers_of_an_interrupted_step_are_removed() {
     let (dir, written) = written().await;
     let log = open_small(dir.path());
     let (last, id) = (log.inner.shared.state().last, log.inner.shared.id);

@@ -143,7 +143,7 @@ async fn survives(seed: u64) -> usize {
 }
 
 #[tokio::test]
-async fn what_was_promised_survives_a_power_loss_at_any_write_or_sync() {
+async fn promises_survive_a_power_loss_at_any_write_or_sync() {
     for seed in 0..6 {
         let tried = survives(seed).await;
         assert!(tried > 100, "{tried} power failures");

@@ -191,7 +191,7 @@ async fn a_missing_file_is_told_or_leaves_an_earlier_batch() {
     }
 }
 
-/// Whether a manifest is the one that `current` names; fjall leaves others behind. `None` for other files.
+/// Returns true if a manifest is the one that `current` names; fjall leaves others behind. `None` for other files.
 fn is_manifest(file: &Path) -> Option<bool> {
     let number: u64 = file.file_name()?.to_str()?.strip_prefix('v')?.parse().ok()?;
     let current = fs::read(file.with_file_name("current")).unwrap();

@@ -1,0 +1,363 @@
+//! The common part of locks and elections: the keys below a name, of which the one created first wins.
+//!
+//! Etcd serves both as a client of itself. So does this: every step is a request that a client could send, checked as one,
+//! and clients see refusals as a client's errors: etcd's texts under the code `Unknown`.
+
+use std::sync::Arc;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Status};
+
+use super::kv::KvService;
+use super::lease::LeaseService;
+use crate::budget::Meter;
+use crate::errors::Error;
+use crate::pb::etcdserverpb as pb;
+use crate::pb::mvccpb::KeyValue;
+use crate::rows::Rows;
+use crate::types::Revision;
+use crate::watch::{Entry, EventFilter, History, Hub, Inbox, KeyRange, PrevKv, Replay, Step, Subscription};
+use pb::compare::{CompareResult, CompareTarget, TargetUnion};
+use pb::kv_server::Kv as _;
+use pb::lease_server::Lease as _;
+use pb::range_request::{SortOrder, SortTarget};
+
+pub use cleanup::Cleanup;
+
+mod cleanup;
+
+/// The time to live of leases that are granted to those who bring none, in seconds.
+const TTL: i64 = 60;
+
+/// Locks and elections over the store.
+pub struct Concurrency<H, R: Rows> {
+    /// Writes keys of waiters as a client would.
+    pub kv: Arc<KvService<R>>,
+    /// Grants leases to those who bring none.
+    pub leases: Arc<LeaseService<R>>,
+    /// Where changes are heard of.
+    pub hub: Hub,
+    /// Where changes are read that were missed.
+    pub replay: Arc<Replay<H>>,
+    /// Where those are named who went away while they waited.
+    pub cleanup: Cleanup,
+    /// Ends what waits, so that clients leave.
+    pub stop: CancellationToken,
+}
+
+/// A key below a prefix that holds the lock or the lead, or waits for it.
+#[derive(Debug, Clone)]
+pub(super) struct Waiter {
+    pub(super) key: Bytes,
+    /// Its create revision.
+    pub(super) revision: Revision,
+    /// The header of the transaction that made or found it.
+    pub(super) header: Option<pb::ResponseHeader>,
+}
+
+/// A key that is waited for, as of a revision.
+#[derive(Debug)]
+pub(super) struct Before {
+    key: Bytes,
+    revision: Revision,
+}
+
+/// The keys of a contest begin with its name and a slash.
+pub(super) fn prefix(name: &[u8]) -> Bytes {
+    let mut prefix = BytesMut::from(name);
+    prefix.put_u8(b'/');
+    prefix.freeze()
+}
+
+/// The key of the waiter with this lease: the prefix and the lease's id in hexadecimal, as Go writes it.
+pub(super) fn key_of(prefix: &Bytes, lease: i64) -> Bytes {
+    let sign = if lease < 0 { "-" } else { "" };
+    let mut key = BytesMut::from(prefix.as_ref());
+    key.put_slice(format!("{sign}{:x}", lease.unsigned_abs()).as_bytes());
+    key.freeze()
+}
+
+/// The end of the range of keys that begin with `prefix`, which is not only of bytes 0xff.
+fn end_of(prefix: &Bytes) -> Bytes {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < 0xff {
+            end.push(last + 1);
+            break;
+        }
+    }
+    end.into()
+}
+
+/// The key of a prefix that was created first.
+pub(super) fn first_of(prefix: &Bytes) -> pb::RangeRequest {
+    pb::RangeRequest {
+        key: prefix.clone(),
+        range_end: end_of(prefix),
+        limit: 1,
+        sort_order: SortOrder::Ascend.into(),
+        sort_target: SortTarget::Create.into(),
+        ..pb::RangeRequest::default()
+    }
+}
+
+/// The same without its value.
+fn key_of_first(prefix: &Bytes) -> pb::RangeRequest {
+    pb::RangeRequest {
+        keys_only: true,
+        ..first_of(prefix)
+    }
+}
+
+/// A key alone.
+pub(super) fn point(key: Bytes) -> pb::RangeRequest {
+    pb::RangeRequest {
+        key,
+        ..pb::RangeRequest::default()
+    }
+}
+
+pub(super) fn put(key: Bytes, value: Bytes, lease: i64) -> pb::PutRequest {
+    pb::PutRequest {
+        key,
+        value,
+        lease,
+        ..pb::PutRequest::default()
+    }
+}
+
+pub(super) fn delete(key: Bytes) -> pb::DeleteRangeRequest {
+    pb::DeleteRangeRequest {
+        key,
+        ..pb::DeleteRangeRequest::default()
+    }
+}
+
+/// A transaction that depends on a key's create revision, which is 0 if there is no such key.
+pub(super) fn if_created(
+    key: Bytes,
+    at: Revision,
+    success: Vec<pb::request_op::Request>,
+    failure: Vec<pb::request_op::Request>,
+) -> pb::TxnRequest {
+    let ops = |requests: Vec<pb::request_op::Request>| {
+        let op = |request| pb::RequestOp { request: Some(request) };
+        requests.into_iter().map(op).collect()
+    };
+    pb::TxnRequest {
+        compare: vec![pb::Compare {
+            result: CompareResult::Equal.into(),
+            target: CompareTarget::Create.into(),
+            key,
+            target_union: Some(TargetUnion::CreateRevision(at)),
+            ..pb::Compare::default()
+        }],
+        success: ops(success),
+        failure: ops(failure),
+    }
+}
+
+/// The pairs that one range of a transaction found.
+pub(super) fn found(txn: &pb::TxnResponse, at: usize) -> &[KeyValue] {
+    match txn.responses.get(at).and_then(|op| op.response.as_ref()) {
+        Some(pb::response_op::Response::ResponseRange(range)) => &range.kvs,
+        _ => &[],
+    }
+}
+
+/// A request of our own, for which whoever asked is charged.
+fn charged<T>(message: T, meter: &Meter) -> Request<T> {
+    let mut request = Request::new(message);
+    request.extensions_mut().insert(meter.another());
+    request
+}
+
+/// The meaning of a refusal for a client.
+fn seen_by_client(status: Status) -> Status {
+    Status::unknown(status.message())
+}
+
+impl<H: History, R: Rows> Concurrency<H, R> {
+    /// The lease of a waiter's key: a new one if the request names none. Only the client keeps it alive.
+    pub(super) async fn lease(&self, brought: i64) -> Result<i64, Status> {
+        if brought != 0 {
+            return Ok(brought);
+        }
+        let grant = pb::LeaseGrantRequest { ttl: TTL, id: 0 };
+        let granted = self.leases.lease_grant(Request::new(grant)).await;
+        granted.map(|answer| answer.into_inner().id).map_err(seen_by_client)
+    }
+
+    pub(super) async fn txn(&self, txn: pb::TxnRequest, meter: &Meter) -> Result<pb::TxnResponse, Status> {
+        let answer = self.kv.txn(charged(txn, meter)).await;
+        answer.map(tonic::Response::into_inner).map_err(seen_by_client)
+    }
+
+    pub(super) async fn range(&self, range: pb::RangeRequest, meter: &Meter) -> Result<pb::RangeResponse, Status> {
+        let answer = self.kv.range(charged(range, meter)).await;
+        answer.map(tonic::Response::into_inner).map_err(seen_by_client)
+    }
+
+    pub(super) async fn delete(&self, key: Bytes, meter: &Meter) -> Result<pb::DeleteRangeResponse, Status> {
+        let answer = self.kv.delete_range(charged(delete(key), meter)).await;
+        answer.map(tonic::Response::into_inner).map_err(seen_by_client)
+    }
+
+    /// The youngest key of the prefix that was created before `waiter`.
+    pub(super) async fn before(
+        &self,
+        prefix: &Bytes,
+        waiter: &Waiter,
+        meter: &Meter,
+    ) -> Result<Option<Before>, Status> {
+        let before = pb::RangeRequest {
+            sort_order: SortOrder::Descend.into(),
+            max_create_revision: waiter.revision - 1,
+            ..key_of_first(prefix)
+        };
+        let range = self.range(before, meter).await?;
+        Ok(range.kvs.into_iter().next().map(|older| Before {
+            key: older.key,
+            revision: range.header.map_or(0, |header| header.revision),
+        }))
+    }
+
+    /// Waits until all keys of the prefix that were created before `waiter` are gone; `before` is the youngest of them. A caller that
+    /// does not wait to the end must be cleaned up after: [`Concurrency::cleanup_guard`].
+    pub(super) async fn wait_turn(
+        &self,
+        prefix: &Bytes,
+        waiter: &Waiter,
+        before: Option<Before>,
+        meter: &Meter,
+    ) -> Result<(), Status> {
+        let mut next = before;
+        while let Some(before) = next {
+            let deletes = EventFilter {
+                puts: false,
+                deletes: true,
+            };
+            // A compaction of what was not heard yet is no harm: the key is looked for again.
+            let mut events = self.watch(before.key, Bytes::new(), deletes, before.revision, meter)?;
+            drop(events.next().await?);
+            next = self.before(prefix, waiter, meter).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes a waiter's key if its client goes away, unless the key was created anew by then.
+    pub(super) fn cleanup_guard(&self, waiter: &Waiter) -> CleanupGuard<'_> {
+        let delete = vec![pb::request_op::Request::RequestDeleteRange(delete(waiter.key.clone()))];
+        CleanupGuard {
+            cleanup: &self.cleanup,
+            clean_up: Some(if_created(waiter.key.clone(), waiter.revision, delete, Vec::new())),
+        }
+    }
+
+    /// Follows events from a revision on.
+    pub(super) fn watch(
+        &self,
+        key: Bytes,
+        range_end: Bytes,
+        kinds: EventFilter,
+        from: Revision,
+        meter: &Meter,
+    ) -> Result<Events<H>, Status> {
+        let range = KeyRange::from_request(key, range_end).map_err(|empty| Status::unknown(empty.to_string()))?;
+        let range = self.hub.fit(range);
+        let held = meter.hold(range.watcher_bytes()).map_err(|_| Error::TooManyRequests)?;
+        let inbox = Arc::new(Inbox::default());
+        let (mut subscription, _) = self.hub.subscribe(&inbox, 0, range, kinds, Some(from));
+        subscription.hold(held);
+        Ok(Events {
+            subscription,
+            inbox,
+            replay: Arc::clone(&self.replay),
+            stop: self.stop.clone(),
+        })
+    }
+
+    /// Follows all events of a prefix.
+    pub(super) fn watch_all(&self, prefix: &Bytes, from: Revision, meter: &Meter) -> Result<Events<H>, Status> {
+        self.watch(prefix.clone(), end_of(prefix), EventFilter::ALL, from, meter)
+    }
+}
+
+/// Has the waiter's key deleted if it is dropped before [`CleanupGuard::done`].
+pub(super) struct CleanupGuard<'a> {
+    cleanup: &'a Cleanup,
+    clean_up: Option<pb::TxnRequest>,
+}
+
+impl CleanupGuard<'_> {
+    /// The wait is over.
+    pub(super) fn done(mut self) {
+        self.clean_up = None;
+    }
+}
+
+impl Drop for CleanupGuard<'_> {
+    fn drop(&mut self) {
+        if let Some(txn) = self.clean_up.take() {
+            self.cleanup.leave(txn);
+        }
+    }
+}
+
+/// Events as they come.
+pub(super) struct Events<H> {
+    subscription: Subscription,
+    inbox: Arc<Inbox>,
+    replay: Arc<Replay<H>>,
+    stop: CancellationToken,
+}
+
+impl<H: History> Events<H> {
+    /// The next events, and a revision up to which there are no others; `None` when what comes next was compacted.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`].
+    pub(super) async fn next(&mut self) -> Result<Option<(Vec<Arc<Entry>>, Revision)>, Status> {
+        let stop = self.stop.clone();
+        tokio::select! {
+            next = self.follow() => Ok(next),
+            () = stop.cancelled() => Err(Error::Stopped.into()),
+        }
+    }
+
+    async fn follow(&mut self) -> Option<(Vec<Arc<Entry>>, Revision)> {
+        loop {
+            let step = match self.subscription.step(Revision::MAX) {
+                Step::Missing(from) => {
+                    let chunk = self.replay.load(from, PrevKv::Omitted).await.ok()?;
+                    self.subscription.replay(&chunk)
+                }
+                step => step,
+            };
+            match step {
+                Step::Batch(batch) => return Some((batch.entries, batch.revision)),
+                Step::Nothing | Step::Held | Step::Missing(_) => tokio::task::coop::consume_budget().await,
+                Step::Synced => {
+                    self.inbox.filled().await;
+                    self.inbox.drain(|_| ());
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_spelt_as_go_does() {
+        let prefix = prefix(b"a");
+        assert_eq!(key_of(&prefix, 0x694d_0123), "a/694d0123");
+        assert_eq!(key_of(&prefix, -1), "a/-1");
+        assert_eq!(key_of(&prefix, i64::MIN), "a/-8000000000000000");
+        assert_eq!(end_of(&prefix), "a0");
+        assert_eq!(end_of(&Bytes::from_static(&[1, 0xff])), Bytes::from_static(&[2]));
+    }
+}

@@ -1,0 +1,263 @@
+//! The context of the services: the published state, the way to the sequencer, and who answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus::IntGauge;
+use tokio::time::Instant;
+use tonic::transport::Channel;
+use tonic::{Code, Response, Status};
+
+use super::request::Limits;
+use crate::cluster::forward::{LeaderRouter, PATIENCE, Role};
+use crate::errors::Error;
+use crate::log::Slot;
+use crate::metrics::Metrics;
+use crate::mvcc::view::{View, ViewError};
+use crate::pb::etcdserverpb::ResponseHeader;
+use crate::rows::{Rows, RowsError};
+use crate::sequencer::command::{Answer, Handle, Request};
+use crate::storage::state::State;
+use crate::types;
+use crate::types::Revision;
+
+/// The metadata beside a leader's answer to a forwarded request: the slot below which everything was committed
+/// then, what the request did with it.
+const COMMITTED: &str = "kubebrain-committed";
+
+/// A question to the leader that takes longer is slow, as one that etcd has to repeat.
+const SLOW_READ_INDEX: Duration = Duration::from_millis(500);
+
+/// Everything that handlers of requests share. Cheap to clone.
+pub struct ApiContext<R: Rows> {
+    /// The published state.
+    pub state: Arc<State<R>>,
+    /// The handle of the sequencer, which changes it.
+    pub sequencer: Handle,
+    /// The way to the leader.
+    pub router: LeaderRouter,
+    /// Limits of requests.
+    pub limits: Limits,
+    /// Sent in every header.
+    pub cluster_id: u64,
+    /// Sent in every header.
+    pub member_id: u64,
+    /// The metrics.
+    pub metrics: Arc<Metrics>,
+}
+
+impl<R: Rows> Clone for ApiContext<R> {
+    fn clone(&self) -> Self {
+        Self {
+            state: self.state.clone(),
+            sequencer: self.sequencer.clone(),
+            router: self.router.clone(),
+            metrics: self.metrics.clone(),
+            ..*self
+        }
+    }
+}
+
+impl<R: Rows> ApiContext<R> {
+    /// A header for an answer as of a revision.
+    #[must_use]
+    pub fn header(&self, revision: Revision) -> ResponseHeader {
+        ResponseHeader {
+            cluster_id: self.cluster_id,
+            member_id: self.member_id,
+            revision,
+            raft_term: self.state.epoch(),
+        }
+    }
+
+    /// The newest state. Everything that was acknowledged before is in it.
+    ///
+    /// # Errors
+    /// `corrupt cluster` when stored data was found damaged.
+    pub fn view(&self) -> Result<Arc<View<R::Snapshot>>, Status> {
+        if self.state.is_corrupt() {
+            return Err(Error::Corrupt.into());
+        }
+        Ok(self.state.view())
+    }
+
+    /// The id of the leader; 0 when none is known.
+    #[must_use]
+    pub fn leader(&self) -> u64 {
+        match self.router.role() {
+            Role::Leading(_) | Role::Transferring => self.member_id,
+            Role::Following(leader) => leader.member,
+            Role::Nobody | Role::Stopped => 0,
+        }
+    }
+
+    /// Puts this member's id into the header of another member's answer.
+    pub fn stamp_member(&self, header: &mut Option<ResponseHeader>) {
+        if let Some(header) = header {
+            header.member_id = self.member_id;
+        }
+    }
+
+    /// A state in which is everything that any member acknowledged before this question.
+    ///
+    /// # Errors
+    /// `corrupt cluster` when stored data was found damaged; `request timed out` when nobody leads.
+    pub async fn linearizable(&self) -> Result<Arc<View<R::Snapshot>>, Status> {
+        let began = Instant::now();
+        let known = self.wait_read_index().await;
+        // Only the member that the client contacted counts it.
+        if !self.router.is_forwarded() {
+            let server = &self.metrics.server;
+            server.read_indexes_failed.inc_by(known.is_err().into());
+            server
+                .slow_read_indexes
+                .inc_by((began.elapsed() > SLOW_READ_INDEX).into());
+        }
+        known?;
+        self.view()
+    }
+
+    async fn wait_read_index(&self) -> Result<(), Status> {
+        match self.router.read_index().await? {
+            Some(slot) => {
+                self.state.observe_commit(slot);
+                self.wait_applied(slot).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Forwards to the leader, as [`LeaderRouter::forward`], and waits until this member's view has the leader's change. Reads and watches
+    /// here find it from then on.
+    ///
+    /// # Errors
+    /// As [`LeaderRouter::forward`]; `request timed out` when this member does not hear of it in time.
+    pub async fn on_leader<Q: prost::Message + Clone, A, H, T>(
+        &self,
+        request: tonic::Request<Q>,
+        here: impl FnMut(tonic::Request<Q>) -> H,
+        there: impl FnMut(Channel, tonic::Request<Q>) -> T,
+    ) -> Result<Response<A>, Status>
+    where
+        H: Future<Output = Result<Response<A>, Status>>,
+        T: Future<Output = Result<Response<A>, Status>>,
+    {
+        // Counted once, by the member that a client asked.
+        let server = (!self.router.is_forwarded()).then_some(&self.metrics.server);
+        let pending = server.map(|server| Pending::new(&server.proposals_pending));
+        let answer = self.router.forward(request, here, there).await;
+        drop(pending);
+        if let (Some(server), Err(status)) = (server, &answer)
+            && status.code() == Code::Unavailable
+        {
+            server.proposals_failed.inc();
+        }
+        let mut answer = answer?;
+        if self.router.is_forwarded() {
+            let committed = self.state.committed().0;
+            answer.metadata_mut().insert(COMMITTED, committed.into());
+        } else if let Some(committed) = answer.metadata_mut().remove(COMMITTED) {
+            let slot = committed.to_str().ok().and_then(|slot| slot.parse().ok());
+            let slot = slot.ok_or_else(|| Status::internal("etcdserver: the leader names no slot"))?;
+            self.wait_applied(Slot(slot)).await?;
+        }
+        Ok(answer)
+    }
+
+    /// Waits until all slots before `slot` are in the view.
+    async fn wait_applied(&self, slot: Slot) -> Result<(), Status> {
+        let applied = tokio::time::timeout(PATIENCE, self.state.wait_applied(slot)).await;
+        applied.map_err(|_| Error::Timeout.into())
+    }
+
+    /// Queues a request for the sequencer and waits for its outcome; `size` is its length on the wire.
+    ///
+    /// # Errors
+    /// With etcd's status; `not leader` when nothing was done and somebody else may lead.
+    pub async fn propose(&self, request: Request, size: usize) -> Result<Answer, Status> {
+        if self.state.is_corrupt() {
+            return Err(Error::Corrupt.into());
+        }
+        let lease = self.router.lease();
+        let outcome = self.sequencer.propose(&self.state, request, size).await;
+        if outcome.needs_lease_check {
+            self.router.confirm_leadership(lease).await?;
+        }
+        outcome.result.map_err(to_status)
+    }
+
+    /// The status of a refusal because of what this leader has in memory; `not leader` where somebody else may know better.
+    pub async fn refuse(&self, error: Error) -> Status {
+        let lease = self.router.lease();
+        self.router
+            .confirm_leadership(lease)
+            .await
+            .err()
+            .unwrap_or(error.into())
+    }
+
+    /// The status of a read that failed. Damage stops the serving.
+    pub fn failed(&self, error: ViewError) -> Status {
+        match error {
+            ViewError::Refused(error) => to_status(error),
+            ViewError::Rows(error) => self.rows_failed(&error),
+        }
+    }
+
+    /// The status of a read that the rows failed. Damage stops the serving.
+    pub fn rows_failed(&self, error: &RowsError) -> Status {
+        let source = error as &dyn std::error::Error;
+        match error {
+            RowsError::Corrupt(_) => {
+                tracing::error!(error = source, "a read failed");
+                self.state.set_corrupt();
+                Error::Corrupt.into()
+            }
+            // Whoever keeps the connection says so, once and not for each read.
+            RowsError::Unavailable(_) => {
+                tracing::debug!(error = source, "a read failed");
+                Error::Timeout.into()
+            }
+            _ => {
+                tracing::error!(error = source, "a read failed");
+                Error::Timeout.into()
+            }
+        }
+    }
+}
+
+/// A request that waits, until this is dropped.
+pub(super) struct Pending<'a>(&'a IntGauge);
+
+impl<'a> Pending<'a> {
+    pub(super) fn new(gauge: &'a IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// Etcd's status for an error of the store.
+#[must_use]
+pub fn to_status(error: types::Error) -> Status {
+    let error = match error {
+        types::Error::Compacted => Error::Compacted,
+        types::Error::FutureRevision => Error::FutureRev,
+        types::Error::KeyNotFound => Error::KeyNotFound,
+        types::Error::LeaseNotFound => Error::LeaseNotFound,
+        types::Error::LeaseExists => Error::LeaseExist,
+        types::Error::NoSpace => Error::NoSpace,
+        types::Error::TooLarge => Error::RequestTooLarge,
+        types::Error::TooManyRequests => Error::TooManyRequests,
+        types::Error::Timeout => Error::Timeout,
+        types::Error::NotLeader => Error::NotLeader,
+        types::Error::Stopped => Error::Stopped,
+        types::Error::Corrupt => Error::Corrupt,
+    };
+    error.into()
+}

@@ -1,0 +1,38 @@
+//! A compare-and-set register: one small value in storage that several members share.
+//!
+//! A successful write proves that no other write came in between. An election needs nothing else of its storage.
+
+use bytes::Bytes;
+
+/// One value, or none, that several members read and replace.
+///
+/// Laws, proved for every implementation by `cas_register::laws`:
+/// 1. `get` shows the newest value: whatever was set, by anyone, before it was asked.
+/// 2. `compare_and_set` sets the value only if the register holds `expected` at that very moment.
+/// 3. `Swapped` and `Mismatch` are final. `Unknown` promises nothing: the value may have been set, or may yet be set as long as the
+///    register holds `expected`; only `get` can tell, and only what differs from `expected` ends the doubt.
+pub trait CasRegister: Clone + Send + Sync + 'static {
+    /// The value; `None` while there is none.
+    ///
+    /// # Errors
+    /// When the register cannot be reached.
+    fn get(&self) -> impl Future<Output = anyhow::Result<Option<Bytes>>> + Send;
+
+    /// Sets the value to `new`, or removes it, if the register holds `expected`.
+    fn compare_and_set(&self, expected: Option<Bytes>, new: Option<Bytes>) -> impl Future<Output = Cas> + Send;
+}
+
+/// The result of a [`CasRegister::compare_and_set`].
+#[derive(Debug)]
+pub enum Cas {
+    /// The register holds the new value.
+    Swapped,
+    /// The register held something else and is as it was.
+    Mismatch,
+    /// Lost contact before the outcome was known.
+    Unknown(anyhow::Error),
+}
+
+#[cfg(test)]
+pub(crate) mod laws;
+pub mod mem;

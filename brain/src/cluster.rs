@@ -1,0 +1,26 @@
+//! Leadership and membership: the election's lock, terms, followers, peers, and requests that only the leader answers.
+
+use election::Record;
+use tokio::sync::watch;
+
+pub mod discovery;
+pub mod duplicate_member;
+pub mod follow;
+pub mod followers;
+pub mod forward;
+pub mod leadership;
+pub mod liveness;
+pub mod lock;
+pub mod members;
+pub mod membership;
+pub mod node;
+pub mod owner;
+pub mod peer;
+pub mod peers;
+pub mod proof;
+pub mod self_hosted_lease;
+
+pub(crate) mod leader_changes;
+
+/// The record that this member writes into its lock while it leads.
+pub type Renewals = watch::Receiver<Option<Record>>;

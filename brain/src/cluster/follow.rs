@@ -1,0 +1,315 @@
+//! Follows a leader: applies what it commits, and where its stream has a gap, or ends, what the log has.
+//!
+//! Invariant: a slot is applied only when the leader said that it is committed, or the log proves it.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use election::{Handle as Election, Record as Held};
+use prost::Message;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tonic::transport::Channel;
+
+use super::liveness::Liveness;
+use super::peer::{MAX_MESSAGE, superseded_of};
+use crate::cluster::forward::{LeaderClient, ReadIndexBatcher, Role};
+use crate::cluster::members::Members;
+use crate::cluster::node::Node;
+use crate::log::{Log, Slot};
+use crate::mvcc::record::Record;
+use crate::pb::etcdserverpb::Member;
+use crate::pb::peerpb::peer_client::PeerClient;
+use crate::pb::peerpb::{Batch, FollowRequest, FollowResponse};
+use crate::rows::Rows;
+use crate::storage::replica::{OpenError, RefreshedRows, RowsRefresher};
+use crate::tasks::Owned;
+
+/// How often a member that has no leader looks into the log.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// How often it looks whether rows have moved, and how long it keeps what is not rotated.
+const ROWS: Duration = Duration::from_secs(2);
+
+/// How long a leader may take to answer the first question.
+const CONNECT: Duration = Duration::from_secs(2);
+
+/// Chunks of the log that are read before anything else is looked at.
+const STEP: usize = 4;
+
+/// The most that a follower may have in memory that is in no rows it can read, as a multiple of what a leader may have: beyond, it applies
+/// nothing more. Its leader has as much, and rows that it writes are read here a moment later.
+const MOST_RECENT: usize = 2;
+
+/// The data that this member sends to its leader of itself.
+#[derive(Debug, Clone)]
+pub struct Follower {
+    /// This member.
+    pub member: Member,
+    /// All members.
+    pub members: Members,
+    /// Its identity in the election.
+    pub identity: String,
+    /// The cluster that it belongs to.
+    pub cluster_id: u64,
+}
+
+impl<L: Log, R: Rows, Q> Node<L, R, Q> {
+    /// Keeps up by the log alone, until `end` or without one, and notes when it was read: once at least. May be dropped
+    /// at any time.
+    ///
+    /// # Errors
+    /// When log or rows are damaged.
+    pub async fn tail(
+        &mut self,
+        liveness: &Liveness,
+        refresher: &mut RowsRefresher<R>,
+        end: Option<Instant>,
+    ) -> anyhow::Result<()> {
+        loop {
+            let step = self.step(None).await;
+            let next = match &step {
+                Ok(false) => Instant::now(),
+                _ => Instant::now() + LOOK,
+            };
+            match step {
+                Ok(_) => liveness.note(),
+                Err(error) if is_damage(&error) => return Err(error),
+                Err(error) => tracing::debug!(error = format!("{error:#}"), "cannot read the log"),
+            }
+            refresher.want_after(ROWS);
+            let is_last = end.is_some_and(|end| end <= next);
+            let rest = tokio::time::sleep_until(end.filter(|_| is_last).unwrap_or(next));
+            tokio::pin!(rest);
+            loop {
+                tokio::select! {
+                    () = &mut rest => break,
+                    read = refresher.next() => self.refresh(read).await?,
+                }
+            }
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Follows the leader behind `channel` until its stream ends. `roles` shows that it does; as long as the leader is heard to
+    /// renew its lock, `election` need not ask.
+    ///
+    /// # Errors
+    /// When the leader cannot be followed, or log or rows are damaged.
+    pub async fn follow(
+        &mut self,
+        channel: Channel,
+        follower: &Follower,
+        leader: u64,
+        (roles, election, refresher): (&tokio::sync::watch::Sender<Role>, &Election, &mut RowsRefresher<R>),
+    ) -> anyhow::Result<()> {
+        let mut client = PeerClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
+        let member = Some(follower.member.clone());
+        let asked = client.follow(FollowRequest {
+            member,
+            identity: follower.identity.clone(),
+            cluster_id: follower.cluster_id,
+            cannot_lead: self.replica.state().cannot_lead().is_some(),
+        });
+        let mut stream = tokio::time::timeout(CONNECT, asked).await??.into_inner();
+        let (reads, asking) = ReadIndexBatcher::new(channel.clone(), MAX_MESSAGE);
+        let mut asking = Owned::start(asking);
+        let mut shown = false;
+        let mut seals = interval(ROWS);
+        seals.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let response = tokio::select! {
+                response = stream.message() => response?,
+                ended = asking.end() => return ended.map(|()| tracing::info!("the leader does not answer")),
+                // The leader's word is not waited for any longer because rows take long.
+                read = refresher.next() => {
+                    self.refresh(read).await?;
+                    self.catch_up_if_behind().await?;
+                    continue;
+                }
+                _ = seals.tick() => {
+                    self.seal_when_full();
+                    if self.is_overfull() {
+                        refresher.want_after(ROWS);
+                    }
+                    // A leader that cannot write rows says nothing of them, and what was read of them serves for a while only.
+                    if let Some(age) = self.engine.1.renew_after() {
+                        refresher.want_after(age);
+                    }
+                    continue;
+                }
+            };
+            let Some(response) = response else { return Ok(()) };
+            if !response.renewal.is_empty() {
+                election.hear(Held::decode(&response.renewal).context("the leader's record")?);
+            }
+            if response.rows {
+                refresher.want();
+            }
+            self.hear(response, follower).await?;
+            if !shown {
+                shown = true;
+                tracing::debug!(leader, next = %self.replica.next(), "keeps up with the leader");
+                roles.send_replace(Role::Following(LeaderClient {
+                    channel: channel.clone(),
+                    member: leader,
+                    reads: reads.clone(),
+                }));
+            }
+        }
+    }
+
+    async fn hear(&mut self, response: FollowResponse, follower: &Follower) -> anyhow::Result<()> {
+        let ends = response.batch.as_ref().map_or(0, |batch| batch.next);
+        self.replica.state().observe_commit(Slot(response.committed.max(ends)));
+        if let Some(members) = response.members {
+            follower.members.learn(members.members);
+        }
+        if self.is_overfull() {
+            // What is left out is read from the log, or from rows, when there is room again. Who reads here waits for it.
+            return Ok(());
+        }
+        if response.committed > 0 {
+            self.catch_up(Slot(response.committed)).await?;
+        }
+        if let Some(batch) = response.batch {
+            self.take(batch).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns true if more is in memory than may be. Rows cannot be read, else it would be in them.
+    fn is_overfull(&self) -> bool {
+        self.replica.memtable_bytes() >= MOST_RECENT * self.options.memtable_bytes
+    }
+
+    /// Reads what was left out while too much was in memory.
+    async fn catch_up_if_behind(&mut self) -> anyhow::Result<()> {
+        let heard = self.replica.state().known_committed();
+        if !self.is_overfull() && heard > self.replica.next() {
+            self.catch_up(heard).await?;
+        }
+        Ok(())
+    }
+
+    /// Applies a batch of the stream.
+    async fn take(&mut self, mut batch: Batch) -> anyhow::Result<()> {
+        let (first, next) = (Slot(batch.first), Slot(batch.next));
+        if first > self.replica.next() {
+            self.catch_up(first).await?;
+        }
+        if first < self.replica.next() {
+            return Ok(()); // read from the log before
+        }
+        anyhow::ensure!(
+            first == self.replica.next(),
+            "the leader's slot {first} is not in the log"
+        );
+        let superseded = superseded_of(&mut batch);
+        let record = Record::decode(batch.payload)?;
+        anyhow::ensure!(
+            record.base == self.replica.revision(),
+            "a batch behind revision {} where {} is the newest",
+            record.base,
+            self.replica.revision()
+        );
+        let events = self.replica.apply(record, superseded, (first, next));
+        self.hub.publish(events.into_iter().map(std::sync::Arc::new));
+        self.seal_when_full();
+        Ok(())
+    }
+
+    /// Reads the log up to `committed`.
+    async fn catch_up(&mut self, committed: Slot) -> anyhow::Result<()> {
+        while !self.step(Some(committed)).await? {}
+        Ok(())
+    }
+
+    /// Reads some of the log: what is below `committed`, or else what is proved to be committed; whether there is no more.
+    async fn step(&mut self, committed: Option<Slot>) -> anyhow::Result<bool> {
+        self.trim_memory().await?;
+        let mut tail = crate::storage::replica::Tail::new(self.engine.0.clone(), &self.replica);
+        let is_all = match tail.catch_up(&mut self.replica, committed, STEP).await {
+            Err(OpenError::Destroyed) => {
+                self.reset_from_snapshot().await?;
+                false
+            }
+            outcome => outcome?,
+        };
+        self.seal_when_full();
+        self.show_missed().await;
+        Ok(is_all)
+    }
+
+    /// Drops versions that the leader has written into rows, if memory is too full to read on.
+    async fn trim_memory(&mut self) -> anyhow::Result<()> {
+        if self.replica.memtable_bytes() < self.options.memtable_bytes {
+            return Ok(());
+        }
+        let newer = RefreshedRows::read(self.engine.1.clone()).await?;
+        if newer.is_ahead_of(&self.replica) {
+            self.reset_from_snapshot().await?;
+        } else {
+            self.replica.refresh(newer);
+        }
+        Ok(())
+    }
+
+    /// Continues from a snapshot of the rows.
+    async fn reset_from_snapshot(&mut self) -> anyhow::Result<()> {
+        let (log, rows) = &self.engine;
+        let before = self.replica.revision();
+        self.replica.reset_from_snapshot(log, rows).await?;
+        self.hub.skip_to(self.replica.revision());
+        let revision = self.replica.revision();
+        tracing::info!(
+            before,
+            revision,
+            "reset from a rows snapshot: the log gap is too large or truncated"
+        );
+        Ok(())
+    }
+
+    /// Takes newer rows, if they could be read.
+    async fn refresh(&mut self, read: Result<RefreshedRows<R::Snapshot>, OpenError>) -> anyhow::Result<()> {
+        match read.map_err(anyhow::Error::from) {
+            // They hold what was left out: nothing else makes room again.
+            Ok(newer) if newer.is_ahead_of(&self.replica) && self.is_overfull() => self.reset_from_snapshot().await?,
+            Ok(newer) => {
+                self.replica.refresh(newer);
+                if self.replica.is_dirty() {
+                    self.replica.rotate();
+                }
+            }
+            Err(error) if is_damage(&error) => return Err(error),
+            Err(error) => tracing::debug!(error = format!("{error:#}"), "cannot read the rows"),
+        }
+        Ok(())
+    }
+
+    fn seal_when_full(&mut self) {
+        let is_old = self.replica.last_seal().elapsed() >= self.options.flush_interval;
+        if self.replica.active_bytes() >= self.options.flush_bytes || (is_old && self.replica.is_dirty()) {
+            self.replica.rotate();
+        }
+    }
+}
+
+/// Damaged data is not cured by trying again.
+pub(super) fn is_damage(error: &anyhow::Error) -> bool {
+    use crate::log::LogError;
+    use crate::log::writer::OpenError as LogOpenError;
+    use crate::rows::RowsError;
+    matches!(
+        error.downcast_ref::<OpenError>(),
+        Some(
+            OpenError::Newer { .. }
+                | OpenError::Older { .. }
+                | OpenError::RowsBehind { .. }
+                | OpenError::Record { .. }
+                | OpenError::Rows(RowsError::Corrupt(_))
+                | OpenError::Log(LogOpenError::Log(LogError::Corrupt(_)))
+        )
+    )
+}

@@ -1,0 +1,89 @@
+//! The members that follow this one now.
+
+use std::collections::BTreeMap;
+
+use tokio::sync::watch;
+
+/// Those whose streams are open, by member id. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct Followers(watch::Sender<BTreeMap<u64, Follower>>);
+
+#[derive(Debug, Default)]
+struct Follower {
+    /// In the election; `None` while it cannot lead.
+    identity: Option<String>,
+    streams: u64,
+}
+
+impl Followers {
+    /// The identity in the election of one that can lead: of any, if no id is given.
+    #[must_use]
+    pub fn identity(&self, id: Option<u64>) -> Option<String> {
+        let followers = self.0.borrow();
+        match id {
+            Some(id) => followers.get(&id)?.identity.clone(),
+            None => followers.values().rev().find_map(|follower| follower.identity.clone()),
+        }
+    }
+
+    /// Waits until a member follows that can lead.
+    pub async fn follows(&self, id: u64) {
+        // The sending side is `self`.
+        drop(
+            self.0
+                .subscribe()
+                .wait_for(|followers| followers.get(&id).is_some_and(|follower| follower.identity.is_some()))
+                .await,
+        );
+    }
+
+    /// Notes one, until what comes back is dropped; without its identity if it cannot lead.
+    pub(super) fn enter(&self, id: u64, identity: Option<String>) -> Entered {
+        self.0.send_modify(|followers| {
+            let follower = followers.entry(id).or_default();
+            follower.identity = identity;
+            follower.streams += 1;
+        });
+        Entered(self.clone(), id)
+    }
+}
+
+/// A follower's place, until its stream ends.
+pub(super) struct Entered(Followers, u64);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.0.0.send_modify(|followers| {
+            if let Some(follower) = followers.get_mut(&self.1) {
+                follower.streams -= 1;
+                if follower.streams == 0 {
+                    followers.remove(&self.1);
+                }
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_member_follows_while_one_of_its_streams_is_open() {
+        let followers = Followers::default();
+        let other = followers.enter(1, Some("one".to_owned()));
+        assert_eq!(followers.identity(Some(2)), None);
+        let ((), first) = tokio::join!(followers.follows(2), async {
+            followers.enter(2, Some("two".to_owned()))
+        });
+        let second = followers.enter(2, Some("two, started anew".to_owned()));
+        drop(first);
+        assert_eq!(followers.identity(Some(2)).as_deref(), Some("two, started anew"));
+        // What it said last counts.
+        let third = followers.enter(2, None);
+        assert_eq!(followers.identity(Some(2)), None, "it cannot lead");
+        assert_eq!(followers.identity(None).as_deref(), Some("one"), "the other one can");
+        drop((third, second, other));
+        assert_eq!(followers.identity(None), None);
+    }
+}

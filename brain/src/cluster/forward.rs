@@ -1,0 +1,385 @@
+//! Requests that another member has to answer: the leader, where this one follows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+
+use crate::budget::Meter;
+use crate::errors::Error;
+use crate::log::Slot;
+
+pub use read_index::ReadIndexBatcher;
+pub use role::{LeaderClient, LeaderLease, Role};
+pub use strict::{LaterLeader, StorageCheck};
+use unsent::was_not_sent;
+
+mod read_index;
+mod role;
+mod strict;
+mod unsent;
+
+/// How long a request waits for a leader, as etcd's `ReqTimeout` with default timings.
+pub const PATIENCE: Duration = Duration::from_secs(7);
+
+/// Routes requests to the leader: this member, or another one.
+#[derive(Debug, Clone)]
+pub struct LeaderRouter {
+    role: watch::Receiver<Role>,
+    /// Requests may go on to another member.
+    forwards: bool,
+    /// Room for requests that wait for a leader, or for its answer, in bytes. Those that find none are refused.
+    room: Arc<Semaphore>,
+    /// With strict reads the leader asks storage, too.
+    strict: Option<StorageCheck>,
+}
+
+/// Bytes of requests that may wait for a leader or its answer.
+const ROOM: u32 = 128 << 20;
+
+/// The memory of a request besides its own bytes.
+const OVERHEAD: usize = 1 << 10;
+
+impl LeaderRouter {
+    /// Routes by the role that the sender publishes.
+    #[must_use]
+    pub fn new(role: watch::Receiver<Role>) -> Self {
+        Self {
+            role,
+            forwards: true,
+            room: Arc::new(Semaphore::new(ROOM as usize)),
+            strict: None,
+        }
+    }
+
+    /// The same, but what the leader answers from memory is confirmed by storage first.
+    #[must_use]
+    pub fn strict(self, check: StorageCheck) -> Self {
+        Self {
+            strict: Some(check),
+            ..self
+        }
+    }
+
+    /// The same for requests that another member has forwarded: they go no further.
+    #[must_use]
+    pub fn local_only(self) -> Self {
+        Self {
+            forwards: false,
+            ..self
+        }
+    }
+
+    /// Returns true if requests come from another member: they go no further.
+    #[must_use]
+    pub fn is_forwarded(&self) -> bool {
+        !self.forwards
+    }
+
+    /// A router for a single member: no other member can lead.
+    #[must_use]
+    pub fn single_member() -> Self {
+        Self::new(watch::channel(Role::Leading(LeaderLease::unbounded())).1)
+    }
+
+    /// Returns true if no other member can lead.
+    fn is_single_member(&self) -> bool {
+        matches!(&*self.role.borrow(), Role::Leading(lease) if lease.is_unbounded())
+    }
+
+    /// Returns true if this member leads and its lease is valid.
+    #[must_use]
+    pub fn lease_valid(&self) -> bool {
+        matches!(&*self.role.borrow(), Role::Leading(lease) if lease.holds(crate::storage::state::since_boot()))
+    }
+
+    /// The lease of this member's term, while it leads.
+    #[must_use]
+    pub fn lease(&self) -> Option<LeaderLease> {
+        match &*self.role.borrow() {
+            Role::Leading(lease) => Some(lease.clone()),
+            _ => None,
+        }
+    }
+
+    /// Waits until it is sure that nobody else has led while this member did by a lease: what it had in memory up to now is
+    /// the newest then.
+    ///
+    /// # Errors
+    /// `not leader` when its term is over, `request timed out`.
+    pub async fn confirm_leadership(&self, lease: Option<LeaderLease>) -> Result<(), Status> {
+        let lease = lease.ok_or(Error::NotLeader)?;
+        if lease.is_unbounded() {
+            return Ok(());
+        }
+        let mut roles = self.role.clone();
+        let waiting = async {
+            loop {
+                match &*roles.borrow_and_update() {
+                    Role::Leading(now) if now.is(&lease) => {
+                        if lease.holds(crate::storage::state::since_boot()) {
+                            return Ok(());
+                        }
+                    }
+                    _ => return Err(Error::NotLeader),
+                }
+                // Lease extensions are not signalled, so poll.
+                let pause = tokio::time::sleep(LEASE_POLL);
+                tokio::select! {
+                    changed = roles.changed() => changed.map_err(|_| Error::NotLeader)?,
+                    () = pause => {}
+                }
+            }
+        };
+        let confirmed = async {
+            waiting.await?;
+            self.ask_storage(&lease).await
+        };
+        let confirmed = tokio::time::timeout(PATIENCE, confirmed).await;
+        Ok(confirmed.unwrap_or(Err(Error::Timeout))?)
+    }
+
+    /// With strict reads: asks storage whether this member still led by this lease when it was called.
+    async fn ask_storage(&self, lease: &LeaderLease) -> Result<(), Error> {
+        let Some(check) = self.strict.as_ref().filter(|_| !lease.is_unbounded()) else {
+            return Ok(());
+        };
+        check.ask().await?;
+        // Storage was asked for leaders later than the one that is known here now.
+        match self.lease() {
+            Some(now) if now.is(lease) => Ok(()),
+            _ => Err(Error::NotLeader),
+        }
+    }
+
+    /// Follows the role of this member.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<Role> {
+        self.role.clone()
+    }
+
+    /// The current role of this member.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.role.borrow().clone()
+    }
+
+    /// Waits until somebody leads, and answers with the way to it; `None` is this member.
+    ///
+    /// # Errors
+    /// `request timed out` when nobody does for long, `server stopped`.
+    pub async fn leader(&self) -> Result<Option<LeaderClient>, Status> {
+        if !self.forwards {
+            return match self.role() {
+                Role::Leading(_) => Ok(None),
+                _ => Err(Error::NotLeader.into()),
+            };
+        }
+        match self.wait_for_role(|_| true).await? {
+            Role::Following(leader) => Ok(Some(leader)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Has the leader answer: `here` if it is this member, else `there`, over a channel to it. They are asked again only
+    /// while it is sure that nothing was done.
+    ///
+    /// # Errors
+    /// The leader's; `request timed out` when it went away, and the outcome is unknown; `too many requests`.
+    pub async fn forward<Q: Message + Clone, A, H, T>(
+        &self,
+        request: Request<Q>,
+        mut here: impl FnMut(Request<Q>) -> H,
+        mut there: impl FnMut(Channel, Request<Q>) -> T,
+    ) -> Result<Response<A>, Status>
+    where
+        H: Future<Output = Result<Response<A>, Status>>,
+        T: Future<Output = Result<Response<A>, Status>>,
+    {
+        if self.is_single_member() {
+            let ended = |status| {
+                if is_not_leader(&status) {
+                    Error::Stopped.into()
+                } else {
+                    status
+                }
+            };
+            return here(request).await.map_err(ended);
+        }
+        let bytes = request.get_ref().encoded_len().saturating_add(OVERHEAD);
+        let bytes = u32::try_from(bytes).unwrap_or(ROOM).min(ROOM);
+        let room = self.room.try_acquire_many(bytes);
+        let _room = room.map_err(|_| Error::TooManyRequests)?;
+        let deadline = Instant::now() + PATIENCE;
+        let meter: Meter = request.extensions().get().cloned().unwrap_or_default();
+        loop {
+            let mut copy = Request::new(request.get_ref().clone());
+            *copy.metadata_mut() = request.metadata().clone();
+            copy.extensions_mut().insert(meter.clone());
+            let leader = tokio::time::timeout_at(deadline, self.leader()).await;
+            let (member, outcome) = match leader.map_err(|_| Error::Timeout)?? {
+                None => (None, here(copy).await),
+                Some(leader) => {
+                    let asked = tokio::time::timeout_at(deadline, there(leader.channel, copy)).await;
+                    (
+                        Some(leader.member),
+                        asked.unwrap_or_else(|_| Err(Error::Timeout.into())),
+                    )
+                }
+            };
+            match outcome {
+                Ok(answer) => return Ok(answer),
+                // It does not lead any more, or was not reached: nothing was done.
+                Err(status)
+                    if self.forwards
+                        && (is_not_leader(&status) || was_not_sent(&status))
+                        && Instant::now() < deadline =>
+                {
+                    self.wait_for_change(member, deadline).await?;
+                }
+                Err(status) if self.forwards && is_not_leader(&status) => return Err(Error::Timeout.into()),
+                Err(status) if member.is_some() && is_transport(&status) => return Err(Error::Timeout.into()),
+                Err(status) => return Err(status),
+            }
+        }
+    }
+
+    /// Waits until everything that was acknowledged before this question, by any member, is committed below the slot that
+    /// is answered; `None` says that this member knows all of it.
+    ///
+    /// # Errors
+    /// As [`LeaderRouter::leader`].
+    pub async fn read_index(&self) -> Result<Option<Slot>, Status> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if !self.forwards {
+                let lease = self
+                    .lease()
+                    .filter(|lease| lease.holds(crate::storage::state::since_boot()));
+                self.ask_storage(&lease.ok_or(Error::NotLeader)?).await?;
+                return Ok(None);
+            }
+            let holds = |role: &Role| match role {
+                Role::Leading(lease) => lease.holds(crate::storage::state::since_boot()),
+                _ => true,
+            };
+            let leader = match self.wait_for_role(holds).await? {
+                Role::Following(leader) => leader,
+                Role::Leading(lease) => match self.ask_storage(&lease).await {
+                    Err(Error::NotLeader) if Instant::now() < deadline => {
+                        self.wait_for_change(None, deadline).await?;
+                        continue;
+                    }
+                    confirmed => return Ok(confirmed.map(|()| None)?),
+                },
+                _ => return Ok(None),
+            };
+            match tokio::time::timeout_at(deadline, leader.reads.ask()).await {
+                Ok(Some(slot)) => return Ok(Some(slot)),
+                // The question was lost with its leader.
+                Ok(None) => self.wait_for_change(Some(leader.member), deadline).await?,
+                Err(_) => return Err(Error::Timeout.into()),
+            }
+        }
+    }
+
+    /// Waits until a member leads and its role fits.
+    async fn wait_for_role(&self, fits: impl Fn(&Role) -> bool) -> Result<Role, Status> {
+        {
+            let role = self.role.borrow();
+            match &*role {
+                Role::Leading(_) | Role::Following(_) if fits(&role) => return Ok(role.clone()),
+                Role::Stopped => return Err(Error::Stopped.into()),
+                _ => {}
+            }
+        }
+        let mut roles = self.role.clone();
+        let waiting = async {
+            loop {
+                {
+                    let role = roles.borrow_and_update();
+                    match &*role {
+                        Role::Leading(_) | Role::Following(_) if fits(&role) => return Ok(role.clone()),
+                        Role::Stopped => return Err(Status::from(Error::Stopped)),
+                        _ => {}
+                    }
+                }
+                // Lease extensions are not signalled, so poll.
+                let pause = tokio::time::sleep(LEASE_POLL);
+                tokio::select! {
+                    changed = roles.changed() => changed.map_err(|_| Status::from(Error::Stopped))?,
+                    () = pause => {}
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, waiting)
+            .await
+            .unwrap_or_else(|_| Err(Error::Timeout.into()))
+    }
+
+    /// Waits until somebody else leads than `member` (`None`: this one), or a moment has passed.
+    async fn wait_for_change(&self, member: Option<u64>, deadline: Instant) -> Result<(), Status> {
+        let mut roles = self.role.clone();
+        let other = roles.wait_for(|role| match role {
+            Role::Following(leader) => member != Some(leader.member),
+            Role::Leading(_) => member.is_some(),
+            Role::Nobody | Role::Transferring | Role::Stopped => false,
+        });
+        let until = deadline.min(Instant::now() + RETRY);
+        match tokio::time::timeout_at(until, other).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) => Err(Error::Stopped.into()),
+            Err(_) if Instant::now() >= deadline => Err(Error::Timeout.into()),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+/// How often a lease that has run out is looked at again.
+const LEASE_POLL: Duration = Duration::from_millis(50);
+
+/// How long to wait before a leader that says it is none is asked again.
+const RETRY: Duration = Duration::from_millis(100);
+
+fn is_not_leader(status: &Status) -> bool {
+    status.message() == Error::NotLeader.to_string()
+}
+
+/// The connection broke, rather than that the leader answered so.
+fn is_transport(status: &Status) -> bool {
+    std::error::Error::source(status).is_some()
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pb::peerpb::ReadIndexRequest;
+    use crate::pb::peerpb::peer_client::PeerClient;
+
+    #[tokio::test]
+    async fn request_unsent_to_a_gone_leader_is_done_by_the_next() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        drop(listener);
+        let channel = Channel::from_shared(url).unwrap().connect_lazy();
+        let (reads, _asking) = ReadIndexBatcher::new(channel.clone(), 1024);
+        let gone = LeaderClient {
+            member: 7,
+            channel,
+            reads,
+        };
+        let roles = watch::Sender::new(Role::Following(gone));
+        let here = async |_: Request<ReadIndexRequest>| Ok(Response::new(1));
+        let there = async |channel, request| {
+            let refused = PeerClient::new(channel).read_index(request).await.unwrap_err();
+            roles.send_replace(Role::Leading(LeaderLease::unbounded()));
+            Err(refused)
+        };
+        let request = Request::new(ReadIndexRequest {});
+        let answer = LeaderRouter::new(roles.subscribe()).forward(request, here, there).await;
+        assert_eq!(*answer.unwrap().get_ref(), 1);
+    }
+}

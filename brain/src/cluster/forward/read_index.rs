@@ -1,0 +1,74 @@
+//! Reads at a follower: one question to the leader for all that wait.
+
+use std::time::Duration;
+
+use tonic::transport::Channel;
+
+use crate::errors::Error;
+use crate::log::Slot;
+use crate::pb::peerpb::ReadIndexRequest;
+use crate::pb::peerpb::peer_client::PeerClient;
+
+/// The queue of reads that need the leader's commit index. Reads that arrive while one question is in flight share the next one.
+#[derive(Debug, Clone)]
+pub struct ReadIndexBatcher(tokio::sync::mpsc::Sender<tokio::sync::oneshot::Sender<Slot>>);
+
+/// Timeout of one question: the leader answers it from memory.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// Queue capacity; further reads block on send.
+const WAITING: usize = 10_000;
+
+impl ReadIndexBatcher {
+    /// A queue, and the task that asks the leader behind `channel` for those who wait; it ends when the leader does not
+    /// answer.
+    pub fn new(channel: Channel, max_message: usize) -> (Self, impl Future<Output = ()> + Send + use<>) {
+        let (queue, mut waiting) = tokio::sync::mpsc::channel::<tokio::sync::oneshot::Sender<Slot>>(WAITING);
+        let task = async move {
+            let mut client = PeerClient::new(channel).max_decoding_message_size(max_message);
+            while let Some(first) = waiting.recv().await {
+                let mut asked = vec![first];
+                while let Ok(next) = waiting.try_recv() {
+                    asked.push(next);
+                }
+                let asks = client.read_index(ReadIndexRequest {});
+                let answer = match tokio::time::timeout(ANSWER, asks).await {
+                    Ok(Ok(answer)) => answer,
+                    // It leads, and its storage did not answer a strict read: those who wait ask again.
+                    Ok(Err(status)) if status.message() == Error::Timeout.text() => continue,
+                    Ok(Err(_)) | Err(_) => return,
+                };
+                let committed = Slot(answer.get_ref().committed);
+                for read in asked {
+                    // Whoever has gone away does not need to know.
+                    let _gone = read.send(committed);
+                }
+            }
+        };
+        (Self(queue), task)
+    }
+
+    /// The leader's answer to a question that is sent after this call; `None` if the leader does not answer.
+    pub(super) async fn ask(&self) -> Option<Slot> {
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        self.0.send(reply).await.ok()?;
+        answer.await.ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::forward::PATIENCE;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_that_nobody_answers_is_given_up() {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", silent.local_addr().unwrap());
+        let channel = Channel::from_shared(url).unwrap().connect_lazy();
+        let (reads, asking) = ReadIndexBatcher::new(channel, 1024);
+        let both = async { tokio::join!(reads.ask(), asking) };
+        let (answer, ()) = tokio::time::timeout(PATIENCE, both).await.unwrap();
+        assert_eq!(answer, None);
+    }
+}

@@ -1,0 +1,104 @@
+//! Strict reads: storage is asked whether another member leads by now, once for all reads that wait.
+//!
+//! A lease says so by this machine's clock, which stands still in a virtual machine that is paused. Storage does not.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::errors::Error;
+
+/// Reads that may wait; further ones wait to be queued.
+const WAITING: usize = 10_000;
+
+/// How long storage may take for one question: less than a follower waits for its leader's answer.
+const ANSWER: Duration = Duration::from_millis(1_500);
+
+/// Asks storage whether a later leader has begun.
+pub type LaterLeader = Box<dyn Fn() -> BoxFuture<'static, anyhow::Result<bool>> + Send + Sync>;
+
+/// Reads that wait for storage. Those that come while a question is under way share the next one.
+#[derive(Debug, Clone)]
+pub struct StorageCheck(mpsc::Sender<oneshot::Sender<Result<(), Error>>>);
+
+impl StorageCheck {
+    /// A queue, and the task that asks storage for those who wait; it ends when nobody can ask any more.
+    pub fn new(later_leader: LaterLeader) -> (Self, impl Future<Output = ()> + Send) {
+        let (queue, mut waiting) = mpsc::channel::<oneshot::Sender<Result<(), Error>>>(WAITING);
+        let task = async move {
+            while let Some(first) = waiting.recv().await {
+                let mut asked = vec![first];
+                while let Ok(next) = waiting.try_recv() {
+                    asked.push(next);
+                }
+                let outcome = match tokio::time::timeout(ANSWER, later_leader()).await {
+                    Ok(Ok(false)) => Ok(()),
+                    Ok(Ok(true)) => Err(Error::NotLeader),
+                    Ok(Err(error)) => {
+                        tracing::debug!(error = format!("{error:#}"), "cannot ask storage for a later leader");
+                        Err(Error::Timeout)
+                    }
+                    Err(_) => Err(Error::Timeout),
+                };
+                for read in asked {
+                    // A client that has gone away needs no answer.
+                    let _gone = read.send(outcome);
+                }
+            }
+        };
+        (Self(queue), task)
+    }
+
+    /// Answers true if no later leader had begun when this was called.
+    ///
+    /// # Errors
+    /// `not leader`, `request timed out`, `server stopped`.
+    pub(super) async fn ask(&self) -> Result<(), Error> {
+        let (reply, answer) = oneshot::channel();
+        self.0.send(reply).await.map_err(|_| Error::Stopped)?;
+        answer.await.map_err(|_| Error::Stopped)?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::sync::Semaphore;
+
+    #[tokio::test]
+    async fn reads_that_wait_share_one_question_that_is_sent_after_they_came() {
+        let (asked, answers) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+        let (count, permits) = (asked.clone(), answers.clone());
+        let (check, task) = StorageCheck::new(Box::new(move || {
+            let number = count.fetch_add(1, Ordering::SeqCst);
+            let permits = permits.clone();
+            Box::pin(async move {
+                permits.acquire().await?.forget();
+                Ok(number == 2)
+            })
+        }));
+        let reads = async {
+            let first = check.ask();
+            tokio::pin!(first);
+            while asked.load(Ordering::SeqCst) == 0 {
+                assert!(futures::poll!(&mut first).is_pending());
+                tokio::task::yield_now().await;
+            }
+            // These came behind the first question.
+            let others = futures::future::join_all((0..100).map(|_| check.ask()));
+            let released = async { answers.add_permits(2) };
+            let (first, others, ()) = tokio::join!(first, others, released);
+            assert!(first.is_ok() && others.iter().all(Result::is_ok));
+            assert_eq!(asked.load(Ordering::SeqCst), 2);
+            answers.add_permits(1);
+            assert!(matches!(check.ask().await, Err(Error::NotLeader)));
+        };
+        tokio::select! {
+            () = reads => {}
+            () = task => panic!("somebody may ask yet"),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Counts changes of leader.
+
+use prometheus::IntCounter;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::forward::{LeaderLease, Role};
+
+/// The last known leader.
+enum Known {
+    Nobody,
+    /// This member, by the lease of a term.
+    Here(LeaderLease),
+    /// Another member.
+    There(u64),
+}
+
+/// Counts each leader that is not the one before, the first one, too, and each term of this member's own, until `stop`.
+/// Losing sight of a leader is no change, nor is hearing of the same one again.
+///
+/// # Errors
+/// None.
+pub(crate) async fn count(
+    mut roles: watch::Receiver<Role>,
+    changes: IntCounter,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let mut known = Known::Nobody;
+    loop {
+        if let Some(now) = other(&known, &roles.borrow_and_update()) {
+            changes.inc();
+            known = now;
+        }
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            changed = roles.changed() => if changed.is_err() {
+                // Nobody says any more who leads.
+                stop.cancelled().await;
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The leader, if it is another one than before.
+fn other(known: &Known, role: &Role) -> Option<Known> {
+    match (role, known) {
+        (Role::Leading(lease), Known::Here(before)) if lease.is(before) => None,
+        (Role::Leading(lease), _) => Some(Known::Here(lease.clone())),
+        (Role::Following(leader), Known::There(before)) if leader.member == *before => None,
+        (Role::Following(leader), _) => Some(Known::There(leader.member)),
+        (Role::Nobody | Role::Transferring | Role::Stopped, _) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::forward::{LeaderClient, ReadIndexBatcher};
+    use tonic::transport::Channel;
+
+    fn following(member: u64) -> Role {
+        let channel = Channel::from_static("http://127.0.0.1:1").connect_lazy();
+        let (reads, _) = ReadIndexBatcher::new(channel.clone(), 1);
+        Role::Following(LeaderClient { member, channel, reads })
+    }
+
+    #[tokio::test]
+    async fn each_other_leader_is_a_change() {
+        let mut known = Known::Nobody;
+        let mut changes = |role: Role| {
+            let now = other(&known, &role);
+            let changed = now.is_some();
+            known = now.unwrap_or(std::mem::replace(&mut known, Known::Nobody));
+            changed
+        };
+        assert!(!changes(Role::Nobody));
+        assert!(changes(following(1)), "the first one");
+        assert!(!changes(Role::Nobody));
+        assert!(!changes(following(1)), "the same one again");
+        assert!(changes(following(2)));
+        let lease = LeaderLease::none();
+        assert!(changes(Role::Leading(lease.clone())));
+        assert!(!changes(Role::Leading(lease)));
+        assert!(!changes(Role::Transferring));
+        assert!(changes(Role::Leading(LeaderLease::none())), "another term");
+        assert!(changes(following(2)));
+    }
+}

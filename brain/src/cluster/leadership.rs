@@ -1,0 +1,518 @@
+//! Leads while the elector says so, and follows otherwise.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use election::{ElectionState, Handle as Election, Term, TransferError};
+use rand::RngExt as _;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use super::follow::{Follower, is_damage};
+use super::followers::Followers;
+use super::liveness::Liveness;
+use super::peers::{Peers, is_of_another_cluster, is_refusal, name_of};
+use super::self_hosted_lease::{SelfHosted, SelfHostedLease};
+use crate::cluster::forward::{LaterLeader, LeaderLease, Role};
+use crate::cluster::node::{LockClaim, Node, TermEnd, TermNotifier};
+use crate::errors::Error;
+use crate::log::{Log, Unanswered};
+use crate::log_once::LogOncePerMessage;
+use crate::rows::Rows;
+use crate::sequencer::Space;
+use crate::storage::state::State;
+
+mod lease_guard;
+mod storage;
+
+/// Time spent tailing the log before a leader that could not be followed is dialled again.
+const REDIAL: Duration = Duration::from_millis(100);
+
+/// Longer than any election: a leader that cannot be followed for this long needs a human.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// Timeout for the writer to finish queued requests in an orderly end.
+const DRAIN: Duration = Duration::from_millis(2_500);
+
+/// The same where nobody else can lead, and rows are flushed then.
+const FLUSH: Duration = Duration::from_secs(4);
+
+/// Timeout of a transfer of the lock, and of its release.
+const TRANSFER_TIMEOUT: Duration = Duration::from_millis(1_500);
+
+/// A term of at least this length resets the count of storage failures.
+const GOOD_TERM: Duration = Duration::from_secs(60);
+
+/// The pause after a storage failure doubles at most this many times.
+const DOUBLINGS: u32 = 4;
+
+/// Time for a transfer's target to become a follower: right after a change of leader there are none yet.
+const ARRIVAL: Duration = Duration::from_secs(2);
+
+/// A request to transfer leadership to another member.
+#[derive(Debug)]
+pub struct TransferLeader {
+    /// Its id.
+    pub target: u64,
+    /// The channel for the outcome.
+    pub reply: oneshot::Sender<Result<(), Error>>,
+}
+
+/// The other members, and the followers among them.
+#[derive(Debug, Clone)]
+pub struct Cluster {
+    /// Where they are.
+    pub peers: Peers,
+    /// This member, as a follower.
+    pub follower: Follower,
+    /// The members that follow this one.
+    pub followers: Followers,
+    /// Log lines about leaders that cannot be followed.
+    pub log_once: LogOncePerMessage,
+}
+
+/// The inputs of the leadership loop, and the channels that publish its state.
+pub struct LeadershipLoop {
+    /// The elector.
+    pub election: Election,
+    /// Length of the leader's lease after a renewal was sent.
+    pub renew_deadline: Duration,
+    /// Publishes the role of this member.
+    pub roles: watch::Sender<Role>,
+    /// The others; `None` where there are none, and nobody else can lead.
+    pub cluster: Option<Cluster>,
+    /// Requests to transfer leadership.
+    pub transfers: mpsc::Receiver<TransferLeader>,
+    /// The id of the lock: see [`LockClaim`].
+    pub lock: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// The latest epoch that began by another lock, if renewals of this one tell.
+    pub announced_epoch: Box<dyn Fn() -> Option<u64> + Send + Sync>,
+    /// The Lease that must not be stored in this cluster.
+    pub self_hosted_lease: Option<SelfHostedLease>,
+    /// Updated whenever the log was read to its end.
+    pub liveness: Liveness,
+    /// The pause before this member competes again after its storage failed.
+    pub rest: Rest,
+}
+
+/// A member whose storage failed while it led competes no more until it rested and storage answers: others may have a better
+/// way to it.
+#[derive(Debug, Default)]
+pub struct Rest {
+    /// It competes again then, if storage answers.
+    until: Option<Instant>,
+    /// Terms in a row that ended so.
+    failures: u32,
+}
+
+impl Rest {
+    /// Storage failed in a term that began then.
+    fn begin(&mut self, term: Instant, lease: Duration) {
+        if term.elapsed() >= GOOD_TERM {
+            self.failures = 0;
+        }
+        let jitter = rand::rng().random_range(1.0..1.5);
+        let rest = storage::limit(lease).mul_f64(jitter) * 2u32.pow(self.failures.min(DOUBLINGS));
+        self.failures += 1;
+        self.until = Some(Instant::now() + rest);
+    }
+
+    /// When it may compete again: soon, if nobody else leads, for then nobody has a better way to storage.
+    fn until(&self, election_state: &ElectionState, lease: Duration) -> Option<Instant> {
+        let soon = Instant::now() + storage::limit(lease);
+        match election_state {
+            ElectionState::NoLeader => self.until.map(|until| until.min(soon)),
+            ElectionState::Following { .. } | ElectionState::Leading(_) => self.until,
+        }
+    }
+}
+
+/// Runs a member until `stop`. `ended` is cancelled when it neither leads nor follows any more: the lock is needed until then.
+///
+/// # Errors
+/// When log or rows fail, or another process writes to a store that only this one may write to.
+pub async fn run<L: Log, R: Rows, Q: Space + Clone>(
+    node: Node<L, R, Q>,
+    mut leadership: LeadershipLoop,
+    stop: CancellationToken,
+    ended: CancellationToken,
+) -> anyhow::Result<()> {
+    let _ended = ended.drop_guard();
+    let outcome = leadership.work(node, &stop).await;
+    leadership.roles.send_replace(Role::Stopped);
+    outcome
+}
+
+impl LeadershipLoop {
+    async fn work<L: Log, R: Rows, Q: Space + Clone>(
+        &mut self,
+        mut node: Node<L, R, Q>,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<()> {
+        let mut election_state = self.election.watch();
+        while !stop.is_cancelled() {
+            let now = election_state.borrow_and_update().clone();
+            if let ElectionState::Leading(term) = &now {
+                let how;
+                (node, how) = self.lead(node, term, stop).await?;
+                if how == TermEnd::Deposed {
+                    anyhow::ensure!(
+                        self.cluster.is_some(),
+                        "another process writes to this store, although its lock is held here"
+                    );
+                    warn!("a later leader writes, although the lock is held here: do all members use the same lock?");
+                    // Long enough for the other one to serve for a while.
+                    let rest = self.renew_deadline.mul_f64(rand::rng().random_range(2.0..4.0));
+                    self.wait(&mut node, &now, &mut election_state, Some(rest), stop)
+                        .await?;
+                }
+            } else {
+                self.wait(&mut node, &now, &mut election_state, None, stop).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows, until who leads has changed or the limit has passed.
+    async fn wait<L: Log, R: Rows, Q: Space + Clone>(
+        &mut self,
+        node: &mut Node<L, R, Q>,
+        now: &ElectionState,
+        election_state: &mut watch::Receiver<ElectionState>,
+        limit: Option<Duration>,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<()> {
+        let limit = tokio::time::sleep(limit.unwrap_or(Duration::MAX));
+        tokio::pin!(limit);
+        let rested = rested(
+            self.rest.until(now, node.lease),
+            (node.engine.clone(), node.replica.state().clone()),
+            node.lease,
+        );
+        tokio::pin!(rested);
+        let shown = (&self.roles, &self.liveness);
+        let followed = follow(&self.election, shown, self.cluster.as_ref(), node, now);
+        tokio::pin!(followed);
+        let outcome = loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break Ok(()),
+                changed = election_state.changed() => break changed.context("the election ended"),
+                () = &mut limit => break Ok(()),
+                Some(asked) = self.transfers.recv() => refuse(asked, Error::NotLeader),
+                () = &mut rested, if self.rest.until.is_some() => {
+                    self.rest.until = None;
+                    tracing::info!("storage answers again: this member can lead");
+                    self.election.compete().await;
+                    // The leader is told so by whoever follows it anew.
+                    break Ok(());
+                }
+                damaged = &mut followed => break damaged,
+            }
+        };
+        self.roles.send_replace(Role::Nobody);
+        outcome
+    }
+
+    async fn lead<L: Log, R: Rows, Q: Space + Clone>(
+        &mut self,
+        node: Node<L, R, Q>,
+        term: &Term,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<(Node<L, R, Q>, TermEnd)> {
+        let (lost, drain) = (CancellationToken::new(), CancellationToken::new());
+        let leader_lease = self.new_lease();
+        let (log, state) = (node.engine.0.clone(), node.replica.state().clone());
+        let (unanswered, lease) = (node.unanswered.clone(), node.lease);
+        let began = Instant::now();
+        let followers = self.cluster.as_ref().map(|cluster| cluster.followers.clone());
+        let failing = storage::failed(&state, &unanswered, followers.as_ref(), lease);
+        tokio::pin!(failing);
+        let drain_limit = if self.cluster.is_some() { DRAIN } else { FLUSH };
+        let slow = over_limit(&drain, drain_limit);
+        tokio::pin!(slow);
+        // Why this member gives the lock up.
+        let mut unable: Option<String> = None;
+        let (begun, mut begins) = oneshot::channel();
+        let (placed, placing) = oneshot::channel();
+        let (mut leads, mut overtaken) = (false, false);
+        let mut election_state = self.election.watch();
+        let mut transferring: Option<TransferLeader> = None;
+        // A leader that saw nobody end before it may name no other within its first lease: whoever asks waits.
+        let transferable = tokio::time::sleep(node.lease * u32::from(!term.predecessor.ended()));
+        tokio::pin!(transferable);
+        let mut may_transfer = false;
+        let mut awaited: Option<(TransferLeader, Instant)> = None;
+        let claim = LockClaim {
+            lock: (self.lock)(),
+            predecessor_expired: term.predecessor.ended(),
+        };
+        let run = node.term(claim, &drain, &lost, TermNotifier { placed, begun });
+        tokio::pin!(run);
+        let circular = circular(self.self_hosted_lease.as_ref(), &state, placing);
+        tokio::pin!(circular);
+        let (node, mut how) = loop {
+            tokio::select! {
+                biased;
+                after = &mut run => break after?,
+                () = over(&mut election_state, term.number), if !lost.is_cancelled() => {
+                    warn!("lost the lead");
+                    lost.cancel();
+                }
+                () = stop.cancelled(), if !drain.is_cancelled() => {
+                    self.roles.send_replace(Role::Transferring);
+                    drain.cancel();
+                }
+                begun = &mut begins, if !leads && !lost.is_cancelled() => {
+                    // Without a word its end follows. Who leaves already does not begin to answer: the lock may be gone soon.
+                    if begun.is_ok() && !drain.is_cancelled() {
+                        self.roles.send_replace(Role::Leading(leader_lease.clone()));
+                    }
+                    leads = true;
+                }
+                () = lease_guard::guard(&self.election, term, (&leader_lease, self.renew_deadline), &*self.announced_epoch, (&log, &state, &unanswered)),
+                    if leads && self.cluster.is_some() && !lost.is_cancelled() =>
+                {
+                    warn!("a later leader has begun");
+                    overtaken = true;
+                    lost.cancel();
+                }
+                reason = &mut failing, if unable.is_none() && self.has_others() && !lost.is_cancelled() => {
+                    unable = Some(reason);
+                    self.roles.send_replace(Role::Transferring);
+                    lost.cancel();
+                }
+                () = &mut slow, if !lost.is_cancelled() => {
+                    // What is queued is for the next leader. What is under way is answered by a timeout: the log tells what became of it.
+                    if self.has_others() {
+                        unable = Some(format!("what was under way did not end within {drain_limit:?}"));
+                    }
+                    warn!(limit = ?drain_limit, "the writer does not end in time: what is under way is given up");
+                    lost.cancel();
+                }
+                found = &mut circular => return Err(found.into()),
+                () = &mut transferable, if !may_transfer => may_transfer = true,
+                Some(asked) = self.transfers.recv(), if may_transfer && awaited.is_none() && !drain.is_cancelled() => {
+                    awaited = Some((asked, Instant::now() + ARRIVAL));
+                }
+                follows = arrival(self.cluster.as_ref(), awaited.as_ref()), if !drain.is_cancelled() => {
+                    // A client that has gone away was told that the transfer failed.
+                    let asked = awaited.take().map(|(asked, _)| asked).filter(|asked| !asked.reply.is_closed());
+                    if follows && asked.is_some() {
+                        self.roles.send_replace(Role::Transferring);
+                        drain.cancel();
+                        transferring = asked;
+                    } else if let Some(asked) = asked {
+                        refuse(asked, Error::BadLeaderTransferee);
+                    }
+                }
+            }
+        };
+        if how == TermEnd::Stopped && self.cluster.is_some() {
+            self.transfer_leadership_to(transferring.take()).await;
+        }
+        if how == TermEnd::Lost && overtaken {
+            how = TermEnd::Deposed;
+        }
+        if let Some(reason) = unable.filter(|_| how == TermEnd::Lost) {
+            self.rest.begin(began, lease);
+            self.step_down(reason, &state).await;
+        }
+        for asked in transferring.into_iter().chain(awaited.map(|(asked, _)| asked)) {
+            refuse(asked, Error::TimeoutDueToLeaderFail);
+        }
+        self.roles.send_replace(Role::Nobody);
+        Ok((node, how))
+    }
+
+    /// The leader lease of a term that begins.
+    fn new_lease(&self) -> LeaderLease {
+        match self.cluster {
+            Some(_) => LeaderLease::none(),
+            None => LeaderLease::unbounded(),
+        }
+    }
+
+    /// Returns true if another member could lead.
+    fn has_others(&self) -> bool {
+        let cluster = self.cluster.as_ref();
+        cluster.is_some_and(|cluster| cluster.follower.members.watch().borrow().len() > 1)
+    }
+
+    /// Gives the lock up because of this member's own way to storage, and leaves it to others for a while. The outcome of what
+    /// was under way is unknown: the next leader's barrier decides it.
+    async fn step_down<R: Rows>(&self, reason: String, state: &State<R>) {
+        warn!(reason, "cannot lead: giving up the lock for another member to take");
+        state.set_cannot_lead(Some(format!("etcdserver: cannot lead: {reason}")));
+        match tokio::time::timeout(TRANSFER_TIMEOUT, self.election.step_down()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => debug!(
+                error = format!("{:#}", anyhow::Error::from(error)),
+                "the lock was not released: it runs out by itself"
+            ),
+            Err(_) => debug!(limit = ?TRANSFER_TIMEOUT, "the lock does not answer: it runs out by itself"),
+        }
+    }
+
+    /// Names another leader, whom somebody asked for or any, and tells who asked.
+    async fn transfer_leadership_to(&self, transferring: Option<TransferLeader>) {
+        let outcome = self
+            .transfer_leadership(transferring.as_ref().map(|asked| asked.target))
+            .await;
+        if let Some(asked) = transferring {
+            let _gone = asked.reply.send(outcome);
+        }
+    }
+
+    /// Names another leader, if anybody follows who can be one.
+    async fn transfer_leadership(&self, target: Option<u64>) -> Result<(), Error> {
+        let Some(identity) = self
+            .cluster
+            .as_ref()
+            .and_then(|cluster| cluster.followers.identity(target))
+        else {
+            return Err(Error::BadLeaderTransferee);
+        };
+        let named = tokio::time::timeout(TRANSFER_TIMEOUT, self.election.transfer_leadership(&identity)).await;
+        let Ok(named) = named else {
+            warn!(limit = ?TRANSFER_TIMEOUT, "the lock does not answer: the lead was not handed over");
+            return Err(Error::TimeoutDueToLeaderFail);
+        };
+        match named {
+            Ok(()) => Ok(()),
+            Err(TransferError::BadTarget(_)) => Err(Error::BadLeaderTransferee),
+            Err(error) => {
+                warn!(
+                    error = format!("{:#}", anyhow::Error::from(error)),
+                    "the lead was not handed over"
+                );
+                Err(Error::TimeoutDueToLeaderFail)
+            }
+        }
+    }
+}
+
+/// Answers when a drain has taken too long.
+async fn over_limit(drain: &CancellationToken, limit: Duration) {
+    drain.cancelled().await;
+    tokio::time::sleep(limit).await;
+}
+
+/// Answers when a member has rested until then and its storage answers: it can lead again.
+async fn rested<L: Log, R: Rows>(until: Option<Instant>, (engine, state): ((L, R), Arc<State<R>>), lease: Duration) {
+    if let Some(until) = until {
+        storage::recovered(engine, state.committed(), until, storage::limit(lease)).await;
+        state.set_cannot_lead(None);
+    }
+}
+
+/// Asks the log whether a leader later than the one that is known here has begun.
+pub fn later_leader<L: Log, R: Rows>(log: L, state: Arc<State<R>>, unanswered: Unanswered) -> LaterLeader {
+    Box::new(move || {
+        let (log, state, unanswered) = (log.clone(), state.clone(), unanswered.clone());
+        Box::pin(async move { Ok(lease_guard::has_later_barrier(&log, &state, &unanswered).await?) })
+    })
+}
+
+/// Waits until whoever is to lead follows, and answers whether it does before the time is up. A stranger never will.
+async fn arrival(cluster: Option<&Cluster>, awaited: Option<&(TransferLeader, Instant)>) -> bool {
+    let Some((asked, until)) = awaited else {
+        return std::future::pending().await;
+    };
+    let Some(cluster) = cluster else { return false };
+    let is_member = cluster.follower.members.watch().borrow().contains_key(&asked.target);
+    is_member
+        && tokio::time::timeout_at(*until, cluster.followers.follows(asked.target))
+            .await
+            .is_ok()
+}
+
+/// Ends when the Lease that is competed for is found in the store, once everything that was stored before is known.
+async fn circular<R: Rows>(
+    self_hosted_lease: Option<&SelfHostedLease>,
+    state: &State<R>,
+    placed: oneshot::Receiver<()>,
+) -> SelfHosted {
+    if let Some(self_hosted_lease) = self_hosted_lease
+        && placed.await.is_ok()
+        && let Err(circular) = self_hosted_lease.check_leading(state).await
+    {
+        return circular;
+    }
+    std::future::pending().await
+}
+
+/// Keeps up with whoever leads; ends only when data is damaged. May be dropped at any time.
+async fn follow<L: Log, R: Rows, Q: Space + Clone>(
+    election: &Election,
+    (roles, liveness): (&watch::Sender<Role>, &Liveness),
+    cluster: Option<&Cluster>,
+    node: &mut Node<L, R, Q>,
+    election_state: &ElectionState,
+) -> anyhow::Result<()> {
+    let known = match (election_state, cluster) {
+        (ElectionState::Following { leader }, Some(cluster)) => Some((cluster, name_of(leader))),
+        _ => None,
+    };
+    let mut began = Instant::now();
+    let mut refresher = crate::storage::replica::RowsRefresher::new(node.engine.1.clone());
+    loop {
+        if let Some((cluster, name)) = known {
+            let followed = async {
+                let channel = cluster.peers.dial(name, &cluster.follower.members).await?;
+                let id = cluster.peers.id(name);
+                let shown = (roles, election, &mut refresher);
+                node.follow(channel, &cluster.follower, id, shown).await
+            };
+            let outcome = followed.await;
+            if matches!(roles.send_replace(Role::Nobody), Role::Following(_)) {
+                // It is heard no more, and may have named another one.
+                election.look();
+            }
+            match outcome {
+                Ok(()) => began = Instant::now(),
+                Err(error) if is_damage(&error) => return Err(error),
+                Err(error) => {
+                    debug!(leader = name, error = format!("{error:#}"), "cannot follow the leader");
+                    let stuck = began.elapsed() > STUCK;
+                    let reason = refusal(&error).or(stuck.then_some("whoever holds the lock cannot be followed"));
+                    if let Some(reason) = reason
+                        && cluster.log_once.is_due(&format!("{name}: {reason}"))
+                    {
+                        warn!(leader = name, error = format!("{error:#}"), "{reason}");
+                    }
+                }
+            }
+        }
+        let redial = known.is_some().then(|| Instant::now() + REDIAL);
+        node.tail(liveness, &mut refresher, redial).await?;
+    }
+}
+
+/// Why a leader cannot be followed, if that is for somebody to mend.
+fn refusal(error: &anyhow::Error) -> Option<&'static str> {
+    let status = error.downcast_ref::<tonic::Status>();
+    let mismatch = |status: &tonic::Status| status.message() == Error::ClusterIdMismatch.to_string();
+    if status.is_some_and(mismatch) || is_of_another_cluster(error) {
+        Some("the leader belongs to another cluster")
+    } else if is_refusal(error) {
+        Some("the leader refuses this member's certificate, or has a wrong one")
+    } else {
+        None
+    }
+}
+
+fn refuse(asked: TransferLeader, error: Error) {
+    // Whoever has gone away does not need to know.
+    let _gone = asked.reply.send(Err(error));
+}
+
+/// Waits until term `number` is over.
+async fn over(election_state: &mut watch::Receiver<ElectionState>, number: u64) {
+    let other = |election_state: &ElectionState| !matches!(election_state, ElectionState::Leading(term) if term.number == number);
+    // An elector that has ended leads no more.
+    drop(election_state.wait_for(other).await);
+}

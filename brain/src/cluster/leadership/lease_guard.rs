@@ -1,0 +1,127 @@
+//! The leader lease: the time for which a leader may answer reads grows with the renewals of its lock.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use election::{Handle as Election, Moment, Term};
+use tokio::time::MissedTickBehavior;
+use tracing::debug;
+
+use crate::cluster::forward::LeaderLease;
+use crate::log::frame::{Frame, WINDOW};
+use crate::log::{Log, LogError, Slot, Unanswered};
+use crate::rows::Rows;
+use crate::storage::state::State;
+
+/// How often a leader looks whether its lock was renewed.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How much of the log is looked at for a later barrier.
+const AHEAD: usize = 64 << 10;
+
+/// Extends the leader lease with each renewal of the lock that was sent before any later leader began to wait for this
+/// one. Ends when a later one is found.
+///
+/// Why that is enough: a later leader serves nobody before its barrier stands, and then waits this one's lease, which is longer
+/// than a leader lease, unless it saw the very lock run out or be given away, of which no renewal succeeds then. So only whoever leads
+/// by *another* lock can be there when a renewal succeeds, and it has to be shown that its wait did not begin before the
+/// renewal was sent. Either
+/// - the lock tells: a leader by another lock announces its epoch in this one's record between its barrier and its wait
+///   ([`Node::announce_epoch`](crate::cluster::node::Node::announce_epoch)), and a renewal replaces nothing but the record that is known here, announced epochs in it. One that
+///   succeeded was sent before any announcement that is not known: `announced_epoch` is asked after it;
+/// - or the log is asked after it: where no later barrier stands no wait has begun.
+pub(super) async fn guard<L: Log, R: Rows>(
+    election: &Election,
+    term: &Term,
+    (leader_lease, renew_deadline): (&LeaderLease, Duration),
+    announced_epoch: &(dyn Fn() -> Option<u64> + Send + Sync),
+    (log, state, unanswered): (&L, &State<R>, &Unanswered),
+) {
+    let mut last = None;
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        look.tick().await;
+        let renewed = election.renewed(term.number);
+        if renewed.is_none() || renewed == last {
+            continue;
+        }
+        let later = match announced_epoch() {
+            Some(epoch) => Ok(epoch > state.epoch()),
+            None => has_later_barrier(log, state, unanswered).await,
+        };
+        match later {
+            Ok(true) => return,
+            Ok(false) => {
+                last = renewed;
+                if let Some(renewed) = renewed {
+                    leader_lease.extend(renewed.since(Moment::new(Duration::ZERO)) + renew_deadline);
+                }
+            }
+            // Until it can be read the leader lease runs out by itself.
+            Err(error) => debug!(
+                error = &error as &dyn std::error::Error,
+                "cannot look for a later barrier"
+            ),
+        }
+    }
+}
+
+/// Returns true if a barrier of a later epoch stands in the log: in the first slot that its writer found free, which is not behind those
+/// that this leader has tried. What is published may be far behind them, where large batches wait for their turn.
+pub(super) async fn has_later_barrier<L: Log, R: Rows>(
+    log: &L,
+    state: &State<R>,
+    unanswered: &Unanswered,
+) -> Result<bool, LogError> {
+    let mut next = state.committed();
+    let tried = unanswered.next().unwrap_or(next).max(next);
+    let (end, epoch) = (Slot(tried.0 + WINDOW), state.epoch());
+    while next <= end {
+        let slots = log.read(next, AHEAD).await?;
+        let Some((last, _)) = slots.last() else { break };
+        next = last.next();
+        if slots.into_iter().any(|(slot, bytes)| is_later(slot, bytes, epoch)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn is_later(slot: Slot, bytes: Bytes, epoch: u64) -> bool {
+    matches!(Frame::decode(slot, bytes), Ok(Frame::Barrier(barrier)) if barrier.epoch > epoch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::frame::Barrier;
+    use crate::log::{MemLog, WatchedLog};
+    use crate::rows::mem::MemRows;
+    use crate::storage::replica::Replica;
+
+    #[tokio::test]
+    async fn a_later_barrier_is_found_behind_all_slots_that_were_tried() {
+        let (log, unanswered) = (MemLog::new(), Unanswered::default());
+        let state = Replica::load(&log, &MemRows::new()).await.unwrap().state().clone();
+        // More than a window of slots is committed and not published yet.
+        let own = WatchedLog::new(log.clone(), unanswered.clone());
+        let first = state.committed();
+        let end = first.0 + 3 * WINDOW;
+        for slot in first.0..end {
+            own.append(Slot(slot), Bytes::from_static(b"a part of a batch"))
+                .await
+                .unwrap();
+        }
+        assert!(!has_later_barrier(&log, &state, &unanswered).await.unwrap());
+        let barrier = Barrier {
+            epoch: state.epoch() + 1,
+            nonce: 1,
+            writer: 2,
+            lease: Duration::from_secs(2),
+            lock: 0,
+        };
+        log.append(Slot(end), barrier.encode()).await.unwrap();
+        assert!(has_later_barrier(&log, &state, &unanswered).await.unwrap());
+    }
+}

@@ -1,0 +1,155 @@
+//! Detects that a leader's storage does not answer: a member that renews the lock and gets nothing into the log, or nothing out of the rows, is no
+//! leader, and another member may have a better way to storage.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior};
+
+use crate::cluster::followers::Followers;
+use crate::log::{Log, Slot, Unanswered};
+use crate::rows::{Rows, Snapshot as _};
+use crate::storage::state::State;
+
+/// How long storage may take at least, however short a lease is. A connection that is stuck costs one attempt of the TiKV
+/// client, 2.5 s, and is replaced.
+const LIMIT: Duration = Duration::from_secs(3);
+
+/// How often appends that are under way are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long to wait before rows are asked again that did not answer.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// How much of the log is read to see whether it can be read.
+const GLANCE: usize = 1;
+
+/// How many times as long a write of rows may be tried. TiKV itself needs 10 to 20 s until a region is led elsewhere, and another
+/// member may have no better way to it.
+const UNWRITTEN: u32 = 10;
+
+/// How long storage may take before a leader whose lock lasts so long steps down.
+pub(super) fn limit(lease: Duration) -> Duration {
+    lease.max(LIMIT)
+}
+
+/// Ends when an append or a read of the log, or a read or a write of the rows, has taken longer than it may where a lock lasts so
+/// long; says which.
+pub(super) async fn failed<R: Rows>(
+    state: &State<R>,
+    unanswered: &Unanswered,
+    followers: Option<&Followers>,
+    lease: Duration,
+) -> String {
+    let limit = limit(lease);
+    let overdue = async {
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            look.tick().await;
+            if let Some((what, age)) = unanswered.overdue(limit) {
+                return format!("{what} has not been answered by storage for {age:.1?}");
+            }
+        }
+    };
+    tokio::select! {
+        reason = overdue => reason,
+        reason = unreadable(state, limit) => reason,
+        reason = unwritten(state, followers, limit * UNWRITTEN) => reason,
+    }
+}
+
+/// Reads the manifest again and again, as views read: at their timestamp, so that no flush is in the way.
+async fn unreadable<R: Rows>(state: &State<R>, limit: Duration) -> String {
+    loop {
+        let begun = Instant::now();
+        let mut why = String::from("no answer");
+        let read = async {
+            while let Err(error) = state.view().rows.fence().await {
+                why = format!("{:#}", anyhow::Error::from(error));
+                tokio::time::sleep(AGAIN).await;
+            }
+        };
+        if tokio::time::timeout(limit, read).await.is_err() {
+            return format!("the rows could not be read for {limit:?}: {why}");
+        }
+        tokio::time::sleep_until(begun + limit / 2).await;
+    }
+}
+
+/// Ends when a write of rows has been tried for longer than `limit` while somebody follows who could lead; says so. What is
+/// acknowledged is in the log: only memory fills up meanwhile, and the wait may end by itself.
+async fn unwritten<R: Rows>(state: &State<R>, followers: Option<&Followers>, limit: Duration) -> String {
+    let Some(followers) = followers else {
+        return std::future::pending().await;
+    };
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        look.tick().await;
+        let overdue = state.writing_rows().filter(|age| *age > limit);
+        if let Some(age) = overdue
+            && followers.identity(None).is_some()
+        {
+            return format!("the rows have not taken a write for {age:.1?}");
+        }
+    }
+}
+
+/// Waits until `since` at least, and until log and rows can be read.
+pub(super) async fn recovered<L: Log, R: Rows>((log, rows): (L, R), next: Slot, since: Instant, limit: Duration) {
+    tokio::time::sleep_until(since).await;
+    loop {
+        let read = async { log.read(next, GLANCE).await.is_ok() && rows.fence().await.is_ok() };
+        if tokio::time::timeout(limit, read).await == Ok(true) {
+            return;
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::{MemLog, WatchedLog};
+    use crate::rows::mem::MemRows;
+
+    #[tokio::test(start_paused = true)]
+    async fn rows_that_take_no_write_are_a_reason_only_while_somebody_follows() {
+        let replica = crate::storage::replica::Replica::load(&MemLog::new(), &MemRows::new())
+            .await
+            .unwrap();
+        let (state, followers) = (replica.state(), Followers::default());
+        let limit = LIMIT * UNWRITTEN;
+        let mut stuck = std::pin::pin!(unwritten(state, Some(&followers), limit));
+        let follower = followers.enter(1, Some("one".to_owned()));
+        assert!(
+            tokio::time::timeout(2 * limit, &mut stuck).await.is_err(),
+            "nothing is written"
+        );
+        drop(follower);
+        let writing = state.write_rows();
+        assert!(
+            tokio::time::timeout(2 * limit, &mut stuck).await.is_err(),
+            "nobody follows"
+        );
+        drop(writing);
+        let _follower = followers.enter(1, Some("one".to_owned()));
+        let _writing = state.write_rows();
+        assert!(
+            tokio::time::timeout(limit, &mut stuck).await.is_err(),
+            "it is not over the limit"
+        );
+        tokio::time::timeout(limit, stuck).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn storage_that_answers_has_not_failed() {
+        let (log, unanswered) = (MemLog::new(), Unanswered::default());
+        let log = WatchedLog::new(log, unanswered.clone());
+        let rows = MemRows::new();
+        let replica = crate::storage::replica::Replica::load(&log, &rows).await.unwrap();
+        let failed = failed(replica.state(), &unanswered, None, LIMIT);
+        assert!(tokio::time::timeout(100 * LIMIT, failed).await.is_err());
+        recovered((log, rows), Slot::FIRST, Instant::now(), LIMIT).await;
+    }
+}

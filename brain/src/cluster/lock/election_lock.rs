@@ -1,0 +1,140 @@
+//! Whichever lock a member competes for.
+
+use bytes::Bytes;
+use election::{LeaseLock, Lock, LockError, Record};
+use sha2::{Digest as _, Sha256};
+
+use super::StorageLock;
+use crate::cas_register::CasRegister;
+use crate::cluster::self_hosted_lease::SelfHostedLease;
+use crate::log::LogError;
+
+/// A record in the store itself, or a Lease of a Kubernetes cluster.
+#[derive(Debug, Clone)]
+pub enum ElectionLock<C> {
+    /// In the store.
+    Storage(StorageLock<C>),
+    /// In an API server. In the store there may be a record yet, and somebody who holds it.
+    Lease(Box<LeaseLock>, StorageLock<C>),
+}
+
+/// Names one write to either.
+#[derive(Debug, Clone)]
+pub enum Version {
+    /// The bytes that were written.
+    Storage(Bytes),
+    /// The object that was written.
+    Lease(<LeaseLock as Lock>::Version),
+}
+
+impl<C> ElectionLock<C> {
+    /// A number that no other lock has: see [`LockClaim`](crate::cluster::node::LockClaim). That of a Lease is known once it was won.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        match self {
+            ElectionLock::Storage(_) => 0,
+            ElectionLock::Lease(lease, _) => lease_id(&lease.uid().unwrap_or_default()),
+        }
+    }
+
+    /// The Lease that must not be stored here.
+    #[must_use]
+    pub fn self_hosted_lease(&self) -> Option<SelfHostedLease> {
+        match self {
+            ElectionLock::Storage(_) => None,
+            ElectionLock::Lease(lease, _) => Some(SelfHostedLease::new(LeaseLock::clone(lease))),
+        }
+    }
+}
+
+impl<C: CasRegister> ElectionLock<C> {
+    /// Tells whoever holds another lock that `epoch` has begun by this one.
+    ///
+    /// # Errors
+    /// As [`StorageLock::announce_epoch`].
+    pub async fn announce_epoch(&self, epoch: u64) -> Result<(), LogError> {
+        match self {
+            // Nobody can hold this one any more without knowing, and whoever holds a Lease reads the log.
+            ElectionLock::Storage(_) => Ok(()),
+            ElectionLock::Lease(_, record) => record.announce_epoch(epoch).await,
+        }
+    }
+
+    /// The latest epoch that began by another lock, as this one's renewals tell. `None`: they tell nothing, ask the log.
+    pub fn announced_epoch(&self) -> Option<u64> {
+        match self {
+            ElectionLock::Storage(lock) => Some(lock.announced_epoch()),
+            ElectionLock::Lease(..) => None,
+        }
+    }
+}
+
+impl<C: CasRegister> Lock for ElectionLock<C> {
+    type Version = Version;
+
+    async fn get(&self) -> Result<Option<(Record, Version)>, LockError> {
+        Ok(match self {
+            ElectionLock::Storage(lock) => {
+                let seen = lock.get().await?;
+                seen.map(|(record, version)| (record, Version::Storage(version)))
+            }
+            ElectionLock::Lease(lock, _) => {
+                let seen = lock.get().await?;
+                seen.map(|(record, version)| (record, Version::Lease(version)))
+            }
+        })
+    }
+
+    async fn create(&self, record: &Record) -> Result<Version, LockError> {
+        match self {
+            ElectionLock::Storage(lock) => lock.create(record).await.map(Version::Storage),
+            ElectionLock::Lease(lock, _) => lock.create(record).await.map(Version::Lease),
+        }
+    }
+
+    async fn update(&self, record: &Record, expected: &Version) -> Result<Version, LockError> {
+        match (self, expected) {
+            (ElectionLock::Storage(lock), Version::Storage(expected)) => {
+                lock.update(record, expected).await.map(Version::Storage)
+            }
+            (ElectionLock::Lease(lock, _), Version::Lease(expected)) => {
+                lock.update(record, expected).await.map(Version::Lease)
+            }
+            // A version of another kind names no write to this lock.
+            _ => Err(LockError::Conflict),
+        }
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            ElectionLock::Storage(lock) => lock.describe(),
+            ElectionLock::Lease(lock, _) => lock.describe(),
+        }
+    }
+}
+
+fn lease_id(uid: &str) -> u64 {
+    let digest = Sha256::digest(uid);
+    let first: [u8; 8] = std::array::from_fn(|at| digest[at]);
+    u64::from_be_bytes(first).clamp(1, u64::MAX - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cas_register::mem::MemRegister;
+
+    #[tokio::test]
+    async fn the_laws_of_locks_hold_for_either() {
+        let lock = ElectionLock::Storage(StorageLock::new(MemRegister::new(), "test"));
+        election::laws::check(&lock, &lock.clone()).await.unwrap();
+        assert_eq!(lock.id(), 0);
+    }
+
+    #[test]
+    fn leases_are_told_apart_and_from_the_storage_lock() {
+        let ids = ["a", "b", ""].map(lease_id);
+        assert!(ids[0] != ids[1] && !ids.contains(&0), "{ids:?}");
+        assert_eq!(lease_id("a"), ids[0]);
+    }
+}

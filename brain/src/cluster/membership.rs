@@ -1,0 +1,110 @@
+//! The rows of members, in one register that all of them compare and set: who there is, also of those that are down.
+//!
+//! A member writes its own row when it starts, if the row changes. It sees new rows of other members when it reads the register again,
+//! which it does every 30 s; followers of the same leader see each other at once.
+
+use std::time::Duration;
+
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use super::peers::Peers;
+use crate::cas_register::{Cas, CasRegister};
+use crate::cluster::members::Members;
+use crate::pb::etcdserverpb as pb;
+
+pub use table::{JoinError, JoinRequest, MemberTable};
+
+mod table;
+
+/// How often the rows are read anew.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// Between two reads for members that are looked for.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Why a member did not get its row.
+#[derive(Debug, thiserror::Error)]
+pub enum EnterError {
+    /// It does not belong here. Nothing was written.
+    #[error(transparent)]
+    Refused(#[from] JoinError),
+    /// Try again later.
+    #[error("the rows of members cannot be reached")]
+    Unreachable(#[source] anyhow::Error),
+}
+
+/// Writes the row of a member that starts, and answers with all rows.
+///
+/// # Errors
+/// [`EnterError`].
+pub async fn enter<C: CasRegister>(register: &C, request: &JoinRequest) -> Result<MemberTable, EnterError> {
+    loop {
+        let stored = register.get().await.map_err(EnterError::Unreachable)?;
+        let table = MemberTable::decode(stored.as_ref())?;
+        let Some(next) = table.join(request)? else {
+            return Ok(table);
+        };
+        match register.compare_and_set(stored, Some(next.encode())).await {
+            Cas::Swapped => return Ok(next),
+            Cas::Mismatch => {} // another one entered
+            Cas::Unknown(error) => return Err(EnterError::Unreachable(error)),
+        }
+    }
+}
+
+/// All members as they are known at the start.
+#[must_use]
+pub fn members(request: &JoinRequest, table: &MemberTable, peers: &Peers) -> Members {
+    Members::new(list(request, table, peers))
+}
+
+/// Keeps `members` as the rows say, until `stop`.
+///
+/// # Errors
+/// The rows are damaged, or of a newer version.
+pub async fn follow<C: CasRegister>(
+    register: C,
+    (request, peers): (JoinRequest, Peers),
+    members: Members,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let mut look = tokio::time::interval_at(tokio::time::Instant::now() + LOOK, LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            _ = look.tick() => {}
+            // No more often than somebody who asks for nothing else could bear.
+            () = members.asked_for() => {
+                look.reset();
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        match register.get().await {
+            Ok(stored) => members.replace(list(&request, &MemberTable::decode(stored.as_ref())?, &peers)),
+            Err(error) => tracing::debug!(error = format!("{error:#}"), "cannot read the rows of members"),
+        }
+    }
+}
+
+/// The members that have a row, and those that are configured and never started: like etcd's these have no name and no client URLs.
+fn list(request: &JoinRequest, table: &MemberTable, peers: &Peers) -> Vec<pb::Member> {
+    let configured = peers.all().map(|(name, urls)| pb::Member {
+        id: peers.id(name),
+        peer_ur_ls: urls.iter().map(ToString::to_string).collect(),
+        ..pb::Member::default()
+    });
+    let started = table.rows().chain([request.row()]).map(|(name, row)| pb::Member {
+        id: peers.id(name),
+        name: name.to_owned(),
+        peer_ur_ls: row.peer_urls,
+        client_ur_ls: row.client_urls,
+        is_learner: false,
+    });
+    // Later ones count.
+    configured.chain(started).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+//! The table of members, without I/O: who may enter it, and who leaves it.
+//!
+//! # Who may enter
+//!
+//! A key prefix belongs to one cluster. Two that are configured for one prefix by mistake often have one token (the
+//! default), so the token alone does not tell them apart; their members do. Whoever starts belongs here if
+//!
+//! - the table is empty: it begins the cluster; or
+//! - `--initial-cluster` and the table name a member alike: the same name at one of the same addresses (host and port; the
+//!   scheme may change). A member that restarts finds itself so. One that is replaced or has moved finds the others, and so
+//!   does one that is new, whose `--initial-cluster` is longer; or
+//! - its members and those of the table are found by DNS, in one domain (`--discovery-srv`); or
+//! - somebody vouches for it by `--initial-cluster-state=existing`: for a cluster whose addresses all changed at once.
+//!
+//! Anybody else is refused, and the table stays as it is. Two clusters whose addresses are the same on different machines
+//! (`localhost`) pass here; [`duplicate_member`](super::super::duplicate_member) finds them out.
+//!
+//! # Who leaves
+//!
+//! A member goes by being taken out of `--initial-cluster` everywhere. The last row that does not name it shows that: a row
+//! is dropped when all others were written later and none of them names it. A new member, whom the others do not name
+//! before they are started with the longer list, has the latest row and stays. Who finds the others by DNS leaves nobody out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use prost::Message;
+
+use crate::flags::Config;
+use crate::flags::url::Url;
+use crate::mvcc::row::FORMAT as STORED_FORMAT;
+use crate::version;
+
+/// The version of the table that this brain reads and writes.
+const FORMAT: u32 = 1;
+
+/// The version of what members say to each other.
+const PEER_FORMAT: u32 = 2;
+
+/// All rows.
+#[derive(Clone, PartialEq, Message)]
+pub struct MemberTable {
+    /// A brain refuses a table newer than its own.
+    #[prost(uint32, tag = "1")]
+    format: u32,
+    /// Goes up with every change.
+    #[prost(uint64, tag = "2")]
+    number: u64,
+    /// Rows by name, as they were written: what a newer brain put into its own outlives the changes of an older one.
+    #[prost(btree_map = "string, bytes", tag = "3")]
+    rows: BTreeMap<String, Vec<u8>>,
+}
+
+/// A member's own entry for the table.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Row {
+    /// Where peers reach it.
+    #[prost(string, repeated, tag = "1")]
+    pub peer_urls: Vec<String>,
+    /// Where clients reach it.
+    #[prost(string, repeated, tag = "2")]
+    pub client_urls: Vec<String>,
+    /// The names in its `--initial-cluster`; none when it finds the others by DNS.
+    #[prost(string, repeated, tag = "3")]
+    pub names: Vec<String>,
+    /// Its version.
+    #[prost(string, tag = "4")]
+    pub version: String,
+    /// The newest stored format that it reads: what is stored rises only when every row does.
+    #[prost(uint32, tag = "5")]
+    pub stored_format: u32,
+    /// The newest version of the peer protocol that it speaks; it rises likewise.
+    #[prost(uint32, tag = "6")]
+    pub peer_format: u32,
+    /// The table's number when it was written.
+    #[prost(uint64, tag = "7")]
+    pub written: u64,
+    /// The domain where it finds the others; empty when it is told.
+    #[prost(string, tag = "8")]
+    pub domain: String,
+}
+
+/// A member that starts.
+#[derive(Debug, Clone)]
+pub struct JoinRequest {
+    name: String,
+    row: Row,
+    cluster: BTreeMap<String, Vec<Url>>,
+    is_vouched_for: bool,
+}
+
+/// Why the table does not take a member. It is as it was.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JoinError {
+    /// It belongs to another cluster.
+    #[error(
+        "the key prefix belongs to a cluster of other members ({members}), none of which --initial-cluster names at its address: choose another --tikv-key-prefix, or pass --initial-cluster-state=existing if it is this cluster and all addresses changed"
+    )]
+    OtherCluster {
+        /// Names and peer URLs of those who are there.
+        members: String,
+    },
+    /// A newer brain wrote it.
+    #[error(
+        "the rows of members are of format {found}, this version reads formats up to {FORMAT}: start a newer version"
+    )]
+    Newer {
+        /// The format found.
+        found: u32,
+    },
+    /// It is not what was written.
+    #[error("the rows of members are damaged: {0}")]
+    Corrupt(String),
+}
+
+impl JoinRequest {
+    /// This member, as it is configured.
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        let texts = |urls: &[Url]| urls.iter().map(ToString::to_string).collect();
+        let domain = config
+            .discovery
+            .as_ref()
+            .map(|found| format!("{} {}", found.domain, found.name));
+        let mut cluster = config.initial_cluster.clone();
+        let mut names = cluster.keys().cloned().collect();
+        if domain.is_some() {
+            cluster = BTreeMap::from([(config.name.clone(), config.initial_advertise_peer_urls.clone())]);
+            names = Vec::new();
+        }
+        Self {
+            name: config.name.clone(),
+            row: Row {
+                peer_urls: texts(&config.initial_advertise_peer_urls),
+                client_urls: texts(&config.advertise_client_urls),
+                names,
+                version: version::KUBEBRAIN.to_owned(),
+                stored_format: STORED_FORMAT,
+                peer_format: PEER_FORMAT,
+                written: 0,
+                domain: domain.unwrap_or_default(),
+            },
+            cluster,
+            is_vouched_for: config.joins_existing,
+        }
+    }
+
+    /// Its name and row.
+    pub(super) fn row(&self) -> (&str, Row) {
+        (&self.name, self.row.clone())
+    }
+}
+
+impl MemberTable {
+    /// Decodes the value of the register; an empty register is an empty table.
+    ///
+    /// # Errors
+    /// [`JoinError::Newer`], [`JoinError::Corrupt`].
+    pub fn decode(stored: Option<&Bytes>) -> Result<MemberTable, JoinError> {
+        let Some(bytes) = stored else {
+            return Ok(MemberTable::default());
+        };
+        let corrupt = |error: prost::DecodeError| JoinError::Corrupt(error.to_string());
+        let table = MemberTable::decode_from(bytes.clone()).map_err(corrupt)?;
+        if table.format > FORMAT {
+            return Err(JoinError::Newer { found: table.format });
+        }
+        for row in table.rows.values() {
+            Row::decode(row.as_slice()).map_err(corrupt)?;
+        }
+        Ok(table)
+    }
+
+    fn decode_from(bytes: Bytes) -> Result<MemberTable, prost::DecodeError> {
+        <MemberTable as Message>::decode(bytes)
+    }
+
+    /// Encodes the table as the value of the register.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        self.encode_to_vec().into()
+    }
+
+    /// The table with this member in it; `None` when it is as it should be.
+    ///
+    /// # Errors
+    /// [`JoinError::OtherCluster`].
+    pub fn join(&self, request: &JoinRequest) -> Result<Option<MemberTable>, JoinError> {
+        if !self.rows.is_empty() && !request.is_vouched_for && !self.knows(request) {
+            let members = self
+                .rows()
+                .map(|(name, row)| format!("{name} at {}", row.peer_urls.join(" ")));
+            let members = members.collect::<Vec<_>>().join(", ");
+            return Err(JoinError::OtherCluster { members });
+        }
+        let number = self.number + 1;
+        let stored = self.rows().find(|(name, _)| *name == request.name);
+        let is_new = stored.is_none_or(|(_, row)| Row { written: 0, ..row } != request.row);
+        let mut next = self.clone();
+        if is_new {
+            let row = Row {
+                written: number,
+                ..request.row.clone()
+            };
+            next.rows.insert(request.name.clone(), row.encode_to_vec());
+        }
+        let departed = next.departed();
+        if !is_new && departed.is_empty() {
+            return Ok(None);
+        }
+        next.rows.retain(|name, _| !departed.contains(name));
+        (next.format, next.number) = (FORMAT, number);
+        Ok(Some(next))
+    }
+
+    /// Names and rows.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (&str, Row)> {
+        // Looked at when the table was decoded.
+        let decoded = |row: &Vec<u8>| Row::decode(row.as_slice()).unwrap_or_default();
+        self.rows.iter().map(move |(name, row)| (name.as_str(), decoded(row)))
+    }
+
+    /// Returns true if a member is named alike here and there.
+    fn knows(&self, request: &JoinRequest) -> bool {
+        self.rows().any(|(name, row)| {
+            let there: Vec<Url> = row.peer_urls.iter().filter_map(|url| Url::parse(url).ok()).collect();
+            if !row.domain.is_empty() && row.domain == request.row.domain {
+                return true;
+            }
+            let here = request.cluster.get(name);
+            here.is_some_and(|urls| {
+                urls.iter()
+                    .any(|url| there.iter().any(|other| other.address() == url.address()))
+            })
+        })
+    }
+
+    /// Members that every other member has left out of a row that it wrote later.
+    fn departed(&self) -> BTreeSet<String> {
+        let rows: Vec<(&str, Row)> = self.rows().collect();
+        let leaves_out = |row: &Row, name: &str| !row.names.is_empty() && row.names.iter().all(|named| named != name);
+        let has_left = |name: &str, row: &Row| {
+            let mut others = rows.iter().filter(|(other, _)| *other != name).peekable();
+            others.peek().is_some() && others.all(|(_, other)| other.written > row.written && leaves_out(other, name))
+        };
+        rows.iter()
+            .filter(|(name, row)| has_left(name, row))
+            .map(|(name, _)| (*name).to_owned())
+            .collect()
+    }
+}

@@ -1,0 +1,171 @@
+use bytes::Bytes;
+
+use super::*;
+use crate::cas_register::mem::MemRegister;
+use crate::cluster::peers::PeerAddresses;
+use crate::flags::{Asked, parse};
+
+/// A member as its flags make it: name, then the names and hosts of all.
+fn join_request(name: &str, cluster: &str, more: &[&str]) -> (JoinRequest, Peers) {
+    let urls: Vec<(String, String)> = cluster
+        .split_whitespace()
+        .map(|member| {
+            let (name, host) = member.split_once('@').unwrap_or((member, member));
+            (name.to_owned(), format!("http://{host}:2380"))
+        })
+        .collect();
+    let own = urls.iter().find(|(named, _)| named == name).unwrap();
+    let all: Vec<String> = urls.iter().map(|(name, url)| format!("{name}={url}")).collect();
+    let mut args = vec![
+        "--storage=tikv".to_owned(),
+        "--tikv-pd-endpoints=pd:2379".to_owned(),
+        format!("--name={name}"),
+        "--listen-peer-urls=http://127.0.0.1:0".to_owned(),
+        format!("--initial-advertise-peer-urls={}", own.1),
+        format!("--initial-cluster={}", all.join(",")),
+        format!("--advertise-client-urls=http://client-{name}:2379"),
+    ];
+    args.extend(more.iter().map(ToString::to_string));
+    let Ok(Asked::Serve(config, _)) = parse(args.iter().map(Into::into), []) else {
+        panic!("{args:?}")
+    };
+    let peers = Peers::new(
+        PeerAddresses::Fixed(config.initial_cluster.clone()),
+        (config.peer_tls.clone(), config.tls_policy.clone()),
+        config.initial_cluster_token.clone(),
+    );
+    (JoinRequest::new(&config), peers)
+}
+
+/// Members that start one after the other, `name: cluster` each, and the names that remain; or why one is refused, and
+/// that nothing changed then.
+async fn check(starts: &[&str], expected: &str) {
+    let register = MemRegister::new();
+    for (n, start) in starts.iter().enumerate() {
+        let (start, more) = start
+            .split_once(" --")
+            .map_or((*start, None), |(start, flag)| (start, Some(flag)));
+        let more = more.map(|flag| format!("--{flag}"));
+        let (name, cluster) = start.split_once(": ").unwrap();
+        let (request, _) = join_request(name, cluster, &more.iter().map(String::as_str).collect::<Vec<_>>());
+        let before = register.get().await.unwrap();
+        if let Err(refused) = enter(&register, &request).await {
+            assert_eq!(n + 1, starts.len(), "{start}: {refused}");
+            assert!(refused.to_string().contains(expected), "{start}: {refused}");
+            assert_eq!(register.get().await.unwrap(), before, "a refusal changes nothing");
+            return;
+        }
+    }
+    let table = MemberTable::decode(register.get().await.unwrap().as_ref()).unwrap();
+    let names: Vec<&str> = table.rows().map(|(name, _)| name).collect();
+    assert_eq!(names.join(" "), expected, "{starts:?}");
+}
+
+#[tokio::test]
+async fn members_of_one_cluster_enter_whatever_happened_to_them() {
+    check(&["a: a b c", "b: a b c", "c: a b c"], "a b c").await;
+    check(&["a: a b c", "b: a b c", "a: a b c"], "a b").await;
+    // Moved, one after the other.
+    check(&["a: a b", "b: a b", "a: a@z b", "b: a@z b@y"], "a b").await;
+    // Added: with a longer list, before the others have it.
+    check(&["a: a b", "b: a b", "c: a b c"], "a b c").await;
+    check(&["a: a", "b: a b"], "a b").await;
+    // Replaced by one of another name.
+    check(&["a: a b", "b: a b", "c: a c", "a: a c"], "a c").await;
+    // All addresses changed at once.
+    check(
+        &["a: a b", "b: a b", "a: a@x b@y --initial-cluster-state=existing"],
+        "a b",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn members_of_another_cluster_are_refused_and_change_nothing() {
+    let other = "belongs to a cluster of other members (a at http://a:2380, b at http://b:2380)";
+    check(&["a: a b", "b: a b", "x: x y"], other).await;
+    check(&["a: a b", "b: a b", "a: a@x b@y"], other).await;
+    check(
+        &["a: a", "a: a@x"],
+        "none of which --initial-cluster names at its address",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_member_leaves_when_all_others_have_left_it_out() {
+    check(&["a: a b c", "b: a b c", "c: a b c", "a: a b"], "a b c").await;
+    check(&["a: a b c", "b: a b c", "c: a b c", "a: a b", "b: a b"], "a b").await;
+    // A new one is not left out by those who have not heard of it.
+    check(&["a: a b", "b: a b", "c: a b c", "a: a b"], "a b c").await;
+}
+
+#[tokio::test]
+async fn a_start_without_news_writes_nothing() {
+    let register = MemRegister::new();
+    let (request, _) = join_request("a", "a b", &[]);
+    enter(&register, &request).await.unwrap();
+    let before = register.get().await.unwrap();
+    enter(&register, &request).await.unwrap();
+    assert_eq!(register.get().await.unwrap(), before);
+}
+
+#[tokio::test]
+async fn unreadable_table_is_refused_and_stays() {
+    let newer = Bytes::from_static(&[8, 99]);
+    for (bytes, reason) in [(newer, "format 99"), (Bytes::from_static(b"\xff"), "are damaged")] {
+        let register = MemRegister::new();
+        assert!(matches!(
+            register.compare_and_set(None, Some(bytes.clone())).await,
+            Cas::Swapped
+        ));
+        let refused = enter(&register, &join_request("a", "a", &[]).0).await.unwrap_err();
+        assert!(refused.to_string().contains(reason), "{refused}");
+        assert_eq!(register.get().await.unwrap(), Some(bytes));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn everybody_is_listed_and_what_others_write_shows() {
+    let register = MemRegister::new();
+    let (first, peers) = join_request("a", "a b", &[]);
+    let table = enter(&register, &first).await.unwrap();
+    let known = members(&first, &table, &peers);
+    let told = |members: &Members| -> Vec<String> {
+        let mut told: Vec<String> = members
+            .list()
+            .iter()
+            .map(|member| {
+                format!(
+                    "{}|{}|{}",
+                    member.name,
+                    member.peer_ur_ls.join(","),
+                    member.client_ur_ls.join(",")
+                )
+            })
+            .collect();
+        told.sort();
+        told
+    };
+    let begun = ["a|http://a:2380|http://client-a:2379", "|http://b:2380|"];
+    assert_eq!(told(&known), begun);
+    let stop = CancellationToken::new();
+    let following = follow(register.clone(), (first, peers), known.clone(), stop.clone());
+    let others = async {
+        enter(&register, &join_request("b", "a b", &[]).0).await.unwrap();
+        enter(&register, &join_request("c", "a b c", &[]).0).await.unwrap();
+        let mut seen = known.watch();
+        seen.wait_for(|members| members.len() == 3).await.unwrap();
+        stop.cancel();
+    };
+    let (followed, ()) = tokio::join!(following, others);
+    followed.unwrap();
+    assert_eq!(
+        told(&known),
+        [
+            "a|http://a:2380|http://client-a:2379",
+            "b|http://b:2380|http://client-b:2379",
+            "c|http://c:2380|http://client-c:2379"
+        ]
+    );
+}

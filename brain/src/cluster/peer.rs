@@ -1,0 +1,212 @@
+//! The service `peerpb.Peer`: what a leader tells its followers.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use async_stream::try_stream;
+use futures::Stream;
+use tokio::sync::broadcast::error::RecvError;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+
+use super::Renewals;
+use crate::cluster::followers::Followers;
+use crate::cluster::forward::{LeaderRouter, Role};
+use crate::cluster::members::Members;
+use crate::errors::Error;
+use crate::log_once::LogOncePerMessage;
+use crate::mvcc::row::size_of;
+use crate::net::serve::PeerId;
+use crate::pb::etcdserverpb::Member;
+use crate::pb::peerpb as pb;
+use crate::rows::Rows;
+use crate::storage::commit_feed::{CommitEvent, CommitFeed, CommittedBatch};
+use crate::storage::state::{State, since_boot};
+use crate::types::Prev;
+
+/// Bytes of a message to followers at most. A longer batch they read in the log.
+pub(crate) const MAX_MESSAGE: usize = 64 << 20;
+
+/// Bytes of a message that are left for what is around a batch and each of its parts.
+const MARGIN: usize = 1 << 20;
+
+/// The service of a member. Connections come here only from members: see [`proof`](super::proof).
+pub struct PeerService<R: Rows> {
+    /// The cluster that followers must belong to.
+    pub cluster_id: u64,
+    /// The published state.
+    pub state: Arc<State<R>>,
+    /// Its committed batches.
+    pub feed: CommitFeed,
+    /// The way to the leader.
+    pub router: LeaderRouter,
+    /// The renewals that this member writes into its lock.
+    pub renewals: Renewals,
+    /// The members of the cluster.
+    pub members: Members,
+    /// The followers now; for the metrics and transfers of leadership.
+    pub followers: Followers,
+    /// The peers that were refused.
+    pub log_once: LogOncePerMessage,
+    /// Ends streams.
+    pub stop: CancellationToken,
+}
+
+#[tonic::async_trait]
+impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
+    type FollowStream = Pin<Box<dyn Stream<Item = Result<pb::FollowResponse, Status>> + Send>>;
+
+    async fn follow(&self, request: Request<pb::FollowRequest>) -> Result<Response<Self::FollowStream>, Status> {
+        self.leading()?;
+        let peer = request.extensions().get().copied();
+        let pb::FollowRequest {
+            member,
+            identity,
+            cluster_id,
+            cannot_lead,
+        } = request.into_inner();
+        if cluster_id != self.cluster_id {
+            if self.log_once.is_due(&identity) {
+                tracing::warn!(peer = identity, "a peer of another cluster is refused");
+            }
+            return Err(Error::ClusterIdMismatch.into());
+        }
+        let member = member.ok_or(Error::MemberNotFound)?;
+        if peer.is_some_and(|PeerId(peer)| peer != member.id) {
+            return Err(Error::MemberNotFound.into());
+        }
+        let entered = self.followers.enter(member.id, (!cannot_lead).then_some(identity));
+        self.members.learn([member]);
+        // Subscribed before the slot is asked for: nothing is between them.
+        let mut commits = self.feed.subscribe();
+        let mut members = self.members.watch();
+        members.mark_changed();
+        let (state, router, stop) = (self.state.clone(), self.router.clone(), self.stop.clone());
+        let (mut roles, mut renewals) = (router.watch(), self.renewals.clone());
+        renewals.mark_changed();
+        let stream = try_stream! {
+            let _entered = entered;
+            yield committed(&state);
+            loop {
+                let next = tokio::select! {
+                    biased;
+                    () = stop.cancelled() => break,
+                    // Only a leader commits.
+                    over = roles.wait_for(|role| !matches!(role, Role::Leading(_) | Role::Transferring)) => { drop(over); break }
+                    Ok(()) = renewals.changed() => match &*renewals.borrow_and_update() {
+                        Some(record) => Next::Renewal(record.encode().into()),
+                        None => continue,
+                    },
+                    Ok(()) = members.changed() => Next::Members(members.borrow_and_update().values().cloned().collect()),
+                    event = commits.recv() => Next::Commit(event),
+                };
+                yield match next {
+                    Next::Renewal(renewal) => pb::FollowResponse { renewal, ..Default::default() },
+                    Next::Members(members) => pb::FollowResponse {
+                        members: Some(pb::Members { members }),
+                        ..Default::default()
+                    },
+                    Next::Commit(Ok(CommitEvent::Batch(CommittedBatch { first, next, payload: Some(payload), events }))) if fits(&payload, &events) => pb::FollowResponse {
+                        batch: Some(pb::Batch {
+                            first: first.0,
+                            next: next.0,
+                            payload,
+                            superseded: superseded(&events),
+                        }),
+                        ..Default::default()
+                    },
+                    Next::Commit(Ok(CommitEvent::Batch(_)) | Err(RecvError::Lagged(_))) => committed(&state),
+                    Next::Commit(Ok(CommitEvent::Rows)) => pb::FollowResponse { rows: true, ..Default::default() },
+                    Next::Commit(Err(RecvError::Closed)) => break,
+                };
+            }
+        };
+        Ok(Response::new(Box::pin(stream)))
+    }
+
+    async fn read_index(&self, _: Request<pb::ReadIndexRequest>) -> Result<Response<pb::ReadIndexResponse>, Status> {
+        self.leading()?;
+        // With strict reads storage is asked, for all who wait in all members.
+        self.router.read_index().await?;
+        let (committed, epoch) = (self.state.committed().0, self.state.epoch());
+        Ok(Response::new(pb::ReadIndexResponse { committed, epoch }))
+    }
+}
+
+enum Next {
+    Renewal(bytes::Bytes),
+    Commit(Result<CommitEvent, RecvError>),
+    Members(Vec<Member>),
+}
+
+impl<R: Rows> PeerService<R> {
+    /// Only a leader whose lease holds answers.
+    fn leading(&self) -> Result<(), Error> {
+        match self.router.role() {
+            Role::Leading(lease) if lease.holds(since_boot()) => Ok(()),
+            _ => Err(Error::NotLeader),
+        }
+    }
+}
+
+fn committed<R: Rows>(state: &State<R>) -> pb::FollowResponse {
+    pb::FollowResponse {
+        committed: state.committed().0,
+        ..Default::default()
+    }
+}
+
+/// In place of a version whose value the leader has not read.
+const UNREAD: i64 = -1;
+/// Returns true if a batch and what it superseded fit into one message.
+fn fits(payload: &bytes::Bytes, events: &[Arc<crate::types::Committed>]) -> bool {
+    /// The size of an empty version, and more than the numbers of any.
+    const VERSION: usize = 64;
+    let events = events.iter().flat_map(|committed| &committed.events);
+    let superseded = events.map(|event| {
+        let version = event.prev_kv.as_ref();
+        VERSION + version.map_or(0, |kv| kv.key.len() + kv.value.len())
+    });
+    superseded.sum::<usize>() + payload.len() <= MAX_MESSAGE - MARGIN
+}
+
+/// The version that each change superseded, in order; a default where there was nothing.
+fn superseded(events: &[Arc<crate::types::Committed>]) -> Vec<crate::pb::mvccpb::KeyValue> {
+    let events = events.iter().flat_map(|committed| &committed.events);
+    let unread = || crate::pb::mvccpb::KeyValue {
+        mod_revision: UNREAD,
+        ..Default::default()
+    };
+    events
+        .map(|event| match &event.prev_kv {
+            _ if event.is_prev_unread => unread(),
+            Some(kv) => kv.clone().into(),
+            None => Default::default(),
+        })
+        .collect()
+}
+
+/// The other way round.
+#[must_use]
+pub fn superseded_of(batch: &mut pb::Batch) -> Vec<Prev> {
+    let kvs = std::mem::take(&mut batch.superseded);
+    kvs.into_iter()
+        .map(|kv| match kv.mod_revision {
+            0 => Prev::Nothing,
+            UNREAD => Prev::Unread,
+            _ => Prev::Version(from_wire(kv)),
+        })
+        .collect()
+}
+
+fn from_wire(kv: crate::pb::mvccpb::KeyValue) -> crate::types::KeyValue {
+    crate::types::KeyValue {
+        key: kv.key,
+        size: size_of(&kv.value),
+        value: kv.value,
+        create_revision: kv.create_revision,
+        mod_revision: kv.mod_revision,
+        version: kv.version,
+        lease: crate::types::LeaseId(kv.lease),
+    }
+}

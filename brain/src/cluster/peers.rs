@@ -1,0 +1,255 @@
+//! The other members: where they are and how they are dialled.
+//!
+//! A member is dialled where its row says it is, and where the configuration says: it may have moved, or be new.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use sha2::{Digest as _, Sha256};
+use tokio::net::TcpStream;
+use tonic::transport::{Channel, Endpoint};
+
+use super::discovery::{Discovery, Place};
+use super::proof::{Proof, UNPROVED};
+use crate::cluster::members::Members;
+use crate::flags::url::Url;
+use crate::flags::{TlsOptions, TlsPolicy};
+use crate::net::serve::Io;
+use crate::net::tls;
+
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(1);
+
+/// The same at most, whatever the lease: requests that were forwarded wait for no longer than a few seconds.
+const LONGEST_PING_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How often a peer is pinged on a connection in use.
+const PING_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A peer that does not answer a ping for so long is gone, where nothing else is said: half a lease of the storage lock.
+const PING_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Where the others are.
+#[derive(Debug, Clone)]
+pub enum PeerAddresses {
+    /// At these URLs, by name.
+    Fixed(BTreeMap<String, Vec<Url>>),
+    /// Where DNS says.
+    Srv(Box<Discovery>),
+}
+
+/// The other members, and the certificate that is shown to them.
+#[derive(Debug, Clone)]
+pub struct Peers {
+    book: PeerAddresses,
+    tls: (TlsOptions, TlsPolicy),
+    token: String,
+    /// This member's, once the storage was reached.
+    proof: Option<Proof>,
+    is_tls_only: bool,
+    ping_timeout: Duration,
+}
+
+impl Peers {
+    /// `token` is the cluster's.
+    #[must_use]
+    pub fn new(book: PeerAddresses, tls: (TlsOptions, TlsPolicy), token: String) -> Self {
+        Self {
+            book,
+            tls,
+            token,
+            proof: None,
+            is_tls_only: false,
+            ping_timeout: PING_TIMEOUT,
+        }
+    }
+
+    /// The same, that are taken for gone when they do not answer for half of this lease: what was forwarded on the connection has an
+    /// unknown outcome then, so a peer that is slow for a moment must not lose it.
+    #[must_use]
+    pub fn with_lease(self, lease: Duration) -> Self {
+        Self {
+            ping_timeout: (lease / 2).clamp(PING_TIMEOUT, LONGEST_PING_TIMEOUT),
+            ..self
+        }
+    }
+
+    /// The same, who prove themselves so.
+    #[must_use]
+    pub fn proving(self, proof: Proof) -> Self {
+        Self {
+            proof: Some(proof),
+            ..self
+        }
+    }
+
+    /// The same, who are never dialled without TLS if it is so, whatever rows and DNS say.
+    #[must_use]
+    pub fn tls_only(self, is_tls_only: bool) -> Self {
+        Self { is_tls_only, ..self }
+    }
+
+    /// Names and peer URLs that the configuration has; none when DNS has them.
+    pub fn all(&self) -> impl Iterator<Item = (&str, &[Url])> {
+        let fixed = match &self.book {
+            PeerAddresses::Fixed(urls) => Some(urls),
+            PeerAddresses::Srv(_) => None,
+        };
+        let urls = fixed.into_iter().flatten();
+        urls.map(|(name, urls)| (name.as_str(), urls.as_slice()))
+    }
+
+    /// The id of a member: the same in every life of it.
+    #[must_use]
+    pub fn id(&self, name: &str) -> u64 {
+        let mut hash = Sha256::new();
+        for part in [self.token.as_str(), name] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        let digest = hash.finalize();
+        let first: [u8; 8] = std::array::from_fn(|at| digest[at]);
+        u64::from_be_bytes(first).max(1)
+    }
+
+    /// A connection to a member. Certificates are read anew whenever it is made.
+    ///
+    /// # Errors
+    /// It is not known, cannot be reached, a certificate does not load, or one refuses the other.
+    pub async fn dial(&self, name: &str, known: &Members) -> anyhow::Result<Channel> {
+        let (endpoints, mut failed) = self.endpoints(name, known).await;
+        for (url, host) in endpoints {
+            match self.dial_url(&url, host, self.id(name)).await {
+                Ok(channel) => return Ok(channel),
+                Err(error) => failed = error.context(format!("dial {url}")),
+            }
+        }
+        Err(failed)
+    }
+
+    /// URLs of a member, and the names that their certificates must have, if others; and what is wrong when there are none.
+    async fn endpoints(&self, name: &str, known: &Members) -> (Vec<(Url, Option<String>)>, anyhow::Error) {
+        let mut failed = anyhow::anyhow!("neither the rows of members nor the configuration name {name:?}");
+        let mut endpoints = Vec::new();
+        if let PeerAddresses::Srv(discovery) = &self.book {
+            match found(discovery, name).await {
+                Ok(found) => endpoints = found,
+                Err(error) => failed = error,
+            }
+        }
+        let rows = known.list().into_iter().filter(|member| member.name == name);
+        let stored = rows.flat_map(|member| member.peer_ur_ls);
+        let stored = stored.filter_map(|url| Url::parse(&url).ok());
+        let configured = self.all().filter(|(named, _)| *named == name);
+        for url in stored.chain(configured.flat_map(|(_, urls)| urls.iter().cloned())) {
+            if !endpoints.iter().any(|(listed, _)| *listed == url) {
+                endpoints.push((url, None));
+            }
+        }
+        (endpoints, failed)
+    }
+
+    async fn dial_url(&self, url: &Url, name: Option<String>, member: u64) -> anyhow::Result<Channel> {
+        anyhow::ensure!(
+            url.scheme().is_tls() || !self.is_tls_only,
+            "this member listens for peers with TLS and dials nobody without it"
+        );
+        // The scheme is of what is spoken inside: who makes the connection speaks TLS.
+        let endpoint = Endpoint::from_shared(format!("http://{}", url.address()))?
+            .connect_timeout(CONNECT)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(self.ping_timeout)
+            .initial_connection_window_size(16 << 20)
+            .initial_stream_window_size(8 << 20);
+        let (host, port) = url.host_port().context("peers are dialled by host and port")?;
+        let (host, name) = (host.to_owned(), name.unwrap_or_else(|| host.to_owned()));
+        let connector = Arc::new(Connector {
+            address: (host, port),
+            tls: url.scheme().is_tls().then(|| (name, self.tls.clone())),
+            proof: self.proof.clone(),
+            member,
+        });
+        let connect = tower::service_fn(move |_: Uri| {
+            let connector = Arc::clone(&connector);
+            async move { connector.connect().await.map(TokioIo::new) }
+        });
+        Ok(endpoint.connect_with_connector(connect).await?)
+    }
+}
+
+/// Makes the connections of a channel to a member.
+struct Connector {
+    address: (String, u16),
+    /// With TLS, where the certificate must have this name.
+    tls: Option<(String, (TlsOptions, TlsPolicy))>,
+    proof: Option<Proof>,
+    member: u64,
+}
+
+impl Connector {
+    async fn connect(&self) -> io::Result<Box<dyn Io>> {
+        let address = (self.address.0.as_str(), self.address.1);
+        let mut io: Box<dyn Io> = match &self.tls {
+            Some((name, (options, policy))) => Box::new(tls::dial(address, name, options, policy).await?),
+            None => {
+                let stream = TcpStream::connect(address).await?;
+                stream.set_nodelay(true)?;
+                Box::new(stream)
+            }
+        };
+        if let Some(proof) = &self.proof {
+            proof.dial(&mut io, self.member).await?;
+        }
+        Ok(io)
+    }
+}
+
+/// Whether certificates are why a member could not be dialled or asked: one side refuses the other's, or this one's does not
+/// load.
+#[must_use]
+pub fn is_refusal(error: &anyhow::Error) -> bool {
+    let said = |cause: &(dyn std::error::Error + 'static)| {
+        let io: Option<&io::Error> = cause.downcast_ref();
+        io.is_some_and(|io| tls::refusal(io).is_some() || io.get_ref().is_some_and(|inner| inner.is::<tls::TlsError>()))
+    };
+    // What the other side says after the handshake arrives through HTTP/2, which keeps its text alone.
+    error
+        .chain()
+        .any(|cause| said(cause) || cause.to_string().contains("received fatal alert: "))
+}
+
+/// Returns true if the member that answered is of another cluster: it does not know the secret of this one.
+#[must_use]
+pub fn is_of_another_cluster(error: &anyhow::Error) -> bool {
+    // What a connector says arrives through layers that keep its text alone.
+    error.chain().any(|cause| cause.to_string().contains(UNPROVED))
+}
+
+/// Where DNS says that a member is.
+async fn found(discovery: &Discovery, name: &str) -> anyhow::Result<Vec<(Url, Option<String>)>> {
+    let mut endpoints = Vec::new();
+    for place in discovery.find(name).await? {
+        let addresses = discovery.addresses(&place).await?;
+        endpoints.extend(addresses.into_iter().filter_map(|address| endpoint(address, &place)));
+    }
+    Ok(endpoints)
+}
+
+/// How an address is dialled.
+fn endpoint(address: SocketAddr, place: &Place) -> Option<(Url, Option<String>)> {
+    let url = Url::parse(&format!("{}://{address}", place.scheme())).ok()?;
+    Some((url, Some(place.host.clone())))
+}
+
+/// The name in an election's identity, which is a name and a part that no two lives of a member share.
+#[must_use]
+pub fn name_of(identity: &str) -> &str {
+    identity.rsplit_once('_').map_or(identity, |(name, _)| name)
+}

@@ -1,0 +1,178 @@
+//! Refuses a Lease that lives in the API server whose objects this very store holds: who leads would depend on who leads.
+//!
+//! A tenant's cluster may have a Lease of the same name; the UID tells them apart.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+use election::LeaseLock;
+use tracing::{debug, warn};
+
+use crate::mvcc::op::Span;
+use crate::mvcc::view::{View, successor};
+use crate::rows::{Rows, RowsError, Snapshot};
+use crate::storage::state::State;
+use crate::types::KeyValue;
+
+/// How long to wait before an API server that does not answer is asked again, at first and at most.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+
+/// Keys that are looked at, at most. A cluster has some hundred kinds of objects.
+const SEEKS: usize = 2_000;
+
+/// Levels of directories that are told apart: an API server's prefix (`/registry`) and the kind of the object.
+const LEVELS: usize = 2;
+
+/// The Lease that is competed for, and must not be stored here.
+#[derive(Debug, Clone)]
+pub struct SelfHostedLease(LeaseLock);
+
+/// It is stored here.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the lease {namespace}/{name} is stored in this very store, at {key}: its API server waits for a leader that waits for it; take the Lease of another cluster, or --election storage"
+)]
+pub struct SelfHosted {
+    namespace: String,
+    name: String,
+    key: String,
+}
+
+impl SelfHostedLease {
+    /// The Lease of this lock.
+    #[must_use]
+    pub fn new(lock: LeaseLock) -> Self {
+        Self(lock)
+    }
+
+    /// Looks before the member competes. A Lease of that name that is stored here is another one only if the API server says
+    /// so: it is asked until it answers.
+    ///
+    /// # Errors
+    /// [`SelfHosted`], or the rows fail.
+    pub async fn check_before<R: Rows>(&self, state: &State<R>) -> anyhow::Result<()> {
+        let (namespace, name) = self.0.place();
+        let found = leases(&state.view(), namespace, name).await?;
+        let Some(first) = found.first() else { return Ok(()) };
+        let key = first.key.escape_ascii().to_string();
+        let mut pause = AGAIN.0;
+        loop {
+            match self.0.ask_uid().await {
+                Ok(Some(uid)) => return Ok(self.compare(&found, &uid)?),
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    let error = format!("{:#}", anyhow::Error::from(error));
+                    warn!(
+                        error, key, again_in = ?pause,
+                        "no answer from the API server of the lease, and a lease of that name is stored here: if it is the same, they wait for each other"
+                    );
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(AGAIN.1);
+                }
+            }
+        }
+    }
+
+    /// Looks once more while this member leads: the Lease that it won, and everything written before, is known by then.
+    ///
+    /// # Errors
+    /// [`SelfHosted`].
+    pub async fn check_leading<R: Rows>(&self, state: &State<R>) -> Result<(), SelfHosted> {
+        let (namespace, name) = self.0.place();
+        // Won by an answer that named it.
+        let Some(uid) = self.0.uid() else { return Ok(()) };
+        loop {
+            match leases(&state.view(), namespace, name).await {
+                Ok(found) => return self.compare(&found, &uid),
+                Err(error) => {
+                    debug!(error = &error as &dyn std::error::Error, "cannot look for the lease");
+                    tokio::time::sleep(AGAIN.0).await;
+                }
+            }
+        }
+    }
+
+    fn compare(&self, found: &[KeyValue], uid: &str) -> Result<(), SelfHosted> {
+        let holds = |kv: &&KeyValue| kv.value.windows(uid.len().max(1)).any(|part| part == uid.as_bytes());
+        let (namespace, name) = self.0.place();
+        match found.iter().find(holds) {
+            Some(kv) => Err(SelfHosted {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+                key: kv.key.escape_ascii().to_string(),
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Finds the stored objects that have the name of a Lease, under any prefix of an API server. Reads one key of each directory,
+/// not all keys: an API server's prefix is a directory of few levels, with a directory for each kind of objects in it.
+async fn leases<S: Snapshot>(view: &View<S>, namespace: &str, name: &str) -> Result<Vec<KeyValue>, RowsError> {
+    let suffix = format!("/leases/{namespace}/{name}");
+    let (mut found, mut asked) = (Vec::new(), BTreeSet::new());
+    let mut from = Bytes::from_static(b"\0");
+    for _ in 0..SEEKS {
+        let Some(key) = first_key(view, from).await? else {
+            return Ok(found);
+        };
+        for prefix in directories(&key) {
+            if asked.insert(prefix.to_vec()) {
+                let lease = [prefix, suffix.as_bytes()].concat().into();
+                found.extend(view.get(&lease, view.revision).await?);
+            }
+        }
+        from = behind_directory(&key);
+    }
+    debug!(seeks = SEEKS, "looked for the lease under the first prefixes only");
+    Ok(found)
+}
+
+/// The first key from `from` on.
+async fn first_key<S: Snapshot>(view: &View<S>, from: Bytes) -> Result<Option<Bytes>, RowsError> {
+    let rest = Span {
+        key: from,
+        end: Bytes::from_static(b"\0"),
+    };
+    let mut cursor = view.cursor(&rest, view.revision, false);
+    while let Some(page) = cursor.next(1).await? {
+        if let Some(kv) = page.into_iter().next() {
+            return Ok(Some(kv.key));
+        }
+    }
+    Ok(None)
+}
+
+/// The directories that a key lies in, outermost first, without the slashes behind them.
+fn directories(key: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let ends = key.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+    ends.map(|(at, _)| &key[..at])
+}
+
+/// The first key that may lie behind the directory of [`LEVELS`] levels that a key lies in; or behind the key, where it lies in
+/// none.
+fn behind_directory(key: &Bytes) -> Bytes {
+    let end = key.iter().enumerate().filter(|(at, byte)| *at > 0 && **byte == b'/');
+    match end.map(|(at, _)| at).nth(LEVELS - 1) {
+        // '0' is the byte behind '/'.
+        Some(at) => [&key[..at], b"0"].concat().into(),
+        None => successor(key),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_of_a_key_are_skipped_from_the_second_level_on() {
+        let behind = |key: &'static str| behind_directory(&Bytes::from_static(key.as_bytes()));
+        assert_eq!(behind("/registry/pods/ns/a"), "/registry/pods0");
+        assert_eq!(behind("/registry/a"), "/registry/a\0");
+        assert_eq!(behind("flat"), "flat\0");
+        assert_eq!(behind("a/b/c"), "a/b0");
+        let found: Vec<&[u8]> = directories(b"/any/prefix/leases").collect();
+        assert_eq!(found, [&b""[..], b"/any", b"/any/prefix"]);
+    }
+}

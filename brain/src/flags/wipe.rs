@@ -1,0 +1,58 @@
+//! `kubebrain wipe`: the same flags, but only those that say which store of which TiKV cluster.
+
+use std::ffi::OsString;
+
+use super::read::storage::TIKV_STORE;
+use super::{Config, FlagError, Storage};
+
+/// The subcommand.
+pub(super) const WIPE: &str = "wipe";
+
+/// Flags that the subcommand accepts, apart from `--yes` and [`TIKV_STORE`].
+const FLAGS: [&str; 5] = [
+    "storage",
+    "initial-cluster-token",
+    "log-outputs",
+    "log-level",
+    "log-format",
+];
+
+/// Takes `--yes` out of the arguments.
+///
+/// # Errors
+/// It is not there.
+pub(super) fn confirmed(args: &mut Vec<OsString>) -> Result<(), FlagError> {
+    let all = args.len();
+    args.retain(|arg| arg != "--yes" && arg != "-yes");
+    if args.len() < all
+        || args
+            .iter()
+            .any(|arg| ["-h", "-help", "--help"].iter().any(|help| arg == help))
+    {
+        return Ok(());
+    }
+    Err(FlagError(
+        "wipe deletes everything below the key prefix: pass --yes if that is meant".to_owned(),
+    ))
+}
+
+/// # Errors
+/// A flag was given that `wipe` does not take, or a flag that it needs is missing.
+pub(super) fn check(given: impl Iterator<Item = &'static str>, config: &Config) -> Result<(), FlagError> {
+    let names: Vec<&str> = given.collect();
+    if let Some(name) = names
+        .iter()
+        .find(|name| !FLAGS.contains(name) && !TIKV_STORE.contains(name))
+    {
+        return Err(FlagError(format!("wipe takes no --{name}")));
+    }
+    if config.storage == Storage::Embedded {
+        return Err(FlagError(
+            "wipe needs --storage tikv: a data directory is deleted as any other".to_owned(),
+        ));
+    }
+    if !names.contains(&"tikv-key-prefix") {
+        return Err(FlagError("wipe needs --tikv-key-prefix".to_owned()));
+    }
+    Ok(())
+}

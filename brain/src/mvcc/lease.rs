@@ -1,0 +1,298 @@
+//! Leases: keys that vanish unless their owner keeps calling.
+//!
+//! Pure state. No clock, no I/O: the caller passes `now`, as time since boot, so that time goes on while the machine
+//! sleeps; it appends checkpoints and performs the deletes.
+//!
+//! Invariant: every lease in `by_id` has exactly one entry in `by_deadline`, and one in `by_checkpoint` unless a
+//! checkpoint of it is noted or under way.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::types::LeaseId;
+
+/// The longest time to live that is granted, in seconds (etcd: `lease.MaxLeaseTTL`).
+pub const MAX_TTL: i64 = 9_000_000_000;
+
+/// The longest time without a checkpoint. Shorter leases are checkpointed at half their time to live.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(300);
+
+/// How long a new leader waits with its first checkpoint of a lease. What is noted is whole seconds, rounded up: sooner,
+/// nothing would be gained.
+const FIRST_CHECKPOINT: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+struct Lease {
+    ttl: i64,
+    /// As of the last checkpoint, in seconds; 0 if the whole time to live is to be given after a restart.
+    remaining: i64,
+    deadline: Duration,
+    checkpoint_at: Duration,
+    /// From the checkpoint before to the next one.
+    pace: Duration,
+    /// A checkpoint was handed out and has not come back through [`Leases::checkpoint`].
+    checkpointing: bool,
+    /// Handed out by [`Leases::expired`]: it can only be revoked now.
+    expiring: bool,
+    attached: BTreeSet<Bytes>,
+}
+
+impl Lease {
+    /// The time that a next leader gives it, in seconds: the checkpoint, or its whole time to live.
+    fn noted(&self) -> i64 {
+        if self.remaining > 0 {
+            self.remaining.min(self.ttl)
+        } else {
+            self.ttl
+        }
+    }
+
+    /// The time left, in seconds, rounded up: a count from that is never early.
+    fn left(&self, now: Duration) -> i64 {
+        let left = self.deadline.saturating_sub(now);
+        i64::try_from(left.as_secs()).unwrap_or(i64::MAX) + i64::from(left.subsec_nanos() > 0)
+    }
+}
+
+/// The result of a keep-alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Renewed {
+    /// The time to live, in seconds.
+    pub ttl: i64,
+    /// A checkpoint is noted or under way: it must be cleared durably before the keep-alive is answered.
+    pub clear_checkpoint: bool,
+}
+
+/// The state of a lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Info {
+    /// Time to live as granted, in seconds.
+    pub granted_ttl: i64,
+    /// Time left.
+    pub remaining: Duration,
+    /// Attached keys, in key order.
+    pub keys: Vec<Bytes>,
+}
+
+/// All leases.
+#[derive(Debug, Default)]
+pub struct Leases {
+    by_id: HashMap<LeaseId, Lease>,
+    by_deadline: BTreeSet<(Duration, LeaseId)>,
+    by_checkpoint: BTreeSet<(Duration, LeaseId)>,
+}
+
+impl Leases {
+    /// Adds a lease. `remaining` is what the last checkpoint noted, in seconds; 0 gives it its whole time to live.
+    pub fn grant(&mut self, id: LeaseId, ttl: i64, remaining: i64, now: Duration) {
+        self.revoke(id);
+        let pace = checkpoint_interval(ttl);
+        let mut lease = Lease {
+            ttl,
+            remaining,
+            deadline: now,
+            checkpoint_at: now + pace,
+            pace,
+            checkpointing: false,
+            expiring: false,
+            attached: BTreeSet::new(),
+        };
+        lease.deadline += seconds(lease.noted());
+        self.by_deadline.insert((lease.deadline, id));
+        self.by_checkpoint.insert((lease.checkpoint_at, id));
+        self.by_id.insert(id, lease);
+    }
+
+    /// Removes a lease. Its keys have been deleted or detached before.
+    pub fn revoke(&mut self, id: LeaseId) {
+        if let Some(lease) = self.by_id.remove(&id) {
+            self.by_deadline.remove(&(lease.deadline, id));
+            self.by_checkpoint.remove(&(lease.checkpoint_at, id));
+        }
+    }
+
+    /// Gives a lease its whole time to live again; `None` if there is no such lease, or it has expired.
+    pub fn renew(&mut self, id: LeaseId, now: Duration) -> Option<Renewed> {
+        let lease = self.by_id.get_mut(&id)?;
+        if lease.expiring || lease.deadline <= now {
+            return None;
+        }
+        self.by_deadline.remove(&(lease.deadline, id));
+        lease.deadline = now + seconds(lease.ttl);
+        self.by_deadline.insert((lease.deadline, id));
+        self.by_checkpoint.remove(&(lease.checkpoint_at, id));
+        let clear_checkpoint = lease.remaining > 0 || lease.checkpointing;
+        if !clear_checkpoint {
+            lease.pace = checkpoint_interval(lease.ttl);
+            lease.checkpoint_at = now + lease.pace;
+            self.by_checkpoint.insert((lease.checkpoint_at, id));
+        }
+        Some(Renewed {
+            ttl: lease.ttl,
+            clear_checkpoint,
+        })
+    }
+
+    /// Notes a checkpoint: the remaining time in seconds, or 0 for none.
+    pub fn checkpoint(&mut self, id: LeaseId, remaining: i64, now: Duration) {
+        if let Some(lease) = self.by_id.get_mut(&id) {
+            lease.remaining = remaining;
+            lease.checkpointing = false;
+            self.by_checkpoint.remove(&(lease.checkpoint_at, id));
+            let longest = checkpoint_interval(lease.ttl);
+            lease.pace = if remaining > 0 {
+                longest.min(lease.pace * 2)
+            } else {
+                longest
+            };
+            lease.checkpoint_at = now + lease.pace;
+            self.by_checkpoint.insert((lease.checkpoint_at, id));
+        }
+    }
+
+    /// Leases whose remaining time is to be noted now, and that time in seconds; at most `limit`.
+    pub fn due_checkpoints(&mut self, now: Duration, limit: usize) -> Vec<(LeaseId, i64)> {
+        let due: Vec<_> = self
+            .by_checkpoint
+            .range(..=(now, LeaseId(i64::MAX)))
+            .take(limit)
+            .copied()
+            .collect();
+        let mut noted = Vec::with_capacity(due.len());
+        for entry in due {
+            self.by_checkpoint.remove(&entry);
+            let Some(lease) = self.by_id.get_mut(&entry.1) else {
+                continue;
+            };
+            let left = lease.left(now);
+            if !lease.expiring && left > 0 {
+                lease.checkpointing = true;
+                noted.push((entry.1, left));
+            }
+        }
+        noted
+    }
+
+    /// The next leader is about to take over: the leases that would be given more time than they have left, and what that is
+    /// in seconds, those first that run out first; at most `limit`. What ran out, but is not revoked yet, has the least that
+    /// can be noted.
+    pub fn final_checkpoints(&mut self, now: Duration, limit: usize) -> Vec<(LeaseId, i64)> {
+        let by_deadline = self.by_deadline.iter().filter_map(|(_, id)| {
+            let lease = self.by_id.get(id)?;
+            let left = lease.left(now).max(1);
+            (left < lease.noted()).then_some((*id, left))
+        });
+        let noted: Vec<_> = by_deadline.take(limit).collect();
+        for (id, _) in &noted {
+            if let Some(lease) = self.by_id.get_mut(id) {
+                self.by_checkpoint.remove(&(lease.checkpoint_at, *id));
+                lease.checkpointing = true;
+            }
+        }
+        noted
+    }
+
+    /// Leases that have run out, soonest first, at most `limit`. They cannot be renewed any more.
+    pub fn expired(&mut self, now: Duration, limit: usize) -> Vec<LeaseId> {
+        let due = self.by_deadline.range(..=(now, LeaseId(i64::MAX)));
+        let ids: Vec<_> = due
+            .map(|(_, id)| *id)
+            .filter(|id| self.by_id.get(id).is_some_and(|lease| !lease.expiring))
+            .take(limit)
+            .collect();
+        for id in &ids {
+            if let Some(lease) = self.by_id.get_mut(id) {
+                lease.expiring = true;
+            }
+        }
+        ids
+    }
+
+    /// Takes back that a lease was handed out by [`Leases::expired`], because it could not be revoked: it is handed out again.
+    pub fn retry_expired(&mut self, id: LeaseId) {
+        if let Some(lease) = self.by_id.get_mut(&id) {
+            lease.expiring = false;
+        }
+    }
+
+    /// A new leader takes them over: what was renewed by the one before is not known here, so each lease is given the time
+    /// that its last checkpoint noted, or its whole time to live, from now on (etcd's lessor does the same on `Promote`).
+    ///
+    /// What passes before the first checkpoint is therefore given once more by whoever leads next, so that one is due soon,
+    /// and each later one after twice the time, up to the usual interval. Of a term that outlives the first one at least a
+    /// third is noted: a lease that nobody renews ends, however often leaders change.
+    pub fn promote(&mut self, now: Duration) {
+        self.by_deadline.clear();
+        self.by_checkpoint.clear();
+        for (id, lease) in &mut self.by_id {
+            lease.deadline = now + seconds(lease.noted());
+            lease.pace = checkpoint_interval(lease.ttl).min(FIRST_CHECKPOINT);
+            lease.checkpoint_at = now + lease.pace;
+            lease.checkpointing = false;
+            lease.expiring = false;
+            self.by_deadline.insert((lease.deadline, *id));
+            self.by_checkpoint.insert((lease.checkpoint_at, *id));
+        }
+    }
+
+    /// Attaches a key.
+    pub fn attach(&mut self, id: LeaseId, key: Bytes) {
+        if let Some(lease) = self.by_id.get_mut(&id) {
+            lease.attached.insert(key);
+        }
+    }
+
+    /// Detaches a key.
+    pub fn detach(&mut self, id: LeaseId, key: &Bytes) {
+        if let Some(lease) = self.by_id.get_mut(&id) {
+            lease.attached.remove(key);
+        }
+    }
+
+    /// There is such a lease, though it may have run out.
+    #[must_use]
+    pub fn contains(&self, id: LeaseId) -> bool {
+        self.by_id.contains_key(&id)
+    }
+
+    /// Keys attached to a lease, in key order.
+    pub fn attached(&self, id: LeaseId) -> impl Iterator<Item = &Bytes> {
+        self.by_id.get(&id).into_iter().flat_map(|lease| &lease.attached)
+    }
+
+    /// Time to live and noted remaining time of a lease, in seconds.
+    #[must_use]
+    pub fn stored(&self, id: LeaseId) -> Option<(i64, i64)> {
+        self.by_id.get(&id).map(|lease| (lease.ttl, lease.remaining))
+    }
+
+    /// The state of a lease that has not run out.
+    #[must_use]
+    pub fn info(&self, id: LeaseId, now: Duration) -> Option<Info> {
+        let lease = self.by_id.get(&id).filter(|lease| lease.deadline > now)?;
+        Some(Info {
+            granted_ttl: lease.ttl,
+            remaining: lease.deadline.saturating_sub(now),
+            keys: lease.attached.iter().cloned().collect(),
+        })
+    }
+
+    /// All leases, soonest to run out first.
+    pub fn ids(&self) -> impl Iterator<Item = LeaseId> {
+        self.by_deadline.iter().map(|(_, id)| *id)
+    }
+}
+
+fn seconds(ttl: i64) -> Duration {
+    Duration::from_secs(u64::try_from(ttl).unwrap_or(0))
+}
+
+/// At most half a time to live apart.
+fn checkpoint_interval(ttl: i64) -> Duration {
+    (seconds(ttl) / 2).min(CHECKPOINT_INTERVAL)
+}
+
+#[cfg(test)]
+mod tests;

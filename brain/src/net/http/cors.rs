@@ -1,0 +1,88 @@
+//! The CORS and host policy before the routes on client ports.
+
+use axum::body::Body;
+use http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN, HOST, ORIGIN,
+};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+
+use super::plain_error;
+use crate::flags::BrowserPolicy;
+
+/// Marks requests that came over TLS.
+#[derive(Debug, Clone, Copy)]
+pub struct Secure;
+
+/// The policy. Lists without entries let everything through.
+#[derive(Debug, Clone)]
+pub struct Cors {
+    policy: BrowserPolicy,
+}
+
+impl Cors {
+    /// Applies this policy.
+    #[must_use]
+    pub fn new(policy: BrowserPolicy) -> Cors {
+        Cors { policy }
+    }
+
+    /// The answer to requests that do not get to the routes.
+    #[must_use]
+    pub fn refuse<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
+        let known = &self.policy.host_whitelist;
+        // A page of a site that rebinds its name to us sends the site's name. Over TLS the certificate guards.
+        if request.extensions().get::<Secure>().is_none() && !known.is_empty() {
+            let host = request
+                .uri()
+                .host()
+                .or_else(|| request.headers().get(HOST)?.to_str().ok())
+                .map(bare);
+            if !host.is_some_and(|host| known.iter().any(|name| name == host)) {
+                let text = "the host of the request is not in --host-whitelist";
+                return Some(plain_error(StatusCode::MISDIRECTED_REQUEST, text));
+            }
+        }
+        (request.method() == Method::OPTIONS).then(|| {
+            let mut response = Response::new(Body::empty());
+            self.mark(self.origin(request), &mut response);
+            response
+        })
+    }
+
+    /// The origin that is told that it may read the answer.
+    #[must_use]
+    pub fn origin<B>(&self, request: &Request<B>) -> Option<HeaderValue> {
+        if self.policy.cors.is_empty() {
+            return Some(HeaderValue::from_static("*"));
+        }
+        let origin = request.headers().get(ORIGIN)?;
+        self.policy
+            .cors
+            .iter()
+            .any(|allowed| allowed.as_bytes() == origin.as_bytes())
+            .then(|| origin.clone())
+    }
+
+    /// Tells the origin.
+    pub fn mark(&self, origin: Option<HeaderValue>, response: &mut Response<Body>) {
+        let Some(origin) = origin else { return };
+        let headers = response.headers_mut();
+        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        headers.insert(
+            ACCESS_CONTROL_ALLOW_METHODS,
+            HeaderValue::from_static("POST, GET, OPTIONS, PUT, DELETE"),
+        );
+        headers.insert(
+            ACCESS_CONTROL_ALLOW_HEADERS,
+            HeaderValue::from_static("accept, content-type, authorization"),
+        );
+    }
+}
+
+/// A host without its port.
+fn bare(host: &str) -> &str {
+    match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((ip, _)) => ip,
+        None => host.split(':').next().unwrap_or(host),
+    }
+}

@@ -1,0 +1,258 @@
+//! `GET /member`: who this member is and who leads, as JSON for whoever runs it. Etcd has no such path.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Query, State};
+use http::{Method, Response, StatusCode, Uri};
+use serde::Serialize;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::{answer, not_allowed, plain_error};
+use crate::net::tls::{InUse, ServerTls};
+use crate::refusal::Refusal;
+
+/// The longest that an answer is held back for a caller that waits for a change.
+const WAIT: Duration = Duration::from_secs(30);
+/// The most callers that may wait at a time.
+const WAITERS: usize = 64;
+
+/// The description of a member: the body of `GET /member`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct About {
+    /// Its name.
+    pub name: String,
+    /// Its id, in 16 hex digits.
+    #[serde(rename = "memberID")]
+    pub member_id: String,
+    /// Id of the cluster, in 16 hex digits.
+    #[serde(rename = "clusterID")]
+    pub cluster_id: String,
+    /// Its own version, not etcd's.
+    pub version: &'static str,
+    /// Formats of stored data.
+    pub formats: Formats,
+    /// Its role in the cluster.
+    pub role: Role,
+    /// True if it serves linearizable reads.
+    pub ready: bool,
+    /// Epoch of the leader that it knows; 0 if it never knew one.
+    pub epoch: u64,
+    /// Newest revision that it shows.
+    pub revision: i64,
+    /// Newest slot of the log that it has applied.
+    pub applied_slot: u64,
+    /// The leader that it knows.
+    pub leader: Option<LeaderRef>,
+    /// Alarms that stand, by etcd's names.
+    pub alarms: Vec<&'static str>,
+    /// Where data is kept.
+    pub storage: StorageInUse,
+    /// Certificates in use; `None` without TLS for clients.
+    pub tls: Option<TlsInUse>,
+}
+
+/// Formats of stored data, as numbers that rise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Formats {
+    /// The oldest that is read.
+    pub lowest: u32,
+    /// The newest that is read.
+    pub highest: u32,
+    /// The one that is written.
+    pub written: u32,
+}
+
+/// The role of a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Role {
+    /// It leads.
+    Leader,
+    /// It knows who leads.
+    Follower,
+    /// It knows no leader.
+    None,
+}
+
+/// A leader.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LeaderRef {
+    /// Its name; empty while that is not known.
+    pub name: String,
+    /// Its id, in 16 hex digits.
+    #[serde(rename = "memberID")]
+    pub member_id: String,
+}
+
+/// Where data is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StorageInUse {
+    /// `TiKV` or `Embedded`.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// PD's cluster id, in decimal digits; none for a directory.
+    #[serde(rename = "clusterID")]
+    pub cluster_id: Option<String>,
+    /// True if a row could be read just now.
+    pub reachable: bool,
+    /// Formats of the data directory; none on TiKV.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub directory: Option<Formats>,
+}
+
+/// Certificates in use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TlsInUse {
+    /// SHA-256 in hex digits over the certificates that clients' are checked by: their DER, sorted and joined. Empty without any.
+    pub trust_bundle: String,
+    /// The certificate for clients.
+    pub server: CertificateInUse,
+    /// The certificate for peers; `None` without peers or without TLS for them.
+    pub peer: Option<CertificateInUse>,
+    /// As `trust_bundle`, for peers.
+    pub peer_trust_bundle: Option<String>,
+}
+
+/// One certificate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CertificateInUse {
+    /// SHA-256 of its DER, in hex digits.
+    pub fingerprint: String,
+    /// When it ends, as RFC 3339 has it.
+    pub not_after: String,
+}
+
+/// The body of an answer while this member has no store to describe.
+#[derive(Debug, Serialize)]
+struct Refused {
+    refusal: Refusal,
+}
+
+/// The leader of an epoch; its id is 0 while no leader is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Term {
+    /// The leader's epoch.
+    pub epoch: u64,
+    /// Its member id.
+    pub leader: u64,
+}
+
+/// The store, as far as `/member` describes it.
+#[tonic::async_trait]
+pub trait Describe: Send + Sync + 'static {
+    /// Everything but certificates.
+    async fn describe(&self) -> About;
+
+    /// The leader now.
+    fn term(&self) -> Term;
+
+    /// Returns when the term is not `seen` any more.
+    async fn changed(&self, seen: Term);
+}
+
+/// The certificates of the ports; weak, because they live as long as the ports.
+#[derive(Debug, Clone, Default)]
+pub struct Certificates {
+    /// Those for clients.
+    pub client: Weak<ServerTls>,
+    /// Those for peers.
+    pub peer: Weak<ServerTls>,
+}
+
+impl Certificates {
+    fn in_use(&self) -> Option<TlsInUse> {
+        let shown = |used: &InUse| CertificateInUse {
+            fingerprint: used.fingerprint.clone(),
+            not_after: rfc3339(used.not_after),
+        };
+        let client = self.client.upgrade()?.in_use();
+        let peer = self.peer.upgrade().map(|tls| tls.in_use());
+        Some(TlsInUse {
+            server: shown(&client),
+            trust_bundle: client.trust_bundle,
+            peer: peer.as_ref().map(shown),
+            peer_trust_bundle: peer.map(|peer| peer.trust_bundle),
+        })
+    }
+}
+
+/// Seconds since 1970 as RFC 3339 has them.
+fn rfc3339(seconds: i64) -> String {
+    jiff::Timestamp::from_second(seconds).map_or_else(|_| String::new(), |at| at.to_string())
+}
+
+/// State of the handler.
+#[derive(Clone)]
+pub(super) struct Site {
+    describe: Described,
+    certificates: Certificates,
+    room: Arc<Semaphore>,
+}
+
+/// The store to describe, or the reason why there is none.
+pub type Described = Result<Arc<dyn Describe>, Arc<dyn Fn() -> Refusal + Send + Sync>>;
+
+impl Site {
+    pub(super) fn new(describe: Described, certificates: Certificates) -> Self {
+        Self {
+            describe,
+            certificates,
+            room: Arc::new(Semaphore::new(WAITERS)),
+        }
+    }
+}
+
+pub(super) async fn member(State(site): State<Site>, method: Method, uri: Uri) -> Response<Body> {
+    if method != Method::GET {
+        return not_allowed();
+    }
+    let after = match after(&uri) {
+        Ok(after) => after,
+        Err(text) => return plain_error(StatusCode::BAD_REQUEST, text),
+    };
+    let describe = match &site.describe {
+        Ok(describe) => describe,
+        Err(why) => return written(StatusCode::SERVICE_UNAVAILABLE, &Refused { refusal: why() }),
+    };
+    if let Some(after) = after {
+        let Ok(_turn) = site.room.clone().try_acquire_owned() else {
+            return plain_error(StatusCode::TOO_MANY_REQUESTS, "too many wait for a change of leader");
+        };
+        let seen = describe.term();
+        if seen.leader == 0 || seen.epoch <= after {
+            // Changed or timed out: the answer describes the present state.
+            let _ended = timeout(WAIT, describe.changed(seen)).await;
+        }
+    }
+    let about = About {
+        tls: site.certificates.in_use(),
+        ..describe.describe().await
+    };
+    written(StatusCode::OK, &about)
+}
+
+fn written(status: StatusCode, body: &impl Serialize) -> Response<Body> {
+    match serde_json::to_string(body) {
+        Ok(body) => answer(status, "application/json", body),
+        Err(error) => {
+            tracing::error!(%error, "the answer to /member cannot be written");
+            plain_error(StatusCode::INTERNAL_SERVER_ERROR, "the answer cannot be written")
+        }
+    }
+}
+
+/// The query parameter `after`: the epoch that the caller knows already.
+fn after(uri: &Uri) -> Result<Option<u64>, &'static str> {
+    const BAD: &str = "after is the epoch that is known already, a number";
+    let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri).map_err(|_| BAD)?;
+    let after = pairs.into_iter().find(|(key, _)| key == "after");
+    after.map(|(_, value)| value.parse().map_err(|_| BAD)).transpose()
+}
+
+#[cfg(test)]
+mod tests;

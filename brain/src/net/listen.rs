@@ -1,0 +1,186 @@
+//! Sockets that clients dial: TCP, and files of the file system.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
+
+use crate::flags::SocketOptions;
+use crate::flags::url::Url;
+
+/// Connections that the kernel accepts ahead of us.
+const BACKLOG: u32 = 4096;
+
+/// A peer that is silent for so long is asked whether it is still there.
+const PROBE_AFTER: Duration = Duration::from_secs(30);
+
+/// A bound socket. A file of the file system goes when it is dropped.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Socket,
+    url: Url,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
+}
+
+/// A connection that was accepted.
+#[derive(Debug)]
+pub enum Accepted {
+    /// From the network.
+    Tcp(TcpStream),
+    /// From this machine.
+    Unix(UnixStream),
+}
+
+impl Accepted {
+    /// The address at the other end, where there is one; of IPv4 also where the socket is of both families.
+    #[must_use]
+    pub fn ip(&self) -> Option<IpAddr> {
+        match self {
+            Accepted::Tcp(stream) => stream.peer_addr().map(|address| address.ip().to_canonical()).ok(),
+            Accepted::Unix(_) => None,
+        }
+    }
+}
+
+impl Listener {
+    /// Binds to a URL; port 0 takes any. Call it inside a runtime.
+    ///
+    /// # Errors
+    /// The address is in use or not ours.
+    pub fn bind(url: &Url, options: SocketOptions) -> anyhow::Result<Listener> {
+        let socket = match url.host_port() {
+            Some((host, port)) => tcp(host, port, options),
+            None => unix(url.address()),
+        };
+        let socket = socket.with_context(|| format!("cannot listen on {url}"))?;
+        Ok(Listener {
+            socket,
+            url: url.clone(),
+        })
+    }
+
+    /// The URL that was asked for.
+    #[must_use]
+    pub fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// The URL with the port that was taken.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn bound(&self) -> io::Result<String> {
+        let url = self.url.to_string();
+        Ok(match &self.socket {
+            Socket::Tcp(listener) => {
+                let scheme = url.split("://").next().unwrap_or("http");
+                format!("{scheme}://{}", listener.local_addr()?)
+            }
+            Socket::Unix(..) => url,
+        })
+    }
+
+    /// The next connection.
+    ///
+    /// # Errors
+    /// The kernel's; most pass by themselves.
+    pub async fn accept(&self) -> io::Result<Accepted> {
+        match &self.socket {
+            Socket::Unix(listener, _) => Ok(Accepted::Unix(listener.accept().await?.0)),
+            Socket::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                probe(&stream)?;
+                Ok(Accepted::Tcp(stream))
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Socket::Unix(_, path) = &self.socket
+            && let Err(error) = std::fs::remove_file(path)
+        {
+            tracing::debug!(%error, path = %path.display(), "the socket's file was gone already");
+        }
+    }
+}
+
+fn tcp(host: &str, port: u16, options: SocketOptions) -> anyhow::Result<Socket> {
+    let ip = match host {
+        "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        ip => ip.parse().context("not an IP address")?,
+    };
+    Ok(Socket::Tcp(families(ip, |ip| listen(ip, port, options))?))
+}
+
+/// Every IPv6 address is every address; a machine without IPv6 has those of IPv4.
+fn families<T>(ip: IpAddr, listen: impl Fn(IpAddr) -> io::Result<T>) -> io::Result<T> {
+    let answer = listen(ip);
+    let Err(error) = &answer else { return answer };
+    if ip != IpAddr::V6(Ipv6Addr::UNSPECIFIED) || !lacks_family(error) {
+        return answer;
+    }
+    tracing::info!(%error, "this machine has no IPv6: listening on every IPv4 address instead");
+    listen(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+}
+
+/// Returns true if the error means that this machine has no addresses of the family: the kernel lacks it, or it is disabled.
+fn lacks_family(error: &io::Error) -> bool {
+    let errno = rustix::io::Errno::from_io_error(error);
+    errno.is_some_and(|errno| [rustix::io::Errno::AFNOSUPPORT, rustix::io::Errno::ADDRNOTAVAIL].contains(&errno))
+}
+
+fn listen(ip: IpAddr, port: u16, options: SocketOptions) -> io::Result<TcpListener> {
+    let socket = if ip.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
+    if ip == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+        // Both families, as in Go, whatever the machine's default is.
+        rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
+    }
+    // Go sets it on every listener, asked or not: without it no restart within a minute.
+    socket.set_reuseaddr(true)?;
+    if options.reuse_port {
+        socket.set_reuseport(true)?;
+    }
+    socket.bind(SocketAddr::new(ip, port))?;
+    socket.listen(BACKLOG)
+}
+
+fn unix(address: &str) -> anyhow::Result<Socket> {
+    let path = PathBuf::from(address);
+    match std::fs::symlink_metadata(&path) {
+        Ok(metadata) if !metadata.file_type().is_socket() => bail!("a file that is not a socket is in the way"),
+        Ok(_) if std::os::unix::net::UnixStream::connect(&path).is_ok() => bail!("another process listens on it"),
+        // Left by a process that was killed.
+        Ok(_) => std::fs::remove_file(&path)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(Socket::Unix(UnixListener::bind(&path)?, path))
+}
+
+/// Lets the kernel find out about peers that vanished.
+fn probe(stream: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, PROBE_AFTER)?;
+    sockopt::set_tcp_keepintvl(stream, PROBE_AFTER)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

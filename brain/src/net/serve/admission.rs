@@ -1,0 +1,24 @@
+//! Authentication of a connection before its first request is read.
+
+use std::io;
+use std::pin::Pin;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// A stream of bytes, whatever carries it.
+pub trait Io: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Io for T {}
+
+/// The member at the other end of a connection, as it has proved. Requests carry it as an extension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerId(pub u64);
+
+/// The outcome of an admission.
+pub type Admitted<'a> = Pin<Box<dyn Future<Output = io::Result<PeerId>> + Send + 'a>>;
+
+/// Authenticates a connection. One that fails is closed.
+pub trait Admission: Send + Sync + 'static {
+    /// Speaks with the other end, before HTTP. May be dropped at any time.
+    fn admit<'a>(&'a self, io: &'a mut dyn Io) -> Admitted<'a>;
+}

@@ -1,0 +1,350 @@
+//! One port: accepts, shakes hands, serves each connection in a task of its own.
+
+use std::io;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::service::TowerToHyperService;
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::rustls::server::Acceptor;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::server::Connected;
+use tracing::{debug, error, info, warn};
+
+use super::admission::{Admission, Io, PeerId};
+use super::connections::{Admitted, Connection, Connections, FIRST_REQUEST};
+use super::counted::Counted;
+use super::http2;
+use super::linger::Left;
+use super::route::{Caller, PerConnection, PortRoutes};
+use super::{PATIENCE, Protocols};
+use crate::log_once::LogOnce;
+use crate::metrics::NetworkMetrics;
+use crate::net::listen::{Accepted, Listener};
+use crate::net::tls::{ServerTls, refusal};
+
+pub(super) type Http1 = hyper_util::server::conn::auto::Builder<TokioExecutor>;
+
+/// How often connections are looked at whose time may be over.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// How long the first message of a TLS handshake may take.
+const HELLO: Duration = Duration::from_secs(3);
+
+/// From what is known of the other end of a connection to who that is.
+type Describe<T> = fn(<T as Connected>::ConnectInfo) -> Caller;
+
+/// All that a connection needs of its port.
+pub(super) struct PortConfig {
+    pub(super) tls: Option<Arc<ServerTls>>,
+    /// The check that a connection has to pass before anything else.
+    pub(super) admission: Option<Arc<dyn Admission>>,
+    pub(super) routes: PortRoutes,
+    pub(super) protocols: Protocols,
+    pub(super) http1: Http1,
+    pub(super) http2: http2::Options,
+    pub(super) connections: Connections,
+    pub(super) network: NetworkMetrics,
+    /// Where peers are served: those that were refused. Of clients that is logged for debugging only.
+    pub(super) refused: Option<Refused>,
+}
+
+/// Log lines about peers that were refused.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Refused {
+    /// By TLS.
+    handshakes: LogOnce,
+    /// Because they did not prove to be members.
+    proofs: LogOnce,
+    /// They left before they had proved it: members do when they look for another leader meanwhile.
+    left: LogOnce,
+}
+
+impl Refused {
+    /// Says why a connection was not let in.
+    fn tell(&self, from: &str, why: &io::Error) {
+        let refused = matches!(why.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::TimedOut);
+        if !refused {
+            if let Some(count) = self.left.due() {
+                info!(from, count, %why, "a peer left before it had proved to be a member of this cluster");
+            }
+        } else if let Some(count) = self.proofs.due() {
+            warn!(from, count, %why, "whoever has not proved to be a member of this cluster is refused");
+        }
+    }
+}
+
+impl PortConfig {
+    /// Serves until `stop`, and then for at most `grace`.
+    pub(super) async fn run(self, listener: Listener, stop: CancellationToken, grace: Duration) {
+        let port = Arc::new(self);
+        let mut open = JoinSet::new();
+        let mut sweep = tokio::time::interval(SWEEP);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        {
+            let mut next = pin!(port.next(&listener));
+            loop {
+                tokio::select! {
+                    () = stop.cancelled() => break,
+                    Some(ended) = open.join_next() => report(ended),
+                    _ = sweep.tick() => port.connections.sweep(),
+                    (accepted, admitted) = next.as_mut() => {
+                        open.spawn(Arc::clone(&port).connection(accepted, admitted, stop.clone()));
+                        next.set(port.next(&listener));
+                    }
+                }
+            }
+        }
+        drop(listener);
+        let drained = async {
+            while let Some(ended) = open.join_next().await {
+                report(ended);
+            }
+        };
+        if tokio::time::timeout(grace, drained).await.is_err() {
+            debug!(
+                connections = open.len(),
+                "connections outlived the grace period and are cut off"
+            );
+            open.shutdown().await;
+        }
+    }
+
+    /// Waits for a connection, and for its place. What passes by itself is waited out.
+    async fn next(&self, listener: &Listener) -> (Accepted, Admitted) {
+        const PAUSE: Duration = Duration::from_millis(100);
+        let mut told = false;
+        loop {
+            match listener.accept().await {
+                Ok(accepted) => match self.connections.admit(accepted.ip()).await {
+                    Some(admitted) => return (accepted, admitted),
+                    None => debug!("an address has its share of connections"),
+                },
+                // The client left before it was accepted.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    if !std::mem::replace(&mut told, true) {
+                        warn!(%error, url = %listener.url(), "connections cannot be accepted");
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn connection(self: Arc<Self>, accepted: Accepted, admitted: Admitted, stop: CancellationToken) {
+        self.network.connections.inc();
+        let _open = Open(&self.network);
+        let connection = &admitted.connection;
+        let left = Left::default();
+        let opening = async {
+            let from = accepted.ip();
+            let shaken = match accepted {
+                Accepted::Tcp(stream) => {
+                    // Boxed: it is gone once the connection is served, and its memory with it.
+                    Box::pin(self.shake(stream, from, (Caller::Tcp, Caller::TcpTls), connection)).await
+                }
+                Accepted::Unix(stream) => {
+                    Box::pin(self.shake(stream, None, (Caller::Unix, Caller::UnixTls), connection)).await
+                }
+            };
+            let (mut io, caller) = shaken?;
+            let peer = self.admit(&mut io, &caller, &stop).await.ok()?;
+            let mut io = Counted::new(io, Arc::clone(connection), self.network.clone(), left.clone());
+            let is_http2 = io.read_preface().await.ok()?;
+            Some((io, (caller, peer), is_http2))
+        };
+        let opened = tokio::select! {
+            () = stop.cancelled() => return,
+            _ = connection.closed() => {
+                debug!("a client sent no request in time");
+                return;
+            }
+            opened = opening => opened,
+        };
+        let Some((mut io, (caller, peer), is_http2)) = opened else {
+            return;
+        };
+        if is_http2 && self.protocols == Protocols::Http1 {
+            debug!("HTTP/2 is not spoken here");
+            return;
+        }
+        if is_http2 {
+            connection.expect_request(FIRST_REQUEST);
+            let mut opened = self.routes.opened.clone();
+            let is_open = async { drop(opened.wait_for(|is_open| *is_open).await) };
+            let is_graceful = tokio::select! {
+                () = stop.cancelled() => Some(true),
+                reason = connection.closed() => Some(reason.is_graceful()),
+                asked = io.read_settings(&self.http2.settings, is_open) => match asked {
+                    Ok(()) => None,
+                    Err(error) => return debug!(%error, "a client left before its first request"),
+                },
+            };
+            if let Some(is_graceful) = is_graceful {
+                io.go_away();
+                if is_graceful {
+                    linger(left, connection).await;
+                }
+                return;
+            }
+        }
+        let service = PerConnection {
+            routes: self.routes.clone(),
+            caller,
+            peer,
+            connection: Arc::clone(connection),
+        };
+        let is_graceful = if is_http2 {
+            Box::pin(http2::serve(io, service, &self, stop)).await
+        } else {
+            Box::pin(self.serve_http1(io, service, &stop)).await
+        };
+        if is_graceful {
+            linger(left, &admitted.connection).await;
+        }
+    }
+
+    /// The stream to serve and who is at its other end; none when it is not to be.
+    async fn shake<T>(
+        &self,
+        stream: T,
+        from: Option<IpAddr>,
+        (plain, secure): (Describe<T>, Describe<tokio_rustls::server::TlsStream<T>>),
+        connection: &Arc<Connection>,
+    ) -> Option<(Box<dyn Io>, Caller)>
+    where
+        T: Connected + Io,
+    {
+        let Some(tls) = &self.tls else {
+            let caller = plain(stream.connect_info());
+            return Some((Box::new(stream), caller));
+        };
+        let handshake = async {
+            // A client that has not sent its first message takes no turn.
+            let hello = LazyConfigAcceptor::new(Acceptor::default(), stream);
+            let hello = tokio::time::timeout(HELLO, hello).await.map_err(io::Error::from)??;
+            let _turn = self.connections.handshake(connection).await;
+            let mut config = tls.config();
+            if self.protocols == Protocols::Http1 {
+                Arc::make_mut(&mut config).alpn_protocols = vec![b"http/1.1".to_vec()];
+            }
+            hello.into_stream(config).await
+        };
+        match tokio::time::timeout(PATIENCE, handshake).await {
+            Ok(Ok(stream)) => {
+                let caller = secure(stream.connect_info());
+                Some((Box::new(stream), caller))
+            }
+            Ok(Err(error)) => {
+                self.network.handshakes_failed.inc();
+                self.tell(&error, from);
+                None
+            }
+            Err(_) => {
+                self.network.handshakes_failed.inc();
+                debug!("a TLS handshake took too long");
+                None
+            }
+        }
+    }
+
+    /// The member at the other end, where members have to prove who they are.
+    async fn admit(
+        &self,
+        io: &mut Box<dyn Io>,
+        caller: &Caller,
+        stop: &CancellationToken,
+    ) -> io::Result<Option<PeerId>> {
+        let Some(admission) = &self.admission else {
+            return Ok(None);
+        };
+        let admitted = tokio::select! {
+            () = stop.cancelled() => return Err(io::ErrorKind::Interrupted.into()),
+            admitted = tokio::time::timeout(PATIENCE, admission.admit(io)) => admitted,
+        };
+        let why = match admitted {
+            Ok(Ok(peer)) => return Ok(Some(peer)),
+            Ok(Err(error)) => error,
+            Err(_) => io::Error::new(io::ErrorKind::TimedOut, "it says too little for too long"),
+        };
+        self.network.handshakes_failed.inc();
+        let from = caller
+            .address()
+            .map_or_else(|| "this machine".to_owned(), |ip| ip.to_string());
+        if let Some(refused) = &self.refused {
+            refused.tell(&from, &why);
+        }
+        Err(why)
+    }
+
+    fn tell(&self, error: &io::Error, from: Option<IpAddr>) {
+        let from = from.map_or_else(|| "this machine".to_owned(), |ip| ip.to_string());
+        match (&self.refused, refusal(error)) {
+            (Some(refused), Some(reason)) => {
+                if let Some(count) = refused.handshakes.due() {
+                    warn!(from, count, %reason, "a peer is refused");
+                }
+            }
+            _ => debug!(from, %error, "a TLS handshake failed"),
+        }
+    }
+
+    /// Answers whether it ended in order.
+    async fn serve_http1(&self, io: Counted, service: PerConnection, stop: &CancellationToken) -> bool {
+        let connection = Arc::clone(&service.connection);
+        let service = TowerToHyperService::new(service);
+        let mut serving = pin!(self.http1.serve_connection(TokioIo::new(io), service));
+        let mut draining = false;
+        loop {
+            tokio::select! {
+                ended = serving.as_mut() => {
+                    if let Err(error) = &ended {
+                        debug!(%error, "a connection failed");
+                    }
+                    return ended.is_ok();
+                }
+                reason = connection.closed() => {
+                    debug!(reason = reason.label(), "a connection is closed");
+                    return false;
+                }
+                () = stop.cancelled(), if !draining => {
+                    draining = true;
+                    serving.as_mut().graceful_shutdown();
+                }
+            }
+        }
+    }
+}
+
+/// Waits for the client to close its side, unless others need the place first.
+async fn linger(left: Left, connection: &Connection) {
+    let was_closed = connection.is_closing();
+    tokio::select! {
+        () = left.linger() => {}
+        _ = connection.closed(), if !was_closed => {}
+    }
+}
+
+/// Reports the panic of a task.
+pub(super) fn report(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        error!(%error, "a connection's task panicked");
+    }
+}
+
+/// Counts a connection as gone when it is dropped.
+struct Open<'a>(&'a NetworkMetrics);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.connections.dec();
+    }
+}

@@ -1,0 +1,613 @@
+//! The connections that are open: how many there may be, of one address and of all, and which of them are closed.
+//!
+//! Invariant: a connection is in the table from its admission until it is closed or evicted, and is counted exactly that
+//! long. Nothing here waits for a client.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::PATIENCE;
+use crate::budget::{Account, AddressUse, Budget, Charge, Exceeded};
+use crate::log_once::LogOnce;
+use crate::metrics::NetworkMetrics;
+
+/// How long a client that speaks HTTP/2 may wait with its first request.
+pub(super) const FIRST_REQUEST: Duration = Duration::from_secs(60);
+
+/// How long a connection without open streams is kept, and how long where memory is short.
+const IDLE: Duration = Duration::from_secs(30 * 60);
+const IDLE_UNDER_PRESSURE: Duration = Duration::from_secs(60);
+
+/// How long a client may take nothing of what is sent to it.
+pub(super) const STALLED: Duration = Duration::from_secs(60);
+
+/// Where memory is short, a connection is closed that moves less than one part in `TURNOVER` of what it holds in this time.
+/// Only bytes of bodies count as movement: pings and their answers hold nobody's place.
+const TURNOVER_TIME: Duration = Duration::from_secs(5);
+const TURNOVER: u64 = 64;
+
+/// The memory of an open connection: measured for one of HTTP/2 without streams.
+const CONNECTION_BYTES: usize = 40 * 1024;
+
+/// Connections that are looked at when room is needed and all of them asked something.
+const LOOKED_AT: usize = 128;
+
+/// Handshakes that are under way at a time, and how many of them may be of one address.
+const HANDSHAKES: usize = 1024;
+const HANDSHAKES_PER_ADDRESS: usize = HANDSHAKES / 4;
+
+/// A handshake that is older may be given up for a newer one.
+const HANDSHAKE: Duration = Duration::from_secs(1);
+
+/// Where clients come from. Addresses of IPv6 are told apart by their network: one machine has many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Address(IpAddr);
+
+impl From<IpAddr> for Address {
+    fn from(ip: IpAddr) -> Self {
+        Self(match ip.to_canonical() {
+            IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() & (u128::MAX << 64)).into()),
+            ip @ IpAddr::V4(_) => ip,
+        })
+    }
+}
+
+/// Why a connection is closed by this side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// No complete request came in time.
+    NoRequest,
+    /// There was no open stream for long.
+    Idle,
+    /// The client takes nothing of what is sent to it.
+    Stalled,
+    /// Room for a newcomer was needed.
+    Evicted,
+    /// Its address has as many connections as it may have.
+    Share,
+    /// It exceeded its memory.
+    Memory,
+    /// Its handshake waited for the client when others needed the turn.
+    Handshake,
+    /// It did not answer a ping.
+    Ping,
+}
+
+impl Reason {
+    /// The label of metrics.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Reason::NoRequest => "no_request",
+            Reason::Idle => "idle",
+            Reason::Stalled => "stalled",
+            Reason::Evicted => "evicted",
+            Reason::Share => "address_share",
+            Reason::Memory => "memory",
+            Reason::Handshake => "handshake",
+            Reason::Ping => "ping_timeout",
+        }
+    }
+
+    /// Nothing is lost with it.
+    pub(super) fn is_graceful(self) -> bool {
+        matches!(self, Reason::NoRequest | Reason::Idle)
+    }
+}
+
+/// One connection, as its task and the table see it.
+#[derive(Debug)]
+pub(super) struct Connection {
+    address: Option<Address>,
+    opened: Instant,
+    /// When it has to have sent a request, in milliseconds since it was opened.
+    request_due: AtomicU64,
+    /// A whole request head has come.
+    asked: AtomicBool,
+    /// Requests under way.
+    streams: AtomicUsize,
+    /// When the last request ended, in milliseconds since it was opened.
+    idle_since: AtomicU64,
+    /// Since when the socket takes nothing, in milliseconds since it was opened; 0 while it does.
+    blocked_since: AtomicU64,
+    /// Bytes received.
+    received: AtomicU64,
+    /// Bytes of bodies that had moved when it was looked at, and when that was, in milliseconds since it was opened.
+    moved: AtomicU64,
+    moved_at: AtomicU64,
+    /// Its charge to the budget.
+    pub(super) account: Account,
+    closing: CancellationToken,
+    reason: OnceLock<Reason>,
+}
+
+impl Connection {
+    fn new(address: Option<Address>, account: Account) -> Self {
+        Self {
+            address,
+            opened: Instant::now(),
+            request_due: AtomicU64::new(millis(2 * PATIENCE)),
+            asked: AtomicBool::new(false),
+            streams: AtomicUsize::new(0),
+            idle_since: AtomicU64::new(0),
+            blocked_since: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
+            moved_at: AtomicU64::new(0),
+            account,
+            closing: CancellationToken::new(),
+            reason: OnceLock::new(),
+        }
+    }
+
+    /// Milliseconds since it was opened; never 0.
+    fn now(&self) -> u64 {
+        millis(self.opened.elapsed()).max(1)
+    }
+
+    /// From now on the client has `time` to send its first request.
+    pub(super) fn expect_request(&self, time: Duration) {
+        self.request_due.store(self.now() + millis(time), Ordering::Relaxed);
+    }
+
+    /// A request began; it ends when this is dropped.
+    pub(super) fn begin(self: &Arc<Self>) -> InFlight {
+        self.asked.store(true, Ordering::Relaxed);
+        self.streams.fetch_add(1, Ordering::Relaxed);
+        InFlight(Arc::clone(self))
+    }
+
+    /// Bytes came.
+    pub(super) fn receive(&self, bytes: u64) {
+        self.received.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that came so far.
+    pub(super) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    /// The socket took bytes.
+    pub(super) fn sent(&self) {
+        self.blocked_since.store(0, Ordering::Relaxed);
+    }
+
+    /// The socket took none.
+    pub(super) fn blocked(&self) {
+        let now = self.now();
+        let _ = self
+            .blocked_since
+            .compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// The socket takes nothing.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked_since.load(Ordering::Relaxed) != 0
+    }
+
+    /// Has its task end it. Only the first reason counts.
+    pub(super) fn close(&self, reason: Reason) {
+        if self.reason.set(reason).is_ok() {
+            self.closing.cancel();
+        }
+    }
+
+    /// Returns true if it is to be closed.
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.is_cancelled()
+    }
+
+    /// Waits until it is to be closed.
+    pub(super) async fn closed(&self) -> Reason {
+        self.closing.cancelled().await;
+        self.reason.get().copied().unwrap_or(Reason::Evicted)
+    }
+
+    /// It has no request under way.
+    fn is_idle(&self) -> bool {
+        self.streams.load(Ordering::Relaxed) == 0
+    }
+
+    /// Why it is to be closed now, if it is.
+    fn overdue(&self, pressure: bool) -> Option<Reason> {
+        let now = self.now();
+        let since = |at: u64| now.saturating_sub(at);
+        let blocked = self.blocked_since.load(Ordering::Relaxed);
+        if blocked != 0 && since(blocked) > millis(STALLED) {
+            return Some(Reason::Stalled);
+        }
+        if !self.asked.load(Ordering::Relaxed) {
+            return (now > self.request_due.load(Ordering::Relaxed)).then_some(Reason::NoRequest);
+        }
+        let idle = if pressure { IDLE_UNDER_PRESSURE } else { IDLE };
+        (self.is_idle() && since(self.idle_since.load(Ordering::Relaxed)) > millis(idle)).then_some(Reason::Idle)
+    }
+
+    /// It holds much, and for [`TURNOVER_TIME`] it has moved little.
+    fn is_stagnant(&self) -> bool {
+        let used = self.account.used();
+        let (now, moved) = (self.now(), self.account.moved());
+        let since = moved.saturating_sub(self.moved.load(Ordering::Relaxed));
+        if used <= self.account.small() || since > used as u64 / TURNOVER {
+            self.moved.store(moved, Ordering::Relaxed);
+            self.moved_at.store(now, Ordering::Relaxed);
+            return false;
+        }
+        now.saturating_sub(self.moved_at.load(Ordering::Relaxed)) > millis(TURNOVER_TIME)
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A request under way.
+#[derive(Debug)]
+pub(super) struct InFlight(Arc<Connection>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.idle_since.store(self.0.now(), Ordering::Relaxed);
+        self.0.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The open connections of one or more ports. Clones share them.
+#[derive(Debug, Clone)]
+pub(super) struct Connections(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// Connections that may be open, and how many of them of one address.
+    limit: usize,
+    share: usize,
+    table: Mutex<Table>,
+    /// A place became free.
+    freed: Notify,
+    handshakes: Semaphore,
+    budget: Budget,
+    network: NetworkMetrics,
+    evictions: LogOnce,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    next: u64,
+    /// Oldest first.
+    open: BTreeMap<u64, Arc<Connection>>,
+    order: Order,
+    addresses: HashMap<Address, Source>,
+    /// Addresses by the number of their connections.
+    by_count: BTreeSet<(usize, Address)>,
+    /// Handshakes that have a turn, oldest first, and when they had it.
+    shaking: BTreeMap<u64, (Instant, Arc<Connection>)>,
+}
+
+/// The connections of one address.
+#[derive(Debug)]
+struct Source {
+    order: Order,
+    used: AddressUse,
+    handshakes: Arc<Semaphore>,
+}
+
+/// Connections in the order in which they are looked at when room is needed.
+#[derive(Debug, Default)]
+struct Order {
+    /// Those that had asked nothing when they were looked at last, oldest first.
+    silent: BTreeSet<u64>,
+    asked: BTreeSet<u64>,
+    /// The first of `asked` that is looked at next.
+    next: u64,
+}
+
+impl Order {
+    fn len(&self) -> usize {
+        self.silent.len() + self.asked.len()
+    }
+
+    fn remove(&mut self, id: u64) {
+        self.silent.remove(&id);
+        self.asked.remove(&id);
+    }
+
+    /// One that does nothing: the oldest of those that never asked anything, else the next of the others, of which only some
+    /// are looked at.
+    fn idle(&mut self, open: &BTreeMap<u64, Arc<Connection>>) -> Option<u64> {
+        while let Some(id) = self.silent.first().copied() {
+            if open.get(&id).is_some_and(|open| !open.asked.load(Ordering::Relaxed)) {
+                return Some(id);
+            }
+            self.silent.remove(&id);
+            self.asked.insert(id);
+        }
+        let looked_at = self.asked.range(self.next..).chain(self.asked.range(..self.next));
+        let mut last = self.next;
+        let is_idle = |id: &&u64| {
+            last = **id;
+            open.get(id).is_some_and(|open| open.is_idle())
+        };
+        let found = looked_at.take(LOOKED_AT).find(is_idle).copied();
+        self.next = last + 1;
+        found
+    }
+}
+
+/// A connection that was admitted; it leaves the table when this is dropped.
+#[derive(Debug)]
+pub(super) struct Admitted {
+    id: u64,
+    pub(super) connection: Arc<Connection>,
+    connections: Connections,
+    /// The charge of the connection itself.
+    _charge: Charge,
+}
+
+impl Connections {
+    pub(super) fn new(limit: usize, budget: Budget, network: NetworkMetrics) -> Self {
+        Self(Arc::new(Shared {
+            limit: limit.max(2),
+            share: (limit / 2).max(1),
+            table: Mutex::default(),
+            freed: Notify::new(),
+            handshakes: Semaphore::new(HANDSHAKES),
+            budget,
+            network,
+            evictions: LogOnce::default(),
+        }))
+    }
+
+    /// Gives a connection its place. Where there is none, the oldest of those that do nothing gives up its own: of the same
+    /// address where that has its share, else of the address that has the most. If all are busy, the newcomer waits, or is
+    /// refused where its address has its share.
+    pub(super) async fn admit(&self, ip: Option<IpAddr>) -> Option<Admitted> {
+        let address = ip.map(Address::from);
+        loop {
+            let freed = self.0.freed.notified();
+            match self.try_admit(address) {
+                Ok(admitted) => return admitted,
+                Err(Full) => freed.await,
+            }
+        }
+    }
+
+    fn try_admit(&self, address: Option<Address>) -> Result<Option<Admitted>, Full> {
+        let mut table = self.table();
+        let of_address = address.and_then(|address| table.addresses.get(&address));
+        if of_address.is_some_and(|source| source.order.len() >= self.0.share) && !self.evict(&mut table, address) {
+            self.count(Reason::Share);
+            return Ok(None);
+        }
+        if table.open.len() >= self.0.limit {
+            let heaviest = table.by_count.last().map(|(_, address)| *address);
+            if !self.evict(&mut table, heaviest) && !self.evict(&mut table, None) {
+                return Err(Full);
+            }
+        }
+        let used = address.map(|address| {
+            let source = table.addresses.get(&address);
+            source.map_or_else(AddressUse::default, |source| source.used.clone())
+        });
+        let connection = Arc::new(Connection::new(address, self.0.budget.account(used.as_ref())));
+        let charge = match connection.account.charge(CONNECTION_BYTES) {
+            Ok(charge) => charge,
+            // Its memory is free when its task has ended.
+            Err(Exceeded::Total) if self.evict(&mut table, address) || self.evict(&mut table, None) => {
+                return Err(Full);
+            }
+            Err(_) => {
+                self.count(Reason::Memory);
+                return Ok(None);
+            }
+        };
+        let id = table.insert(&connection, used);
+        Ok(Some(Admitted {
+            id,
+            connection,
+            connections: self.clone(),
+            _charge: charge,
+        }))
+    }
+
+    /// Closes a connection that does nothing, of an address or of any: see [`Order::idle`].
+    fn evict(&self, table: &mut Table, address: Option<Address>) -> bool {
+        let Table {
+            open, order, addresses, ..
+        } = table;
+        let order = match address {
+            Some(address) => addresses.get_mut(&address).map(|source| &mut source.order),
+            None => Some(order),
+        };
+        let Some(id) = order.and_then(|order| order.idle(open)) else {
+            return false;
+        };
+        if let Some(connection) = table.open.get(&id).cloned() {
+            self.close(&connection, Reason::Evicted);
+        }
+        table.remove(id);
+        true
+    }
+
+    /// Closes connections whose time is over.
+    pub(super) fn sweep(&self) {
+        let shortage = self.0.budget.shortage();
+        let mut overdue = Vec::new();
+        let (mut stagnant, mut freed) = (Vec::new(), 0);
+        {
+            let table = self.table();
+            for connection in table.open.values() {
+                if connection.reason.get().is_some() {
+                    freed += connection.account.used();
+                } else if let Some(reason) = connection.overdue(shortage > 0) {
+                    freed += connection.account.used();
+                    overdue.push((reason, Arc::clone(connection)));
+                } else if shortage > 0 && connection.is_stagnant() {
+                    stagnant.push(Arc::clone(connection));
+                }
+            }
+            // Those of the address that holds most come first, and of them the one that does.
+            let of_address = |connection: &Connection| {
+                let source = connection.address.and_then(|address| table.addresses.get(&address));
+                source.map_or(0, |source| source.used.used())
+            };
+            stagnant.sort_by_cached_key(|connection| (of_address(connection), connection.account.used()));
+        }
+        while freed < shortage
+            && let Some(connection) = stagnant.pop()
+        {
+            freed += connection.account.used();
+            overdue.push((Reason::Memory, connection));
+        }
+        for (reason, connection) in overdue {
+            self.close(&connection, reason);
+        }
+    }
+
+    fn close(&self, connection: &Connection, reason: Reason) {
+        if connection.reason.get().is_some() {
+            return;
+        }
+        connection.close(reason);
+        self.count(reason);
+    }
+
+    /// Counts a connection as closed by this side, and warns of it where a client may miss it.
+    pub(super) fn count(&self, reason: Reason) {
+        self.0.network.closed.with_label_values(&[reason.label()]).inc();
+        if !reason.is_graceful()
+            && let Some(count) = self.0.evictions.due()
+        {
+            warn!(
+                reason = reason.label(),
+                count, "connections of clients are closed because of what they hold or do not take"
+            );
+        }
+    }
+
+    /// Waits for a turn to shake hands: one of the address first, so that one address takes no turns from others. Where there
+    /// is none, the oldest handshake that has one gives it up, unless it has just begun.
+    pub(super) async fn handshake(&self, connection: &Arc<Connection>) -> Option<Turn<'_>> {
+        let address = connection.address;
+        let own = address.and_then(|address| Some(Arc::clone(&self.table().addresses.get(&address)?.handshakes)));
+        let own = match own {
+            Some(turns) => {
+                if turns.available_permits() == 0 {
+                    self.give_up_handshake(address);
+                }
+                Some(turns.acquire_owned().await.ok()?)
+            }
+            None => None,
+        };
+        if self.0.handshakes.available_permits() == 0 {
+            self.give_up_handshake(None);
+        }
+        let of_all = self.0.handshakes.acquire().await.ok()?;
+        let mut table = self.table();
+        let id = table.next;
+        table.next += 1;
+        table.shaking.insert(id, (Instant::now(), Arc::clone(connection)));
+        Some(Turn {
+            id,
+            connections: self,
+            _of_address: own,
+            _of_all: of_all,
+        })
+    }
+
+    /// Closes the connection with the oldest handshake, of an address or of any.
+    fn give_up_handshake(&self, address: Option<Address>) {
+        let oldest = {
+            let table = self.table();
+            let of_address = |connection: &Connection| address.is_none() || connection.address == address;
+            let may = |(begun, connection): &&(Instant, Arc<Connection>)| {
+                of_address(connection) && connection.reason.get().is_none() && begun.elapsed() > HANDSHAKE
+            };
+            table
+                .shaking
+                .values()
+                .find(may)
+                .map(|(_, connection)| Arc::clone(connection))
+        };
+        if let Some(connection) = oldest {
+            self.close(&connection, Reason::Handshake);
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// All places are taken by connections that do something.
+struct Full;
+
+/// A turn to shake hands.
+pub(super) struct Turn<'a> {
+    id: u64,
+    connections: &'a Connections,
+    _of_address: Option<OwnedSemaphorePermit>,
+    _of_all: tokio::sync::SemaphorePermit<'a>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.connections.table().shaking.remove(&self.id);
+    }
+}
+
+impl Table {
+    fn insert(&mut self, connection: &Arc<Connection>, used: Option<AddressUse>) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.open.insert(id, Arc::clone(connection));
+        self.order.silent.insert(id);
+        if let Some(address) = connection.address {
+            let source = self.addresses.entry(address).or_insert_with(|| Source {
+                order: Order::default(),
+                used: used.unwrap_or_default(),
+                handshakes: Arc::new(Semaphore::new(HANDSHAKES_PER_ADDRESS)),
+            });
+            let before = source.order.len();
+            source.order.silent.insert(id);
+            self.by_count.remove(&(before, address));
+            self.by_count.insert((before + 1, address));
+        }
+        id
+    }
+
+    fn remove(&mut self, id: u64) {
+        let Some(connection) = self.open.remove(&id) else {
+            return;
+        };
+        self.order.remove(id);
+        if let Some(address) = connection.address
+            && let Some(source) = self.addresses.get_mut(&address)
+        {
+            self.by_count.remove(&(source.order.len(), address));
+            source.order.remove(id);
+            match source.order.len() {
+                0 => drop(self.addresses.remove(&address)),
+                left => {
+                    self.by_count.insert((left, address));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.connections.table().remove(self.id);
+        self.connections.0.freed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! The bytes of a connection: counted, and looked at before HTTP speaks.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Buf as _, Bytes};
+use futures::FutureExt as _;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+
+use super::admission::Io;
+use super::connections::{Connection, FIRST_REQUEST};
+use super::linger::Left;
+use crate::metrics::NetworkMetrics;
+
+/// How every connection of HTTP/2 begins.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The head of each frame: its length in three bytes, its type, flags and stream.
+const FRAME: usize = 9;
+const SETTINGS: u8 = 4;
+const WINDOW_UPDATE: u8 = 8;
+
+/// GOAWAY without an error: no stream was begun.
+const GOAWAY: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// How much of what a client says before its first request is kept. HTTP/2 proper takes over from a client that says more.
+const KEPT: usize = 1024;
+
+/// Counts what passes, and notes when nothing does. What it wraps is left to be closed when this is dropped.
+pub(super) struct Counted {
+    io: Box<dyn Io>,
+    /// Bytes that were read ahead, and are read again.
+    read: Bytes,
+    /// Bytes at the beginning of what is going to be written that were sent already.
+    sent_ahead: usize,
+    connection: Arc<Connection>,
+    network: NetworkMetrics,
+    left: Left,
+}
+
+impl Counted {
+    pub(super) fn new(io: Box<dyn Io>, connection: Arc<Connection>, network: NetworkMetrics, left: Left) -> Self {
+        Self {
+            io,
+            read: Bytes::new(),
+            sent_ahead: 0,
+            connection,
+            network,
+            left,
+        }
+    }
+
+    /// Sends SETTINGS as soon as `is_open` ends or the client of HTTP/2 sends anything but its own, and waits for the latter. Until then
+    /// it needs no memory for HTTP/2, which reads everything once more and whose own SETTINGS, the same ones, are not sent again.
+    pub(super) async fn read_settings(&mut self, settings: &[u8], is_open: impl Future<Output = ()>) -> io::Result<()> {
+        if settings.is_empty() {
+            return Ok(());
+        }
+        let mut seen = std::mem::take(&mut self.read).to_vec();
+        tokio::select! {
+            biased;
+            () = is_open => {}
+            asked = self.read_request(&mut seen) => asked?,
+        }
+        self.write_all(settings).await?;
+        self.flush().await?;
+        self.sent_ahead = settings.len();
+        // The client may have waited for long.
+        self.connection.expect_request(FIRST_REQUEST);
+        self.read_request(&mut seen).await?;
+        self.read = Bytes::from(seen);
+        Ok(())
+    }
+
+    /// Reads until the client has sent more than needs no answer. Cancel safe.
+    async fn read_request(&mut self, seen: &mut Vec<u8>) -> io::Result<()> {
+        while says_no_more_than_settings(seen) {
+            let mut buf = [0; 128];
+            match self.read(&mut buf).await? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                len => seen.extend_from_slice(&buf[..len]),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells a client that has begun nothing that it is not served any more, if it listens.
+    pub(super) fn go_away(mut self) {
+        if std::mem::take(&mut self.sent_ahead) > 0 {
+            // Whoever has gone away does not need to know.
+            drop(self.write_all(&GOAWAY).now_or_never());
+        }
+    }
+
+    /// Returns true if the client begins to speak HTTP/2. It reads what it looked at again.
+    pub(super) async fn read_preface(&mut self) -> io::Result<bool> {
+        let mut buf = [0; PREFACE.len()];
+        let mut len = 0;
+        while len < PREFACE.len() && buf[..len] == PREFACE[..len] {
+            match self.read(&mut buf[len..]).await? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => len += read,
+            }
+        }
+        self.read = Bytes::copy_from_slice(&buf[..len]);
+        Ok(buf[..len] == *PREFACE)
+    }
+
+    /// How much of this was sent already, if any was.
+    fn skip(&mut self, buf: &[u8]) -> Option<usize> {
+        let len = self.sent_ahead.min(buf.len());
+        self.sent_ahead -= len;
+        (len > 0).then_some(len)
+    }
+
+    fn sent(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        match &polled {
+            Poll::Ready(Ok(len)) => {
+                self.network.sent.inc_by(*len as u64);
+                self.connection.sent();
+            }
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => self.connection.blocked(),
+        }
+        polled
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let nothing = Box::new(tokio::io::empty());
+        self.left.leave(std::mem::replace(&mut self.io, nothing));
+    }
+}
+
+/// Returns true if a client has sent its preface, and nothing behind it that needs an answer yet.
+fn says_no_more_than_settings(seen: &[u8]) -> bool {
+    let mut rest = seen.strip_prefix(PREFACE).unwrap_or_default();
+    while let Some((head, behind)) = rest.split_first_chunk::<FRAME>() {
+        let len = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
+        if ![SETTINGS, WINDOW_UPDATE].contains(&head[3]) || len > KEPT {
+            return false;
+        }
+        match behind.get(len..) {
+            Some(next) => rest = next,
+            None => break,
+        }
+    }
+    seen.len() < KEPT
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.read.is_empty() {
+            let len = self.read.len().min(buf.remaining());
+            buf.put_slice(&self.read[..len]);
+            self.read.advance(len);
+            return Poll::Ready(Ok(()));
+        }
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.io).poll_read(cx, buf);
+        let len = (buf.filled().len() - before) as u64;
+        self.connection.receive(len);
+        self.network.received.inc_by(len);
+        polled
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if let Some(len) = self.skip(buf) {
+            return Poll::Ready(Ok(len));
+        }
+        let polled = Pin::new(&mut self.io).poll_write(cx, buf);
+        self.sent(polled)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if let Some(len) = bufs.iter().find_map(|buf| self.skip(buf)) {
+            return Poll::Ready(Ok(len));
+        }
+        let polled = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+        self.sent(polled)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTINGS_FRAME: [u8; 15] = [0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0];
+    const ACK: [u8; 9] = [0, 0, 0, 4, 1, 0, 0, 0, 0];
+    const WINDOW_UPDATE_FRAME: [u8; 13] = [0, 0, 4, 8, 0, 0, 0, 0, 0, 0, 1, 0, 0];
+
+    #[test]
+    fn settings_and_windows_need_no_answer_and_all_else_does() {
+        let quiet = [PREFACE, &SETTINGS_FRAME, &WINDOW_UPDATE_FRAME, &ACK].concat();
+        for len in PREFACE.len()..=quiet.len() {
+            assert!(says_no_more_than_settings(&quiet[..len]), "{len} bytes");
+        }
+        for kind in [0_u8, 1, 2, 3, 5, 6, 7, 9, 10, 255] {
+            let frame = [0, 0, 1, kind, 0, 0, 0, 0, 1];
+            assert!(
+                !says_no_more_than_settings(&[&quiet[..], &frame].concat()),
+                "type {kind}"
+            );
+        }
+        let long = [0xff, 0xff, 0xff, SETTINGS, 0, 0, 0, 0, 0];
+        assert!(!says_no_more_than_settings(&[PREFACE, &long].concat()), "a long frame");
+        let many = [PREFACE, &ACK.repeat(KEPT)].concat();
+        assert!(!says_no_more_than_settings(&many), "many frames");
+    }
+}

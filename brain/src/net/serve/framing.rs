@@ -1,0 +1,219 @@
+//! Messages of gRPC within a body: a byte that tells of compression, four of length, then the message.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::budget::Charge;
+use crate::errors::Error;
+
+/// How long the first bytes of a message may take, and how many a second are to come.
+pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const BODY_RATE: u64 = 32 * 1024;
+
+/// Bytes before each message.
+pub(super) const HEADER: usize = 5;
+
+/// The length of the message that begins here, if its header is there.
+pub(super) fn announced(bytes: &[u8]) -> Option<usize> {
+    let (_, rest) = bytes.split_first()?;
+    let (len, _) = rest.split_first_chunk::<4>()?;
+    usize::try_from(u32::from_be_bytes(*len)).ok()
+}
+
+/// A stream of messages that is charged for the longest so far: whoever decodes it keeps its buffer. A message that has begun
+/// has to come to its end in time.
+pub(super) struct Framed<B> {
+    body: Pin<Box<B>>,
+    charge: Charge,
+    progress: Progress,
+    /// When the message that has begun is due.
+    due: Option<Due>,
+}
+
+/// When bytes of a client are due that are to come at a rate.
+pub(super) struct Due {
+    begun: Instant,
+    patience: Duration,
+    rate: u64,
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl Due {
+    /// The first bytes have `patience`, and all that comes has so much more as it takes at `rate` bytes per second.
+    pub(super) fn new(patience: Duration, rate: u64) -> Self {
+        let begun = Instant::now();
+        Self {
+            begun,
+            patience,
+            rate,
+            sleep: Box::pin(sleep_until(begun + patience)),
+        }
+    }
+
+    /// So many bytes have moved since it began.
+    pub(super) fn moved(&mut self, bytes: usize) {
+        let more = Duration::from_millis(bytes as u64 * 1000 / self.rate);
+        self.sleep.as_mut().reset(self.begun + self.patience + more);
+    }
+
+    /// Ready when it is over.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.sleep.as_mut().poll(cx)
+    }
+}
+
+impl<B> Framed<B> {
+    pub(super) fn new(body: B, charge: Charge) -> Self {
+        Self {
+            body: Box::pin(body),
+            charge,
+            progress: Progress::default(),
+            due: None,
+        }
+    }
+}
+
+/// How far a stream of messages has come.
+#[derive(Debug, Default)]
+struct Progress {
+    header: [u8; HEADER],
+    /// Bytes of the header that have come.
+    headed: usize,
+    /// Bytes of the message that have not.
+    missing: usize,
+    /// Bytes of a message that is not complete.
+    incomplete: usize,
+    /// Bytes of the longest message, complete or not.
+    longest: usize,
+}
+
+impl Progress {
+    fn take(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            if self.headed < HEADER {
+                let len = bytes.len().min(HEADER - self.headed);
+                let (head, rest) = bytes.split_at(len);
+                self.header[self.headed..self.headed + len].copy_from_slice(head);
+                self.headed += len;
+                self.incomplete += len;
+                bytes = rest;
+                if self.headed == HEADER {
+                    self.missing = announced(&self.header).unwrap_or(0);
+                }
+            } else {
+                let len = bytes.len().min(self.missing);
+                self.missing -= len;
+                self.incomplete += len;
+                bytes = &bytes[len..];
+            }
+            self.longest = self.longest.max(self.incomplete);
+            if self.headed == HEADER && self.missing == 0 {
+                (self.headed, self.incomplete) = (0, 0);
+            }
+        }
+    }
+}
+
+impl<B: Body<Data = Bytes, Error = axum::Error>> Body for Framed<B> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let mut polled = self.body.as_mut().poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &polled
+            && let Some(bytes) = frame.data_ref()
+        {
+            let (this, len) = (&mut *self, bytes.len());
+            this.progress.take(bytes);
+            let Progress {
+                incomplete, longest, ..
+            } = this.progress;
+            if incomplete == 0 {
+                this.due = None;
+            } else if incomplete <= len {
+                this.due = Some(Due::new(BODY_PATIENCE, BODY_RATE));
+            }
+            if let Some(due) = &mut this.due {
+                due.moved(incomplete);
+            }
+            if this.charge.set(longest).is_err() {
+                polled = Poll::Ready(Some(Err(axum::Error::new(Error::TooManyRequests.status()))));
+            }
+        } else if polled.is_pending()
+            && let Some(due) = &mut self.due
+            && due.poll(cx).is_ready()
+        {
+            polled = Poll::Ready(Some(Err(axum::Error::new(Error::DeadlineExceeded.status()))));
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+    use crate::budget::Budget;
+    use crate::metrics::Metrics;
+
+    #[test]
+    fn incomplete_messages_are_counted_however_they_are_cut() {
+        let mut stream = Vec::new();
+        for len in [0_u8, 3, 200] {
+            stream.extend([0, 0, 0, 0, len]);
+            stream.extend(std::iter::repeat_n(7, len.into()));
+        }
+        for cut in 1..stream.len() {
+            let mut progress = Progress::default();
+            stream[..stream.len() - 1]
+                .chunks(cut)
+                .for_each(|chunk| progress.take(chunk));
+            assert_eq!(progress.incomplete, 204, "{cut}");
+            progress.take(&stream[stream.len() - 1..]);
+            assert_eq!((progress.incomplete, progress.longest), (0, 205), "{cut}");
+        }
+        assert_eq!(
+            (announced(&[0, 0, 0, 1]), announced(&[1, 0, 0, 1, 2])),
+            (None, Some(258))
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn message_that_has_begun_has_to_end_in_time() {
+        let budget = Budget::new(1 << 20, Metrics::new(false).network.held);
+        let (sender, body) = tokio::sync::mpsc::channel::<Bytes>(1);
+        let frames = futures::stream::unfold(body, |mut body| async {
+            Some((Ok(Frame::data(body.recv().await?)), body))
+        });
+        let charge = budget.account(None).charge(0).unwrap();
+        let mut framed = Framed::new(http_body_util::StreamBody::new(frames), charge);
+        let message = [&[0, 0, 0, 0, 200], &[7; 200][..]].concat();
+        sender.send(message.clone().into()).await.unwrap();
+        assert!(framed.frame().await.unwrap().is_ok());
+        // Between messages a stream may be silent.
+        let silent = tokio::time::timeout(100 * BODY_PATIENCE, framed.frame()).await;
+        assert!(silent.is_err());
+        let begun = Instant::now();
+        let mut rest = message.into_iter();
+        loop {
+            sender.send(vec![rest.next().unwrap()].into()).await.unwrap();
+            assert!(framed.frame().await.unwrap().is_ok());
+            if let Ok(end) = tokio::time::timeout(BODY_PATIENCE / 4 * 3, framed.frame()).await {
+                assert!(end.unwrap().is_err());
+                break;
+            }
+        }
+        assert!(begun.elapsed() < 2 * BODY_PATIENCE);
+        assert_eq!(budget.used(), 205);
+    }
+}

@@ -1,0 +1,602 @@
+//! HTTP/2: one connection and its streams, each in a task of its own that ends with the connection.
+//!
+//! Invariant: memory that a client can have us hold is charged to its connection's account: open streams, bodies that are
+//! not read yet, answers until the socket took them.
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::{Buf, Bytes};
+use futures::FutureExt as _;
+use futures::future::poll_fn;
+use h2::server::SendResponse;
+use h2::{Ping, PingPong, RecvStream, SendStream};
+use http::header::CONTENT_LENGTH;
+use http::{HeaderValue, Method, Request, Response};
+use http_body::{Body as _, Frame};
+use tokio::io::AsyncReadExt as _;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use tower::Service as _;
+use tracing::{debug, warn};
+
+use super::connection::{PortConfig, report};
+use super::connections::{Connection, InFlight, Reason};
+use super::counted::Counted;
+use super::framing::Due;
+use super::inbound::{self, Pump};
+use super::route::{PerConnection, is_grpc, too_many_requests};
+use crate::budget::{Charge, Exceeded};
+use crate::errors::Error;
+use crate::flags::Keepalive;
+use crate::log_once::LogOnce;
+use crate::metrics::NetworkMetrics;
+
+/// Windows are large enough for a whole request without a round trip.
+const STREAM_WINDOW: u32 = 1024 * 1024;
+const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+
+/// Requests that a client may cancel before they are begun, at a time: clients cancel many at once when they time out.
+const PENDING_RESETS: usize = 32 * 1024;
+
+/// Streams that a connection may have this side reset in all.
+const LOCAL_RESETS: usize = 64 * 1024;
+
+/// The bound on small DATA frames that are not read yet: room for some 60,000.
+const DATA_FRAMES: usize = 16 * 1024 * 1024;
+
+/// The longest header list.
+const HEADERS: u32 = 16 * 1024;
+
+/// The charge of an open stream: its task, the decoder's buffer of 8 KiB, and a small answer.
+const STREAM_BYTES: usize = 16 * 1024;
+
+/// The part of it that is for the answer: one that is small can be sent whatever else has come meanwhile.
+const ANSWER_RESERVE: usize = 4096;
+
+/// The charge of an answer beside its bytes, until the socket took it.
+const ANSWER_BYTES: usize = 512;
+
+/// The most of an answer that is handed over at a time.
+const PIECE: usize = 64 * 1024;
+
+/// How long an answer may wait for its client, and how many bytes a second the client is to take.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
+const ANSWER_RATE: u64 = 4096;
+
+/// Requests that may come while the socket takes no answers: more than a large client begins at once after it connected.
+const BEGUN_WHILE_BLOCKED: usize = 32 * 1024;
+
+/// How long a connection that is closed may take to say so.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// How long streams that are open may go on when a connection is closed in order.
+const LEAVE: Duration = Duration::from_secs(10);
+
+/// How connections are spoken.
+#[derive(Debug, Clone)]
+pub(super) struct Options {
+    builder: h2::server::Builder,
+    /// The frame that begins every connection.
+    pub(super) settings: Bytes,
+    keepalive: Keepalive,
+    /// GOAWAYs that were sent.
+    goaways: LogOnce,
+}
+
+impl Options {
+    pub(super) fn new(max_concurrent_streams: u32, keepalive: Keepalive) -> Self {
+        let mut builder = h2::server::Builder::new();
+        builder
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_concurrent_streams(max_concurrent_streams)
+            .max_pending_accept_reset_streams(PENDING_RESETS)
+            .max_local_error_reset_streams(Some(LOCAL_RESETS))
+            .data_frame_budget(DATA_FRAMES)
+            .max_header_list_size(HEADERS);
+        Self {
+            settings: settings(&builder),
+            builder,
+            keepalive,
+            goaways: LogOnce::default(),
+        }
+    }
+}
+
+/// The SETTINGS that h2 begins a connection with, before it reads anything.
+fn settings(builder: &h2::server::Builder) -> Bytes {
+    let (server, mut client) = tokio::io::duplex(1024);
+    let handshake = builder.handshake::<_, Piece>(server);
+    let mut sent = vec![0; 1024];
+    let both = async {
+        tokio::select! {
+            biased;
+            // It waits for the client.
+            _ = handshake => 0,
+            sent = client.read(&mut sent) => sent.unwrap_or(0),
+        }
+    };
+    let len = both.now_or_never().unwrap_or(0);
+    sent.truncate(len);
+    sent.into()
+}
+
+type Connected = h2::server::Connection<Counted, Piece>;
+
+/// Serves a connection until its end, in order from `stop` on. Answers whether it ended in order.
+pub(super) async fn serve(io: Counted, service: PerConnection, port: &PortConfig, stop: CancellationToken) -> bool {
+    let connection = Arc::clone(&service.connection);
+    let handshake = port.http2.builder.handshake(io);
+    let connected = tokio::select! {
+        _ = connection.closed() => return false,
+        connected = handshake => connected,
+    };
+    let mut h2: Connected = match connected {
+        Ok(h2) => h2,
+        Err(error) => {
+            debug!(%error, "a connection failed");
+            return false;
+        }
+    };
+    let ping = h2.ping_pong();
+    let mut keepalive = pin!(Pings::new(port.http2.keepalive, ping));
+    let serving = Serving {
+        service,
+        network: port.network.clone(),
+        goaways: port.http2.goaways.clone(),
+        connection,
+    };
+    let mut streams = JoinSet::new();
+    let mut begun_while_blocked = 0;
+    let (mut draining, mut closing, mut abrupt) = (false, false, false);
+    let mut end = pin!(sleep(Duration::ZERO));
+    loop {
+        tokio::select! {
+            accepted = h2.accept() => match accepted {
+                Some(Ok((request, respond))) => {
+                    begun_while_blocked = if serving.connection.is_blocked() { begun_while_blocked + 1 } else { 0 };
+                    if begun_while_blocked > BEGUN_WHILE_BLOCKED {
+                        serving.close(Reason::Memory);
+                    }
+                    if let Some(stream) = serving.accept(request, respond) {
+                        streams.spawn(stream.serve());
+                    }
+                }
+                Some(Err(error)) => {
+                    serving.failed(&error);
+                    return false;
+                }
+                None => return !abrupt,
+            },
+            Some(ended) = streams.join_next() => report(ended),
+            reason = serving.connection.closed(), if !closing => {
+                closing = true;
+                let patience = if reason.is_graceful() {
+                    h2.graceful_shutdown();
+                    LEAVE
+                } else {
+                    abrupt = true;
+                    h2.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
+                    FAREWELL
+                };
+                serving.said_goaway(reason.label());
+                end.as_mut().reset(Instant::now() + patience);
+            }
+            () = end.as_mut(), if closing => return false,
+            () = stop.cancelled(), if !draining => {
+                draining = true;
+                serving.network.goaways.with_label_values(&["shutdown"]).inc();
+                h2.graceful_shutdown();
+            }
+            () = keepalive.as_mut().missed(&serving.connection), if !closing => serving.close(Reason::Ping),
+        }
+    }
+}
+
+/// State shared by the streams of a connection.
+#[derive(Clone)]
+struct Serving {
+    service: PerConnection,
+    connection: Arc<Connection>,
+    network: NetworkMetrics,
+    goaways: LogOnce,
+}
+
+impl Serving {
+    /// Begins a stream, if there is memory for it.
+    fn accept(&self, request: Request<RecvStream>, mut respond: SendResponse<Piece>) -> Option<Stream> {
+        match self.connection.account.charge(STREAM_BYTES) {
+            Ok(charge) => Some(Stream {
+                in_flight: self.connection.begin(),
+                serving: self.clone(),
+                request,
+                respond,
+                charge,
+            }),
+            Err(exceeded) => {
+                self.service.routes.refusals.exceeded(exceeded);
+                let answer = too_many_requests(is_grpc(&request));
+                let sent = respond.send_response(answer.map(|_| ()), true);
+                if let Err(error) = sent {
+                    debug!(%error, "a refusal was not sent");
+                }
+                None
+            }
+        }
+    }
+
+    /// Closes the connection from this side.
+    fn close(&self, reason: Reason) {
+        self.network.closed.with_label_values(&[reason.label()]).inc();
+        self.connection.close(reason);
+    }
+
+    /// The connection ended with an error.
+    fn failed(&self, error: &h2::Error) {
+        debug!(%error, "a connection failed");
+        if error.is_go_away() && error.is_library() {
+            self.said_goaway(match error.reason() {
+                Some(h2::Reason::ENHANCE_YOUR_CALM) => "enhance_your_calm",
+                Some(h2::Reason::PROTOCOL_ERROR) => "protocol_error",
+                Some(h2::Reason::FLOW_CONTROL_ERROR) => "flow_control_error",
+                Some(h2::Reason::FRAME_SIZE_ERROR) => "frame_size_error",
+                Some(h2::Reason::COMPRESSION_ERROR) => "compression_error",
+                _ => "other",
+            });
+        }
+    }
+
+    fn said_goaway(&self, reason: &'static str) {
+        self.network.goaways.with_label_values(&[reason]).inc();
+        let is_quiet = [Reason::Idle, Reason::NoRequest].map(Reason::label).contains(&reason);
+        if !is_quiet && let Some(count) = self.goaways.due() {
+            warn!(reason, count, "sent GOAWAY to a client: its requests under way fail");
+        }
+    }
+}
+
+/// A request under way.
+struct Stream {
+    serving: Serving,
+    request: Request<RecvStream>,
+    respond: SendResponse<Piece>,
+    charge: Charge,
+    in_flight: InFlight,
+}
+
+impl Stream {
+    /// Answers the request, and reads its body meanwhile.
+    async fn serve(self) {
+        let Stream {
+            serving,
+            request,
+            respond,
+            charge: mut stream_charge,
+            in_flight,
+        } = self;
+        let charge = stream_charge.split(0);
+        let reserve = stream_charge.split(ANSWER_RESERVE);
+        let (head, recv) = request.into_parts();
+        let (body, pump) = inbound::open(recv, charge);
+        let is_head = head.method == Method::HEAD;
+        let request = Request::from_parts(head, body);
+        let answering = Answering {
+            serving,
+            respond,
+            is_head,
+            is_grpc: is_grpc(&request),
+            only_reads: only_reads(request.uri().path()),
+            reserve,
+        };
+        read_and(pump, answering.answer(request)).await;
+        drop((stream_charge, in_flight));
+    }
+}
+
+/// Reads a body as long as something is worked on.
+async fn read_and(mut pump: Pump, work: impl Future<Output = ()>) {
+    let mut work = pin!(work);
+    poll_fn(|cx| {
+        pump.poll(cx);
+        let done = work.as_mut().poll(cx);
+        pump.release();
+        done
+    })
+    .await;
+}
+
+/// The way back of one request.
+struct Answering {
+    serving: Serving,
+    respond: SendResponse<Piece>,
+    is_head: bool,
+    is_grpc: bool,
+    /// Nothing was changed by the request.
+    only_reads: bool,
+    /// For an answer that is small.
+    reserve: Charge,
+}
+
+/// RPCs that change nothing: of them a client may hear that they were refused when their answer cannot be sent.
+fn only_reads(path: &str) -> bool {
+    const READS: [&str; 11] = [
+        "/etcdserverpb.KV/Range",
+        "/etcdserverpb.Watch/Watch",
+        "/etcdserverpb.Lease/LeaseTimeToLive",
+        "/etcdserverpb.Lease/LeaseLeases",
+        "/etcdserverpb.Cluster/MemberList",
+        "/etcdserverpb.Maintenance/Status",
+        "/etcdserverpb.Maintenance/Hash",
+        "/etcdserverpb.Maintenance/HashKV",
+        "/etcdserverpb.Maintenance/Snapshot",
+        "/v3electionpb.Election/Leader",
+        "/v3electionpb.Election/Observe",
+    ];
+    READS.contains(&path)
+}
+
+/// Why an answer was not sent to its end.
+enum Cut {
+    /// The client has gone, or wants it no more.
+    Gone,
+    /// The client does not take it.
+    Stalled,
+    /// There is no memory for it.
+    Exceeded(Exceeded),
+    /// It could not be made.
+    Failed(axum::Error),
+}
+
+impl From<h2::Error> for Cut {
+    fn from(_: h2::Error) -> Self {
+        Cut::Gone
+    }
+}
+
+impl Answering {
+    async fn answer(mut self, request: Request<inbound::Inbound>) {
+        let refusals = self.serving.service.routes.refusals.clone();
+        let answering = self.serving.service.call(request);
+        let response = tokio::select! {
+            biased;
+            _ = poll_fn(|cx| self.respond.poll_reset(cx)) => return,
+            response = answering => response,
+        };
+        let response = response.unwrap_or_else(|never| match never {});
+        match self.send(response).await {
+            Ok(()) | Err(Cut::Gone) => {}
+            Err(Cut::Failed(error)) => debug!(%error, "an answer failed"),
+            Err(Cut::Stalled) => refusals.count("answer_stalled"),
+            Err(Cut::Exceeded(exceeded)) => refusals.exceeded(exceeded),
+        }
+    }
+
+    async fn send(&mut self, response: Response<Body>) -> Result<(), Cut> {
+        let (mut head, body) = response.into_parts();
+        let mut body = pin!(body);
+        if body.is_end_stream() || self.is_head {
+            self.respond.send_response(Response::from_parts(head, ()), true)?;
+            return Ok(());
+        }
+        if let Some(len) = body.size_hint().exact() {
+            head.headers
+                .entry(CONTENT_LENGTH)
+                .or_insert_with(|| HeaderValue::from(len));
+        }
+        // What can be refused is refused before the head is sent: then the client is told why.
+        let first = poll_fn(|cx| Poll::Ready(body.as_mut().poll_frame(cx))).await;
+        let first = match first {
+            Poll::Ready(frame) => match self.charged(frame)? {
+                Ok(frame) => Some(frame),
+                Err(exceeded) => {
+                    let refusal = self.no_memory();
+                    self.respond.send_response(refusal.map(|_| ()), true)?;
+                    return Err(Cut::Exceeded(exceeded));
+                }
+            },
+            Poll::Pending => None,
+        };
+        let mut to = self.respond.send_response(Response::from_parts(head, ()), false)?;
+        let mut next = first;
+        loop {
+            let frame = match next.take() {
+                Some(frame) => frame,
+                None => {
+                    let frame = poll_fn(|cx| frame_or_reset(&mut to, body.as_mut(), cx)).await?;
+                    match self.charged(frame)? {
+                        Ok(frame) => frame,
+                        Err(exceeded) => {
+                            to.send_trailers(self.no_memory().into_parts().0.headers)?;
+                            return Err(Cut::Exceeded(exceeded));
+                        }
+                    }
+                }
+            };
+            match frame {
+                Outgoing::Data(bytes, charge) => send_data(&mut to, bytes, charge, body.is_end_stream()).await?,
+                Outgoing::Trailers(trailers) => {
+                    to.send_trailers(trailers)?;
+                    return Ok(());
+                }
+                Outgoing::End => {
+                    to.send_data(Piece::default(), true)?;
+                    return Ok(());
+                }
+            }
+            if body.is_end_stream() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Says that there is no memory for the answer. A request that may have changed something has an unknown outcome then: it is
+    /// not refused.
+    fn no_memory(&self) -> Response<Body> {
+        if self.is_grpc && !self.only_reads {
+            return Status::from(Error::Timeout).into_http();
+        }
+        too_many_requests(self.is_grpc)
+    }
+
+    /// A frame, and the charge for it.
+    fn charged(&mut self, frame: Option<Result<Frame<Bytes>, axum::Error>>) -> Result<Result<Outgoing, Exceeded>, Cut> {
+        let Some(frame) = frame else {
+            return Ok(Ok(Outgoing::End));
+        };
+        let frame = match frame.map_err(Cut::Failed)?.into_data() {
+            Ok(bytes) => {
+                let len = bytes.len() + ANSWER_BYTES;
+                if len <= self.reserve.bytes() {
+                    return Ok(Ok(Outgoing::Data(bytes, self.reserve.split(len))));
+                }
+                let charge = self.serving.connection.account.charge(len);
+                return Ok(charge.map(|charge| Outgoing::Data(bytes, charge)));
+            }
+            Err(frame) => frame,
+        };
+        Ok(Ok(match frame.into_trailers() {
+            Ok(trailers) => Outgoing::Trailers(trailers),
+            Err(_) => Outgoing::End,
+        }))
+    }
+}
+
+/// A part of an answer.
+enum Outgoing {
+    Data(Bytes, Charge),
+    Trailers(http::HeaderMap),
+    End,
+}
+
+type NextFrame = Option<Result<Frame<Bytes>, axum::Error>>;
+
+/// The next frame of an answer, unless the client wants none.
+fn frame_or_reset(
+    to: &mut SendStream<Piece>,
+    body: Pin<&mut Body>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<NextFrame, Cut>> {
+    if to.poll_reset(cx).is_ready() {
+        return Poll::Ready(Err(Cut::Gone));
+    }
+    body.poll_frame(cx).map(Ok)
+}
+
+/// Sends bytes as the client takes them. What it has no window for stays here.
+async fn send_data(to: &mut SendStream<Piece>, mut bytes: Bytes, mut charge: Charge, ends: bool) -> Result<(), Cut> {
+    let mut due = Due::new(ANSWER_PATIENCE, ANSWER_RATE);
+    let all = bytes.len();
+    while !bytes.is_empty() {
+        to.reserve_capacity(bytes.len().min(PIECE));
+        if to.capacity() == 0 {
+            due.moved(all - bytes.len());
+            poll_fn(|cx| match capacity(to, cx) {
+                Poll::Pending => due.poll(cx).map(|()| Err(Cut::Stalled)),
+                ready @ Poll::Ready(_) => ready,
+            })
+            .await?;
+        }
+        let len = to.capacity().min(bytes.len());
+        let rest = bytes.len() - len;
+        // The last piece keeps what the answer costs beside its bytes.
+        let held = if rest == 0 { usize::MAX } else { len };
+        let piece = Piece {
+            bytes: bytes.split_to(len),
+            charge: Some(charge.split(held)),
+        };
+        to.send_data(piece, ends && rest == 0)?;
+    }
+    Ok(())
+}
+
+fn capacity(to: &mut SendStream<Piece>, cx: &mut Context<'_>) -> Poll<Result<(), Cut>> {
+    if to.poll_reset(cx).is_ready() {
+        return Poll::Ready(Err(Cut::Gone));
+    }
+    while to.capacity() == 0 {
+        match ready!(to.poll_capacity(cx)) {
+            Some(outcome) => outcome?,
+            None => return Poll::Ready(Err(Cut::Gone)),
+        };
+    }
+    Poll::Ready(Ok(()))
+}
+
+/// Bytes on their way to the socket, charged until they are there.
+#[derive(Debug, Default)]
+pub(super) struct Piece {
+    bytes: Bytes,
+    charge: Option<Charge>,
+}
+
+impl Buf for Piece {
+    fn remaining(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn advance(&mut self, len: usize) {
+        self.bytes.advance(len);
+        if let Some(charge) = &self.charge {
+            charge.moved(len);
+        }
+    }
+}
+
+/// Pings a silent client, as `--grpc-keepalive-interval` and `--grpc-keepalive-timeout` say.
+struct Pings {
+    options: Keepalive,
+    ping: Option<PingPong>,
+    wake: Pin<Box<Sleep>>,
+    /// Bytes that had come when it was looked last.
+    received: u64,
+    asked: bool,
+}
+
+impl Pings {
+    fn new(options: Keepalive, ping: Option<PingPong>) -> Self {
+        let interval = options.interval.unwrap_or_default();
+        Self {
+            ping: ping.filter(|_| options.interval.is_some()),
+            wake: Box::pin(sleep_until(Instant::now() + interval)),
+            received: 0,
+            asked: false,
+            options,
+        }
+    }
+
+    /// Waits until a ping was not answered in time.
+    async fn missed(self: Pin<&mut Self>, connection: &Connection) {
+        let this = self.get_mut();
+        let (Some(ping), Some(interval)) = (&mut this.ping, this.options.interval) else {
+            return std::future::pending().await;
+        };
+        loop {
+            this.wake.as_mut().await;
+            let received = connection.received();
+            let next = if received != this.received {
+                this.asked = false;
+                interval
+            } else if this.asked {
+                return;
+            } else {
+                this.asked = true;
+                if let Err(error) = ping.send_ping(Ping::opaque()) {
+                    debug!(%error, "a ping was not sent");
+                }
+                this.options.timeout
+            };
+            this.received = received;
+            this.wake.as_mut().reset(Instant::now() + next);
+        }
+    }
+}

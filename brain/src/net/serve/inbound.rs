@@ -1,0 +1,229 @@
+//! The body of a request: read as it comes, charged until it is taken.
+//!
+//! The pump is polled by the stream's task, whether anybody reads the body or not; the client's window opens as the reader
+//! takes.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Bytes, BytesMut};
+use h2::RecvStream;
+use http_body::{Body, Frame};
+use tower::BoxError;
+
+use crate::budget::{Charge, Exceeded};
+use crate::errors::Error;
+
+/// Shorter pieces are copied together: each keeps the receive buffer that it came in.
+const SHORT: usize = 4096;
+
+/// The cost of a piece beside its bytes.
+const PIECE_BYTES: usize = 64;
+
+/// A body, and what reads it from its stream.
+pub(super) fn open(recv: RecvStream, charge: Charge) -> (Inbound, Pump) {
+    let shared = Arc::new(Shared(Mutex::new(State {
+        pieces: VecDeque::new(),
+        tail: BytesMut::new(),
+        charge,
+        taken: 0,
+        end: None,
+        reader: None,
+        pump: None,
+        is_pumping: false,
+        is_dropped: false,
+    })));
+    let pump = Pump {
+        recv: Some(recv),
+        owed: 0,
+        shared: Arc::clone(&shared),
+    };
+    (Inbound(shared), pump)
+}
+
+#[derive(Debug)]
+struct Shared(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    pieces: VecDeque<Bytes>,
+    /// Short pieces behind all others.
+    tail: BytesMut,
+    charge: Charge,
+    /// Bytes that were taken and for which the window is not open again.
+    taken: usize,
+    end: Option<Result<(), BoxError>>,
+    reader: Option<Waker>,
+    pump: Option<Waker>,
+    /// The pump looks at `taken` before it sleeps.
+    is_pumping: bool,
+    /// Nobody reads the body.
+    is_dropped: bool,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn push(&mut self, bytes: Bytes) -> Result<(), Exceeded> {
+        self.charge.moved(bytes.len());
+        if bytes.len() < SHORT {
+            self.charge.grow(bytes.len())?;
+            self.tail.extend_from_slice(&bytes);
+        } else {
+            self.charge.grow(bytes.len() + PIECE_BYTES)?;
+            if !self.tail.is_empty() {
+                let tail = self.tail.split().freeze();
+                self.pieces.push_back(tail);
+            }
+            self.pieces.push_back(bytes);
+        }
+        Ok(())
+    }
+
+    fn pop(&mut self) -> Option<Bytes> {
+        let bytes = match self.pieces.pop_front() {
+            Some(piece) => piece,
+            None if self.tail.is_empty() => return None,
+            None => std::mem::take(&mut self.tail).freeze(),
+        };
+        if self.pieces.is_empty() && self.tail.is_empty() {
+            self.charge.shrink(usize::MAX);
+        } else {
+            self.charge.shrink(bytes.len());
+        }
+        Some(bytes)
+    }
+}
+
+/// Reads a body from its stream.
+pub(super) struct Pump {
+    recv: Option<RecvStream>,
+    /// Bytes that were read and for which the window is not open again.
+    owed: usize,
+    shared: Arc<Shared>,
+}
+
+impl Pump {
+    /// Reads what has come, and wakes the task when there is more. The reader wakes it when something was taken, unless that
+    /// is before [`Pump::release`].
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) {
+        self.release();
+        let mut state = self.shared.state();
+        state.is_pumping = true;
+        if !state.pump.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            state.pump = Some(cx.waker().clone());
+        }
+        while let Some(recv) = &mut self.recv {
+            let end = match recv.poll_data(cx) {
+                Poll::Pending => return,
+                Poll::Ready(Some(Ok(bytes))) => {
+                    self.owed += bytes.len();
+                    let is_end = recv.is_end_stream();
+                    match state.push(bytes) {
+                        Ok(()) if is_end => Ok(()),
+                        Ok(()) => {
+                            if let Some(reader) = state.reader.take() {
+                                reader.wake();
+                            }
+                            continue;
+                        }
+                        Err(_) => Err(Error::TooManyRequests.status().into()),
+                    }
+                }
+                Poll::Ready(Some(Err(error))) => Err(error.into()),
+                Poll::Ready(None) => Ok(()),
+            };
+            state.end = Some(end);
+            // The window of the connection is needed by others, however long this request takes.
+            release(recv, std::mem::take(&mut self.owed));
+            self.recv = None;
+            if let Some(reader) = state.reader.take() {
+                reader.wake();
+            }
+        }
+    }
+
+    /// Opens the window for what was taken.
+    pub(super) fn release(&mut self) {
+        let mut state = self.shared.state();
+        state.is_pumping = false;
+        let taken = std::mem::take(&mut state.taken);
+        let is_dropped = std::mem::take(&mut state.is_dropped);
+        drop(state);
+        let Some(recv) = &mut self.recv else { return };
+        let taken = if is_dropped { self.owed } else { taken.min(self.owed) };
+        self.owed -= taken;
+        release(recv, taken);
+        if is_dropped {
+            self.recv = None;
+        }
+    }
+}
+
+fn release(recv: &mut RecvStream, bytes: usize) {
+    if bytes > 0
+        && let Err(error) = recv.flow_control().release_capacity(bytes)
+    {
+        tracing::debug!(%error, "a window was not opened");
+    }
+}
+
+/// The body of a request.
+#[derive(Debug)]
+pub(super) struct Inbound(Arc<Shared>);
+
+impl Body for Inbound {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let mut state = self.0.state();
+        if let Some(bytes) = state.pop() {
+            state.taken += bytes.len();
+            if !state.is_pumping
+                && let Some(pump) = &state.pump
+            {
+                pump.wake_by_ref();
+            }
+            return Poll::Ready(Some(Ok(Frame::data(bytes))));
+        }
+        match state.end.take() {
+            Some(Ok(())) => {
+                state.end = Some(Ok(()));
+                Poll::Ready(None)
+            }
+            Some(Err(error)) => {
+                state.end = Some(Ok(()));
+                Poll::Ready(Some(Err(error)))
+            }
+            None => {
+                state.reader = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let state = self.0.state();
+        state.pieces.is_empty() && state.tail.is_empty() && matches!(state.end, Some(Ok(())))
+    }
+}
+
+impl Drop for Inbound {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.is_dropped = true;
+        state.pieces = VecDeque::new();
+        state.tail = BytesMut::new();
+        state.charge.shrink(usize::MAX);
+        if let Some(pump) = state.pump.take() {
+            pump.wake();
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Tells gRPC from HTTP, and gives every request the caller's address and certificates, and gRPC what it may take.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use arc_swap::ArcSwap;
+use axum::Router;
+use axum::body::Body;
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{Request, Response, StatusCode, Version};
+use tokio::sync::watch;
+use tonic::Status;
+use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo, UdsConnectInfo};
+use tower::{BoxError, Service};
+use tracing::{Instrument as _, warn};
+
+use super::admission::PeerId;
+use super::connections::Connection;
+use super::rpc::{self, Limits};
+use crate::budget::Exceeded;
+use crate::errors::Error;
+use crate::log_once::LogOnce;
+use crate::metrics::{GrpcMetrics, NetworkMetrics};
+use crate::net::http::{Cors, Secure};
+use crate::net::require_leader::refuses;
+
+/// The routers that answer: the same on all ports.
+pub(super) struct Answers {
+    pub(super) grpc: Router,
+    pub(super) http: Router,
+    /// True if there is a leader, if clients of gRPC are told.
+    pub(super) has_leader: Option<watch::Receiver<bool>>,
+}
+
+/// The routes of one port.
+#[derive(Clone)]
+pub(super) struct PortRoutes {
+    /// The routers that answer now.
+    pub(super) answers: Arc<ArcSwap<Answers>>,
+    /// A store answers.
+    pub(super) opened: watch::Receiver<bool>,
+    /// gRPC is served here.
+    pub(super) grpc: bool,
+    /// HTTP is served here.
+    pub(super) http: bool,
+    /// The policy before HTTP, if there is one.
+    pub(super) cors: Option<Cors>,
+    pub(super) metrics: GrpcMetrics,
+    /// The limits of RPCs.
+    pub(super) limits: Limits,
+    pub(super) refusals: Refusals,
+}
+
+/// Counts requests that were refused or reset because of what they or their connections hold.
+#[derive(Debug, Clone)]
+pub(super) struct Refusals {
+    network: NetworkMetrics,
+    log: LogOnce,
+}
+
+impl Refusals {
+    pub(super) fn new(network: NetworkMetrics) -> Self {
+        Self {
+            network,
+            log: LogOnce::default(),
+        }
+    }
+
+    pub(super) fn count(&self, reason: &'static str) {
+        self.network.refused.with_label_values(&[reason]).inc();
+        if let Some(count) = self.log.due() {
+            warn!(reason, count, "requests of clients were refused or reset");
+        }
+    }
+
+    pub(super) fn exceeded(&self, exceeded: Exceeded) {
+        self.count(match exceeded {
+            Exceeded::Connection => "connection_memory",
+            Exceeded::Address => "address_memory",
+            Exceeded::Total => "total_memory",
+        });
+    }
+}
+
+/// The other end of a connection, in the types that tonic's requests look for.
+#[derive(Debug, Clone)]
+pub(super) enum Caller {
+    Tcp(TcpConnectInfo),
+    TcpTls(TlsConnectInfo<TcpConnectInfo>),
+    Unix(UdsConnectInfo),
+    UnixTls(TlsConnectInfo<UdsConnectInfo>),
+}
+
+impl Caller {
+    /// The address at the other end; none on this machine.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        let address = match self {
+            Caller::Tcp(info) => info.remote_addr(),
+            Caller::TcpTls(info) => info.get_ref().remote_addr(),
+            Caller::Unix(_) | Caller::UnixTls(_) => None,
+        };
+        address.map(|address| address.ip().to_canonical())
+    }
+
+    fn describe(&self, extensions: &mut http::Extensions) {
+        match self {
+            Caller::Tcp(info) => {
+                extensions.insert(info.clone());
+            }
+            Caller::Unix(info) => {
+                extensions.insert(info.clone());
+            }
+            Caller::TcpTls(info) => {
+                extensions.insert(info.clone());
+                extensions.insert(Secure);
+            }
+            Caller::UnixTls(info) => {
+                extensions.insert(info.clone());
+                extensions.insert(Secure);
+            }
+        }
+    }
+}
+
+type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+/// The service of one connection.
+#[derive(Clone)]
+pub(super) struct PerConnection {
+    pub(super) routes: PortRoutes,
+    pub(super) caller: Caller,
+    /// The member that the connection is of, where it had to prove that.
+    pub(super) peer: Option<PeerId>,
+    pub(super) connection: Arc<Connection>,
+}
+
+impl<B> Service<Request<B>> for PerConnection
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(())) // routers always are
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let http1 = (request.version() != Version::HTTP_2).then(|| self.connection.begin());
+        self.caller.describe(request.extensions_mut());
+        if let Some(peer) = self.peer {
+            request.extensions_mut().insert(peer);
+        }
+        let routes = &self.routes;
+        match is_grpc(&request) {
+            true if routes.grpc => {
+                let in_flight = routes.metrics.start(request.uri().path());
+                let uri = request.uri().clone();
+                let answers = routes.answers.load();
+                let has_leader = answers.has_leader.as_ref();
+                if has_leader.is_some_and(|has_leader| refuses(request.headers(), has_leader)) {
+                    let refusal = async { Ok(Status::from(Error::NoLeader).into_http()) };
+                    return Box::pin(rpc::answer(refusal, uri, in_flight, None));
+                }
+                let call = rpc::Call {
+                    grpc: answers.grpc.clone(),
+                    limits: routes.limits,
+                    account: self.connection.account.clone(),
+                    refusals: routes.refusals.clone(),
+                };
+                let deadline = rpc::deadline(request.headers());
+                // Of a stream it is the part up to its first answer.
+                let span = tracing::debug_span!(
+                    "rpc",
+                    method = uri.path(),
+                    client = self.caller.address().map(tracing::field::display)
+                );
+                let pending = rpc::within(deadline, call.run(request));
+                Box::pin(rpc::answer(pending, uri, in_flight, deadline).instrument(span))
+            }
+            true => {
+                let refusal = rpc::unknown(request.uri().path());
+                Box::pin(async move { Ok(refusal.into_http()) })
+            }
+            false if routes.http => {
+                let mut http = routes.answers.load().http.clone();
+                let answer = match routes.cors.clone() {
+                    Some(cors) => gated(cors, &mut http, request),
+                    None => Box::pin(http.call(request)),
+                };
+                Box::pin(async move {
+                    let answer = answer.await;
+                    drop(http1);
+                    answer
+                })
+            }
+            false => Box::pin(async { Ok(nothing_here()) }),
+        }
+    }
+}
+
+/// Refuses a request that the CORS policy does not admit, and marks the answer.
+fn gated<B>(cors: Cors, http: &mut Router, request: Request<B>) -> Answer
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    if let Some(refusal) = cors.refuse(&request) {
+        return Box::pin(async { Ok(refusal) });
+    }
+    let origin = cors.origin(&request);
+    let answer = http.call(request);
+    Box::pin(async move {
+        let mut response = answer.await?;
+        cors.mark(origin, &mut response);
+        Ok(response)
+    })
+}
+
+/// The refusal of a request for which there is no memory.
+pub(super) fn too_many_requests(is_grpc: bool) -> Response<Body> {
+    if is_grpc {
+        return Status::from(Error::TooManyRequests).into_http();
+    }
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+    response
+}
+
+/// gRPC says so, and needs HTTP/2.
+pub(super) fn is_grpc<B>(request: &Request<B>) -> bool {
+    let content_type = request.headers().get(CONTENT_TYPE);
+    request.version() == Version::HTTP_2
+        && content_type.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+fn nothing_here() -> Response<Body> {
+    let mut response = Response::new(Body::from("404 page not found\n"));
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    response
+}

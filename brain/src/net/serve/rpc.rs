@@ -1,0 +1,416 @@
+//! The path of every RPC: its request is read and charged before it is begun, its deadline is kept, its outcome
+//! counted, and its texts are those of grpc-go where tonic has its own.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Request, Response, Uri};
+use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use tokio::time::{Instant, Sleep, sleep_until};
+use tonic::{Code, Status};
+use tower::{BoxError, Service as _};
+
+use super::decoded::decoded_bytes;
+use super::framing::{BODY_PATIENCE, BODY_RATE, Due, Framed, HEADER, announced};
+use super::route::Refusals;
+use crate::budget::{Account, Exceeded, Meter};
+use crate::errors::Error;
+use crate::metrics::{InFlight, has_one_request, is_service};
+
+/// The longest deadline that is kept: beyond that there is none.
+const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// The limits of RPCs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Longest message in bytes.
+    pub(super) message: usize,
+    /// Most operations in one list of a txn.
+    pub(super) txn_ops: usize,
+}
+
+/// An RPC that is to be begun.
+pub(super) struct Call {
+    pub(super) grpc: Router,
+    pub(super) limits: Limits,
+    pub(super) account: Account,
+    pub(super) refusals: Refusals,
+}
+
+impl Call {
+    /// Begins the RPC: a unary one when its whole request has come and there is memory for it.
+    pub(super) async fn run<B>(mut self, request: Request<B>) -> Result<Response<Body>, Infallible>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        match self.begin(request).await {
+            Ok(response) => Ok(response),
+            Err(Refused::Exceeded(exceeded)) => {
+                self.refusals.exceeded(exceeded);
+                Ok(Error::TooManyRequests.status().into_http())
+            }
+            Err(Refused::Status(status)) => Ok(status.into_http()),
+            Err(Refused::Stalled) => {
+                self.refusals.count("request_stalled");
+                Ok(Error::DeadlineExceeded.status().into_http())
+            }
+        }
+    }
+
+    async fn begin<B>(&mut self, mut request: Request<B>) -> Result<Response<Body>, Refused>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let meter = Meter::new(&self.account)?;
+        request.extensions_mut().insert(meter.clone());
+        let mut charge = self.account.charge(0)?;
+        if !has_one_request(request.uri().path()) {
+            let request = request.map(|body| Body::new(Framed::new(body.map_err(axum::Error::new), charge)));
+            return Ok(self.call(request, meter).await);
+        }
+        let (head, body) = request.into_parts();
+        let mut body = Box::pin(body);
+        let mut read = BytesMut::new();
+        let mut first = None;
+        let mut due = Due::new(BODY_PATIENCE, BODY_RATE);
+        loop {
+            let mut next = body.frame();
+            let next = poll_fn(|cx| match Pin::new(&mut next).poll(cx) {
+                Poll::Pending => due.poll(cx).map(|()| Err(Refused::Stalled)),
+                Poll::Ready(next) => Poll::Ready(Ok(next)),
+            });
+            let Some(frame) = next.await? else { break };
+            let Ok(bytes) = frame.map_err(refused)?.into_data() else {
+                continue;
+            };
+            let earlier: Option<Bytes> = first.take();
+            let len = earlier.as_ref().map_or(read.len(), Bytes::len) + bytes.len();
+            due.moved(len);
+            if len == bytes.len() {
+                charge.set(len)?;
+                first = Some(bytes);
+            } else {
+                // Twice as much at a time, yet no more than what is announced.
+                let announced = announced(earlier.as_deref().unwrap_or(&read)).map_or(0, |len| HEADER + len);
+                if read.capacity() < len {
+                    let capacity = len.max(announced.min(2 * len));
+                    charge.set(capacity)?;
+                    read.reserve(capacity - read.len());
+                }
+                read.extend(earlier);
+                read.extend_from_slice(&bytes);
+            }
+            let so_far: &[u8] = first.as_deref().unwrap_or(&read);
+            let len = announced(so_far).unwrap_or(0);
+            // Too long by its header, or longer than it says: the service refuses it.
+            if len > self.limits.message || so_far.len() > HEADER + len {
+                break;
+            }
+        }
+        let whole = first.unwrap_or_else(|| read.freeze());
+        if let Some(message) = whole.get(HEADER..) {
+            charge.grow(decoded_bytes(head.uri.path(), message, self.limits.txn_ops)?)?;
+        }
+        let request = Request::from_parts(head, Body::from(whole));
+        let response = self.call(request, meter).await;
+        drop(charge);
+        Ok(response)
+    }
+
+    async fn call(&mut self, request: Request<Body>, meter: Meter) -> Response<Body> {
+        let response = self.grpc.call(request).await.unwrap_or_else(|never| match never {});
+        response.map(|body| Body::new(Metered { body, meter }))
+    }
+}
+
+/// Why an RPC was not begun.
+enum Refused {
+    Exceeded(Exceeded),
+    Status(Status),
+    Stalled,
+}
+
+impl From<Exceeded> for Refused {
+    fn from(exceeded: Exceeded) -> Self {
+        Refused::Exceeded(exceeded)
+    }
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Refused::Status(error.into())
+    }
+}
+
+/// The client's body failed, or there was no memory for it.
+fn refused(error: impl Into<BoxError>) -> Refused {
+    let status = Status::from_error(error.into());
+    if status.message() == Error::TooManyRequests.text() {
+        Refused::Exceeded(Exceeded::Connection)
+    } else {
+        Refused::Status(status)
+    }
+}
+
+/// When the client stops waiting, by its `grpc-timeout`.
+pub(super) fn deadline(headers: &HeaderMap) -> Option<Instant> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let count: u64 = digits.parse().ok()?;
+    let time = match unit {
+        "H" => Duration::from_secs(count * 3600),
+        "M" => Duration::from_secs(count * 60),
+        "S" => Duration::from_secs(count),
+        "m" => Duration::from_millis(count),
+        "u" => Duration::from_micros(count),
+        "n" => Duration::from_nanos(count),
+        _ => return None,
+    };
+    (time < FAR).then(|| Instant::now() + time)
+}
+
+/// The outcome of a call by its deadline. Then it is dropped: what is not begun is not begun any more.
+pub(super) async fn within(
+    deadline: Option<Instant>,
+    pending: impl Future<Output = Result<Response<Body>, Infallible>>,
+) -> Result<Response<Body>, Infallible> {
+    match deadline {
+        None => pending.await,
+        Some(deadline) => match tokio::time::timeout_at(deadline, pending).await {
+            Ok(response) => response,
+            Err(_) => Ok(Error::DeadlineExceeded.status().into_http()),
+        },
+    }
+}
+
+/// Awaits the answer of the service and counts how the RPC ends, at its deadline at the latest.
+pub(super) async fn answer(
+    pending: impl Future<Output = Result<Response<Body>, Infallible>>,
+    uri: Uri,
+    in_flight: Option<InFlight>,
+    deadline: Option<Instant>,
+) -> Result<Response<Body>, Infallible> {
+    let (mut parts, body) = pending.await?.into_parts();
+    // An answer without messages carries its status in its head.
+    if let Some(code) = mend(&mut parts.headers, &uri) {
+        if let Some(in_flight) = in_flight {
+            in_flight.end(code);
+        }
+        return Ok(Response::from_parts(parts, body));
+    }
+    let body = Body::new(Answer {
+        body,
+        uri,
+        in_flight,
+        deadline: deadline.map(|deadline| Box::pin(sleep_until(deadline))),
+        is_over: false,
+    });
+    Ok(Response::from_parts(parts, body))
+}
+
+/// A body whose request is charged for it until it is encoded.
+struct Metered {
+    body: Body,
+    meter: Meter,
+}
+
+impl http_body::Body for Metered {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if polled.is_ready() {
+            self.meter.release();
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A body whose trailers tell how the RPC ended.
+struct Answer {
+    body: Body,
+    uri: Uri,
+    in_flight: Option<InFlight>,
+    deadline: Option<Pin<Box<Sleep>>>,
+    /// The deadline ended it.
+    is_over: bool,
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let mut polled = Pin::new(&mut self.body).poll_frame(cx);
+        if polled.is_pending()
+            && let Some(deadline) = &mut self.deadline
+            && deadline.as_mut().poll(cx).is_ready()
+        {
+            self.is_over = true;
+            self.body = Body::empty();
+            let mut trailers = HeaderMap::new();
+            if Error::DeadlineExceeded.status().add_header(&mut trailers).is_ok() {
+                polled = Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+            }
+        }
+        if let Poll::Ready(Some(Ok(frame))) = &mut polled
+            && let Some(trailers) = frame.trailers_mut()
+            && let Some(code) = mend(trailers, &self.uri)
+            && let Some(in_flight) = self.in_flight.take()
+        {
+            in_flight.end(code);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        !self.is_over && self.body.is_end_stream() || self.is_over && self.in_flight.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The code that the headers or trailers carry, if they do; its text is brought into the shape of grpc-go.
+fn mend(headers: &mut HeaderMap, uri: &Uri) -> Option<Code> {
+    let code = Code::from_bytes(headers.get(Status::GRPC_STATUS)?.as_bytes());
+    let better = match code {
+        Code::OutOfRange | Code::Unimplemented => {
+            Status::from_header_map(headers).and_then(|status| reword(&status, uri))
+        }
+        _ => None,
+    };
+    let Some(better) = better else { return Some(code) };
+    match better.add_header(headers) {
+        Ok(()) => Some(better.code()),
+        Err(_) => Some(code), // the text does not fit into a header: keep tonic's
+    }
+}
+
+fn reword(status: &Status, uri: &Uri) -> Option<Status> {
+    match status.code() {
+        Code::OutOfRange => too_large(status.message()),
+        Code::Unimplemented if status.message().is_empty() => Some(unknown(uri.path())),
+        _ => None,
+    }
+}
+
+/// From tonic's text for messages that are too long to grpc-go's.
+fn too_large(text: &str) -> Option<Status> {
+    let rest = text.strip_prefix("Error, decoded message length too large: found ")?;
+    let (found, rest) = rest.split_once(" bytes, the limit is: ")?;
+    let limit = rest.strip_suffix(" bytes")?;
+    Some(Status::resource_exhausted(format!(
+        "grpc: received message larger than max ({found} vs. {limit})"
+    )))
+}
+
+/// The answer to calls of what is not served here.
+pub(super) fn unknown(path: &str) -> Status {
+    Status::unimplemented(match path.strip_prefix('/').and_then(|path| path.rsplit_once('/')) {
+        Some((service, method)) if is_service(service) => format!("unknown method {method} for service {service}"),
+        Some((service, _)) => format!("unknown service {service}"),
+        None => format!("malformed method name: {path:?}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_those_of_grpc_go() {
+        let tonic = "Error, decoded message length too large: found 3000000 bytes, the limit is: 2097152 bytes";
+        for (before, after) in [
+            (
+                Status::out_of_range(tonic),
+                (
+                    Code::ResourceExhausted,
+                    "grpc: received message larger than max (3000000 vs. 2097152)",
+                ),
+            ),
+            (
+                Status::out_of_range("etcdserver: mvcc: required revision has been compacted"),
+                (
+                    Code::OutOfRange,
+                    "etcdserver: mvcc: required revision has been compacted",
+                ),
+            ),
+            (
+                Status::unimplemented(""),
+                (Code::Unimplemented, "unknown method No for service etcdserverpb.KV"),
+            ),
+            (Status::unimplemented("why"), (Code::Unimplemented, "why")),
+            (Status::not_found("x"), (Code::NotFound, "x")),
+        ] {
+            let mut headers = HeaderMap::new();
+            before.add_header(&mut headers).unwrap();
+            assert_eq!(
+                mend(&mut headers, &Uri::from_static("/etcdserverpb.KV/No")),
+                Some(after.0)
+            );
+            let status = Status::from_header_map(&headers).unwrap();
+            assert_eq!((status.code(), status.message()), after);
+        }
+        assert_eq!(mend(&mut HeaderMap::new(), &Uri::from_static("/a/b")), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deadlines_are_those_of_grpc() {
+        let after = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("grpc-timeout", text.parse().unwrap());
+            deadline(&headers).map(|deadline| deadline - Instant::now())
+        };
+        assert_eq!(after("2H"), Some(Duration::from_secs(7200)));
+        assert_eq!(
+            (after("3M"), after("4S")),
+            (Some(Duration::from_secs(180)), Some(Duration::from_secs(4)))
+        );
+        assert_eq!(after("50m"), Some(Duration::from_millis(50)));
+        assert_eq!(
+            (after("7u"), after("0n")),
+            (Some(Duration::from_micros(7)), Some(Duration::ZERO))
+        );
+        for nonsense in ["", "S", "5", "-1S", "123456789S", "1x", "99999999H"] {
+            assert_eq!(after(nonsense), None, "{nonsense}");
+        }
+        assert_eq!(deadline(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn unknown_names_are_told_apart() {
+        for (path, text) in [
+            ("/etcdserverpb.KV/No", "unknown method No for service etcdserverpb.KV"),
+            ("/no.Such/Get", "unknown service no.Such"),
+            ("/x", "malformed method name: \"/x\""),
+        ] {
+            assert_eq!(unknown(path).message(), text);
+        }
+    }
+}

@@ -1,0 +1,518 @@
+use std::fs;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Semaphore;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Code, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+
+mod hostile;
+mod spans;
+
+use super::*;
+use crate::flags::{Asked, parse};
+use crate::net::http::Alarm;
+use crate::net::tls::testing::Ca;
+use crate::refusal::{self, Refusal};
+use crate::server::not_ready::NotReady;
+
+/// A store whose reads wait for a turn.
+struct Store {
+    turns: Semaphore,
+    asked: AtomicUsize,
+}
+
+impl Store {
+    fn with(turns: usize) -> Arc<Store> {
+        Arc::new(Store {
+            turns: Semaphore::new(turns),
+            asked: AtomicUsize::new(0),
+        })
+    }
+}
+
+#[tonic::async_trait]
+impl Health for Store {
+    async fn linearizable_read(&self) -> Result<(), String> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.turns.acquire().await.map_err(|error| error.to_string())?.forget();
+        Ok(())
+    }
+
+    async fn serializable_read(&self) -> Result<(), String> {
+        self.linearizable_read().await
+    }
+
+    fn alarms(&self) -> Vec<Alarm> {
+        Vec::new()
+    }
+
+    fn has_leader(&self) -> bool {
+        true
+    }
+}
+
+/// A server in this process.
+struct Running {
+    urls: Vec<String>,
+    leave: CancellationToken,
+    stop: CancellationToken,
+    tasks: Tasks,
+    metrics: Arc<Metrics>,
+    open: Open,
+}
+
+fn services(store: Arc<Store>, routes: Routes, metrics: &Arc<Metrics>) -> Services {
+    Services {
+        has_leader: None,
+        is_open: true,
+        routes,
+        health: store,
+        member: Err(Arc::new(|| Refusal::new(refusal::Code::NoLeader, "no store"))),
+        metrics: Arc::clone(metrics),
+    }
+}
+
+fn probes() -> Routes {
+    let (_, probes) = tonic_health::server::health_reporter();
+    let mut routes = Routes::builder();
+    routes.add_service(probes.max_decoding_message_size(64));
+    routes.routes()
+}
+
+impl Running {
+    fn start(line: &str, store: Arc<Store>) -> Running {
+        Running::serving(line, store, probes())
+    }
+
+    fn serving(line: &str, store: Arc<Store>, routes: Routes) -> Running {
+        Running::with(line, |metrics| services(store, routes, metrics))
+    }
+
+    fn with(line: &str, services: impl FnOnce(&Arc<Metrics>) -> Services) -> Running {
+        let args = line.split_whitespace().map(Into::into);
+        let Ok(Asked::Serve(config, _)) = parse(args, []) else {
+            panic!("{line}")
+        };
+        let server = Server::bind(&config).unwrap();
+        let urls = server.bound().unwrap();
+        let stop = CancellationToken::new();
+        let mut tasks = Tasks::new(stop.clone());
+        let metrics = Arc::new(Metrics::new(false));
+        let leave = stop.child_token();
+        let services = services(&metrics);
+        let open = server.start(services, &leave, &stop, Duration::from_secs(3), &mut tasks);
+        Running {
+            urls,
+            leave,
+            stop,
+            tasks,
+            metrics,
+            open,
+        }
+    }
+
+    fn plain(store: Arc<Store>) -> Running {
+        Running::start("--listen-client-urls http://127.0.0.1:0", store)
+    }
+
+    fn address(&self, index: usize) -> &str {
+        self.urls[index].split("://").nth(1).unwrap()
+    }
+
+    async fn dial(&self) -> TcpStream {
+        TcpStream::connect(self.address(0)).await.unwrap()
+    }
+
+    async fn end(self) {
+        self.leave.cancel();
+        self.tasks.join().await.unwrap();
+    }
+}
+
+/// Asks over HTTP/1.1 and answers the whole reply.
+async fn ask(io: &mut (impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin), path: &str) -> String {
+    let request = format!("GET {path} HTTP/1.1\r\nhost: brain\r\nconnection: close\r\n\r\n");
+    io.write_all(request.as_bytes()).await.unwrap();
+    let mut reply = String::new();
+    io.read_to_string(&mut reply).await.unwrap();
+    reply
+}
+
+async fn check(channel: &Channel, service: &str) -> Result<(), Status> {
+    let request = HealthCheckRequest {
+        service: service.to_owned(),
+    };
+    HealthClient::new(channel.clone()).check(request).await.map(|_| ())
+}
+
+#[tokio::test]
+async fn grpc_and_http_share_a_port() {
+    let server = Running::plain(Store::with(9));
+    let channel = Endpoint::from_shared(server.urls[0].clone())
+        .unwrap()
+        .connect()
+        .await
+        .unwrap();
+    check(&channel, "").await.unwrap();
+    let reply = ask(&mut server.dial().await, "/livez").await;
+    assert!(
+        reply.starts_with("HTTP/1.1 200 OK\r\n") && reply.ends_with("\r\n\r\nok\n"),
+        "{reply}"
+    );
+    let reply = ask(&mut server.dial().await, "/grpc.health.v1.Health/Check").await;
+    assert!(reply.starts_with("HTTP/1.1 404 "), "{reply}");
+    let text = String::from_utf8(server.metrics.render().unwrap()).unwrap();
+    let counted = "grpc_server_handled_total{grpc_code=\"OK\",grpc_method=\"Check\",grpc_service=\"grpc.health.v1.Health\",grpc_type=\"unary\"} 1\n";
+    assert!(text.contains(counted));
+    server.end().await;
+}
+
+#[tokio::test]
+async fn rpcs_that_cannot_be_are_refused_as_grpc_go_does() {
+    let server = Running::plain(Store::with(0));
+    let channel = Endpoint::from_shared(server.urls[0].clone())
+        .unwrap()
+        .connect()
+        .await
+        .unwrap();
+    let long = "x".repeat(100);
+    let status = check(&channel, &long).await.unwrap_err();
+    assert_eq!(
+        (status.code(), status.message()),
+        (
+            Code::ResourceExhausted,
+            "grpc: received message larger than max (102 vs. 64)"
+        )
+    );
+    for (path, text) in [
+        (
+            "/grpc.health.v1.Health/No",
+            "unknown method No for service grpc.health.v1.Health",
+        ),
+        ("/no.Such/Get", "unknown service no.Such"),
+    ] {
+        let mut client = tonic::client::Grpc::new(channel.clone());
+        client.ready().await.unwrap();
+        let codec = tonic_prost::ProstCodec::<HealthCheckRequest, HealthCheckRequest>::default();
+        let request = tonic::Request::new(HealthCheckRequest::default());
+        let status = client
+            .unary(request, ::http::uri::PathAndQuery::from_static(path), codec)
+            .await
+            .unwrap_err();
+        assert_eq!((status.code(), status.message()), (Code::Unimplemented, text));
+    }
+    server.end().await;
+}
+
+#[tokio::test]
+async fn requests_under_way_finish_when_the_server_stops() {
+    let store = Store::with(0);
+    let server = Running::plain(Arc::clone(&store));
+    let mut client = server.dial().await;
+    let (leave, stop) = (server.leave.clone(), server.stop.clone());
+    let address = server.address(0).to_owned();
+    let stopper = async {
+        while store.asked.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+        leave.cancel();
+        // No newcomers: the listener is gone, or whom the kernel still takes is never answered.
+        while TcpStream::connect(&address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+        assert!(!stop.is_cancelled(), "the store ended before its clients");
+        store.turns.add_permits(1);
+    };
+    let (reply, ()) = tokio::join!(ask(&mut client, "/livez"), stopper);
+    assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
+    server.tasks.join().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_beyond_the_grace_period_are_cut_off() {
+    let store = Store::with(0);
+    let server = Running::plain(Arc::clone(&store));
+    let mut client = server.dial().await;
+    client
+        .write_all(b"GET /livez HTTP/1.1\r\nhost: brain\r\n\r\n")
+        .await
+        .unwrap();
+    while store.asked.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    server.end().await;
+    let mut reply = Vec::new();
+    let ended = client.read_to_end(&mut reply).await;
+    assert!(ended.is_err() || reply.is_empty(), "{reply:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_that_say_nothing_or_never_finish_are_dropped() {
+    let ca = Ca::new("ca");
+    let dir = Files::new(&ca);
+    let line = format!(
+        "--listen-client-urls http://127.0.0.1:0,https://127.0.0.1:0 {}",
+        dir.flags()
+    );
+    let server = Running::start(&line, Store::with(1));
+    for (index, said) in [
+        (0, &b""[..]),
+        (0, b"PRI * HTTP/2.0\r\n"),
+        (0, b"GET /health HTTP/1.1\r\nhost: "),
+        (1, b""),
+        (1, b"\x16\x03\x01\x02\x00\x01"),
+    ] {
+        let mut client = TcpStream::connect(server.address(index)).await.unwrap();
+        client.write_all(said).await.unwrap();
+        let mut reply = Vec::new();
+        match client.read_to_end(&mut reply).await {
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset),
+        }
+        assert!(!reply.windows(6).any(|bytes| bytes == b"200 OK"), "{said:?}");
+    }
+    while server.metrics.network.connections.get() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(server.metrics.network.handshakes_failed.get(), 2);
+    server.end().await;
+}
+
+/// Certificates in files.
+struct Files(TempDir);
+
+impl Files {
+    fn new(ca: &Ca) -> Files {
+        let (dir, leaf) = (TempDir::new().unwrap(), ca.server());
+        fs::write(dir.path().join("tls.crt"), leaf.cert).unwrap();
+        fs::write(dir.path().join("tls.key"), leaf.key).unwrap();
+        fs::write(dir.path().join("ca.crt"), &ca.pem).unwrap();
+        Files(dir)
+    }
+
+    fn flags(&self) -> String {
+        let path = |name| self.0.path().join(name).display().to_string();
+        format!(
+            "--cert-file {} --key-file {} --trusted-ca-file {} --client-cert-auth",
+            path("tls.crt"),
+            path("tls.key"),
+            path("ca.crt")
+        )
+    }
+}
+
+#[tokio::test]
+async fn tls_asks_clients_and_scrapers_for_certificates() {
+    let ca = Ca::new("ca");
+    let dir = Files::new(&ca);
+    let line = format!(
+        "--listen-client-urls https://127.0.0.1:0 --listen-metrics-urls https://127.0.0.1:0,http://127.0.0.1:0 {}",
+        dir.flags()
+    );
+    let server = Running::start(&line, Store::with(9));
+    let connect = async |index: usize, identity: Option<Identity>| {
+        let tls = ClientTlsConfig::new()
+            .ca_certificate(Certificate::from_pem(&ca.pem))
+            .domain_name("brain.example");
+        let tls = identity.into_iter().fold(tls, ClientTlsConfig::identity);
+        let endpoint = Endpoint::from_shared(server.urls[index].clone())
+            .unwrap()
+            .tls_config(tls)
+            .unwrap();
+        // With TLS 1.3 a client learns only from its first request that its certificate was refused.
+        match endpoint.connect().await {
+            Ok(channel) => check(&channel, "").await.map_err(|status| status.code()),
+            Err(_) => Err(Code::Unavailable),
+        }
+    };
+    let leaf = ca.client("apiserver");
+    assert_eq!(connect(0, Some(Identity::from_pem(leaf.cert, leaf.key))).await, Ok(()));
+    assert!(connect(0, None).await.is_err());
+    let stranger = Ca::new("other").client("apiserver");
+    assert!(
+        connect(0, Some(Identity::from_pem(stranger.cert, stranger.key)))
+            .await
+            .is_err()
+    );
+    // As with etcd; but HTTP/2 is not spoken there.
+    let leaf = ca.client("prometheus");
+    let scraper = Identity::from_pem(leaf.cert, leaf.key);
+    for identity in [None, Some(scraper)] {
+        assert_ne!(connect(1, identity).await, Err(Code::Unimplemented));
+    }
+    let mut probe = TcpStream::connect(server.address(2)).await.unwrap();
+    assert!(ask(&mut probe, "/livez").await.ends_with("ok\n"));
+    server.end().await;
+}
+
+#[tokio::test]
+async fn http_can_have_ports_and_files_of_its_own() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("brain.sock");
+    let line = format!(
+        "--listen-client-urls unix://{} --advertise-client-urls http://127.0.0.1:1 --listen-client-http-urls http://127.0.0.1:0",
+        path.display()
+    );
+    let server = Running::start(&line, Store::with(9));
+    assert!(
+        ask(&mut UnixStream::connect(&path).await.unwrap(), "/livez")
+            .await
+            .starts_with("HTTP/1.1 404 ")
+    );
+    let mut client = TcpStream::connect(server.address(1)).await.unwrap();
+    assert!(ask(&mut client, "/livez").await.ends_with("ok\n"));
+    server.end().await;
+    assert!(!path.exists());
+}
+
+/// The next frame of HTTP/2: type, flags and payload.
+async fn frame(io: &mut TcpStream) -> (u8, u8, Vec<u8>) {
+    let mut head = [0; 9];
+    io.read_exact(&mut head).await.unwrap();
+    let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+    io.read_exact(&mut payload).await.unwrap();
+    (head[3], head[4], payload)
+}
+
+#[tokio::test]
+async fn client_that_waits_for_settings_gets_them_when_a_store_answers() {
+    let waiting = NotReady::new(Refusal::new(refusal::Code::NoLeader, "no store"));
+    let server = Running::with("--listen-client-urls http://127.0.0.1:0", |metrics| {
+        waiting.services(Arc::clone(metrics))
+    });
+    let mut patient = server.dial().await;
+    patient.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    patient.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+    // who asks at once is answered
+    let endpoint = Endpoint::from_shared(server.urls[0].clone()).unwrap();
+    let hasty = endpoint.connect().await.unwrap();
+    let refused = check(&hasty, "").await.unwrap_err();
+    assert_eq!(
+        (refused.code(), refused.message()),
+        (Code::Unavailable, "etcdserver: no leader")
+    );
+    let early = patient.try_read(&mut [0; 9]).unwrap_err();
+    assert_eq!(early.kind(), io::ErrorKind::WouldBlock);
+
+    server.open.replace(services(Store::with(9), probes(), &server.metrics));
+    assert_eq!(frame(&mut patient).await.0, 4, "SETTINGS");
+    check(&hasty, "").await.unwrap();
+    drop(patient);
+    server.end().await;
+}
+
+#[tokio::test]
+async fn settings_are_sent_once_before_the_first_request() {
+    let server = Running::plain(Store::with(9));
+    let mut io = server.dial().await;
+    io.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    io.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+    let (kind, flags, settings) = frame(&mut io).await;
+    assert_eq!((kind, flags), (4, 0), "SETTINGS");
+    let streams = [&[0, 3][..], &u32::MAX.to_be_bytes()].concat();
+    assert!(
+        settings.chunks(6).any(|setting| setting == streams),
+        "SETTINGS_MAX_CONCURRENT_STREAMS in {settings:?}"
+    );
+    io.write_all(&[0, 0, 0, 4, 1, 0, 0, 0, 0]).await.unwrap();
+    // From a PING on, all is HTTP/2 proper.
+    let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+    io.write_all(&ping).await.unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let (kind, flags, _) = frame(&mut io).await;
+        seen.push((kind, flags));
+    }
+    seen.sort_unstable();
+    assert_eq!(
+        seen,
+        [(4, 1), (6, 1), (8, 0)],
+        "two acknowledgements, and the connection's window"
+    );
+    drop(io);
+    server.end().await;
+}
+
+#[tokio::test]
+async fn client_that_waits_after_its_settings_is_served() {
+    let server = Running::plain(Store::with(9));
+    let mut io = server.dial().await;
+    let client = h2::client::Builder::new();
+    let (send, connection) = client.handshake::<_, bytes::Bytes>(&mut io).await.unwrap();
+    let mut connection = std::pin::pin!(connection);
+    // SETTINGS of the server, which allows more streams than a client assumes.
+    let heard = std::future::poll_fn(|cx| {
+        assert!(connection.as_mut().poll(cx).is_pending(), "the connection ended");
+        if connection.max_concurrent_send_streams() > 1_000_000 {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
+        }
+    });
+    tokio::time::timeout(Duration::from_secs(30), heard).await.unwrap();
+    let mut send = send.ready().await.unwrap();
+    let request = ::http::Request::get(format!("{}/version", server.urls[0]));
+    let (response, _) = send.send_request(request.body(()).unwrap(), true).unwrap();
+    let response = tokio::select! {
+        response = response => response.unwrap(),
+        _ = &mut connection => panic!("the connection ended"),
+    };
+    assert_eq!(response.status(), 200);
+}
+
+#[tokio::test]
+async fn client_without_a_request_is_told_to_go() {
+    let server = Running::plain(Store::with(9));
+    let mut io = server.dial().await;
+    io.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    io.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+    assert_eq!(frame(&mut io).await.0, 4, "SETTINGS");
+    server.end().await;
+    let (kind, _, payload) = frame(&mut io).await;
+    assert_eq!((kind, payload), (7, vec![0; 8]), "GOAWAY without an error");
+    assert_eq!(io.read(&mut [0]).await.unwrap(), 0);
+}
+
+/// A PING of HTTP/2, or the answer to one.
+fn ping(is_answer: bool, payload: &[u8]) -> Vec<u8> {
+    [&[0, 0, 8, 6, u8::from(is_answer), 0, 0, 0, 0], payload].concat()
+}
+
+#[tokio::test]
+async fn client_that_sends_more_after_goaway_reads_it_and_is_not_reset() {
+    for first in [vec![], ping(false, &[7; 8])] {
+        let server = Running::plain(Store::with(0));
+        let mut io = server.dial().await;
+        let hello = [
+            &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
+            &[0, 0, 0, 4, 0, 0, 0, 0, 0],
+            &first,
+        ]
+        .concat();
+        io.write_all(&hello).await.unwrap();
+        assert_eq!(frame(&mut io).await.0, 4, "SETTINGS");
+        server.leave.cancel();
+        let mut last = 0;
+        while io.peek(&mut [0]).await.unwrap() > 0 {
+            let (kind, flags, payload) = frame(&mut io).await;
+            if (kind, flags) == (6, 0) {
+                io.write_all(&ping(true, &payload)).await.unwrap();
+            }
+            last = kind;
+        }
+        assert_eq!(last, 7, "GOAWAY");
+        for _ in 0..100 {
+            io.write_all(&ping(false, &[8; 8])).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(io.read(&mut [0]).await.unwrap(), 0);
+        drop(io);
+        server.end().await;
+    }
+}

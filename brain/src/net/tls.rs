@@ -1,0 +1,193 @@
+//! TLS, above all of listeners: certificates and client CAs that follow their files without a restart.
+//!
+//! Files are compared by content every few seconds, so it does not matter how they are replaced (in place, renamed,
+//! or by kubelet's swap of `..data`). Invariant: what is served always loaded as a whole; when new files do not
+//! load, the old ones stay. Connections keep what they began with.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use arc_swap::ArcSwap;
+use rustls::ServerConfig;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::flags::{TlsOptions, TlsPolicy};
+use crate::metrics::TlsMetrics;
+pub use dial::{dial, refusal};
+use files::Files;
+
+mod allowed;
+mod config;
+mod dial;
+mod files;
+mod revoked;
+
+/// How often files are looked at.
+pub const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
+
+/// A fault of certificates, in one line that names the file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct TlsError(String);
+
+/// The TLS of listeners that share their certificates.
+#[derive(Debug)]
+pub struct ServerTls {
+    options: TlsOptions,
+    policy: TlsPolicy,
+    current: ArcSwap<Loaded>,
+}
+
+/// The result of loading one set of files.
+#[derive(Debug)]
+struct Loaded {
+    files: Files,
+    config: Arc<ServerConfig>,
+    in_use: InUse,
+}
+
+/// The certificate in use, for those who report it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InUse {
+    /// SHA-256 in hex digits over the trusted CAs: their DER, sorted and joined; empty without any.
+    pub trust_bundle: String,
+    /// SHA-256 of the leaf's DER, in hex digits.
+    pub fingerprint: String,
+    /// When the leaf expires, in seconds since 1970.
+    pub not_after: i64,
+}
+
+impl ServerTls {
+    /// Loads the files.
+    ///
+    /// # Errors
+    /// A file is missing, does not read, does not match, or its certificate is not valid now.
+    pub fn load(options: &TlsOptions, policy: &TlsPolicy) -> Result<ServerTls, TlsError> {
+        let loaded = Loaded::from(Files::read(options)?, options, policy)?;
+        Ok(ServerTls {
+            options: options.clone(),
+            policy: policy.clone(),
+            current: ArcSwap::from_pointee(loaded),
+        })
+    }
+
+    /// The configuration of a new connection. Clients need a certificate of the trusted CAs, if there are any: etcd's rule,
+    /// for metrics, too.
+    #[must_use]
+    pub fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.current.load().config)
+    }
+
+    /// When the certificate in use expires, in seconds since 1970.
+    #[must_use]
+    pub fn not_after(&self) -> i64 {
+        self.current.load().in_use.not_after
+    }
+
+    /// The certificates in use.
+    #[must_use]
+    pub fn in_use(&self) -> InUse {
+        self.current.load().in_use.clone()
+    }
+
+    /// Suites that the policy names and that are not offered.
+    #[must_use]
+    pub fn skipped_suites(&self) -> Vec<String> {
+        config::skipped_suites(&self.policy)
+    }
+
+    /// Looks at the files, and takes them when they changed. Answers whether it did.
+    ///
+    /// # Errors
+    /// As [`ServerTls::load`]; what was served before still is.
+    pub fn reload(&self) -> Result<bool, TlsError> {
+        let files = Files::read(&self.options)?;
+        if files == self.current.load().files {
+            return Ok(false);
+        }
+        self.current
+            .store(Arc::new(Loaded::from(files, &self.options, &self.policy)?));
+        Ok(true)
+    }
+
+    /// Reloads until `stop`. Each new failure is logged once.
+    ///
+    /// # Errors
+    /// Looking at the files panicked.
+    pub async fn follow(
+        self: Arc<Self>,
+        every: Duration,
+        metrics: TlsMetrics,
+        stop: CancellationToken,
+    ) -> anyhow::Result<()> {
+        metrics.expiry.set(self.not_after());
+        let mut ticks = tokio::time::interval(every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut failing = None;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                _ = ticks.tick() => {}
+            }
+            let this = Arc::clone(&self);
+            // A file system may hang; the runtime must not.
+            let outcome = tokio::task::spawn_blocking(move || this.reload())
+                .await
+                .context("look at certificates")?;
+            match outcome {
+                Ok(false) => failing = None,
+                Ok(true) => {
+                    failing = None;
+                    metrics.reloads.with_label_values(&["success"]).inc();
+                    metrics.expiry.set(self.not_after());
+                    info!(expires = self.not_after(), "certificates were replaced and are in use");
+                }
+                Err(error) if failing.as_ref() == Some(&error) => {}
+                Err(error) => {
+                    metrics.reloads.with_label_values(&["failure"]).inc();
+                    warn!(%error, "changed certificates do not load: the old ones stay in use");
+                    failing = Some(error);
+                }
+            }
+        }
+    }
+}
+
+impl Loaded {
+    fn from(files: Files, options: &TlsOptions, policy: &TlsPolicy) -> Result<Loaded, TlsError> {
+        let material = files.parse(options)?;
+        let config = config::server(&material, options, policy)?;
+        Ok(Loaded {
+            config: Arc::new(config),
+            in_use: InUse {
+                trust_bundle: material.trust_bundle,
+                fingerprint: material
+                    .chain
+                    .first()
+                    .map(|leaf| files::digest([leaf]))
+                    .unwrap_or_default(),
+                not_after: material.not_after,
+            },
+            files,
+        })
+    }
+}
+
+fn bad(path: &std::path::Path, what: impl std::fmt::Display) -> TlsError {
+    TlsError(format!("{}: {what}", path.display()))
+}
+
+/// The pair that a listener needs.
+fn pair(options: &TlsOptions) -> Result<&(PathBuf, PathBuf), TlsError> {
+    let missing = || TlsError("TLS needs a certificate and a key".to_owned());
+    options.pair.as_ref().ok_or_else(missing)
+}
+
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;

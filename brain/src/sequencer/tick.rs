@@ -1,0 +1,122 @@
+//! The periodic work of the writer: expires leases, checkpoints them, checks the free space, flushes old memtables.
+
+use super::command::{Command, QUEUE, Request};
+use super::{Sequencer, Space};
+use crate::log::Log;
+use crate::rows::Rows;
+use crate::storage::commit_feed::CommitEvent;
+use crate::storage::state::{CORRUPT, NOSPACE, since_boot};
+use crate::types::LeaseId;
+
+/// Leases that expire in one tick at most (etcd: 1,000 a second).
+const EXPIRE_LIMIT: usize = 500;
+
+/// Lease checkpoints in one tick at most (etcd: 1,000 a second).
+const CHECKPOINT_LIMIT: usize = 500;
+
+/// Lease checkpoints at the end of a term at most: some hundred kilobytes, which the next leader has to apply before it serves.
+/// Of further leases it knows what was noted last, as it does when nothing is handed over.
+const FINAL_CHECKPOINT_LIMIT: usize = 20_000;
+
+/// Bytes that a checkpoint takes in a record, roughly.
+const CHECKPOINT_BYTES: usize = 20;
+
+impl<L, R, E, Q> Sequencer<L, R, E, Q>
+where
+    L: Log,
+    R: Rows,
+    E: FnMut(CommitEvent) + Send + 'static,
+    Q: Space,
+{
+    /// Returns true if space ran out; raises the alarm if it did.
+    pub(super) fn check_space(&mut self) -> bool {
+        self.unchecked = 0;
+        // An append that finds no space is repeated until there is some, and everything behind it waits.
+        let is_stuck = self.writer.is_full();
+        let full = is_stuck || self.space.exceeded(self.state.total_size(&self.rows), &self.rows);
+        if full && !self.is_raising && !self.state.has_alarm(NOSPACE) {
+            self.is_raising = true;
+            tracing::error!("no space left: puts are refused until space is made and the NOSPACE alarm is disarmed");
+            let request = Request::Alarm(self.options.member, NOSPACE, true);
+            self.pending.push_back(Command::internal(request, 64));
+            if is_stuck {
+                // The log takes the alarm when it takes anything again: until then it stands here alone.
+                self.state.alarms().insert((NOSPACE, self.options.member));
+            }
+        }
+        full
+    }
+
+    /// Raises the alarm while rows refuse what is to be flushed: what is acknowledged could never become rows. NOSPACE would not
+    /// do, for it lets deletions and compactions go on; only CORRUPT stops all writes.
+    fn check_flush(&mut self) {
+        if self.state.is_flush_refused() && !self.is_raising_corrupt && !self.state.has_alarm(CORRUPT) {
+            self.is_raising_corrupt = true;
+            let request = Request::Alarm(self.options.member, CORRUPT, true);
+            self.pending.push_back(Command::internal(request, 64));
+        }
+    }
+
+    /// While nothing is taken: makes room where nobody waits any more, so that others are not refused because of them.
+    fn forget_abandoned(&mut self) {
+        if self.may_take() {
+            return;
+        }
+        self.pending.retain(|command| !command.is_abandoned());
+        while self.pending.len() < QUEUE {
+            let Ok(command) = self.commands.try_recv() else { break };
+            if !command.is_abandoned() {
+                self.pending.push_back(command);
+            }
+        }
+    }
+
+    /// The last thing to write: how long leases have left, so that who leads next does not give them more.
+    pub(super) fn checkpoint_leases(&mut self) {
+        let leases = self
+            .state
+            .leases()
+            .final_checkpoints(since_boot(), FINAL_CHECKPOINT_LIMIT);
+        self.note(leases);
+    }
+
+    /// Has one record note the remaining time of leases.
+    fn note(&mut self, leases: Vec<(LeaseId, i64)>) {
+        if !leases.is_empty() {
+            let bytes = leases.len() * CHECKPOINT_BYTES;
+            self.pending
+                .push_back(Command::internal(Request::Checkpoint(leases), bytes));
+        }
+    }
+
+    /// Leases that ran out, checkpoints that are due, space, and what has been unflushed for long.
+    pub(super) fn tick(&mut self) {
+        let now = since_boot();
+        // Nothing is deleted while data is damaged: they end when the alarm is cleared.
+        let limit = match self.state.has_alarm(CORRUPT) {
+            true => 0,
+            false => self.room_for_expired(EXPIRE_LIMIT),
+        };
+        let (expired, checkpoints) = {
+            let mut leases = self.state.leases();
+            (
+                leases.expired(now, limit),
+                leases.due_checkpoints(now, CHECKPOINT_LIMIT),
+            )
+        };
+        self.metrics.lease.expired.inc_by(expired.len() as u64);
+        self.end_leases(expired);
+        if !self.state.has_alarm(CORRUPT) {
+            self.retry_leases();
+        }
+        self.note(checkpoints);
+        self.forget_abandoned();
+        self.check_space();
+        self.check_flush();
+        let is_old = self.replica.last_seal().elapsed() >= self.options.flush_interval;
+        // While rows refuse a memtable, others would only pile up behind it.
+        if self.replica.is_dirty() && is_old && !self.state.is_flush_refused() {
+            self.freeze();
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! `kubebrain debug`: opens a store for reading, and prints a part of it.
+
+use std::io::{self, BufWriter, Write};
+
+use crate::data_dir::{LOG, Look, ROWS};
+use crate::flags::{Config, Dump, Dumped, Storage, TikvOptions};
+use crate::log::frame::is_barrier;
+use crate::log::{StoredLog, TikvLog};
+use crate::metrics::Metrics;
+use crate::rows::fjall::StoredRows;
+use crate::rows::{Rows as _, Snapshot, TikvRows};
+use crate::server::dump::{self, Lines};
+use crate::tikv::Tikv;
+use anyhow::Context as _;
+
+use crate::server::run::Lifecycle;
+use crate::server::tikv::connection;
+
+/// Prints, and ends. A signal interrupts it.
+pub(crate) async fn run(config: &Config, dump: &Dump, mut life: Lifecycle) -> anyhow::Result<()> {
+    let leave = life.leave.clone();
+    let mut lines = Lines::new(BufWriter::new(io::stdout()), dump.limit);
+    let print = async {
+        match &config.storage {
+            Storage::Embedded => embedded(config, dump, &mut lines).await,
+            Storage::Tikv(options) => tikv(options, dump, &mut life, &mut lines).await,
+        }
+    };
+    let printed = tokio::select! {
+        biased;
+        () = leave.cancelled() => Err(anyhow::anyhow!("interrupted")),
+        printed = Box::pin(print) => printed,
+    };
+    life.end().await?;
+    // What was printed before an error is printed all the same.
+    let printed = printed.and(lines.flush().context("print"));
+    match printed {
+        // Whoever reads has seen enough.
+        Err(error) if is_closed_pipe(&error) => Ok(()),
+        printed => printed,
+    }
+}
+
+async fn embedded<W: Write>(config: &Config, dump: &Dump, lines: &mut Lines<W>) -> anyhow::Result<()> {
+    let dir = Look::at(&config.data_dir)?;
+    if dump.what == Dumped::Log {
+        let log = StoredLog::open(&dir.path().join(LOG)).context("open the log")?;
+        return dump::log(&log, lines).await;
+    }
+    let rows = StoredRows::open(&dir.path().join(ROWS)).context("open the rows")?;
+    if let Some(cut) = rows.cut() {
+        tracing::warn!(
+            cut,
+            "the newest journal of the rows is not whole: what follows in it is not printed"
+        );
+    }
+    print_rows(rows.snapshot(), dump, lines).await
+}
+
+async fn tikv<W: Write>(
+    options: &TikvOptions,
+    dump: &Dump,
+    life: &mut Lifecycle,
+    lines: &mut Lines<W>,
+) -> anyhow::Result<()> {
+    let metrics = Metrics::new(false);
+    let (tikv, supervisor) = Tikv::attach(connection(options, &metrics, 0)).await?;
+    life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
+    let is_begun = tikv.check_pin().await?;
+    anyhow::ensure!(
+        is_begun,
+        "there is no store below the key prefix {:?}",
+        options.key_prefix
+    );
+    if dump.what == Dumped::Log {
+        return dump::log(&TikvLog::keeping(tikv, is_barrier), lines).await;
+    }
+    let rows = TikvRows::new(tikv).snapshot().await?;
+    print_rows(&rows, dump, lines).await
+}
+
+async fn print_rows<W: Write>(rows: &impl Snapshot, dump: &Dump, lines: &mut Lines<W>) -> anyhow::Result<()> {
+    match dump.what {
+        Dumped::Manifest => dump::manifest(rows.fence().await?, lines),
+        Dumped::Rows | Dumped::Log => dump::rows(rows, dump, lines).await,
+    }
+}
+
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let io: Option<&io::Error> = error.downcast_ref();
+    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}

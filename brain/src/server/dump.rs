@@ -1,0 +1,316 @@
+//! `kubebrain debug`: what is stored, as one JSON object per line. Reads only.
+//!
+//! Names of fields are for people and scripts alike: they stay. Byte strings are printed with Rust's ASCII escapes, ids of members and
+//! leases in hexadecimal, as etcdctl does.
+
+use std::io::{self, Write};
+
+use anyhow::{Context as _, ensure};
+use bytes::Bytes;
+use prost::Message as _;
+use serde_json::{Value, json};
+
+use crate::flags::Dump;
+use crate::log::reader::{LogEntry, Reader};
+use crate::log::{Log, Slot};
+use crate::mvcc::keys::{self, RowRange};
+use crate::mvcc::record::{Change, Record};
+use crate::mvcc::row::{LeaseRow, Manifest, decode_index, decode_object};
+use crate::mvcc::view::successor;
+use crate::rows::{Order, Scan, Snapshot};
+
+/// Rows that are read at once.
+const PAGE_ROWS: usize = 1_000;
+/// Bytes that are read at once.
+const PAGE_BYTES: usize = 1 << 20;
+
+/// Name and value. Names need no escapes.
+type Field = (&'static str, Value);
+
+/// Where lines go, and how many still may.
+#[derive(Debug)]
+pub(super) struct Lines<W> {
+    out: W,
+    left: u64,
+}
+
+impl<W: Write> Lines<W> {
+    /// At most `limit` lines to `out`.
+    pub(super) fn new(out: W, limit: Option<u64>) -> Self {
+        let left = limit.unwrap_or(u64::MAX);
+        Self { out, left }
+    }
+
+    /// Everything printed is on its way.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
+    fn is_full(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Prints a line, its fields in this order, unless there are enough.
+    fn put(&mut self, line: &[Field]) -> io::Result<()> {
+        if self.is_full() {
+            return Ok(());
+        }
+        self.left -= 1;
+        for (index, (name, value)) in line.iter().enumerate() {
+            let before = if index == 0 { '{' } else { ',' };
+            write!(self.out, "{before}\"{name}\":{value}")?;
+        }
+        writeln!(self.out, "}}")
+    }
+}
+
+/// Prints barriers and batches from the watermark on, then records that are not known to be committed.
+///
+/// # Errors
+/// The log does not read, or records make no sense; also that `lines` cannot be written.
+pub(super) async fn log<L: Log, W: Write>(log: &L, lines: &mut Lines<W>) -> anyhow::Result<()> {
+    let watermark = log.watermark().await?;
+    let mut reader = Reader::seek(log.clone(), watermark).await?;
+    while !lines.is_full() {
+        match reader.next().await? {
+            Some(LogEntry::Barrier(slot, barrier)) => lines.put(&[
+                ("slot", json!(slot.0)),
+                ("kind", json!("barrier")),
+                ("epoch", json!(barrier.epoch)),
+                ("member", json!(hex(barrier.writer))),
+                ("lock", json!(hex(barrier.lock))),
+                ("lease_ms", json!(barrier.lease.as_millis())),
+            ])?,
+            Some(LogEntry::Batch {
+                first,
+                next,
+                epoch,
+                payload,
+                ..
+            }) => lines.put(&batch((first, next), epoch, payload)?)?,
+            None => break,
+        }
+    }
+    let (mut position, now) = (reader.position(), log.watermark().await?);
+    ensure!(
+        now <= position,
+        "slots were destroyed while they were read: the watermark moved from {watermark} to {now}; try again"
+    );
+    // Of an incomplete batch, or behind a free slot.
+    while !lines.is_full() {
+        let records = log.read(position, PAGE_BYTES).await?;
+        let Some((last, _)) = records.last() else { break };
+        position = last.next();
+        for (slot, record) in records {
+            lines.put(&[
+                ("slot", json!(slot.0)),
+                ("kind", json!("uncommitted")),
+                ("bytes", json!(record.len())),
+            ])?;
+        }
+    }
+    Ok(())
+}
+
+fn batch((slot, next): (Slot, Slot), epoch: u64, payload: Bytes) -> anyhow::Result<Vec<Field>> {
+    let bytes = payload.len();
+    let record = Record::decode(payload)
+        .with_context(|| format!("slot {slot}: the batch that begins here does not decode: the log is damaged"))?;
+    let revisions = record.entries.iter().filter_map(|entry| match &entry.change {
+        Some(Change::Keys(keys)) => Some(keys.revision),
+        _ => None,
+    });
+    Ok(vec![
+        ("slot", json!(slot.0)),
+        ("slots", json!(next.0 - slot.0)),
+        ("kind", json!("batch")),
+        ("epoch", json!(epoch)),
+        // None of a batch that changes no key.
+        ("first_revision", json!(revisions.clone().min())),
+        ("last_revision", json!(revisions.max())),
+        ("requests", json!(record.entries.len())),
+        ("bytes", json!(bytes)),
+    ])
+}
+
+/// Prints rows in the order of their keys.
+///
+/// # Errors
+/// The rows do not read, or one is none that a brain writes; also that `lines` cannot be written.
+pub(super) async fn rows<S: Snapshot, W: Write>(rows: &S, dump: &Dump, lines: &mut Lines<W>) -> anyhow::Result<()> {
+    for range in ranges(&dump.prefix) {
+        let mut from = range.from;
+        while !lines.is_full() {
+            let scan = Scan {
+                from,
+                to: Some(range.to.clone()).filter(|to| !to.is_empty()),
+                order: Order::Ascending,
+                keys_only: false,
+                max_rows: PAGE_ROWS,
+                max_bytes: PAGE_BYTES,
+            };
+            let page = rows.scan(scan).await?;
+            let Some((last, _)) = page.rows.last() else { break };
+            from = successor(last);
+            for (key, value) in &page.rows {
+                if let Some(line) = row(key, value, dump)? {
+                    lines.put(&line)?;
+                }
+            }
+            if page.done {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The row ranges that can hold rows of keys with a prefix, in their order. An empty `to` is the end.
+fn ranges(prefix: &[u8]) -> Vec<RowRange> {
+    if prefix.is_empty() {
+        let (from, to) = (Bytes::new(), Bytes::new());
+        return vec![RowRange { from, to }];
+    }
+    let end = prefix
+        .iter()
+        .rposition(|byte| *byte != 0xff)
+        .map_or_else(|| vec![0], |last| [&prefix[..last], &[prefix[last] + 1]].concat());
+    vec![
+        keys::attachments_range(),
+        keys::index_range(prefix, &end),
+        keys::object_range(prefix, &end),
+    ]
+}
+
+/// One row as a line; `None` if it is not asked for.
+fn row(row: &Bytes, value: &Bytes, dump: &Dump) -> anyhow::Result<Option<Vec<Field>>> {
+    let what = || format!("the row {:?}", row.escape_ascii().to_string());
+    let line = match row.first() {
+        Some(b'a') => {
+            let (lease, key) = keys::parse_attachment(row).with_context(what)?;
+            if !key.starts_with(&dump.prefix) {
+                return Ok(None);
+            }
+            vec![
+                ("kind", json!("attachment")),
+                ("lease", json!(hex(lease.0))),
+                ("key", json!(text(&key))),
+            ]
+        }
+        Some(b'i') => {
+            let key = keys::parse_index(row).with_context(what)?;
+            let meta = decode_index(&key, value)?;
+            vec![
+                ("kind", json!("index")),
+                ("key", json!(text(&key))),
+                ("create_revision", json!(meta.create_revision)),
+                ("mod_revision", json!(meta.mod_revision)),
+                ("version", json!(meta.version)),
+                ("lease", json!(hex(meta.lease.0))),
+                ("size", json!(meta.size)),
+            ]
+        }
+        Some(b'o') => {
+            let (key, revision) = keys::parse_object(row).with_context(what)?;
+            match decode_object(&key, value)? {
+                None => vec![
+                    ("kind", json!("tombstone")),
+                    ("key", json!(text(&key))),
+                    ("revision", json!(revision)),
+                ],
+                Some((meta, value)) => {
+                    let mut line = vec![
+                        ("kind", json!("object")),
+                        ("key", json!(text(&key))),
+                        ("revision", json!(revision)),
+                        ("create_revision", json!(meta.create_revision)),
+                        ("version", json!(meta.version)),
+                        ("lease", json!(hex(meta.lease.0))),
+                        ("size", json!(meta.size)),
+                    ];
+                    if dump.values {
+                        line.push(("value", json!(text(&value))));
+                    }
+                    line
+                }
+            }
+        }
+        Some(b's') => {
+            let lease = keys::parse_lease(row).with_context(what)?;
+            let stored = LeaseRow::decode(value.clone()).with_context(what)?;
+            vec![
+                ("kind", json!("lease")),
+                ("lease", json!(hex(lease.0))),
+                ("ttl", json!(stored.ttl)),
+                ("remaining", json!(stored.remaining)),
+            ]
+        }
+        _ => vec![
+            ("kind", json!("unknown")),
+            ("row", json!(text(row))),
+            ("size", json!(value.len())),
+        ],
+    };
+    Ok(Some(line))
+}
+
+/// Prints the manifest, the row that is written with every change of rows.
+///
+/// # Errors
+/// There is none, or it does not decode; also that `lines` cannot be written.
+pub(super) fn manifest<W: Write>(stored: Option<Bytes>, lines: &mut Lines<W>) -> anyhow::Result<()> {
+    let stored = stored.context("there is no manifest: no member ever led on this store")?;
+    let size = stored.len();
+    let manifest = Manifest::decode(stored).context("the manifest does not decode: the rows are damaged")?;
+    let alarms = manifest.alarms.iter();
+    let alarms = alarms.map(|alarm| json!({"member": hex(alarm.member), "kind": alarm.kind}));
+    let sizes = &manifest.sizes;
+    lines.put(&[
+        ("format", json!(manifest.format)),
+        ("number", json!(manifest.number)),
+        ("epoch", json!(manifest.epoch)),
+        ("lock", json!(hex(manifest.lock))),
+        ("lease_ms", json!(manifest.lease)),
+        ("prior_lease_ms", json!(manifest.prior_lease_ms)),
+        ("applied_slot", json!(manifest.applied_slot)),
+        ("revision", json!(manifest.revision)),
+        ("flushing_revision", json!(manifest.flushing_revision)),
+        ("compacted", json!(manifest.compacted)),
+        ("deleted_up_to", json!(manifest.deleted_up_to)),
+        ("deleted_slot", json!(manifest.deleted_slot)),
+        ("alarms", json!(alarms.collect::<Vec<_>>())),
+        (
+            "log",
+            json!(
+                manifest
+                    .log_id
+                    .iter()
+                    .map(|byte| format!("{byte:02x}"))
+                    .collect::<String>()
+            ),
+        ),
+        ("log_last_slot", json!(manifest.log_last)),
+        (
+            "sizes",
+            json!({
+                "written": sizes.written,
+                "deleted": sizes.deleted,
+                "logged": sizes.logged,
+                "dropped": sizes.dropped,
+            }),
+        ),
+        ("bytes", json!(size)),
+    ])?;
+    Ok(())
+}
+
+fn text(bytes: &[u8]) -> String {
+    bytes.escape_ascii().to_string()
+}
+
+fn hex(id: impl std::fmt::LowerHex) -> String {
+    format!("{id:x}")
+}

@@ -1,0 +1,104 @@
+//! The engine in a data directory.
+
+use std::sync::Arc;
+
+use crate::cas_register::mem::MemRegister;
+use crate::cluster::forward::Role;
+use crate::cluster::lock::{ElectionLock, StorageLock};
+use crate::cluster::members::Members;
+use crate::data_dir::{DataDir, Identity, LOG, ROWS};
+use crate::flags::Config;
+use crate::log::{FileLog, Log as _, Origin, Slot, SyncObserver};
+use crate::memory;
+use crate::metrics::Metrics;
+use crate::net::http::member::{Formats, StorageInUse};
+use crate::net::serve::Server;
+use crate::rows::fjall::FjallRows;
+use crate::server::services as member;
+use crate::server::store;
+use crate::server::store::DiskSpace;
+use anyhow::Context as _;
+use election::Config as ElectionConfig;
+use tokio::sync::watch;
+
+use crate::server::engine::{Engine, Ids, quota};
+use crate::server::run::{ClientPorts, Lifecycle, serve};
+
+/// A member whose store is a directory of its own: nobody else can lead.
+pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> {
+    let server = Server::bind(config)?;
+    let mut dir = DataDir::open(&config.data_dir, || Identity {
+        format: crate::data_dir::FORMAT,
+        cluster_id: rand::random(),
+        member_id: rand::random(),
+        log: None,
+    })?;
+    let metrics = Arc::new(Metrics::new(config.extensive_metrics));
+    let quota = quota(config);
+    let (log, rows) = open(config, &dir, quota, &metrics).await?;
+    // Before anything is acknowledged: from now on neither may be missing.
+    if let Some(id) = log.id() {
+        dir.set_log(id)?;
+    }
+    let ids = Ids {
+        cluster: dir.identity().cluster_id,
+        member: dir.identity().member_id,
+    };
+    let engine = Engine {
+        log,
+        rows,
+        // The directory's lock shuts out everybody else: the record need not outlive the process, nor be seen by another.
+        lock: ElectionLock::Storage(StorageLock::new(MemRegister::new(), "data directory")),
+        timing: ElectionConfig::lease(ElectionConfig::unique(&config.name)),
+        space: DiskSpace::new(dir.path(), quota)?,
+        ids,
+        storage: StorageInUse {
+            kind: "Embedded",
+            cluster_id: None,
+            reachable: true,
+            directory: Some(Formats {
+                lowest: crate::data_dir::OLDEST_FORMAT,
+                highest: crate::data_dir::FORMAT,
+                written: dir.identity().format,
+            }),
+        },
+        members: Members::new([member::describe(config, ids.member)]),
+        roles: watch::Sender::new(Role::Nobody),
+        peers: None,
+    };
+    serve(config, ClientPorts::Bound(Box::new(server)), engine, metrics, life).await
+}
+
+/// Opens rows and log. The rows first: they tell which log must be there.
+async fn open(
+    config: &Config,
+    dir: &DataDir,
+    quota: Option<u64>,
+    metrics: &Arc<Metrics>,
+) -> anyhow::Result<(FileLog, FjallRows)> {
+    let fsync = metrics.disk.wal_fsync.clone();
+    let segment_bytes = store::segment_bytes(dir.path(), quota)?;
+    let log_options = crate::log::Options {
+        first_segment_bytes: segment_bytes.min(4 << 20),
+        segment_bytes,
+        unsafe_no_fsync: config.unsafe_no_fsync,
+    };
+    let on_sync = SyncObserver::new(move |took| fsync.observe(took.as_secs_f64()));
+    let cache_bytes = config
+        .embedded_cache_bytes
+        .unwrap_or_else(|| memory::cache_share(memory::available()));
+    let rows_options = crate::rows::fjall::Options {
+        cache_bytes,
+        memtable_bytes: store::memtable_bytes(dir.path())?,
+        ..crate::rows::fjall::Options::default()
+    };
+    let log_dir = dir.path().join(LOG);
+    let stored = FileLog::stored_watermark(&log_dir).context("open the log")?;
+    let covers = |manifest| Ok(crate::storage::replica::check_reach(manifest, stored)?);
+    let rows = FjallRows::open_for(&dir.path().join(ROWS), rows_options, covers).context("open the rows")?;
+    let origin = crate::storage::replica::origin(&rows).await.context("open the rows")?;
+    // Young rows name no log yet.
+    let named = dir.identity().log.map(|id| Origin { id, last: Slot(0) });
+    let log = FileLog::open_for(&log_dir, log_options, on_sync, origin.or(named)).context("open the log")?;
+    Ok((log, rows))
+}

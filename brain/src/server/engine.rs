@@ -1,0 +1,60 @@
+//! The parts of a member that depend on its storage engine.
+
+use crate::cluster::forward::Role;
+use crate::cluster::lock::ElectionLock;
+use crate::cluster::members::Members;
+use crate::cluster::peers::Peers;
+use crate::flags::{Config, Quota, Storage};
+use crate::mvcc::row::OBJECT_HEADER;
+use crate::net::http::member::StorageInUse;
+use crate::net::serve::Server;
+use crate::rows::{self, fjall};
+use election::Config as ElectionConfig;
+use tokio::sync::watch;
+
+/// A storage engine and the parts that come with it.
+pub(crate) struct Engine<L, R, C, Q> {
+    pub(crate) log: L,
+    pub(crate) rows: R,
+    pub(crate) lock: ElectionLock<C>,
+    pub(crate) timing: ElectionConfig,
+    pub(crate) space: Q,
+    pub(crate) ids: Ids,
+    /// Description of the storage, for `/member`.
+    pub(crate) storage: StorageInUse,
+    pub(crate) members: Members,
+    /// Told who leads.
+    pub(crate) roles: watch::Sender<Role>,
+    /// The others, where there are any.
+    pub(crate) peers: Option<(Server, Peers)>,
+}
+
+/// Told in every answer.
+#[derive(Clone, Copy)]
+pub(crate) struct Ids {
+    pub(crate) cluster: u64,
+    pub(crate) member: u64,
+}
+
+/// Lowers `--max-request-bytes` to what the engine can store: a larger value could be acknowledged and never become a row.
+pub(crate) fn cap_requests(config: &mut Config) {
+    let (engine, longest) = match config.storage {
+        Storage::Embedded => ("the embedded store", fjall::MAX_VALUE_LEN),
+        Storage::Tikv(_) => ("TiKV", rows::TIKV_MAX_VALUE_LEN),
+    };
+    let (asked, longest) = (config.limits.max_request_bytes, longest - OBJECT_HEADER);
+    if asked > longest {
+        tracing::warn!(
+            "--max-request-bytes of {asked} is more than {engine} takes: requests of more than {longest} bytes are refused"
+        );
+        config.limits.max_request_bytes = longest;
+    }
+}
+
+/// The bytes that the store may occupy.
+pub(crate) fn quota(config: &Config) -> Option<u64> {
+    match config.limits.quota {
+        Quota::Off => None,
+        Quota::Bytes(bytes) => Some(bytes),
+    }
+}

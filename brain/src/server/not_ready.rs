@@ -1,0 +1,80 @@
+//! The answers of a member that has no store yet: it is alive, and why it is not ready.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use axum::Router;
+use axum::body::Body;
+use http::Response;
+use tonic::service::Routes;
+
+use crate::errors::Error;
+use crate::metrics::Metrics;
+use crate::net::http::{Alarm, Health};
+use crate::net::serve::Services;
+use crate::refusal::Refusal;
+
+/// Why a member is not ready. Clones share it.
+#[derive(Debug, Clone)]
+pub struct NotReady(Arc<ArcSwap<Refusal>>);
+
+impl NotReady {
+    /// For this reason.
+    #[must_use]
+    pub fn new(reason: Refusal) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(reason)))
+    }
+
+    /// For this reason from now on.
+    pub fn because(&self, reason: Refusal) {
+        self.0.store(Arc::new(reason));
+    }
+
+    /// The services to run meanwhile. Every RPC fails with etcd's `no leader`.
+    #[must_use]
+    pub fn services(&self, metrics: Arc<Metrics>) -> Services {
+        Services {
+            routes: Routes::from(Router::new().fallback(no_leader)),
+            health: Arc::new(self.clone()),
+            member: Err({
+                let waiting = self.clone();
+                Arc::new(move || waiting.0.load().as_ref().clone())
+            }),
+            metrics,
+            has_leader: None,
+            is_open: false,
+        }
+    }
+
+    fn reason(&self) -> String {
+        self.0.load().message.clone()
+    }
+}
+
+async fn no_leader() -> Response<Body> {
+    Error::NoLeader.status().into_http()
+}
+
+#[tonic::async_trait]
+impl Health for NotReady {
+    async fn linearizable_read(&self) -> Result<(), String> {
+        Err(self.reason())
+    }
+
+    async fn serializable_read(&self) -> Result<(), String> {
+        Err(self.reason())
+    }
+
+    /// A restart brings no storage back.
+    async fn alive(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn alarms(&self) -> Vec<Alarm> {
+        Vec::new()
+    }
+
+    fn has_leader(&self) -> bool {
+        false
+    }
+}

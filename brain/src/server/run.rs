@@ -1,0 +1,405 @@
+//! Runs the server over an engine, from the open store to the end of the process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::api::context::ApiContext;
+use crate::api::health::StoreHealth;
+use crate::api::maintenance::Defragment;
+use crate::api::request::Limits;
+use crate::cas_register::CasRegister;
+use crate::cluster::Renewals;
+use crate::cluster::duplicate_member;
+use crate::cluster::follow::Follower;
+use crate::cluster::followers::Followers;
+use crate::cluster::forward::{LaterLeader, LeaderRouter, Role, StorageCheck};
+use crate::cluster::leadership;
+use crate::cluster::leadership::{Cluster, LeadershipLoop, Rest, TransferLeader};
+use crate::cluster::liveness;
+use crate::cluster::liveness::Liveness;
+use crate::cluster::lock::ElectionLock;
+use crate::cluster::members::Members;
+use crate::cluster::node::Node;
+use crate::cluster::peers::name_of;
+use crate::cluster::self_hosted_lease::SelfHostedLease;
+use crate::flags::{AutoCompaction, Config};
+use crate::log::Log;
+use crate::log_once::LogOncePerMessage;
+use crate::metrics::Metrics;
+use crate::net::http;
+use crate::net::serve::{Open, Server, Services};
+use crate::refusal::{Code, Refusal};
+use crate::rows::Rows;
+use crate::sequencer::auto_compact;
+use crate::sequencer::auto_compact::Retention;
+use crate::sequencer::{Options as SequencerOptions, Space};
+use crate::server::not_ready::NotReady;
+use crate::server::process;
+use crate::server::process::Signals;
+use crate::server::services as member;
+use crate::server::services::{Member, Size};
+use crate::server::store;
+use crate::storage::commit_feed::CommitFeed;
+use crate::storage::defragment::Defragmentations;
+use crate::storage::state::State;
+use crate::tasks::Tasks;
+use crate::watch;
+use election::{Config as ElectionConfig, ElectionState, Elector, Handle as Election};
+use tokio::sync::{mpsc, watch as watch_channel};
+use tokio_util::sync::CancellationToken;
+
+use crate::server::engine::Engine;
+use crate::server::retry;
+
+/// How long clients' requests under way may take after SIGTERM. Whatever is stuck, the process ends within 10 s, well within a
+/// pod's grace period of 30 s: then the writer drains, the lock is handed over, and the tasks are ended where they stand.
+const GRACE: Duration = Duration::from_secs(4);
+
+/// How long requests of peers may take that are under way when nobody leads here any more.
+const PEER_GRACE: Duration = Duration::from_secs(1);
+
+/// The process: what runs in it, and how it ends.
+pub(crate) struct Lifecycle {
+    pub(crate) tasks: Tasks,
+    /// Clients leave first.
+    pub(crate) leave: CancellationToken,
+    /// The store ends when they are gone; if it ends before, they leave too.
+    pub(crate) stop: CancellationToken,
+}
+
+impl Lifecycle {
+    /// From now on signals end it.
+    pub(crate) fn begin(signals: Signals) -> Lifecycle {
+        let stop = CancellationToken::new();
+        let (leave, mut tasks) = (stop.child_token(), Tasks::new(stop.clone()));
+        signals.follow(&leave, &stop, &mut tasks);
+        Lifecycle { tasks, leave, stop }
+    }
+
+    /// Serves on these ports.
+    pub(crate) fn open(&mut self, server: Server, services: Services) -> Open {
+        server.start(services, &self.leave, &self.stop, GRACE, &mut self.tasks)
+    }
+
+    /// Ends before anything was served from a store.
+    pub(crate) async fn end(self) -> anyhow::Result<()> {
+        self.leave.cancel();
+        self.stop.cancel();
+        self.tasks.join().await
+    }
+}
+
+/// The ports for clients.
+pub(crate) enum ClientPorts {
+    /// Connections are not accepted before there is a store.
+    Bound(Box<Server>),
+    /// They are answered already, by one who has no store yet.
+    Answered {
+        open: Open,
+        urls: Vec<String>,
+        waiting: NotReady,
+    },
+}
+
+/// Serves a store until the end.
+pub(crate) async fn serve<L: Log, R: Rows, C: CasRegister, Q: Space + Clone>(
+    config: &Config,
+    ports: ClientPorts,
+    engine: Engine<L, R, C, Q>,
+    metrics: Arc<Metrics>,
+    mut life: Lifecycle,
+) -> anyhow::Result<()> {
+    let (ids, lone) = (engine.ids, engine.peers.is_none());
+    let options = options(ids.member, lone, &engine.timing);
+    let (log, rows) = (engine.log.clone(), engine.rows.clone());
+    let opening = async {
+        let open = async || {
+            let space = engine.space.clone();
+            store::open((log.clone(), rows.clone()), options.clone(), &metrics, space).await
+        };
+        match &ports {
+            ClientPorts::Bound(_) => open().await,
+            ClientPorts::Answered { waiting, .. } => retry::until_reached(waiting, async |_| open().await).await,
+        }
+    };
+    let (running, node) = tokio::select! {
+        biased;
+        () = life.leave.cancelled() => return life.end().await,
+        opened = opening => opened?,
+    };
+    if let ClientPorts::Answered { waiting, .. } = &ports {
+        waiting.because(Refusal::new(Code::NoLeader, "there is no leader yet"));
+    }
+    let mut role = engine.roles.subscribe();
+    let later = leadership::later_leader(log.clone(), running.state.clone(), node.unanswered.clone());
+    let later = Some(later).filter(|_| config.strict_reads && !lone);
+    let (transfers, transfer_requests) = mpsc::channel(1);
+    let api = ApiContext {
+        state: running.state.clone(),
+        sequencer: running.sequencer.clone(),
+        router: router(role.clone(), later, &mut life),
+        limits: Limits::new(config.limits.max_txn_ops, config.limits.max_request_bytes, &rows),
+        cluster_id: ids.cluster,
+        member_id: ids.member,
+        metrics: metrics.clone(),
+    };
+    let (members, storage) = (engine.members.clone(), engine.storage.clone());
+    let self_hosted_lease = engine.lock.self_hosted_lease();
+    if let Some(self_hosted_lease) = &self_hosted_lease {
+        tokio::select! {
+            biased;
+            () = life.leave.cancelled() => return life.end().await,
+            checked = self_hosted_lease.check_before(&running.state) => checked?,
+        }
+    }
+    let liveness = Liveness::default();
+    let checks = LeaderChecks {
+        self_hosted_lease,
+        liveness: liveness.clone(),
+    };
+    let store = (&api, &running.feed, &metrics);
+    start_leadership(config, engine, store, node, (transfer_requests, checks), &mut life)?;
+    life.tasks
+        .spawn("watch hub", running.hub.clone().run(life.stop.clone()));
+    let leads = role.wait_for(|role| !matches!(role, Role::Nobody));
+    let begun = tokio::select! {
+        begun = leads => matches!(begun.as_deref(), Ok(Role::Leading(_) | Role::Following(_))),
+        () = life.leave.cancelled() => false,
+    };
+    if !begun {
+        return life.end().await;
+    }
+    if let Some(retention) = retention(config.auto_compaction) {
+        let (state, stop) = (api.state.clone(), life.stop.clone());
+        let compaction = auto_compact::run(retention, api.sequencer.clone(), move || state.view().revision, stop);
+        life.tasks.spawn("automatic compaction", compaction);
+    }
+    let (shown, has_leader) = watch_channel::channel(true);
+    let liveness = liveness::run(liveness, role, config.election_timeout, shown, life.stop.clone());
+    life.tasks.spawn("liveness", liveness);
+    let member = Member {
+        store: api,
+        hub: running.hub,
+        history: running.history,
+        has_leader,
+        defragment: defragment(&log, &rows, &running.state, &mut life),
+        log_size: log_size(log, &rows),
+        size: {
+            let state = running.state.clone();
+            Arc::new(move || state.total_size(&rows))
+        },
+        members,
+        storage,
+        transfers,
+        leave: life.leave.clone(),
+    };
+    let services = member::services(config, member, (&mut life.tasks, &life.stop));
+    let urls = match ports {
+        ClientPorts::Bound(server) => {
+            let urls = server.bound()?;
+            life.open(*server, services);
+            urls
+        }
+        ClientPorts::Answered { open, urls, .. } => {
+            open.replace(services);
+            urls
+        }
+    };
+    process::ready(&urls);
+    life.tasks.join().await
+}
+
+/// Options to open the store with. A single member leads without a lease.
+fn options(member: u64, lone: bool, timing: &ElectionConfig) -> store::Options {
+    store::Options {
+        sequencer: bounds(member, lone),
+        watch: watch::Options::default(),
+        lease: if lone { Duration::ZERO } else { timing.lease_duration },
+    }
+}
+
+/// Bytes of a log of one's own; none where all members share one.
+fn log_size<L: Log, R: Rows>(log: L, rows: &R) -> Size {
+    let is_own = rows.size().is_some();
+    Arc::new(move || if is_own { log.size() } else { 0 })
+}
+
+/// Gives back the space that rows and log do not need.
+fn defragment<L: Log, R: Rows>(log: &L, rows: &R, state: &Arc<State<R>>, life: &mut Lifecycle) -> Defragment {
+    let (log, rows, state) = (log.clone(), rows.clone(), state.clone());
+    let (asked, work) = Defragmentations::new(move || {
+        let (log, rows, state) = (log.clone(), rows.clone(), state.clone());
+        async move { crate::storage::defragment::defragment(&log, &rows, &state).await }
+    });
+    let stop = life.stop.clone();
+    life.tasks.spawn("defragmentation", async move {
+        tokio::select! {
+            () = work => stop.cancelled().await,
+            () = stop.cancelled() => {}
+        }
+        Ok(())
+    });
+    Arc::new(move || {
+        let asked = asked.clone();
+        Box::pin(async move { asked.ask().await })
+    })
+}
+
+/// The router of requests that only a leader answers; strict reads ask `later`.
+fn router(role: watch_channel::Receiver<Role>, later: Option<LaterLeader>, life: &mut Lifecycle) -> LeaderRouter {
+    let router = LeaderRouter::new(role);
+    let Some(later) = later else { return router };
+    let (check, asking) = StorageCheck::new(later);
+    let stop = life.stop.clone();
+    life.tasks.spawn("strict reads", async move {
+        tokio::select! {
+            () = asking => stop.cancelled().await,
+            () = stop.cancelled() => {}
+        }
+        Ok(())
+    });
+    router.strict(check)
+}
+
+/// Checks of whether this member may lead, and whether there is a leader.
+struct LeaderChecks {
+    self_hosted_lease: Option<SelfHostedLease>,
+    liveness: Liveness,
+}
+
+/// Begins to lead or to follow, and to answer peers.
+fn start_leadership<L: Log, R: Rows, C: CasRegister, Q: Space + Clone>(
+    config: &Config,
+    engine: Engine<L, R, C, Q>,
+    (api, feed, metrics): (&ApiContext<R>, &CommitFeed, &Arc<Metrics>),
+    mut node: Node<L, R, Q>,
+    (transfers, checks): (mpsc::Receiver<TransferLeader>, LeaderChecks),
+    life: &mut Lifecycle,
+) -> anyhow::Result<()> {
+    let Engine {
+        lock,
+        timing,
+        ids,
+        members,
+        roles,
+        peers,
+        ..
+    } = engine;
+    // The lock is needed until nobody leads here any more; peers are answered as long.
+    let led = CancellationToken::new();
+    let competing = (lock.clone(), timing.clone());
+    let election = compete(config, competing, (metrics, &led, &mut life.tasks))?;
+    let cluster = peers.map(|(server, peers)| {
+        let duplicate_member =
+            duplicate_member::watch(lock.clone(), timing.identity.clone(), timing.retry_period, led.clone());
+        life.tasks.spawn("duplicate member", duplicate_member);
+        let followers = Followers::default();
+        let told = (feed.clone(), election.renewals(), members.clone(), followers.clone());
+        let services = for_peers(config, api, told, (metrics, &led));
+        server.start(services, &led, &led, PEER_GRACE, &mut life.tasks);
+        let follower = Follower {
+            member: member::describe(config, ids.member),
+            members,
+            identity: timing.identity.clone(),
+            cluster_id: ids.cluster,
+        };
+        Cluster {
+            peers,
+            follower,
+            followers,
+            log_once: LogOncePerMessage::default(),
+        }
+    });
+    node.announce_epoch = Some(Arc::new({
+        let lock = lock.clone();
+        move |epoch| {
+            let lock = lock.clone();
+            Box::pin(async move { lock.announce_epoch(epoch).await })
+        }
+    }));
+    let leadership = LeadershipLoop {
+        renew_deadline: timing.renew_deadline,
+        election,
+        roles,
+        cluster,
+        transfers,
+        announced_epoch: Box::new({
+            let lock = lock.clone();
+            move || lock.announced_epoch()
+        }),
+        lock: Box::new(move || lock.id()),
+        self_hosted_lease: checks.self_hosted_lease,
+        liveness: checks.liveness,
+        rest: Rest::default(),
+    };
+    let leading = leadership::run(node, leadership, life.stop.clone(), led);
+    life.tasks.spawn("leadership", leading);
+    Ok(())
+}
+
+/// Begins to compete until `led` ends, and to tell who leads where it is to be told.
+fn compete<C: CasRegister>(
+    config: &Config,
+    (lock, timing): (ElectionLock<C>, ElectionConfig),
+    (metrics, led, tasks): (&Metrics, &CancellationToken, &mut Tasks),
+) -> anyhow::Result<Election> {
+    let (elector, election) = Elector::new(lock, timing)?;
+    let running = elector.run(led.clone());
+    tasks.spawn("election", async move { Ok(running.await?) });
+    if config.leader_http.is_some() {
+        let told = Server::bind_leader(config)?;
+        let leader = leader_name(config.name.clone(), election.watch());
+        told.start_http(http::leader::routes(leader), metrics, led, tasks);
+    }
+    Ok(election)
+}
+
+/// The services for peers.
+fn for_peers<R: Rows>(
+    config: &Config,
+    api: &ApiContext<R>,
+    told: (CommitFeed, Renewals, Members, Followers),
+    (metrics, led): (&Arc<Metrics>, &CancellationToken),
+) -> Services {
+    Services {
+        routes: member::peer_services(config, api.clone(), told, (metrics.clone(), led.clone())),
+        health: Arc::new(StoreHealth(api.clone())),
+        member: Err(Arc::new(|| {
+            Refusal::new(Code::Failed, "members are asked on their client port")
+        })),
+        metrics: metrics.clone(),
+        has_leader: None,
+        is_open: true,
+    }
+}
+
+/// The leader's name, by the last record that the elector saw.
+fn leader_name(own: String, election_state: watch_channel::Receiver<ElectionState>) -> http::leader::LeaderName {
+    Arc::new(move || match &*election_state.borrow() {
+        ElectionState::Leading(_) => own.clone(),
+        ElectionState::Following { leader } => name_of(leader).to_owned(),
+        ElectionState::NoLeader => String::new(),
+    })
+}
+
+/// Bounds of the write path. Records to another machine take longer: more of them are under way.
+fn bounds(member: u64, lone: bool) -> SequencerOptions {
+    SequencerOptions {
+        member,
+        in_flight: if lone { 2 } else { 7 },
+        batch_requests: 2_048,
+        batch_bytes: 4 << 20,
+        flush_bytes: 8 << 20,
+        flush_interval: Duration::from_secs(10),
+        memtable_bytes: 64 << 20,
+    }
+}
+
+/// The retention by `--auto-compaction-mode` and `--auto-compaction-retention`.
+fn retention(flags: AutoCompaction) -> Option<Retention> {
+    match flags {
+        AutoCompaction::Off => None,
+        AutoCompaction::Periodic(age) => Some(Retention::Age(age)),
+        AutoCompaction::Revision(kept) => Some(Retention::Revisions(kept)),
+    }
+}

@@ -1,0 +1,300 @@
+//! A member: what is served over a store, whatever engine it runs on.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+
+use crate::api::about::AboutStore;
+use crate::api::auth::AuthService;
+use crate::api::cluster::ClusterService;
+use crate::api::concurrency::{Cleanup, Concurrency};
+use crate::api::context::ApiContext;
+use crate::api::election::ElectionService;
+use crate::api::health::StoreHealth;
+use crate::api::kv::KvService;
+use crate::api::lease::LeaseService;
+use crate::api::lock::LockService;
+use crate::api::maintenance::{Defragment, MaintenanceService, MoveLeader};
+use crate::api::watch::{Options as WatchServiceOptions, WatchService};
+use crate::cluster::followers::Followers;
+use crate::cluster::leadership::TransferLeader;
+use crate::cluster::members::Members;
+use crate::cluster::peer::{MAX_MESSAGE, PeerService};
+use crate::cluster::{Renewals, leader_changes};
+use crate::errors::Error;
+use crate::flags::url::Url;
+use crate::flags::{Config, Quota};
+use crate::log_once::LogOncePerMessage;
+use crate::metrics::Metrics;
+use crate::mvcc::evaluate::MAX_ANSWER;
+use crate::net::http::member::StorageInUse;
+use crate::net::serve::Services;
+use crate::pb::etcdserverpb as pb;
+use crate::pb::peerpb::peer_server::PeerServer;
+use crate::pb::v3electionpb::election_server::ElectionServer;
+use crate::pb::v3lockpb::lock_server::LockServer;
+use crate::rows::Rows;
+use crate::storage::commit_feed::CommitFeed;
+use crate::storage::state::State;
+use crate::tasks::Tasks;
+use crate::watch::{History, Hub};
+
+/// Bytes that the store occupies.
+pub type Size = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// Handles that the services of a member share.
+pub struct Member<H, R: Rows> {
+    /// The store.
+    pub store: ApiContext<R>,
+    /// Where watchers hear of what is committed.
+    pub hub: Hub,
+    /// Where they read what came before.
+    pub history: H,
+    /// True while there is a leader.
+    pub has_leader: tokio::sync::watch::Receiver<bool>,
+    /// Bytes that the store occupies.
+    pub size: Size,
+    /// Bytes that a log of its own occupies.
+    pub log_size: Size,
+    /// Gives space back.
+    pub defragment: Defragment,
+    /// The member list.
+    pub members: Members,
+    /// Where data is kept.
+    pub storage: StorageInUse,
+    /// Where to ask that another member leads.
+    pub transfers: mpsc::Sender<TransferLeader>,
+    /// Ends streams, so that clients leave.
+    pub leave: CancellationToken,
+}
+
+/// The services over the store. Starts their background tasks, which run until `stop`.
+pub fn services<H: History, R: Rows>(
+    config: &Config,
+    member: Member<H, R>,
+    (tasks, stop): (&mut Tasks, &CancellationToken),
+) -> Services {
+    let Member {
+        store: api,
+        hub,
+        history,
+        has_leader,
+        size,
+        log_size,
+        defragment,
+        members,
+        storage,
+        transfers,
+        leave,
+    } = member;
+    let (metrics, watched, listed) = (api.metrics.clone(), hub.clone(), members.clone());
+    let watches = WatchService::new(
+        hub,
+        history,
+        WatchServiceOptions {
+            max_request_bytes: config.limits.max_request_bytes,
+            progress_notify_interval: config.watch_progress_notify_interval,
+            cluster_id: api.cluster_id,
+            member_id: api.member_id,
+            raft_term: api.state.epoch_cell(),
+            has_leader: has_leader.clone(),
+            stop: leave.clone(),
+        },
+    );
+    let quota = quota(config);
+    let maintenance = MaintenanceService {
+        store: api.clone(),
+        size: Arc::clone(&size),
+        defragment,
+        quota,
+        move_leader: move_leader(transfers),
+        members: members.clone(),
+    };
+    let leases = Arc::new(LeaseService::new(
+        api.clone(),
+        config.min_lease_ttl(),
+        leave.clone(),
+        metrics.clone(),
+        Some(has_leader.clone()),
+    ));
+    let kv = Arc::new(KvService {
+        store: api.clone(),
+        stop: leave.clone(),
+    });
+    let (cleanup, clean_up) = Cleanup::new(kv.clone(), stop.clone());
+    tasks.spawn("cleanup", clean_up);
+    let concurrency = Arc::new(Concurrency {
+        kv: kv.clone(),
+        leases: leases.clone(),
+        hub: watched.clone(),
+        replay: watches.replay(),
+        cleanup,
+        stop: leave,
+    });
+    let cluster = ClusterService {
+        id: api.member_id,
+        members,
+        cluster_id: api.cluster_id,
+        epoch: api.state.epoch_cell(),
+        router: api.router.clone(),
+    };
+    metrics.server.set_identity(api.member_id);
+    metrics.server.quota.set(i64::try_from(quota).unwrap_or(i64::MAX));
+    let counted = metrics.server.leader_changes.clone();
+    let changes = leader_changes::count(api.router.watch(), counted, stop.clone());
+    tasks.spawn("changes of leader", changes);
+    metrics.before_render(observe(api.clone(), watched, (size, log_size)));
+    let (_reporter, probes) = tonic_health::server::health_reporter();
+    let max = config.limits.max_receive_bytes;
+    let mut routes = Routes::builder();
+    routes
+        .add_service(
+            pb::kv_server::KvServer::from_arc(kv)
+                .max_decoding_message_size(max)
+                .max_encoding_message_size(MAX_ANSWER),
+        )
+        .add_service(pb::lease_server::LeaseServer::from_arc(leases).max_decoding_message_size(max))
+        .add_service(pb::maintenance_server::MaintenanceServer::new(maintenance).max_decoding_message_size(max))
+        .add_service(pb::cluster_server::ClusterServer::new(cluster).max_decoding_message_size(max))
+        .add_service(watches.into_server())
+        .add_service(pb::auth_server::AuthServer::new(AuthService(api.clone())).max_decoding_message_size(max))
+        .add_service(LockServer::new(LockService(concurrency.clone())).max_decoding_message_size(max))
+        .add_service(ElectionServer::new(ElectionService(concurrency)).max_decoding_message_size(max))
+        .add_service(probes);
+    Services {
+        routes: routes.routes(),
+        health: Arc::new(StoreHealth(api.clone())),
+        member: Ok(Arc::new(AboutStore {
+            name: config.name.clone(),
+            members: listed,
+            storage,
+            store: api,
+        })),
+        metrics,
+        has_leader: Some(has_leader),
+        is_open: true,
+    }
+}
+
+/// Bytes that the store may occupy; 0 if there is no bound.
+fn quota(config: &Config) -> u64 {
+    match config.limits.quota {
+        Quota::Off => 0,
+        Quota::Bytes(bytes) => bytes,
+    }
+}
+
+/// Bytes that a member may ask in, but for what it forwards of keys and values: that may be as long as from a client.
+const MAX_SMALL: usize = 64 << 10;
+
+/// The services for other members: the peer protocol, and requests that they forward. Those are not forwarded again.
+pub fn peer_services<R: Rows>(
+    config: &Config,
+    store: ApiContext<R>,
+    (feed, renewals, members, followers): (CommitFeed, Renewals, Members, Followers),
+    (metrics, stop): (Arc<Metrics>, CancellationToken),
+) -> Routes {
+    let here = ApiContext {
+        router: store.router.clone().local_only(),
+        ..store
+    };
+    let membership = members.clone();
+    let peers = PeerService {
+        cluster_id: here.cluster_id,
+        state: here.state.clone(),
+        feed,
+        router: here.router.clone(),
+        renewals,
+        members,
+        followers,
+        log_once: LogOncePerMessage::default(),
+        stop: stop.clone(),
+    };
+    let leases = LeaseService::new(here.clone(), config.min_lease_ttl(), stop.clone(), metrics, None);
+    let maintenance = MaintenanceService {
+        store: here.clone(),
+        size: Arc::new(|| 0),
+        defragment: Arc::new(|| Box::pin(async { Ok(()) })),
+        quota: 0,
+        move_leader: move_leader(mpsc::channel(1).0),
+        members: membership,
+    };
+    let kv = KvService { store: here, stop };
+    let mut routes = Routes::builder();
+    routes
+        .add_service(
+            PeerServer::new(peers)
+                .max_decoding_message_size(MAX_SMALL)
+                .max_encoding_message_size(MAX_MESSAGE),
+        )
+        .add_service(
+            pb::kv_server::KvServer::new(kv)
+                .max_decoding_message_size(config.limits.max_receive_bytes)
+                .max_encoding_message_size(MAX_ANSWER),
+        )
+        .add_service(pb::lease_server::LeaseServer::new(leases).max_decoding_message_size(MAX_SMALL))
+        .add_service(pb::maintenance_server::MaintenanceServer::new(maintenance).max_decoding_message_size(MAX_SMALL));
+    routes.routes()
+}
+
+/// This member's own entry for the member list.
+#[must_use]
+pub fn describe(config: &Config, id: u64) -> pb::Member {
+    let texts = |urls: &[Url]| urls.iter().map(ToString::to_string).collect();
+    pb::Member {
+        id,
+        name: config.name.clone(),
+        peer_ur_ls: texts(&config.initial_advertise_peer_urls),
+        client_ur_ls: texts(&config.advertise_client_urls),
+        is_learner: false,
+    }
+}
+
+/// Asks whoever leads here.
+fn move_leader(transfers: mpsc::Sender<TransferLeader>) -> MoveLeader {
+    Arc::new(move |target| {
+        let transfers = transfers.clone();
+        Box::pin(async move {
+            let (reply, outcome) = oneshot::channel();
+            transfers
+                .send(TransferLeader { target, reply })
+                .await
+                .map_err(|_| Error::Stopped)?;
+            outcome.await.unwrap_or(Err(Error::Stopped))
+        })
+    })
+}
+
+/// Brings gauges up to date before they are shown.
+fn observe<R: Rows>(store: ApiContext<R>, hub: Hub, (size, log_size): (Size, Size)) -> impl Fn(&Metrics) + Send + Sync {
+    move |metrics| {
+        let state: &State<R> = &store.state;
+        let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        metrics.server.has_leader.set(i64::from(store.leader() != 0));
+        metrics
+            .server
+            .is_leader
+            .set(i64::from(store.leader() == store.member_id));
+        metrics.server.follower_lag.set(gauge(state.lag()));
+        metrics.server.proposals_committed.set(gauge(state.committed().0));
+        metrics.server.proposals_applied.set(gauge(state.committed().0));
+        let view = state.view();
+        metrics.mvcc.current_revision.set(view.revision);
+        metrics.mvcc.compact_revision.set(view.compacted.max(0));
+        metrics.mvcc.watchers.set(gauge(hub.watchers()));
+        metrics.mvcc.slow_watchers.set(gauge(hub.lagging_watchers()));
+        metrics.mvcc.watch_streams.set(gauge(hub.streams()));
+        metrics.mvcc.pending_events.set(gauge(hub.pending_events()));
+        let events = &metrics.mvcc.events;
+        events.inc_by(hub.events().saturating_sub(events.get()));
+        metrics.disk.log_size.set(gauge(log_size()));
+        let total = size();
+        metrics.mvcc.db_total_size.set(gauge(total));
+        metrics
+            .mvcc
+            .db_in_use
+            .set(gauge(store.state.sizes().in_use().min(total)));
+    }
+}

@@ -1,0 +1,173 @@
+//! A store over any log and rows: what services need of it, and who may lead it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::cluster::node::Node;
+use crate::log::{Log, Unanswered};
+use crate::metrics::Metrics;
+use crate::mvcc::keys;
+use crate::rows::Rows;
+use crate::sequencer::command::Handle;
+use crate::sequencer::{Options as SequencerOptions, Space};
+use crate::storage::commit_feed::CommitFeed;
+use crate::storage::history::LogHistory;
+use crate::storage::replica::{OpenError, Replica, Tail};
+use crate::storage::state::State;
+use crate::watch::{self, Hub};
+
+/// How a store is run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Bounds of the write path.
+    pub sequencer: SequencerOptions,
+    /// Bounds of watches.
+    pub watch: watch::Options,
+    /// How long reads may be answered after a lock was last renewed; zero where no lock is needed.
+    pub lease: Duration,
+}
+
+/// The handles on a running store that its services need.
+pub struct NodeHandles<L, R: Rows> {
+    /// The published state.
+    pub state: Arc<State<R>>,
+    /// The way to the writer.
+    pub sequencer: Handle,
+    /// Where watchers hear of what is committed.
+    pub hub: Hub,
+    /// Where followers do.
+    pub feed: CommitFeed,
+    /// Where they read what came before.
+    pub history: LogHistory<L, R>,
+}
+
+/// Opens a store: what rows and log have of it is in memory then. Nothing is written before the leader's first term.
+///
+/// # Errors
+/// When log or rows cannot be opened.
+pub async fn open<L: Log, R: Rows, Q: Space + Clone>(
+    (log, rows): (L, R),
+    options: Options,
+    metrics: &Arc<Metrics>,
+    space: Q,
+) -> anyhow::Result<(NodeHandles<L, R>, Node<L, R, Q>)> {
+    let replica = load(&log, &rows).await?;
+    let state = replica.state().clone();
+    let (sequencer, queue) = Handle::new();
+    let watch = watch::Options {
+        key_bytes: keys::longest(rows.max_key_len()),
+        ..options.watch
+    };
+    let hub = Hub::new(watch, replica.revision());
+    let feed = CommitFeed::new();
+    let store = NodeHandles {
+        state: state.clone(),
+        sequencer,
+        hub: hub.clone(),
+        feed: feed.clone(),
+        history: LogHistory::new(log.clone(), state),
+    };
+    let node = Node {
+        engine: (log, rows),
+        replica,
+        queue,
+        hub,
+        feed,
+        space,
+        options: options.sequencer,
+        announce_epoch: None,
+        lease: options.lease,
+        metrics: metrics.clone(),
+        unanswered: Unanswered::default(),
+    };
+    Ok((store, node))
+}
+
+/// Chunks of the log's tail that are read before anybody leads or follows: more than one member alone leaves there.
+const TAIL: usize = 64;
+
+/// Rows, and the log's tail as far as it is surely committed; not all of it, where others write faster than this reads.
+async fn load<L: Log, R: Rows>(log: &L, rows: &R) -> Result<Replica<R>, OpenError> {
+    loop {
+        let attempt = async {
+            let mut replica = Replica::load(log, rows).await?;
+            Tail::new(log.clone(), &replica)
+                .catch_up(&mut replica, None, TAIL)
+                .await?;
+            Ok(replica)
+        };
+        match attempt.await {
+            Err(OpenError::Destroyed) => {} // rows are newer now
+            outcome => return outcome,
+        }
+    }
+}
+
+/// The space that a directory has.
+#[derive(Debug, Clone)]
+pub struct DiskSpace {
+    path: PathBuf,
+    quota: Option<u64>,
+    reserve: u64,
+}
+
+/// Free bytes of the medium that only deletions and compaction may use: at least, at most, and as a share of its size.
+/// More than what log and rows keep free for themselves; what rows need for their next merge comes on top.
+const RESERVE: (u64, u64, u64) = (64 << 20, 256 << 20, 20);
+
+impl DiskSpace {
+    /// The space of the file system that holds `path`, and at most `quota` bytes of it.
+    ///
+    /// # Errors
+    /// When the file system cannot be asked.
+    pub fn new(path: &Path, quota: Option<u64>) -> anyhow::Result<Self> {
+        let stat =
+            rustix::fs::statvfs(path).with_context(|| format!("ask for the free space of {}", path.display()))?;
+        let reserve = (stat.f_blocks * stat.f_frsize / RESERVE.2).clamp(RESERVE.0, RESERVE.1);
+        Ok(Self {
+            path: path.to_owned(),
+            quota,
+            reserve,
+        })
+    }
+}
+
+/// The size of a table that rows make of what is in memory, so that a few of them fit a small medium too.
+///
+/// # Errors
+/// When the file system cannot be asked.
+pub fn memtable_bytes(path: &Path) -> anyhow::Result<u64> {
+    let stat = rustix::fs::statvfs(path).with_context(|| format!("ask for the size of {}", path.display()))?;
+    Ok((stat.f_blocks * stat.f_frsize / 256).clamp(1 << 20, 16 << 20))
+}
+
+/// The size of a log's segments that fits the medium and the quota: a segment is made whole, and both must have room for
+/// several.
+///
+/// # Errors
+/// When the file system cannot be asked.
+pub fn segment_bytes(path: &Path, quota: Option<u64>) -> anyhow::Result<u32> {
+    let stat = rustix::fs::statvfs(path).with_context(|| format!("ask for the size of {}", path.display()))?;
+    let share = (stat.f_blocks * stat.f_frsize / 32).clamp(4 << 20, 16 << 20);
+    let share = quota.map_or(share, |quota| share.min(quota / 16).max(64 << 10));
+    Ok(u32::try_from(share).unwrap_or(4 << 20))
+}
+
+impl Space for DiskSpace {
+    fn exceeded(&mut self, size: u64, rows: &impl Rows) -> bool {
+        let full = match rustix::fs::statvfs(&self.path) {
+            Ok(stat) => {
+                let (free, wanted) = (stat.f_bavail * stat.f_frsize, self.reserve + rows.to_come());
+                free < self.reserve || (free < wanted && free + rows.left_over() < wanted)
+            }
+            Err(error) => {
+                tracing::warn!(%error, path = %self.path.display(), "cannot ask for the free space");
+                false
+            }
+        };
+        full || self.quota.is_some_and(|quota| size > quota)
+    }
+}

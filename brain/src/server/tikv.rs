@@ -1,0 +1,243 @@
+//! The engine on a TiKV cluster.
+
+use std::sync::Arc;
+
+use crate::cas_register::{Cas, CasRegister as _};
+use crate::cluster::discovery::Discovery;
+use crate::cluster::forward::Role;
+use crate::cluster::lock::{ElectionLock, StorageLock};
+use crate::cluster::membership;
+use crate::cluster::membership::JoinRequest;
+use crate::cluster::owner;
+use crate::cluster::owner::{OWNER, OwnerError};
+use crate::cluster::peers::{PeerAddresses, Peers};
+use crate::cluster::proof::{MembersOnly, Proof, SECRET};
+use crate::flags::{Config, ElectionLockKind, LeaseOptions, TikvOptions};
+use crate::log::frame::is_barrier;
+use crate::log::{SyncObserver, TikvLog};
+use crate::metrics::Metrics;
+use crate::net::http::member::StorageInUse;
+use crate::net::serve::Server;
+use crate::refusal::{Code, Refusal};
+use crate::rows::TikvRows;
+use crate::sequencer::Space;
+use crate::server::not_ready::NotReady;
+use crate::tikv::{ConnectError, ConnectionSupervisor, Gc, Tikv, TikvRegister, connect_timeout};
+use anyhow::Context as _;
+use election::{Config as ElectionConfig, LeaseLock};
+use tokio::sync::watch;
+
+use crate::server::engine::{Engine, Ids, quota};
+use crate::server::retry;
+use crate::server::run::{ClientPorts, Lifecycle, serve};
+
+/// One of many members whose store is a TiKV cluster.
+pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecycle) -> anyhow::Result<()> {
+    let server = Server::bind(config)?;
+    let urls = server.bound()?;
+    let peer_server = Server::bind_peers(config)?;
+    let server = server.telling_of(&peer_server);
+    let metrics = Arc::new(Metrics::new(config.extensive_metrics));
+    let book = match &config.discovery {
+        Some(discovery) => PeerAddresses::Srv(Box::new(Discovery::new(discovery)?)),
+        None => PeerAddresses::Fixed(config.initial_cluster.clone()),
+    };
+    let peers = Peers::new(
+        book,
+        (config.peer_tls.clone(), config.tls_policy.clone()),
+        config.initial_cluster_token.clone(),
+    )
+    .tls_only(config.listen_peer_urls.iter().any(|url| url.scheme().is_tls()))
+    .with_lease(config.election.lease_duration);
+    let waiting = NotReady::new(Refusal::new(Code::Starting, "TiKV is being connected to"));
+    let open = life.open(server, waiting.services(metrics.clone()));
+    let request = JoinRequest::new(config);
+    let reached = tokio::select! {
+        biased;
+        () = life.leave.cancelled() => return life.end().await,
+        reached = retry::until_reached(&waiting, async |failures| {
+            reach(config, &options, (&request, &metrics), failures).await
+        }) => reached?,
+    };
+    let Reached {
+        tikv,
+        supervisor,
+        cluster,
+        secret,
+        table,
+    } = reached;
+    let member = peers.id(&config.name);
+    let proof = Proof::new(&secret, cluster, member);
+    let peers = peers.proving(proof.clone());
+    life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
+    let members = membership::members(&request, &table, &peers);
+    let admission = Arc::new(MembersOnly {
+        proof,
+        members: members.clone(),
+    });
+    let follow = membership::follow(
+        tikv.register(MEMBERS),
+        (request, peers.clone()),
+        members.clone(),
+        life.stop.clone(),
+    );
+    life.tasks.spawn("members", follow);
+    let roles = watch::Sender::new(Role::Nobody);
+    let collection = tikv.clone().collect_garbage(
+        roles.subscribe(),
+        |role| matches!(role, Role::Leading(_)),
+        life.stop.clone(),
+    );
+    life.tasks.spawn("garbage collection", collection);
+    let (lock, timing) = lock(config, &tikv).await?;
+    // What a sync is to a log in files, an append is here.
+    let appends = metrics.disk.wal_fsync.clone();
+    let engine = Engine {
+        log: TikvLog::keeping(tikv.clone(), is_barrier)
+            .observed(SyncObserver::new(move |took| appends.observe(took.as_secs_f64()))),
+        rows: TikvRows::new(tikv.clone()),
+        lock,
+        timing,
+        space: QuotaSpace(quota(config)),
+        ids: Ids { cluster, member },
+        storage: StorageInUse {
+            kind: "TiKV",
+            cluster_id: Some(tikv.cluster_id().to_string()),
+            reachable: true,
+            directory: None,
+        },
+        peers: Some((peer_server.admitting(admission), peers)),
+        members,
+        roles,
+    };
+    serve(
+        config,
+        ClientPorts::Answered { open, urls, waiting },
+        engine,
+        metrics,
+        life,
+    )
+    .await
+}
+
+/// The election lock, and the timing of the election.
+async fn lock(config: &Config, tikv: &Tikv) -> anyhow::Result<(ElectionLock<TikvRegister>, ElectionConfig)> {
+    let options = &config.election;
+    let identity = ElectionConfig::unique(&config.name);
+    let defaults = match options.lock {
+        ElectionLockKind::Storage => ElectionConfig::storage(identity),
+        ElectionLockKind::Lease(_) => ElectionConfig::lease(identity),
+    };
+    let timing = ElectionConfig {
+        lease_duration: options.lease_duration,
+        renew_deadline: options.renew_deadline,
+        retry_period: options.retry_period,
+        call_timeout: defaults.call_timeout.min(options.renew_deadline / 2),
+        ..defaults
+    };
+    let record = StorageLock::new(tikv.register(LEADER), "TiKV");
+    let LeaseOptions {
+        kubeconfig,
+        namespace,
+        name,
+    } = match &options.lock {
+        ElectionLockKind::Lease(lease) => lease,
+        ElectionLockKind::Storage => return Ok((ElectionLock::Storage(record), timing)),
+    };
+    // TLS asks for it when several are linked; set before means set well.
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let (kubeconfig, namespace) = (kubeconfig.as_deref(), namespace.as_deref());
+    let lease = LeaseLock::connect(kubeconfig, namespace, name, timing.call_timeout).await;
+    let lease = Box::new(lease.context("--election lease")?);
+    Ok((ElectionLock::Lease(lease, record), timing))
+}
+
+/// A connection to TiKV, and what was read from it first.
+struct Reached {
+    tikv: Tikv,
+    supervisor: ConnectionSupervisor,
+    /// The id of the cluster that the key prefix belongs to.
+    cluster: u64,
+    /// The secret by which members prove that they belong to the cluster.
+    secret: [u8; SECRET],
+    table: membership::MemberTable,
+}
+
+/// The register with the election's record.
+pub(crate) const LEADER: &str = "leader";
+
+/// The register with the rows of members.
+const MEMBERS: &str = "members";
+
+/// Connects, the more patiently the more often that failed, and takes this member's place in the cluster that the key prefix
+/// belongs to.
+async fn reach(
+    config: &Config,
+    options: &TikvOptions,
+    (request, metrics): (&JoinRequest, &Metrics),
+    failures: u32,
+) -> anyhow::Result<Reached> {
+    let (tikv, supervisor) = Tikv::connect(connection(options, metrics, failures)).await?;
+    let cluster = owner::claim(&tikv.register(OWNER), &config.initial_cluster_token).await;
+    let cluster = cluster.map_err(|error| match error {
+        OwnerError::Unreachable(error) => ConnectError::Unreachable(error).into(),
+        error => anyhow::Error::from(error),
+    })?;
+    let secret = secret(&tikv).await?;
+    let table = membership::enter(&tikv.register(MEMBERS), request).await;
+    let table = table.map_err(|error| match error {
+        membership::EnterError::Unreachable(error) => ConnectError::Unreachable(error).into(),
+        error => anyhow::Error::from(error),
+    })?;
+    Ok(Reached {
+        tikv,
+        supervisor,
+        cluster,
+        secret,
+        table,
+    })
+}
+
+/// How TiKV is reached after so many failures.
+pub(crate) fn connection(options: &TikvOptions, metrics: &Metrics, failures: u32) -> crate::tikv::Options {
+    let mut connection = crate::tikv::Options::new(options.pd_endpoints.clone(), options.key_prefix.clone());
+    connection.metrics = metrics.tikv();
+    connection.cluster_id = options.cluster_id;
+    connection.gc_window = options.gc_window;
+    connection.connect_timeout = connect_timeout(failures);
+    connection.tls = options
+        .tls
+        .clone()
+        .map(|(ca, cert, key)| crate::tikv::Tls { ca, cert, key });
+    if !options.gc_interval.is_zero() {
+        connection.gc = Gc::Every(options.gc_interval);
+    }
+    connection
+}
+
+/// The secret of the cluster, which its first member makes.
+async fn secret(tikv: &Tikv) -> anyhow::Result<[u8; SECRET]> {
+    let register = tikv.register("secret");
+    loop {
+        let stored = register.get().await.context("read the secret of the cluster");
+        if let Some(secret) = stored.map_err(ConnectError::Unreachable)? {
+            let secret: Result<[u8; SECRET], _> = secret.as_ref().try_into();
+            return secret
+                .context("the secret of the cluster is damaged: remove its key from TiKV and restart all members");
+        }
+        let secret: [u8; SECRET] = rand::random();
+        if let Cas::Unknown(error) = register.compare_and_set(None, Some(secret.to_vec().into())).await {
+            return Err(ConnectError::Unreachable(error.context("store the secret of the cluster")).into());
+        }
+    }
+}
+
+/// A quota alone: the medium is somebody else's.
+#[derive(Debug, Clone)]
+struct QuotaSpace(Option<u64>);
+
+impl Space for QuotaSpace {
+    fn exceeded(&mut self, size: u64, _: &impl crate::rows::Rows) -> bool {
+        self.0.is_some_and(|quota| size > quota)
+    }
+}

@@ -1,0 +1,91 @@
+//! `kubebrain wipe`: deletes everything behind the key prefix of a cluster that is not used any more.
+
+use std::time::Duration;
+
+use crate::cas_register::CasRegister as _;
+use crate::cluster::lock::StorageLock;
+use crate::cluster::owner;
+use crate::cluster::owner::OWNER;
+use crate::flags::{Config, TikvOptions};
+use crate::metrics::Metrics;
+use crate::tikv::{Part, Tikv, TikvRegister};
+use anyhow::Context as _;
+use bytes::Bytes;
+use election::Lock as _;
+use tokio::time::Instant;
+use tracing::info;
+
+use crate::server::run::Lifecycle;
+use crate::server::tikv::{LEADER, connection};
+
+/// How long a leader's record has to stay as it is until nobody renews it, if it asks for no longer.
+const UNCHANGED: Duration = Duration::from_secs(5);
+
+/// How often the leader's record is read meanwhile.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Wipes, and ends. A signal interrupts it; started again it goes on.
+pub(crate) async fn run(config: &Config, options: &TikvOptions, mut life: Lifecycle) -> anyhow::Result<()> {
+    let metrics = Metrics::new(false);
+    let (tikv, supervisor) = Tikv::attach(connection(options, &metrics, 0)).await?;
+    life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
+    let wiped = tokio::select! {
+        biased;
+        () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted: start it again to go on")),
+        wiped = wipe(&tikv, &config.initial_cluster_token) => wiped,
+    };
+    life.end().await?;
+    wiped
+}
+
+async fn wipe(tikv: &Tikv, token: &str) -> anyhow::Result<()> {
+    tikv.check_pin().await?;
+    if tikv.is_empty().await? {
+        info!("there is nothing to wipe");
+        return Ok(());
+    }
+    let (owner, leader) = (tikv.register(OWNER), tikv.register(LEADER));
+    let seen = unused(&leader).await?;
+    owner::begin_wipe(&owner, token).await?;
+    info!("wiping");
+    let unchanged = async || {
+        let now = leader.get().await.context("read the leader's record")?;
+        anyhow::ensure!(now == seen, "a member began to lead: stop all members first");
+        Ok(())
+    };
+    let data = tikv.wipe(Part::Data, unchanged).await?;
+    // The mark goes last: until then no member takes what is left for a store.
+    let registers = tikv.wipe(Part::RegistersBut(OWNER), async || Ok(())).await?;
+    let mark = tikv.wipe(Part::Whole, async || Ok(())).await?;
+    anyhow::ensure!(
+        tikv.is_empty().await?,
+        "somebody writes below the key prefix: stop all members first"
+    );
+    info!(deleted = data + registers + mark, "wiped");
+    Ok(())
+}
+
+/// Waits until it is sure that nobody renews the leader's lock. Answers what the record holds.
+async fn unused(leader: &TikvRegister) -> anyhow::Result<Option<Bytes>> {
+    let lock = StorageLock::new(leader.clone(), "TiKV");
+    let Some((record, seen)) = lock.get().await.context("read the leader's record")? else {
+        return Ok(None);
+    };
+    if !record.is_free() {
+        let until = Instant::now() + record.lease_duration.max(UNCHANGED);
+        info!(
+            holder = record.holder_identity,
+            "looking whether the leader's lock is still renewed"
+        );
+        while Instant::now() < until {
+            tokio::time::sleep(LOOK).await;
+            let now = leader.get().await.context("read the leader's record")?;
+            anyhow::ensure!(
+                now.as_ref() == Some(&seen),
+                "{} holds the leader's lock and renews it: stop all members first",
+                record.holder_identity
+            );
+        }
+    }
+    Ok(Some(seen))
+}

@@ -1,0 +1,184 @@
+//! Giving back the space that rows and log do not need.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use prost::Message as _;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use crate::log::Log;
+use crate::mvcc::row::Manifest;
+use crate::rows::{Rows, Snapshot as _};
+use crate::storage::state::State;
+
+/// How long a compaction that is under way is waited for: what it deletes, and what reads still see of it, cannot be given back.
+const COMPACTION: Duration = Duration::from_secs(30);
+
+/// How often reads are looked at meanwhile.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Clients that may wait; further ones wait to be queued.
+const WAITING: usize = 1000;
+
+/// Clients that wait for a defragmentation. One is under way at a time, and comes to its end whoever goes away meanwhile; those that come
+/// during one share the next. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Defragmentations(mpsc::Sender<oneshot::Sender<Result<(), String>>>);
+
+impl Defragmentations {
+    /// A queue, and the task that defragments for those who wait; it ends when nobody can ask any more.
+    pub fn new<W>(defragment: impl Fn() -> W + Send) -> (Self, impl Future<Output = ()> + Send)
+    where
+        W: Future<Output = anyhow::Result<()>> + Send,
+    {
+        let (queue, mut waiting) = mpsc::channel::<oneshot::Sender<Result<(), String>>>(WAITING);
+        let task = async move {
+            while let Some(first) = waiting.recv().await {
+                let mut asked = vec![first];
+                while let Ok(next) = waiting.try_recv() {
+                    asked.push(next);
+                }
+                asked.retain(|asked| !asked.is_closed());
+                if asked.is_empty() {
+                    continue;
+                }
+                let outcome = defragment().await.map_err(|error| format!("{error:#}"));
+                for asked in asked {
+                    // A client that has gone away needs no answer.
+                    let _gone = asked.send(outcome.clone());
+                }
+            }
+        };
+        (Self(queue), task)
+    }
+
+    /// Waits for a defragmentation that begins after this was called.
+    ///
+    /// # Errors
+    /// As [`defragment`]; when the process stops.
+    pub async fn ask(&self) -> anyhow::Result<()> {
+        let (reply, answer) = oneshot::channel();
+        self.0.send(reply).await.context("the process stops")?;
+        answer.await.context("the process stops")?.map_err(anyhow::Error::msg)
+    }
+}
+
+/// Gives back what compaction made superfluous, of the log first: that needs no room.
+///
+/// # Errors
+/// When log or rows fail, or have no room for it.
+pub async fn defragment<L: Log, R: Rows>(log: &L, rows: &R, state: &State<R>) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    while !is_deleted(state).await? {
+        if begun.elapsed() >= COMPACTION {
+            tracing::warn!(limit = ?COMPACTION, "the compaction that is under way takes long: its space is given back later");
+            break;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    log.shrink().await?;
+    Ok(rows.compact().await?)
+}
+
+/// Returns true if the rows that are read now lack all that compaction made superfluous.
+async fn is_deleted<R: Rows>(state: &State<R>) -> anyhow::Result<bool> {
+    let view = state.view();
+    let Some(manifest) = view.rows.fence().await? else {
+        return Ok(true);
+    };
+    let manifest = Manifest::decode(manifest).context("decode the fence")?;
+    Ok(manifest.deleted_up_to >= view.compacted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use bytes::Bytes;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::log::MemLog;
+    use crate::rows::mem::MemRows;
+    use crate::storage::replica::Replica;
+
+    #[tokio::test]
+    async fn clients_that_wait_share_a_defragmentation_and_those_that_left_cause_none() {
+        let (begun, ends) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+        let (count, permits) = (begun.clone(), ends.clone());
+        let (defragmentations, task) = Defragmentations::new(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+            let permits = permits.clone();
+            async move {
+                permits.acquire().await?.forget();
+                Ok(())
+            }
+        });
+        let clients = async {
+            let mut first = Box::pin(defragmentations.ask());
+            while begun.load(Ordering::SeqCst) == 0 {
+                assert!(futures::poll!(&mut first).is_pending());
+                tokio::task::yield_now().await;
+            }
+            // It goes on without its client.
+            drop(first);
+            // No more than tokio lets a task do before it has to yield: all ask before the next one begins.
+            for _ in 0..20 {
+                assert!(futures::poll!(Box::pin(defragmentations.ask())).is_pending());
+            }
+            let others = futures::future::join_all((0..20).map(|_| defragmentations.ask()));
+            let ended = async { ends.add_permits(2) };
+            let (others, ()) = tokio::join!(others, ended);
+            assert!(others.iter().all(Result::is_ok));
+            assert_eq!(begun.load(Ordering::SeqCst), 2);
+        };
+        tokio::select! {
+            () = clients => {}
+            () = task => panic!("somebody may ask yet"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn compaction_under_way_is_waited_for_up_to_a_limit() {
+        let rows = MemRows::new();
+        let manifest = Manifest {
+            revision: 9,
+            compacted: 9,
+            deleted_up_to: 5,
+            ..Manifest::fresh()
+        };
+        let stored = Bytes::from(manifest.encode_to_vec());
+        rows.apply(None, stored.clone(), Vec::new()).await.unwrap();
+        let log = MemLog::new();
+        let mut replica = Replica::load(&log, &rows).await.unwrap();
+        let state = replica.state().clone();
+        let begun = Instant::now();
+        defragment(&log, &rows, &state).await.unwrap();
+        assert_eq!(begun.elapsed(), COMPACTION);
+        let done = Manifest {
+            deleted_up_to: 9,
+            ..manifest
+        };
+        rows.apply(Some(stored), done.encode_to_vec().into(), Vec::new())
+            .await
+            .unwrap();
+        let begun = Instant::now();
+        let shown = async {
+            tokio::time::sleep(5 * LOOK).await;
+            let snapshot = rows.snapshot().await.unwrap();
+            replica.swap_rows(crate::storage::replica::FlushResult {
+                through: None,
+                snapshot,
+            });
+        };
+        let (outcome, ()) = tokio::join!(defragment(&log, &rows, &state), shown);
+        outcome.unwrap();
+        assert!(
+            (5 * LOOK..COMPACTION).contains(&begun.elapsed()),
+            "{:?}",
+            begun.elapsed()
+        );
+    }
+}

@@ -1,0 +1,456 @@
+//! The background task: flushes memtables into rows, deletes what compaction made superfluous, destroys old slots.
+//!
+//! One task writes the rows, so that the manifest moves in one line. Rows only ever trail the log: a flush that was cut short
+//! is done again after the next start, with the same bytes.
+//!
+//! Rows that refuse a change will refuse it again: what they lack stays in the log and in memory, the CORRUPT alarm stops writes, and
+//! the change is tried again from time to time, for an operator may have raised the limit.
+//!
+//! Order: a version is deleted only behind the applied slot, oldest first, a tombstone never before what it covers. Rows are synced
+//! before the watermark moves, and the watermark moves before slots are destroyed.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use prost::Message;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::retry::{Backoff, Interrupted, Transient, retry};
+use crate::log::{Log, Slot};
+use crate::metrics::Metrics;
+use crate::mvcc::record;
+use crate::mvcc::row::Manifest;
+use crate::rows::{Change, Rows, RowsError};
+use crate::storage::replica::{FlushResult, ImmutableMemtable};
+use crate::storage::state::State;
+use crate::types::Revision;
+
+mod compaction;
+mod write_batch;
+
+use compaction::CompactionScan;
+use write_batch::{WriteBatch, fill_batch};
+
+/// How long to wait before a change is tried again that rows refused.
+const REFUSED: Duration = Duration::from_secs(30);
+
+/// How long a refusal may pass by itself, as one for lack of memory may, and how often the change is tried meanwhile.
+const PASSES: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(2));
+
+/// How long to wait before a snapshot is asked for again that could not be had.
+const RENEW_AGAIN: Duration = Duration::from_secs(1);
+
+/// The task that writes the rows.
+pub struct Flusher<L, R: Rows> {
+    log: L,
+    rows: R,
+    state: Arc<State<R>>,
+    manifest: Manifest,
+    /// The manifest as its bytes are stored.
+    stored: Bytes,
+    /// Sealed before this epoch.
+    backlog: VecDeque<Arc<ImmutableMemtable>>,
+    immutable: mpsc::Receiver<Arc<ImmutableMemtable>>,
+    flushed: mpsc::Sender<FlushResult<R::Snapshot>>,
+    /// A compaction that is under way.
+    scan: Option<CompactionScan<L>>,
+    /// When views were last given a snapshot.
+    shown: Instant,
+    /// Since when rows refuse what is to be written.
+    refused: Option<Instant>,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+}
+
+/// The rows that a flush writes before its last batch.
+#[derive(Default)]
+struct Ahead {
+    /// The rows tell how far the flush reaches.
+    is_told: bool,
+    batches: Vec<Vec<Change>>,
+}
+
+/// Something to write.
+enum Work {
+    Flush(Arc<ImmutableMemtable>),
+    Delete,
+}
+
+impl<L: Log, R: Rows> Flusher<L, R> {
+    /// `fence` is the stored one; `immutables` become rows first, where they are not yet. After `stop` nobody waits
+    /// for storage any more.
+    pub fn new<'a>(
+        (log, rows): (L, R),
+        state: Arc<State<R>>,
+        manifest: Manifest,
+        immutables: impl Iterator<Item = &'a Arc<ImmutableMemtable>>,
+        immutable: mpsc::Receiver<Arc<ImmutableMemtable>>,
+        flushed: mpsc::Sender<FlushResult<R::Snapshot>>,
+        (metrics, stop): (Arc<Metrics>, CancellationToken),
+    ) -> Self {
+        let backlog = immutables
+            .filter(|immutable| immutable.applied_slot.0 > manifest.applied_slot)
+            .cloned()
+            .collect();
+        let stored = manifest.encode_to_vec().into();
+        state.set_flush_refused(false);
+        Self {
+            log,
+            rows,
+            state,
+            manifest,
+            stored,
+            backlog,
+            immutable,
+            flushed,
+            scan: None,
+            shown: Instant::now(),
+            refused: None,
+            metrics,
+            stop,
+        }
+    }
+
+    /// Runs until the sequencer ends and everything it handed over is flushed and synced. A compaction that is under way
+    /// goes on after the next start.
+    ///
+    /// # Errors
+    /// When another writer took the rows over, or rows or log fail.
+    pub async fn run(mut self) -> anyhow::Result<()> {
+        match self.flush_and_delete().await {
+            Err(error) if error.is::<Interrupted>() => {
+                tracing::warn!("rows are not complete: what they lack is taken from the log at the next start");
+                // The sequencer can only end when somebody takes what it hands over.
+                while self.immutable.recv().await.is_some() {}
+                Ok(())
+            }
+            Err(error) => Err(error),
+            Ok(()) => Ok(self.rows.sync().await?),
+        }
+    }
+
+    async fn flush_and_delete(&mut self) -> anyhow::Result<()> {
+        let mut more = self.insist(Work::Delete).await?;
+        loop {
+            // Between two batches of a compaction a flush goes first.
+            let goes_on = more && !self.stop.is_cancelled();
+            let immutable = match self.backlog.pop_front() {
+                Some(immutable) => Some(immutable),
+                None if goes_on => self.immutable.try_recv().ok(),
+                None => {
+                    let aged = self.aged();
+                    tokio::select! {
+                        immutable = self.immutable.recv() => immutable,
+                        snapshot = young(&self.rows, aged) => {
+                            self.renewed(snapshot)?;
+                            continue;
+                        }
+                    }
+                }
+            };
+            match immutable {
+                Some(immutable) => {
+                    self.insist(Work::Flush(immutable)).await?;
+                }
+                None if goes_on => {}
+                None => return Ok(()),
+            }
+            more = self.insist(Work::Delete).await?;
+        }
+    }
+
+    /// Works until rows take it; answers as [`Flusher::delete_step`].
+    async fn insist(&mut self, work: Work) -> anyhow::Result<bool> {
+        loop {
+            let outcome = match &work {
+                Work::Flush(immutable) => self.flush(immutable.clone()).await.map(|()| true),
+                Work::Delete => self.delete_step().await,
+            };
+            match outcome {
+                Err(error) if is_refused(&error) => self.wait_refused(&error).await?,
+                Ok(more) => {
+                    self.refused = None;
+                    if self.state.set_flush_refused(false) {
+                        tracing::info!("rows take again what they refused: the CORRUPT alarm can be disarmed");
+                    }
+                    return Ok(more);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Waits before a change is tried again that rows refused; stops writes if they have refused it for a while.
+    async fn wait_refused(&mut self, error: &anyhow::Error) -> anyhow::Result<()> {
+        let now = Instant::now();
+        let lasts = now.duration_since(*self.refused.get_or_insert(now)) >= PASSES.0;
+        if !lasts {
+            tracing::warn!(
+                error = format!("{error:#}"),
+                "rows refuse a change, which is tried again"
+            );
+        } else if !self.state.set_flush_refused(true) {
+            tracing::error!(
+                error = format!("{error:#}"),
+                "rows refuse what is acknowledged: the CORRUPT alarm stops writes, reads go on; raise the storage limit that \
+                 the error names (on TiKV raftstore.raft-entry-max-size or storage.max-key-size), then disarm the alarm"
+            );
+        }
+        // What the manifest is, not what it was to become.
+        self.manifest = Manifest::decode(self.stored.clone()).context("decode the fence")?;
+        self.scan = None;
+        let again = tokio::time::sleep(if lasts { REFUSED } else { PASSES.1 });
+        tokio::pin!(again);
+        loop {
+            let aged = self.aged();
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return Err(Interrupted.into()),
+                () = &mut again => return Ok(()),
+                snapshot = young(&self.rows, aged) => self.renewed(snapshot)?,
+                // The sequencer must not wait for room.
+                immutable = self.immutable.recv() => self.backlog.push_back(immutable.ok_or(Interrupted)?),
+            }
+        }
+    }
+
+    /// Lets views read the rows as they are now; `through` is how far they reach, if that moved.
+    async fn show(&mut self, through: Option<(Slot, Revision)>) -> anyhow::Result<()> {
+        let snapshot = retry!(&self.stop, self.rows.snapshot())?;
+        self.shown = Instant::now();
+        // Nobody is there to take it only when the process stops.
+        drop(self.flushed.send(FlushResult { through, snapshot }).await);
+        Ok(())
+    }
+
+    /// When views need a younger snapshot; an old one serves no more.
+    fn aged(&self) -> Option<Instant> {
+        self.rows.renew_after().map(|age| self.shown + age)
+    }
+
+    /// Gives views a younger snapshot, whatever else has to wait for rows: what of a flush is there already may be in it. One that could
+    /// not be had is asked for again a little later.
+    fn renewed(&mut self, snapshot: Result<R::Snapshot, RowsError>) -> anyhow::Result<()> {
+        match snapshot {
+            Ok(snapshot) => {
+                let applied_slot = Slot(
+                    Manifest::decode(self.stored.clone())
+                        .context("decode the fence")?
+                        .applied_slot,
+                );
+                self.shown = Instant::now();
+                let through = Some((applied_slot, self.manifest.reached()));
+                // One that waits to be taken is young enough. Nobody is there to take it only when the process stops.
+                drop(self.flushed.try_send(FlushResult { through, snapshot }));
+            }
+            Err(error) if error.is_transient() => {
+                let again = Instant::now() + RENEW_AGAIN;
+                let age = self.rows.renew_after().unwrap_or_default();
+                self.shown = again.checked_sub(age).unwrap_or(again);
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Repeats what fails because rows are out of reach, as [`retry`]; meanwhile views are given younger snapshots, for not all
+    /// rows need be out of reach.
+    async fn insist_on<F>(&mut self, attempt: impl Fn() -> F + Send) -> anyhow::Result<()>
+    where
+        F: Future<Output = Result<(), RowsError>> + Send,
+    {
+        let (rows, stop) = (self.rows.clone(), self.stop.clone());
+        let _writing = self.state.write_rows();
+        let mut backoff = Backoff::new(&stop);
+        loop {
+            let attempt = attempt();
+            tokio::pin!(attempt);
+            let outcome = loop {
+                let aged = self.aged();
+                tokio::select! {
+                    biased;
+                    outcome = &mut attempt => break outcome,
+                    snapshot = young(&rows, aged) => self.renewed(snapshot)?,
+                }
+            };
+            match outcome {
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    if matches!(error, RowsError::Full(_)) {
+                        // What the one before kept may be the space that is missing.
+                        let snapshot = rows.snapshot().await;
+                        self.renewed(snapshot)?;
+                    }
+                    backoff.pause_after(error).await?;
+                }
+            }
+        }
+    }
+
+    fn batch(&self) -> WriteBatch {
+        WriteBatch::new(self.rows.step())
+    }
+
+    async fn flush(&mut self, immutable: Arc<ImmutableMemtable>) -> anyhow::Result<()> {
+        let mut batch = self.batch();
+        // An older leader's flush may have come further, in part.
+        self.manifest.flushing_revision = self.manifest.reached().max(immutable.revision);
+        self.manifest.log_last = self.manifest.log_last.max(immutable.last.0);
+        // The memtable's iterator must not be held over an await: it is asked again behind the last version.
+        let mut last = None;
+        let deleted = self.manifest.deleted_up_to;
+        let mut ahead = Ahead::default();
+        while !fill_batch(&immutable.memtable, immutable.compacted, deleted, &mut last, &mut batch) {
+            let full = std::mem::replace(&mut batch, self.batch());
+            self.write_ahead(full, &mut ahead).await?;
+        }
+        // These may be ahead of the applied slot, too: whoever replays the log over them sets each row to what it was last.
+        for (row, value) in immutable.lease_rows.iter().cloned() {
+            let change = match value {
+                Some(value) => Change::Put(row, value),
+                None => Change::Delete(row),
+            };
+            if !batch.has_room(1, change.len()) {
+                let full = std::mem::replace(&mut batch, self.batch());
+                self.write_ahead(full, &mut ahead).await?;
+            }
+            batch.push(change);
+        }
+        self.apply_parallel(ahead.batches).await?;
+        self.manifest.applied_slot = immutable.applied_slot.0;
+        self.manifest.revision = immutable.revision;
+        self.manifest.compacted = immutable.compacted;
+        self.manifest.sizes.written = immutable.sizes.written;
+        self.manifest.sizes.logged = immutable.sizes.logged;
+        self.manifest.alarms = immutable
+            .alarms
+            .iter()
+            .map(|(kind, member)| record::Alarm {
+                member: *member,
+                kind: *kind,
+                raised: true,
+            })
+            .collect();
+        self.apply(batch).await?;
+        let current = self.scan.as_mut().and_then(|scan| scan.current.as_mut());
+        if let Some(superseding) = current {
+            superseding.begin_again_behind(&immutable.memtable);
+        }
+        self.show(Some((immutable.applied_slot, self.manifest.reached()))).await
+    }
+
+    /// Writes a batch of a flush that is not its last one. The first says how far the flush reaches, before anything of it is
+    /// there; the last one will say that all of it is.
+    async fn write_ahead(&mut self, full: WriteBatch, ahead: &mut Ahead) -> anyhow::Result<()> {
+        if !ahead.is_told {
+            ahead.is_told = true;
+            return self.apply(full).await;
+        }
+        ahead.batches.push(full.changes);
+        if ahead.batches.len() >= full.most.at_once {
+            self.apply_parallel(std::mem::take(&mut ahead.batches)).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes batches between which the manifest does not move.
+    async fn apply_parallel(&mut self, batches: Vec<Vec<Change>>) -> anyhow::Result<()> {
+        if batches.is_empty() {
+            return Ok(());
+        }
+        let _timer = self.metrics.disk.backend_commit.start_timer();
+        let (rows, stored) = (self.rows.clone(), self.stored.clone());
+        let apply_parallel = || {
+            let (rows, stored, batches) = (rows.clone(), stored.clone(), batches.clone());
+            async move { rows.apply_parallel(stored, batches).await }
+        };
+        self.insist_on(apply_parallel).await?;
+        self.state.note_step();
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+
+    async fn apply(&mut self, batch: WriteBatch) -> anyhow::Result<()> {
+        let _timer = self.metrics.disk.backend_commit.start_timer();
+        self.manifest.number += 1;
+        let manifest = Bytes::from(self.manifest.encode_to_vec());
+        let (rows, stored) = (self.rows.clone(), self.stored.clone());
+        let apply = || {
+            let (rows, stored, manifest, changes) =
+                (rows.clone(), stored.clone(), manifest.clone(), batch.changes.clone());
+            async move { rows.apply(Some(stored), manifest, changes).await }
+        };
+        // What is acknowledged is in the log. Writers wait when too much of it is in memory.
+        self.insist_on(apply).await?;
+        self.stored = manifest;
+        self.state.set_deleted(&self.manifest.sizes);
+        self.state.note_step();
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+}
+
+/// Rows do not take a change, however often it is tried.
+fn is_refused(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(RowsError::Refused(_)))
+}
+
+/// A snapshot as soon as the last one is too old; never where one serves for ever.
+async fn young<R: Rows>(rows: &R, aged: Option<Instant>) -> Result<R::Snapshot, RowsError> {
+    match aged {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+    rows.snapshot().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::MemLog;
+    use crate::mvcc::memtable::MemtableSet;
+    use crate::rows::mem::MemRows;
+    use crate::storage::replica::Replica;
+
+    #[tokio::test]
+    async fn rows_reach_as_far_as_an_older_leaders_flush_did() {
+        let (log, rows) = (MemLog::new(), MemRows::new());
+        let manifest = Manifest {
+            flushing_revision: 10,
+            ..Manifest::fresh()
+        };
+        rows.apply(None, manifest.encode_to_vec().into(), Vec::new())
+            .await
+            .unwrap();
+        let state = Replica::load(&log, &rows).await.unwrap().state().clone();
+        let shorter = ImmutableMemtable {
+            memtable: MemtableSet::new().active().clone(),
+            applied_slot: Slot(manifest.applied_slot + 1),
+            last: Slot(manifest.applied_slot),
+            revision: 4,
+            compacted: manifest.compacted,
+            lease_rows: Vec::new(),
+            alarms: Vec::new(),
+            sizes: manifest.sizes,
+        };
+        let (_immutable, to_flush) = mpsc::channel(1);
+        let (flushed, mut from_flush) = mpsc::channel(1);
+        let metrics = (Arc::new(Metrics::new(false)), CancellationToken::new());
+        let immutables = [Arc::new(shorter)];
+        let engine = (log, rows.clone());
+        let flusher = Flusher::new(engine, state, manifest, immutables.iter(), to_flush, flushed, metrics);
+        let shown = async { from_flush.recv().await.unwrap().through };
+        let through = tokio::select! {
+            through = shown => through,
+            ended = flusher.run() => panic!("{ended:?}"),
+        };
+        assert_eq!(through, Some((immutables[0].applied_slot, 10)));
+        let stored = Manifest::decode(rows.fence().await.unwrap().unwrap()).unwrap();
+        assert_eq!((stored.revision, stored.reached()), (4, 10));
+    }
+}

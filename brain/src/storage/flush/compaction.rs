@@ -1,0 +1,303 @@
+//! Deletes what compaction made superfluous: old versions in rows, batch by batch, and then slots of the log.
+
+use std::collections::{HashMap, VecDeque};
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use prost::Message as _;
+use tokio::time::Instant;
+
+use super::write_batch::WriteBatch;
+use super::{Flusher, Transient, retry};
+use crate::log::reader::{LogEntry, Reader};
+use crate::log::{Log, Slot};
+use crate::mvcc::keys;
+use crate::mvcc::memtable::Memtable;
+use crate::mvcc::record::{self, Record};
+use crate::mvcc::sizes::superseded_by;
+use crate::rows::{Change, Rows};
+use crate::types::Revision;
+
+/// How much of the log compaction reads at once, in bytes.
+const READ_AHEAD: usize = 4 << 20;
+
+/// Bytes of log behind the compacted revision, none of them of keys, that are given up.
+const UNNEEDED_LOG: i64 = 256 << 10;
+
+/// Where a compaction reads on.
+pub(super) struct CompactionScan<L> {
+    reader: Reader<L>,
+    /// Bytes of the records that were read from the manifest's `deleted_slot` on.
+    unneeded: usize,
+    /// The record that was read last, if it is not done.
+    pub(super) current: Option<Superseding>,
+}
+
+impl<L: Log, R: Rows> Flusher<L, R> {
+    /// Deletes some of what compaction made superfluous, no more than one batch; `true` if there is more.
+    pub(super) async fn delete_step(&mut self) -> anyhow::Result<bool> {
+        let target = self.manifest.compacted.min(self.manifest.revision);
+        if target <= self.manifest.deleted_up_to {
+            self.drop_idle_log().await?;
+            return Ok(false);
+        }
+        // The log is read once: what was read ahead serves the next batch.
+        let mut scan = match self.scan.take() {
+            Some(scan) => scan,
+            None => {
+                let from = Slot(self.manifest.deleted_slot);
+                let reader = retry!(&self.stop, Reader::seek(self.log.clone(), from))?;
+                CompactionScan {
+                    reader: reader.in_chunks(READ_AHEAD),
+                    unneeded: 0,
+                    current: None,
+                }
+            }
+        };
+        let mut batch = self.batch();
+        let mut more = false;
+        loop {
+            let mut superseding = match scan.current.take() {
+                Some(superseding) => superseding,
+                None => match retry!(&self.stop, scan.reader.next())? {
+                    Some(LogEntry::Batch { first, payload, .. }) => {
+                        let bytes = payload.len();
+                        let record = Record::decode(payload).with_context(|| format!("decode slot {first}"))?;
+                        if first.0 >= self.manifest.applied_slot || record.base >= target {
+                            break;
+                        }
+                        Superseding::new(first, bytes, record)
+                    }
+                    Some(_) => continue,
+                    None => break,
+                },
+            };
+            if !self.delete_superseded(&mut superseding, target, &mut scan.unneeded, &mut batch) {
+                scan.current = Some(superseding);
+                more = true;
+                break;
+            }
+            scan.unneeded += superseding.bytes;
+            // The last revision must not leave another batch: that one would find nothing to do, and not finish.
+            if batch.changes.len() >= batch.most.rows / 2 && self.manifest.deleted_up_to < target {
+                more = true;
+                break;
+            }
+        }
+        if !more {
+            self.manifest.deleted_up_to = target;
+        }
+        self.apply(batch).await?;
+        if !more {
+            self.destroy(target).await?;
+            return Ok(false);
+        }
+        self.scan = Some(scan);
+        if self.aged().is_some_and(|moment| moment <= Instant::now()) {
+            let snapshot = self.rows.snapshot().await;
+            self.renewed(snapshot)?;
+        }
+        Ok(more)
+    }
+
+    /// Gives the log up to its last record in rows up, once everything is compacted: without key writes no revision comes that
+    /// could be compacted, but leases go on writing. A watch from just the compacted revision finds it compacted then.
+    async fn drop_idle_log(&mut self) -> anyhow::Result<()> {
+        let manifest = &mut self.manifest;
+        let is_compacted = manifest.compacted == manifest.revision && manifest.deleted_up_to == manifest.revision;
+        // The last record in rows stays: by it rows and log are known to fit.
+        let last = manifest.log_last.min(manifest.applied_slot);
+        if !is_compacted
+            || last <= manifest.deleted_slot
+            || manifest.sizes.logged - manifest.sizes.dropped <= UNNEEDED_LOG
+        {
+            return Ok(());
+        }
+        manifest.deleted_slot = last;
+        manifest.sizes.dropped = manifest.sizes.logged;
+        let target = manifest.deleted_up_to;
+        let batch = self.batch();
+        self.apply(batch).await?;
+        self.destroy(target).await
+    }
+
+    /// Adds to a batch, until it is full, the versions that one record superseded up to `target`; returns true if that is all of them. A
+    /// revision counts as done when all of it is in batches.
+    fn delete_superseded(
+        &mut self,
+        superseding: &mut Superseding,
+        target: Revision,
+        unneeded: &mut usize,
+        batch: &mut WriteBatch,
+    ) -> bool {
+        let Superseding {
+            slot, entries, done, ..
+        } = superseding;
+        while let Some((keys, put_again)) = entries.front() {
+            if keys.revision <= self.manifest.deleted_up_to || keys.revision > target {
+                entries.pop_front();
+                continue;
+            }
+            for (at, change) in keys.changes.iter().enumerate().skip(*done) {
+                if batch.is_full() {
+                    return false;
+                }
+                if change.prev_mod > 0 {
+                    batch.push(Change::Delete(keys::object_key(&change.key, change.prev_mod)));
+                }
+                if change.is_delete() && put_again.get(&change.key).is_none_or(|later| *later < at) {
+                    batch.push(Change::Delete(keys::object_key(&change.key, keys.revision)));
+                }
+                *done = at + 1;
+            }
+            self.metrics.mvcc.compaction_keys.inc_by(keys.changes.len() as u64);
+            self.manifest.deleted_up_to = keys.revision;
+            self.manifest.sizes.deleted += keys.changes.iter().map(superseded_by).sum::<i64>();
+            if slot.0 > self.manifest.deleted_slot {
+                let dropped = std::mem::take(unneeded);
+                self.manifest.sizes.dropped += i64::try_from(dropped).unwrap_or(i64::MAX);
+                self.manifest.deleted_slot = slot.0;
+            }
+            *done = 0;
+            entries.pop_front();
+        }
+        true
+    }
+
+    /// Gives up slots that neither rows nor history need any more.
+    async fn destroy(&mut self, deleted_up_to: Revision) -> anyhow::Result<()> {
+        retry!(&self.stop, self.rows.sync())?;
+        // The slot that holds the compacted revision stays: a watch may begin at it.
+        let watermark = Slot(self.manifest.deleted_slot.min(self.manifest.applied_slot));
+        retry!(&self.stop, self.log.raise_watermark(watermark))?;
+        self.state.forget_below(watermark);
+        // A flush does not wait for a server that is gone: a later compaction destroys these slots.
+        match self.log.destroy_below_watermark().await {
+            Err(error) if error.is_transient() => tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "could not delete compacted log slots; will retry"
+            ),
+            outcome => outcome?,
+        }
+        self.state.set_deleted_up_to(deleted_up_to);
+        self.show(None).await?;
+        tracing::info!(revision = deleted_up_to, slot = watermark.0, "compacted");
+        Ok(())
+    }
+}
+
+/// Versions that the record of one slot superseded. One revision may be far more than a write batch.
+pub(super) struct Superseding {
+    slot: Slot,
+    /// Of the record.
+    bytes: usize,
+    /// Changes of keys that are not done, each with [`put_again`].
+    entries: VecDeque<(record::Keys, HashMap<Bytes, usize>)>,
+    /// Changes of the first of them that are in batches.
+    done: usize,
+}
+
+impl Superseding {
+    fn new(slot: Slot, bytes: usize, record: Record) -> Self {
+        let keys = record.entries.into_iter().filter_map(|entry| match entry.change {
+            Some(record::Change::Keys(keys)) => Some((put_again(&keys.changes), keys)),
+            _ => None,
+        });
+        Self {
+            slot,
+            bytes,
+            entries: keys.map(|(put_again, keys)| (keys, put_again)).collect(),
+            done: 0,
+        }
+    }
+
+    /// Whoever followed until now may write rows once more that were deleted already, of a revision that is not done.
+    pub(super) fn begin_again_behind(&mut self, written: &Memtable) {
+        let first = written.revisions().map(|revisions| *revisions.start());
+        let current = self.entries.front().map(|(keys, _)| keys.revision);
+        if let (Some(first), Some(current)) = (first, current)
+            && first <= current
+        {
+            self.done = 0;
+        }
+    }
+}
+
+/// The keys that one revision deletes and puts, and where it puts them last: etcd lets a txn delete "from key on" and put one of
+/// these keys again.
+fn put_again(changes: &[record::KeyChange]) -> HashMap<Bytes, usize> {
+    if !changes.iter().any(record::KeyChange::is_delete) {
+        return HashMap::new();
+    }
+    let puts = changes.iter().enumerate().filter(|(_, change)| !change.is_delete());
+    puts.map(|(at, change)| (change.key.clone(), at)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::sync::mpsc;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::log::MemLog;
+    use crate::metrics::Metrics;
+    use crate::mvcc::memtable::MemtableSet;
+    use crate::mvcc::row::Manifest;
+    use crate::mvcc::sizes::Sizes;
+    use crate::rows::mem::MemRows;
+    use crate::storage::replica::{ImmutableMemtable, Replica};
+
+    /// Leases alone make no revision that could be compacted.
+    #[tokio::test]
+    async fn the_log_of_leases_behind_the_compacted_revision_is_given_up() {
+        for (logged, watermark) in [(100, Slot::FIRST), (100 + UNNEEDED_LOG, Slot(1_999))] {
+            let (log, rows) = (MemLog::new(), MemRows::new());
+            let manifest = Manifest {
+                revision: 4,
+                compacted: 4,
+                deleted_up_to: 4,
+                ..Manifest::fresh()
+            };
+            rows.apply(None, manifest.encode_to_vec().into(), Vec::new())
+                .await
+                .unwrap();
+            let state = Replica::load(&log, &rows).await.unwrap().state().clone();
+            let leases = ImmutableMemtable {
+                memtable: MemtableSet::new().active().clone(),
+                applied_slot: Slot(2_000),
+                last: Slot(1_999),
+                revision: 4,
+                compacted: 4,
+                lease_rows: Vec::new(),
+                alarms: Vec::new(),
+                sizes: Sizes {
+                    logged,
+                    ..manifest.sizes
+                },
+            };
+            let (immutable, to_flush) = mpsc::channel(1);
+            let (flushed, mut from_flush) = mpsc::channel(1);
+            let metrics = (Arc::new(Metrics::new(false)), CancellationToken::new());
+            let immutables = [Arc::new(leases)];
+            let engine = (log.clone(), rows.clone());
+            let flusher = Flusher::new(
+                engine,
+                state.clone(),
+                manifest,
+                immutables.iter(),
+                to_flush,
+                flushed,
+                metrics,
+            );
+            drop(immutable);
+            let shown = async { while from_flush.recv().await.is_some() {} };
+            let (ended, ()) = tokio::join!(flusher.run(), shown);
+            ended.unwrap();
+            assert_eq!(log.watermark().await.unwrap(), watermark, "{logged} bytes of log");
+            let kept = state.sizes();
+            assert!(kept.logged - kept.dropped <= UNNEEDED_LOG, "{kept:?}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! A write batch: a bounded number of changes to rows, filled from a memtable.
+
+use bytes::Bytes;
+
+use crate::mvcc::keys;
+use crate::mvcc::memtable::{Found, Memtable, Version};
+use crate::mvcc::row::{Meta, encode_index, encode_object, size_of};
+use crate::rows;
+use crate::rows::Change;
+use crate::types::Revision;
+
+/// Changes that are applied together.
+#[derive(Debug)]
+pub(super) struct WriteBatch {
+    pub(super) changes: Vec<Change>,
+    bytes: usize,
+    pub(super) most: rows::Step,
+}
+
+impl WriteBatch {
+    /// An empty one that grows as large as `most` says.
+    pub(super) fn new(most: rows::Step) -> Self {
+        Self {
+            changes: Vec::new(),
+            bytes: 0,
+            most,
+        }
+    }
+
+    pub(super) fn push(&mut self, change: Change) {
+        self.bytes += change.len();
+        self.changes.push(change);
+    }
+
+    /// Returns true if `rows` more rows of `bytes` bytes in total fit within the limits. An empty batch takes any amount.
+    pub(super) fn has_room(&self, rows: usize, bytes: usize) -> bool {
+        self.changes.is_empty()
+            || (self.changes.len() + rows <= self.most.rows && self.bytes + bytes <= self.most.bytes)
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.changes.len() >= self.most.rows || self.bytes >= self.most.bytes
+    }
+}
+
+/// Bytes of the rows of a version beside its key, twice, and its value: at most, but for keys with many zeros.
+const BESIDE: usize = 96;
+
+/// Adds rows of a memtable to a batch, behind the version `last`; `true` when nothing is left.
+/// `last` also tells whether the versions that are older than it are compacted: they need no rows. Nor do tombstones up to
+/// `deleted`, where compaction has been already: the memtable of one who followed until now may begin before the applied slot.
+pub(super) fn fill_batch(
+    memtable: &Memtable,
+    compacted: Revision,
+    deleted: Revision,
+    last: &mut Option<(Bytes, Revision, bool)>,
+    batch: &mut WriteBatch,
+) -> bool {
+    let versions = match last {
+        Some((key, revision, _)) => memtable.versions_behind(key, *revision),
+        None => memtable.versions(),
+    };
+    for Found { key, revision, version } in versions {
+        let value = version.value.as_ref().map_or(0, Bytes::len);
+        if !batch.has_room(2, 2 * key.len() + value + BESIDE) {
+            return false;
+        }
+        let covered = match last {
+            Some((last_key, _, covered)) if *last_key == key => *covered,
+            _ => {
+                batch.push(index_row(&key, revision, &version));
+                false
+            }
+        };
+        if !covered && (version.value.is_some() || revision > deleted) {
+            let row = keys::object_key(&key, revision);
+            let value = version.value.as_ref().map(|value| (meta_of(revision, &version), value));
+            batch.push(Change::Put(
+                row,
+                encode_object(value.as_ref().map(|(meta, value)| (meta, value.as_ref()))),
+            ));
+        }
+        *last = Some((key, revision, covered || revision <= compacted));
+    }
+    true
+}
+
+fn index_row(key: &Bytes, revision: Revision, version: &Version) -> Change {
+    let row = keys::index_key(key);
+    match version.value {
+        Some(_) => Change::Put(row, encode_index(&meta_of(revision, version))),
+        None => Change::Delete(row),
+    }
+}
+
+fn meta_of(revision: Revision, version: &Version) -> Meta {
+    Meta {
+        create_revision: version.create_revision,
+        mod_revision: revision,
+        version: version.version,
+        lease: version.lease,
+        size: version.value.as_deref().map_or(0, size_of),
+    }
+}

@@ -1,0 +1,314 @@
+//! History is the log itself: what was committed since the compacted revision, read back from slots.
+
+use std::sync::Arc;
+
+use prost::Message;
+use tokio::sync::Semaphore;
+
+use crate::log::reader::{LogEntry, Reader};
+use crate::log::{Log, LogError, Slot};
+use crate::mvcc::apply::{before_txn, event_of};
+use crate::mvcc::keys;
+use crate::mvcc::record::{Change, KeyChange, Keys, Record};
+use crate::mvcc::row::decode_object;
+use crate::mvcc::view::View;
+use crate::rows::{Rows, RowsError, Snapshot};
+use crate::storage::state::State;
+use crate::types::{Committed, Event, KeyValue, Prev, Revision};
+use crate::watch::{History, HistoryError, PrevKv};
+
+/// The log of the compacted revision itself is gone.
+#[derive(Debug, thiserror::Error)]
+#[error("the compacted revision is not in the log any more")]
+struct GivenUp;
+
+/// How often a read is begun under which slots are destroyed. Compaction is never that fast.
+const ATTEMPTS: usize = 8;
+
+/// Superseded versions that the first request of a read asks for at least: what they bring is not known before.
+const FIRST_GETS: usize = 64;
+
+/// Superseded versions that one request asks for at most.
+const LAST_GETS: usize = 4096;
+
+/// Reads committed revisions back.
+pub struct LogHistory<L, R: Rows> {
+    log: L,
+    state: Arc<State<R>>,
+    /// Revisions of very many changes are read back one at a time.
+    large: Semaphore,
+}
+
+impl<L: Log, R: Rows> LogHistory<L, R> {
+    /// The history of a store.
+    pub fn new(log: L, state: Arc<State<R>>) -> Self {
+        Self {
+            log,
+            state,
+            large: Semaphore::new(1),
+        }
+    }
+
+    /// `None` says that slots were destroyed meanwhile.
+    async fn try_read(
+        &self,
+        from: Revision,
+        max_bytes: usize,
+        prev_kv: PrevKv,
+    ) -> anyhow::Result<Option<Vec<Arc<Committed>>>> {
+        let view = self.state.view();
+        // A fresh store is at revision 1, at which nothing happened.
+        let from = from.max(2);
+        if from > view.revision {
+            return Ok(Some(Vec::new()));
+        }
+        let committed = self.state.committed();
+        let mut began = self.log.watermark().await?;
+        // Another member destroys, where this one follows.
+        self.state.forget_below(began);
+        let read = async {
+            began = self.locate(from, began).await?;
+            let revisions = self
+                .read_slots((began, committed), from, view.revision, max_bytes)
+                .await?;
+            anyhow::Ok(match prev_kv {
+                PrevKv::Omitted => revisions.into_iter().map(|keys| read_back(keys, || None)).collect(),
+                PrevKv::Included => {
+                    let is_large = revisions.first().is_some_and(|keys| keys.changes.len() > LAST_GETS);
+                    let _permit = if is_large {
+                        Some(self.large.acquire().await?)
+                    } else {
+                        None
+                    };
+                    with_superseded(revisions, &view, max_bytes).await?
+                }
+            })
+        };
+        let read = read.await;
+        // Slots that were destroyed meanwhile look free, or hold what came late.
+        if self.log.watermark().await? > began {
+            return Ok(None);
+        }
+        let found = read?;
+        if from == view.compacted && found.first().is_none_or(|first| first.revision > from) {
+            return Err(GivenUp.into());
+        }
+        anyhow::ensure!(
+            found.first().is_some_and(|first| first.revision == from),
+            "revision {from} is missing in the log"
+        );
+        Ok(Some(found))
+    }
+
+    /// The revisions that the slots of a range hold, from `from` through `newest`.
+    async fn read_slots(
+        &self,
+        (began, committed): (Slot, Slot),
+        from: Revision,
+        newest: Revision,
+        max_bytes: usize,
+    ) -> anyhow::Result<Vec<Keys>> {
+        let mut reader = Reader::seek(self.log.clone(), began).await?;
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        while let Some(item) = reader.next().await? {
+            let LogEntry::Batch { first, payload, .. } = item else {
+                continue;
+            };
+            if first >= committed {
+                break; // durable perhaps, but not shown
+            }
+            let record = Record::decode(payload);
+            let record = record.map_err(|error| LogError::Corrupt(format!("slot {first} does not decode: {error}")))?;
+            for entry in record.entries {
+                let Some(Change::Keys(keys)) = entry.change else {
+                    continue;
+                };
+                if keys.revision < from {
+                    continue;
+                }
+                if keys.revision > newest || (bytes >= max_bytes && !found.is_empty()) {
+                    return Ok(found);
+                }
+                bytes += keys.encoded_len();
+                found.push(keys);
+            }
+        }
+        Ok(found)
+    }
+
+    /// A slot at or before the batch that made `revision`; `low` if there is none before it.
+    async fn locate(&self, revision: Revision, mut low: Slot) -> Result<Slot, LogError> {
+        if let Some(slot) = self.state.slot_before(revision) {
+            return Ok(slot);
+        }
+        // Older than what was noted since the start: search by halves. Bases ascend with slots.
+        let mut high = self
+            .state
+            .first_noted()
+            .unwrap_or_else(|| self.state.committed())
+            .max(low);
+        while high.0 - low.0 > 1 {
+            let middle = Slot(low.0 + (high.0 - low.0) / 2);
+            match self.first_base(middle).await? {
+                Some(base) if base < revision => low = middle,
+                _ => high = middle,
+            }
+        }
+        Ok(low)
+    }
+
+    /// The base revision of the first batch at or behind a slot.
+    async fn first_base(&self, slot: Slot) -> Result<Option<Revision>, LogError> {
+        let mut reader = Reader::seek(self.log.clone(), slot).await?;
+        while let Some(item) = reader.next().await? {
+            if let LogEntry::Batch { first, payload, .. } = item {
+                let record = Record::decode(payload)
+                    .map_err(|error| LogError::Corrupt(format!("slot {first} does not decode: {error}")))?;
+                return Ok(Some(record.base));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl<L: Log, R: Rows> History for LogHistory<L, R> {
+    async fn read(
+        &self,
+        from: Revision,
+        max_bytes: usize,
+        prev_kv: PrevKv,
+    ) -> Result<Vec<Arc<Committed>>, HistoryError> {
+        for _ in 0..ATTEMPTS {
+            let compacted = self.compacted();
+            if from < compacted {
+                return Err(HistoryError::Compacted(compacted));
+            }
+            match self.try_read(from, max_bytes, prev_kv).await {
+                Ok(Some(found)) => {
+                    // What was read before a compaction passed by may lack versions that it deleted.
+                    let compacted = self.compacted();
+                    if from < compacted {
+                        return Err(HistoryError::Compacted(compacted));
+                    }
+                    return Ok(found);
+                }
+                Ok(None) => {}
+                Err(_) if from < self.compacted() => {}
+                Err(error) if error.is::<GivenUp>() => return Err(HistoryError::Compacted(from + 1)),
+                Err(error) => {
+                    if is_damage(&error) && !self.state.is_corrupt() {
+                        self.state.set_corrupt();
+                        tracing::error!(
+                            error = format!("{error:#}"),
+                            "stored history is damaged: nothing is served any more"
+                        );
+                    }
+                    return Err(HistoryError::Unavailable(error));
+                }
+            }
+        }
+        let error = anyhow::anyhow!("slots were destroyed under {ATTEMPTS} reads from revision {from} on");
+        Err(HistoryError::Unavailable(error))
+    }
+
+    fn published(&self) -> Revision {
+        self.state.view().revision
+    }
+
+    fn compacted(&self) -> Revision {
+        self.state.view().compacted
+    }
+}
+
+/// The events of a revision. `superseded` has the versions of earlier revisions that its changes superseded, in order.
+fn read_back(keys: Keys, mut superseded: impl FnMut() -> Option<KeyValue>) -> Arc<Committed> {
+    let mut events = Vec::with_capacity(keys.changes.len());
+    for change in keys.changes {
+        let prev = match change.prev_mod {
+            0 => Prev::Nothing,
+            own if own == keys.revision => before_txn(&events, &change.key),
+            _ => superseded().map_or(Prev::Nothing, Prev::Version),
+        };
+        events.push(event_of(change, keys.revision, prev));
+    }
+    Arc::new(Committed {
+        revision: keys.revision,
+        events,
+    })
+}
+
+/// The events of revisions, with the versions that they superseded where they are still there: of the first one, and of as
+/// many more as fit into `max_bytes`. Superseded versions are read many at once, as many as what came before lets expect to fit.
+async fn with_superseded<S: Snapshot>(
+    revisions: Vec<Keys>,
+    view: &View<S>,
+    max_bytes: usize,
+) -> Result<Vec<Arc<Committed>>, RowsError> {
+    let mut rest = revisions.into_iter().peekable();
+    let (mut found, mut events, mut bytes) = (Vec::new(), 0_usize, 0_usize);
+    while rest.peek().is_some() && (found.is_empty() || bytes < max_bytes) {
+        let average = bytes.checked_div(events).unwrap_or(usize::MAX).max(1);
+        let most = (max_bytes.saturating_sub(bytes) / average).clamp(FIRST_GETS, LAST_GETS);
+        let (mut group, mut changes) = (Vec::new(), 0);
+        while let Some(keys) = rest.next_if(|keys| group.is_empty() || changes + keys.changes.len() <= most) {
+            changes += keys.changes.len();
+            group.push(keys);
+        }
+        let mut versions = superseded(&group, view).await?.into_iter();
+        for keys in group {
+            let committed = read_back(keys, || versions.next().flatten());
+            events += committed.events.len();
+            bytes += committed.events.iter().map(event_bytes).sum::<usize>();
+            found.push(committed);
+        }
+    }
+    Ok(found)
+}
+
+/// The versions that changes superseded, of each change that superseded one of an earlier revision; `None` where it is gone.
+async fn superseded<S: Snapshot>(revisions: &[Keys], view: &View<S>) -> Result<Vec<Option<KeyValue>>, RowsError> {
+    let changes = revisions
+        .iter()
+        .flat_map(|keys| keys.changes.iter().map(|change| (keys.revision, change)))
+        .filter(|(revision, change)| is_of_earlier(change, *revision))
+        .map(|(_, change)| (&change.key, change.prev_mod));
+    let (mut versions, mut rows, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+    for (key, revision) in changes {
+        match view.memtables.get(key, revision) {
+            Some((found, version)) if found == revision => {
+                versions.push(crate::mvcc::view::from_version(key.clone(), revision, version));
+            }
+            _ => {
+                rows.push((versions.len(), key));
+                versions.push(None);
+                wanted.push(keys::object_key(key, revision));
+            }
+        }
+    }
+    for (rows, wanted) in rows.chunks(LAST_GETS).zip(wanted.chunks(LAST_GETS)) {
+        for ((at, key), row) in rows.iter().zip(view.rows.multi_get(wanted).await?) {
+            let object = row.map(|row| decode_object(key, &row)).transpose()?.flatten();
+            versions[*at] = object.map(|(meta, value)| crate::mvcc::view::from_meta((*key).clone(), meta, value));
+        }
+    }
+    Ok(versions)
+}
+
+/// Returns true if a change of a revision superseded a version of an earlier one.
+fn is_of_earlier(change: &KeyChange, revision: Revision) -> bool {
+    change.prev_mod != 0 && change.prev_mod != revision
+}
+
+/// Bytes of the keys and values of an event.
+fn event_bytes(event: &Event) -> usize {
+    let len = |kv: &KeyValue| kv.key.len() + kv.value.len();
+    len(&event.kv) + event.prev_kv.as_ref().map_or(0, len)
+}
+
+/// Stored bytes are not what was written.
+fn is_damage(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        matches!(cause.downcast_ref(), Some(LogError::Corrupt(_)))
+            || matches!(cause.downcast_ref(), Some(RowsError::Corrupt(_)))
+    })
+}

@@ -1,0 +1,257 @@
+//! The replica of the store in a member's memory: everything committed up to a slot, applied in the order of the log.
+//!
+//! Leader and follower differ only in where records come from: the leader's from its own appends, a follower's from its
+//! leader or from the log. So a change of leader is no new beginning: who stops leading goes on reading where it
+//! stopped, and who begins to lead has only the rest of the log to read.
+//!
+//! Invariant: the published view holds exactly the records below `next`; what is in no rows of it is in its memtables.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use crate::log::{Log, Slot};
+use crate::mvcc::apply::Applier;
+use crate::mvcc::memtable::{Memtable, MemtableSet};
+use crate::mvcc::record::Record;
+use crate::mvcc::sizes::Sizes;
+use crate::mvcc::view::View;
+use crate::rows::Rows;
+use crate::storage::state::{State, since_boot};
+use crate::types::{Committed, Prev, Revision};
+
+pub use lead::{Leadership, OpenError};
+pub use load::{check_reach, origin};
+pub use refresh::{RefreshedRows, RowsRefresher};
+pub use tail::Tail;
+
+mod lead;
+mod load;
+mod prior_leases;
+mod refresh;
+mod tail;
+
+/// A memtable that takes no more versions, to be flushed.
+#[derive(Debug)]
+pub struct ImmutableMemtable {
+    /// Its versions.
+    pub memtable: Arc<Memtable>,
+    /// The slot behind its last record.
+    pub applied_slot: Slot,
+    /// The slot of its last record.
+    pub last: Slot,
+    /// The revision behind its last record.
+    pub revision: Revision,
+    /// The compacted revision behind its last record.
+    pub compacted: Revision,
+    /// Lease rows that changed; `None` is gone.
+    pub lease_rows: Vec<(Bytes, Option<Bytes>)>,
+    /// Alarms behind its last record: kind and member.
+    pub alarms: Vec<(i32, u64)>,
+    /// How much is stored behind its last record.
+    pub sizes: Sizes,
+}
+
+/// Rows that changed in the background.
+#[derive(Debug)]
+pub struct FlushResult<S> {
+    /// The slot behind the last record that is in them, and the revision there; `None` where that did not move.
+    pub through: Option<(Slot, Revision)>,
+    /// The rows.
+    pub snapshot: S,
+}
+
+/// See the module.
+pub struct Replica<R: Rows> {
+    state: Arc<State<R>>,
+    applier: Applier,
+    memtables: MemtableSet,
+    /// Immutable memtables that are not known to be rows, oldest first.
+    immutables: VecDeque<Arc<ImmutableMemtable>>,
+    last_seal: Instant,
+    /// All slots before it are in the rows of the view.
+    applied_slot: Slot,
+    next: Slot,
+    /// The last taken slot before it, as far as that is known.
+    last: Slot,
+    prior_leases: prior_leases::PriorLeases,
+}
+
+impl<R: Rows> Replica<R> {
+    /// The published state.
+    #[must_use]
+    pub fn state(&self) -> &Arc<State<R>> {
+        &self.state
+    }
+
+    /// The first slot whose record is not applied: an item of the log begins there.
+    #[must_use]
+    pub fn next(&self) -> Slot {
+        self.next
+    }
+
+    /// The newest revision.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.applier.revision
+    }
+
+    /// The compacted revision.
+    #[must_use]
+    pub fn compacted(&self) -> Revision {
+        self.applier.compacted
+    }
+
+    /// Bytes of versions that are in memory.
+    #[must_use]
+    pub fn memtable_bytes(&self) -> usize {
+        self.memtables.bytes()
+    }
+
+    /// Bytes of versions in the active memtable.
+    #[must_use]
+    pub fn active_bytes(&self) -> usize {
+        self.applier.memtable.bytes()
+    }
+
+    /// Immutable memtables that are not known to be rows, oldest first.
+    pub fn immutables(&self) -> impl Iterator<Item = &Arc<ImmutableMemtable>> {
+        self.immutables.iter()
+    }
+
+    /// When the active memtable was last rotated.
+    #[must_use]
+    pub fn last_seal(&self) -> Instant {
+        self.last_seal
+    }
+
+    /// Something was applied since.
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        self.applier.dirty
+    }
+
+    /// Applies the committed batch that stands from slot `first` up to `next`, and shows it. `superseded` are the
+    /// versions that its key changes superseded, in their order; empty if they are not known.
+    pub fn apply(&mut self, record: Record, superseded: Vec<Prev>, (first, next): (Slot, Slot)) -> Vec<Committed> {
+        self.prior_leases.served();
+        let base = record.base;
+        let (events, alarms) = {
+            let mut leases = self.state.leases();
+            self.applier.apply(record, superseded, &mut leases, since_boot())
+        };
+        for alarm in alarms {
+            let mut raised = self.state.alarms();
+            if alarm.raised {
+                raised.insert((alarm.kind, alarm.member));
+            } else {
+                raised.remove(&(alarm.kind, alarm.member));
+            }
+        }
+        self.next = next;
+        self.last = Slot(next.0.saturating_sub(1));
+        self.state.commit(base, first, next);
+        self.state.set_written(&self.applier.sizes);
+        self.publish(None);
+        self.state.set_applied(next);
+        events
+    }
+
+    /// Notes that everything before `next` is committed, where there is nothing to apply.
+    pub fn pass(&mut self, next: Slot) {
+        self.next = next;
+        self.state.commit(self.applier.revision, next, next);
+        self.state.set_applied(next);
+    }
+
+    /// Ends the active memtable and begins a new one. Answers with it, if there is something in it.
+    pub fn rotate(&mut self) -> Option<Arc<ImmutableMemtable>> {
+        self.last_seal = Instant::now();
+        if !std::mem::take(&mut self.applier.dirty) {
+            return None;
+        }
+        self.memtables = self.memtables.rotated();
+        let memtable = std::mem::replace(&mut self.applier.memtable, self.memtables.active().clone());
+        self.publish(None);
+        let immutable = Arc::new(ImmutableMemtable {
+            memtable,
+            applied_slot: self.next,
+            last: self.last,
+            revision: self.applier.revision,
+            compacted: self.applier.compacted,
+            lease_rows: std::mem::take(&mut self.applier.lease_rows).into_iter().collect(),
+            alarms: self.state.alarms().iter().copied().collect(),
+            sizes: self.applier.sizes,
+        });
+        self.immutables.push_back(immutable.clone());
+        Some(immutable)
+    }
+
+    /// Lets views read newer rows, without the memtables that are in them now.
+    pub fn swap_rows(&mut self, flushed: FlushResult<R::Snapshot>) {
+        let revision = match flushed.through {
+            Some((applied_slot, revision)) => {
+                self.applied_slot = applied_slot;
+                while self
+                    .immutables
+                    .front()
+                    .is_some_and(|oldest| oldest.applied_slot <= applied_slot)
+                {
+                    if let Some(immutable) = self.immutables.pop_front() {
+                        self.memtables = self.memtables.without(&immutable.memtable);
+                    }
+                }
+                revision
+            }
+            None => self.state.view().rows_revision,
+        };
+        self.publish(Some((flushed.snapshot, revision)));
+    }
+
+    /// Lets views read newer rows, if they hold no more than what is applied, and no less than those that are read now.
+    pub fn refresh(&mut self, RefreshedRows { snapshot, manifest }: RefreshedRows<R::Snapshot>) {
+        let applied_slot = Slot(manifest.applied_slot);
+        if (self.applied_slot..=self.next).contains(&applied_slot) && manifest.reached() <= self.revision() {
+            // Whoever waits for the first looks at the second.
+            self.state.set_deleted(&manifest.sizes);
+            self.state.set_deleted_up_to(manifest.deleted_up_to);
+            // What stands before is compacted: nobody looks for it.
+            self.state.forget_below(applied_slot.min(Slot(manifest.deleted_slot)));
+            let through = Some((applied_slot, manifest.reached()));
+            self.swap_rows(FlushResult { through, snapshot });
+        }
+    }
+
+    /// Begins anew from rows, which are ahead: what lies between is not in the log any more. What is published goes on
+    /// from there.
+    ///
+    /// # Errors
+    /// As [`Replica::load`].
+    pub async fn reset_from_snapshot<L: Log>(&mut self, log: &L, rows: &R) -> Result<(), OpenError> {
+        let state = self.state.clone();
+        let mut fresh = Self::load(log, rows).await?;
+        state.replace(&fresh.state);
+        fresh.state = state;
+        *self = fresh;
+        Ok(())
+    }
+
+    fn publish(&self, rows: Option<(R::Snapshot, Revision)>) {
+        let old = self.state.view();
+        let (rows, rows_revision, hot) = match rows {
+            Some((rows, revision)) => (rows, revision, Arc::default()),
+            None => (old.rows.clone(), old.rows_revision, old.hot.clone()),
+        };
+        self.state.publish(View {
+            revision: self.applier.revision,
+            compacted: self.applier.compacted,
+            memtables: self.memtables.clone(),
+            rows,
+            rows_revision,
+            count_cache: old.count_cache.clone(),
+            hot,
+        });
+    }
+}

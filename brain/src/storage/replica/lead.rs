@@ -1,0 +1,188 @@
+//! Begins to lead: the rest of the log, a barrier at its end, the manifest.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::load::read_manifest;
+use super::prior_leases::to_millis;
+use super::tail::Read;
+use super::{FlushResult, Replica};
+use crate::log::frame::Candidate;
+use crate::log::reader::Reader;
+use crate::log::writer::{self, Writer};
+use crate::log::{Log, LogError, LogId, Slot};
+use crate::mvcc::row::{FORMAT, Manifest};
+use crate::rows::{Rows, RowsError, Snapshot};
+
+/// The right to write, within one epoch.
+#[derive(Debug)]
+pub struct Leadership {
+    /// The right to append.
+    pub writer: Writer,
+    /// The manifest as it is stored, this epoch in it.
+    pub manifest: Manifest,
+    /// How long older leaders may go on answering reads: nobody is served before.
+    pub wait: Duration,
+}
+
+impl Leadership {
+    /// Notes in the rows that older leaders have been waited for.
+    ///
+    /// # Errors
+    /// The rows fail, or belong to a later leader.
+    pub async fn waited<R: Rows>(&mut self, rows: &R) -> Result<(), RowsError> {
+        let stored = Bytes::from(self.manifest.encode_to_vec());
+        self.manifest.prior_lease_ms = 0;
+        self.manifest.number += 1;
+        rows.apply(Some(stored), self.manifest.encode_to_vec().into(), Vec::new())
+            .await
+    }
+}
+
+/// Why a store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Stored by a newer brain.
+    #[error("the data is of format {found}, this version reads formats up to {FORMAT}: start a newer version")]
+    Newer {
+        /// The format found.
+        found: u32,
+    },
+    /// Stored by an older brain, in a format that this one does not read.
+    #[error(
+        "the data is of format {found}, this version reads format {FORMAT}: start the version that stored it, and copy what it has"
+    )]
+    Older {
+        /// The format found.
+        found: u32,
+    },
+    /// The rows lack what the log has given up already.
+    #[error(
+        "the rows reach slot {applied_slot} of the log but the log begins at slot {watermark}: rows were lost or rolled back; restore the data directory from a backup"
+    )]
+    RowsBehind {
+        /// The next slot that is not in the rows.
+        applied_slot: Slot,
+        /// The slot below which the log is gone.
+        watermark: Slot,
+    },
+    /// The log lacks what is in the rows.
+    #[error(
+        "the log ends before slot {last}, which the rows come from: the log was rolled back; restore log and rows from one copy"
+    )]
+    LogBehind {
+        /// The last slot that the rows come from.
+        last: Slot,
+    },
+    /// The rows come from another log.
+    #[error("this is another log than the one that the rows come from: restore log and rows from one copy")]
+    OtherLog,
+    /// Slots were destroyed while they were read: begin again from rows.
+    #[error("the log was cut while it was read")]
+    Destroyed,
+    /// A record does not decode, or contradicts what stands before it.
+    #[error("the log is damaged: slot {slot}: {reason}")]
+    Record {
+        /// The slot.
+        slot: Slot,
+        /// The fault.
+        reason: String,
+    },
+    /// The log fails.
+    #[error("open the log")]
+    Log(#[source] writer::OpenError),
+    /// The rows fail.
+    #[error("open the rows")]
+    Rows(#[from] RowsError),
+}
+
+impl From<writer::OpenError> for OpenError {
+    fn from(error: writer::OpenError) -> Self {
+        match error {
+            writer::OpenError::Destroyed(_) => OpenError::Destroyed,
+            error => OpenError::Log(error),
+        }
+    }
+}
+
+impl From<LogError> for OpenError {
+    fn from(error: LogError) -> Self {
+        OpenError::Log(error.into())
+    }
+}
+
+impl<R: Rows> Replica<R> {
+    /// Becomes the only writer: reads and shows what is left of the log, places the candidate's barrier behind it, and
+    /// writes the epoch into the manifest. Watchers are not told: they have history.
+    ///
+    /// May be dropped and begun again. `seen` says that this member knows the last holder of its lock to have ended.
+    ///
+    /// # Errors
+    /// [`OpenError`]. After [`OpenError::Destroyed`] the replica has to begin anew from rows.
+    pub async fn lead<L: Log>(
+        &mut self,
+        log: &L,
+        rows: &R,
+        (candidate, seen): (Candidate, bool),
+    ) -> Result<Leadership, OpenError> {
+        let began = self.next();
+        // What an older leader left unfinished may hold the manifest, and whoever reads that would wait for it.
+        rows.take_over().await?;
+        // A barrier may be in the log but not yet in the manifest.
+        let floor = read_manifest(rows.fence().await?)?.epoch.max(self.state.epoch());
+        let mut read = Vec::new();
+        let mut reader = Reader::new(log.clone(), began);
+        // What does not read is refused before anything is written.
+        let (writer, own) = Writer::open(log, &mut reader, (began, floor), candidate, |item| {
+            read.push(Read::of(item)?);
+            Ok::<(), OpenError>(())
+        })
+        .await?;
+        let mut wait = Duration::ZERO;
+        for read in read {
+            if matches!(&read, Read::Barrier(_, barrier) if *barrier == own) {
+                wait = self.prior_leases.wait(candidate.lock, seen);
+            }
+            self.replay(read)?;
+        }
+        rows.take_over().await?;
+        let manifest = take_over_manifest(rows, (own.epoch, log.id()), (candidate, wait)).await?;
+        let snapshot = rows.snapshot().await?;
+        let through = read_manifest(snapshot.fence().await?)?;
+        self.swap_rows(FlushResult {
+            through: Some((Slot(through.applied_slot), through.reached())),
+            snapshot,
+        });
+        self.state.set_deleted_up_to(manifest.deleted_up_to);
+        self.state.set_deleted(&manifest.sizes);
+        Ok(Leadership { writer, manifest, wait })
+    }
+}
+
+/// Writes a later epoch into the manifest: whatever an older leader still has in hand fails from now on.
+async fn take_over_manifest<R: Rows>(
+    rows: &R,
+    (epoch, log): (u64, Option<LogId>),
+    (candidate, wait): (Candidate, Duration),
+) -> Result<Manifest, OpenError> {
+    loop {
+        let stored: Option<Bytes> = rows.fence().await?;
+        let mut manifest = read_manifest(stored.clone())?;
+        if manifest.epoch > epoch {
+            return Err(writer::OpenError::Write(writer::WriteError::Deposed(Slot(manifest.applied_slot))).into());
+        }
+        manifest.epoch = epoch;
+        manifest.number += 1;
+        manifest.lock = candidate.lock;
+        manifest.lease = to_millis(candidate.lease);
+        manifest.prior_lease_ms = to_millis(wait);
+        manifest.log_id = log.map(|LogId(id)| id.to_vec()).unwrap_or_default();
+        match rows.apply(stored, manifest.encode_to_vec().into(), Vec::new()).await {
+            Ok(()) => return Ok(manifest),
+            Err(RowsError::Fenced(_)) => {} // an older leader was faster, once more
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

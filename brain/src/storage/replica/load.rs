@@ -1,0 +1,204 @@
+//! Begins a replica from rows. Takes time by the length of the log's tail, not by the size of the data.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message;
+use tokio::time::Instant;
+
+use super::prior_leases::PriorLeases;
+use super::{OpenError, Replica};
+use crate::log::{Log, LogId, Origin, Slot};
+use crate::mvcc::apply::Applier;
+use crate::mvcc::keys;
+use crate::mvcc::lease::Leases;
+use crate::mvcc::memtable::MemtableSet;
+use crate::mvcc::row::{FORMAT, LeaseRow, Manifest};
+use crate::mvcc::view::{View, successor};
+use crate::rows::{Order, Rows, RowsError, Scan, Snapshot};
+use crate::storage::state::{State, since_boot};
+use crate::types::LeaseId;
+
+impl<R: Rows> Replica<R> {
+    /// The state of the rows as they are now; nothing of the log's tail.
+    ///
+    /// # Errors
+    /// [`OpenError`]; nothing was changed.
+    pub async fn load<L: Log>(log: &L, rows: &R) -> Result<Self, OpenError> {
+        let snapshot = rows.snapshot().await?;
+        let manifest = read_manifest(snapshot.fence().await?)?;
+        // Asked after the snapshot: a watermark beyond its applied slot may be newer than it.
+        let (mut applied_slot, watermark) = (Slot(manifest.applied_slot), log.watermark().await?);
+        if watermark > applied_slot {
+            applied_slot = Slot(read_manifest(rows.fence().await?)?.applied_slot);
+            let error = OpenError::RowsBehind {
+                applied_slot,
+                watermark,
+            };
+            return Err(if watermark > applied_slot {
+                error
+            } else {
+                OpenError::Destroyed
+            });
+        }
+        check_origin(log, rows, &manifest).await?;
+        let leases = load_leases(&snapshot).await?;
+        let alarms: BTreeSet<(i32, u64)> = manifest.alarms.iter().map(|alarm| (alarm.kind, alarm.member)).collect();
+        let memtables = MemtableSet::new();
+        let applier = Applier::new(
+            manifest.revision,
+            manifest.compacted,
+            manifest.sizes,
+            memtables.active().clone(),
+        );
+        let view = View {
+            revision: applier.revision,
+            compacted: applier.compacted,
+            memtables: memtables.clone(),
+            rows: snapshot,
+            rows_revision: manifest.reached(),
+            count_cache: Arc::default(),
+            hot: Arc::default(),
+        };
+        let state = State::new(view, leases, alarms);
+        state.commit(manifest.revision, applied_slot, applied_slot);
+        state.set_applied(applied_slot);
+        state.set_deleted_up_to(manifest.deleted_up_to);
+        state.set_written(&manifest.sizes);
+        state.set_deleted(&manifest.sizes);
+        state.set_epoch(manifest.epoch);
+        Ok(Self {
+            state: Arc::new(state),
+            applier,
+            memtables,
+            immutables: VecDeque::new(),
+            last_seal: Instant::now(),
+            applied_slot,
+            next: applied_slot,
+            last: Slot(manifest.log_last),
+            prior_leases: PriorLeases::of(&manifest),
+        })
+    }
+}
+
+/// The log that rows come from, where they name one.
+///
+/// # Errors
+/// When the rows fail, or are newer than this version.
+pub async fn origin<R: Rows>(rows: &R) -> Result<Option<Origin>, OpenError> {
+    Ok(read_manifest(rows.fence().await?)?.origin())
+}
+
+/// Refuses a manifest that names another log than the stored one, or lacks what that has given up.
+///
+/// # Errors
+/// [`OpenError`]; nothing was changed.
+pub fn check_reach(stored: Option<Bytes>, log: Option<(LogId, Slot)>) -> Result<(), OpenError> {
+    let manifest = read_manifest(stored)?;
+    let Some((id, watermark)) = log else {
+        return Ok(()); // whoever opens the log finds it missing
+    };
+    if manifest.origin().is_some_and(|origin| origin.id != id) {
+        return Err(OpenError::OtherLog);
+    }
+    let applied_slot = Slot(manifest.applied_slot);
+    if watermark > applied_slot {
+        return Err(OpenError::RowsBehind {
+            applied_slot,
+            watermark,
+        });
+    }
+    Ok(())
+}
+
+/// Refuses a log that lacks what the rows hold, or is another one than they come from.
+async fn check_origin<L: Log, R: Rows>(log: &L, rows: &R, manifest: &Manifest) -> Result<(), OpenError> {
+    if let (Some(id), Some(origin)) = (log.id(), manifest.origin())
+        && origin.id != id
+    {
+        return Err(OpenError::OtherLog);
+    }
+    let last = Slot(manifest.log_last);
+    // The slot of the last record that is in rows is never destroyed before a later one is in them, too.
+    if last < Slot::FIRST || !log.read(last, 1).await?.is_empty() {
+        return Ok(());
+    }
+    let newer = read_manifest(rows.fence().await?)?;
+    Err(if newer.log_last > manifest.log_last {
+        OpenError::Destroyed
+    } else {
+        OpenError::LogBehind { last }
+    })
+}
+
+/// The stored manifest, or that of an empty store.
+///
+/// # Errors
+/// [`OpenError::Newer`], or that it does not decode.
+pub(super) fn read_manifest(stored: Option<Bytes>) -> Result<Manifest, OpenError> {
+    let manifest = match stored {
+        Some(bytes) => Manifest::decode(bytes)
+            .map_err(|error| RowsError::Corrupt(format!("the fence does not decode: {error}")))?,
+        None => Manifest::fresh(),
+    };
+    if manifest.format > FORMAT {
+        return Err(OpenError::Newer { found: manifest.format });
+    }
+    if manifest.format < FORMAT {
+        return Err(OpenError::Older { found: manifest.format });
+    }
+    Ok(manifest)
+}
+
+/// Leases and their attachments, as stored.
+async fn load_leases<S: Snapshot>(rows: &S) -> Result<Leases, RowsError> {
+    let mut leases = Leases::default();
+    let now = since_boot();
+    let range = keys::lease_range();
+    for_each_row(rows, range.from, range.to, |row, value| {
+        let stored = LeaseRow::decode(value)
+            .map_err(|error| RowsError::Corrupt(format!("a lease row does not decode: {error}")))?;
+        leases.grant(keys::parse_lease(&row)?, stored.ttl, stored.remaining, now);
+        Ok(())
+    })
+    .await?;
+    let range = keys::attachments_range();
+    for_each_row(rows, range.from, range.to, |row, _| {
+        let (id, key): (LeaseId, Bytes) = keys::parse_attachment(&row)?;
+        leases.attach(id, key);
+        Ok(())
+    })
+    .await?;
+    Ok(leases)
+}
+
+async fn for_each_row<S: Snapshot>(
+    rows: &S,
+    from: Bytes,
+    to: Bytes,
+    mut each: impl FnMut(Bytes, Bytes) -> Result<(), RowsError>,
+) -> Result<(), RowsError> {
+    let mut from = from;
+    loop {
+        let scan = Scan {
+            from,
+            to: Some(to.clone()),
+            order: Order::Ascending,
+            keys_only: false,
+            max_rows: 1_000,
+            max_bytes: 1 << 20,
+        };
+        let page = rows.scan(scan).await?;
+        let Some((last, _)) = page.rows.last() else {
+            return Ok(());
+        };
+        from = successor(last);
+        for (row, value) in page.rows {
+            each(row, value)?;
+        }
+        if page.done {
+            return Ok(());
+        }
+    }
+}

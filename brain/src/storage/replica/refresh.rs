@@ -1,0 +1,96 @@
+//! Refreshes rows that another member writes, in the background because a read may take long.
+
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use tokio::time::Instant;
+
+use super::load::read_manifest;
+use super::{OpenError, Replica};
+use crate::log::Slot;
+use crate::mvcc::row::Manifest;
+use crate::rows::{Rows, Snapshot};
+
+/// Pause before a failed read of rows is repeated.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// A new snapshot of the rows with its manifest. Not compared with the replica yet.
+pub struct RefreshedRows<S> {
+    pub(super) snapshot: S,
+    pub(super) manifest: Manifest,
+}
+
+impl<S: Snapshot> RefreshedRows<S> {
+    /// Reads them now.
+    ///
+    /// # Errors
+    /// When the rows fail.
+    pub async fn read<R: Rows<Snapshot = S>>(rows: R) -> Result<Self, OpenError> {
+        let snapshot = rows.snapshot().await?;
+        let manifest = read_manifest(snapshot.fence().await?)?;
+        Ok(RefreshedRows { snapshot, manifest })
+    }
+
+    /// Returns true if they hold what a replica has not applied.
+    pub fn is_ahead_of<R: Rows>(&self, replica: &Replica<R>) -> bool {
+        Slot(self.manifest.applied_slot) > replica.next()
+    }
+}
+
+/// Reads rows when they are wanted. What is under way is lost when this is dropped.
+pub struct RowsRefresher<R: Rows> {
+    rows: R,
+    reading: Option<BoxFuture<'static, Result<RefreshedRows<R::Snapshot>, OpenError>>>,
+    is_wanted: bool,
+    not_before: Instant,
+    last: Instant,
+}
+
+impl<R: Rows> RowsRefresher<R> {
+    /// None are wanted yet.
+    pub fn new(rows: R) -> Self {
+        let now = Instant::now();
+        Self {
+            rows,
+            reading: None,
+            is_wanted: false,
+            not_before: now,
+            last: now,
+        }
+    }
+
+    /// They have changed.
+    pub fn want(&mut self) {
+        self.is_wanted = true;
+    }
+
+    /// They may have changed, if those read last are so old.
+    pub fn want_after(&mut self, age: Duration) {
+        self.is_wanted |= self.last.elapsed() >= age;
+    }
+
+    /// Answers when wanted rows are read; what failed is wanted again. May be dropped and asked again.
+    ///
+    /// # Errors
+    /// When the rows fail.
+    pub async fn next(&mut self) -> Result<RefreshedRows<R::Snapshot>, OpenError> {
+        if self.reading.is_none() {
+            if !self.is_wanted {
+                return std::future::pending().await;
+            }
+            tokio::time::sleep_until(self.not_before).await;
+            self.is_wanted = false;
+            self.last = Instant::now();
+        }
+        let rows = &self.rows;
+        let read = || RefreshedRows::read(rows.clone()).boxed();
+        let outcome = self.reading.get_or_insert_with(read).await;
+        self.reading = None;
+        if outcome.is_err() {
+            self.is_wanted = true;
+            self.not_before = Instant::now() + RETRY;
+        }
+        outcome
+    }
+}

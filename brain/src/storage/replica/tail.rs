@@ -1,0 +1,179 @@
+//! Follows the log by itself: applies what others appended, once something later proves that it is committed.
+//!
+//! A record that can be read may not be known to be committed by the one who appended it, and nobody may look newer than
+//! the leader. Proof is a slot a whole window further on, which its writer takes only behind committed ones, or a barrier.
+
+use std::collections::VecDeque;
+
+use prost::Message;
+
+use super::{OpenError, Replica};
+use crate::log::frame::{Barrier, WINDOW};
+use crate::log::reader::{LogEntry, Reader};
+use crate::log::{Log, Slot};
+use crate::mvcc::record::Record;
+use crate::rows::Rows;
+
+/// How much is read at once, in bytes: enough to be faster than who writes.
+const CHUNK: usize = 4 << 20;
+
+/// Where a replica reads on in the log.
+#[derive(Debug)]
+pub struct Tail<L> {
+    log: L,
+    reader: Reader<L>,
+    began: Slot,
+    /// Read, but perhaps not committed.
+    unproven: VecDeque<LogEntry>,
+    /// Everything below is.
+    proven_below: Slot,
+}
+
+impl<L: Log> Tail<L> {
+    /// Begins where the replica is.
+    pub fn new<R: Rows>(log: L, replica: &Replica<R>) -> Self {
+        Self {
+            reader: Reader::new(log.clone(), replica.next()).in_chunks(CHUNK),
+            log,
+            began: replica.next(),
+            unproven: VecDeque::new(),
+            proven_below: Slot::FIRST,
+        }
+    }
+
+    /// Applies what is committed now: up to `committed`, if that is told, or else what the log proves, up to its end. After
+    /// `limit` chunks of the log, and when it got on, it answers `false`: there may be more, and whoever writes may be faster than this reads.
+    /// Watchers are not told: they have history.
+    ///
+    /// # Errors
+    /// [`OpenError::Destroyed`] when the replica has to begin anew from rows.
+    pub async fn catch_up<R: Rows>(
+        &mut self,
+        replica: &mut Replica<R>,
+        committed: Option<Slot>,
+        limit: usize,
+    ) -> Result<bool, OpenError> {
+        let (start, mut chunks) = (replica.next(), 0);
+        loop {
+            let item = self.reader.next().await?;
+            let is_end = item.is_none();
+            if let Some(item) = item {
+                // A barrier proves itself: who reads it first makes it so for all.
+                let proven_below = match &item {
+                    LogEntry::Barrier(slot, _) => slot.next(),
+                    LogEntry::Batch { next, .. } => Slot(next.0.saturating_sub(WINDOW)),
+                };
+                self.proven_below = self.proven_below.max(proven_below);
+                self.unproven.push_back(item);
+                if self.reader.has_more() {
+                    continue;
+                }
+            }
+            let proven_below = self.proven_below.max(committed.unwrap_or(Slot::FIRST));
+            let proven = self.unproven.partition_point(|item| end_of(item) <= proven_below);
+            // What stands in a destroyed slot came late, and a destroyed slot looks like a free one.
+            self.check_watermark().await?;
+            for item in self.unproven.drain(..proven) {
+                replica.replay(Read::of(item)?)?;
+            }
+            self.began = replica.next();
+            if is_end || committed.is_some_and(|committed| replica.next() >= committed) {
+                return Ok(true);
+            }
+            chunks += 1;
+            // Large records are proved many chunks later: whoever asks again begins where the replica is.
+            if chunks >= limit && replica.next() > start {
+                return Ok(false);
+            }
+        }
+    }
+
+    async fn check_watermark(&self) -> Result<(), OpenError> {
+        if self.log.watermark().await? > self.began {
+            return Err(OpenError::Destroyed);
+        }
+        Ok(())
+    }
+}
+
+/// An item of the log whose record reads.
+#[derive(Debug)]
+pub(super) enum Read {
+    Barrier(Slot, Barrier),
+    Batch { record: Record, first: Slot, next: Slot },
+}
+
+impl Read {
+    /// Reads the record of an item.
+    ///
+    /// # Errors
+    /// [`OpenError::Record`] when it does not decode.
+    pub(super) fn of(item: LogEntry) -> Result<Read, OpenError> {
+        match item {
+            LogEntry::Barrier(slot, barrier) => Ok(Read::Barrier(slot, barrier)),
+            LogEntry::Batch {
+                first, next, payload, ..
+            } => match Record::decode(payload) {
+                Ok(record) => Ok(Read::Batch { record, first, next }),
+                Err(error) => Err(OpenError::Record {
+                    slot: first,
+                    reason: error.to_string(),
+                }),
+            },
+        }
+    }
+}
+
+/// The slot behind the last one of an item that was appended.
+fn end_of(item: &LogEntry) -> Slot {
+    match item {
+        LogEntry::Barrier(slot, _) => slot.next(),
+        LogEntry::Batch { next, .. } => *next,
+    }
+}
+
+impl<R: Rows> Replica<R> {
+    /// Applies an item of the log that is known to be committed.
+    ///
+    /// # Errors
+    /// That it contradicts what stands before it.
+    pub(super) fn replay(&mut self, read: Read) -> Result<(), OpenError> {
+        let (record, first, next) = match read {
+            Read::Barrier(slot, barrier) => {
+                self.prior_leases.begin(barrier.lock, barrier.lease);
+                self.state.set_epoch(barrier.epoch);
+                self.last = slot;
+                self.pass(Slot(slot.0 + WINDOW));
+                return Ok(());
+            }
+            Read::Batch { record, first, next } => (record, first, next),
+        };
+        if record.base != self.revision() {
+            let (base, newest) = (record.base, self.revision());
+            let reason = format!("a batch behind revision {base} where {newest} is the newest");
+            return Err(OpenError::Record { slot: first, reason });
+        }
+        self.apply(record, Vec::new(), (first, next));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::MemLog;
+    use crate::log::frame::is_barrier;
+    use crate::rows::mem::MemRows;
+
+    #[tokio::test]
+    async fn destroyed_slots_are_not_taken_for_free_ones() {
+        let log = MemLog::keeping(is_barrier);
+        let mut replica = Replica::load(&log, &MemRows::new()).await.unwrap();
+        let mut tail = Tail::new(log.clone(), &replica);
+        tail.catch_up(&mut replica, Some(Slot(7)), usize::MAX).await.unwrap();
+        log.raise_watermark(Slot(5)).await.unwrap();
+        log.destroy_below_watermark().await.unwrap();
+        let ended = tail.catch_up(&mut replica, Some(Slot(7)), usize::MAX).await;
+        assert!(matches!(ended, Err(OpenError::Destroyed)), "{ended:?}");
+    }
+}

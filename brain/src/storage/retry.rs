@@ -1,0 +1,97 @@
+//! Retries with backoff for background work while storage is unreachable or full.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::log::LogError;
+use crate::rows::RowsError;
+
+/// First and longest pause before an attempt is repeated.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// The process stops while storage is out of reach.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped while waiting for storage")]
+pub(super) struct Interrupted;
+
+/// Errors that may be transient.
+pub(super) trait Transient: std::error::Error + Send + Sync + 'static {
+    fn is_transient(&self) -> bool;
+}
+
+impl Transient for RowsError {
+    fn is_transient(&self) -> bool {
+        matches!(
+            self,
+            RowsError::Unavailable(_) | RowsError::Unknown(_) | RowsError::Full(_)
+        )
+    }
+}
+
+impl Transient for LogError {
+    fn is_transient(&self) -> bool {
+        matches!(self, LogError::Unavailable(_))
+    }
+}
+
+/// Returns true if storage is unreachable or full, rather than damaged or owned by another cluster.
+#[must_use]
+pub fn is_transient(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref().is_some_and(RowsError::is_transient)
+            || cause.downcast_ref().is_some_and(LogError::is_transient)
+    })
+}
+
+/// Pauses between attempts, each twice as long as the one before.
+pub(super) struct Backoff<'a> {
+    stop: &'a CancellationToken,
+    pause: Duration,
+}
+
+impl<'a> Backoff<'a> {
+    pub(super) fn new(stop: &'a CancellationToken) -> Self {
+        let pause = RETRY.0;
+        Self { stop, pause }
+    }
+
+    /// Returns when the attempt may be repeated after a transient error.
+    ///
+    /// # Errors
+    /// The error if it is not transient, or [`Interrupted`].
+    pub(super) async fn pause_after<E: Transient>(&mut self, error: E) -> anyhow::Result<()> {
+        if !error.is_transient() {
+            return Err(error.into());
+        }
+        tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            "storage is unreachable or full; background work will retry"
+        );
+        tokio::select! {
+            () = self.stop.cancelled() => return Err(Interrupted.into()),
+            () = tokio::time::sleep(self.pause) => {}
+        }
+        self.pause = (self.pause * 2).min(RETRY.1);
+        Ok(())
+    }
+}
+
+/// Repeats an attempt that fails with a transient error. Tasks that wait for the flush wait as well; their memory is bounded.
+// A macro, for a function over `AsyncFnMut` cannot say that its future is `Send`.
+macro_rules! retry {
+    ($stop:expr, $attempt:expr) => {{
+        let mut backoff = $crate::storage::retry::Backoff::new($stop);
+        loop {
+            match $attempt.await {
+                Ok(value) => break anyhow::Ok(value),
+                Err(error) => {
+                    if let Err(error) = backoff.pause_after(error).await {
+                        break Err(error);
+                    }
+                }
+            }
+        }
+    }};
+}
+pub(super) use retry;

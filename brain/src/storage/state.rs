@@ -1,0 +1,323 @@
+//! The published state: the view that reads take, leases and alarms. The sequencer writes it, everybody reads it.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::log::Slot;
+use crate::mvcc::fetch::Fetches;
+use crate::mvcc::lease::Leases;
+use crate::mvcc::sizes::Sizes;
+use crate::mvcc::view::View;
+use crate::rows::Rows;
+use crate::types::Revision;
+
+/// etcd's number of the alarm that stands while there is no space.
+pub const NOSPACE: i32 = 1;
+/// etcd's number of the alarm that stands when data is damaged.
+pub const CORRUPT: i32 = 2;
+
+/// Slots between two entries of the index from revisions to slots.
+const INDEX_STEP: u64 = 32;
+
+/// How far compaction has come in the rows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CompactionProgress {
+    /// Versions superseded at or before this revision are deleted.
+    pub up_to: Revision,
+    /// Number of steps that wrote or deleted rows. It grows as long as the compaction makes progress.
+    pub steps: u64,
+}
+
+/// The published state of the store.
+pub struct State<R: Rows> {
+    view: ArcSwap<View<R::Snapshot>>,
+    leases: Mutex<Leases>,
+    alarms: Mutex<BTreeSet<(i32, u64)>>,
+    /// Where revisions stand in the log: base revision of a batch and its first slot, ascending, not every batch.
+    index: Mutex<Vec<(Revision, Slot)>>,
+    /// The next slot: all before it are committed.
+    committed: AtomicU64,
+    /// The next slot: all before it are in the view.
+    applied: watch::Sender<Slot>,
+    /// The next slot by the newest announcement: all slots before it are committed, but this member may not have them yet.
+    known_committed: AtomicU64,
+    compaction: watch::Sender<CompactionProgress>,
+    /// Something stored is damaged: reads and writes are refused.
+    corrupt: AtomicBool,
+    /// Why this member cannot lead now, though it holds or held the lock.
+    cannot_lead: ArcSwapOption<String>,
+    epoch: Arc<AtomicU64>,
+    /// Tells of a new epoch.
+    epochs: watch::Sender<u64>,
+    fetches: Fetches,
+    /// How much is stored.
+    sizes: Mutex<Sizes>,
+    /// Rows refuse what is to be flushed.
+    flush_refused: AtomicBool,
+    /// Since when a write of rows is under way.
+    writing_rows: Mutex<Option<Instant>>,
+}
+
+/// A write of rows that is under way: see [`State::write_rows`].
+pub struct WritingRows<R: Rows>(Arc<State<R>>);
+
+impl<R: Rows> Drop for WritingRows<R> {
+    fn drop(&mut self) {
+        *self.0.writing_rows.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl<R: Rows> State<R> {
+    /// The state that was found when the store was opened.
+    pub fn new(view: View<R::Snapshot>, leases: Leases, alarms: BTreeSet<(i32, u64)>) -> Self {
+        Self {
+            view: ArcSwap::from_pointee(view),
+            leases: Mutex::new(leases),
+            alarms: Mutex::new(alarms),
+            index: Mutex::default(),
+            committed: AtomicU64::new(Slot::FIRST.0),
+            applied: watch::Sender::new(Slot::FIRST),
+            known_committed: AtomicU64::new(Slot::FIRST.0),
+            compaction: watch::Sender::default(),
+            corrupt: AtomicBool::new(false),
+            cannot_lead: ArcSwapOption::empty(),
+            epoch: Arc::default(),
+            epochs: watch::Sender::default(),
+            fetches: Fetches::default(),
+            sizes: Mutex::default(),
+            flush_refused: AtomicBool::new(false),
+            writing_rows: Mutex::default(),
+        }
+    }
+
+    /// Takes over the content of `other`, which no other task uses.
+    pub fn replace(&self, other: &Self) {
+        self.view.store(other.view());
+        *self.leases() = std::mem::take(&mut *other.leases());
+        *self.alarms() = std::mem::take(&mut *other.alarms());
+        let index = std::mem::take(&mut *other.index.lock().unwrap_or_else(PoisonError::into_inner));
+        *self.index.lock().unwrap_or_else(PoisonError::into_inner) = index;
+        self.committed.store(other.committed().0, Ordering::Release);
+        self.set_applied(other.committed());
+        self.set_deleted_up_to(other.compaction_progress().borrow().up_to);
+        self.set_epoch(other.epoch());
+        let sizes = other.sizes();
+        self.set_written(&sizes);
+        self.set_deleted(&sizes);
+    }
+
+    /// The newest view.
+    pub fn view(&self) -> Arc<View<R::Snapshot>> {
+        self.view.load_full()
+    }
+
+    /// Makes a newer view the one that reads take.
+    pub fn publish(&self, view: View<R::Snapshot>) {
+        self.view.store(Arc::new(view));
+    }
+
+    /// The budget for rows that requests read before they are evaluated.
+    pub fn fetches(&self) -> &Fetches {
+        &self.fetches
+    }
+
+    /// The leases. Held for moments only.
+    pub fn leases(&self) -> MutexGuard<'_, Leases> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The leases, for those that lock them by themselves.
+    pub(crate) fn leases_mutex(&self) -> &Mutex<Leases> {
+        &self.leases
+    }
+
+    /// Raised alarms: etcd's number of the kind, and the member.
+    pub fn alarms(&self) -> MutexGuard<'_, BTreeSet<(i32, u64)>> {
+        self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Some member has no space.
+    pub fn has_alarm(&self, kind: i32) -> bool {
+        self.alarms().iter().any(|(raised, _)| *raised == kind)
+    }
+
+    /// Records that all slots before `next` are committed; the batch with base revision `base` began at `first`.
+    pub fn commit(&self, base: Revision, first: Slot, next: Slot) {
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        if index.last().is_none_or(|(_, last)| first.0 >= last.0 + INDEX_STEP) {
+            index.push((base, first));
+        }
+        self.committed.store(next.0, Ordering::Release);
+    }
+
+    /// Records an announcement that all slots before `next` are committed.
+    pub fn observe_commit(&self, next: Slot) {
+        self.known_committed.fetch_max(next.0, Ordering::AcqRel);
+    }
+
+    /// The highest slot that [`State::observe_commit`] was given.
+    pub fn known_committed(&self) -> Slot {
+        Slot(self.known_committed.load(Ordering::Acquire))
+    }
+
+    /// How many slots are committed, as far as was heard, that the view does not show.
+    pub fn lag(&self) -> u64 {
+        let applied = self.applied.borrow().0;
+        self.known_committed.load(Ordering::Acquire).saturating_sub(applied)
+    }
+
+    /// The first slot that is not committed.
+    pub fn committed(&self) -> Slot {
+        Slot(self.committed.load(Ordering::Acquire))
+    }
+
+    /// Records that all slots before `next` are in the view.
+    pub fn set_applied(&self, next: Slot) {
+        self.applied.send_replace(next);
+    }
+
+    /// Waits until all slots before `slot` are in the view.
+    pub async fn wait_applied(&self, slot: Slot) {
+        let mut applied = self.applied.subscribe();
+        // The sender is this state.
+        drop(applied.wait_for(|applied| *applied >= slot).await);
+    }
+
+    /// A slot at or before the batch that made `revision`; `None` when it is older than what was noted.
+    pub fn slot_before(&self, revision: Revision) -> Option<Slot> {
+        let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        let after = index.partition_point(|(base, _)| *base < revision);
+        after.checked_sub(1).map(|at| index[at].1)
+    }
+
+    /// The oldest slot that was noted.
+    pub fn first_noted(&self) -> Option<Slot> {
+        self.index
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .first()
+            .map(|(_, slot)| *slot)
+    }
+
+    /// Forgets where revisions stand in slots that are destroyed.
+    pub fn forget_below(&self, watermark: Slot) {
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone = index.partition_point(|(_, slot)| *slot < watermark);
+        index.drain(..gone);
+    }
+
+    /// How far compaction has come; changes with every step.
+    pub fn compaction_progress(&self) -> watch::Receiver<CompactionProgress> {
+        self.compaction.subscribe()
+    }
+
+    /// Notes that versions superseded up to `revision` are gone.
+    pub fn set_deleted_up_to(&self, revision: Revision) {
+        self.compaction.send_modify(|compaction| compaction.up_to = revision);
+    }
+
+    /// Notes a step in which rows were written or deleted.
+    pub fn note_step(&self) {
+        self.compaction.send_modify(|compaction| compaction.steps += 1);
+    }
+
+    /// Something stored is damaged.
+    pub fn is_corrupt(&self) -> bool {
+        self.corrupt.load(Ordering::Acquire)
+    }
+
+    /// Stops serving: something stored is damaged.
+    pub fn set_corrupt(&self) {
+        self.corrupt.store(true, Ordering::Release);
+    }
+
+    /// Why this member cannot lead now: its storage did not answer in time. `None` if nothing is known against it.
+    pub fn cannot_lead(&self) -> Option<Arc<String>> {
+        self.cannot_lead.load_full()
+    }
+
+    /// Records why this member cannot lead, or that it can again.
+    pub fn set_cannot_lead(&self, reason: Option<String>) {
+        self.cannot_lead.store(reason.map(Arc::new));
+    }
+
+    /// Rows refuse what is to be flushed: nothing more may be acknowledged.
+    pub fn is_flush_refused(&self) -> bool {
+        self.flush_refused.load(Ordering::Acquire)
+    }
+
+    /// Notes whether rows refuse what is to be flushed; answers with what was so before.
+    pub fn set_flush_refused(&self, refused: bool) -> bool {
+        self.flush_refused.swap(refused, Ordering::AcqRel)
+    }
+
+    /// How long the write of rows that is under way has been tried; `None` while there is none.
+    pub fn writing_rows(&self) -> Option<Duration> {
+        let since = *self.writing_rows.lock().unwrap_or_else(PoisonError::into_inner);
+        since.map(|since| since.elapsed())
+    }
+
+    /// Notes that rows are being written, until what is answered is dropped.
+    pub fn write_rows(self: &Arc<Self>) -> WritingRows<R> {
+        *self.writing_rows.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        WritingRows(self.clone())
+    }
+
+    /// How much is stored, as far as this member knows.
+    pub fn sizes(&self) -> Sizes {
+        *self.sizes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what is written up to the view.
+    pub fn set_written(&self, sizes: &Sizes) {
+        let mut known = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        (known.written, known.logged) = (sizes.written, sizes.logged);
+    }
+
+    /// Notes what compaction has given up.
+    pub fn set_deleted(&self, sizes: &Sizes) {
+        let mut known = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        (known.deleted, known.dropped) = (sizes.deleted, sizes.dropped);
+    }
+
+    /// Bytes that the store occupies: those of its rows, or what all members count where the medium is shared. A log of one's own is not
+    /// counted, as etcd counts no log: what it holds is in the rows as well.
+    pub fn total_size(&self, rows: &R) -> u64 {
+        rows.size().unwrap_or_else(|| self.sizes().total())
+    }
+
+    /// The epoch of the leader, which takes the place of etcd's raft term.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// The epoch, for those who show it in every answer.
+    pub fn epoch_cell(&self) -> Arc<AtomicU64> {
+        self.epoch.clone()
+    }
+
+    /// Follows the epoch.
+    pub fn epochs(&self) -> watch::Receiver<u64> {
+        self.epochs.subscribe()
+    }
+
+    /// Begins an epoch.
+    pub fn set_epoch(&self, epoch: u64) {
+        self.epoch.store(epoch, Ordering::Release);
+        self.epochs.send_replace(epoch);
+    }
+}
+
+/// Time since boot. It goes on while the machine sleeps, and no clock step moves it.
+#[must_use]
+pub fn since_boot() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+}

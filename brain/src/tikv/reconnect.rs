@@ -1,0 +1,156 @@
+//! The background task of a connection to TiKV: replaces unhealthy clients and those with old certificates.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use super::Shared;
+use super::options::Tls;
+use crate::log_once::LogBackoff;
+
+/// How long to wait before clients are replaced once more, at first and at most: what is back is to be used within seconds.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+
+/// Pause between two log lines about one failure that goes on, at first and at most.
+const SILENCE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+
+/// How long a connection may take to be made, at first and at most. The client asks all members of PD at once, then the leader,
+/// and gives each the time of one request.
+const CONNECT: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(16));
+
+/// Clients that lived this long begin with the first pause again.
+const CALM: Duration = Duration::from_secs(60);
+
+/// How long a connection may take to be made that was not made so many times.
+#[must_use]
+pub fn connect_timeout(failures: u32) -> Duration {
+    let grown = CONNECT.0.saturating_mul(2u32.saturating_pow(failures));
+    grown.min(CONNECT.1)
+}
+
+/// Keeps a connection alive. Without it a stuck client stays stuck.
+pub struct ConnectionSupervisor {
+    shared: Arc<Shared>,
+    /// Contents of the certificate files as the clients have them.
+    tls: Vec<Vec<u8>>,
+}
+
+impl ConnectionSupervisor {
+    pub(super) fn new(shared: Arc<Shared>) -> anyhow::Result<ConnectionSupervisor> {
+        let tls = contents(shared.options.tls.as_ref())?;
+        Ok(ConnectionSupervisor { shared, tls })
+    }
+
+    /// Runs until `stop`.
+    ///
+    /// # Errors
+    /// Never: what fails is tried again.
+    pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
+        let mut tls_tick = tokio::time::interval(self.shared.options.tls_interval);
+        tls_tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let shared = self.shared.clone();
+        let clients = async {
+            let (mut pause, mut failures, mut last) = (PAUSE.0, 0, Instant::now());
+            let backoff = || LogBackoff::new(SILENCE.0, SILENCE.1);
+            let mut log = backoff();
+            loop {
+                tokio::select! {
+                    () = shared.pool.unhealthy() => {
+                        if last.elapsed() > CALM {
+                            (pause, failures) = (PAUSE.0, 0);
+                        }
+                        match self.replace(false, connect_timeout(failures)).await {
+                            Ok(()) => log = backoff(),
+                            Err(trouble) => {
+                                if log.is_due() {
+                                    trouble.log(self.shared.cluster_id);
+                                }
+                                failures += 1;
+                            }
+                        }
+                        last = Instant::now();
+                        tokio::time::sleep(pause).await;
+                        pause = (pause * 2).min(PAUSE.1);
+                    }
+                    _ = tls_tick.tick(), if !self.tls.is_empty() => self.look_at_certificates(connect_timeout(failures)).await,
+                }
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => Ok(()),
+            () = clients => Ok(()),
+        }
+    }
+
+    /// Replaces clients.
+    async fn replace(&self, all: bool, limit: Duration) -> Result<(), Trouble> {
+        let shared = &self.shared;
+        let reached = shared.pd.reach().await.map_err(Trouble::NoPd)?;
+        if reached.cluster_id != shared.cluster_id {
+            return Err(Trouble::OtherCluster(reached.cluster_id));
+        }
+        let (options, endpoints) = (&shared.options, &reached.endpoints);
+        let replaced = shared.pool.replace(options, endpoints, all, limit).await;
+        replaced.map_err(Trouble::NoClient)?;
+        tracing::info!("connected to TiKV anew");
+        Ok(())
+    }
+
+    /// Replaces clients whose certificates are no longer those in the files; those that the cluster takes.
+    pub(super) async fn look_at_certificates(&mut self, limit: Duration) {
+        match contents(self.shared.options.tls.as_ref()) {
+            Ok(found) if found == self.tls => {}
+            Ok(found) => {
+                tracing::info!("the certificates for TiKV changed");
+                match self.replace(true, limit).await {
+                    Ok(()) => self.tls = found,
+                    Err(trouble) => trouble.log(self.shared.cluster_id),
+                }
+            }
+            Err(error) => {
+                tracing::warn!(
+                    error = &*error as &dyn std::error::Error,
+                    "cannot read the certificates for TiKV"
+                );
+            }
+        }
+    }
+}
+
+/// Why clients were not replaced.
+enum Trouble {
+    OtherCluster(u64),
+    NoPd(anyhow::Error),
+    NoClient(anyhow::Error),
+}
+
+impl Trouble {
+    fn log(&self, expected: u64) {
+        match self {
+            Trouble::OtherCluster(found) => tracing::error!(
+                expected,
+                found,
+                "the addresses of PD lead to another cluster: it is not touched"
+            ),
+            Trouble::NoPd(error) => tracing::warn!(error = format!("{error:#}"), "PD does not answer"),
+            Trouble::NoClient(error) => tracing::warn!(error = format!("{error:#}"), "cannot connect to TiKV"),
+        }
+    }
+}
+
+impl std::fmt::Debug for ConnectionSupervisor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ConnectionSupervisor(..)") // the key must not get into logs
+    }
+}
+
+fn contents(tls: Option<&Tls>) -> anyhow::Result<Vec<Vec<u8>>> {
+    use anyhow::Context;
+    let Some(tls) = tls else { return Ok(Vec::new()) };
+    [&tls.ca, &tls.cert, &tls.key]
+        .into_iter()
+        .map(|path| std::fs::read(path).with_context(|| format!("read {}", path.display())))
+        .collect()
+}

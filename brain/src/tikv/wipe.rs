@@ -1,0 +1,168 @@
+//! The end of a store: all keys behind its prefix are deleted, and nothing beside them.
+//!
+//! Keys are deleted in transactions, so that no replica that lags brings them back. Then their versions are destroyed where they lie,
+//! which gives the space back at once.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use tikv_client::TransactionClient;
+use tokio::time::Instant;
+
+use super::error::Message;
+use super::read::{Range, options};
+use super::{Error, Limits, Tikv};
+
+/// Keys of one transaction.
+const PAGE: u32 = 512;
+
+/// How often progress is logged.
+const PROGRESS: Duration = Duration::from_secs(5);
+
+/// How long to wait until a transaction is tried again that met a lock.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How long one transaction may take, and all of its repetitions.
+const LIMITS: Limits = Limits {
+    attempt: Duration::from_secs(10),
+    total: Duration::from_secs(60),
+};
+
+/// A part of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// All but the registers.
+    Data,
+    /// The registers, but the one of this name.
+    RegistersBut(&'static str),
+    /// Everything.
+    Whole,
+}
+
+impl Tikv {
+    /// Returns true if no key of the store is there.
+    ///
+    /// # Errors
+    /// TiKV cannot be reached.
+    pub async fn is_empty(&self) -> anyhow::Result<bool> {
+        let (from, to) = self.keys().whole();
+        Ok(self.first_keys(&from, &to, 1).await?.is_empty())
+    }
+
+    /// Deletes a part of the store; `check` is asked before each transaction. Answers how many keys it deleted. It goes on where one
+    /// that was interrupted has ended.
+    ///
+    /// # Errors
+    /// TiKV cannot be reached, somebody else writes to the store, or `check` fails.
+    pub async fn wipe(&self, part: Part, check: impl AsyncFn() -> anyhow::Result<()>) -> anyhow::Result<u64> {
+        let keys = self.keys();
+        let (whole, registers_end) = (keys.whole(), keys.registers_end());
+        let ranges = match part {
+            Part::Data => vec![(registers_end, whole.1)],
+            Part::Whole => vec![whole],
+            Part::RegistersBut(name) => {
+                let kept = keys.register(name);
+                let behind = Bytes::from([kept.as_ref(), &[0]].concat());
+                vec![(whole.0, kept), (behind, registers_end)]
+            }
+        };
+        let mut deleted = Progress::new();
+        for (from, to) in ranges {
+            let now = self.timestamp().await.context("ask PD for the time")?;
+            let ended = self.end_transactions(now, &from, &to).await;
+            ended.context("end unfinished transactions")?;
+            self.delete_range(&from, &to, &mut deleted, &check).await?;
+            if let Err(error) = self.destroy(&from, &to).await {
+                // Every key is deleted: garbage collection does the rest.
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "the space is given back later"
+                );
+            }
+        }
+        Ok(deleted.keys)
+    }
+
+    async fn delete_range(
+        &self,
+        from: &Bytes,
+        to: &Bytes,
+        deleted: &mut Progress,
+        check: &impl AsyncFn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let mut from = from.clone();
+        while from < *to {
+            check().await?;
+            let until = self.within_region(&from, to).await;
+            let page = self.first_keys(&from, &until, PAGE).await?;
+            let Some(last) = page.last() else {
+                from = until;
+                continue;
+            };
+            from = Bytes::from([last.as_ref(), &[0]].concat());
+            self.delete(&page).await.context("delete keys of the store")?;
+            deleted.add(page.len());
+        }
+        Ok(())
+    }
+
+    async fn first_keys(&self, from: &Bytes, to: &Bytes, limit: u32) -> anyhow::Result<Vec<Bytes>> {
+        let at = self.timestamp().await.context("ask PD for the time")?;
+        let range = Range {
+            from: from.clone(),
+            to: to.clone(),
+            limit,
+            keys_only: true,
+            backward: false,
+        };
+        let found = self.scan(at, &range).await.context("read the keys of the store")?;
+        Ok(found.into_iter().map(|(key, _)| key).collect())
+    }
+
+    /// Deletes these keys. It may be done twice.
+    async fn delete(&self, keys: &[Bytes]) -> Result<(), Error> {
+        let delete = |client: TransactionClient| {
+            let keys: Vec<Vec<u8>> = keys.iter().map(|key| key.to_vec()).collect();
+            async move {
+                let mut txn = client.begin_with_options(options()).await?;
+                for key in keys {
+                    txn.delete(key).await?;
+                }
+                txn.commit().await.map(|_| ())
+            }
+        };
+        let deadline = Instant::now() + LIMITS.total;
+        loop {
+            let deleted = self.shared.pool.call(("wipe", Message::Short), LIMITS, delete).await;
+            match deleted {
+                // An attempt before left it.
+                Err(Error::Locked(_)) if Instant::now() + PAUSE < deadline => tokio::time::sleep(PAUSE).await,
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+/// Keys that were deleted, logged now and then.
+struct Progress {
+    keys: u64,
+    told: Instant,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        Progress {
+            keys: 0,
+            told: Instant::now(),
+        }
+    }
+
+    fn add(&mut self, keys: usize) {
+        self.keys += keys as u64;
+        if self.told.elapsed() >= PROGRESS {
+            tracing::info!(deleted = self.keys, "wiping");
+            self.told = Instant::now();
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Reads that look back in a log while it is cut, or hangs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use brain::log::{Log as _, LogError, MemLog, Slot};
+use brain::storage::history::LogHistory;
+use brain::watch::{History as _, HistoryError, PrevKv};
+
+use super::hooked_log::HookedLog;
+use super::{COMPACTED, Leading, Other, PUTS};
+
+/// What happens to who looks back in a log: reads from a slot that others began behind before.
+#[derive(Clone, Copy)]
+enum Back {
+    /// It waits for ever.
+    Hangs,
+    /// The log begins later now, and what was before is gone, but for what came late.
+    Cuts,
+    /// The log begins later again and again.
+    Creeps,
+}
+
+/// Where a log is cut: behind the slots that are noted for what is read then.
+const CUT: Slot = Slot(36);
+
+/// A log in which this happens to who looks back.
+fn looks_back(log: &MemLog, back: Back) -> HookedLog {
+    let (cut, highest) = (log.clone(), Arc::new(AtomicU64::new(0)));
+    HookedLog::new(log, move |from| {
+        let highest = highest.fetch_max(from.0, Ordering::SeqCst);
+        meddle(cut.clone(), back, from.0 < highest)
+    })
+}
+
+async fn meddle(log: MemLog, back: Back, looks_back: bool) -> Result<(), LogError> {
+    let watermark = log.watermark().await?;
+    match back {
+        Back::Hangs if looks_back => std::future::pending().await,
+        Back::Hangs => {}
+        Back::Cuts if watermark < CUT => {
+            log.raise_watermark(CUT).await?;
+            log.destroy_below_watermark().await?;
+            // Behind the barrier that stays.
+            for slot in 2..CUT.0 {
+                log.append(Slot(slot), "late".into()).await.unwrap();
+            }
+        }
+        Back::Cuts => {}
+        Back::Creeps => log.raise_watermark(watermark.next()).await?,
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_does_not_wait_for_what_its_watchers_missed() {
+    let mut leading = Leading::start().await;
+    let mut other = Other::open(looks_back(&leading.log, Back::Hangs), leading.rows.clone()).await;
+    leading.engine.puts(PUTS.0).await;
+    other.tail().await;
+    let view = other.store.state.view();
+    assert!(view.revision > COMPACTED);
+    assert_eq!(other.store.hub.revision(), view.revision);
+    leading.engine.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn slots_that_are_destroyed_under_a_read_of_history_are_no_damage() {
+    let mut leading = Leading::start().await;
+    leading.engine.puts(PUTS.0).await;
+    let state = leading.engine.store.state.clone();
+    let history = LogHistory::new(looks_back(&leading.log, Back::Cuts), state.clone());
+    let read = history.read(30, usize::MAX, PrevKv::Included).await.unwrap();
+    assert_eq!(read[0].revision, 30);
+    assert_eq!(read.last().unwrap().revision, leading.revision());
+    assert!(!state.is_corrupt());
+    leading.engine.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_log_that_begins_later_all_the_time_is_not_read_for_ever() {
+    let mut leading = Leading::start().await;
+    leading.engine.puts(PUTS.0).await;
+    let state = leading.engine.store.state.clone();
+    let history = LogHistory::new(looks_back(&leading.log, Back::Creeps), state);
+    let refused = history.read(2, usize::MAX, PrevKv::Included).await;
+    assert!(matches!(refused, Err(HistoryError::Unavailable(_))), "{refused:?}");
+    leading.engine.stop().await.unwrap();
+}

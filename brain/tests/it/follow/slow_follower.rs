@@ -1,0 +1,113 @@
+//! A leader that writes faster than its follower reads.
+
+use brain::cluster::forward::Role;
+use tokio::time::timeout;
+
+use super::hooked_log::HookedLog;
+use super::{Leading, Other, PATIENCE, PUTS};
+use crate::pausable_rows::PausableRows;
+
+/// A log whose reads take so long that another record is committed in the meantime.
+fn slow(leading: &Leading) -> HookedLog {
+    let leader = leading.engine.store.state.clone();
+    HookedLog::new(&leading.log, move |_| {
+        let leader = leader.clone();
+        async move {
+            leader.wait_applied(leader.committed().next()).await;
+            Ok(())
+        }
+    })
+}
+
+#[tokio::test]
+async fn slow_follower_keeps_following() {
+    let mut leading = Leading::start().await;
+    let (_serving, channel) = leading.listen().await;
+    let opened = async {
+        tokio::select! {
+            other = Other::open(slow(&leading), leading.rows.clone()) => other,
+            _ = leading.engine.puts(usize::MAX) => panic!("without an end"),
+        }
+    };
+    let mut other = timeout(PATIENCE, opened).await.expect("it takes too long");
+    leading.engine.puts(PUTS.0).await;
+    let mut role = other.roles.subscribe();
+    let follows = async {
+        tokio::select! {
+            followed = role.wait_for(|role| matches!(role, Role::Following(_))) => drop(followed.unwrap()),
+            _ = leading.engine.puts(usize::MAX) => panic!("without an end"),
+        }
+    };
+    other.follow(channel, follows).await;
+    leading.engine.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn distant_follower_resets_from_rows_in_bounded_memory() {
+    let mut leading = Leading::start().await;
+    let mut other = Other::open(leading.log.clone(), leading.rows.clone()).await;
+    let value = vec![b'v'; 1 << 20];
+    for _ in 0..40 {
+        leading.engine.put(b"large", &value).await.unwrap();
+    }
+    // What is too much is noticed before more is read.
+    other.tail().await;
+    other.tail().await;
+    let (revision, bytes) = (other.store.state.view().revision, other.node.replica.memtable_bytes());
+    assert!(
+        revision + 5 > leading.revision() && bytes < 5 * value.len(),
+        "{bytes} bytes at {revision} of {}",
+        leading.revision()
+    );
+    leading.engine.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn log_tail_makes_progress_on_large_records() {
+    let mut leading = Leading::start().await;
+    let mut other = Other::open(leading.log.clone(), leading.rows.clone()).await;
+    let value = vec![b'v'; 1_450_000];
+    for _ in 0..20 {
+        leading.engine.put(b"large", &value).await.unwrap();
+    }
+    other.tail().await;
+    assert!(other.store.state.view().revision > 1);
+    leading.engine.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_follower_that_cannot_read_rows_keeps_little_in_memory_and_catches_up_later() {
+    let mut leading = Leading::start().await;
+    let (_serving, channel) = leading.listen().await;
+    let rows = PausableRows::new(leading.rows.clone());
+    let mut other = Other::open(leading.log.clone(), rows.clone()).await;
+    let (state, mut role) = (other.store.state.clone(), other.roles.subscribe());
+    let bound = 2 * other.node.options.memtable_bytes;
+    rows.snapshot.hold();
+    let value = vec![b'v'; 16 << 10];
+    let goes_on = async {
+        let follows = role.wait_for(|role| matches!(role, Role::Following(_)));
+        follows.await.map(drop).unwrap();
+        let mut most = 0;
+        for _ in 0..200 {
+            leading.engine.put(b"large", &value).await.unwrap();
+            most = most.max(state.view().memtables.bytes());
+        }
+        let committed = leading.engine.store.state.committed();
+        while state.known_committed() < committed {
+            tokio::task::yield_now().await;
+            most = most.max(state.view().memtables.bytes());
+        }
+        assert!(
+            most < bound + 2 * value.len(),
+            "{most} bytes are in memory, the bound is {bound}"
+        );
+        assert!(state.lag() > 0, "it shows what it has no room for");
+        rows.snapshot.release();
+        state.wait_applied(committed).await;
+    };
+    other.follow(channel, goes_on).await;
+    assert_eq!(other.store.state.view().revision, leading.revision());
+    assert!(other.node.replica.memtable_bytes() < bound);
+    leading.engine.stop().await.unwrap();
+}

@@ -1,0 +1,225 @@
+//! What a leader may answer without a record: a txn that changes nothing proves to nobody who leads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use brain::api::cluster::ClusterService;
+use brain::api::context::ApiContext;
+use brain::api::kv::KvService;
+use brain::api::lease::LeaseService;
+use brain::api::maintenance::MaintenanceService;
+use brain::cluster::forward::{LeaderLease, LeaderRouter, PATIENCE, Role};
+use brain::cluster::members::Members;
+use brain::errors::Error;
+use brain::log::MemLog;
+use brain::metrics::Metrics;
+use brain::pb::etcdserverpb as pb;
+use brain::rows::mem::MemRows;
+use brain::storage::state::since_boot;
+use bytes::Bytes;
+use pb::cluster_server::Cluster as _;
+use pb::kv_server::Kv as _;
+use pb::lease_server::Lease as _;
+use pb::maintenance_server::Maintenance as _;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+
+use crate::engine::Engine;
+
+const KEY: &[u8] = b"key";
+
+/// When the lease is renewed that is waited for.
+const RENEWED: Duration = Duration::from_millis(300);
+
+/// A leader that is asked by a follower, and who says how long it may lead.
+struct Asked {
+    engine: Engine<MemLog, MemRows>,
+    kv: KvService<MemRows>,
+    maintenance: MaintenanceService<MemRows>,
+    roles: watch::Sender<Role>,
+}
+
+impl Asked {
+    async fn start(lease: &LeaderLease) -> Self {
+        let engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
+        let roles = watch::Sender::new(Role::Leading(lease.clone()));
+        let mut store = engine.kv.store.clone();
+        store.router = LeaderRouter::new(roles.subscribe()).local_only();
+        let maintenance = MaintenanceService {
+            store: store.clone(),
+            size: Arc::new(|| 0),
+            defragment: Arc::new(|| Box::pin(async { Ok(()) })),
+            quota: 0,
+            move_leader: Arc::new(|_| Box::pin(async { Err(Error::NotLeader) })),
+            members: Members::new([]),
+        };
+        let kv = KvService {
+            store,
+            stop: CancellationToken::new(),
+        };
+        Self {
+            engine,
+            kv,
+            maintenance,
+            roles,
+        }
+    }
+
+    async fn put(&self) -> Result<Response<pb::PutResponse>, Status> {
+        self.kv.put(put()).await
+    }
+
+    /// A put under a condition that does not hold.
+    async fn fail(&self) -> Result<Response<pb::TxnResponse>, Status> {
+        let put = pb::PutRequest {
+            key: Bytes::from_static(KEY),
+            ..pb::PutRequest::default()
+        };
+        let txn = pb::TxnRequest {
+            compare: vec![pb::Compare {
+                target: pb::compare::CompareTarget::Version as i32,
+                key: Bytes::from_static(KEY),
+                target_union: Some(pb::compare::TargetUnion::Version(100)),
+                ..pb::Compare::default()
+            }],
+            success: vec![pb::RequestOp {
+                request: Some(pb::request_op::Request::RequestPut(put)),
+            }],
+            failure: Vec::new(),
+        };
+        self.kv.txn(Request::new(txn)).await
+    }
+
+    /// Another term of this member's begins: somebody else may have led in between.
+    async fn ends(&self) {
+        tokio::task::yield_now().await;
+        let next = LeaderLease::none();
+        next.extend(since_boot() + Duration::from_secs(3_600));
+        self.roles.send_replace(Role::Leading(next));
+    }
+
+    /// A put that is refused because of what is stored.
+    async fn refused(&self) -> Result<Response<pb::PutResponse>, Status> {
+        let put = pb::PutRequest {
+            key: Bytes::from_static(KEY),
+            lease: 4711,
+            ..pb::PutRequest::default()
+        };
+        self.kv.put(Request::new(put)).await
+    }
+}
+
+fn put() -> Request<pb::PutRequest> {
+    Request::new(pb::PutRequest {
+        key: Bytes::from_static(KEY),
+        ..pb::PutRequest::default()
+    })
+}
+
+fn leases(store: ApiContext<MemRows>) -> LeaseService<MemRows> {
+    let metrics = Arc::new(Metrics::new(false));
+    LeaseService::new(store, 1, CancellationToken::new(), metrics, None)
+}
+
+fn message<T: std::fmt::Debug>(answer: Result<T, Status>) -> String {
+    answer.unwrap_err().message().to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn deposed_leader_answers_nothing_from_memory() {
+    let lease = LeaderLease::none();
+    let asked = Asked::start(&lease).await;
+    asked.put().await.expect("a record proves it");
+    let (failed, refused, ()) = tokio::join!(asked.fail(), asked.refused(), asked.ends());
+    assert_eq!(message(failed), "etcdserver: not leader");
+    assert_eq!(message(refused), "etcdserver: not leader");
+    asked.engine.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn request_that_a_stopped_member_did_not_begin_is_for_the_next_leader() {
+    let Asked { engine, kv, roles, .. } = Asked::start(&LeaderLease::none()).await;
+    engine.stop().await.unwrap();
+    assert!(
+        matches!(&*roles.borrow(), Role::Leading(_)),
+        "it was let in while the member led"
+    );
+    assert_eq!(message(kv.put(put()).await), "etcdserver: not leader");
+}
+
+#[tokio::test(start_paused = true)]
+async fn answer_from_memory_waits_for_the_leader_lease() {
+    let lease = LeaderLease::none();
+    let asked = Asked::start(&lease).await;
+    asked.put().await.unwrap();
+    let renewed = async {
+        tokio::time::sleep(RENEWED).await;
+        lease.extend(since_boot() + Duration::from_secs(3_600));
+    };
+    let begun = Instant::now();
+    let (failed, ()) = tokio::join!(asked.fail(), renewed);
+    assert!(!failed.unwrap().get_ref().succeeded);
+    assert!(begun.elapsed() >= RENEWED, "{:?}", begun.elapsed());
+    assert_eq!(message(asked.refused().await), "etcdserver: requested lease not found");
+    asked.engine.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn alarms_are_listed_by_who_leads() {
+    let lease = LeaderLease::none();
+    let asked = Asked::start(&lease).await;
+    let list = asked.maintenance.alarm(Request::new(pb::AlarmRequest::default()));
+    let (listed, ()) = tokio::join!(list, asked.ends());
+    assert_eq!(message(listed), "etcdserver: not leader");
+    let again = asked.maintenance.alarm(Request::new(pb::AlarmRequest::default()));
+    assert!(again.await.unwrap().get_ref().alarms.is_empty());
+    asked.engine.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_not_said_to_be_over_by_who_led_before() {
+    let asked = Asked::start(&LeaderLease::none()).await;
+    let mut store = asked.kv.store.clone();
+    // Asked by a client: it waits until somebody leads.
+    store.router = LeaderRouter::new(asked.roles.subscribe());
+    let leases = leases(store);
+    let request = pb::LeaseTimeToLiveRequest { id: 4711, keys: false };
+    let granted = async {
+        asked.ends().await;
+        let grant = pb::LeaseGrantRequest { ttl: 60, id: 4711 };
+        leases.lease_grant(Request::new(grant)).await.unwrap();
+    };
+    let (answered, ()) = tokio::join!(leases.lease_time_to_live(Request::new(request)), granted);
+    assert!(answered.unwrap().get_ref().ttl > 0);
+    asked.engine.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_never_hear_that_a_member_does_not_lead() {
+    let roles = watch::Sender::new(Role::Leading(LeaderLease::none()));
+    let here = async |_: Request<pb::PutRequest>| {
+        tokio::time::sleep(PATIENCE).await;
+        Err::<Response<pb::PutResponse>, _>(Error::NotLeader.into())
+    };
+    let there = async |_, _| panic!("nobody else leads");
+    let request = Request::new(pb::PutRequest::default());
+    let answered = LeaderRouter::new(roles.subscribe()).forward(request, here, there).await;
+    assert_eq!(message(answered), "etcdserver: request timed out");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_linearizable_list_of_members_needs_a_leader() {
+    let roles = watch::Sender::new(Role::Nobody);
+    let cluster = ClusterService {
+        id: 1,
+        members: Members::new([]),
+        cluster_id: 7,
+        epoch: Arc::default(),
+        router: LeaderRouter::new(roles.subscribe()),
+    };
+    let list = |linearizable| cluster.member_list(Request::new(pb::MemberListRequest { linearizable }));
+    assert_eq!(message(list(true).await), "etcdserver: request timed out");
+    list(false).await.unwrap();
+}

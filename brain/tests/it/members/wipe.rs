@@ -1,0 +1,169 @@
+//! `kubebrain wipe`: a store that is not used any more goes, and nothing else does.
+
+use brain::cas_register::{Cas, CasRegister as _};
+use brain::pb::etcdserverpb as pb;
+use brain::tikv::{Options, Tikv};
+use bytes::Bytes;
+use mock_tikv::{Action, Fault, Rpc};
+use pb::kv_client::KvClient;
+use tokio::time::timeout;
+
+use super::{Member, PATIENCE, Site};
+
+/// Runs the subcommand to its end: the exit code, and all that it said.
+async fn wipe(site: &Site, prefix: &str, more: &[&str]) -> (Option<i32>, String) {
+    begin(site, prefix, more).ended().await
+}
+
+fn begin(site: &Site, prefix: &str, more: &[&str]) -> Member {
+    let mut flags = vec![
+        "wipe".to_owned(),
+        "--storage=tikv".to_owned(),
+        format!("--tikv-pd-endpoints={}", site.tikv.pd()),
+        format!("--tikv-key-prefix={prefix}"),
+        "--yes".to_owned(),
+    ];
+    flags.extend(more.iter().map(ToString::to_string));
+    Member::begin(&flags, String::new())
+}
+
+/// Keys behind a prefix.
+fn keys(site: &Site, prefix: &str) -> Vec<Bytes> {
+    let first = [&[u8::try_from(prefix.len()).unwrap()], prefix.as_bytes()].concat();
+    let all = site.tikv.contents().into_keys();
+    all.filter(|key| key.starts_with(&first)).collect()
+}
+
+/// Keys of stores that begin alike, and of the store without a prefix.
+async fn neighbours(site: &Site) {
+    for prefix in ["", "kubebrai", "kubebrainx", "k", "kubebrain\u{0}"] {
+        let (tikv, _keeper) = Tikv::connect(Options::new(vec![site.tikv.pd()], prefix)).await.unwrap();
+        for name in ["owner", "leader", ""] {
+            let set = tikv
+                .register(name)
+                .compare_and_set(None, Some(Bytes::from("theirs")))
+                .await;
+            assert!(matches!(set, Cas::Swapped), "{set:?}");
+        }
+    }
+}
+
+/// A store with rows, slots and registers, whose member was stopped.
+async fn used(site: &Site) {
+    let member = site.start(0, 1, &[]).await;
+    let mut kv = KvClient::new(member.connect().await);
+    for n in 0..150 {
+        let put = pb::PutRequest {
+            key: format!("key/{n}").into(),
+            value: vec![b'v'; 100].into(),
+            ..pb::PutRequest::default()
+        };
+        kv.put(put).await.unwrap();
+    }
+    member.compact(60).await;
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wiped_prefix_is_empty_and_all_other_keys_survive() {
+    let site = Site::new(1).await;
+    neighbours(&site).await;
+    let others = site.tikv.contents();
+    used(&site).await;
+    // Some of it in another region.
+    site.tikv.split(&Site::key(b'r', b"okey/3")).await.unwrap();
+    assert!(keys(&site, "kubebrain").len() > 150);
+    let (code, said) = wipe(
+        &site,
+        "kubebrain",
+        &[&format!("--tikv-cluster-id={}", site.tikv.cluster_id())],
+    )
+    .await;
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(site.tikv.contents(), others);
+    let (code, said) = wipe(&site, "kubebrain", &[]).await;
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("there is nothing to wipe"), "{said}");
+    assert_eq!(site.tikv.contents(), others);
+    // The prefix is as good as new.
+    let member = site.start(0, 1, &[]).await;
+    let mut kv = KvClient::new(member.connect().await);
+    let all = pb::RangeRequest {
+        key: vec![0].into(),
+        range_end: vec![0].into(),
+        ..pb::RangeRequest::default()
+    };
+    let found = kv.range(all).await.unwrap().into_inner();
+    assert_eq!((found.count, found.header.unwrap().revision), (0, 1));
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn store_whose_leader_renews_its_lock_is_not_wiped() {
+    let site = Site::new(1).await;
+    let leader = site.start(0, 1, &[]).await;
+    let (code, said) = wipe(&site, "kubebrain", &[]).await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.lines()
+            .last()
+            .unwrap()
+            .contains("holds the leader's lock and renews it"),
+        "{said}"
+    );
+    leader.stop().await;
+    let member = site.start(0, 1, &[]).await;
+    // Its record stays, and nobody renews it.
+    member.kill().await;
+    let (code, said) = wipe(&site, "kubebrain", &[]).await;
+    assert_eq!(code, Some(0), "{said}");
+    assert!(site.tikv.contents().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn store_of_another_cluster_is_not_wiped() {
+    let site = Site::new(1).await;
+    used(&site).await;
+    let before = site.tikv.contents();
+    for (more, reason) in [
+        (
+            "--initial-cluster-token=other",
+            "belongs to the cluster with the token \"etcd-cluster\", not \"other\"",
+        ),
+        ("--tikv-cluster-id=4711", "--tikv-cluster-id is 4711, but"),
+    ] {
+        let (code, said) = wipe(&site, "kubebrain", &[more]).await;
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.lines().last().unwrap().contains(reason), "{said}");
+    }
+    assert_eq!(site.tikv.contents(), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn interrupted_wipe_keeps_members_out_and_goes_on() {
+    let site = Site::new(1).await;
+    used(&site).await;
+    let faults = site.tikv.faults();
+    let lost = Fault::new(Rpc::ScanLock, Action::LoseRequest { silent: true });
+    let id = faults.add(lost.times(100)).unwrap();
+    let mut first = begin(&site, "kubebrain", &[]);
+    timeout(PATIENCE, async {
+        while faults.happened(id) == Some(0) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+    first.signal(rustix::process::Signal::TERM);
+    let (code, said) = first.ended().await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("interrupted: start it again to go on"), "{said}");
+    faults.clear();
+    let mut member = site.begin(0, 1, &[]);
+    let (code, said) = member.ended().await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("the key prefix is being wiped"), "{said}");
+    let (code, said) = wipe(&site, "kubebrain", &[]).await;
+    assert_eq!(code, Some(0), "{said}");
+    assert!(site.tikv.contents().is_empty());
+}

@@ -1,0 +1,87 @@
+//! The brain's flags by name, as its own table has them. `flags.txt` is written by a test of the brain, which fails when it differs.
+
+/// Lines of a name, and what the brain makes of it.
+const TABLE: &str = include_str!("../flags.txt");
+
+/// A flag of the brain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flag {
+    /// Its name, without dashes.
+    pub name: &'static str,
+    /// What the brain makes of it.
+    pub treatment: Treatment,
+}
+
+/// What the brain makes of a flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Treatment {
+    /// It does something, or is accepted without effect.
+    Accepted,
+    /// The brain does not start with it.
+    Refused,
+    /// It is an old name of this flag.
+    Renamed(&'static str),
+}
+
+impl Flag {
+    /// The name that the brain has for it today.
+    #[must_use]
+    pub fn current_name(&self) -> &'static str {
+        match self.treatment {
+            Treatment::Renamed(new) => new,
+            Treatment::Accepted | Treatment::Refused => self.name,
+        }
+    }
+}
+
+/// Every flag of the brain, by name.
+pub fn all() -> impl Iterator<Item = Flag> {
+    TABLE.lines().filter_map(|line| {
+        let mut words = line.split(' ');
+        let name = words.next()?;
+        let treatment = match (words.next()?, words.next()) {
+            ("refused", None) => Treatment::Refused,
+            ("renamed", Some(new)) => Treatment::Renamed(new),
+            ("works" | "idle", None) => Treatment::Accepted,
+            _ => return None,
+        };
+        Some(Flag { name, treatment })
+    })
+}
+
+/// The flag of this name.
+#[must_use]
+pub fn named(name: &str) -> Option<Flag> {
+    all().find(|flag| flag.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{OWN_FLAGS, TYPED_FLAGS};
+
+    #[test]
+    fn every_line_of_the_table_is_read() {
+        assert_eq!(all().count(), TABLE.lines().count());
+        assert!(all().is_sorted_by(|one, next| one.name < next.name));
+        assert_eq!(named("name").unwrap().treatment, Treatment::Accepted);
+        assert_eq!(named("auto-tls").unwrap().treatment, Treatment::Refused);
+        let old = named("experimental-corrupt-check-time").unwrap();
+        assert_eq!(old.current_name(), "corrupt-check-time");
+        assert_eq!(named("no-such-flag"), None);
+    }
+
+    #[test]
+    fn flags_that_follow_from_the_spec_are_flags_of_the_brain() {
+        let typed = TYPED_FLAGS.iter().map(|(flag, _)| flag);
+        let unknown: Vec<&&str> = OWN_FLAGS
+            .iter()
+            .chain(typed)
+            .filter(|flag| named(flag).is_none())
+            .collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+        for flag in all().filter(|flag| OWN_FLAGS.contains(&flag.current_name())) {
+            assert!(OWN_FLAGS.contains(&flag.name), "{} is an old name of one", flag.name);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Stands in for PD and TiKV in tests. **A test program: it keeps one copy of the data, and breaks things on command.**
+//!
+//! What clients of the transaction API see is TiKV's: two-phase and one-phase commit over many versions, locks, regions
+//! that split and move, garbage collection, size limits, and the errors of all that. What is behind it is not: one
+//! ordered map in memory behind all store addresses, and at most one data file.
+//!
+//! [`MockTikv::start`] runs it in this process; the binary `mock-tikv` in one of its own, with the same commands
+//! over HTTP.
+
+mod change;
+mod codec;
+pub mod control;
+mod engine;
+mod faults;
+mod gate;
+mod hex;
+mod journal;
+mod latches;
+mod mock_tikv;
+mod mvcc;
+mod options;
+mod proto;
+mod regions;
+mod replication;
+mod rpc;
+mod server;
+mod tso;
+
+pub use faults::{Action, Fault, FaultError, FaultId, FaultState, Faults, RefusalCode, RegionFault};
+pub use journal::JournalError;
+pub use mock_tikv::{CommandError, MockTikv, Sizes, StartError};
+pub use options::{GcApi, Options, Tls};
+pub use proto::pdpb;
+pub use regions::{Region, RegionsError};
+pub use replication::Tail;
+pub use rpc::Rpc;
+pub use server::EndpointError;

@@ -1,0 +1,372 @@
+//! The whole: PD, the stores, and the commands to them.
+
+mod contents;
+mod errors;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use tokio::sync::Mutex;
+use tonic::transport::server::Router;
+use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
+
+use crate::change::What;
+use crate::engine::Engine;
+use crate::faults::Faults;
+use crate::gate::Gate;
+use crate::options::{Options, Tls};
+use crate::proto::keyspacepb::keyspace_server::KeyspaceServer;
+use crate::proto::pdpb::pd_server::PdServer as PdService;
+use crate::proto::tikvpb::tikv_server::TikvServer;
+use crate::regions::{Region, Regions, RegionsError};
+use crate::replication::Tail;
+use crate::rpc::{Counters, Rpc};
+use crate::server::{Endpoint, EndpointError, GcStates, PD, PdServer, Process, Shared, StoreServer};
+use crate::tso::Tso;
+
+use errors::describe;
+pub use errors::{CommandError, StartError};
+
+/// TiKV takes requests of any size and answers with any; this is more than any client asks for.
+const MAX_MESSAGE: usize = 256 << 20;
+/// What a connection may have in flight without being acknowledged, in bytes.
+const WINDOW: u32 = 8 << 20;
+
+/// A running mock. Dropped, it ends soon; [`MockTikv::stop`] waits for it.
+///
+/// Processes are named by number: PD is [`MockTikv::PD`], stores count from 1.
+#[derive(Debug)]
+pub struct MockTikv {
+    shared: Arc<Shared>,
+    endpoints: Mutex<BTreeMap<u64, Endpoint>>,
+    /// Commands that read regions and write them anew take turns.
+    regions: Mutex<()>,
+    tls: Option<ServerTlsConfig>,
+}
+
+impl MockTikv {
+    /// PD's number among the processes.
+    pub const PD: u64 = PD;
+
+    /// Opens the data, listens and answers. All ports are open when this returns.
+    pub async fn start(options: Options) -> Result<Self, StartError> {
+        let tls = options.tls.as_ref().map(credentials).transpose()?;
+        let ids: Vec<u64> = (1..).take(options.stores.len()).collect();
+        if ids.is_empty() {
+            return Err(StartError::NoStores);
+        }
+        let blank = Regions::new(ids.clone());
+        let engine = Engine::open(blank, &options)?;
+        claim(&engine, &options).await?;
+        let window = engine.read().timestamp_window;
+        let shared = Arc::new(Shared {
+            cluster_id: options.cluster_id,
+            engine,
+            tso: Tso::new(window),
+            faults: Faults::new(options.seed),
+            counters: Counters::default(),
+            late: Default::default(),
+            gc: GcStates::new(options.gc),
+            gates: std::iter::once(PD)
+                .chain(ids.clone())
+                .map(|id| (id, Gate::default()))
+                .collect(),
+            silent: Default::default(),
+            addresses: OnceLock::new(),
+        });
+        let mut endpoints = BTreeMap::new();
+        for (id, address) in std::iter::once(PD)
+            .chain(ids)
+            .zip(std::iter::once(options.pd).chain(options.stores))
+        {
+            endpoints.insert(id, Endpoint::bind(address).await?);
+        }
+        let host = options.advertised_host.as_deref();
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        shared.addresses.get_or_init(|| {
+            let told = |(&id, endpoint): (&u64, &Endpoint)| match id {
+                PD => (id, format!("{scheme}://{}", advertised(host, endpoint.address))),
+                _ => (id, advertised(host, endpoint.address)),
+            };
+            endpoints.iter().map(told).collect()
+        });
+        let mock_tikv = Self {
+            shared,
+            endpoints: Mutex::new(endpoints),
+            regions: Mutex::default(),
+            tls,
+        };
+        let processes: Vec<u64> = mock_tikv.endpoints.lock().await.keys().copied().collect();
+        for id in processes {
+            mock_tikv.start_listening(id).await?;
+        }
+        Ok(mock_tikv)
+    }
+
+    /// `host:port` of PD, as clients are configured with it.
+    #[must_use]
+    pub fn pd(&self) -> String {
+        let url = self.shared.address(PD);
+        url.split_once("://")
+            .map_or(url.clone(), |(_, address)| address.to_owned())
+    }
+
+    /// `host:port` of every store, by its number.
+    #[must_use]
+    pub fn stores(&self) -> BTreeMap<u64, String> {
+        let all = self.shared.addresses.get().cloned().unwrap_or_default();
+        all.into_iter().filter(|&(id, _)| id != PD).collect()
+    }
+
+    #[must_use]
+    pub fn cluster_id(&self) -> u64 {
+        self.shared.cluster_id
+    }
+
+    /// What goes wrong.
+    #[must_use]
+    pub fn faults(&self) -> &Faults {
+        &self.shared.faults
+    }
+
+    /// How many requests of each kind have come since the start or the last reset.
+    #[must_use]
+    pub fn requests(&self) -> BTreeMap<Rpc, u64> {
+        self.shared.counters.read()
+    }
+
+    /// Begins to count from zero.
+    pub fn reset_requests(&self) {
+        self.shared.counters.reset();
+    }
+
+    /// All regions, in key order.
+    #[must_use]
+    pub fn regions(&self) -> Vec<Region> {
+        self.shared.engine.read().regions.all.clone()
+    }
+
+    /// The highest safe point that PD was told.
+    #[must_use]
+    pub fn safe_point(&self) -> u64 {
+        self.shared.engine.read().safe_point
+    }
+
+    /// Another service wants nothing to be collected that a read at `until` needs.
+    pub fn hold_gc(&self, service: &str, until: u64) {
+        self.shared.gc.hold(service, until);
+    }
+
+    /// Keys, versions of all keys together, and locks that are held.
+    #[must_use]
+    pub fn sizes(&self) -> Sizes {
+        let tables = self.shared.engine.read();
+        let versions = tables.writes.values().map(Vec::len).sum();
+        Sizes {
+            keys: tables.writes.len(),
+            versions,
+            locks: tables.locks.len(),
+        }
+    }
+
+    /// Splits the region of `key` there.
+    pub async fn split(&self, key: &[u8]) -> Result<(), CommandError> {
+        self.change_regions(|regions| regions.split(key)).await
+    }
+
+    /// Joins the two regions that meet at `key`.
+    pub async fn merge(&self, key: &[u8]) -> Result<(), CommandError> {
+        self.change_regions(|regions| regions.merge(key)).await
+    }
+
+    /// Makes `store` the leader of the region of `key`, with a new peer there if need be.
+    pub async fn move_region(&self, key: &[u8], store: u64) -> Result<(), CommandError> {
+        self.change_regions(|regions| regions.move_to(key, store)).await
+    }
+
+    async fn change_regions(
+        &self,
+        next: impl FnOnce(&Regions) -> Result<Regions, RegionsError>,
+    ) -> Result<(), CommandError> {
+        let _turn = self.regions.lock().await;
+        Ok(self.shared.engine.change_regions(next).await??)
+    }
+
+    /// Stops a process in its tracks: SIGSTOP.
+    pub fn pause(&self, process: u64) -> Result<(), CommandError> {
+        self.set_open(process, false)
+    }
+
+    /// Lets a paused process go on: SIGCONT.
+    pub fn resume(&self, process: u64) -> Result<(), CommandError> {
+        self.set_open(process, true)
+    }
+
+    fn set_open(&self, process: u64, open: bool) -> Result<(), CommandError> {
+        let gate = self
+            .shared
+            .gates
+            .get(&process)
+            .ok_or(CommandError::NoProcess(process))?;
+        gate.set_open(open);
+        Ok(())
+    }
+
+    /// Ends all connections of a process and closes its port. Its regions stay where they are until they are moved.
+    pub async fn kill(&self, process: u64) -> Result<(), CommandError> {
+        let mut endpoints = self.endpoints.lock().await;
+        endpoints
+            .get_mut(&process)
+            .ok_or(CommandError::NoProcess(process))?
+            .stop()
+            .await;
+        Ok(())
+    }
+
+    /// Brings a killed process back at its port.
+    pub async fn revive(&self, process: u64) -> Result<(), CommandError> {
+        self.shared
+            .gates
+            .get(&process)
+            .ok_or(CommandError::NoProcess(process))?;
+        Ok(self.start_listening(process).await?)
+    }
+
+    /// Holds elections: regions whose leader was killed or paused are led by other peers, where a majority of them answers.
+    pub async fn elect(&self) -> Result<(), CommandError> {
+        let endpoints = self.endpoints.lock().await;
+        let is_open = |id: &u64| self.shared.gates.get(id).is_some_and(Gate::is_open);
+        let running = endpoints.iter().filter(|(_, endpoint)| endpoint.is_running());
+        let alive: BTreeSet<u64> = running.map(|(&id, _)| id).filter(|id| is_open(id)).collect();
+        drop(endpoints);
+        self.change_regions(|regions| Ok(regions.elect(&alive))).await
+    }
+
+    /// From now on the region of `key` answers nothing, or does again; whoever asked meanwhile is answered then.
+    pub fn silence(&self, key: &[u8], silent: bool) {
+        self.shared.silent.set(key, silent);
+    }
+
+    /// While held, writes are answered before they are synced: only then is there a tail to lose.
+    pub async fn hold_sync(&self, hold: bool) -> Result<(), CommandError> {
+        Ok(self.shared.engine.hold_sync(hold).await?)
+    }
+
+    /// Kills PD and all stores, reads the data anew and brings back those that were alive.
+    pub async fn restart(&self, tail: Tail) -> Result<(), CommandError> {
+        let mut alive = Vec::new();
+        for (&id, endpoint) in self.endpoints.lock().await.iter_mut() {
+            if endpoint.is_running() {
+                alive.push(id);
+                endpoint.stop().await;
+            }
+        }
+        let engine = &self.shared.engine;
+        let now = self.shared.tso.allocate(engine, 1).await;
+        let now = now.map_err(|status| CommandError::Refused(status.message().to_owned()))?;
+        engine.restart(tail, now).await?;
+        for id in alive {
+            self.start_listening(id).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends, in order: all that was answered is in the data file, and both the file and the ports are free.
+    pub async fn stop(self) -> Result<(), CommandError> {
+        for endpoint in self.endpoints.lock().await.values_mut() {
+            endpoint.stop().await;
+        }
+        Ok(self.shared.engine.stop().await?)
+    }
+
+    async fn start_listening(&self, process: u64) -> Result<(), EndpointError> {
+        let service = self.service(process);
+        match self.endpoints.lock().await.get_mut(&process) {
+            Some(endpoint) => endpoint.start(service).await,
+            None => Ok(()),
+        }
+    }
+
+    fn service(&self, id: u64) -> Router {
+        let process = Process {
+            shared: Arc::clone(&self.shared),
+            id,
+        };
+        let mut server = Server::builder()
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .tcp_nodelay(true);
+        if let Some(tls) = &self.tls {
+            server = server
+                .tls_config(tls.clone())
+                .expect("the certificates were tried at the start");
+        }
+        if id == PD {
+            let pd = PdServer(process);
+            return server
+                .add_service(PdService::new(pd.clone()))
+                .add_service(KeyspaceServer::new(pd));
+        }
+        let store = TikvServer::new(StoreServer(process));
+        server.add_service(
+            store
+                .max_decoding_message_size(MAX_MESSAGE)
+                .max_encoding_message_size(MAX_MESSAGE),
+        )
+    }
+}
+
+/// How much there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Sizes {
+    pub keys: usize,
+    pub versions: usize,
+    pub locks: usize,
+}
+
+/// Marks new data as this cluster's; refuses another's.
+async fn claim(engine: &Engine, options: &Options) -> Result<(), StartError> {
+    let (cluster, stores) = {
+        let tables = engine.read();
+        (tables.cluster, tables.regions.stores.len())
+    };
+    let wanted = options.cluster_id;
+    match cluster {
+        Some(found) if found != wanted => Err(StartError::Cluster { found, wanted }),
+        Some(_) if stores != options.stores.len() => Err(StartError::Stores {
+            found: stores,
+            wanted: options.stores.len(),
+        }),
+        Some(_) => Ok(()),
+        None => {
+            let regions = engine.read().regions.clone();
+            let changes = vec![What::Cluster(wanted), What::Regions(regions)];
+            engine
+                .change(changes)
+                .await
+                .map_err(|failure| StartError::FirstWrite(describe(failure)))
+        }
+    }
+}
+
+fn advertised(host: Option<&str>, address: SocketAddr) -> String {
+    host.map_or_else(|| address.to_string(), |host| format!("{host}:{}", address.port()))
+}
+
+/// Reads the certificates and tries them.
+fn credentials(tls: &Tls) -> Result<ServerTlsConfig, StartError> {
+    let read = |path: &PathBuf| {
+        std::fs::read(path).map_err(|source| StartError::Credentials {
+            path: path.clone(),
+            source,
+        })
+    };
+    let identity = Identity::from_pem(read(&tls.cert)?, read(&tls.key)?);
+    let config = ServerTlsConfig::new()
+        .identity(identity)
+        .client_ca_root(Certificate::from_pem(read(&tls.ca)?));
+    Server::builder().tls_config(config.clone()).map_err(StartError::Tls)?;
+    Ok(config)
+}

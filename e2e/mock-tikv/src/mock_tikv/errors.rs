@@ -1,0 +1,55 @@
+//! Why a mock does not start, or does not do what it is told.
+
+use std::path::PathBuf;
+
+use crate::engine::Failure;
+use crate::journal::JournalError;
+use crate::regions::RegionsError;
+use crate::server::EndpointError;
+
+/// Why a mock does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("there has to be at least one store")]
+    NoStores,
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error("the data are of cluster {found}, not of {wanted}")]
+    Cluster { found: u64, wanted: u64 },
+    #[error("the data are of {found} stores, not of {wanted}")]
+    Stores { found: usize, wanted: usize },
+    #[error("cannot read {path}", path = path.display())]
+    Credentials { path: PathBuf, source: std::io::Error },
+    #[error("the certificates cannot be used")]
+    Tls(#[source] tonic::transport::Error),
+    #[error("the first write failed: {0}")]
+    FirstWrite(String),
+}
+
+/// Why a command to a running mock is not done.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    #[error(transparent)]
+    Regions(#[from] RegionsError),
+    #[error("there is no process {0}: PD is 0, stores count from 1")]
+    NoProcess(u64),
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    #[error("the mock does not take it: {0}")]
+    Refused(String),
+}
+
+impl From<Failure> for CommandError {
+    fn from(failure: Failure) -> Self {
+        Self::Refused(describe(failure))
+    }
+}
+
+pub(super) fn describe(failure: Failure) -> String {
+    match failure {
+        Failure::Region(error) => error.message,
+        Failure::Call(status) => status.message().to_owned(),
+    }
+}

@@ -1,0 +1,246 @@
+//! Numbers of the operator, each beside what it is to be: `make bench-operator` prints them.
+
+mod leader;
+mod process;
+
+use std::time::Duration;
+
+use crds::KubeBrainCluster;
+use e2e::goal::Goal;
+use e2e::images::BRAIN_NEXT;
+use kube::ResourceExt as _;
+use kube::api::{ListParams, Patch, PatchParams};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::brains::{self, condition, embedded, is_observed, on_tikv, version};
+use super::kit::{self, Kit, LOOK, OPERATOR};
+use super::load::Load;
+use super::pods::Watched;
+use super::tikv::Tikv;
+use process::Process;
+
+/// How long an idle operator is looked at.
+const IDLE: Duration = Duration::from_secs(60);
+/// How many passes are looked at; they are a minute apart.
+const PASSES: usize = 2;
+/// Without a request for so long nothing is going on.
+const QUIET: Duration = Duration::from_secs(20);
+/// Requests to the API server in passes over a settled cluster.
+const REQUESTS: Goal = Goal::AtMost(0.0);
+/// Percent of a processor.
+const IDLE_CPU: Goal = Goal::AtMost(0.5);
+/// MiB with one cluster.
+const MEMORY: Goal = Goal::AtMost(40.0);
+
+const MANY: usize = 200;
+/// MiB with many clusters.
+const MEMORY_OF_MANY: Goal = Goal::AtMost(100.0);
+/// Seconds from the start of the operator until it has seen all of them.
+const START: Goal = Goal::AtMost(60.0);
+/// For all of them to be made.
+const MADE: Duration = Duration::from_secs(600);
+
+/// Seconds from nothing to three members that are Ready.
+const FROM_NOTHING: Goal = Goal::AtMost(30.0);
+/// Milliseconds of the longest write in a planned replacement of all members.
+const STALL: Goal = Goal::AtMost(150.0);
+const MEMBERS: usize = 3;
+const ROUNDS: usize = 3;
+
+#[allow(clippy::cast_precision_loss, reason = "far fewer bytes than 2^52")]
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+#[test]
+#[ignore = "measures: make bench-operator"]
+fn idle_operator_asks_for_nothing() {
+    kit::run("numbers-idle", async |kit| {
+        let brains = kit.brains("a", embedded()).await;
+        brains.until_ready().await;
+        let operator = Process::leading(&kit).await;
+        let mut before = operator.counters(&kit).await;
+        loop {
+            tokio::time::sleep(QUIET).await; // what is measured is silence
+            let now = operator.counters(&kit).await;
+            if now.requests == before.requests {
+                break;
+            }
+            before = now;
+        }
+        let (used, began) = (operator.usage(), Instant::now());
+        tokio::time::sleep(IDLE).await; // what is measured is silence
+        let usage = operator.usage();
+        let cpu = 100.0 * (usage.cpu - used.cpu).as_secs_f64() / began.elapsed().as_secs_f64();
+        kit.say(format_args!(
+            "idle operator: {cpu:.2} % of a core {}",
+            IDLE_CPU.beside(cpu)
+        ));
+        let (now, peak) = (mib(usage.rss), mib(usage.peak_rss));
+        kit.say(format_args!(
+            "idle operator: {now:.1} MiB {}, peak {peak:.1}",
+            MEMORY.beside(now)
+        ));
+        let requests = requests_in_passes(&kit, &operator).await;
+        kit.say(format_args!(
+            "requests to the API server in {PASSES} passes over a settled cluster: {requests} {}",
+            REQUESTS.beside(requests)
+        ));
+    });
+}
+
+/// Requests in passes over a settled cluster. Those between passes are look-ups of kinds that may be installed later.
+async fn requests_in_passes(kit: &Kit, operator: &Process) -> f64 {
+    let (mut passes, mut requests) = (0, 0.0);
+    let mut before = operator.counters(kit).await;
+    while passes < PASSES {
+        tokio::time::sleep(LOOK).await; // between looks
+        let now = operator.counters(kit).await;
+        if now.passes > before.passes {
+            passes += 1;
+            requests += now.requests - before.requests;
+        }
+        before = now;
+    }
+    requests
+}
+
+#[test]
+#[ignore = "measures: make bench-operator"]
+fn operator_starts_with_many_clusters() {
+    kit::run("numbers-many", async |kit| {
+        let began = Instant::now();
+        let mut spec = embedded();
+        spec["replicas"] = json!(0);
+        for number in 0..MANY {
+            kit.brains(&format!("many-{number:03}"), spec.clone()).await;
+        }
+        until_all_are_seen(&kit, MADE).await;
+        kit.say(format_args!(
+            "{MANY} clusters without members made from nothing: {:.1} s",
+            began.elapsed().as_secs_f32()
+        ));
+        scale_operator(&kit, 0).await;
+        // of no consequence but that it has to be seen
+        let patch = Patch::Merge(json!({"spec": {"updateStrategy": {"progressDeadlineSeconds": 601}}}));
+        for number in 0..MANY {
+            let clusters = kit.api::<KubeBrainCluster>();
+            let name = format!("many-{number:03}");
+            clusters.patch(&name, &PatchParams::default(), &patch).await.unwrap();
+        }
+        let began = Instant::now();
+        scale_operator(&kit, 2).await;
+        until_all_are_seen(&kit, MADE).await;
+        let took = began.elapsed().as_secs_f64();
+        kit.say(format_args!(
+            "{MANY} clusters reconciled after a start of the operator: {took:.1} s {}",
+            START.beside(took)
+        ));
+        let usage = Process::leading(&kit).await.usage();
+        let (now, peak) = (mib(usage.rss), mib(usage.peak_rss));
+        kit.say(format_args!(
+            "operator of {MANY} clusters: {now:.1} MiB {}, peak {peak:.1} {}",
+            MEMORY_OF_MANY.beside(now),
+            MEMORY_OF_MANY.beside(peak)
+        ));
+    });
+}
+
+/// Waits until the operator has judged the newest spec of every cluster.
+async fn until_all_are_seen(kit: &Kit, limit: Duration) {
+    let deadline = Instant::now() + limit;
+    let seen = |cluster: &KubeBrainCluster| {
+        is_observed(cluster) && condition(cluster, "Available").is_some_and(|it| it.reason == "Suspended")
+    };
+    loop {
+        let clusters = kit.api::<KubeBrainCluster>().list(&ListParams::default()).await;
+        let clusters = clusters.unwrap().items;
+        let left: Vec<_> = clusters.iter().filter(|cluster| !seen(cluster)).collect();
+        match left.first() {
+            None if clusters.len() == MANY => return,
+            Some(left) if Instant::now() > deadline => panic!("{}", brains::in_words(left)),
+            _ => tokio::time::sleep(LOOK).await, // a watch of all would not be simpler
+        }
+    }
+}
+
+/// Has so many replicas of the operator run, and waits until the others are gone.
+async fn scale_operator(kit: &Kit, replicas: usize) {
+    let scale = format!("--replicas={replicas}");
+    let name = "deployment/kubebrain-operator";
+    kit.kubectl()
+        .run(["--namespace", OPERATOR, "scale", name, &scale])
+        .unwrap();
+    if replicas > 0 {
+        return;
+    }
+    kit.eventually("without an operator", async || {
+        let pods = kit.operator_pods().list(&ListParams::default()).await;
+        match pods.map_err(|error| error.to_string())?.items.first() {
+            Some(pod) => Err(format!("{} is there", pod.name_any())),
+            None => Ok(()),
+        }
+    })
+    .await;
+}
+
+#[test]
+#[ignore = "measures: make bench-operator"]
+fn three_members_from_nothing() {
+    kit::run("numbers-nothing", async |kit| {
+        let tikv = Tikv::start(&kit).await;
+        for name in ["a", "b", "c"].into_iter().take(ROUNDS) {
+            let brains = kit.brains(name, on_tikv(&tikv.pd, MEMBERS)).await;
+            let took = brains.until_ready().await.as_secs_f64();
+            kit.say(format_args!(
+                "three members from nothing to Ready: {took:.1} s {}",
+                FROM_NOTHING.beside(took)
+            ));
+            let clusters = kit.api::<KubeBrainCluster>();
+            clusters.delete(name, &Default::default()).await.unwrap();
+            kit.until_gone::<KubeBrainCluster>(name).await;
+        }
+    });
+}
+
+#[test]
+#[ignore = "measures: make bench-operator"]
+fn writes_wait_while_members_are_replaced() {
+    kit::run("numbers-stall", async |kit| {
+        let tikv = Tikv::start(&kit).await;
+        let brains = kit.brains("a", on_tikv(&tikv.pd, MEMBERS)).await;
+        brains.until_ready().await;
+        let watched = Watched::start(&brains).await;
+        for round in 0..ROUNDS {
+            let load = Load::start(&brains, MEMBERS, &watched, None).await;
+            // its newest version, and then again and again
+            brains
+                .patch(match round {
+                    0 => json!({"version": version(BRAIN_NEXT)}),
+                    _ => json!({"restartedAt": format!("2026-01-01T00:00:0{round}Z")}),
+                })
+                .await;
+            brains.until_ready().await;
+            load.acknowledge(50).await;
+            let outcome = load.end().await;
+            let longest = outcome.longest.0.as_secs_f64() * 1000.0;
+            kit.say(format_args!(
+                "longest write while three members were replaced: {longest:.0} ms {}, failed {}",
+                STALL.beside(longest),
+                outcome.failed.len()
+            ));
+        }
+    });
+}
+
+#[test]
+#[ignore = "measures: make bench-operator"]
+fn leader_label_follows() {
+    kit::run("numbers-leader", async |kit| {
+        let tikv = Tikv::start(&kit).await;
+        let brains = kit.brains("a", on_tikv(&tikv.pd, MEMBERS)).await;
+        brains.until_ready().await;
+        leader::measure(&brains).await;
+    });
+}

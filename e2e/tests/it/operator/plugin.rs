@@ -1,0 +1,101 @@
+//! `kubectl kubebrain`, called by kubectl as a person calls it.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use e2e::command::output;
+use e2e::inside;
+use e2e::tools::own::Programs;
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+
+use super::brains::{Brains, on_tikv};
+use super::kit::{self, Kit};
+use super::tikv::Tikv;
+
+/// Runs the plugin in the test's namespace, and gives what it prints.
+fn run(kit: &Kit, args: &[&str]) -> anyhow::Result<String> {
+    let programs = Programs::find()?;
+    programs.get("kubectl-kubebrain")?;
+    let path = format!("{}:{}", programs.dir().display(), std::env::var("PATH")?);
+    let mut command = Command::new(kit.kubectl().program());
+    command
+        .env("KUBECONFIG", inside::kubeconfig(kit.harness().cluster.home())?)
+        .env("PATH", path)
+        .args(["kubebrain", "--namespace", &kit.namespace])
+        .args(args);
+    output(&mut command)
+}
+
+fn status(kit: &Kit, name: &str) -> Value {
+    serde_json::from_str(&run(kit, &["status", name, "--output", "json"]).unwrap()).unwrap()
+}
+
+async fn uids(brains: &Brains<'_>) -> BTreeSet<Option<String>> {
+    brains.pods().await.iter().map(|pod| pod.uid()).collect()
+}
+
+#[test]
+fn plugin_shows_plans_and_asks() {
+    kit::run("plugin", async |kit| {
+        let tikv = Tikv::start(&kit).await;
+        let brains = kit.brains("a", on_tikv(&tikv.pd, 3)).await;
+        brains.until_ready().await;
+        let leader = brains.leader().await;
+
+        let shown = status(&kit, "a");
+        assert_eq!(shown["leader"]["member"], leader, "{shown}");
+        let members = shown["members"].as_array().unwrap();
+        assert_eq!(members.len(), 3, "{shown}");
+        assert!(members.iter().all(|member| member["lag"].is_u64()), "{shown}");
+        assert_eq!(shown["notes"], json!([]));
+        let table = run(&kit, &["status", "a"]).unwrap();
+        for text in ["plugin/a", "3 of 3 ready", leader.as_str(), "CERTIFICATE", "CONDITION"] {
+            assert!(table.contains(text), "no {text:?} in\n{table}");
+        }
+        let plan = run(&kit, &["plan", "a"]).unwrap();
+        assert!(plan.contains("Nothing to do for plugin/a."), "{plan}");
+
+        let moved = run(&kit, &["transfer-leader", "a", "--timeout", "60s"]).unwrap();
+        let next = brains.leader().await;
+        assert_ne!(next, leader, "{moved}");
+        assert!(moved.contains(&next), "{moved}");
+
+        let before = uids(&brains).await;
+        run(&kit, &["pause", "a"]).unwrap();
+        run(&kit, &["restart", "a"]).unwrap();
+        kit.eventually("planned", async || {
+            let plan: Value = serde_json::from_str(&run(&kit, &["plan", "a", "--output", "json"]).unwrap()).unwrap();
+            let held = plan["heldBack"].as_array().is_some_and(|held| !held.is_empty());
+            held.then_some(()).ok_or(plan.to_string())
+        })
+        .await;
+        assert_eq!(uids(&brains).await, before, "a paused cluster was restarted");
+        run(&kit, &["resume", "a"]).unwrap();
+        let waited = run(&kit, &["wait", "rollout", "a", "--timeout", "2m"]).unwrap();
+        let after = uids(&brains).await;
+        assert!(after.is_disjoint(&before) && after.len() == 3, "{waited}");
+
+        run(&kit, &["rotate-ca", "a", "--yes"]).unwrap();
+        kit.eventually("a new key", async || {
+            let shown = status(&kit, "a");
+            let next = &shown["ca"]["next"]["generation"];
+            (next == 2).then_some(()).ok_or(shown["ca"].to_string())
+        })
+        .await;
+
+        for args in [
+            &["status", "nobody"][..],
+            &["plan", "nobody"],
+            &["restart", "nobody"],
+            &["wait", "rollout", "nobody"],
+        ] {
+            let refused = run(&kit, args).unwrap_err().to_string();
+            assert!(refused.contains("nobody"), "{args:?}: {refused}");
+        }
+        let refused = run(&kit, &["transfer-leader", "a", "--to", "a-7"])
+            .unwrap_err()
+            .to_string();
+        assert!(refused.contains("a-7 is no member of a"), "{refused}");
+    });
+}

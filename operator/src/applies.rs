@@ -1,0 +1,147 @@
+//! Outcomes of applies. An object that an apply left unchanged is as admission webhooks want it, and has not drifted. A field
+//! that another manager keeps changing is reverted at once the first time, then with growing pauses.
+//!
+//! This is kept in memory only: an operator that starts anew applies once more.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kube::core::DynamicObject;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
+
+use crate::drift;
+use crate::objects::{Key, Object};
+
+/// Bounds of the pause after a field was taken back; it doubles each time.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(600));
+/// Entries that nobody looked at for so long are dropped: their cluster is gone.
+const FORGET: Duration = Duration::from_secs(3600);
+
+type Digest = [u8; 32];
+
+/// Applies so far. Clones share them.
+#[derive(Clone, Default)]
+pub(crate) struct Applies {
+    /// By namespace and object.
+    entries: Arc<Mutex<HashMap<(String, Key), Entry>>>,
+}
+
+struct Entry {
+    rendered: Digest,
+    unchanged: Option<Digest>,
+    /// How often it was taken back in a row.
+    repeated: u32,
+    last: Instant,
+    looked_at: Instant,
+}
+
+/// Earlier applies of one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// The object as it was last applied.
+    rendered: Digest,
+    /// The live object that this apply did not change.
+    unchanged: Option<Digest>,
+    /// The pause until it is applied again.
+    held: Duration,
+}
+
+impl Applies {
+    /// Records an apply of `object` over `live`, and whether it changed anything.
+    pub(crate) fn record(&self, namespace: &str, object: &Object, live: Option<&DynamicObject>, changed: bool) {
+        let now = Instant::now();
+        let stamp = object
+            .body
+            .pointer("/metadata/annotations")
+            .and_then(|all| all[drift::HASH].as_str());
+        let taken_back = live.is_some_and(|live| {
+            let annotations = live.metadata.annotations.as_ref();
+            annotations.and_then(|all| all.get(drift::HASH)).map(String::as_str) == stamp
+        });
+        let mut entries = self.lock();
+        entries.retain(|_, entry| entry.looked_at.elapsed() < FORGET);
+        let place = (namespace.to_owned(), object.key.clone());
+        let before = entries.get(&place).map_or(0, Entry::repeated);
+        let entry = Entry {
+            rendered: digest(&object.body),
+            unchanged: live.filter(|_| !changed).and_then(content),
+            repeated: match (changed, taken_back) {
+                (true, true) => before.saturating_add(1),
+                (true, false) => 0,
+                (false, _) => before,
+            },
+            last: now,
+            looked_at: now,
+        };
+        entries.insert(place, entry);
+    }
+
+    /// Earlier applies of the objects `keys` of a namespace.
+    pub(crate) fn known<'a>(&self, namespace: &str, keys: impl Iterator<Item = &'a Key>) -> BTreeMap<Key, Known> {
+        let mut entries = self.lock();
+        let known = keys.filter_map(|key| {
+            let entry = entries.get_mut(&(namespace.to_owned(), key.clone()))?;
+            entry.looked_at = Instant::now();
+            let known = Known {
+                rendered: entry.rendered,
+                unchanged: entry.unchanged,
+                held: pause(entry.repeated()).saturating_sub(entry.last.elapsed()),
+            };
+            Some((key.clone(), known))
+        });
+        known.collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(String, Key), Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    /// How often it was taken back in a row. Whoever gives up for long enough is forgotten.
+    fn repeated(&self) -> u32 {
+        if self.last.elapsed() > 2 * pause(self.repeated) {
+            0
+        } else {
+            self.repeated
+        }
+    }
+}
+
+impl Known {
+    /// Returns true if an apply of `object` over `live` is known to change nothing.
+    pub(crate) fn is_settled(&self, object: &Object, live: &DynamicObject) -> bool {
+        self.unchanged.is_some() && self.rendered == digest(&object.body) && self.unchanged == content(live)
+    }
+
+    /// The pause until `object` is applied again, because another manager keeps changing it; `None` if it may be applied now.
+    pub(crate) fn held(&self, object: &Object) -> Option<Duration> {
+        (!self.held.is_zero() && self.rendered == digest(&object.body)).then_some(self.held)
+    }
+}
+
+fn pause(repeated: u32) -> Duration {
+    match repeated {
+        0 => Duration::ZERO,
+        repeated => PAUSE.0.saturating_mul(1 << (repeated - 1).min(16)).min(PAUSE.1),
+    }
+}
+
+/// All of an object but its status and what the API server counts.
+fn content(live: &DynamicObject) -> Option<Digest> {
+    let mut value = serde_json::to_value(live).ok()?;
+    value.as_object_mut()?.remove("status");
+    let metadata = value.get_mut("metadata")?.as_object_mut()?;
+    for counted in ["resourceVersion", "generation", "managedFields"] {
+        metadata.remove(counted);
+    }
+    Some(digest(&value))
+}
+
+fn digest(value: &Value) -> Digest {
+    // Maps of serde_json are ordered by key, so equal objects have equal texts.
+    Sha256::digest(value.to_string().as_bytes()).into()
+}

@@ -1,0 +1,161 @@
+//! Other resources for a pod that runs.
+
+use kube::api::Patch;
+use serde_json::{Value, json};
+
+use super::{Applier, Error, merge};
+use crate::api_error;
+use crate::events::Event;
+use crate::names::{RESIZE_REFUSED, RESOURCES_HASH};
+
+impl Applier<'_> {
+    /// Resizes a pod, and records on it what came of that. An API server before 1.33 has no such subresource, and not every change can
+    /// be made in place: the roll-out replaces the pod then.
+    pub(super) async fn resize(
+        &self,
+        (pod, uid): (&str, &str),
+        patch: &Value,
+        hash: &str,
+    ) -> Result<Option<Event>, Error> {
+        let mut patch = patch.clone();
+        patch["metadata"] = json!({"uid": uid});
+        let (annotations, event) = match self.pods().patch_resize(pod, &merge(), &Patch::Strategic(patch)).await {
+            Ok(_) => {
+                let note = format!("changed the resources of pod {pod} in place");
+                (
+                    json!({RESOURCES_HASH: hash, RESIZE_REFUSED: null}),
+                    Event::normal("PodResized", "ResizePod", note),
+                )
+            }
+            Err(error) if is_refusal(&error) => {
+                let note = format!(
+                    "the resources of pod {pod} cannot change in place, so it will be replaced: {}",
+                    api_error::message(&error)
+                );
+                (
+                    json!({RESIZE_REFUSED: hash}),
+                    Event::warning("ResizeRefused", "ResizePod", note),
+                )
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let record = json!({"metadata": {"uid": uid, "annotations": annotations}});
+        match self.pods().patch(pod, &merge(), &Patch::Merge(record)).await {
+            Ok(_) => Ok(Some(event)),
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Whether the API server knows no resizing, or calls this one impossible.
+fn is_refusal(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 405 | 422))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::Applied;
+    use crate::fake_api::{FakeApi, Reply, Rig, failure};
+    use crate::fake_cluster::FakeCluster;
+    use crate::plan::Step;
+
+    const POD: &str = "/api/v1/namespaces/brains/pods/dev-0";
+
+    /// Carries out a resize of a pod that has a container `brain`, and another.
+    async fn resized(api: FakeApi) -> (FakeApi, Applied) {
+        let mut fake = FakeCluster::settled(json!({}));
+        api.load(&fake);
+        let pod = api.put(
+            POD,
+            json!({
+                "kind": "Pod", "apiVersion": "v1",
+                "metadata": {"name": "dev-0", "namespace": "brains"},
+                "spec": {"containers": [{"name": "other"}, {"name": "brain", "resources": {"limits": {"cpu": "1"}}}]},
+            }),
+        );
+        let rig = Rig::new(api.clone()).await;
+        fake.edit(json!({"pod": {"resources": {"limits": {"memory": "1Gi"}}}}));
+        fake.pass();
+        let desired = fake.desired();
+        let steps = fake.plan().steps;
+        let steps: Vec<Step> = steps
+            .into_iter()
+            .map(|step| match step {
+                Step::Resize {
+                    pod: name, patch, hash, ..
+                } => Step::Resize {
+                    pod: name,
+                    uid: pod["metadata"]["uid"].as_str().unwrap().to_owned(),
+                    patch,
+                    hash,
+                },
+                other => other,
+            })
+            .collect();
+        assert!(matches!(steps[..], [Step::Resize { .. }]));
+        let observed = fake.own();
+        let applier = Applier {
+            client: &rig.context.client,
+            events: &rig.context.events,
+            metrics: &rig.context.metrics,
+            applies: &rig.context.applies,
+            cluster: &fake.cluster,
+            desired: &desired,
+            observed: &observed,
+        };
+        let applied = applier.run(&steps).await;
+        (api, applied)
+    }
+
+    fn annotation(api: &FakeApi, key: &str) -> bool {
+        api.get(POD).unwrap()["metadata"]["annotations"][key].is_string()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pod_is_resized_in_place_and_says_so() {
+        let (api, applied) = resized(FakeApi::new()).await;
+        assert!(applied.failure.is_none() && applied.done == 1);
+        let containers = api.get(POD).unwrap()["spec"]["containers"].clone();
+        assert_eq!(containers[0], json!({"name": "other"}));
+        assert_eq!(
+            containers[1]["resources"],
+            json!({"requests": {}, "limits": {"memory": "1Gi"}})
+        );
+        assert!(annotation(&api, RESOURCES_HASH) && !annotation(&api, RESIZE_REFUSED));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn resize_that_cannot_be_is_recorded_on_the_pod() {
+        for code in [404, 405, 422] {
+            let (api, applied) = resized(FakeApi::scripted(move |asked| {
+                if asked.path.ends_with("/resize") {
+                    let (code, status) = failure(code, "Invalid", "dev-0");
+                    return Reply::With(code, status);
+                }
+                Reply::Pass
+            }))
+            .await;
+            assert!(applied.failure.is_none() && applied.done == 1, "{code}");
+            assert!(
+                annotation(&api, RESIZE_REFUSED) && !annotation(&api, RESOURCES_HASH),
+                "{code}"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn resize_that_is_denied_is_tried_again() {
+        let (api, applied) = resized(FakeApi::scripted(|asked| {
+            if asked.path.ends_with("/resize") {
+                let (code, status) = failure(403, "Forbidden", "dev-0");
+                return Reply::With(code, status);
+            }
+            Reply::Pass
+        }))
+        .await;
+        assert_eq!(applied.failure.unwrap().0, "resize pod dev-0");
+        assert!(!annotation(&api, RESIZE_REFUSED) && !annotation(&api, RESOURCES_HASH));
+    }
+}

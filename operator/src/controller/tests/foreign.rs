@@ -1,0 +1,40 @@
+//! Objects of somebody else that an apply would take over without a conflict: it sets nothing that they have set.
+
+use super::lock::competing;
+use super::*;
+
+/// Puts an object of somebody else at `path` before the operator has one there; it stays as it is.
+async fn check(path: &str, kind: &str, content: Value) {
+    let name = path.rsplit('/').next().unwrap();
+    let mut foreign = json!({"kind": kind, "apiVersion": "v1", "metadata": {"name": name, "namespace": "brains"}});
+    for (field, value) in content.as_object().unwrap() {
+        foreign[field] = value.clone();
+    }
+    let api = competing(FakeApi::new());
+    api.remove(path);
+    let foreign = api.put(path, foreign);
+    let rig = Rig::new(api).await;
+    assert_eq!(pass(&rig).await.unwrap_err().class(), Class::Conflict, "{path}");
+    let tried = rig
+        .api
+        .writes()
+        .into_iter()
+        .filter(|write| path.starts_with(&write.path));
+    let methods: Vec<String> = tried.map(|write| write.method.to_string()).collect();
+    assert_eq!(methods, ["POST"], "an apply of {path} would succeed");
+    rig.sync().await;
+    pass(&rig).await.unwrap();
+    let stalled = condition(&stored_status(&rig), "Stalled").clone();
+    assert_eq!(stalled["reason"], "OwnershipConflict", "{stalled}");
+    assert!(stalled["message"].as_str().unwrap().contains(name), "{stalled}");
+    assert_eq!(rig.api.get(path).unwrap(), foreign);
+}
+
+#[tokio::test(start_paused = true)]
+async fn object_that_an_apply_would_take_over_is_left_alone() {
+    let lease = "/apis/coordination.k8s.io/v1/namespaces/brains/leases/dev-leader";
+    check(lease, "Lease", json!({"spec": {"holderIdentity": "theirs"}})).await;
+    check(&format!("{NAMESPACE}/serviceaccounts/dev"), "ServiceAccount", json!({})).await;
+    let map = format!("{NAMESPACE}/configmaps/dev-ca-bundle");
+    check(&map, "ConfigMap", json!({"data": {"theirs": "yes"}})).await;
+}

@@ -1,0 +1,289 @@
+//! Watches and the stores that they fill: what triggers a pass, and what a pass waits for.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn changes_of_children_start_a_pass_and_those_of_the_status_do_not() {
+    let rig = Rig::new(settled(FakeApi::new())).await;
+    let named = async |rig: &Rig| {
+        rig.sync().await;
+        let mut names = Vec::new();
+        let mut stream = std::pin::pin!(rig.triggers.clone().stream());
+        while let Some(Some(cluster)) = stream.next().now_or_never() {
+            names.push(cluster.name);
+        }
+        names
+    };
+    named(&rig).await;
+    let edit = |path: &str, change: fn(&mut Value)| {
+        let mut object = rig.api.get(path).unwrap();
+        change(&mut object);
+        rig.api.put(path, object);
+    };
+    let own = format!("{CLUSTERS}/dev");
+    edit(&own, |cluster| cluster["status"]["version"] = json!("9.9.9"));
+    assert_eq!(named(&rig).await, Vec::<String>::new());
+    edit(&own, |cluster| {
+        cluster["metadata"]["annotations"] = json!({"kubebrain.io/restart": "1"})
+    });
+    assert_eq!(named(&rig).await, ["dev"]);
+    edit(&format!("{NAMESPACE}/services/dev-client"), |service| {
+        service["spec"]["x"] = json!(1)
+    });
+    assert_eq!(named(&rig).await, ["dev"]);
+    edit(&format!("{NAMESPACE}/services/dev-client"), |service| {
+        service["spec"]["renewTime"] = json!("2026-11-21T00:00:01.000000Z");
+    });
+    assert_eq!(named(&rig).await, Vec::<String>::new());
+    let pod = json!({"metadata": {"name": "dev-0", "namespace": "brains", "labels": {"kubebrain.io/cluster": "dev"}}});
+    rig.api.put(&format!("{NAMESPACE}/pods/dev-0"), pod);
+    assert_eq!(named(&rig).await, ["dev"]);
+    rig.api.remove(&format!("{NAMESPACE}/pods/dev-0"));
+    assert_eq!(named(&rig).await, ["dev"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_of_somebody_else_are_found_by_the_selector() {
+    let api = FakeApi::new();
+    let mut external = serde_json::to_value(cluster(json!({}))).unwrap();
+    external["spec"]["workload"] = json!({"type": "External", "selector": {"matchLabels": {"app": "apiserver"}}});
+    api.put(&format!("{CLUSTERS}/dev"), external);
+    let pod = |name: &str, app: &str| {
+        let path = format!("{NAMESPACE}/pods/{name}");
+        api.put(
+            &path,
+            json!({"metadata": {"name": name, "namespace": "brains", "labels": {"app": app}}}),
+        );
+        path
+    };
+    let first = pod("apiserver-1", "apiserver");
+    pod("another", "other");
+    let rig = Rig::new(api.clone()).await;
+    let names = async |rig: &Rig| {
+        let pods = rig.context.external_pods.of(&rig.cluster()).await.unwrap();
+        pods.iter().map(|pod| pod.name_any()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&rig).await, ["apiserver-1"]);
+    pod("apiserver-2", "apiserver");
+    api.remove(&first);
+    rig.sync().await;
+    assert_eq!(names(&rig).await, ["apiserver-2"]);
+    let watches = api
+        .asked()
+        .iter()
+        .filter(|asked| asked.query.contains("app%3Dapiserver") && asked.query.contains("watch=true"))
+        .count();
+    assert_eq!(watches, 1);
+    // The watch ends with the cluster.
+    let gone = rig.cluster();
+    api.remove(&format!("{CLUSTERS}/dev"));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(rig.context.external_pods.watched(), 0, "{gone:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn named_secrets_are_watched_and_not_polled() {
+    let api = settled(FakeApi::new());
+    let path = format!("{CLUSTERS}/dev");
+    let mut own = api.get(&path).unwrap();
+    own["spec"]["tls"] = json!({"caSecretRef": {"name": "own-ca"}});
+    api.put(&path, own);
+    let rig = Rig::new(api).await;
+    let secret = format!("{NAMESPACE}/secrets/own-ca");
+    let named = async |rig: &Rig| {
+        rig.sync().await;
+        let mut named = Box::pin(rig.triggers.clone().stream());
+        let mut all = Vec::new();
+        while let Some(Some(cluster)) = named.next().now_or_never() {
+            all.push(cluster.name);
+        }
+        all
+    };
+    let found = async |rig: &Rig| rig.context.given_secrets.of(&rig.cluster()).await.unwrap()["own-ca"].clone();
+    assert_eq!(found(&rig).await, None);
+    named(&rig).await;
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    rig.api.forget_requests();
+    assert_eq!(found(&rig).await, None);
+    assert!(rig.api.asked().is_empty(), "{:?}", rig.api.asked());
+
+    // What changes is heard of at once, and other Secrets are not asked for.
+    let made = json!({"metadata": {"name": "own-ca", "namespace": "brains"}, "data": {"ca.crt": "eA=="}});
+    rig.api.put(&secret, made.clone());
+    rig.api.put(
+        &format!("{NAMESPACE}/secrets/another"),
+        json!({"metadata": {"name": "another", "namespace": "brains"}}),
+    );
+    assert_eq!(named(&rig).await, ["dev"]);
+    assert_eq!(found(&rig).await.unwrap().data.as_ref().unwrap()["ca.crt"].0, b"x");
+    rig.api.remove(&secret);
+    assert_eq!(named(&rig).await, ["dev"]);
+    assert_eq!(found(&rig).await, None);
+    assert_eq!(rig.context.given_secrets.watched(), 1);
+
+    // The watch ends when no cluster names the Secret.
+    let mut own = rig.api.get(&path).unwrap();
+    own["spec"]["tls"] = json!({});
+    rig.api.put(&path, own);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(rig.context.given_secrets.watched(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn secret_that_may_not_be_watched_fails_the_pass_with_its_name() {
+    let api = FakeApi::scripted(|asked| match asked.query.contains("fieldSelector=metadata.name") {
+        true => refuse(403, "Forbidden"),
+        false => Reply::Pass,
+    });
+    let api = settled(api);
+    let path = format!("{CLUSTERS}/dev");
+    let mut own = api.get(&path).unwrap();
+    own["spec"]["tls"] = json!({"caSecretRef": {"name": "own-ca"}});
+    api.put(&path, own);
+    let rig = Rig::new(api).await;
+    let problem = pass(&rig).await.unwrap_err();
+    assert!(
+        problem.message().contains("Secret own-ca cannot be watched"),
+        "{}",
+        problem.message()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn managed_fields_are_not_kept() {
+    let api = bare(FakeApi::new());
+    let mut pod =
+        json!({"metadata": {"name": "dev-0", "namespace": "brains", "labels": {"kubebrain.io/cluster": "dev"}}});
+    pod["metadata"]["managedFields"] = json!([{"manager": "kubelet", "operation": "Update"}]);
+    api.put(&format!("{NAMESPACE}/pods/dev-0"), pod);
+    let rig = Rig::new(api).await;
+    let kept = rig.context.stores.pod("brains", "dev-0").unwrap();
+    assert_eq!(kept.metadata.managed_fields, None);
+}
+
+/// A server that knows the kinds of the Prometheus operator as soon as the number is not zero.
+fn with_monitoring_later() -> (FakeApi, Arc<AtomicUsize>) {
+    let installed = Arc::<AtomicUsize>::default();
+    let there = installed.clone();
+    let api = FakeApi::scripted(move |asked| {
+        if asked.path != "/apis/monitoring.coreos.com/v1" || there.load(Ordering::SeqCst) == 0 {
+            return Reply::Pass;
+        }
+        let resource = json!({"name": "podmonitors", "singularName": "podmonitor", "namespaced": true, "kind": "PodMonitor", "verbs": ["list"]});
+        let list =
+            json!({"kind": "APIResourceList", "groupVersion": "monitoring.coreos.com/v1", "resources": [resource]});
+        Reply::With(200, list)
+    });
+    (api, installed)
+}
+
+#[tokio::test(start_paused = true)]
+async fn kind_that_a_cluster_asks_for_is_found_soon_after_it_is_installed() {
+    let (api, installed) = with_monitoring_later();
+    let spec = json!({"monitoring": {"podMonitor": {"enabled": true}}});
+    api.put(&format!("{CLUSTERS}/dev"), serde_json::to_value(cluster(spec)).unwrap());
+    let rig = Rig::new(api).await;
+    let knows = |rig: &Rig| rig.context.stores.knows(crate::objects::Kind::PodMonitor);
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert!(!knows(&rig));
+    installed.store(1, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert!(knows(&rig));
+}
+
+#[tokio::test(start_paused = true)]
+async fn kind_that_is_installed_later_is_found() {
+    let (api, installed) = with_monitoring_later();
+    let rig = Rig::new(bare(api)).await;
+    let looks = |rig: &Rig| {
+        let asked = rig.api.asked();
+        asked
+            .iter()
+            .filter(|asked| asked.path == "/apis/monitoring.coreos.com/v1")
+            .count()
+    };
+    let knows = |rig: &Rig| rig.context.stores.knows(crate::objects::Kind::PodMonitor);
+    pass(&rig).await.unwrap();
+    assert_eq!((knows(&rig), looks(&rig)), (false, 1));
+    installed.store(1, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(200)).await;
+    assert_eq!((knows(&rig), looks(&rig)), (true, 2));
+    installed.store(0, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(400)).await;
+    assert!(!knows(&rig));
+}
+
+#[tokio::test(start_paused = true)]
+async fn kinds_that_cannot_be_looked_for_keep_nobody_waiting() {
+    let api = FakeApi::scripted(|asked| match asked.path.as_str() {
+        "/apis/monitoring.coreos.com/v1" => refuse(503, "ServiceUnavailable"),
+        "/apis/core.pingcap.com/v1alpha1" => Reply::Never,
+        _ => Reply::Pass,
+    });
+    let rig = Rig::new(bare(api)).await;
+    assert!(!rig.context.stores.knows(crate::objects::Kind::PodMonitor));
+    pass(&rig).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_lost_its_place_begins_again() {
+    let lists = Arc::<AtomicUsize>::default();
+    let counted = lists.clone();
+    let api = FakeApi::scripted(move |asked| {
+        if asked.path != "/apis/kubebrain.io/v1alpha1/kubebrainclusters" {
+            return Reply::Pass;
+        }
+        if asked.query.contains("watch=true") {
+            // The history before this version is gone.
+            let gone =
+                json!({"kind": "Status", "status": "Failure", "reason": "Expired", "message": "too old", "code": 410});
+            return Reply::With(200, json!({"type": "ERROR", "object": gone}));
+        }
+        counted.fetch_add(1, Ordering::SeqCst);
+        Reply::Pass
+    });
+    let rig = Rig::new(bare(api)).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(lists.load(Ordering::SeqCst) >= 3, "{:?}", rig.api.asked());
+}
+
+#[tokio::test(start_paused = true)]
+async fn passes_begin_when_every_store_is_filled() {
+    let slow = Arc::<tokio::sync::Notify>::default();
+    let waited = slow.clone();
+    let api = FakeApi::scripted(move |asked| match asked.path.as_str() {
+        "/api/v1/secrets" if !asked.query.contains("watch=true") => Reply::After(waited.clone()),
+        _ => Reply::Pass,
+    });
+    let stop = CancellationToken::new();
+    let mut running = tokio::task::JoinSet::new();
+    let scope = crate::fake_api::scope(&bare(api.clone()), crate::leadership::Leadership::Alone);
+    running.spawn(run(scope, stop.clone()));
+    tokio::time::sleep(Duration::from_secs(90)).await;
+    assert_eq!(api.writes().len(), 0);
+    slow.notify_one();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(api.get("/apis/apps/v1/namespaces/brains/statefulsets/dev").is_some());
+    stop.cancel();
+    running.join_next().await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_definition_is_waited_for() {
+    let asked_so_far = Arc::<AtomicUsize>::default();
+    let counted = asked_so_far.clone();
+    let api = FakeApi::scripted(move |_| match counted.fetch_add(1, Ordering::SeqCst) {
+        0..=2 => refuse(404, "NotFound"),
+        _ => Reply::Pass,
+    });
+    let client = api.client(
+        crate::leadership::Leadership::Alone,
+        &crate::metrics::Metrics::new(),
+        &crate::ledger::Ledger::default(),
+    );
+    let stop = CancellationToken::new();
+    assert_eq!(wait_for_definition(&Api::all(client), &stop).await.unwrap(), Some(()));
+    assert_eq!(asked_so_far.load(Ordering::SeqCst), 4);
+}

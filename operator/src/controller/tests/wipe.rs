@@ -1,0 +1,237 @@
+//! The end of a cluster whose keys in TiKV are to be wiped.
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::*;
+
+const BATCH: &str = "/apis/batch/v1/namespaces/brains/jobs";
+const SETS: &str = "/apis/apps/v1/namespaces/brains/statefulsets";
+
+fn spec(when_deleted: &str) -> Value {
+    let tls = json!({"caSecretRef": {"name": "tikv-ca", "key": "ca.pem"}, "clientSecretRef": {"name": "tikv-client"}});
+    let tikv = json!({"pdEndpoints": ["pd:2379"], "clusterID": "7", "whenDeleted": when_deleted, "tls": tls});
+    json!({"replicas": 3, "storage": {"type": "TiKV", "embedded": null, "tikv": tikv}})
+}
+
+fn finalizers(rig: &Rig) -> Value {
+    rig.api.get(&format!("{CLUSTERS}/dev")).unwrap()["metadata"]["finalizers"].clone()
+}
+
+/// A server with a cluster on its way out, which has a StatefulSet and a pod.
+fn leaving(when_deleted: &str) -> FakeApi {
+    let api = FakeApi::new();
+    let mut leaving = serde_json::to_value(cluster(spec(when_deleted))).unwrap();
+    leaving["metadata"]["deletionTimestamp"] = json!(crate::fake_cluster::BEGIN);
+    leaving["metadata"]["finalizers"] = json!(["kubebrain.io/wipe-storage"]);
+    api.put(&format!("{CLUSTERS}/dev"), leaving);
+    let owner = json!({
+        "apiVersion": "kubebrain.io/v1alpha1", "kind": "KubeBrainCluster", "name": "dev", "uid": "cluster-uid", "controller": true,
+    });
+    let set = json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet",
+        "metadata": {"name": "dev", "namespace": "brains", "ownerReferences": [owner]},
+    });
+    let uid = api.put(&format!("{SETS}/dev"), set)["metadata"]["uid"].clone();
+    let owner = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "dev", "uid": uid, "controller": true});
+    let labels = json!({"kubebrain.io/cluster": "dev"});
+    let pod = |name: &str, owner: Value| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {
+            "name": name, "namespace": "brains", "labels": labels, "ownerReferences": [owner],
+        }})
+    };
+    api.put(&format!("{NAMESPACE}/pods/dev-0"), pod("dev-0", owner));
+    let foreign = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "x", "uid": "x", "controller": true});
+    api.put(&format!("{NAMESPACE}/pods/planted"), pod("planted", foreign));
+    api
+}
+
+fn message(rig: &Rig, type_: &str) -> String {
+    let found = condition(&stored_status(rig), type_).clone();
+    format!(
+        "{} {}: {}",
+        found["status"].as_str().unwrap(),
+        found["reason"].as_str().unwrap(),
+        found["message"].as_str().unwrap()
+    )
+}
+
+/// A pass, and all that it wrote to the stores.
+async fn next(rig: &Rig) -> Option<crate::reconcile::Ended> {
+    rig.sync().await;
+    let ended = pass(rig).await.unwrap();
+    rig.sync().await;
+    ended
+}
+
+/// Passes until the Job is there: its brains are gone.
+async fn job(rig: &Rig) -> Value {
+    next(rig).await.unwrap();
+    rig.api.remove(&format!("{NAMESPACE}/pods/dev-0"));
+    next(rig).await.unwrap();
+    rig.api.get(&format!("{BATCH}/dev-wipe")).unwrap()
+}
+
+/// The Job ended so.
+fn end(rig: &Rig, type_: &str, at: &str) {
+    let path = format!("{BATCH}/dev-wipe");
+    let mut job = rig.api.get(&path).unwrap();
+    let ended =
+        json!({"type": type_, "status": "True", "reason": "x", "message": "too many tries", "lastTransitionTime": at});
+    job["status"] = json!({"conditions": [ended]});
+    rig.api.put(&path, job);
+}
+
+#[tokio::test(start_paused = true)]
+async fn finalizer_is_there_before_anything_is_made_and_only_for_delete() {
+    let api = FakeApi::new();
+    api.put(
+        &format!("{CLUSTERS}/dev"),
+        serde_json::to_value(cluster(spec("Delete"))).unwrap(),
+    );
+    let rig = Rig::new(api).await;
+    pass(&rig).await.unwrap();
+    assert_eq!(finalizers(&rig), json!(["kubebrain.io/wipe-storage"]));
+    let writes = rig.api.writes();
+    assert_eq!(writes[1].path, format!("{CLUSTERS}/dev"), "{writes:?}");
+    assert!(writes[1].query.contains("fieldManager=kubebrain-operator-finalizer"));
+    assert!(writes[1].body["spec"].is_null());
+    let mut kept = rig.api.get(&format!("{CLUSTERS}/dev")).unwrap();
+    kept["spec"]["storage"]["tikv"]["whenDeleted"] = json!("Retain");
+    rig.api.put(&format!("{CLUSTERS}/dev"), kept);
+    next(&rig).await.unwrap();
+    assert_eq!(finalizers(&rig), json!([]));
+
+    let rig = Rig::new(bare(FakeApi::new())).await;
+    pass(&rig).await.unwrap();
+    assert_eq!(finalizers(&rig), Value::Null);
+}
+
+#[tokio::test(start_paused = true)]
+async fn brains_end_before_their_keys_are_wiped_and_the_cluster_goes_last() {
+    let rig = Rig::new(leaving("Delete")).await;
+    next(&rig).await.unwrap();
+    assert_eq!(rig.api.get(&format!("{SETS}/dev")), None, "the StatefulSet goes first");
+    assert_eq!(
+        message(&rig, "StorageReady"),
+        "False Wiping: waiting for the end of dev-0"
+    );
+    assert_eq!(rig.api.get(&format!("{BATCH}/dev-wipe")), None);
+    let job = job(&rig).await;
+    let pod = &job["spec"]["template"]["spec"];
+    let args: Vec<&str> = pod["containers"][0]["args"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|arg| arg.as_str().unwrap())
+        .collect();
+    assert_eq!(
+        args,
+        [
+            "wipe",
+            "--yes",
+            "--storage=tikv",
+            "--tikv-pd-endpoints=pd:2379",
+            "--tikv-key-prefix=brains/dev",
+            "--tikv-ca=/etc/kubebrain/tikv/ca.crt",
+            "--tikv-cert=/etc/kubebrain/tikv/tls.crt",
+            "--tikv-key=/etc/kubebrain/tikv/tls.key",
+            "--tikv-cluster-id=7",
+            "--initial-cluster-token=brains/dev",
+        ]
+    );
+    assert_eq!(pod["volumes"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        pod["containers"][0]["volumeMounts"][0]["mountPath"],
+        "/etc/kubebrain/tikv"
+    );
+    assert_eq!(pod["restartPolicy"], "Never");
+    assert_eq!(job["metadata"]["ownerReferences"][0]["uid"], "cluster-uid");
+    let labels = &job["spec"]["template"]["metadata"]["labels"];
+    assert!(
+        labels["kubebrain.io/cluster"].is_null(),
+        "a Service would take it for a brain: {labels}"
+    );
+    next(&rig).await.unwrap();
+    assert_eq!(message(&rig, "StorageReady"), "False Wiping: Job dev-wipe runs");
+    assert_eq!(finalizers(&rig), json!(["kubebrain.io/wipe-storage"]));
+    end(&rig, "Complete", crate::fake_cluster::BEGIN);
+    assert_eq!(next(&rig).await, None);
+    assert_eq!(finalizers(&rig), json!([]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_wipe_is_named_and_tried_again() {
+    let rig = Rig::new(leaving("Delete")).await;
+    job(&rig).await;
+    let pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "dev-wipe-x", "namespace": "brains", "labels": {"batch.kubernetes.io/job-name": "dev-wipe"}},
+        "status": {"containerStatuses": [{"name": "wipe", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"terminated": {"exitCode": 1, "message": "{\"code\":\"StorageUnreachable\",\"message\":\"PD does not answer\"}"}}}]},
+    });
+    rig.api.put(&format!("{NAMESPACE}/pods/dev-wipe-x"), pod);
+    end(&rig, "Failed", &Timestamp::now().to_string());
+    next(&rig).await.unwrap();
+    assert_eq!(message(&rig, "StorageReady"), "False WipeFailed: PD does not answer");
+    assert_eq!(message(&rig, "Degraded"), "True WipeFailed: PD does not answer");
+    assert!(
+        rig.api.get(&format!("{BATCH}/dev-wipe")).is_some(),
+        "it is not tried at once"
+    );
+    end(&rig, "Failed", crate::fake_cluster::BEGIN);
+    next(&rig).await.unwrap();
+    assert_eq!(rig.api.get(&format!("{BATCH}/dev-wipe")), None);
+    next(&rig).await.unwrap();
+    assert!(rig.api.get(&format!("{BATCH}/dev-wipe")).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletion_goes_on_without_a_wipe_where_that_is_asked_for_or_nothing_is_ours() {
+    for change in [
+        |cluster: &mut Value| cluster["metadata"]["annotations"] = json!({"kubebrain.io/skip-wipe": "true"}),
+        |cluster: &mut Value| cluster["spec"]["storage"]["tikv"]["whenDeleted"] = json!("Retain"),
+        |cluster: &mut Value| {
+            let since = crate::fake_cluster::BEGIN;
+            let taken = json!({"type": "StorageReady", "status": "False", "reason": "PrefixTaken", "message": "x", "lastTransitionTime": since});
+            cluster["status"] = json!({"conditions": [taken]});
+        },
+    ] {
+        let rig = Rig::new(leaving("Delete")).await;
+        let path = format!("{CLUSTERS}/dev");
+        let mut cluster = rig.api.get(&path).unwrap();
+        change(&mut cluster);
+        rig.api.put(&path, cluster);
+        assert_eq!(next(&rig).await, None);
+        assert_eq!(finalizers(&rig), json!([]));
+        assert_eq!(rig.api.get(&format!("{BATCH}/dev-wipe")), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn namespace_that_is_deleted_is_not_held_up_by_a_wipe() {
+    let api = leaving("Delete");
+    api.remove(&format!("{NAMESPACE}/pods/dev-0"));
+    api.remove(&format!("{SETS}/dev"));
+    let api = api.answering(|asked| {
+        if asked.path != BATCH {
+            return Reply::Pass;
+        }
+        let (code, mut status) = failure(403, "Forbidden", "dev-wipe");
+        status["details"]["causes"] =
+            json!([{"reason": "NamespaceTerminating", "message": "it ends", "field": "metadata.namespace"}]);
+        Reply::With(code, status)
+    });
+    let rig = Rig::new(api).await;
+    assert_eq!(next(&rig).await, None);
+    assert_eq!(finalizers(&rig), json!([]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn job_of_somebody_else_is_left_alone() {
+    let rig = Rig::new(leaving("Delete")).await;
+    let foreign = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "dev-wipe", "namespace": "brains"},
+        "status": {"conditions": [{"type": "Complete", "status": "True"}]}});
+    let foreign = rig.api.put(&format!("{BATCH}/dev-wipe"), foreign);
+    assert_eq!(job(&rig).await, foreign);
+    assert!(message(&rig, "StorageReady").contains("not owned by this cluster"));
+    assert_eq!(finalizers(&rig), json!(["kubebrain.io/wipe-storage"]));
+}

@@ -1,0 +1,508 @@
+//! For tests: a world in memory in which plans are carried out, as the API server, the StatefulSet controller and a kubelet would.
+//!
+//! It is the dumbest one that could be right: everything happens at once, and nothing fails.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crds::KubeBrainCluster;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use crate::apply::{Applied, certificates, describe};
+use crate::certificates::{Bundle, Inspected};
+use crate::names::{RESOURCES_HASH, ROLE};
+use crate::objects::{Epoch, Key, Kind, Object, Renderer};
+use crate::observe::{Observed, is_ready};
+use crate::plan::{self, Plan, Step};
+use crate::probe::{Answer, CertificateInUse, Formats, KnownLeader, Role, Storage, Tls};
+use crate::spec::{self, Desired, Settings};
+use crate::status::{self, Pass};
+use crate::stores::external::is_external;
+
+/// When the world begins.
+pub(crate) const BEGIN: &str = "2026-11-21T00:00:00Z";
+
+/// One cluster and all that belongs to it.
+pub(crate) struct FakeCluster {
+    pub(crate) cluster: KubeBrainCluster,
+    pub(crate) seen: Observed,
+    /// True if leaders that are asked to hand over refuse.
+    pub(crate) refuses_hand_over: bool,
+    uids: u64,
+}
+
+/// A cluster named `dev` with an embedded store; `spec` is merged over a minimal spec.
+pub(crate) fn cluster(spec: Value) -> KubeBrainCluster {
+    let mut value = json!({
+        "apiVersion": "kubebrain.io/v1alpha1",
+        "kind": "KubeBrainCluster",
+        "metadata": {"name": "dev", "namespace": "brains", "uid": "cluster-uid", "generation": 1},
+        "spec": {
+            "replicas": 1,
+            "version": "0.1.0",
+            "storage": {"type": "Embedded", "embedded": {"size": "10Gi"}},
+        },
+    });
+    overlay(&mut value["spec"], spec);
+    serde_json::from_value(value).unwrap()
+}
+
+fn overlay(base: &mut Value, more: Value) {
+    match (base, more) {
+        (Value::Object(base), Value::Object(more)) => {
+            for (key, value) in more {
+                overlay(base.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (base, more) => *base = more,
+    }
+}
+
+pub(crate) fn settings() -> Settings {
+    Settings {
+        default_image: "kubebrain.io/kubebrain".to_owned(),
+        cluster_domain: "cluster.local".to_owned(),
+        ca_propagation: Duration::from_secs(600),
+        allow_unsafe_pods: true,
+    }
+}
+
+impl FakeCluster {
+    /// Nothing but the cluster's resource.
+    pub(crate) fn new(spec: Value) -> Self {
+        let seen = Observed {
+            now: BEGIN.parse().unwrap(),
+            ..Observed::default()
+        };
+        Self {
+            cluster: cluster(spec),
+            seen,
+            refuses_hand_over: false,
+            uids: 0,
+        }
+    }
+
+    /// A cluster whose brain serves and that needs nothing.
+    pub(crate) fn settled(spec: Value) -> Self {
+        let mut fake = Self::new(spec);
+        fake.settle();
+        fake
+    }
+
+    /// Passes, with a kubelet in between, until there is nothing to do.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..10 {
+            let steps = self.pass();
+            self.kubelet();
+            if steps.is_empty() {
+                self.pass();
+                return;
+            }
+        }
+        panic!("still steps after ten passes: {:?}", self.steps());
+    }
+
+    /// Changes the spec, as a user would.
+    pub(crate) fn edit(&mut self, spec: Value) {
+        let mut value = serde_json::to_value(&self.cluster).unwrap();
+        overlay(&mut value["spec"], spec);
+        self.cluster = serde_json::from_value(value).unwrap();
+        *self.cluster.metadata.generation.as_mut().unwrap() += 1;
+    }
+
+    pub(crate) fn wait(&mut self, seconds: i64) {
+        self.seen.now += SignedDuration::from_secs(seconds);
+    }
+
+    pub(crate) fn at(&mut self, now: Timestamp) {
+        self.seen.now = now;
+    }
+
+    pub(crate) fn desired(&self) -> Desired {
+        let set = self.seen.objects.get(&Key::new(Kind::StatefulSet, "dev"));
+        let running = set.and_then(|set| i32::try_from(set.data["spec"]["replicas"].as_i64()?).ok());
+        spec::desired(&self.cluster, &settings(), None, running, Ok(()))
+    }
+
+    pub(crate) fn plan(&self) -> Plan {
+        plan::plan(&self.cluster, &self.desired(), &self.own()).unwrap()
+    }
+
+    /// The input of a pass: what was seen, without the pods and claims of others.
+    pub(crate) fn own(&self) -> Observed {
+        let mut own = self.seen.clone();
+        let uid = self.cluster.uid().unwrap_or_default();
+        if !is_external(&self.cluster) {
+            plan::ownership::keep_own(&mut own, &self.desired().names, &uid);
+        }
+        own
+    }
+
+    /// The steps of the next pass, in words.
+    pub(crate) fn steps(&self) -> Vec<String> {
+        let desired = self.desired();
+        self.plan().steps.iter().map(|step| describe(step, &desired)).collect()
+    }
+
+    /// One pass: what was done, in words. The status is published.
+    pub(crate) fn pass(&mut self) -> Vec<String> {
+        let (desired, plan) = (self.desired(), self.plan());
+        let mut applied = Applied::default();
+        let mut said = Vec::new();
+        let observed = self.own();
+        let steps = match desired.held {
+            Some(_) => plan.safe_steps(),
+            None => plan.steps.clone(),
+        };
+        for step in &steps {
+            self.carry_out(step, &desired, &mut applied);
+            said.push(describe(step, &desired));
+        }
+        let pass = Pass {
+            desired: &desired,
+            observed: &observed,
+            plan: &plan,
+            applied: &applied,
+        };
+        let status = status::of(&self.cluster, &pass);
+        for condition in status.conditions.iter().flatten() {
+            status::documented::check(&condition.reason);
+        }
+        self.cluster.status = Some(status);
+        self.controllers();
+        said
+    }
+
+    pub(crate) fn carry_out(&mut self, step: &Step, desired: &Desired, applied: &mut Applied) {
+        let (now, cluster) = (self.seen.now, self.cluster.clone());
+        let renderer = Renderer::new(&cluster, desired);
+        match step {
+            Step::WriteAuthority { change, before, .. } => {
+                let at = (&desired.names, now);
+                let (object, view) = certificates::authority(&renderer, before.as_deref(), change, at).unwrap();
+                self.write(desired, &object);
+                applied.authority = Some(view);
+            }
+            Step::DiscardAuthority { .. } => {
+                let key = Key::new(Kind::Secret, desired.names.authority());
+                self.seen.objects.remove(&key).unwrap();
+            }
+            Step::Issue {
+                leaf,
+                request,
+                signer,
+                bundle,
+                ..
+            } => {
+                let at = (&desired.names, now);
+                let (object, stored) = certificates::leaf(&renderer, (*leaf, request), (signer, bundle), at).unwrap();
+                self.write(desired, &object);
+                applied.leaves.insert(*leaf, stored);
+            }
+            Step::Apply { object, .. } => self.write(desired, object),
+            Step::Delete { key, .. } => drop(self.seen.objects.remove(key)),
+            Step::ChangeClaim {
+                claim,
+                size,
+                attributes_class,
+            } => {
+                let claim = self
+                    .seen
+                    .claims
+                    .iter_mut()
+                    .find(|each| each.name_any() == *claim)
+                    .unwrap();
+                let mut value = serde_json::to_value(&*claim).unwrap();
+                value["spec"]["resources"]["requests"]["storage"] = json!(size);
+                if let Some(class) = attributes_class {
+                    value["spec"]["volumeAttributesClassName"] = json!(class);
+                }
+                *claim = serde_json::from_value(value).unwrap();
+            }
+            Step::Label { pod, role, .. } => {
+                let labels = self.pod(pod).labels_mut();
+                match role {
+                    Some(role) => drop(labels.insert(ROLE.to_owned(), (*role).to_owned())),
+                    None => drop(labels.remove(ROLE)),
+                }
+            }
+            Step::Resize { pod, hash, .. } => self.resize(pod, hash),
+            Step::HandOver { to, .. } => {
+                applied.asked = true;
+                if !self.refuses_hand_over {
+                    applied.handed_over = true;
+                    self.lead(to);
+                }
+            }
+            Step::Replace { pod, .. } => self.seen.pods.retain(|each| each.name_any() != *pod),
+        }
+    }
+
+    /// Gives a pod the resources of the template.
+    fn resize(&mut self, name: &str, hash: &str) {
+        let set = self.object(Kind::StatefulSet, "dev").data.clone();
+        let template = &set["spec"]["template"]["spec"]["containers"][0]["resources"];
+        let pod = self.pod(name);
+        pod.annotations_mut().insert(RESOURCES_HASH.to_owned(), hash.to_owned());
+        pod.spec.as_mut().unwrap().containers[0].resources = serde_json::from_value(template.clone()).unwrap();
+    }
+
+    /// Renders the StatefulSet anew as an operator of `epoch` did, and makes its pods anew.
+    pub(crate) fn made_in(&mut self, epoch: Epoch) {
+        let (cluster, desired) = (self.cluster.clone(), self.desired());
+        let objects = Renderer::of_epoch(epoch, &cluster, &desired).all(false).unwrap();
+        for object in &objects {
+            self.write(&desired, object);
+        }
+        self.seen.pods.clear();
+        self.controllers();
+        self.kubelet();
+        self.pass();
+    }
+
+    fn write(&mut self, desired: &Desired, object: &Object) {
+        let former = self.seen.objects.get(&object.key);
+        let mut object = object.clone();
+        if let Some(former) = former.filter(|_| desired.held.is_some()) {
+            plan::keep_metadata(&mut object, former);
+        }
+        let uid = former.and_then(|former| former.metadata.uid.clone());
+        let generation = former.and_then(|former| former.metadata.generation).unwrap_or_default() + 1;
+        let status = former.map(|former| former.data["status"].clone());
+        let mut body = object.body.clone();
+        self.uids += 1;
+        body["metadata"]["uid"] = json!(uid.unwrap_or(format!("uid-{}", self.uids)));
+        body["metadata"]["generation"] = json!(generation);
+        if let Some(status) = status {
+            body["status"] = status;
+        }
+        self.seen
+            .objects
+            .insert(object.key.clone(), serde_json::from_value(body).unwrap());
+    }
+
+    /// The StatefulSet controller: adopts the newest template, makes missing pods and claims, removes surplus ones.
+    pub(crate) fn controllers(&mut self) {
+        let Some(set) = self.seen.objects.get_mut(&Key::new(Kind::StatefulSet, "dev")) else {
+            return;
+        };
+        let revision = revision_of(set);
+        let set_uid = set.metadata.uid.clone();
+        set.data["status"] =
+            json!({"observedGeneration": set.metadata.generation, "updateRevision": revision, "replicas": 1});
+        let replicas = usize::try_from(set.data["spec"]["replicas"].as_u64().unwrap()).unwrap();
+        let (template, claim) = (
+            set.data["spec"]["template"].clone(),
+            set.data["spec"]["volumeClaimTemplates"][0].clone(),
+        );
+        let names: Vec<String> = (0..replicas).map(|ordinal| format!("dev-{ordinal}")).collect();
+        self.seen.pods.retain(|pod| names.contains(&pod.name_any()));
+        self.seen.probes.retain(|pod, _| names.contains(pod));
+        let missing = |seen: &Observed, name: &String| seen.pods.iter().all(|pod| pod.name_any() != *name);
+        let ordinals: Vec<usize> = (0..replicas)
+            .filter(|ordinal| missing(&self.seen, &names[*ordinal]))
+            .collect();
+        for ordinal in ordinals {
+            self.uids += 1;
+            let mut pod = template.clone();
+            let metadata = &mut pod["metadata"];
+            metadata["name"] = json!(format!("dev-{ordinal}"));
+            metadata["uid"] = json!(format!("uid-{}", self.uids));
+            metadata["resourceVersion"] = json!(self.uids.to_string());
+            metadata["creationTimestamp"] = json!(status::whole_seconds(self.seen.now));
+            metadata["labels"]["controller-revision-hash"] = json!(revision);
+            metadata["ownerReferences"] = json!([{
+                "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "dev", "uid": set_uid, "controller": true,
+            }]);
+            self.seen.pods.push(serde_json::from_value::<Pod>(pod).unwrap());
+            self.seen.probes.remove(&format!("dev-{ordinal}"));
+            let name = format!("data-dev-{ordinal}");
+            if claim.is_object() && self.seen.claims.iter().all(|each| each.name_any() != name) {
+                let mut claim = claim.clone();
+                claim["metadata"]["name"] = json!(name);
+                self.seen
+                    .claims
+                    .push(serde_json::from_value::<PersistentVolumeClaim>(claim).unwrap());
+            }
+        }
+        self.seen.pods.sort_by_key(ResourceExt::name_any);
+    }
+
+    /// The same, but whoever leads goes on.
+    pub(crate) fn kubelet_keeping_the_leader(&mut self) {
+        let leader = crate::plan::leadership::lead(&self.seen);
+        self.kubelet();
+        if let Some(leader) = leader.pod() {
+            self.lead(leader);
+        }
+    }
+
+    /// A kubelet: binds claims, starts pods, and their brains answer; the first one leads.
+    pub(crate) fn kubelet(&mut self) {
+        for claim in &mut self.seen.claims {
+            let mut value = serde_json::to_value(&*claim).unwrap();
+            let size = value["spec"]["resources"]["requests"]["storage"].clone();
+            value["status"] = json!({"phase": "Bound", "capacity": {"storage": size}});
+            *claim = serde_json::from_value(value).unwrap();
+        }
+        let names: Vec<String> = self
+            .seen
+            .pods
+            .iter()
+            .filter(|pod| !is_ready(pod))
+            .map(ResourceExt::name_any)
+            .collect();
+        for name in names {
+            self.set_ready(&name, true);
+        }
+        let tls = self.tls_in_use();
+        for (member, pod) in (1..).zip(&self.seen.pods) {
+            let brain = pod.spec.as_ref().and_then(|spec| spec.containers.first());
+            let image = brain.and_then(|brain| brain.image.as_deref());
+            let version = image
+                .and_then(|image| image.rsplit_once(':'))
+                .map_or("0.1.0", |(_, tag)| tag);
+            let answer = Answer {
+                tls: tls.clone(),
+                version: version.to_owned(),
+                ..answer(member, 1)
+            };
+            self.seen.probes.insert(pod.name_any(), Ok(answer));
+        }
+    }
+
+    /// Makes this pod's brain the leader of the next epoch.
+    pub(crate) fn lead(&mut self, leader: &str) {
+        let answers = || self.seen.probes.values().flatten();
+        let epoch = answers().map(|answer| answer.epoch).max().unwrap_or_default() + 1;
+        let Some(Ok(new)) = self.seen.probes.get(leader).cloned() else {
+            return;
+        };
+        for answer in self.seen.probes.values_mut().flatten() {
+            answer.epoch = epoch;
+            answer.role = if answer.member == new.member {
+                Role::Leader
+            } else {
+                Role::Follower
+            };
+            answer.leader = Some(KnownLeader {
+                name: new.name.clone(),
+                member: new.member,
+            });
+        }
+    }
+
+    /// The report of a member that has loaded everything that is stored; none if that is not complete.
+    fn tls_in_use(&self) -> Option<Tls> {
+        let bundle = self.seen.objects.get(&Key::new(Kind::ConfigMap, "dev-ca-bundle"))?;
+        let certificate = |name: &str| {
+            let secret = self.seen.objects.get(&Key::new(Kind::Secret, name))?;
+            let pair = plan::stored_pair(secret, "tls.crt", "tls.key")?;
+            in_use(&pair.certificate)
+        };
+        Some(Tls {
+            trust_bundle: Bundle::parse(bundle.data["data"]["ca.crt"].as_str()?).ok()?.digest(),
+            server: certificate("dev-server-tls")?,
+            peer: certificate("dev-peer-tls"),
+            peer_trust_bundle: None,
+        })
+    }
+
+    /// Makes a pod ready since now, or not ready.
+    pub(crate) fn set_ready(&mut self, name: &str, ready: bool) {
+        let now = status::whole_seconds(self.seen.now);
+        let pod = self.pod(name);
+        let mut value = serde_json::to_value(&*pod).unwrap();
+        let word = if ready { "True" } else { "False" };
+        value["status"] = json!({
+            "phase": "Running",
+            "podIP": "10.0.0.1",
+            "conditions": [{"type": "Ready", "status": word, "lastTransitionTime": now}],
+        });
+        *pod = serde_json::from_value(value).unwrap();
+        if !ready {
+            self.seen.probes.remove(name);
+        }
+    }
+
+    pub(crate) fn pod(&mut self, name: &str) -> &mut Pod {
+        self.seen.pods.iter_mut().find(|pod| pod.name_any() == name).unwrap()
+    }
+
+    pub(crate) fn object(&mut self, kind: Kind, name: &str) -> &mut DynamicObject {
+        self.seen.objects.get_mut(&Key::new(kind, name)).unwrap()
+    }
+
+    /// `Status/Reason` of a condition, by the last pass.
+    pub(crate) fn condition(&self, type_: &str) -> String {
+        let conditions = self.cluster.status.as_ref().unwrap().conditions.as_ref().unwrap();
+        let found = conditions.iter().find(|condition| condition.type_ == type_);
+        found.map_or("absent".to_owned(), |condition| {
+            format!("{}/{}", condition.status, condition.reason)
+        })
+    }
+}
+
+/// A certificate as a member reports it.
+pub(crate) fn in_use(pem: &str) -> Option<CertificateInUse> {
+    let found = Inspected::read(pem).ok()?;
+    Some(CertificateInUse {
+        fingerprint: found.certificate_fingerprint(),
+        not_after: found.not_after,
+    })
+}
+
+/// The answer of a brain; 0 for no leader.
+pub(crate) fn answer(member: u64, leader: u64) -> Answer {
+    let name = |member: u64| format!("dev-{}", member.saturating_sub(1));
+    Answer {
+        name: name(member),
+        member,
+        role: match leader {
+            0 => Role::None,
+            leader if leader == member => Role::Leader,
+            _ => Role::Follower,
+        },
+        leader: (leader != 0).then(|| KnownLeader {
+            name: name(leader),
+            member: leader,
+        }),
+        epoch: 2,
+        ready: true,
+        version: "0.1.0".to_owned(),
+        formats: Formats {
+            lowest: 1,
+            highest: 1,
+            written: 1,
+        },
+        revision: 1,
+        alarms: Vec::new(),
+        storage: Storage {
+            type_: "Embedded".to_owned(),
+            cluster_id: None,
+            reachable: true,
+            directory: None,
+        },
+        tls: None,
+    }
+}
+
+fn revision_of(set: &DynamicObject) -> String {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    set.data["spec"]["template"].to_string().hash(&mut hasher);
+    format!("dev-{:x}", hasher.finish())
+}
+
+/// Objects by their key, for tests that look at what was written.
+pub(crate) fn written(fake: &FakeCluster) -> BTreeMap<String, Value> {
+    fake.seen
+        .objects
+        .iter()
+        .map(|(key, object)| (key.to_string(), serde_json::to_value(object).unwrap()))
+        .collect()
+}

@@ -1,0 +1,73 @@
+//! Why pods are missing. A StatefulSet's status does not tell that the API server refuses its pods (a quota, admission): its
+//! controller says so in Events, which are read only while pods are missing.
+
+use crds::KubeBrainCluster;
+use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::ListParams;
+use kube::{Api, Client};
+use tracing::debug;
+
+use super::Observed;
+use crate::names::Names;
+use crate::objects::{Key, Kind};
+
+/// How long pods may be missing before it is asked why, in seconds.
+const GRACE: i64 = 5;
+/// Most Events that are read: like ones are counted in one.
+const EVENTS: u32 = 50;
+/// Most characters of a reason that are kept.
+const WORDS: usize = 512;
+
+/// The newest refusal since the cluster is not ready. None if no pod is missing, or nobody refused one.
+pub(super) async fn look(
+    client: &Client,
+    cluster: &KubeBrainCluster,
+    names: &Names,
+    observed: &Observed,
+) -> Option<String> {
+    let since = missing_since(cluster, names, observed)?;
+    let set = observed.objects.get(&Key::new(Kind::StatefulSet, &names.cluster))?;
+    let uid = set.metadata.uid.as_ref()?;
+    let events: Api<Event> = Api::namespaced(client.clone(), &names.namespace);
+    let params = ListParams::default()
+        .fields(&format!("involvedObject.uid={uid},reason=FailedCreate"))
+        .limit(EVENTS);
+    let found = match events.list(&params).await {
+        Ok(found) => found.items,
+        Err(error) => {
+            debug!(%error, "Events of the StatefulSet cannot be read");
+            return None;
+        }
+    };
+    let newest = found
+        .into_iter()
+        .filter_map(|event| Some((at(&event)?, event.message?)))
+        .filter(|(at, _)| at.as_second() >= since)
+        .max_by_key(|(at, _)| *at);
+    newest.map(|(_, message)| message.chars().take(WORDS).collect())
+}
+
+/// Since when the cluster is not ready, if pods are missing and that is long enough ago.
+fn missing_since(cluster: &KubeBrainCluster, names: &Names, observed: &Observed) -> Option<i64> {
+    let set = observed.objects.get(&Key::new(Kind::StatefulSet, &names.cluster))?;
+    let wanted = usize::try_from(set.data["spec"]["replicas"].as_u64()?).ok()?;
+    let conditions = cluster.status.as_ref()?.conditions.as_ref()?;
+    let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;
+    let since = ready.last_transition_time.0.as_second();
+    let missing = observed.pods.len() < wanted && ready.status != "True";
+    (missing && since + GRACE <= observed.now.as_second()).then_some(since)
+}
+
+/// When an Event was last seen.
+fn at(event: &Event) -> Option<Timestamp> {
+    let series = event
+        .series
+        .as_ref()
+        .and_then(|series| series.last_observed_time.as_ref());
+    let last = event.last_timestamp.as_ref().map(|time| time.0);
+    series
+        .map(|time| time.0)
+        .or(last)
+        .or_else(|| event.event_time.as_ref().map(|time| time.0))
+}

@@ -1,0 +1,51 @@
+//! Older versions than the one that runs. What an image can read is known only when it runs, so a version that may be too old for the
+//! stored data is not tried unless somebody asks for it by name.
+
+use crds::KubeBrainCluster;
+use crds::cluster::workload::WorkloadType;
+use kube::ResourceExt;
+
+use crate::names::ALLOW_DOWNGRADE;
+use crate::observe::Observed;
+use crate::spec::Refusal;
+
+/// Why the version of the spec is not rolled out: its major or minor part is lower than that of the version that runs.
+pub(super) fn refused(cluster: &KubeBrainCluster, observed: &Observed) -> Option<Refusal> {
+    if cluster.spec.workload.type_ == WorkloadType::External {
+        return None;
+    }
+    let wanted = &cluster.spec.version;
+    let runs = cluster.status.as_ref()?.version.as_ref()?;
+    let is_allowed = cluster.annotations().get(ALLOW_DOWNGRADE) == Some(wanted);
+    if is_allowed || line(wanted)? >= line(runs)? {
+        return None;
+    }
+    let written = written(observed).map_or_else(String::new, |formats| format!(", which writes {formats}"));
+    Some(Refusal {
+        reason: "DowngradeRefused",
+        message: format!(
+            "{runs} runs{written}, and {wanted} may not read what is stored: set spec.version to {runs}, or annotate the cluster with {ALLOW_DOWNGRADE}={wanted}"
+        ),
+    })
+}
+
+/// The newest formats that members write, in words.
+fn written(observed: &Observed) -> Option<String> {
+    let answers = || observed.probes.values().filter_map(|answer| answer.as_ref().ok());
+    // From the status alone it is not known.
+    let rows = answers()
+        .map(|answer| answer.formats.written)
+        .max()
+        .filter(|format| *format > 0)?;
+    let directories = answers().filter_map(|answer| answer.storage.directory);
+    Some(match directories.map(|formats| formats.written).max() {
+        Some(directory) => format!("format {rows} in a data directory of format {directory}"),
+        None => format!("format {rows}"),
+    })
+}
+
+/// Major and minor part: patches of one line share their formats.
+fn line(version: &str) -> Option<(u64, u64)> {
+    let mut parts = version.split('.').map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}

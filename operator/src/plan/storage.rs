@@ -1,0 +1,33 @@
+//! The TiKV cluster below the brains: whether it still is the one that holds the data.
+
+use crate::observe::Observed;
+use crate::spec::{Desired, Refusal};
+
+/// Reason of the refusal of another TiKV cluster.
+pub(crate) const OTHER_CLUSTER: &str = "ClusterIDChanged";
+
+/// Why the TiKV cluster is not the one that holds the data: members or the referenced object name another.
+pub(super) fn changed(desired: &Desired, observed: &Observed) -> Option<Refusal> {
+    let refusal = |message| Refusal {
+        reason: OTHER_CLUSTER,
+        message,
+    };
+    let tikv = desired.storage.tikv()?;
+    let mut answers = observed
+        .probes
+        .iter()
+        .filter_map(|(pod, answer)| Some((pod, answer.as_ref().ok()?.storage.cluster_id.as_ref()?)));
+    let pinned = tikv
+        .cluster_id
+        .as_ref()
+        .or_else(|| answers.clone().next().map(|(_, id)| id))?;
+    if let Some((pod, id)) = answers.find(|(_, id)| *id != pinned) {
+        return Some(refusal(format!(
+            "{pod} runs on the TiKV cluster {id}, and the data lies in {pinned}: have storage.tikv lead to that cluster again"
+        )));
+    }
+    let referenced = tikv.referenced_id.as_ref().filter(|id| *id != pinned)?;
+    Some(refusal(format!(
+        "storage.tikv.clusterRef leads to the TiKV cluster {referenced}, and the data lies in {pinned}: have it lead to that cluster again"
+    )))
+}

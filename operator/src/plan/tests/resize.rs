@@ -1,0 +1,121 @@
+//! Other resources for pods that run.
+
+use super::*;
+use crate::names::{RESIZE_REFUSED, RESOURCES_HASH};
+
+fn limits(memory: &str) -> Value {
+    json!({"pod": {"resources": {"limits": {"memory": memory}}}})
+}
+
+/// A condition of a pod, beside that it is ready.
+fn say(fake: &mut FakeCluster, pod: &str, type_: &str, reason: &str) {
+    let pod = fake.pod(pod);
+    let mut value = serde_json::to_value(&*pod).unwrap();
+    let conditions = value["status"]["conditions"].as_array_mut().unwrap();
+    conditions.retain(|condition| condition["type"] == "Ready");
+    conditions.push(json!({"type": type_, "status": "True", "reason": reason}));
+    *pod = serde_json::from_value(value).unwrap();
+}
+
+#[test]
+fn resources_change_in_place_one_pod_at_a_time() {
+    let mut fake = members(3, [false; 3]);
+    fake.edit(limits("1Gi"));
+    let all = [
+        vec!["apply StatefulSet dev"],
+        vec!["resize pod dev-0"],
+        vec!["resize pod dev-1"],
+        vec!["resize pod dev-2"],
+        vec![],
+    ];
+    for expected in all {
+        assert_eq!(fake.pass(), expected);
+    }
+    assert_eq!(fake.condition("Progressing"), "False/Reconciled");
+}
+
+#[test]
+fn resize_in_progress_is_waited_for() {
+    let mut fake = members(3, [false; 3]);
+    fake.edit(limits("1Gi"));
+    fake.pass();
+    assert_eq!(fake.pass(), ["resize pod dev-0"]);
+    say(&mut fake, "dev-0", "PodResizeInProgress", "");
+    assert_eq!(fake.pass(), Vec::<String>::new());
+    say(&mut fake, "dev-0", "Other", "");
+    assert_eq!(fake.pass(), ["resize pod dev-1"]);
+}
+
+#[test]
+fn pause_holds_a_resize() {
+    let mut fake = FakeCluster::settled(json!({}));
+    fake.edit(limits("1Gi"));
+    fake.pass();
+    fake.edit(json!({"paused": true}));
+    assert_eq!(fake.pass(), Vec::<String>::new());
+    fake.edit(json!({"paused": false}));
+    assert_eq!(fake.pass(), ["resize pod dev-0"]);
+}
+
+/// The roll-out replaces such a pod; the next one is of the template.
+#[test]
+fn pod_that_cannot_be_resized_is_replaced() {
+    let mut fake = FakeCluster::settled(json!({}));
+    fake.edit(limits("1Gi"));
+    fake.pass();
+    let hash = written(&fake)["StatefulSet dev"]["spec"]["template"]["metadata"]["annotations"][RESOURCES_HASH].clone();
+    let refused = hash.as_str().unwrap().to_owned();
+    fake.pod("dev-0")
+        .annotations_mut()
+        .insert(RESIZE_REFUSED.to_owned(), refused);
+    assert_eq!(fake.steps(), ["delete pod dev-0"]);
+    let why = fake.plan().steps.into_iter().find_map(|step| match step {
+        Step::Replace { why, .. } => Some(why),
+        _ => None,
+    });
+    assert_eq!(why.as_deref(), Some("its resources cannot change in place"));
+    fake.pass();
+    fake.kubelet();
+    assert_eq!(fake.pass(), ["label pod dev-0"]);
+    assert_eq!(fake.steps(), Vec::<String>::new());
+
+    // Refused were those resources, and not any.
+    fake.pod("dev-0")
+        .annotations_mut()
+        .insert(RESIZE_REFUSED.to_owned(), "former".to_owned());
+    assert_eq!(fake.steps(), Vec::<String>::new());
+}
+
+#[test]
+fn pod_whose_node_cannot_give_the_resources_is_replaced() {
+    let mut fake = FakeCluster::settled(json!({}));
+    fake.edit(limits("1Gi"));
+    fake.pass();
+    assert_eq!(fake.pass(), ["resize pod dev-0"]);
+    say(&mut fake, "dev-0", "PodResizePending", "Deferred");
+    assert_eq!(fake.steps(), Vec::<String>::new());
+    say(&mut fake, "dev-0", "PodResizePending", "Infeasible");
+    assert_eq!(fake.steps(), ["delete pod dev-0"]);
+}
+
+#[test]
+fn amounts_that_others_changed_are_no_difference() {
+    let mut fake = FakeCluster::settled(limits("1Gi"));
+    let pod = fake.pod("dev-0");
+    pod.spec.as_mut().unwrap().containers[0].resources = None;
+    assert_eq!(fake.steps(), Vec::<String>::new());
+}
+
+#[test]
+fn wait_for_a_replacement_names_the_pod_that_cannot_be_resized() {
+    let mut fake = FakeCluster::settled(json!({"updateStrategy": {"type": "OnDelete"}}));
+    fake.edit(limits("1Gi"));
+    fake.pass();
+    fake.pass();
+    say(&mut fake, "dev-0", "PodResizePending", "Infeasible");
+    let waiting = fake.plan().rollout.waiting.unwrap();
+    assert!(
+        waiting.ends_with("; dev-0 is to be replaced: its node cannot give it the resources"),
+        "{waiting}"
+    );
+}

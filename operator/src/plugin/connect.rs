@@ -1,0 +1,120 @@
+//! The API server, found as kubectl finds it, and its refusals in words for a person.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use crds::KubeBrainCluster;
+use kube::api::{Patch, PatchParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+/// Field manager of what the plugin writes.
+const MANAGER: &str = "kubectl-kubebrain";
+/// An API server that cannot be reached is given up after this.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// Where the API server is and who asks, as with kubectl.
+#[derive(Debug, Args)]
+pub(super) struct Connection {
+    /// Namespace of the cluster; the context's if not given
+    #[arg(short, long, global = true)]
+    namespace: Option<String>,
+    /// Context of the kubeconfig
+    #[arg(long, global = true)]
+    context: Option<String>,
+    /// Path of the kubeconfig; $KUBECONFIG or ~/.kube/config if not given
+    #[arg(long, global = true, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+/// One namespace of an API server.
+pub(super) struct Target {
+    pub(super) client: Client,
+    pub(super) namespace: String,
+}
+
+impl Target {
+    pub(super) async fn connect(connection: &Connection) -> anyhow::Result<Self> {
+        let options = KubeConfigOptions {
+            context: connection.context.clone(),
+            ..KubeConfigOptions::default()
+        };
+        let mut config = match (&connection.kubeconfig, &connection.context) {
+            (Some(path), _) => {
+                let at = || format!("use the kubeconfig {}", path.display());
+                let read = Kubeconfig::read_from(path).with_context(at)?;
+                kube::Config::from_custom_kubeconfig(read, &options)
+                    .await
+                    .with_context(at)?
+            }
+            (None, Some(_)) => kube::Config::from_kubeconfig(&options)
+                .await
+                .context("use the kubeconfig")?,
+            (None, None) => kube::Config::infer()
+                .await
+                .context("find the API server: no kubeconfig, and not in a pod")?,
+        };
+        config.connect_timeout = Some(CONNECT);
+        let namespace = connection.namespace.clone();
+        let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
+        let client = Client::try_from(config).context("make a client for the API server")?;
+        Ok(Self { client, namespace })
+    }
+
+    pub(super) fn clusters(&self) -> Api<KubeBrainCluster> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// # Errors
+    /// There is no such cluster, or the API server refused or did not answer.
+    pub(super) async fn get(&self, name: &str) -> anyhow::Result<KubeBrainCluster> {
+        let answer = self.clusters().get(name).await;
+        answer.map_err(|error| self.explain(error, "get", &format!("KubeBrainCluster {name}")))
+    }
+
+    /// A merge patch of the cluster. With a resource version in it, it fails if somebody wrote the cluster meanwhile.
+    ///
+    /// # Errors
+    /// The API server refused or did not answer.
+    pub(super) async fn patch(&self, name: &str, patch: Value) -> anyhow::Result<()> {
+        let params = PatchParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let answer = self.clusters().patch(name, &params, &Patch::Merge(patch)).await;
+        answer.map_err(|error| self.explain(error, "patch", &format!("KubeBrainCluster {name}")))?;
+        Ok(())
+    }
+
+    pub(super) async fn annotate(&self, name: &str, key: &str, value: &str) -> anyhow::Result<()> {
+        let annotations = json!({ key: value });
+        self.patch(name, json!({"metadata": {"annotations": annotations}}))
+            .await
+    }
+
+    /// A refusal of `verb` on `what` in words.
+    pub(super) fn explain(&self, error: kube::Error, verb: &str, what: &str) -> anyhow::Error {
+        let namespace = &self.namespace;
+        let status = match error {
+            kube::Error::Api(status) => status,
+            other => return anyhow::Error::new(other).context(format!("could not {verb} {what}")),
+        };
+        let named = status.details.as_ref().is_some_and(|details| !details.name.is_empty());
+        match status.code {
+            401 => anyhow::anyhow!("the API server does not accept these credentials: {}", status.message),
+            403 => anyhow::anyhow!(
+                "no permission to {verb} {what} in namespace {namespace}: {}",
+                status.message
+            ),
+            404 if named => anyhow::anyhow!("{what} does not exist in namespace {namespace}"),
+            404 => anyhow::anyhow!(
+                "this API server does not know {what}: the definition of KubeBrainCluster is not installed (manifests/yaml/crd)"
+            ),
+            409 => anyhow::anyhow!("{what} was changed by somebody else meanwhile: try again"),
+            _ => anyhow::anyhow!("could not {verb} {what}: {}", status.message),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The input of a pass of the operator, read from the API server once instead of from the operator's stores.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+use crds::KubeBrainCluster;
+use crds::cluster::election::ElectionBackend;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::ListParams;
+use kube::core::{DynamicObject, Selector};
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+
+use super::connect::Target;
+use crate::names::{CLUSTER, MANAGED_BY, MANAGER, Names};
+use crate::objects::{Key, Kind};
+use crate::observe::Observed;
+use crate::plan::ownership;
+use crate::stores::external::is_external;
+use crate::stores::given;
+use crate::stores::{belongs, is_optional, name_kind, tidb_cluster};
+
+/// The TiDB operator's cluster that the spec names, if there is one.
+///
+/// # Errors
+/// The API server refused or did not answer.
+pub(super) async fn referenced(target: &Target, cluster: &KubeBrainCluster) -> anyhow::Result<Option<DynamicObject>> {
+    let tikv = cluster.spec.storage.tikv.as_ref();
+    let Some(reference) = tikv.and_then(|tikv| tikv.cluster_ref.as_ref()) else {
+        return Ok(None);
+    };
+    let api: Api<DynamicObject> = Api::namespaced_with(target.client.clone(), &target.namespace, &tidb_cluster());
+    let found = api.get_opt(&reference.name).await;
+    found.map_err(|error| target.explain(error, "get", "clusters.core.pingcap.com"))
+}
+
+/// The operator's objects, pods and claims. What the members say is not in it.
+///
+/// # Errors
+/// The API server refused or did not answer.
+pub(super) async fn look(target: &Target, cluster: &KubeBrainCluster, names: &Names) -> anyhow::Result<Observed> {
+    let mut observed = Observed {
+        now: Timestamp::now(),
+        pod_monitors: true,
+        ..Observed::default()
+    };
+    observed.objects = objects(target, (cluster, names), &mut observed.pod_monitors).await?;
+    let external = is_external(cluster);
+    let labelled = format!("{CLUSTER}={}", names.cluster);
+    observed.claims = list::<PersistentVolumeClaim>(target, "persistentvolumeclaims", &labelled).await?;
+    observed.pods = if external {
+        let selector = cluster.spec.workload.selector.clone().unwrap_or_default();
+        match Selector::try_from(selector) {
+            Ok(selector) if !selector.selects_all() => list::<Pod>(target, "pods", &selector.to_string()).await?,
+            _ => Vec::new(),
+        }
+    } else {
+        list::<Pod>(target, "pods", &labelled).await?
+    };
+    observed.pods.sort_by_key(ResourceExt::name_any);
+    let given = given::read(&target.client, cluster).await;
+    observed.given_secrets = given.map_err(|error| target.explain(error, "get", "the Secrets that the spec names"))?;
+    if !external {
+        ownership::keep_own(&mut observed, names, &cluster.uid().unwrap_or_default());
+    }
+    Ok(observed)
+}
+
+/// Objects that carry the operator's label, of every kind that it makes.
+async fn objects(
+    target: &Target,
+    (cluster, names): (&KubeBrainCluster, &Names),
+    pod_monitors: &mut bool,
+) -> anyhow::Result<BTreeMap<Key, DynamicObject>> {
+    let mut found = BTreeMap::new();
+    let params = ListParams::default().labels(&format!("{MANAGED_BY}={MANAGER}"));
+    for kind in Kind::ALL {
+        let resource = kind.resource();
+        let api: Api<DynamicObject> = Api::namespaced_with(target.client.clone(), &target.namespace, &resource);
+        let listed = match api.list(&params).await {
+            Ok(listed) => listed,
+            Err(kube::Error::Api(status)) if status.is_not_found() && is_optional(kind) => {
+                *pod_monitors = false;
+                continue;
+            }
+            // What this spec does not want may be hidden from whoever asks; there is nothing of it, but after a change of the spec.
+            Err(kube::Error::Api(status)) if status.code == 403 && !is_wanted(kind, cluster) => continue,
+            Err(error) => return Err(target.explain(error, "list", &resource.plural)),
+        };
+        for mut object in listed.items {
+            if !belongs(&object.metadata, &names.cluster) {
+                continue;
+            }
+            object.metadata.managed_fields = None;
+            name_kind(&mut object, &resource);
+            found.insert(Key::new(kind, object.name_any()), object);
+        }
+    }
+    Ok(found)
+}
+
+/// Returns true if the spec asks for objects of a kind.
+fn is_wanted(kind: Kind, cluster: &KubeBrainCluster) -> bool {
+    match kind {
+        Kind::Role | Kind::RoleBinding | Kind::Lease => cluster.spec.election().backend == ElectionBackend::Lease,
+        Kind::PodMonitor => {
+            let monitoring = cluster.spec.monitoring.as_ref();
+            let monitor = monitoring.and_then(|monitoring| monitoring.pod_monitor.as_ref());
+            monitor.is_some_and(|monitor| monitor.enabled)
+        }
+        _ => true,
+    }
+}
+
+async fn list<K>(target: &Target, plural: &str, labels: &str) -> anyhow::Result<Vec<K>>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let api: Api<K> = Api::namespaced(target.client.clone(), &target.namespace);
+    let listed = api.list(&ListParams::default().labels(labels)).await;
+    Ok(listed.map_err(|error| target.explain(error, "list", plural))?.items)
+}

@@ -1,0 +1,136 @@
+//! Reports of the members, asked through the API server's proxy on the port for metrics; or what the status says of them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crds::cluster::status::{KubeBrainClusterStatus, MemberRole, MemberStatus};
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
+use kube::client::Body;
+
+use super::connect::Target;
+use crate::names::METRICS_PORT;
+use crate::probe::{Answer, Formats, KnownLeader, Role, Storage};
+
+/// How long a member may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest answer, in bytes.
+const LONGEST: usize = 64 * 1024;
+
+/// The answers of the members, by pod.
+pub(super) struct Members {
+    pub(super) answers: BTreeMap<String, Result<Answer, String>>,
+    /// Why they were not asked, if they were not.
+    pub(super) not_asked: Option<String>,
+}
+
+/// Asks the members in `pods`, all at once.
+pub(super) async fn ask(target: &Target, pods: &[String]) -> Members {
+    let asked = pods.iter().map(async |pod| {
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, ask_one(target, pod)).await;
+        let late = || Unanswered::Failed("it does not answer".to_owned());
+        (pod.clone(), answer.unwrap_or_else(|_| Err(late())))
+    });
+    let mut members = Members {
+        answers: BTreeMap::new(),
+        not_asked: None,
+    };
+    for (pod, answer) in futures::future::join_all(asked).await {
+        match answer {
+            Ok(answer) => drop(members.answers.insert(pod, Ok(answer))),
+            Err(Unanswered::Failed(why)) => drop(members.answers.insert(pod, Err(why))),
+            Err(Unanswered::Forbidden) => {
+                members.not_asked = Some(format!(
+                    "no permission to get pods/proxy in namespace {}",
+                    target.namespace
+                ));
+            }
+        }
+    }
+    members
+}
+
+enum Unanswered {
+    /// Whoever asks may not.
+    Forbidden,
+    Failed(String),
+}
+
+async fn ask_one(target: &Target, pod: &str) -> Result<Answer, Unanswered> {
+    let failed = |why: String| Unanswered::Failed(why);
+    let namespace = &target.namespace;
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{METRICS_PORT}/proxy/member");
+    let request = Request::get(path).body(Body::empty());
+    let request = request.map_err(|error| failed(error.to_string()))?;
+    let answer = target.client.send(request).await;
+    let answer = answer.map_err(|error| failed(error.to_string()))?;
+    let status = answer.status();
+    if matches!(status, StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED) {
+        return Err(Unanswered::Forbidden);
+    }
+    if !status.is_success() {
+        return Err(failed(format!("it answered {}", status.as_u16())));
+    }
+    let body = Limited::new(answer.into_body(), LONGEST).collect().await;
+    let body = body.map_err(|error| failed(format!("its answer is not understood: {error}")))?;
+    Answer::parse(&body.to_bytes()).map_err(failed)
+}
+
+/// The members as the status has them: without revisions, formats and the certificates that they use.
+pub(super) fn by_status(status: Option<&KubeBrainClusterStatus>) -> BTreeMap<String, Result<Answer, String>> {
+    let Some(status) = status else { return BTreeMap::new() };
+    let members = status.members.iter().flatten();
+    members
+        .map(|member| {
+            let answer = answer(status, member);
+            let silent = || {
+                member
+                    .message
+                    .clone()
+                    .unwrap_or("it did not answer the operator".to_owned())
+            };
+            (member.name.clone(), answer.ok_or_else(silent))
+        })
+        .collect()
+}
+
+fn answer(status: &KubeBrainClusterStatus, member: &MemberStatus) -> Option<Answer> {
+    let id = |member: &MemberStatus| u64::from_str_radix(member.member_id.as_deref()?, 16).ok();
+    let leader = status.leader.as_ref();
+    let leads = |member: &&MemberStatus| leader.is_some_and(|leader| leader.member == member.name);
+    let leading = status.members.iter().flatten().find(leads);
+    let storage = status.storage.as_ref();
+    Some(Answer {
+        name: member.name.clone(),
+        member: id(member)?,
+        role: match member.role {
+            MemberRole::Leader => Role::Leader,
+            MemberRole::Follower => Role::Follower,
+            MemberRole::Unknown => Role::None,
+        },
+        leader: leading.and_then(|leading| {
+            Some(KnownLeader {
+                name: leading.name.clone(),
+                member: id(leading)?,
+            })
+        }),
+        epoch: leader.and_then(|leader| leader.epoch).unwrap_or_default(),
+        ready: member.ready,
+        version: member.version.clone()?,
+        // Whatever a spec asks for is understood, as far as the status tells.
+        formats: Formats {
+            lowest: 0,
+            highest: u32::MAX,
+            written: 0,
+        },
+        revision: 0,
+        alarms: Vec::new(),
+        storage: Storage {
+            type_: storage.map(|storage| storage.type_.clone()).unwrap_or_default(),
+            cluster_id: storage.and_then(|storage| storage.cluster_id.clone()),
+            reachable: true,
+            directory: None,
+        },
+        tls: None,
+    })
+}

@@ -1,0 +1,223 @@
+//! `plan`: the operator's own planner over what is there now. Nothing is written.
+
+use std::fmt;
+
+use clap::Args;
+use crds::KubeBrainCluster;
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::connect::Target;
+use super::{look, members};
+use crate::apply::describe;
+use crate::names::{Names, VERSION};
+use crate::objects::{Key, Kind};
+use crate::observe::Observed;
+use crate::plan::{self, Plan, Step};
+use crate::spec::{self, Desired, Settings};
+
+/// How the operator was started, where the cluster's objects do not show it.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct OperatorFlags {
+    /// The operator's --cluster-domain; by the running members if not given
+    #[arg(long, value_name = "DOMAIN")]
+    pub(super) cluster_domain: Option<String>,
+    /// The operator's --default-image; by the running members if not given
+    #[arg(long, value_name = "IMAGE")]
+    pub(super) default_image: Option<String>,
+    /// The operator's --ca-propagation
+    #[arg(long, default_value = "10m", value_parser = super::duration)]
+    pub(super) ca_propagation: std::time::Duration,
+}
+
+/// The next pass.
+#[derive(Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Report {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    /// Steps of the next pass, in their order.
+    pub(super) steps: Vec<String>,
+    /// Steps that a pause or a refusal of the spec holds back.
+    pub(super) held_back: Vec<String>,
+    /// The reasons for which further steps wait.
+    pub(super) waits_for: Vec<String>,
+    /// Where this is known from, and what is not.
+    pub(super) notes: Vec<String>,
+}
+
+/// The next pass over the cluster `name`.
+///
+/// # Errors
+/// There is no such cluster, or the API server refused or did not answer.
+pub(super) async fn report(target: &Target, name: &str, flags: &OperatorFlags) -> anyhow::Result<Report> {
+    let cluster = target.get(name).await?;
+    let mut names = Names {
+        cluster: name.to_owned(),
+        namespace: target.namespace.clone(),
+        domain: String::new(),
+    };
+    let mut observed = look::look(target, &cluster, &names).await?;
+    let set = observed.objects.get(&Key::new(Kind::StatefulSet, name));
+    let running = set.and_then(|set| i32::try_from(set.data["spec"]["replicas"].as_i64()?).ok());
+    names.domain = domain(flags, set, &names);
+    let settings = Settings {
+        default_image: default_image(flags, set, &cluster),
+        cluster_domain: names.domain.clone(),
+        ca_propagation: flags.ca_propagation,
+        // The operator judges that, and says so in the status.
+        allow_unsafe_pods: true,
+    };
+    let referenced = look::referenced(target, &cluster).await?;
+    let mut report = Report {
+        namespace: names.namespace.clone(),
+        name: name.to_owned(),
+        ..Report::default()
+    };
+    let desired = spec::desired(&cluster, &settings, referenced.as_ref(), running, Ok(()));
+    if let Some(refusal) = desired.refusal() {
+        report.waits_for.push(format!(
+            "another spec: the operator refuses this one, {}: {}",
+            refusal.reason, refusal.message
+        ));
+    }
+    report.notes.push(members_of(target, &cluster, &mut observed).await);
+    report.notes.extend(versions(&cluster));
+    let plan = plan::plan(&cluster, &desired, &observed)?;
+    report.fill(&desired, &plan);
+    Ok(report)
+}
+
+/// Puts what the members say into `observed`, and says where that is from.
+async fn members_of(target: &Target, cluster: &KubeBrainCluster, observed: &mut Observed) -> String {
+    let running = |phase: Option<&str>| phase == Some("Running");
+    let pods = observed.pods.iter().filter(|pod| {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        running(phase) && pod.metadata.deletion_timestamp.is_none()
+    });
+    let pods: Vec<String> = pods.map(ResourceExt::name_any).collect();
+    let asked = members::ask(target, &pods).await;
+    match asked.not_asked {
+        None => {
+            observed.probes = asked.answers;
+            "members were asked through the API server".to_owned()
+        }
+        Some(why) => {
+            observed.probes = members::by_status(cluster.status.as_ref());
+            observed.probes.retain(|pod, _| pods.contains(pod));
+            format!(
+                "who leads and what members run is from the status, and which certificates they use is not known: {why}"
+            )
+        }
+    }
+}
+
+/// Another version of the operator may plan otherwise.
+fn versions(cluster: &KubeBrainCluster) -> Option<String> {
+    const OWN: &str = env!("CARGO_PKG_VERSION");
+    let status = cluster.status.as_ref();
+    match status.and_then(|status| status.operator_version.as_deref()) {
+        None => Some("no operator has looked at this cluster yet".to_owned()),
+        Some(OWN) => None,
+        Some(other) => Some(format!("the operator is of version {other}, this planner of {OWN}")),
+    }
+}
+
+/// The operator's default image, as far as the members that run show it.
+fn default_image(flags: &OperatorFlags, set: Option<&DynamicObject>, cluster: &KubeBrainCluster) -> String {
+    if let Some(image) = &flags.default_image {
+        return image.clone();
+    }
+    let template = set.map(|set| &set.data["spec"]["template"]);
+    let containers = template.and_then(|template| template["spec"]["containers"].as_array());
+    let brain = containers.and_then(|all| all.iter().find(|container| container["name"] == "brain"));
+    let image = brain.and_then(|brain| brain["image"].as_str());
+    let tag = template.and_then(|template| template["metadata"]["labels"][VERSION].as_str());
+    let status = || cluster.status.as_ref().and_then(|status| status.image.as_deref());
+    let image = image.or_else(status).unwrap_or("kubebrain.io/kubebrain");
+    let tag = tag.map(|tag| format!(":{tag}"));
+    // With the version as its tag, the default has none.
+    let untagged = tag.and_then(|tag| image.strip_suffix(tag.as_str()));
+    untagged.unwrap_or(image).to_owned()
+}
+
+/// The DNS domain of the Kubernetes cluster, as members are told it.
+fn domain(flags: &OperatorFlags, set: Option<&DynamicObject>, names: &Names) -> String {
+    let discovery = format!("--discovery-srv={}.", names.host(&names.headless()));
+    let shown = set.and_then(|set| {
+        let containers = set.data["spec"]["template"]["spec"]["containers"].as_array()?;
+        let mut arguments = containers.iter().filter_map(|each| each["args"].as_array()).flatten();
+        arguments.find_map(|argument| Value::as_str(argument)?.strip_prefix(discovery.as_str()))
+    });
+    let shown = flags.cluster_domain.as_deref().or(shown);
+    shown.unwrap_or("cluster.local").to_owned()
+}
+
+impl Report {
+    pub(super) fn fill(&mut self, desired: &Desired, plan: &Plan) {
+        let steps = match desired.held {
+            Some(_) => plan.safe_steps(),
+            None => plan.steps.clone(),
+        };
+        for step in &plan.steps {
+            let list = if steps.contains(step) {
+                &mut self.steps
+            } else {
+                &mut self.held_back
+            };
+            list.push(in_words(step, desired));
+        }
+        self.waits_for.extend(plan.rollout.waiting.clone());
+        self.waits_for.extend(plan.certificates.waiting.clone());
+        if let Some(problem) = &plan.certificates.problem {
+            self.waits_for.push(problem.message.clone());
+        }
+        let foreign = plan.foreign.iter();
+        self.waits_for
+            .extend(foreign.map(|key| format!("{key} is not owned by this cluster: delete or rename it")));
+        let former = plan.former.iter();
+        self.waits_for
+            .extend(former.map(|key| format!("{key} of a deleted cluster of the same name is not gone yet")));
+        if !plan.fixed.is_empty() {
+            self.waits_for
+                .push(format!("the StatefulSet cannot change {}", plan.fixed.join(", ")));
+        }
+    }
+}
+
+/// The description of a step, and its reason.
+fn in_words(step: &Step, desired: &Desired) -> String {
+    let what = describe(step, desired);
+    match step {
+        Step::Replace { why, .. } | Step::Issue { why, .. } => format!("{what}: {why}"),
+        _ => what,
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cluster = format!("{}/{}", self.namespace, self.name);
+        if self.steps.is_empty() {
+            writeln!(f, "Nothing to do for {cluster}.")?;
+        } else {
+            writeln!(f, "Next for {cluster}:")?;
+        }
+        for (number, step) in (1..).zip(&self.steps) {
+            writeln!(f, "  {number}. {step}")?;
+        }
+        let lists = [
+            ("Held back:", &self.held_back),
+            ("Waits for:", &self.waits_for),
+            ("Note:", &self.notes),
+        ];
+        for (title, lines) in lists.into_iter().filter(|(_, lines)| !lines.is_empty()) {
+            writeln!(f, "{title}")?;
+            for line in lines {
+                writeln!(f, "  - {line}")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,182 @@
+//! Waiting for the operator, told by a watch of the cluster. Each change of what is known is one line.
+
+use std::io::Write;
+use std::pin::pin;
+use std::time::Duration;
+
+use crds::KubeBrainCluster;
+use futures::StreamExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, watch_object};
+use tokio::time::Instant;
+
+use super::connect::Target;
+use super::wishes::leader;
+use crds::wishes::{RESTART, Successor};
+
+/// How long the status may take to name another leader after the operator has dealt with the wish.
+const LEADER: Duration = Duration::from_secs(30);
+
+/// The state of what is waited for.
+enum Seen {
+    /// It is not there yet, in words.
+    NotYet(String),
+    /// It is there, in words.
+    Done(String),
+    /// It will not come.
+    Failed(String),
+}
+
+/// Waits until the newest spec, and the newest wish for a restart, are wholly there.
+///
+/// # Errors
+/// It takes longer than `timeout`, or only a change of the spec helps, or the cluster is gone.
+pub(super) async fn until_complete(
+    target: &Target,
+    name: &str,
+    timeout: Duration,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    watch(target, name, Instant::now() + timeout, out, complete).await
+}
+
+/// Waits until the operator has dealt with a wish for another leader, and that one leads.
+///
+/// # Errors
+/// It takes longer than `timeout`, or the former leader still leads, or the cluster is gone.
+pub(super) async fn until_transferred(
+    target: &Target,
+    (name, wish): (&str, &str),
+    timeout: Duration,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let deadline = Instant::now() + timeout;
+    let before = target.get(name).await?;
+    let before = leader(&before).map(str::to_owned);
+    let handled = |cluster: &KubeBrainCluster| {
+        let status = cluster.status.as_ref();
+        let is_handled = status.and_then(|status| status.last_handled_transfer.as_deref()) == Some(wish);
+        if is_handled {
+            return Seen::Done("the operator has dealt with it".to_owned());
+        }
+        let waiting = status.and_then(|status| status.rollout.as_ref()?.waiting_for.clone());
+        Seen::NotYet(waiting.map_or("waiting for the operator".to_owned(), |why| {
+            format!("the operator waits: {why}")
+        }))
+    };
+    watch(target, name, deadline, out, handled).await?;
+    let wanted = match Successor::of(wish) {
+        Successor::Any => None,
+        Successor::Pod(pod) => Some(pod),
+    };
+    let moved = |cluster: &KubeBrainCluster| match leader(cluster) {
+        Some(leader) if wanted.is_some_and(|wanted| wanted == leader) => Seen::Done(format!("{leader} leads")),
+        Some(leader) if wanted.is_none() && before.as_deref() != Some(leader) => Seen::Done(format!("{leader} leads")),
+        Some(leader) => Seen::NotYet(format!("{leader} still leads")),
+        None => Seen::NotYet("no leader is known".to_owned()),
+    };
+    watch(target, name, deadline.min(Instant::now() + LEADER), out, moved).await
+}
+
+/// Says what changes until `judge` finds that it is done.
+async fn watch(
+    target: &Target,
+    name: &str,
+    deadline: Instant,
+    out: &mut impl Write,
+    judge: impl Fn(&KubeBrainCluster) -> Seen,
+) -> anyhow::Result<()> {
+    // The first answer says why the cluster cannot be seen; a watch would try again and again.
+    target.get(name).await?;
+    let mut changes = pin!(watch_object(target.clusters(), name).default_backoff());
+    let mut said = String::new();
+    loop {
+        let Ok(change) = tokio::time::timeout_at(deadline, changes.next()).await else {
+            anyhow::bail!("{name} is not there in time: {said}");
+        };
+        let seen = match change {
+            Some(Ok(Some(cluster))) if cluster.name_any() == name => judge(&cluster),
+            Some(Ok(Some(_))) => continue,
+            Some(Ok(None)) | None => anyhow::bail!("KubeBrainCluster {name} was deleted"),
+            Some(Err(watcher::Error::InitialListFailed(error))) if is_refusal(&error) => {
+                return Err(target.explain(error, "list and watch", &format!("KubeBrainCluster {name}")));
+            }
+            Some(Err(error)) => Seen::NotYet(format!("the API server does not answer: {error}")),
+        };
+        match seen {
+            Seen::Done(how) => {
+                writeln!(out, "{how}")?;
+                return Ok(());
+            }
+            Seen::Failed(why) => anyhow::bail!("{why}"),
+            Seen::NotYet(what) if what == said => {}
+            Seen::NotYet(what) => {
+                writeln!(out, "{what}")?;
+                said = what;
+            }
+        }
+    }
+}
+
+fn is_refusal(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if [401, 403, 404].contains(&status.code))
+}
+
+fn condition<'a>(cluster: &'a KubeBrainCluster, type_: &str) -> Option<&'a Condition> {
+    let conditions = cluster.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// The state of the roll-out of the spec.
+fn complete(cluster: &KubeBrainCluster) -> Seen {
+    let Some(status) = &cluster.status else {
+        return Seen::NotYet("the operator has not looked at it yet".to_owned());
+    };
+    if status.observed_generation != cluster.metadata.generation || has_unseen_restart(cluster) {
+        return Seen::NotYet("the operator has not dealt with the newest spec yet".to_owned());
+    }
+    let is = |type_: &str, wanted: &str| condition(cluster, type_).is_some_and(|found| found.status == wanted);
+    let message = |type_: &str| {
+        let found = condition(cluster, type_);
+        found.map_or("not known".to_owned(), |found| {
+            format!("{}: {}", found.reason, found.message)
+        })
+    };
+    if is("Stalled", "True") {
+        return Seen::Failed(message("Stalled"));
+    }
+    let suspended = cluster.spec.replicas == 0 && status.replicas == Some(0);
+    if is("Progressing", "False") && status.rollout.is_none() && (is("Ready", "True") || suspended) {
+        return Seen::Done(format!("{} is rolled out: {}", cluster.name_any(), message("Ready")));
+    }
+    let count = |number: Option<i32>| number.unwrap_or_default();
+    let rollout = status.rollout.as_ref();
+    let step = rollout
+        .and_then(|rollout| rollout.step.as_ref())
+        .map(|step| format!("; {step}"));
+    let waiting = rollout
+        .and_then(|rollout| rollout.waiting_for.as_ref())
+        .map(|why| format!("; waits: {why}"));
+    let why = waiting.unwrap_or_else(|| format!("; {}", message("Ready")));
+    Seen::NotYet(format!(
+        "{} of {} members updated, {} ready{}{why}",
+        count(status.updated_replicas),
+        cluster.spec.replicas,
+        count(status.ready_replicas),
+        step.unwrap_or_default(),
+    ))
+}
+
+/// Returns true if the annotation asks for a later restart than the operator has acted on.
+fn has_unseen_restart(cluster: &KubeBrainCluster) -> bool {
+    let time = |text: &String| text.parse::<Timestamp>().ok();
+    let handled = cluster
+        .status
+        .as_ref()
+        .and_then(|status| status.last_handled_restart.as_ref());
+    let wished = cluster.annotations().get(RESTART).and_then(time);
+    wished > handled.and_then(time)
+}

@@ -1,0 +1,32 @@
+//! Columns of text, as kubectl prints them.
+
+/// Space between two columns.
+const GAP: usize = 3;
+
+/// Lines with these columns; the last one is not padded. Texts may be somebody else's: nothing in them moves the cursor.
+pub(super) fn table<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> String {
+    let header = header.map(str::to_owned);
+    let lines: Vec<[String; N]> = std::iter::once(&header)
+        .chain(rows)
+        .map(|row| row.each_ref().map(|cell| cell_of(cell)))
+        .collect();
+    let mut text = String::new();
+    for line in &lines {
+        let mut written = String::new();
+        for (column, cell) in line.iter().enumerate() {
+            written.push_str(cell);
+            let widest = lines.iter().map(|line| line[column].chars().count()).max();
+            let padding = widest.unwrap_or_default() + GAP - cell.chars().count();
+            written.extend(std::iter::repeat_n(' ', padding));
+        }
+        text.push_str(written.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// A text in one line without control characters, and `-` for nothing.
+pub(super) fn cell_of(text: &str) -> String {
+    let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if clean.is_empty() { "-".to_owned() } else { clean }
+}

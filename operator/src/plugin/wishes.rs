@@ -1,0 +1,146 @@
+//! Requests of a person to the operator: an annotation, or a field of the spec.
+
+use std::io::{BufRead as _, IsTerminal as _, Write};
+
+use anyhow::Context as _;
+use crds::KubeBrainCluster;
+use crds::cluster::tls::TlsMode;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use serde_json::json;
+
+use super::connect::Target;
+use crate::status::whole_seconds;
+use crds::wishes::{ANY, RESTART, TRANSFER_LEADER};
+
+/// Asks for another leader, and gives the wish as it was written.
+///
+/// # Errors
+/// There is no such cluster or member, or the API server refused or did not answer.
+pub(super) async fn transfer_leader(
+    target: &Target,
+    name: &str,
+    to: Option<&str>,
+    out: &mut impl Write,
+) -> anyhow::Result<String> {
+    let cluster = target.get(name).await?;
+    let members: Vec<&str> = members(&cluster);
+    if let Some(to) = to.filter(|to| !members.contains(to)) {
+        anyhow::bail!("{to} is no member of {name}: its members are {}", members.join(", "));
+    }
+    let leader = leader(&cluster);
+    if to.is_some() && to == leader {
+        anyhow::bail!("{} leads already", to.unwrap_or_default());
+    }
+    // The time makes it another wish than the former one.
+    let wish = format!("{}@{}", to.unwrap_or(ANY), now());
+    target.annotate(name, TRANSFER_LEADER, &wish).await?;
+    let (to, leader) = (to.unwrap_or("any other member"), leader.unwrap_or("an unknown member"));
+    writeln!(out, "asked for {to} to lead {name} instead of {leader}")?;
+    Ok(wish)
+}
+
+pub(super) fn members(cluster: &KubeBrainCluster) -> Vec<&str> {
+    let members = cluster.status.iter().flat_map(|status| status.members.iter().flatten());
+    members.map(|member| member.name.as_str()).collect()
+}
+
+pub(super) fn leader(cluster: &KubeBrainCluster) -> Option<&str> {
+    Some(cluster.status.as_ref()?.leader.as_ref()?.member.as_str())
+}
+
+/// Asks for a restart of all members.
+///
+/// # Errors
+/// There is no such cluster, or the API server refused or did not answer.
+pub(super) async fn restart(target: &Target, name: &str, out: &mut impl Write) -> anyhow::Result<()> {
+    target.get(name).await?;
+    let at = now();
+    target.annotate(name, RESTART, &at).await?;
+    writeln!(
+        out,
+        "asked for a restart of {name} at {at}; to follow it: kubectl kubebrain wait rollout {name}"
+    )?;
+    Ok(())
+}
+
+/// Raises the generation of the authority's key by one.
+///
+/// # Errors
+/// The operator does not make that key, or replaces it already; or whoever was asked does not want it; or the API server refused or
+/// did not answer.
+pub(super) async fn rotate_ca(target: &Target, name: &str, yes: bool, out: &mut impl Write) -> anyhow::Result<()> {
+    let cluster = target.get(name).await?;
+    let tls = &cluster.spec.tls;
+    if tls.mode != TlsMode::Operator {
+        anyhow::bail!(
+            "the operator makes no certificates for {name}: its tls.mode is {:?}",
+            tls.mode
+        );
+    }
+    if let Some(secret) = &tls.ca_secret_ref {
+        anyhow::bail!(
+            "the authority of {name} is your own: put the new key into Secret {}",
+            secret.name
+        );
+    }
+    let ca = cluster.status.as_ref().and_then(|status| status.ca.as_ref());
+    let before = tls.ca_generation.unwrap_or(1);
+    if let Some(ca) = ca.filter(|ca| ca.phase != "Stable" || ca.generation < before) {
+        anyhow::bail!(
+            "the key of {name} is being replaced already: generation {}, {}",
+            ca.generation.max(before),
+            ca.phase
+        );
+    }
+    let next = before + 1;
+    writeln!(
+        out,
+        "This sets spec.tls.caGeneration of {name} from {before} to {next}. Where git holds the cluster, set it there instead: \
+         it would be taken back here."
+    )?;
+    if !yes && !agreed(&format!("Replace the key of the authority of {name}?"), out)? {
+        anyhow::bail!("nothing was changed");
+    }
+    let version = cluster.resource_version();
+    let patch = json!({"metadata": {"resourceVersion": version}, "spec": {"tls": {"caGeneration": next}}});
+    target.patch(name, patch).await?;
+    writeln!(
+        out,
+        "asked for generation {next}; its phases are in: kubectl kubebrain status {name}"
+    )?;
+    Ok(())
+}
+
+/// Returns true if the person at the terminal agrees.
+fn agreed(question: &str, out: &mut impl Write) -> anyhow::Result<bool> {
+    let input = std::io::stdin();
+    if !input.is_terminal() {
+        anyhow::bail!("nobody can be asked here: give --yes");
+    }
+    write!(out, "{question} [y/N] ")?;
+    out.flush()?;
+    let mut answer = String::new();
+    input.lock().read_line(&mut answer).context("read the answer")?;
+    Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
+}
+
+/// Sets `spec.paused`.
+///
+/// # Errors
+/// There is no such cluster, or the API server refused or did not answer.
+pub(super) async fn pause(target: &Target, name: &str, paused: bool, out: &mut impl Write) -> anyhow::Result<()> {
+    let cluster = target.get(name).await?;
+    let word = if paused { "paused" } else { "resumed" };
+    if cluster.spec.paused == paused {
+        writeln!(out, "{name} is {word} already")?;
+        return Ok(());
+    }
+    target.patch(name, json!({"spec": {"paused": paused}})).await?;
+    writeln!(out, "{word} {name}")?;
+    Ok(())
+}
+
+fn now() -> String {
+    whole_seconds(Timestamp::now()).to_string()
+}

@@ -1,0 +1,91 @@
+//! Why a brain does not serve, as it says itself: a stable word for programs and a line for people.
+//!
+//! It answers so while it waits for its storage, and leaves the same as the reason of its end.
+
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
+use serde::Deserialize;
+
+use super::connection::clean;
+
+/// Longest code, in bytes.
+const CODE: usize = 64;
+/// Longest message, in bytes.
+const MESSAGE: usize = 512;
+
+/// Why a brain does not serve.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// The brain's word, such as `PrefixTaken`.
+    pub(crate) code: String,
+    pub(crate) message: String,
+}
+
+/// Why a brain did not say who it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Silence {
+    /// In words for the status.
+    pub(crate) text: String,
+    /// In its own words, if it has some.
+    pub(crate) refusal: Option<Refusal>,
+}
+
+impl From<String> for Silence {
+    fn from(text: String) -> Self {
+        Self { text, refusal: None }
+    }
+}
+
+#[derive(Deserialize)]
+struct Wire {
+    code: String,
+    message: String,
+}
+
+impl From<Wire> for Refusal {
+    fn from(wire: Wire) -> Self {
+        Self {
+            code: clean(&wire.code, CODE),
+            message: clean(&wire.message, MESSAGE),
+        }
+    }
+}
+
+impl Refusal {
+    /// Of the body of an answer; `None` of an older brain.
+    pub(super) fn parse(body: &[u8]) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Body {
+            refusal: Wire,
+        }
+        let body: Body = serde_json::from_slice(body).ok()?;
+        Some(body.refusal.into())
+    }
+
+    /// The reason of the end of a pod's brain. An older one left only lines of its log, of which the last is taken, without a code.
+    pub(crate) fn of_end(pod: &Pod) -> Option<Self> {
+        let containers = pod.status.as_ref()?.container_statuses.as_ref()?;
+        containers.iter().find_map(|container| {
+            let states = [&container.state, &container.last_state];
+            let mut ends = states
+                .into_iter()
+                .filter_map(|state| state.as_ref()?.terminated.as_ref());
+            ends.find_map(Self::of_container)
+        })
+    }
+
+    /// The same of one container.
+    pub(crate) fn of_container(ended: &ContainerStateTerminated) -> Option<Self> {
+        let message = ended.message.as_ref()?;
+        if let Ok(wire) = serde_json::from_str::<Wire>(message) {
+            return Some(wire.into());
+        }
+        let line = message
+            .lines()
+            .rev()
+            .find_map(|line| line.strip_prefix("kubebrain: "))?;
+        Some(Self {
+            code: String::new(),
+            message: clean(line, MESSAGE),
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! A spec that cannot be acted on, as far as work needs it that goes on all the same: asking the members, labelling the leader,
+//! renewing certificates, reporting. What was accepted before is taken from the status and from what is live; nothing of the
+//! refused spec is rendered.
+
+use crds::KubeBrainCluster;
+use crds::cluster::storage::StorageType;
+use crds::cluster::tls::{DEFAULT_RENEW_BEFORE, DEFAULT_VALIDITY, TlsMode};
+
+use super::storage::{Storage, Tikv};
+use super::{Desired, Held, Refusal, Settings, names, resolve_image};
+use crate::certificates::{Leaf, Request};
+use crate::names::Names;
+use crate::stores::external::is_external;
+
+pub(super) fn desired(
+    cluster: &KubeBrainCluster,
+    settings: &Settings,
+    refusal: Refusal,
+    running: Option<i32>,
+) -> Desired {
+    let spec = &cluster.spec;
+    let names = names(cluster, settings);
+    Desired {
+        replicas: running.unwrap_or(spec.replicas),
+        image: resolve_image(spec.image.as_ref(), &spec.version, &settings.default_image),
+        storage: storage(cluster),
+        certificates: certificates(cluster, &names),
+        ca_propagation: settings.ca_propagation,
+        restarted_at: None,
+        pod_template: None,
+        held: Some(Held::Refused(refusal)),
+        names,
+    }
+}
+
+/// Where the data lies by the status, and where that says nothing by the spec: its kind cannot be changed.
+fn storage(cluster: &KubeBrainCluster) -> Storage {
+    let spec = &cluster.spec.storage;
+    let pinned = cluster.status.as_ref().and_then(|status| status.storage.clone());
+    match (spec.type_, &spec.embedded, &spec.tikv) {
+        (StorageType::Embedded, Some(embedded), _) if !is_external(cluster) => Storage::Embedded(embedded.clone()),
+        (StorageType::TiKV, _, Some(tikv)) => Storage::Tikv(Tikv {
+            pd_endpoints: pinned
+                .as_ref()
+                .and_then(|pinned| pinned.pd_endpoints.clone())
+                .or(tikv.pd_endpoints.clone())
+                .unwrap_or_default(),
+            key_prefix: pinned
+                .as_ref()
+                .and_then(|pinned| pinned.key_prefix.clone())
+                .or(tikv.key_prefix.clone())
+                .unwrap_or_default(),
+            cluster_id: pinned.and_then(|pinned| pinned.cluster_id),
+            referenced_id: None,
+            tls: tikv.tls.clone(),
+            gc: None,
+        }),
+        _ => Storage::Unmanaged,
+    }
+}
+
+/// Stored certificates are renewed as they are: of these requests only their uses count.
+fn certificates(cluster: &KubeBrainCluster, names: &Names) -> Option<Vec<(Leaf, Request)>> {
+    if let Ok(readable) = super::certificates(cluster, names) {
+        return readable;
+    }
+    if cluster.spec.tls.mode != TlsMode::Operator {
+        return Some(Vec::new());
+    }
+    let duration = |text| crds::duration::parse(text).unwrap_or_default();
+    let (validity, before) = (duration(DEFAULT_VALIDITY), duration(DEFAULT_RENEW_BEFORE));
+    let request = |leaf| (leaf, Request::new(leaf, names, &[], validity, before));
+    Some(Leaf::ALL.map(request).to_vec())
+}

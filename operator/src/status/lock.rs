@@ -1,0 +1,46 @@
+//! The status of a Lease as leader lock: another holder than the leader, and a brain's refusal of a Lease that it stores.
+
+use crds::KubeBrainCluster;
+use crds::cluster::election::ElectionBackend;
+
+use super::Pass;
+use super::facts::Blocker;
+use crate::objects::{Key, Kind};
+use crate::observe::is_ready;
+use crate::probe::Refusal;
+
+/// Longest holder that is quoted: the name of a member. Brains write it.
+const HOLDER: usize = 253;
+
+/// The holder by the Lease, where it is another member than the `leader`. A brain's identity is its name, `_` and a random number.
+pub(super) fn other_holder(cluster: &KubeBrainCluster, pass: &Pass<'_>, leader: Option<&str>) -> Option<String> {
+    if cluster.spec.election().backend != ElectionBackend::Lease {
+        return None;
+    }
+    let name = pass.desired.names.lease();
+    let lease = pass.observed.objects.get(&Key::new(Kind::Lease, name.as_str()))?;
+    let identity = lease.data["spec"]["holderIdentity"].as_str().unwrap_or_default();
+    let holder = identity.rsplit_once('_').map_or(identity, |(member, _)| member);
+    if holder == leader? {
+        return None;
+    }
+    let shown: String = holder.chars().filter(|c| !c.is_control()).take(HOLDER).collect();
+    Some(match shown.as_str() {
+        "" => format!("nobody holds Lease {name}"),
+        shown => format!("Lease {name} is held by {shown}"),
+    })
+}
+
+/// The words of a brain that ended because it stores the API server that serves the Lease: who leads would depend on who leads.
+pub(super) fn stored_here(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> Option<Blocker> {
+    if cluster.spec.election().backend != ElectionBackend::Lease {
+        return None;
+    }
+    let ended = pass.observed.pods.iter().filter(|pod| !is_ready(pod));
+    let mut refusals = ended.filter_map(Refusal::of_end);
+    let refusal = refusals.find(|refusal| refusal.code == "LeaseStoredHere")?;
+    Some(Blocker {
+        reason: "LeaseStoredHere",
+        message: refusal.message,
+    })
+}

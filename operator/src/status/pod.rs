@@ -1,0 +1,230 @@
+//! Why a pod does not serve, in the kubelet's and the scheduler's words.
+
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodCondition};
+use kube::ResourceExt;
+
+use super::facts::Blocker;
+use crate::objects::pod::CONTAINER;
+use crate::observe::is_ready;
+use crate::probe::Refusal;
+
+/// A younger pod may only have to wait: for its volumes, its image.
+const GRACE: i64 = 30;
+/// The same for a node, which an autoscaler may have to add first.
+const NODE_GRACE: i64 = 60;
+/// A container that was restarted so often, and is not ready, ends again and again, whatever its state is just now.
+const RESTARTS: i32 = 2;
+
+/// The scheduler finds no node, or not yet.
+const UNSCHEDULABLE: &str = "Unschedulable";
+
+const CRASHING: &str = "CrashLoopBackOff";
+
+/// The reason of a container that waits for somebody to act, by the kubelet's own.
+const WAITING: [(&str, &[&str]); 3] = [
+    (
+        "ImagePullFailed",
+        &[
+            "ErrImageNeverPull",
+            "ErrImagePull",
+            "ImageInspectError",
+            "ImagePullBackOff",
+            "InvalidImageName",
+            "RegistryUnavailable",
+            "SignatureValidationFailed",
+        ],
+    ),
+    (
+        "ContainerCreationFailed",
+        &[
+            "CreateContainerConfigError",
+            "CreateContainerError",
+            "RunContainerError",
+        ],
+    ),
+    (CRASHING, &[CRASHING]),
+];
+
+/// The reason for which the brain of a pod does not start until somebody acts, if there is one. `now` tells the pod's age, in seconds.
+pub(super) fn stuck(pod: &Pod, now: i64) -> Option<Blocker> {
+    let age = now - pod.metadata.creation_timestamp.as_ref()?.0.as_second();
+    let named = |reason: &'static str, why: String| Blocker {
+        reason,
+        message: format!("{}: {why}", pod.name_any()),
+    };
+    if age <= GRACE || is_ready(pod) {
+        return None;
+    }
+    let stuck = brain(pod).and_then(|brain| {
+        let waiting = brain.state.as_ref().and_then(|state| state.waiting.as_ref());
+        let said = waiting
+            .and_then(|waiting| waiting.reason.as_deref())
+            .unwrap_or_default();
+        let found = WAITING.into_iter().find(|(_, all)| all.contains(&said));
+        let message = waiting.and_then(|waiting| waiting.message.as_deref());
+        if let Some((reason, _)) = found.filter(|(reason, _)| *reason != CRASHING) {
+            let message = message.unwrap_or("the kubelet gives no reason");
+            return Some(named(reason, format!("{said}: {message}")));
+        }
+        let ended = brain.last_state.as_ref().and_then(|last| last.terminated.as_ref());
+        let failed = ended.filter(|ended| ended.exit_code != 0);
+        let crashes = found.is_some() || brain.restart_count >= RESTARTS && failed.is_some();
+        // The same words in each of its states, so that nothing flaps.
+        let why = failed.map_or_else(String::new, |ended| format!(": {}", ending("last", ended)));
+        crashes.then(|| named(CRASHING, format!("it ends again and again{why}")))
+    });
+    stuck.or_else(|| {
+        let condition = unscheduled(pod).filter(|condition| condition.reason.as_deref() == Some(UNSCHEDULABLE))?;
+        let message = condition
+            .message
+            .clone()
+            .unwrap_or("the scheduler gives no reason".to_owned());
+        (age > NODE_GRACE).then(|| named(UNSCHEDULABLE, message))
+    })
+}
+
+/// Returns true if the scheduler finds no node because of a volume, by its own words.
+pub(super) fn waits_for_volume(stuck: &Blocker) -> bool {
+    let words = ["PersistentVolume", "persistentvolume", "volume"];
+    stuck.reason == UNSCHEDULABLE && words.iter().any(|word| stuck.message.contains(word))
+}
+
+/// The container with the brain.
+fn brain(pod: &Pod) -> Option<&ContainerStatus> {
+    let status = pod.status.as_ref()?;
+    let inits = status.init_container_statuses.iter().flatten();
+    let mut all = inits.chain(status.container_statuses.iter().flatten());
+    all.find(|container| container.name == CONTAINER)
+}
+
+/// The condition of a pod that is on no node.
+fn unscheduled(pod: &Pod) -> Option<&PodCondition> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    conditions
+        .iter()
+        .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
+}
+
+/// The reason for which a pod does not serve, if there is one, in the kubelet's and the scheduler's words.
+pub(super) fn trouble(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    let containers = status
+        .container_statuses
+        .iter()
+        .flatten()
+        .chain(status.init_container_statuses.iter().flatten());
+    for container in containers {
+        let state = container.state.as_ref()?;
+        if let Some(waiting) = &state.waiting {
+            let reason = waiting.reason.clone().unwrap_or_default();
+            let last = container.last_state.as_ref().and_then(|last| last.terminated.as_ref());
+            return Some(last.map_or(reason.clone(), |last| ending(&reason, last)));
+        }
+        if let Some(ended) = &state.terminated {
+            return Some(ending(ended.reason.as_deref().unwrap_or_default(), ended));
+        }
+    }
+    if let Some(condition) = unscheduled(pod) {
+        return Some(
+            condition
+                .message
+                .clone()
+                .or_else(|| condition.reason.clone())
+                .unwrap_or("not scheduled".to_owned()),
+        );
+    }
+    (!is_ready(pod)).then(|| "not ready yet".to_owned())
+}
+
+/// How a container ended: its exit code, and why, if a brain says so.
+fn ending(reason: &str, ended: &ContainerStateTerminated) -> String {
+    let why = Refusal::of_container(ended).map_or_else(String::new, |why| format!(": {}", why.message));
+    format!("{reason}: exit code {}{why}", ended.exit_code)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::status::documented;
+
+    fn pod(status: Value) -> Pod {
+        let metadata = json!({"name": "dev-0", "creationTimestamp": crate::fake_cluster::BEGIN});
+        serde_json::from_value(json!({"metadata": metadata, "status": status})).unwrap()
+    }
+
+    /// A pod whose only container waits.
+    fn waits(reason: &str, message: Option<&str>) -> Pod {
+        let state = json!({"waiting": {"reason": reason, "message": message}});
+        pod(json!({"containerStatuses": [
+            {"name": "brain", "ready": false, "restartCount": 0, "image": "", "imageID": "", "state": state},
+        ]}))
+    }
+
+    #[track_caller]
+    fn check(pod: &Pod, expected: Option<(&str, &str)>) {
+        let created = pod.metadata.creation_timestamp.as_ref().unwrap().0.as_second();
+        assert_eq!(stuck(pod, created + GRACE), None, "too young");
+        let stuck = stuck(pod, created + NODE_GRACE + 1);
+        let seen = stuck.as_ref().map(|stuck| (stuck.reason, stuck.message.as_str()));
+        assert_eq!(seen, expected);
+        if let Some((reason, _)) = seen {
+            documented::check(reason);
+        }
+    }
+
+    #[test]
+    fn waiting_container_is_stuck_if_only_somebody_can_help() {
+        let pull = "dev-0: ErrImagePull: no such host";
+        check(
+            &waits("ErrImagePull", Some("no such host")),
+            Some(("ImagePullFailed", pull)),
+        );
+        let crash = "dev-0: it ends again and again";
+        check(&waits("CrashLoopBackOff", None), Some(("CrashLoopBackOff", crash)));
+        let config = "dev-0: CreateContainerConfigError: secret \"x\" not found";
+        check(
+            &waits("CreateContainerConfigError", Some("secret \"x\" not found")),
+            Some(("ContainerCreationFailed", config)),
+        );
+        for passing in ["ContainerCreating", "PodInitializing"] {
+            check(&waits(passing, None), None);
+        }
+        check(&pod(json!({})), None);
+    }
+
+    #[test]
+    fn container_that_ends_again_and_again_is_stuck_in_each_of_its_states() {
+        let container = |state: Value, restarts: i32, ready: bool| {
+            let ended = json!({"terminated": {"exitCode": 3, "reason": "Error"}});
+            pod(json!({
+                "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}],
+                "containerStatuses": [{
+                    "name": "brain", "ready": ready, "restartCount": restarts, "image": "", "imageID": "",
+                    "state": state, "lastState": ended,
+                }],
+            }))
+        };
+        let crash = Some(("CrashLoopBackOff", "dev-0: it ends again and again: last: exit code 3"));
+        let running = json!({"running": {}});
+        check(
+            &container(json!({"waiting": {"reason": "CrashLoopBackOff"}}), 2, false),
+            crash,
+        );
+        check(&container(running.clone(), 2, false), crash);
+        check(&container(running.clone(), 1, false), None);
+        check(&container(running, 9, true), None);
+    }
+
+    #[test]
+    fn pod_without_a_node_is_stuck_if_the_scheduler_looked() {
+        let unscheduled = |reason: &str| {
+            pod(
+                json!({"conditions": [{"type": "PodScheduled", "status": "False", "reason": reason, "message": "no cpu"}]}),
+            )
+        };
+        check(&unscheduled("Unschedulable"), Some(("Unschedulable", "dev-0: no cpu")));
+        check(&unscheduled("SchedulingGated"), None);
+    }
+}

@@ -1,0 +1,261 @@
+//! Secrets that the user made and the spec names. They do not carry the operator's label, so no other watch shows them: each has a
+//! watch of its own by its name, shared by all clusters that name it, which ends when none does any more.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crds::cluster::tls::TlsMode;
+use crds::{KubeBrainCluster, KubeBrainClusterSpec};
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Secret;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use crate::triggers::Triggers;
+
+/// Most Secrets that are watched. Others are read in every pass over a cluster that names them.
+const WATCHED: usize = 1024;
+/// Timeout of the first answers of one cluster's watches together.
+const FIRST: Duration = Duration::from_secs(5);
+/// Interval at which a watch checks that a cluster still names its Secret.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// The watches. Clones share them.
+#[derive(Clone)]
+pub(crate) struct GivenSecrets {
+    client: Client,
+    clusters: Store<KubeBrainCluster>,
+    triggers: Arc<Triggers>,
+    running: Arc<Mutex<Running>>,
+}
+
+#[derive(Default)]
+struct Running {
+    tasks: JoinSet<()>,
+    watches: HashMap<Key, (watch::Receiver<Seen>, AbortHandle)>,
+}
+
+/// Which Secret.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    namespace: String,
+    name: String,
+}
+
+/// The state of a watch.
+#[derive(Debug, Clone)]
+enum Seen {
+    Nothing,
+    /// Nothing but this error.
+    Failed(String),
+    /// The Secret, or that there is none.
+    Secret(Option<Arc<Secret>>),
+}
+
+impl GivenSecrets {
+    pub(crate) fn new(client: Client, clusters: Store<KubeBrainCluster>, triggers: Arc<Triggers>) -> Self {
+        Self {
+            client,
+            clusters,
+            triggers,
+            running: Arc::default(),
+        }
+    }
+
+    /// The Secrets that the spec of `cluster` names; `None` for one that does not exist. The first call starts their watches.
+    ///
+    /// # Errors
+    /// The API server refused, or did not answer in time.
+    pub(crate) async fn of(&self, cluster: &KubeBrainCluster) -> kube::Result<BTreeMap<String, Option<Arc<Secret>>>> {
+        let until = Instant::now() + FIRST;
+        let names = named(&cluster.spec);
+        // All watches begin before any is waited for.
+        let watches: Vec<_> = names
+            .into_iter()
+            .map(|name| {
+                let namespace = cluster.metadata.namespace.clone().unwrap_or_default();
+                let key = Key { namespace, name };
+                (is_name(&key.name).then(|| self.watch(&key)), key)
+            })
+            .collect();
+        let mut found = BTreeMap::new();
+        for (watch, key) in watches {
+            let secret = match watch {
+                // The API server knows no such names.
+                None => None,
+                Some(Some(watch)) => first(watch, &key, until).await?,
+                Some(None) => {
+                    let api: Api<Secret> = Api::namespaced(self.client.clone(), &key.namespace);
+                    api.get_opt(&key.name).await?.map(Arc::new)
+                }
+            };
+            found.insert(key.name, secret);
+        }
+        Ok(found)
+    }
+
+    /// The watch of a Secret; `None` if there are too many.
+    fn watch(&self, key: &Key) -> Option<watch::Receiver<Seen>> {
+        let mut running = self.lock();
+        while running.tasks.try_join_next().is_some() {}
+        let Running { tasks, watches } = &mut *running;
+        watches.retain(|_, (_, task)| !task.is_finished());
+        if let Some((seen, _)) = watches.get(key) {
+            return Some(seen.clone());
+        }
+        if watches.len() >= WATCHED {
+            return None;
+        }
+        let (show, seen) = watch::channel(Seen::Nothing);
+        let task = tasks.spawn(self.clone().run(key.clone(), show));
+        watches.insert(key.clone(), (seen.clone(), task));
+        Some(seen)
+    }
+
+    /// Watches until no cluster names the Secret.
+    async fn run(self, key: Key, show: watch::Sender<Seen>) {
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), &key.namespace);
+        let mut events = Box::pin(watcher::watch_object(api, &key.name).default_backoff());
+        let following = async {
+            while let Some(event) = events.next().await {
+                let secret = match event {
+                    Ok(secret) => secret.map(pruned),
+                    Err(error) => {
+                        failed(&show, &key, &error);
+                        continue;
+                    }
+                };
+                let before = show.send_replace(Seen::Secret(secret.clone()));
+                match before {
+                    // Whoever waits for the first answer needs no further pass.
+                    Seen::Nothing => {}
+                    Seen::Secret(before) if before == secret => {}
+                    Seen::Failed(_) | Seen::Secret(_) => {
+                        self.naming(&key)
+                            .into_iter()
+                            .for_each(|cluster| self.triggers.add(cluster));
+                    }
+                }
+            }
+        };
+        let unnamed = async {
+            loop {
+                tokio::time::sleep(LOOK).await;
+                if self.naming(&key).is_empty() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = following => {}
+            () = unnamed => {}
+        }
+    }
+
+    /// The clusters whose specs name a Secret.
+    fn naming(&self, key: &Key) -> Vec<ObjectRef<KubeBrainCluster>> {
+        let found = self.clusters.state_filter(|cluster| {
+            cluster.metadata.namespace.as_deref() == Some(&key.namespace) && named(&cluster.spec).contains(&key.name)
+        });
+        found.iter().map(|cluster| ObjectRef::from_obj(&**cluster)).collect()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn watched(&self) -> usize {
+        let running = self.lock();
+        running.watches.values().filter(|(_, task)| !task.is_finished()).count()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The same, read once and not watched.
+///
+/// # Errors
+/// The API server refused or did not answer.
+pub(crate) async fn read(
+    client: &Client,
+    cluster: &KubeBrainCluster,
+) -> kube::Result<BTreeMap<String, Option<Arc<Secret>>>> {
+    let api: Api<Secret> = Api::namespaced(
+        client.clone(),
+        cluster.metadata.namespace.as_deref().unwrap_or_default(),
+    );
+    let mut found = BTreeMap::new();
+    for name in named(&cluster.spec).into_iter().filter(|name| is_name(name)) {
+        let secret = api.get_opt(&name).await?.map(Arc::new);
+        found.insert(name, secret);
+    }
+    Ok(found)
+}
+
+/// Waits for what a watch shows first.
+async fn first(mut watch: watch::Receiver<Seen>, key: &Key, until: Instant) -> kube::Result<Option<Arc<Secret>>> {
+    let bad = |words: String| kube::Error::Service(words.into());
+    let shown = watch.wait_for(|seen| !matches!(seen, Seen::Nothing));
+    let seen = match tokio::time::timeout_at(until, shown).await {
+        Ok(Ok(seen)) => seen.clone(),
+        // The watch ended, or is late.
+        Ok(Err(_)) | Err(_) => Seen::Nothing,
+    };
+    match seen {
+        Seen::Secret(secret) => Ok(secret),
+        Seen::Failed(error) => Err(bad(format!("Secret {} cannot be watched: {error}", key.name))),
+        Seen::Nothing => Err(bad(format!("Secret {} was not read in time", key.name))),
+    }
+}
+
+/// Records an error of a watch. A Secret that was seen before stays valid.
+fn failed(show: &watch::Sender<Seen>, key: &Key, error: &watcher::Error) {
+    let first = show.send_if_modified(|seen| {
+        let first = matches!(seen, Seen::Nothing);
+        if !matches!(seen, Seen::Secret(_)) {
+            *seen = Seen::Failed(error.to_string());
+        }
+        first
+    });
+    if first {
+        warn!(%error, namespace = key.namespace, secret = key.name, "a Secret cannot be watched");
+    } else {
+        debug!(%error, namespace = key.namespace, secret = key.name, "the watch of a Secret is interrupted");
+    }
+}
+
+/// Drops metadata that is not used.
+fn pruned(mut secret: Secret) -> Arc<Secret> {
+    secret.metadata.managed_fields = None;
+    secret.metadata.annotations = None;
+    Arc::new(secret)
+}
+
+/// Returns true for a valid object name. Any other string could be read as a longer path.
+fn is_name(name: &str) -> bool {
+    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+    !name.is_empty() && name.len() <= 253 && name.chars().all(good)
+}
+
+/// Names of the Secrets in a spec that somebody else makes.
+fn named(spec: &KubeBrainClusterSpec) -> Vec<String> {
+    let mut names = Vec::new();
+    if let Some(secrets) = spec.tls.secrets.as_ref().filter(|_| spec.tls.mode == TlsMode::Secret) {
+        names.push(&secrets.ca_bundle.name);
+        names.extend([&secrets.server.name, &secrets.peer.name, &secrets.operator_client.name]);
+    }
+    names.extend(spec.tls.ca_secret_ref.as_ref().map(|reference| &reference.name));
+    if let Some(tls) = spec.storage.tikv.as_ref().and_then(|tikv| tikv.tls.as_ref()) {
+        names.push(&tls.ca_secret_ref.name);
+        names.push(&tls.client_secret_ref.name);
+    }
+    let mut names: Vec<String> = names.into_iter().filter(|name| !name.is_empty()).cloned().collect();
+    names.sort();
+    names.dedup();
+    names
+}

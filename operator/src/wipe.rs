@@ -1,0 +1,282 @@
+//! The keys of a deleted cluster in TiKV: kept, or wiped before its resource goes.
+//!
+//! `storage.tikv.whenDeleted: Delete` gives the resource a finalizer. When it is deleted, the brains go first; then a Job runs the
+//! brain's own `wipe`; then the finalizer goes. An annotation lets the resource go without: a deletion never waits for ever.
+
+use std::time::Duration;
+
+use crds::KubeBrainCluster;
+use crds::cluster::storage::Retention;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde_json::json;
+use tracing::warn;
+
+use crate::events::Event;
+use crate::metrics::Outcome;
+use crate::names::{FINALIZER_MANAGER, SKIP_WIPE, WIPE};
+use crate::objects::Renderer;
+use crate::plan::ownership::{self, Ownership};
+use crate::probe::Refusal as BrainRefusal;
+use crate::reconcile::{self, Context, Ended, Error, api};
+use crate::status;
+use crate::stores::external::is_external;
+
+/// Pause before a failed Job is replaced.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// Gives a cluster the finalizer if it is to be wiped, and takes it away if not.
+///
+/// # Errors
+/// The API server refused or did not answer.
+pub(crate) async fn guard(clusters: &Api<KubeBrainCluster>, cluster: &KubeBrainCluster) -> Result<(), Error> {
+    match (is_wanted(cluster), is_guarded(cluster)) {
+        (true, false) => finalize(clusters, cluster, &[WIPE]).await,
+        (false, true) => finalize(clusters, cluster, &[]).await,
+        (true, true) | (false, false) => Ok(()),
+    }
+}
+
+fn is_wanted(cluster: &KubeBrainCluster) -> bool {
+    let tikv = cluster.spec.storage.tikv.as_ref();
+    tikv.is_some_and(|tikv| tikv.when_deleted == Retention::Delete)
+}
+
+fn is_guarded(cluster: &KubeBrainCluster) -> bool {
+    cluster.finalizers().iter().any(|finalizer| finalizer == WIPE)
+}
+
+/// Sets the finalizers of this manager; those of others stay.
+async fn finalize(clusters: &Api<KubeBrainCluster>, cluster: &KubeBrainCluster, own: &[&str]) -> Result<(), Error> {
+    let body = json!({
+        "apiVersion": KubeBrainCluster::api_version(&()),
+        "kind": KubeBrainCluster::kind(&()),
+        "metadata": {"name": cluster.name_any(), "uid": cluster.uid(), "finalizers": own},
+    });
+    let params = PatchParams::apply(FINALIZER_MANAGER).force();
+    match clusters.patch(&cluster.name_any(), &params, &Patch::Apply(body)).await {
+        Ok(_) => Ok(()),
+        // It is gone, and perhaps made anew.
+        Err(kube::Error::Api(answer)) if answer.is_not_found() || answer.is_conflict() => Ok(()),
+        Err(error) => Err(api("writing the finalizer")(error)),
+    }
+}
+
+/// The progress of a cluster's deletion.
+enum Progress {
+    /// Nothing holds it back any more, and why, in an Event.
+    Done(Box<Event>),
+    /// Something has to happen first.
+    Waiting(String),
+    /// It does not get on by itself, or only later.
+    Trouble(String),
+}
+
+/// One pass over a cluster that is deleted. `None` if there is nothing to do for it ever again.
+///
+/// # Errors
+/// The API server refused or did not answer.
+pub(crate) async fn finish(
+    context: &Context,
+    clusters: &Api<KubeBrainCluster>,
+    cluster: &KubeBrainCluster,
+) -> Result<Option<Ended>, Error> {
+    if !is_guarded(cluster) {
+        return Ok(None);
+    }
+    let progress = match released(cluster) {
+        Some(event) => Progress::Done(Box::new(event)),
+        None => advance(context, cluster).await?,
+    };
+    let (message, trouble) = match progress {
+        Progress::Done(event) => {
+            context.events.publish(cluster, *event).await;
+            finalize(clusters, cluster, &[]).await?;
+            return Ok(None);
+        }
+        Progress::Waiting(message) => (message, false),
+        Progress::Trouble(message) => (message, true),
+    };
+    let status = status::deleting(cluster, &message, trouble, Timestamp::now());
+    reconcile::publish(context, clusters, cluster, &status).await?;
+    Ok(Some(Ended {
+        outcome: if trouble { Outcome::Stalled } else { Outcome::Done },
+        again: reconcile::SOON,
+    }))
+}
+
+/// Why a cluster goes without a wipe, if it does.
+fn released(cluster: &KubeBrainCluster) -> Option<Event> {
+    if cluster
+        .annotations()
+        .get(SKIP_WIPE)
+        .is_some_and(|value| value == "true")
+    {
+        return Some(kept(cluster, "the annotation kubebrain.io/skip-wipe says so"));
+    }
+    if !is_wanted(cluster) {
+        return Some(kept(cluster, "storage.tikv.whenDeleted is Retain"));
+    }
+    let conditions = cluster.status.as_ref()?.conditions.as_ref()?;
+    let is_taken = conditions
+        .iter()
+        .any(|condition| condition.type_ == "StorageReady" && condition.reason == "PrefixTaken");
+    is_taken.then(|| kept(cluster, "they belong to another cluster"))
+}
+
+/// The keys stay, and why.
+fn kept(cluster: &KubeBrainCluster, why: &str) -> Event {
+    let storage = cluster.status.as_ref().and_then(|status| status.storage.as_ref());
+    let prefix = storage.and_then(|storage| storage.key_prefix.as_ref());
+    let prefix = prefix.map_or_else(String::new, |prefix| format!(" below {prefix:?}"));
+    Event::warning("WipeSkipped", "Wipe", format!("the keys{prefix} stay in TiKV: {why}"))
+}
+
+/// Returns true if the API server refuses every new object because the namespace is being deleted.
+fn is_namespace_terminating(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")
+}
+
+/// Takes the next step. Objects are read anew: what the stores show may be late.
+async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progress, Error> {
+    let (name, namespace) = (cluster.name_any(), cluster.namespace().unwrap_or_default());
+    delete_set(&context.client, cluster).await?;
+    let left = pods(context, cluster).await?;
+    if !left.is_empty() {
+        return Ok(Progress::Waiting(format!("waiting for the end of {}", left.join(", "))));
+    }
+    let desired = reconcile::read(context, cluster);
+    if let Some(refusal) = desired.refusal() {
+        let message = format!("the spec cannot be acted on: {}", refusal.message);
+        return Ok(Progress::Trouble(message));
+    }
+    let Some(tikv) = desired.storage.tikv() else {
+        return Ok(Progress::Trouble("there is no TiKV cluster to wipe".to_owned()));
+    };
+    let jobs: Api<Job> = Api::namespaced(context.client.clone(), &namespace);
+    let wanted = Renderer::new(cluster, &desired).wipe_job(tikv);
+    let Some(job) = jobs
+        .get_opt(&desired.names.wipe())
+        .await
+        .map_err(api("reading the Job of the wipe"))?
+    else {
+        let made = jobs.create(&PostParams::default(), &wanted).await;
+        if made.as_ref().is_err_and(is_namespace_terminating) {
+            let event = kept(cluster, "the namespace is being deleted, so no Job can wipe them");
+            // No Event can be made there either.
+            warn!(namespace, cluster = name, "{}", event.note);
+            return Ok(Progress::Done(Box::new(event)));
+        }
+        made.map_err(api("making the Job of the wipe"))?;
+        return Ok(Progress::Waiting(format!("Job {} is made", desired.names.wipe())));
+    };
+    let uid = cluster.uid().unwrap_or_default();
+    if ownership::of(&job.metadata, &name, &uid) != Ownership::Ours {
+        let message = format!(
+            "Job {} is not owned by this cluster: delete it or rename it",
+            job.name_any()
+        );
+        return Ok(Progress::Trouble(message));
+    }
+    let ended = |type_: &str| {
+        let conditions = job.status.as_ref()?.conditions.as_ref()?;
+        let mut conditions = conditions.iter();
+        conditions.find(|condition| condition.type_ == type_ && condition.status == "True")
+    };
+    if ended("Complete").is_some() {
+        let note = format!("the keys below {:?} were deleted from TiKV", tikv.key_prefix);
+        return Ok(Progress::Done(Box::new(Event::normal("StorageWiped", "Wipe", note))));
+    }
+    let why = failure(context, &namespace, &job).await?;
+    let Some(failed) = ended("Failed") else {
+        return Ok(match why {
+            Some(why) => Progress::Trouble(why),
+            None => Progress::Waiting(format!("Job {} runs", job.name_any())),
+        });
+    };
+    let since = failed.last_transition_time.as_ref().map(|time| time.0);
+    let is_due = since.is_none_or(|since| Timestamp::now().duration_since(since).unsigned_abs() >= RETRY);
+    if is_due {
+        delete(&jobs, &job).await.map_err(api("deleting the Job of the wipe"))?;
+    }
+    let message = failed.message.clone().unwrap_or_default();
+    Ok(Progress::Trouble(why.unwrap_or(message)))
+}
+
+/// Deletes the StatefulSet of the cluster, and with it the brains.
+async fn delete_set(client: &Client, cluster: &KubeBrainCluster) -> Result<(), Error> {
+    let sets: Api<StatefulSet> = Api::namespaced(client.clone(), &cluster.namespace().unwrap_or_default());
+    let found = sets
+        .get_opt(&cluster.name_any())
+        .await
+        .map_err(api("reading the StatefulSet"))?;
+    let uid = cluster.uid().unwrap_or_default();
+    let ours = found.filter(|set| {
+        ownership::of(&set.metadata, &cluster.name_any(), &uid) == Ownership::Ours
+            && set.metadata.deletion_timestamp.is_none()
+    });
+    match ours {
+        Some(set) => delete(&sets, &set).await.map_err(api("deleting the StatefulSet")),
+        None => Ok(()),
+    }
+}
+
+/// Deletes this very object; what depends on it goes, too.
+async fn delete<K>(objects: &Api<K>, object: &K) -> kube::Result<()>
+where
+    K: Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let params = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: object.meta().uid.clone(),
+            resource_version: None,
+        }),
+        ..DeleteParams::background()
+    };
+    match objects.delete(&object.name_any(), &params).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(answer)) if answer.is_not_found() || answer.is_conflict() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Names of the pods in which brains may still run.
+async fn pods(context: &Context, cluster: &KubeBrainCluster) -> Result<Vec<String>, Error> {
+    if is_external(cluster) {
+        let pods = context
+            .external_pods
+            .of(cluster)
+            .await
+            .map_err(api("reading the pods"))?;
+        return Ok(pods.iter().map(|pod| pod.name_any()).collect());
+    }
+    let name = cluster.name_any();
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &cluster.namespace().unwrap_or_default());
+    let selector = format!("{}={name}", crate::names::CLUSTER);
+    let found = pods.list(&ListParams::default().labels(&selector)).await;
+    let found = found.map_err(api("reading the pods"))?;
+    // Somebody else's pods carry the label in vain. Pods without a controller were ours.
+    let may_be_ours = |pod: &&Pod| {
+        let mut owners = pod.owner_references().iter();
+        let controller = owners.find(|owner| owner.controller == Some(true));
+        controller.is_none_or(|owner| owner.kind == "StatefulSet" && owner.name == name)
+    };
+    Ok(found.iter().filter(may_be_ours).map(ResourceExt::name_any).collect())
+}
+
+/// The reason of failure that the Job's newest pod reports.
+async fn failure(context: &Context, namespace: &str, job: &Job) -> Result<Option<String>, Error> {
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
+    let selector = format!("batch.kubernetes.io/job-name={}", job.name_any());
+    let found = pods.list(&ListParams::default().labels(&selector)).await;
+    let mut found = found.map_err(api("reading the pods of the wipe"))?.items;
+    found.sort_by_key(|pod| pod.metadata.creation_timestamp.clone());
+    let ends = found.iter().rev().find_map(BrainRefusal::of_end);
+    Ok(ends.map(|refusal| refusal.message))
+}
