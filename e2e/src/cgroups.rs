@@ -10,6 +10,10 @@ use crate::cluster_dir::ClusterDir;
 
 const ROOT: &str = "/sys/fs/cgroup";
 
+/// The weight of all pods together, in each version's own file: that of four sessions. Each daemon of the node, of other clusters and of
+/// the tests has a session, and with the weight of one the pods would stand still while those are busy.
+const CPU: [(&str, &str); 2] = [("cpu.shares", "4096"), ("cpu.weight", "400")];
+
 /// Makes it: in each hierarchy of version 1, or with all controllers in the one of version 2.
 ///
 /// # Errors
@@ -25,6 +29,12 @@ pub fn create(home: &ClusterDir) -> anyhow::Result<()> {
             for parent in dir.ancestors().skip(1).take_while(|parent| parent.starts_with(ROOT)) {
                 let control = parent.join("cgroup.subtree_control");
                 fs::write(&control, all.join(" ")).with_context(|| format!("write {}", control.display()))?;
+            }
+        }
+        for (file, weight) in CPU {
+            let file = dir.join(file);
+            if file.exists() {
+                fs::write(&file, weight).with_context(|| format!("write {}", file.display()))?;
             }
         }
     }

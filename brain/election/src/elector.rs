@@ -23,8 +23,8 @@ use crate::{
 
 /// Commands that may wait; further callers wait to send.
 const COMMANDS: usize = 4;
-/// Attempts to release the lock at the end. Each may meet a renewal of our own that was still on its way.
-const RELEASES: usize = 3;
+/// Attempts to give the lock away. Each may meet a renewal of our own that was still on its way, or get no answer.
+const YIELDS: usize = 3;
 /// How long they may take together: whoever stops the process does not wait for long.
 const RELEASE_LIMIT: Duration = Duration::from_secs(1);
 
@@ -234,7 +234,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
         } else if to.is_empty() || to == self.config.identity {
             Err(TransferError::BadTarget(to))
         } else {
-            self.yield_to(&to).await
+            self.name(&to).await
         };
         self.publish();
         if let Err(Err(error)) = reply.send(outcome) {
@@ -256,6 +256,22 @@ impl<L: Lock, C: Clock> Elector<L, C> {
         if let Err(Err(error)) = reply.send(outcome) {
             warn!(%error, "stepping down failed, and nobody waits for the answer");
         }
+    }
+
+    /// Ends the term, then names `to` in the record, in a few attempts: one that got no answer may have arrived or not.
+    async fn name(&mut self, to: &str) -> Result<(), TransferError> {
+        let mut outcome = self.yield_to(to).await;
+        for _ in 1..YIELDS {
+            if !matches!(outcome, Err(TransferError::Lock(_))) {
+                break;
+            }
+            outcome = match self.read().await {
+                Ok(_) if self.state.holder() == Some(to) => Ok(()),
+                Ok(_) => self.yield_to(to).await,
+                Err(error) => Err(TransferError::Lock(error)),
+            };
+        }
+        outcome
     }
 
     /// Ends the term, then names `to`, or nobody, in the record.
@@ -281,7 +297,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
 
     /// Gives the lock back, if the record names this candidate, or a claim on its way may yet let it.
     async fn release(&mut self) {
-        for _ in 0..RELEASES {
+        for _ in 0..YIELDS {
             if !self.state.may_be_named() {
                 break;
             }

@@ -322,6 +322,12 @@ impl<V: Clone> State<V> {
         self.claim.is_some() || self.seen.as_ref().is_some_and(|seen| self.is_me(&seen.record))
     }
 
+    /// The holder, by the last record known; `None` if it is free.
+    pub(crate) fn holder(&self) -> Option<&str> {
+        let seen = self.seen.as_ref().filter(|seen| !seen.record.is_free())?;
+        Some(&seen.record.holder_identity)
+    }
+
     pub(crate) fn is_fresh(&self) -> bool {
         self.fresh
     }

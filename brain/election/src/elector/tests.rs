@@ -105,14 +105,15 @@ async fn pass(time: Duration) {
     sleep(time).await;
 }
 
+fn quiet_faults() -> Faults {
+    Faults {
+        delay: TICK..2 * TICK,
+        ..Faults::default()
+    }
+}
+
 fn quiet() -> MemoryLock {
-    MemoryLock::new(
-        1,
-        Faults {
-            delay: TICK..2 * TICK,
-            ..Faults::default()
-        },
-    )
+    MemoryLock::new(1, quiet_faults())
 }
 
 fn deaf() -> Faults {
@@ -230,6 +231,37 @@ async fn transfer_names_the_next_leader_who_leads_as_soon_as_it_looks() {
     assert_eq!((term.transitions, term.predecessor), (1, Predecessor::Named));
     follows(&a, "c").await;
     follows(&b, "c").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn transfer_that_gets_no_answer_is_tried_again() {
+    for lost in [
+        deaf(),
+        Faults {
+            lose_answer: 1.0,
+            ..Faults::default()
+        },
+    ] {
+        let (lock, mut running) = (quiet(), Running::new());
+        let a = start(&lock, "a", &mut running);
+        leads(&a).await;
+        let b = start(&lock, "b", &mut running);
+        follows(&b, "a").await;
+        pass(LEASE).await;
+        let renewed = a.handle.renewed(1);
+        while a.handle.renewed(1) == renewed {
+            pass(TICK).await;
+        }
+        lock.set_faults(lost);
+        let mend = async {
+            pass(Duration::from_millis(300)).await; // the first attempt is sent in this time, and no other
+            lock.set_faults(quiet_faults());
+        };
+        let (transferred, ()) = tokio::join!(a.handle.transfer_leadership("b"), mend);
+        transferred.unwrap();
+        assert_eq!(lock.record().unwrap().holder_identity, "b");
+        assert_eq!(leads(&b).await.predecessor, Predecessor::Named);
+    }
 }
 
 #[tokio::test(start_paused = true)]
