@@ -8,7 +8,8 @@ CRATES := $(or $(CARGO_HOME),$(HOME)/.cargo)
 export RUSTFLAGS := -C target-feature=+crt-static --remap-path-prefix=$(CRATES)=/cargo --remap-path-prefix=$(CARGO_TARGET_DIR)=/target
 CARGO_FLAGS := --release --locked --target $(TARGET)
 PROGRAMS := $(CARGO_TARGET_DIR)/$(TARGET)/release
-CLUSTER := $(PROGRAMS)/cluster
+E2E := $(PROGRAMS)/kubebrain-e2e
+CLUSTER := $(E2E) cluster
 # Linked dynamically, because libfaketime cannot change the time of day of a static program; with debug assertions.
 export KUBEBRAIN_DYNAMIC := $(CARGO_TARGET_DIR)/debug/kubebrain
 
@@ -75,14 +76,14 @@ fuzz: ## Try damaged input on everything that reads it, FUZZ=60 seconds each
 
 ROUNDS ?= 20
 chaos: all-targets dynamic ## Break three brains on TiKV in ROUNDS=20 rounds, from SEED if given
-	$(PROGRAMS)/chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) --with-clock $(KUBEBRAIN_DYNAMIC)
+	$(E2E) chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) --with-clock $(KUBEBRAIN_DYNAMIC)
 
 manifests: build ## Render the install YAML
 	$(PROGRAMS)/manifests
 
 # The programs of a demo. One small test is built with them, so that features of shared crates are those of all targets: `make test` then
 # builds the rest and nothing twice.
-DEMO_PROGRAMS := kubebrain kubebrain-operator kubectl-kubebrain cluster pod
+DEMO_PROGRAMS := kubebrain kubebrain-operator kubectl-kubebrain kubebrain-e2e kubebrain-e2e-pod
 demo-programs:
 	cargo build $(CARGO_FLAGS) --workspace $(addprefix --bin ,$(DEMO_PROGRAMS)) --test slot_model
 
@@ -90,16 +91,16 @@ demo: demo-programs ## From nothing to an API server on a brain that the operato
 	$(CLUSTER) demo
 
 demo-down: ## End the demo
-	@test -x $(CLUSTER) || $(MAKE) demo-programs
+	@test -x $(E2E) || $(MAKE) demo-programs
 	$(CLUSTER) down
 
 bench: tools ## Brain and etcd side by side
-	$(PROGRAMS)/bench
+	$(E2E) bench
 
 bench-tikv: all-targets ## Brains on TiKV: the mock, or the cluster that TIKV_PD names
 	cargo bench $(subst --release,,$(CARGO_FLAGS)) --workspace --bench slots
-	$(PROGRAMS)/bench --takeover 1000,1000000 --rounds 5
-	$(PROGRAMS)/bench --tikv 60
+	$(E2E) bench --takeover 1000,1000000 --rounds 5
+	$(E2E) bench --tikv 60
 
 bench-operator: tools ## The operator: idle, with many clusters, hand-overs; on the mock of TiKV or the cluster that TIKV_PD names
 	cargo test $(CARGO_FLAGS) --workspace --test e2e -- --include-ignored --nocapture --test-threads 1 operator::numbers::; status=$$?; $(CLUSTER) down --tests || status=1; exit $$status

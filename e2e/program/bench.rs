@@ -2,12 +2,10 @@
 //!
 //! Ratios count: of absolute numbers a busy machine leaves nothing. fsync is on for both, and both have a fresh data
 //! directory on the same file system for every round.
-#![allow(clippy::print_stdout, reason = "the table is the output")]
 
 use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
-use clap::Parser;
 use e2e::progress::Progress;
 use e2e::server::Program;
 use e2e::tools::debian;
@@ -32,8 +30,8 @@ const H2LOAD: &[debian::Package] = &[debian::Package {
 }];
 
 /// Measures a brain beside etcd.
-#[derive(Debug, Parser)]
-struct Flags {
+#[derive(Debug, clap::Args)]
+pub(crate) struct Flags {
     /// How often each is measured; medians are reported.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
@@ -63,20 +61,23 @@ struct Flags {
     takeover: Vec<u64>,
 }
 
+/// Measures, and prints a table.
+///
+/// # Errors
+///
+/// A server does not start, or a load did not do what it was to do.
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
-    let flags = Flags::parse();
+pub(crate) async fn run(flags: Flags, progress: &Progress) -> anyhow::Result<()> {
     ensure!(
         flags.rounds > 0 && flags.requests > 0,
         "nothing to measure: --rounds and --requests are at least 1"
     );
     ensure!(flags.keys.iter().all(|keys| *keys >= 1_000), "--keys are at least 1000");
-    let progress = Progress::stderr();
     if !flags.takeover.is_empty() {
-        println!("{}", takeover::measure(&flags.takeover, flags.rounds, &progress).await?);
+        println!("{}", takeover::measure(&flags.takeover, flags.rounds, progress).await?);
         return Ok(());
     }
-    debian::require(H2LOAD, &progress)?;
+    debian::require(H2LOAD, progress)?;
     std::fs::create_dir_all(&flags.dir).with_context(|| format!("create {}", flags.dir.display()))?;
     let dir = flags.dir.canonicalize()?;
     disk::refuse_memory(&dir)?;
@@ -85,10 +86,10 @@ async fn main() -> anyhow::Result<()> {
             seconds,
             idle: flags.idle,
         };
-        println!("{}", tikv::measure(plan, &disk::Place::new(&dir)?, &progress).await?);
+        println!("{}", tikv::measure(plan, &disk::Place::new(&dir)?, progress).await?);
         return Ok(());
     }
-    let programs = [Program::kubebrain()?, Program::etcd(&progress)?];
+    let programs = [Program::kubebrain()?, Program::etcd(progress)?];
     let mut report = Report::default();
     for round in 1..=flags.rounds {
         for program in &programs {
@@ -103,7 +104,7 @@ async fn main() -> anyhow::Result<()> {
             }
             updates::measure(program, &place, flags.requests, &mut report).await?;
             if !flags.loads_only {
-                apiserver::measure(program, &dir, &progress, &mut report).await?;
+                apiserver::measure(program, &dir, progress, &mut report).await?;
             }
             step.done();
         }

@@ -2,13 +2,10 @@
 //!
 //! Each round breaks what its seed says while clients read, write, watch and hold leases; then everything they saw is
 //! held against what etcd promises. The cluster is a mock, with faults on command, or the real one that `TIKV_PD` names.
-#![allow(clippy::print_stdout, reason = "the report is the output")]
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::Parser;
 use e2e::progress::Progress;
 use e2e::server::Program;
 use e2e::tikv::REAL;
@@ -38,8 +35,8 @@ const MEMBERS: usize = 3;
 ///
 /// TiKV is a mock that breaks, too; or the cluster of which `TIKV_PD` names PD, as `host:port`: nothing is done to that
 /// one, but members are cut off from it.
-#[derive(Debug, Parser)]
-struct Flags {
+#[derive(Debug, clap::Args)]
+pub(crate) struct Flags {
     /// How many rounds.
     #[arg(long, default_value_t = 20)]
     rounds: u64,
@@ -64,17 +61,14 @@ struct Flags {
     logs: PathBuf,
 }
 
-fn main() -> ExitCode {
-    let progress = Progress::stderr();
-    let flags = Flags::parse();
-    match prepare(&flags, &progress).and_then(|real| run(flags, real)) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            progress.say(format_args!("chaos: {error:#}"));
-            ExitCode::FAILURE
-        }
-    }
+/// Plays the rounds, and answers whether nothing was wrong.
+///
+/// # Errors
+///
+/// The cluster or its network cannot be made, or a member panicked.
+pub(crate) fn run(flags: Flags, progress: &Progress) -> anyhow::Result<bool> {
+    let real = prepare(&flags, progress)?;
+    play_all(flags, real)
 }
 
 fn prepare(flags: &Flags, progress: &Progress) -> anyhow::Result<Option<Addresses>> {
@@ -94,7 +88,7 @@ async fn ask(pd: &str) -> anyhow::Result<Addresses> {
 }
 
 #[tokio::main]
-async fn run(flags: Flags, real: Option<Addresses>) -> anyhow::Result<bool> {
+async fn play_all(flags: Flags, real: Option<Addresses>) -> anyhow::Result<bool> {
     let seed = flags.seed.unwrap_or_else(|| rand::rng().random_range(0..1_000_000));
     std::fs::create_dir_all(&flags.logs).with_context(|| format!("create {}", flags.logs.display()))?;
     let files = tempfile::TempDir::new().context("make a directory")?;

@@ -1,10 +1,8 @@
 //! Runs whole Kubernetes clusters on this machine, each in a network of its own.
 
 use std::io::Write as _;
-use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::Parser;
 use e2e::cluster::{self, Cluster};
 use e2e::cluster_dir::{ClusterDir, Name};
 use e2e::config::{Config, Store};
@@ -15,9 +13,9 @@ use e2e::tools::own::Programs;
 use e2e::{cleanup, cluster_process, demo};
 use tracing_subscriber::EnvFilter;
 
-#[derive(Parser)]
-#[command(version, about)]
-enum Command {
+/// Calls about clusters.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
     /// Install and build everything that clusters and tests need.
     Tools,
     /// Start a cluster and leave it running.
@@ -41,8 +39,9 @@ enum Command {
     },
 }
 
-#[derive(clap::Args)]
-struct Up {
+/// What a cluster is to be.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Up {
     /// The cluster's name.
     #[arg(long, default_value = "demo")]
     name: Name,
@@ -60,18 +59,12 @@ struct Up {
     bare: bool,
 }
 
-fn main() -> ExitCode {
-    let progress = Progress::stderr();
-    match run(Command::parse(), &progress) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            progress.say(format_args!("cluster: {error:#}"));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(command: Command, progress: &Progress) -> anyhow::Result<()> {
+/// Does what was asked for.
+///
+/// # Errors
+///
+/// It cannot be done, or a cluster's logs have complaints.
+pub(crate) fn run(command: Command, progress: &Progress) -> anyhow::Result<()> {
     match command {
         Command::Tools => Tools::prepare(progress).map(drop),
         Command::Up(up) => self::up(&up, progress),

@@ -35,7 +35,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one and waits until it is up. `program` is this crate's `cluster`.
+    /// Starts one and waits until it is up. `program` is this crate's `kubebrain-e2e`.
     ///
     /// # Errors
     ///
@@ -45,7 +45,10 @@ impl Cluster {
         let logs = home.logs();
         // a session of its own: the terminal's Ctrl-C is not for it, it learns from the parent pipe
         let mut command = Command::new("setsid");
-        command.arg(program).arg("host").arg(serde_json::to_string(config)?);
+        command
+            .arg(program)
+            .args(["cluster", "host"])
+            .arg(serde_json::to_string(config)?);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         // and none of our own output: whoever reads that to its end would wait for the end of a released cluster
         command.stderr(home.open_log("host")?);

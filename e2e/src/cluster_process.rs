@@ -113,7 +113,7 @@ fn lock(home: &ClusterDir, progress: &Progress) -> anyhow::Result<Lock> {
     cleanup::abandoned(progress)?;
     Lock::try_take(home)?.with_context(|| {
         format!(
-            "the cluster {0} is up already: `cluster down --name {0}` ends it",
+            "the cluster {0} is up already: `kubebrain-e2e cluster down --name {0}` ends it",
             home.name()
         )
     })

@@ -61,7 +61,7 @@ impl Image {
     ///
     /// A program is not built.
     pub fn of_node(tools: &Tools) -> anyhow::Result<Vec<Self>> {
-        let pod = tools.own.get("pod")?;
+        let pod = tools.own.get("kubebrain-e2e-pod")?;
         let coredns = tools.addons.join("coredns");
         Ok(vec![
             Self {

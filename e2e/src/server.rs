@@ -68,13 +68,13 @@ impl Program {
         Ok(Self { name: KUBEBRAIN, path })
     }
 
-    /// A brain that follows another one: `bin/follower.rs`.
+    /// A brain that follows another one: `program/follower.rs`.
     ///
     /// # Errors
     ///
     /// It is not built.
     pub fn follower() -> anyhow::Result<Self> {
-        let path = own::Programs::find()?.get("follower")?;
+        let path = own::Programs::find()?.get("kubebrain-e2e-follower")?;
         Ok(Self {
             name: "a follower of three kubebrains",
             path,

@@ -13,8 +13,8 @@ use e2e::tools::cache::Cache;
 use e2e::tools::go;
 use tokio::time::{Instant, sleep};
 
-use crate::disk::Place;
-use crate::report::{Report, Unit};
+use crate::bench::disk::Place;
+use crate::bench::report::{Report, Unit};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 const ASK_EVERY: Duration = Duration::from_millis(20);

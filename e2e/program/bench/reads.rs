@@ -7,10 +7,10 @@ use e2e::wire::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use tonic::transport::Channel;
 
-use crate::disk::Place;
-use crate::load::Load;
-use crate::report::{Report, Unit};
-use crate::{requests, updates};
+use crate::bench::disk::Place;
+use crate::bench::load::Load;
+use crate::bench::report::{Report, Unit};
+use crate::bench::{requests, updates};
 
 const LISTED: usize = 1_000;
 const VALUE: usize = 1_024;

@@ -12,9 +12,9 @@ use pb::request_op::Request as Op;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
-use crate::disk::Place;
-use crate::report::{Report, Unit};
-use crate::{requests, updates};
+use crate::bench::disk::Place;
+use crate::bench::report::{Report, Unit};
+use crate::bench::{requests, updates};
 
 /// Bytes of each value.
 const VALUE: usize = 1_024;

@@ -94,7 +94,7 @@ fn shown(all: &mut [Duration], goal: Option<Goal>) -> String {
 }
 
 async fn with_keys(count: u64, flags: &[&str], rounds: usize) -> anyhow::Result<Times> {
-    let (_stand_in, pd) = crate::tikv::store()?;
+    let (_stand_in, pd) = crate::bench::tikv::store()?;
     let mut members = Members::brains(&Program::kubebrain()?, &pd, 3, flags)?;
     fill(connect(&members, members.leader().await?).await?, count).await?;
     tokio::time::sleep(SETTLED).await; // until everything has become rows

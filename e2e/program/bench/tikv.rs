@@ -16,7 +16,7 @@ use e2e::wire::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use tonic::transport::Channel;
 
-use crate::disk::Place;
+use crate::bench::disk::Place;
 use usages::Usages;
 
 /// What is measured.

@@ -9,11 +9,11 @@ use e2e::wire::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use tonic::transport::Channel;
 
-use crate::disk::Place;
-use crate::load::Load;
-use crate::report::{Report, Unit};
-use crate::watcher::Watcher;
-use crate::{reads, requests};
+use crate::bench::disk::Place;
+use crate::bench::load::Load;
+use crate::bench::report::{Report, Unit};
+use crate::bench::watcher::Watcher;
+use crate::bench::{reads, requests};
 
 const LOADS: [(u32, u32); 2] = [(8, 32), (16, 64)];
 const MIB: f64 = 1024.0 * 1024.0;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::history::{At, Value};
+use crate::chaos::history::{At, Value};
 
 /// How long a client waits for an answer.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);

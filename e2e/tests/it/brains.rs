@@ -54,7 +54,7 @@ fn start(progress: &Progress) -> Cluster {
         ports: Default::default(),
     };
     cluster::down(&config.name, progress).unwrap();
-    let cluster = Cluster::start(&config, Path::new(env!("CARGO_BIN_EXE_cluster")), progress).unwrap();
+    let cluster = Cluster::start(&config, Path::new(env!("CARGO_BIN_EXE_kubebrain-e2e")), progress).unwrap();
     for text in members::ELECTED.iter().chain(&PROVOKED) {
         cluster.expect_log(text).unwrap();
     }

@@ -21,8 +21,8 @@ fn chaos(args: &[String], pd: Option<&str>, limit: Duration) {
     let _deadline = Watchdog::within(limit);
     let brain = std::env::var_os(DYNAMIC).map(PathBuf::from);
     let brain = brain.unwrap_or_else(|| panic!("{DYNAMIC} is not set: `make test` builds that brain and sets it"));
-    let mut chaos = Command::new(Programs::find().unwrap().get("chaos").unwrap());
-    chaos.args(args).arg("--with-clock").arg(brain);
+    let mut chaos = Command::new(Programs::find().unwrap().get("kubebrain-e2e").unwrap());
+    chaos.arg("chaos").args(args).arg("--with-clock").arg(brain);
     if let Some(pd) = pd {
         chaos.env(REAL, pd);
     }

@@ -28,7 +28,7 @@ fn config(suffix: &str) -> Config {
 
 fn start(config: &Config, progress: &Progress) -> Cluster {
     cluster::down(&config.name, progress).unwrap();
-    Cluster::start(config, Path::new(env!("CARGO_BIN_EXE_cluster")), progress).unwrap()
+    Cluster::start(config, Path::new(env!("CARGO_BIN_EXE_kubebrain-e2e")), progress).unwrap()
 }
 
 /// All that a machine shows of a cluster, but logs.
@@ -129,9 +129,9 @@ fn directory_of_a_brain_survives_down() {
     let data = home.path("member/rows/000001");
     fs::create_dir_all(data.parent().unwrap()).unwrap();
     fs::write(&data, "somebody's").unwrap();
-    let mut down = Command::new(env!("CARGO_BIN_EXE_cluster"));
+    let mut down = Command::new(env!("CARGO_BIN_EXE_kubebrain-e2e"));
     let down = down
-        .args(["down", "--name", &home.name().to_string()])
+        .args(["cluster", "down", "--name", &home.name().to_string()])
         .output()
         .unwrap();
     let survived = fs::read_to_string(&data);

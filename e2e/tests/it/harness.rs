@@ -167,7 +167,7 @@ fn start() -> anyhow::Result<Harness> {
         test_images: true,
         ports: Default::default(),
     };
-    let cluster = Cluster::start(&config, Path::new(env!("CARGO_BIN_EXE_cluster")), &progress)?;
+    let cluster = Cluster::start(&config, Path::new(env!("CARGO_BIN_EXE_kubebrain-e2e")), &progress)?;
     if config.store == Store::Tikv {
         for text in members::ELECTED {
             cluster.expect_log(text)?;

@@ -13,7 +13,7 @@ use tonic::Streaming;
 use tonic::transport::Channel;
 
 use super::Cluster;
-use crate::requests;
+use crate::bench::requests;
 use e2e::goal::Goal;
 
 const PUTS: usize = 2_000;

@@ -3,9 +3,9 @@
 use e2e::server::Server;
 
 use super::Cluster;
-use crate::disk::Place;
-use crate::load::Load;
-use crate::{requests, updates};
+use crate::bench::disk::Place;
+use crate::bench::load::Load;
+use crate::bench::{requests, updates};
 use e2e::goal::Goal;
 
 const READS: u64 = 60_000;

@@ -5,9 +5,9 @@ use pb::kv_client::KvClient;
 use tonic::transport::Channel;
 
 use super::Cluster;
-use crate::disk::Place;
-use crate::load::{Load, Outcome};
-use crate::{requests, updates};
+use crate::bench::disk::Place;
+use crate::bench::load::{Load, Outcome};
+use crate::bench::{requests, updates};
 use e2e::goal::Goal;
 use e2e::wire::etcdserverpb as pb;
 

@@ -1,7 +1,7 @@
 //! Nobody who asks later is shown less.
 
 use super::operations::Owned;
-use crate::history::{At, History, Method, Op, Outcome, Told};
+use crate::chaos::history::{At, History, Method, Op, Outcome, Told};
 
 /// Where in the order of all things something stands: behind the write of a revision come the reads that show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

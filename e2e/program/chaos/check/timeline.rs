@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::model::State;
-use crate::history::{At, Event, History, Kv, Told};
+use crate::chaos::history::{At, Event, History, Kv, Told};
 
 /// What one revision changed.
 #[derive(Debug)]

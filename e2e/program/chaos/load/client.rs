@@ -10,7 +10,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
 use super::{REQUEST_TIMEOUT, Round, wire};
-use crate::history::{Answer, Method, Op, Operation, Outcome, Request};
+use crate::chaos::history::{Answer, Method, Op, Operation, Outcome, Request};
 
 /// What etcd says of a revision that is gone.
 const COMPACTED: &str = "etcdserver: mvcc: required revision has been compacted";

@@ -13,7 +13,7 @@ use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use super::{REQUEST_TIMEOUT, Round, wire};
-use crate::history::{Attempt, Keys, Message, Told, Watcher};
+use crate::chaos::history::{Attempt, Keys, Message, Told, Watcher};
 
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -7,7 +7,7 @@ use pb::request_op::Request as AnyRequest;
 use pb::response_op::Response as AnyResponse;
 
 use super::Padding;
-use crate::history::{Compare, Done, Event, Keys, Kv, Op, Value};
+use crate::chaos::history::{Compare, Done, Event, Keys, Kv, Op, Value};
 
 /// A value's number, and bytes that follow from it.
 pub(super) fn bytes(value: Value, padding: Padding) -> Vec<u8> {

@@ -1,0 +1,40 @@
+//! Real clusters on this machine, and what is tried on them: Kubernetes with brains and the operator, rounds of faults, benchmarks.
+#![allow(clippy::print_stdout, reason = "reports and tables are the output")]
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use e2e::progress::Progress;
+
+mod bench;
+mod chaos;
+mod cluster;
+
+#[derive(Debug, Parser)]
+#[command(version, about)]
+enum Command {
+    /// Run whole Kubernetes clusters on this machine, each in a network of its own.
+    #[command(subcommand)]
+    Cluster(cluster::Command),
+    /// Break three brains on TiKV in every way, and check what clients saw.
+    Chaos(chaos::Flags),
+    /// Measure a brain beside etcd.
+    Bench(bench::Flags),
+}
+
+fn main() -> ExitCode {
+    let progress = Progress::stderr();
+    let (name, outcome) = match Command::parse() {
+        Command::Cluster(command) => ("cluster", cluster::run(command, &progress).map(|()| true)),
+        Command::Chaos(flags) => ("chaos", chaos::run(flags, &progress)),
+        Command::Bench(flags) => ("bench", bench::run(flags, &progress).map(|()| true)),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            progress.say(format_args!("{name}: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
