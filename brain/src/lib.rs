@@ -25,6 +25,7 @@ pub mod api;
 pub mod server;
 
 pub mod budget;
+pub mod clock;
 pub mod data_dir;
 pub mod errors;
 pub mod flags;

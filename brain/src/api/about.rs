@@ -13,7 +13,7 @@ use crate::rows::Rows;
 use crate::version;
 
 /// How long storage is waited for: what answers later is not ready for whoever asks.
-const PATIENCE: Duration = Duration::from_secs(1);
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Tells of a member by its store.
 pub struct AboutStore<R: Rows> {
@@ -36,8 +36,8 @@ impl<R: Rows> Describe for AboutStore<R> {
     async fn describe(&self) -> About {
         let health = StoreHealth(self.store.clone());
         let (linearizable, serializable) = tokio::join!(
-            tokio::time::timeout(PATIENCE, health.linearizable_read()),
-            tokio::time::timeout(PATIENCE, health.serializable_read()),
+            tokio::time::timeout(READ_TIMEOUT, health.linearizable_read()),
+            tokio::time::timeout(READ_TIMEOUT, health.serializable_read()),
         );
         let alarms = health.alarms();
         // Read together, so that role, leader and epoch belong together as nearly as can be.

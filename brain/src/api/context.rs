@@ -9,7 +9,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
 use super::request::Limits;
-use crate::cluster::forward::{LeaderRouter, PATIENCE, Role};
+use crate::cluster::forward::{LeaderRouter, REQUEST_TIMEOUT, Role};
 use crate::errors::Error;
 use crate::log::Slot;
 use crate::metrics::Metrics;
@@ -166,7 +166,7 @@ impl<R: Rows> ApiContext<R> {
 
     /// Waits until all slots before `slot` are in the view.
     async fn wait_applied(&self, slot: Slot) -> Result<(), Status> {
-        let applied = tokio::time::timeout(PATIENCE, self.state.wait_applied(slot)).await;
+        let applied = tokio::time::timeout(REQUEST_TIMEOUT, self.state.wait_applied(slot)).await;
         applied.map_err(|_| Error::Timeout.into())
     }
 

@@ -13,6 +13,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use self::keep_alive::{Ahead, KeepAlives, answered};
 use super::context::ApiContext;
+use crate::clock::since_boot;
 use crate::errors::Error;
 use crate::metrics::Metrics;
 use crate::mvcc::lease::MAX_TTL;
@@ -20,7 +21,7 @@ use crate::net::require_leader::{is_required, lost};
 use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
 use crate::sequencer::command::Request as Command;
-use crate::storage::state::{CORRUPT, NOSPACE, since_boot};
+use crate::storage::state::{CORRUPT, NOSPACE};
 use crate::types::LeaseId;
 
 mod keep_alive;

@@ -22,7 +22,7 @@ use crate::flags::url::Url;
 const FRESH: Duration = Duration::from_secs(1);
 
 /// How long one question may take, and how often it is asked.
-const PATIENCE: (Duration, usize) = (Duration::from_secs(1), 2);
+const DNS_TIMEOUT: (Duration, usize) = (Duration::from_secs(1), 2);
 
 /// Where a member is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,7 +74,7 @@ impl Discovery {
         options: &SrvDiscovery,
     ) -> anyhow::Result<Self> {
         let asked = builder.options_mut();
-        (asked.timeout, asked.attempts) = PATIENCE;
+        (asked.timeout, asked.attempts) = DNS_TIMEOUT;
         // A member that was replaced is somewhere else.
         asked.cache_size = 0;
         asked.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;

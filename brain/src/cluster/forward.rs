@@ -24,7 +24,7 @@ mod strict;
 mod unsent;
 
 /// How long a request waits for a leader, as etcd's `ReqTimeout` with default timings.
-pub const PATIENCE: Duration = Duration::from_secs(7);
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(7);
 
 /// Routes requests to the leader: this member, or another one.
 #[derive(Debug, Clone)]
@@ -94,7 +94,7 @@ impl LeaderRouter {
     /// Returns true if this member leads and its lease is valid.
     #[must_use]
     pub fn lease_valid(&self) -> bool {
-        matches!(&*self.role.borrow(), Role::Leading(lease) if lease.holds(crate::storage::state::since_boot()))
+        matches!(&*self.role.borrow(), Role::Leading(lease) if lease.holds(crate::clock::since_boot()))
     }
 
     /// The lease of this member's term, while it leads.
@@ -121,7 +121,7 @@ impl LeaderRouter {
             loop {
                 match &*roles.borrow_and_update() {
                     Role::Leading(now) if now.is(&lease) => {
-                        if lease.holds(crate::storage::state::since_boot()) {
+                        if lease.holds(crate::clock::since_boot()) {
                             return Ok(());
                         }
                     }
@@ -139,7 +139,7 @@ impl LeaderRouter {
             waiting.await?;
             self.ask_storage(&lease).await
         };
-        let confirmed = tokio::time::timeout(PATIENCE, confirmed).await;
+        let confirmed = tokio::time::timeout(REQUEST_TIMEOUT, confirmed).await;
         Ok(confirmed.unwrap_or(Err(Error::Timeout))?)
     }
 
@@ -214,7 +214,7 @@ impl LeaderRouter {
         let bytes = u32::try_from(bytes).unwrap_or(ROOM).min(ROOM);
         let room = self.room.try_acquire_many(bytes);
         let _room = room.map_err(|_| Error::TooManyRequests)?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + REQUEST_TIMEOUT;
         let meter: Meter = request.extensions().get().cloned().unwrap_or_default();
         loop {
             let mut copy = Request::new(request.get_ref().clone());
@@ -254,17 +254,15 @@ impl LeaderRouter {
     /// # Errors
     /// As [`LeaderRouter::leader`].
     pub async fn read_index(&self) -> Result<Option<Slot>, Status> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + REQUEST_TIMEOUT;
         loop {
             if !self.forwards {
-                let lease = self
-                    .lease()
-                    .filter(|lease| lease.holds(crate::storage::state::since_boot()));
+                let lease = self.lease().filter(|lease| lease.holds(crate::clock::since_boot()));
                 self.ask_storage(&lease.ok_or(Error::NotLeader)?).await?;
                 return Ok(None);
             }
             let holds = |role: &Role| match role {
-                Role::Leading(lease) => lease.holds(crate::storage::state::since_boot()),
+                Role::Leading(lease) => lease.holds(crate::clock::since_boot()),
                 _ => true,
             };
             let leader = match self.wait_for_role(holds).await? {
@@ -316,7 +314,7 @@ impl LeaderRouter {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, waiting)
+        tokio::time::timeout(REQUEST_TIMEOUT, waiting)
             .await
             .unwrap_or_else(|_| Err(Error::Timeout.into()))
     }

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span, instrument};
 
+use crate::clock::since_boot;
 use crate::log::frame::Candidate;
 use crate::log::writer::{OpenError as LogOpenError, WriteError};
 use crate::log::{Log, LogError, Unanswered, WatchedLog};
@@ -24,7 +25,6 @@ use crate::storage::flush::Flusher;
 use crate::storage::history::LogHistory;
 use crate::storage::replica::{Leadership, OpenError, Replica};
 use crate::storage::retry::is_transient;
-use crate::storage::state::since_boot;
 use crate::tasks::Owned;
 use crate::watch::{History as _, HistoryError, Hub, PrevKv};
 

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::Renewals;
+use crate::clock::since_boot;
 use crate::cluster::followers::Followers;
 use crate::cluster::forward::{LeaderRouter, Role};
 use crate::cluster::members::Members;
@@ -21,7 +22,7 @@ use crate::pb::etcdserverpb::Member;
 use crate::pb::peerpb as pb;
 use crate::rows::Rows;
 use crate::storage::commit_feed::{CommitEvent, CommitFeed, CommittedBatch};
-use crate::storage::state::{State, since_boot};
+use crate::storage::state::State;
 use crate::types::Prev;
 
 /// Bytes of a message to followers at most. A longer batch they read in the log.

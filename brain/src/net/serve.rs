@@ -44,7 +44,7 @@ mod route;
 mod rpc;
 
 /// How long a handshake, or the first bytes of a client, may take.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Files kept for the store and for ourselves.
 const RESERVED_FILES: u64 = 1024;
@@ -405,7 +405,7 @@ fn http1() -> Http1 {
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(Some(3 * PATIENCE))
+        .header_read_timeout(Some(3 * HANDSHAKE_TIMEOUT))
         .max_buf_size(64 * 1024);
     builder
 }

@@ -2,10 +2,11 @@
 
 use super::command::{Command, QUEUE, Request};
 use super::{Sequencer, Space};
+use crate::clock::since_boot;
 use crate::log::Log;
 use crate::rows::Rows;
 use crate::storage::commit_feed::CommitEvent;
-use crate::storage::state::{CORRUPT, NOSPACE, since_boot};
+use crate::storage::state::{CORRUPT, NOSPACE};
 use crate::types::LeaseId;
 
 /// Leases that expire in one tick at most (etcd: 1,000 a second).

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use crate::clock::since_boot;
 use crate::log::{Log, Slot};
 use crate::mvcc::apply::Applier;
 use crate::mvcc::memtable::{Memtable, MemtableSet};
@@ -19,7 +20,7 @@ use crate::mvcc::record::Record;
 use crate::mvcc::sizes::Sizes;
 use crate::mvcc::view::View;
 use crate::rows::Rows;
-use crate::storage::state::{State, since_boot};
+use crate::storage::state::State;
 use crate::types::{Committed, Prev, Revision};
 
 pub use lead::{Leadership, OpenError};

@@ -313,11 +313,3 @@ impl<R: Rows> State<R> {
         self.epochs.send_replace(epoch);
     }
 }
-
-/// Time since boot. It goes on while the machine sleeps, and no clock step moves it.
-#[must_use]
-pub fn since_boot() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
-}

@@ -28,7 +28,7 @@ const LOCKS: u32 = 1024;
 
 /// How long one look through some regions may take, and how long it is tried: a region may be without a leader for a while.
 const ATTEMPT: Duration = Duration::from_secs(10);
-const PATIENCE: Duration = Duration::from_secs(60);
+const RESOLVE_LOCKS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long to wait before it is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -185,7 +185,7 @@ impl Tikv {
     where
         F: Future<Output = tikv_client::Result<T>>,
     {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + RESOLVE_LOCKS_TIMEOUT;
         loop {
             match self.shared.pool.call_untracked(op, ATTEMPT, &call).await {
                 Err(error) if error.is_transient() && Instant::now() + PAUSE < deadline => {

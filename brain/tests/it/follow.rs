@@ -39,7 +39,7 @@ mod rejoin;
 mod slow_follower;
 
 /// How long anything may take that is to happen.
-const PATIENCE: Duration = Duration::from_secs(20);
+const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Puts before a compaction, and after it.
 const PUTS: (usize, usize) = (40, 5);
@@ -137,7 +137,7 @@ impl<L: Log, R: Rows> Other<L, R> {
         let shown = (&self.roles, &self.election, &mut self.refresher);
         tokio::select! {
             ended = self.node.follow(channel, &follower, 1, shown) => panic!("{ended:?}"),
-            done = timeout(PATIENCE, done) => done.expect("it takes too long"),
+            done = timeout(STEP_TIMEOUT, done) => done.expect("it takes too long"),
         }
     }
 
@@ -145,7 +145,7 @@ impl<L: Log, R: Rows> Other<L, R> {
     async fn tail(&mut self) {
         let (liveness, now) = (Liveness::default(), Some(Instant::now()));
         let read = self.node.tail(&liveness, &mut self.refresher, now);
-        timeout(PATIENCE, read).await.expect("it takes too long").unwrap();
+        timeout(STEP_TIMEOUT, read).await.expect("it takes too long").unwrap();
     }
 
     /// It shows all that the leader has, its watchers have heard of it, and history has what is not compacted.

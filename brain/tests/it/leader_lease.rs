@@ -8,14 +8,14 @@ use brain::api::context::ApiContext;
 use brain::api::kv::KvService;
 use brain::api::lease::LeaseService;
 use brain::api::maintenance::MaintenanceService;
-use brain::cluster::forward::{LeaderLease, LeaderRouter, PATIENCE, Role};
+use brain::clock::since_boot;
+use brain::cluster::forward::{LeaderLease, LeaderRouter, REQUEST_TIMEOUT, Role};
 use brain::cluster::members::Members;
 use brain::errors::Error;
 use brain::log::MemLog;
 use brain::metrics::Metrics;
 use brain::pb::etcdserverpb as pb;
 use brain::rows::mem::MemRows;
-use brain::storage::state::since_boot;
 use bytes::Bytes;
 use pb::cluster_server::Cluster as _;
 use pb::kv_server::Kv as _;
@@ -200,7 +200,7 @@ async fn a_lease_is_not_said_to_be_over_by_who_led_before() {
 async fn clients_never_hear_that_a_member_does_not_lead() {
     let roles = watch::Sender::new(Role::Leading(LeaderLease::none()));
     let here = async |_: Request<pb::PutRequest>| {
-        tokio::time::sleep(PATIENCE).await;
+        tokio::time::sleep(REQUEST_TIMEOUT).await;
         Err::<Response<pb::PutResponse>, _>(Error::NotLeader.into())
     };
     let there = async |_, _| panic!("nobody else leads");

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use brain::clock::since_boot;
 use brain::log::frame::is_barrier;
 use brain::log::{Fault, Faulty, Log, MemLog};
 use brain::rows::mem::MemRows;
 use brain::sequencer::command::Request as Command;
-use brain::storage::state::since_boot;
 use brain::types::LeaseId;
 use tokio::time::Instant;
 

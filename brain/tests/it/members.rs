@@ -29,7 +29,7 @@ mod streams;
 mod wipe;
 
 /// How long anything may take that is to happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A TiKV cluster, and the ports of the members that run on it.
 pub(crate) struct Site {
@@ -150,7 +150,7 @@ impl Member {
     pub(crate) async fn says_often(&self, text: &str, times: usize) {
         let mut said = self.said.clone();
         let has_said = said.wait_for(|lines| lines.iter().filter(|line| line.contains(text)).count() >= times);
-        let heard = timeout(PATIENCE, has_said).await.map(|heard| heard.is_ok());
+        let heard = timeout(STEP_TIMEOUT, has_said).await.map(|heard| heard.is_ok());
         assert_eq!(heard, Ok(true), "it never said {text:?}");
     }
 
@@ -161,7 +161,10 @@ impl Member {
 
     /// Waits for its end: the exit code, and all that it said.
     pub(crate) async fn ended(&mut self) -> (Option<i32>, String) {
-        let status = timeout(PATIENCE, self.child.wait()).await.expect("it goes on").unwrap();
+        let status = timeout(STEP_TIMEOUT, self.child.wait())
+            .await
+            .expect("it goes on")
+            .unwrap();
         let mut said = self.said.clone();
         // The writing side is gone when everything is read.
         while said.changed().await.is_ok() {}

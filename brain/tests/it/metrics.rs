@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use brain::api::kv::KvService;
-use brain::cluster::forward::{LeaderClient, LeaderRouter, PATIENCE, ReadIndexBatcher, Role};
+use brain::cluster::forward::{LeaderClient, LeaderRouter, REQUEST_TIMEOUT, ReadIndexBatcher, Role};
 use brain::log::MemLog;
 use brain::metrics::ServerMetrics;
 use brain::pb::etcdserverpb as pb;
@@ -83,7 +83,7 @@ async fn reads_that_wait_long_for_a_leader_are_slow_and_those_that_find_none_hav
     };
     assert!(member.range().await.is_err());
     assert_eq!(counted(), (1, 1));
-    let (read, ()) = tokio::join!(member.range(), leads(PATIENCE / 2));
+    let (read, ()) = tokio::join!(member.range(), leads(REQUEST_TIMEOUT / 2));
     read.unwrap();
     assert_eq!(counted(), (2, 1));
     member.range().await.unwrap();

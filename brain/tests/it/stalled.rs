@@ -20,7 +20,7 @@ use crate::wire::pb::PutRequest;
 use crate::wire::pb::kv_server::Kv as _;
 
 /// How long anything may take that is to happen.
-const PATIENCE: Duration = Duration::from_secs(60);
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long the end of a process may take, whatever is stuck.
 const STOP: Duration = Duration::from_secs(10);
@@ -117,7 +117,7 @@ impl Pair {
 }
 
 async fn leads(member: &Member) {
-    timeout(PATIENCE, member.leads()).await.expect("it does not lead");
+    timeout(STEP_TIMEOUT, member.leads()).await.expect("it does not lead");
 }
 
 /// Why a member says that it is not ready to lead.
@@ -130,7 +130,7 @@ async fn cannot_lead(member: &Member) -> String {
             }
         }
     };
-    timeout(PATIENCE, why).await.expect("it says nothing")
+    timeout(STEP_TIMEOUT, why).await.expect("it says nothing")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,7 +12,7 @@ use brain::pb::mvccpb;
 use pb::watch_request::RequestUnion;
 
 /// Every event must come within this time.
-const PATIENCE: Duration = Duration::from_secs(30);
+const EVENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two requests for progress: they are dropped while a watcher is catching up.
 const AGAIN: Duration = Duration::from_millis(20);
 
@@ -22,7 +22,7 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// An event differs, is missing, comes twice or in the wrong order.
 pub(crate) async fn sees_what_happened(server: &mut Grpc, model: &Model) {
     let from = model.compacted().max(1);
-    let seen = tokio::time::timeout(PATIENCE, all_from(server, from, model.revision())).await;
+    let seen = tokio::time::timeout(EVENT_TIMEOUT, all_from(server, from, model.revision())).await;
     let seen = seen.expect("the watch did not reach the current revision");
     let expected: Vec<_> = model
         .events_from(from)

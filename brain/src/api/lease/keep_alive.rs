@@ -13,11 +13,11 @@ use tonic::{Request, Response, Status};
 
 use super::client;
 use crate::api::context::ApiContext;
+use crate::clock::since_boot;
 use crate::errors::Error;
 use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
 use crate::sequencer::command::Request as Command;
-use crate::storage::state::since_boot;
 use crate::types::LeaseId;
 
 /// Leases whose keep-alives a stream reads ahead.

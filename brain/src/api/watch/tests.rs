@@ -30,7 +30,7 @@ use crate::types::{Committed, Event, EventKind, KeyValue, LeaseId, Revision};
 use crate::watch::Hub;
 use crate::watch::model::ModelHistory;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 const CLUSTER: u64 = 7;
 const MEMBER: u64 = 8;
 const TERM: u64 = 9;
@@ -210,7 +210,7 @@ impl Stream {
     }
 
     async fn next(&mut self) -> Result<Option<WatchResponse>, Status> {
-        tokio::time::timeout(PATIENCE, self.responses.message())
+        tokio::time::timeout(EVENT_TIMEOUT, self.responses.message())
             .await
             .expect("a response in time")
     }

@@ -59,7 +59,7 @@ impl ReadIndexBatcher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::forward::PATIENCE;
+    use crate::cluster::forward::REQUEST_TIMEOUT;
 
     #[tokio::test(start_paused = true)]
     async fn a_question_that_nobody_answers_is_given_up() {
@@ -68,7 +68,7 @@ mod tests {
         let channel = Channel::from_shared(url).unwrap().connect_lazy();
         let (reads, asking) = ReadIndexBatcher::new(channel, 1024);
         let both = async { tokio::join!(reads.ask(), asking) };
-        let (answer, ()) = tokio::time::timeout(PATIENCE, both).await.unwrap();
+        let (answer, ()) = tokio::time::timeout(REQUEST_TIMEOUT, both).await.unwrap();
         assert_eq!(answer, None);
     }
 }

@@ -36,7 +36,7 @@ pub struct LeaderClient {
 }
 
 /// The leader's lease: until then this member may answer from memory. Milliseconds on the clock of
-/// [`since_boot`](crate::storage::state::since_boot); unbounded where no other member can lead.
+/// [`since_boot`](crate::clock::since_boot); unbounded where no other member can lead.
 #[derive(Debug, Clone)]
 pub struct LeaderLease(Arc<AtomicU64>);
 

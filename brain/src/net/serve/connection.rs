@@ -22,7 +22,7 @@ use super::counted::Counted;
 use super::http2;
 use super::linger::Left;
 use super::route::{Caller, PerConnection, PortRoutes};
-use super::{PATIENCE, Protocols};
+use super::{HANDSHAKE_TIMEOUT, Protocols};
 use crate::log_once::LogOnce;
 use crate::metrics::NetworkMetrics;
 use crate::net::listen::{Accepted, Listener};
@@ -236,7 +236,7 @@ impl PortConfig {
             }
             hello.into_stream(config).await
         };
-        match tokio::time::timeout(PATIENCE, handshake).await {
+        match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
             Ok(Ok(stream)) => {
                 let caller = secure(stream.connect_info());
                 Some((Box::new(stream), caller))
@@ -266,7 +266,7 @@ impl PortConfig {
         };
         let admitted = tokio::select! {
             () = stop.cancelled() => return Err(io::ErrorKind::Interrupted.into()),
-            admitted = tokio::time::timeout(PATIENCE, admission.admit(io)) => admitted,
+            admitted = tokio::time::timeout(HANDSHAKE_TIMEOUT, admission.admit(io)) => admitted,
         };
         let why = match admitted {
             Ok(Ok(peer)) => return Ok(Some(peer)),

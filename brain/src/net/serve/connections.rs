@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::PATIENCE;
+use super::HANDSHAKE_TIMEOUT;
 use crate::budget::{Account, AddressUse, Budget, Charge, Exceeded};
 use crate::log_once::LogOnce;
 use crate::metrics::NetworkMetrics;
@@ -133,7 +133,7 @@ impl Connection {
         Self {
             address,
             opened: Instant::now(),
-            request_due: AtomicU64::new(millis(2 * PATIENCE)),
+            request_due: AtomicU64::new(millis(2 * HANDSHAKE_TIMEOUT)),
             asked: AtomicBool::new(false),
             streams: AtomicUsize::new(0),
             idle_since: AtomicU64::new(0),

@@ -12,7 +12,7 @@ use crate::budget::Charge;
 use crate::errors::Error;
 
 /// How long the first bytes of a message may take, and how many a second are to come.
-pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(20);
 pub(super) const BODY_RATE: u64 = 32 * 1024;
 
 /// Bytes before each message.
@@ -136,7 +136,7 @@ impl<B: Body<Data = Bytes, Error = axum::Error>> Body for Framed<B> {
             if incomplete == 0 {
                 this.due = None;
             } else if incomplete <= len {
-                this.due = Some(Due::new(BODY_PATIENCE, BODY_RATE));
+                this.due = Some(Due::new(BODY_TIMEOUT, BODY_RATE));
             }
             if let Some(due) = &mut this.due {
                 due.moved(incomplete);
@@ -201,19 +201,19 @@ mod tests {
         sender.send(message.clone().into()).await.unwrap();
         assert!(framed.frame().await.unwrap().is_ok());
         // Between messages a stream may be silent.
-        let silent = tokio::time::timeout(100 * BODY_PATIENCE, framed.frame()).await;
+        let silent = tokio::time::timeout(100 * BODY_TIMEOUT, framed.frame()).await;
         assert!(silent.is_err());
         let begun = Instant::now();
         let mut rest = message.into_iter();
         loop {
             sender.send(vec![rest.next().unwrap()].into()).await.unwrap();
             assert!(framed.frame().await.unwrap().is_ok());
-            if let Ok(end) = tokio::time::timeout(BODY_PATIENCE / 4 * 3, framed.frame()).await {
+            if let Ok(end) = tokio::time::timeout(BODY_TIMEOUT / 4 * 3, framed.frame()).await {
                 assert!(end.unwrap().is_err());
                 break;
             }
         }
-        assert!(begun.elapsed() < 2 * BODY_PATIENCE);
+        assert!(begun.elapsed() < 2 * BODY_TIMEOUT);
         assert_eq!(budget.used(), 205);
     }
 }

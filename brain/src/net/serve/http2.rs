@@ -66,7 +66,7 @@ const ANSWER_BYTES: usize = 512;
 const PIECE: usize = 64 * 1024;
 
 /// How long an answer may wait for its client, and how many bytes a second the client is to take.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 const ANSWER_RATE: u64 = 4096;
 
 /// Requests that may come while the socket takes no answers: more than a large client begins at once after it connected.
@@ -490,7 +490,7 @@ fn frame_or_reset(
 
 /// Sends bytes as the client takes them. What it has no window for stays here.
 async fn send_data(to: &mut SendStream<Piece>, mut bytes: Bytes, mut charge: Charge, ends: bool) -> Result<(), Cut> {
-    let mut due = Due::new(ANSWER_PATIENCE, ANSWER_RATE);
+    let mut due = Due::new(ANSWER_TIMEOUT, ANSWER_RATE);
     let all = bytes.len();
     while !bytes.is_empty() {
         to.reserve_capacity(bytes.len().min(PIECE));

@@ -18,7 +18,7 @@ use tonic::{Code, Status};
 use tower::{BoxError, Service as _};
 
 use super::decoded::decoded_bytes;
-use super::framing::{BODY_PATIENCE, BODY_RATE, Due, Framed, HEADER, announced};
+use super::framing::{BODY_RATE, BODY_TIMEOUT, Due, Framed, HEADER, announced};
 use super::route::Refusals;
 use crate::budget::{Account, Exceeded, Meter};
 use crate::errors::Error;
@@ -81,7 +81,7 @@ impl Call {
         let mut body = Box::pin(body);
         let mut read = BytesMut::new();
         let mut first = None;
-        let mut due = Due::new(BODY_PATIENCE, BODY_RATE);
+        let mut due = Due::new(BODY_TIMEOUT, BODY_RATE);
         loop {
             let mut next = body.frame();
             let next = poll_fn(|cx| match Pin::new(&mut next).poll(cx) {

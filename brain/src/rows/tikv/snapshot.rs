@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{Shared, failed};
+use crate::clock::since_boot;
 use crate::rows::{Order, Page, RowsError, Scan, Snapshot};
 use crate::tikv::{Error, Range, Ts};
 
@@ -212,11 +213,4 @@ impl Snapshot for TikvSnapshot {
 /// The smallest key behind `key`.
 fn after(key: &[u8]) -> Bytes {
     [key, &[0]].concat().into()
-}
-
-/// Time since boot; it goes on while the machine sleeps.
-fn since_boot() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }

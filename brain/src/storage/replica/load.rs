@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::prior_leases::PriorLeases;
 use super::{OpenError, Replica};
+use crate::clock::since_boot;
 use crate::log::{Log, LogId, Origin, Slot};
 use crate::mvcc::apply::Applier;
 use crate::mvcc::keys;
@@ -17,7 +18,7 @@ use crate::mvcc::memtable::MemtableSet;
 use crate::mvcc::row::{FORMAT, LeaseRow, Manifest};
 use crate::mvcc::view::{View, successor};
 use crate::rows::{Order, Rows, RowsError, Scan, Snapshot};
-use crate::storage::state::{State, since_boot};
+use crate::storage::state::State;
 use crate::types::LeaseId;
 
 impl<R: Rows> Replica<R> {

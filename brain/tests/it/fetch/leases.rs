@@ -3,9 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use brain::clock::since_boot;
 use brain::log::MemLog;
 use brain::sequencer::command::Request as Command;
-use brain::storage::state::{CORRUPT, since_boot};
+use brain::storage::state::CORRUPT;
 use brain::types::LeaseId;
 use tokio::time::timeout;
 

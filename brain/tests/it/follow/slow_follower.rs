@@ -4,7 +4,7 @@ use brain::cluster::forward::Role;
 use tokio::time::timeout;
 
 use super::hooked_log::HookedLog;
-use super::{Leading, Other, PATIENCE, PUTS};
+use super::{Leading, Other, PUTS, STEP_TIMEOUT};
 use crate::pausable_rows::PausableRows;
 
 /// A log whose reads take so long that another record is committed in the meantime.
@@ -29,7 +29,7 @@ async fn slow_follower_keeps_following() {
             _ = leading.engine.puts(usize::MAX) => panic!("without an end"),
         }
     };
-    let mut other = timeout(PATIENCE, opened).await.expect("it takes too long");
+    let mut other = timeout(STEP_TIMEOUT, opened).await.expect("it takes too long");
     leading.engine.puts(PUTS.0).await;
     let mut role = other.roles.subscribe();
     let follows = async {

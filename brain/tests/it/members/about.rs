@@ -5,10 +5,12 @@ use pb::maintenance_client::MaintenanceClient;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{Member, PATIENCE, Site};
+use super::{Member, STEP_TIMEOUT, Site};
 
 async fn about(member: &Member, query: &str) -> Value {
-    let (status, body) = timeout(PATIENCE, member.get(&format!("/member{query}"))).await.unwrap();
+    let (status, body) = timeout(STEP_TIMEOUT, member.get(&format!("/member{query}")))
+        .await
+        .unwrap();
     assert_eq!(status, 200, "{body}");
     serde_json::from_str(&body).unwrap()
 }

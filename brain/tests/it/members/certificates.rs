@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use time::{Duration, OffsetDateTime};
 use tokio::time::Instant;
 
-use super::{Member, PATIENCE, Site};
+use super::{Member, STEP_TIMEOUT, Site};
 
 /// What the member that accepts says, and the one that dials.
 const ACCEPTS: &str = "a peer is refused";
@@ -114,7 +114,7 @@ async fn failed(member: &Member) -> u64 {
 async fn refuses_many(leader: &Member) {
     let begun = Instant::now();
     while failed(leader).await < 5 {
-        assert!(begun.elapsed() < PATIENCE, "nobody dials");
+        assert!(begun.elapsed() < STEP_TIMEOUT, "nobody dials");
         tokio::task::yield_now().await;
     }
 }

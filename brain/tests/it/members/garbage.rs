@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mock_tikv::Rpc;
 
-use super::{PATIENCE, Site};
+use super::{STEP_TIMEOUT, Site};
 
 /// How many minutes old the safe point is.
 fn age(site: &Site) -> u64 {
@@ -21,7 +21,7 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
         }
     };
     assert!(
-        tokio::time::timeout(PATIENCE, looked).await.is_ok(),
+        tokio::time::timeout(STEP_TIMEOUT, looked).await.is_ok(),
         "not in time: {what}"
     );
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mock_tikv::Rpc;
 
-use super::{PATIENCE, Site};
+use super::{STEP_TIMEOUT, Site};
 
 /// Renewals over which requests are counted.
 const RENEWALS: u64 = 40;
@@ -33,7 +33,7 @@ async fn renewals(site: &Site, times: u64) {
             look.tick().await;
         }
     };
-    tokio::time::timeout(PATIENCE, renewed)
+    tokio::time::timeout(STEP_TIMEOUT, renewed)
         .await
         .expect("the lock is renewed");
 }

@@ -8,7 +8,7 @@ use pb::kv_client::KvClient;
 use pb::maintenance_client::MaintenanceClient;
 use tokio::time::{Instant, timeout};
 
-use super::{Member, PATIENCE, Site};
+use super::{Member, STEP_TIMEOUT, Site};
 
 /// Name, peer URLs and client URLs of all members that a member knows.
 async fn list(member: &Member) -> Vec<(String, String, String)> {
@@ -33,7 +33,7 @@ async fn status(member: &Member) -> pb::StatusResponse {
 async fn lists(member: &Member, expected: &[(String, String, String)]) {
     let begun = Instant::now();
     while list(member).await != expected {
-        assert!(begun.elapsed() < PATIENCE, "{:?}", list(member).await);
+        assert!(begun.elapsed() < STEP_TIMEOUT, "{:?}", list(member).await);
         tokio::task::yield_now().await;
     }
 }
@@ -145,7 +145,7 @@ async fn members_that_are_added_and_moved_one_by_one_start_and_follow() {
                 let mut maintenance = MaintenanceClient::new(member.connect().await);
                 let request = pb::MoveLeaderRequest { target_id: target };
                 moved = Some(
-                    timeout(PATIENCE, maintenance.move_leader(request))
+                    timeout(STEP_TIMEOUT, maintenance.move_leader(request))
                         .await
                         .unwrap()
                         .unwrap(),
@@ -159,7 +159,7 @@ async fn members_that_are_added_and_moved_one_by_one_start_and_follow() {
             ..pb::PutRequest::default()
         };
         let mut kv = KvClient::new(first.connect().await);
-        timeout(PATIENCE, kv.put(put)).await.unwrap().unwrap();
+        timeout(STEP_TIMEOUT, kv.put(put)).await.unwrap().unwrap();
         assert_eq!(status(&first).await.leader, target);
     }
     first.stop().await;

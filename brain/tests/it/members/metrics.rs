@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use tokio::time::timeout;
 
-use super::{Member, PATIENCE, Site};
+use super::{Member, STEP_TIMEOUT, Site};
 
 /// What a member shows of one series.
 async fn shown(member: &Member, series: &str) -> u64 {
@@ -18,7 +18,7 @@ async fn shown(member: &Member, series: &str) -> u64 {
 /// Waits until a member has counted so many leaders.
 async fn has_seen(member: &Member, leaders: u64) {
     let seen = async { while shown(member, "etcd_server_leader_changes_seen_total").await < leaders {} };
-    timeout(PATIENCE, seen).await.expect("it saw too few");
+    timeout(STEP_TIMEOUT, seen).await.expect("it saw too few");
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
-use super::{Member, PATIENCE, Site};
+use super::{Member, STEP_TIMEOUT, Site};
 use crate::number;
 
 /// Longer than a request waits for its outcome.
@@ -94,7 +94,7 @@ impl Load {
     async fn end(mut self) -> Told {
         self.stop.cancel();
         let mut sum = Told::default();
-        while let Some(told) = timeout(PATIENCE, self.writers.join_next()).await.unwrap() {
+        while let Some(told) = timeout(STEP_TIMEOUT, self.writers.join_next()).await.unwrap() {
             let told = told.unwrap();
             sum.done += told.done;
             sum.timed_out += told.timed_out;
@@ -124,7 +124,7 @@ async fn until_done(kv: &mut KvClient<tonic::transport::Channel>, key: &str) -> 
             matches!(status.code(), Code::Unavailable | Code::ResourceExhausted),
             "{status:?}"
         );
-        assert!(begun.elapsed() < PATIENCE, "{status:?}");
+        assert!(begun.elapsed() < STEP_TIMEOUT, "{status:?}");
     }
     begun.elapsed()
 }
@@ -224,7 +224,7 @@ async fn a_server_that_is_gone_for_long_stops_neither_flush_nor_compaction() {
             let done = kv.put(put(round, 1)).await.unwrap();
             revision = done.get_ref().header.as_ref().unwrap().revision;
         }
-        let compacted = timeout(PATIENCE, member.compact(revision)).await;
+        let compacted = timeout(STEP_TIMEOUT, member.compact(revision)).await;
         assert_eq!(
             compacted,
             Ok(()),
@@ -235,7 +235,7 @@ async fn a_server_that_is_gone_for_long_stops_neither_flush_nor_compaction() {
     site.tikv.revive(3).await.unwrap();
     let done = kv.put(put("third", 1)).await.unwrap();
     let revision = done.get_ref().header.as_ref().unwrap().revision;
-    timeout(PATIENCE, member.compact(revision)).await.unwrap();
+    timeout(STEP_TIMEOUT, member.compact(revision)).await.unwrap();
     assert!(slots() < WRITES, "{} slots are left", slots());
     member.stop().await;
 }
@@ -434,7 +434,7 @@ async fn leader_whose_rows_take_no_write_gives_the_lock_up_to_a_follower() {
         revision: 3,
         physical: true,
     };
-    timeout(PATIENCE, kv.compact(flushed)).await.unwrap().unwrap();
+    timeout(STEP_TIMEOUT, kv.compact(flushed)).await.unwrap().unwrap();
     follower.stop().await;
     leader.stop().await;
 }

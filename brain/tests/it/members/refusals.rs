@@ -13,7 +13,7 @@ use prost::Message as _;
 use tokio::time::timeout;
 use tonic::Code;
 
-use super::{Member, PATIENCE, Site};
+use super::{Member, STEP_TIMEOUT, Site};
 
 type Contents = BTreeMap<Bytes, (u64, Bytes)>;
 
@@ -282,7 +282,7 @@ async fn a_slot_that_is_damaged_under_a_running_leader_is_refused_by_who_joins()
 
 async fn status_id(member: &Member) -> u64 {
     let mut maintenance = MaintenanceClient::new(member.connect().await);
-    let status = timeout(PATIENCE, maintenance.status(pb::StatusRequest {}))
+    let status = timeout(STEP_TIMEOUT, maintenance.status(pb::StatusRequest {}))
         .await
         .unwrap();
     status.unwrap().into_inner().header.unwrap().member_id

@@ -53,7 +53,7 @@ async fn a_follower_forwards_keep_alives_in_bulk() {
         .await;
     let mut answers = answers.unwrap().into_inner();
     let mut renewed: HashMap<i64, i64> = HashMap::new();
-    while let Some(answer) = timeout(PATIENCE, answers.message()).await.unwrap().unwrap() {
+    while let Some(answer) = timeout(STEP_TIMEOUT, answers.message()).await.unwrap().unwrap() {
         assert_eq!(answer.ttl, 600);
         *renewed.entry(answer.id).or_default() += 1;
     }
@@ -106,7 +106,11 @@ async fn one_stream_takes_twenty_thousand_watchers() {
         .unwrap()
         .into_inner();
     for _ in 0..WATCHERS {
-        let answer = timeout(PATIENCE, answers.message()).await.unwrap().unwrap().unwrap();
+        let answer = timeout(STEP_TIMEOUT, answers.message())
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
         assert!(answer.created && !answer.canceled);
     }
     let put = pb::PutRequest {
@@ -114,7 +118,11 @@ async fn one_stream_takes_twenty_thousand_watchers() {
         ..Default::default()
     };
     KvClient::new(channel).put(put).await.unwrap();
-    let answer = timeout(PATIENCE, answers.message()).await.unwrap().unwrap().unwrap();
+    let answer = timeout(STEP_TIMEOUT, answers.message())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
     assert_eq!(answer.events.len(), 1);
     drop(member);
 }

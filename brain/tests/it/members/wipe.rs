@@ -8,7 +8,7 @@ use mock_tikv::{Action, Fault, Rpc};
 use pb::kv_client::KvClient;
 use tokio::time::timeout;
 
-use super::{Member, PATIENCE, Site};
+use super::{Member, STEP_TIMEOUT, Site};
 
 /// Runs the subcommand to its end: the exit code, and all that it said.
 async fn wipe(site: &Site, prefix: &str, more: &[&str]) -> (Option<i32>, String) {
@@ -147,7 +147,7 @@ async fn interrupted_wipe_keeps_members_out_and_goes_on() {
     let lost = Fault::new(Rpc::ScanLock, Action::LoseRequest { silent: true });
     let id = faults.add(lost.times(100)).unwrap();
     let mut first = begin(&site, "kubebrain", &[]);
-    timeout(PATIENCE, async {
+    timeout(STEP_TIMEOUT, async {
         while faults.happened(id) == Some(0) {
             tokio::task::yield_now().await;
         }

@@ -77,7 +77,7 @@ async fn connections_are_closed_when_their_time_is_over() {
     let _blocked = stuck.connection.begin();
     stuck.connection.blocked();
     let mut closed = Vec::new();
-    for age in [2 * PATIENCE, FIRST_REQUEST + Duration::from_millis(1), IDLE] {
+    for age in [2 * HANDSHAKE_TIMEOUT, FIRST_REQUEST + Duration::from_millis(1), IDLE] {
         tokio::time::advance(age - Duration::from_millis(1)).await;
         connections.sweep();
         closed.push(

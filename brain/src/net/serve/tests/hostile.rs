@@ -214,7 +214,7 @@ async fn unfinished_requests_hold_no_more_than_the_budget() {
     // What was taken is given back when it does not go on.
     tokio::time::pause(); // no real time passes: the sleep lets the deadline of each request fire
     while server.metrics.network.held.get() > OPEN {
-        tokio::time::sleep(PATIENCE).await;
+        tokio::time::sleep(HANDSHAKE_TIMEOUT).await;
     }
     assert!(refused(&server, "request_stalled") > 0);
     assert_eq!(asked.begun.load(Ordering::SeqCst), 0);
@@ -365,7 +365,7 @@ async fn many_streams_of_one_connection_are_all_served_and_may_all_be_cancelled(
             break;
         }
         assert_eq!(goaways(&server), 0, "{come} messages have come");
-        assert!(begun.elapsed() < 12 * PATIENCE, "{come} messages have come");
+        assert!(begun.elapsed() < 12 * HANDSHAKE_TIMEOUT, "{come} messages have come");
         tokio::task::yield_now().await;
     }
     assert_eq!(asked.begun.load(Ordering::SeqCst), STREAMS);
