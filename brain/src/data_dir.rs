@@ -100,7 +100,7 @@ pub enum DataDirError {
         path: PathBuf,
     },
     /// The file system refuses.
-    #[error("data directory {} {action}: {source}", path.display())]
+    #[error("data directory {} {action}", path.display())]
     Io {
         /// The directory.
         path: PathBuf,

@@ -233,6 +233,7 @@ fn dump_of_no_store_makes_none() {
     for dump in ["dump-log", "dump-rows", "dump-manifest"] {
         let refused = refusal(&on(&dir, &[dump]));
         assert!(refused.contains(&dir.display().to_string()), "{dump}: {refused}");
+        assert_eq!(refused.matches("No such file").count(), 1, "{dump}: {refused}");
         assert!(!dir.exists());
     }
     fs::create_dir(&dir).unwrap();
