@@ -25,7 +25,7 @@ use crate::spec::Desired;
 pub(crate) mod certificates;
 mod resize;
 
-/// Why a step failed.
+/// Reason that a step failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("the API server refused it")]

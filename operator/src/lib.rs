@@ -90,7 +90,7 @@ pub fn run_operator() -> anyhow::Result<()> {
         .build()
         .context("start the runtime")?;
     let ended = runtime.block_on(run(flags));
-    // Whatever still runs after a failure ends here, in the middle of what it does.
+    // Tasks that still run after a failure end here, in the middle of their work.
     runtime.shutdown_background();
     ended
 }

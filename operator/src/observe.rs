@@ -53,13 +53,13 @@ pub(crate) struct Observed {
     pub(crate) probes: BTreeMap<String, Result<Answer, String>>,
     /// Outcomes of earlier applies of these objects.
     pub(crate) applies: BTreeMap<Key, Known>,
-    /// Why running brains do not serve, by their pods, as far as they say so.
+    /// Reasons that running brains do not serve, by pod, as far as they report them.
     pub(crate) refusals: BTreeMap<String, probe::Refusal>,
     /// True if the API server has the kind PodMonitor.
     pub(crate) pod_monitors: bool,
     /// Secrets that the user made and the spec names; `None` for one that does not exist.
     pub(crate) given_secrets: BTreeMap<String, Option<Arc<Secret>>>,
-    /// Why the StatefulSet's controller cannot make pods that are missing for a while, in its words.
+    /// Reason that the StatefulSet's controller cannot make pods that have been missing for a while, in its words.
     pub(crate) refused_pods: Option<String>,
 }
 

@@ -263,7 +263,7 @@ fn selector(cluster: &KubeBrainCluster, names: &Names) -> String {
     names::selector_text(&given.unwrap_or_else(|| names.selector()))
 }
 
-/// Where the data lies. Id and prefix of TiKV stay what they were when they were first known.
+/// Storage of the data. Id and prefix of TiKV stay what they were when they were first known.
 fn storage(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> StorageStatus {
     let tikv = pass.desired.storage.tikv();
     let seen = || {

@@ -230,7 +230,7 @@ impl Stores {
                 drop(store.wait_until_ready().await);
             }
         };
-        // What is missing then is found by its name when it is written.
+        // An object that is missing then is found by its name when it is written.
         drop(tokio::time::timeout(OPTIONAL, optional).await);
     }
 

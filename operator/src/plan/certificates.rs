@@ -26,9 +26,9 @@ mod recorded;
 /// The status of the certificates.
 #[derive(Debug, Default)]
 pub(crate) struct Certificates {
-    /// Why certificates cannot be issued, or the given ones do not serve.
+    /// Reason that certificates cannot be issued, or that the given ones do not serve.
     pub(crate) problem: Option<Problem>,
-    /// Whether only a change of the spec or of the authority helps.
+    /// True if only a change of the spec or of the authority helps.
     pub(crate) stalled: bool,
     /// Some certificate is missing and is not issued now: members that need it could not start.
     pub(crate) preparing: bool,

@@ -52,7 +52,7 @@ pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) {
     plan.steps.extend(step);
 }
 
-/// Why a pod cannot get the resources of this hash in place, if it cannot.
+/// Returns the reason that a pod cannot get the resources of this hash in place, if any.
 pub(super) fn blocker(pod: &Pod, wanted: &str) -> Option<&'static str> {
     if pod.annotations().get(RESIZE_REFUSED).map(String::as_str) == Some(wanted) {
         return Some("its resources cannot change in place");

@@ -9,10 +9,10 @@ use serde_json::Value;
 use super::{Refusal, invalid};
 use crate::stores::external::is_external;
 
-/// How often the leader collects garbage, and how old a version gets, if it does and the spec says no more.
+/// Default interval of garbage collection by the leader, and default age that a version reaches before it is collected.
 const GC_DEFAULT: &str = "10m";
 
-/// Where the brains keep their data.
+/// Storage of the brains' data.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Storage {
     /// A volume of the single brain.
@@ -23,7 +23,7 @@ pub(crate) enum Storage {
     Unmanaged,
 }
 
-/// How the brains reach TiKV.
+/// Connection of the brains to TiKV.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Tikv {
     /// `host:port` of each placement driver, without a scheme.
@@ -156,7 +156,7 @@ fn bare(endpoint: &str) -> String {
 /// Placement drivers of a `Cluster` of core.pingcap.com, and its id in PD: `status.pd` is their URL, `status.id` the id.
 ///
 /// # Errors
-/// What its status lacks.
+/// The field that its status lacks.
 fn placement_drivers(cluster: &DynamicObject) -> Result<(Vec<String>, Option<String>), String> {
     let status = &cluster.data["status"];
     let text = |field: &str| status[field].as_str().map(str::trim).filter(|text| !text.is_empty());

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use super::Change;
 use super::facts::{CertificateState, Facts, Volumes};
 
-/// How long members may be missing before that is called degraded.
+/// Time that members may be missing before the cluster is degraded.
 const GRACE: Duration = Duration::from_secs(30);
 
 /// Every condition that always exists. `Stalled` exists only while it is true.
