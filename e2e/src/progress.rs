@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 const STILL_AT_IT: Duration = Duration::from_secs(30);
 
-/// Where the lines go. Cheap to clone; every clone writes to the same place.
+/// Destination of the lines. Cheap to clone; every clone writes to the same place.
 #[derive(Clone)]
 pub struct Progress(Arc<dyn Fn(&str) + Send + Sync>);
 

@@ -44,7 +44,7 @@ const KUBEBRAIN: &str = "kubebrain";
 /// A program that takes etcd's flags.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// What it is called in reports.
+    /// Its name in reports.
     pub name: &'static str,
     /// Its executable.
     pub path: PathBuf,
@@ -204,7 +204,7 @@ impl Server {
         }
     }
 
-    /// What it is called in reports.
+    /// Returns its name in reports.
     pub fn name(&self) -> &'static str {
         self.name
     }

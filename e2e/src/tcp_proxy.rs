@@ -33,7 +33,7 @@ pub struct TcpProxy {
 }
 
 impl TcpProxy {
-    /// Whoever connects to one of `addresses` in one of the namespaces `inside` gets to what listens there in the namespace
+    /// Connects a client of one of `addresses` in one of the namespaces `inside` to the server that listens there in the namespace
     /// `outside`. Namespaces are files, as those in `/run/netns`. Addresses that are not there are given to `lo`.
     ///
     /// # Errors

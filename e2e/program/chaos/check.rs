@@ -16,7 +16,7 @@ mod watches;
 use crate::chaos::history::History;
 use timeline::Timeline;
 
-/// What a history counts.
+/// Counts of a history.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Verdict {
     pub(crate) operations: usize,

@@ -53,7 +53,7 @@ pub(crate) enum Fault {
     Tikv(TikvFault),
 }
 
-/// What a member is cut off from.
+/// Peers that a member is cut off from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CutFrom {
     Members,
@@ -157,7 +157,7 @@ impl Fault {
         }
     }
 
-    /// How long it lasts: some shorter, some longer than a lease.
+    /// Duration of the fault: sometimes shorter, sometimes longer than a lease.
     pub(crate) fn lasts(&self, chance: &mut StdRng) -> Duration {
         if matches!(self, Self::LoseLog) {
             return TAKEN_OVER;
@@ -284,7 +284,7 @@ impl Nemesis<'_> {
     ///
     /// # Errors
     ///
-    /// What was broken cannot be mended.
+    /// The fault cannot be undone.
     pub(crate) async fn recover(&mut self, fault: ActiveFault) -> anyhow::Result<()> {
         match fault {
             ActiveFault::Gone(member, from) => {

@@ -8,7 +8,7 @@ use serde::Serialize;
 /// Time since the round began, on the one clock that all clients share.
 pub(crate) type At = Duration;
 
-/// What was written: no two writes write the same.
+/// Written value: no two writes write the same.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub(crate) struct Value(pub(crate) u64);
 
@@ -152,7 +152,7 @@ impl Answer {
     }
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Outcome {
     Answered(Answer),
@@ -222,7 +222,7 @@ pub(crate) struct Message {
     pub(crate) told: Told,
 }
 
-/// What a message says.
+/// Content of a message.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) enum Told {
     /// All of one or more revisions.

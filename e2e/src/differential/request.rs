@@ -63,7 +63,7 @@ pub enum Request {
         stream: usize,
         /// True if the stream is opened anew with it, the old one dropped.
         fresh: bool,
-        /// What to watch.
+        /// The keys to watch.
         create: pb::WatchCreateRequest,
     },
     /// A watch cancel request.
@@ -85,7 +85,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// Whether it may change what is stored or watched.
+    /// Returns true if it may change what is stored or watched.
     pub fn writes(&self) -> bool {
         use Request as R;
         matches!(

@@ -79,7 +79,7 @@ impl Cache {
     }
 }
 
-/// How many entries of one name are kept.
+/// Number of entries of one name that are kept.
 pub const KEPT: usize = 3;
 
 /// Takes the lock on `path`, and says whom it waits for if it is taken. Dropping the file gives it back.

@@ -21,7 +21,7 @@ impl Owned {
         self.0.iter().map(|(revision, operation)| (*revision, *operation))
     }
 
-    /// How many were done without an answer.
+    /// Number of operations that were done without an answer.
     pub(super) fn late(&self, history: &History) -> usize {
         let unknown = |at: &&usize| matches!(history.operations[**at].outcome, Outcome::Unknown(_));
         self.0.values().filter(unknown).count()

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::model::State;
 use crate::chaos::history::{At, Event, History, Kv, Told};
 
-/// What one revision changed.
+/// Changes of one revision.
 #[derive(Debug)]
 pub(super) struct Change {
     /// In key order, without what came before.
@@ -103,13 +103,13 @@ impl Timeline {
         self.changes.len()
     }
 
-    /// What a revision changed; none outside of the round.
+    /// Changes of a revision; none outside of the round.
     pub(super) fn change(&self, revision: i64) -> Option<&Change> {
         let at = usize::try_from(revision - self.base - 1).ok()?;
         self.changes.get(at)
     }
 
-    /// What all keys were at a revision; none outside of the round.
+    /// State of all keys at a revision; none outside of the round.
     pub(super) fn state(&self, revision: i64) -> Option<&State> {
         let at = usize::try_from(revision - self.base).ok()?;
         self.states.get(at)

@@ -18,7 +18,7 @@ const TTL: Duration = Duration::from_secs(2);
 /// Between keep-alives.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// What such a client did.
+/// Record of such a client.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
     pub(crate) operations: Vec<Operation>,

@@ -22,7 +22,7 @@ const ASK: Duration = Duration::from_millis(150);
 /// After the round's end, for all that is still to come.
 const DRAIN: Duration = Duration::from_secs(30);
 
-/// What a stream is made of.
+/// Parts of a stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) member: usize,

@@ -43,7 +43,7 @@ pub(crate) struct Members {
     channels: Vec<Channel>,
 }
 
-/// How members are shown another time of day than the machine's.
+/// Gives members another time of day than the machine's.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     dir: PathBuf,
@@ -251,7 +251,7 @@ impl Members {
         Ok(())
     }
 
-    /// What it says of itself: its id, and that of the leader. Nothing while it does not answer.
+    /// A member's status: its id, and that of the leader. `None` while it does not answer.
     pub(crate) async fn status(&self, member: usize) -> Option<(u64, u64)> {
         let mut maintenance = MaintenanceClient::new(self.channels[member].clone());
         let status = timeout(ANSWER_TIMEOUT, maintenance.status(pb::StatusRequest {}))
@@ -285,7 +285,7 @@ impl Members {
         drop(timeout(Duration::from_secs(5), moved).await);
     }
 
-    /// Where a member's log lies.
+    /// Path of a member's log.
     pub(crate) fn log(&self, member: usize) -> PathBuf {
         self.logs.join(format!("b{member}.log"))
     }

@@ -14,7 +14,7 @@ const STREAMS: usize = 4;
 const MOST: usize = 12;
 const FURTHEST: i64 = 20;
 
-/// What is known of the streams.
+/// Known state of the streams.
 #[derive(Debug, Default)]
 pub(super) struct Streams(BTreeMap<usize, Stream>);
 
