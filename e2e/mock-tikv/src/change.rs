@@ -22,7 +22,7 @@ impl Lock {
     }
 }
 
-/// What a version of a key says.
+/// Content of a version of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
 pub(crate) enum Kind {

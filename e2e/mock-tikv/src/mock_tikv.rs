@@ -31,7 +31,7 @@ pub use errors::{CommandError, StartError};
 
 /// TiKV takes requests of any size and answers with any; this is more than any client asks for.
 const MAX_MESSAGE: usize = 256 << 20;
-/// What a connection may have in flight without being acknowledged, in bytes.
+/// Bytes that a connection may have in flight without being acknowledged.
 const WINDOW: u32 = 8 << 20;
 
 /// A running mock. Dropped, it ends soon; [`MockTikv::stop`] waits for it.
@@ -125,13 +125,13 @@ impl MockTikv {
         self.shared.cluster_id
     }
 
-    /// What goes wrong.
+    /// Returns the faults.
     #[must_use]
     pub fn faults(&self) -> &Faults {
         &self.shared.faults
     }
 
-    /// How many requests of each kind have come since the start or the last reset.
+    /// Returns the number of requests of each kind since the start or the last reset.
     #[must_use]
     pub fn requests(&self) -> BTreeMap<Rpc, u64> {
         self.shared.counters.read()
@@ -318,7 +318,7 @@ impl MockTikv {
     }
 }
 
-/// How much there is.
+/// Sizes of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Sizes {
     pub keys: usize,

@@ -77,7 +77,7 @@ impl Region {
     }
 }
 
-/// Why a command on regions cannot be done.
+/// Reason that a command on regions cannot be done.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RegionsError {
     #[error("the key is a region's bound already")]

@@ -19,7 +19,7 @@ const PORTS: Range<u16> = 20_000..32_000;
 /// Ports that are looked at before it is said that there is none.
 const TRIES: usize = 10_000;
 
-/// What holds the ports of this process.
+/// Sockets that hold the ports of this process.
 static HELD: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 
 /// Reserves a port on loopback that nobody listens on, for as long as this process lives.

@@ -96,7 +96,7 @@ async fn who_stops_waiting_at_a_follower_leaves_nothing_behind() {
     for prefix in ["lock/", "election/"] {
         until_there_are(2, &channel, prefix).await;
     }
-    // Whoever made the keys knows of them by then, and waits.
+    // The creator of the keys knows of them by then, and waits.
     let put = pb::PutRequest {
         key: bytes("later"),
         ..pb::PutRequest::default()

@@ -138,7 +138,7 @@ impl<'a> Brains<'a> {
         names
     }
 
-    /// What the member in a pod says of itself on its metrics port.
+    /// Returns the state that the member in a pod reports on its metrics port.
     pub(super) async fn member(&self, pod: &Pod) -> Result<Value, String> {
         let address = super::pods::address(pod).ok_or("the pod has no address")?;
         let answer = e2e::probe::command(&format!("{address}:2381"), "GET", "/member", "").await;
@@ -163,7 +163,7 @@ impl<'a> Brains<'a> {
     }
 }
 
-/// What a client of brains needs, as PEM.
+/// Credentials of a client of brains, as PEM.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Credentials {
     pub(super) trusted: String,

@@ -18,7 +18,7 @@ use super::tikv::Tikv;
 
 /// Writes on one connection, so that every writer makes a new one several times a second.
 const CONNECTIONS_OF: usize = 20;
-/// How often each leaf is renewed under load.
+/// Number of renewals of each leaf under load.
 const RENEWALS: usize = 2;
 
 /// The PEM of one key of a Secret.
@@ -36,7 +36,7 @@ fn count(pem: &str) -> usize {
     pem.matches("BEGIN CERTIFICATE").count()
 }
 
-/// What every member says of its certificates, if all of them answer.
+/// Values that the members report of their certificates, if all of them answer.
 async fn reported(brains: &Brains<'_>, pointer: &str) -> Result<BTreeSet<String>, String> {
     let mut all = BTreeSet::new();
     for pod in brains.pods().await {

@@ -13,7 +13,7 @@ use super::pods::serves;
 use super::tikv::Tikv;
 
 const MEMBERS: usize = 3;
-/// What operator and members call the lock of the cluster `a`.
+/// Name that operator and members give the lock of the cluster `a`.
 const LOCK: &str = "a-leader";
 
 #[test]

@@ -77,7 +77,7 @@ pub(super) enum Change {
     Gone,
 }
 
-/// What happened to pods since the beginning, in order, and how they are now.
+/// Changes of pods since the beginning, in order, and their present state.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     pub(super) changes: Vec<(String, Change)>,
@@ -167,7 +167,7 @@ impl Watched {
         Self { history, _task: task }
     }
 
-    /// What happened until now.
+    /// Returns the history until now.
     pub(super) fn history(&self) -> History {
         self.history.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,4 +1,4 @@
-//! Whoever may create a `KubeBrainCluster` is a tenant, and no administrator.
+//! A user who may create a `KubeBrainCluster` is a tenant, and no administrator.
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
