@@ -43,9 +43,9 @@ const MEMBERS: usize = 64;
 pub(crate) struct Observed {
     /// The wall clock when the pass began.
     pub(crate) now: Timestamp,
-    /// Objects under the names that the cluster uses, whoever owns them.
+    /// Objects under the names that the cluster uses, of any owner.
     pub(crate) objects: BTreeMap<Key, DynamicObject>,
-    /// Pods with the cluster's label, whoever owns them; with an external workload those of its selector.
+    /// Pods with the cluster's label, of any owner; with an external workload those of its selector.
     pub(crate) pods: Vec<Pod>,
     /// Claims with the cluster's label.
     pub(crate) claims: Vec<PersistentVolumeClaim>,

@@ -133,7 +133,7 @@ impl Plan {
             || self.blocker.is_some()
     }
 
-    /// The steps that are taken although nothing may change: who leads is still said, and certificates that exist are still renewed.
+    /// The steps that are taken although nothing may change: the leader is still labelled, and certificates that exist are still renewed.
     pub(crate) fn safe_steps(&self) -> Vec<Step> {
         let safe = self.steps.iter().filter(|step| match step {
             Step::WriteAuthority { change, .. } => {

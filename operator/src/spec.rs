@@ -1,4 +1,4 @@
-//! From what a user wrote to what the operator can do, or a refusal that says why not.
+//! Turns a user's spec into the desired state, or into a refusal with its reason.
 //!
 //! Pure. The API server has checked the schema and the CEL rules; what is checked here is what only the operator knows.
 

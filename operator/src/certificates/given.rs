@@ -105,7 +105,7 @@ fn fits(key: &str, certificate: &Inspected) -> Option<bool> {
     if let Ok(key) = KeyPair::from_pem(key) {
         return Some(certificate.has_key(&key));
     }
-    // PKCS#1 and SEC1, which cert-manager writes unless told otherwise.
+    // PKCS#1 and SEC1, which cert-manager writes by default.
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).ok()?;
     let key = rustls::crypto::ring::sign::any_supported_type(&key).ok()?;
     let public = key.public_key()?;

@@ -66,7 +66,7 @@ pub(crate) struct AuthorityView {
 }
 
 impl AuthorityView {
-    /// `published` says whether the bundle of `state` is what clients can read.
+    /// `published` is true if clients can read the bundle of `state`.
     pub(crate) fn new(state: &State, published: bool) -> Self {
         let signs = state.current.as_ref().or(state.next.as_ref().map(|(_, next)| next));
         Self {

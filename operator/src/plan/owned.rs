@@ -134,7 +134,7 @@ pub(super) fn data_differs(object: &Object, observed: &Observed) -> bool {
     })
 }
 
-/// Takes labels and annotations over from the live object: while nothing may change, what the spec says of them does not count.
+/// Takes labels and annotations over from the live object: while nothing may change, those of the spec do not count.
 pub(crate) fn keep_metadata(object: &mut Object, live: &DynamicObject) {
     object.body["metadata"]["labels"] = json!(live.metadata.labels);
     object.body["metadata"]["annotations"] = json!(live.metadata.annotations);

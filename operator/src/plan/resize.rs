@@ -1,6 +1,6 @@
 //! Other resources for pods that run: in place, one pod at a time, and by the roll-out where that cannot be.
 //!
-//! A pod says itself what it was brought to, so that amounts which admission or an autoscaler changed are no difference.
+//! The pod itself records the resources that it was brought to, so that amounts which admission or an autoscaler changed are no difference.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;

@@ -19,7 +19,7 @@ pub(crate) enum Storage {
     Embedded(Embedded),
     /// A TiKV cluster.
     Tikv(Tikv),
-    /// A directory that whoever makes the pods chose.
+    /// A directory that the owner of the pods chose.
     Unmanaged,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Tikv {
     pub(crate) key_prefix: String,
     /// PD's id of the TiKV cluster, once it is known. Brains that are started then refuse another one.
     pub(crate) cluster_id: Option<String>,
-    /// The same, as `clusterRef` says it now.
+    /// The same, by the present `clusterRef`.
     pub(crate) referenced_id: Option<String>,
     pub(crate) tls: Option<TikvTls>,
     /// Interval and window of garbage collection, if the leader does it.

@@ -1,6 +1,6 @@
 //! The conditions: one per question, each from the facts alone.
 //!
-//! Types and reasons are part of the API and stay as they are. Messages say what a person needs, and change only with the facts.
+//! Types and reasons are part of the API and stay as they are. Messages contain what a person needs, and change only with the facts.
 
 use std::time::Duration;
 

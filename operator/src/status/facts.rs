@@ -69,7 +69,7 @@ pub(crate) enum Volumes {
     },
     /// A Secret for the way to TiKV, or what has to be in it, is not there.
     MissingSecret(String),
-    /// No member has said whether its storage can be reached.
+    /// No member has reported if its storage can be reached.
     Unknown,
 }
 
@@ -246,7 +246,7 @@ fn trust(pass: &Pass<'_>) -> CertificateState {
         .unwrap_or(CertificateState::Good)
 }
 
-/// The members' reports of TiKV. One that is not open to clients yet says in its error what it waits for.
+/// The members' reports of TiKV. The error of one that is not open to clients yet names the thing that it waits for.
 fn reach(pass: &Pass<'_>) -> Volumes {
     if let Some(refusal) = pass
         .plan

@@ -1,4 +1,4 @@
-//! Others who write to the same objects: admission, controllers, whoever is faster.
+//! Others who write to the same objects: admission, controllers, faster writers.
 
 use super::*;
 use crate::fake_api::Asked;

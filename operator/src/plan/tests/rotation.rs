@@ -1,4 +1,4 @@
-//! Replacing the authority's key: whoever follows the published bundle trusts every certificate in use, wherever a pass is killed.
+//! Replacing the authority's key: a follower of the published bundle trusts every certificate in use, wherever a pass is killed.
 
 use proptest::prelude::*;
 
