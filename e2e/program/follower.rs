@@ -23,7 +23,7 @@ fn main() -> anyhow::Result<ExitCode> {
         name: "kubebrain",
         path: Programs::find()?.get("kubebrain")?,
     };
-    // whoever kills this program removes what it wrote
+    // the process that kills this program removes its files
     let site = Path::new(flag("--data-dir")?)
         .parent()
         .context("--data-dir has no parent")?;

@@ -23,7 +23,7 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Number of clusters whose logs are kept.
 const LOGS_KEPT: usize = 5;
 
-/// Sweeps every cluster whose lock nobody holds.
+/// Removes every cluster whose lock no process holds.
 ///
 /// # Errors
 ///

@@ -197,7 +197,7 @@ fn go(command: &mut Command) -> anyhow::Result<String> {
 }
 
 impl Outcome {
-    /// From what `-test.v` prints. A test that only said that it runs has failed: the process ended under it.
+    /// From what `-test.v` prints. A test with only a start line has failed: the process ended under it.
     fn read(text: &str) -> Self {
         let mut outcome = Self::default();
         let mut open = BTreeMap::new();

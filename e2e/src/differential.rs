@@ -3,7 +3,7 @@
 //! The parts that may differ are left out on both sides, and only those: ids of cluster and members, raft's numbers, sizes, hashes,
 //! ids of leases that the server chose (they get the same name on both sides), remaining times, the order of ties in a
 //! sort, and how events are spread over messages. Watches are compared event by event whenever the script reaches a
-//! point where a progress message says that all have come.
+//! point where a progress message confirms that all have come.
 //!
 //! The generator learns from the reference's answers (revisions, leases, watchers), so a seed and a reference determine
 //! the script.
@@ -76,7 +76,7 @@ impl fmt::Display for Report {
 ///
 /// # Errors
 ///
-/// The reference does not answer as any etcd would: then nothing can be said of the subject.
+/// The reference does not answer as any etcd would, so the subject cannot be judged.
 pub async fn compare(
     reference: &Server,
     subject: &Server,

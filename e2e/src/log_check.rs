@@ -87,7 +87,7 @@ impl ClusterLogs {
         }
     }
 
-    /// Lets lines with this text pass until the cluster is started again, also for whoever looks after its end.
+    /// Lets lines with this text pass until the cluster is started again, also in checks after its end.
     ///
     /// # Errors
     ///

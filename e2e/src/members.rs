@@ -24,7 +24,7 @@ pub const PATIENT: [&str; 2] = ["--election-lease-duration=4s", "--election-rene
 
 /// Messages that members may log about an election that was due.
 pub const ELECTED: [&str; 7] = [
-    // whoever asked for /health meanwhile
+    // a caller of /health meanwhile
     "RAFT NO LEADER",
     "lost the lead",
     // it was stopped within its first lease
@@ -99,7 +99,7 @@ impl Members {
         for text in ELECTED {
             members.expect_log(text);
         }
-        // each waits until somebody leads
+        // each waits for a leader
         members.start(0)?;
         members.start_all(1..count)?;
         Ok(members)
@@ -267,7 +267,7 @@ impl Members {
     ///
     /// # Errors
     ///
-    /// Nobody says so for long.
+    /// No member reports so in time.
     pub async fn leader(&self) -> anyhow::Result<usize> {
         let deadline = Instant::now() + ELECTION_TIMEOUT;
         loop {
@@ -339,7 +339,7 @@ pub async fn status(url: &str) -> anyhow::Result<pb::StatusResponse> {
         .into_inner())
 }
 
-/// Returns true if a member says that it leads.
+/// Returns true if a member reports that it leads.
 pub fn leads(status: &pb::StatusResponse) -> bool {
     let id = status.header.as_ref().map(|header| header.member_id);
     id == Some(status.leader)

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster_dir::ClusterDir;
 
-/// A process, told apart from a later one with the same number by when it was started.
+/// A process. Its start time distinguishes it from a later one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessId {
     pid: i32,

@@ -1,6 +1,6 @@
 //! Addresses of elsewhere within a network namespace.
 //!
-//! A socket stays in the namespace in which it was made, whoever uses it: one thread listens in there, and connects out here.
+//! A socket stays in the namespace in which it was made, whatever thread uses it: one thread listens in there, and connects out here.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
@@ -68,7 +68,7 @@ impl Drop for TcpProxy {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // it panicked; whoever was connected has noticed
+            // it panicked; its clients have noticed
             drop(thread.join());
         }
     }

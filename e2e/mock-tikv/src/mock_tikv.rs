@@ -148,7 +148,7 @@ impl MockTikv {
         self.shared.engine.read().regions.all.clone()
     }
 
-    /// The highest safe point that PD was told.
+    /// The highest safe point that PD received.
     #[must_use]
     pub fn safe_point(&self) -> u64 {
         self.shared.engine.read().safe_point
@@ -244,7 +244,7 @@ impl MockTikv {
         self.change_regions(|regions| Ok(regions.elect(&alive))).await
     }
 
-    /// From now on the region of `key` answers nothing, or does again; whoever asked meanwhile is answered then.
+    /// From now on the region of `key` answers nothing, or does again; requests of the meantime are answered then.
     pub fn silence(&self, key: &[u8], silent: bool) {
         self.shared.silent.set(key, silent);
     }

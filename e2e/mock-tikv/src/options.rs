@@ -11,7 +11,7 @@ pub struct Options {
     pub pd: SocketAddr,
     /// One address for each store; stores are numbered from 1 in this order.
     pub stores: Vec<SocketAddr>,
-    /// The host that clients are told, if it is not the one that is listened on.
+    /// The host that clients get, if it is not the one that is listened on.
     pub advertised_host: Option<String>,
     /// Keeps the data; in memory when absent.
     pub data_file: Option<PathBuf>,

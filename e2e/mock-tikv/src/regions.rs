@@ -288,7 +288,7 @@ pub(crate) fn not_leader(region_id: u64, leader: Option<metapb::Peer>) -> Box<er
     })
 }
 
-/// A region error with a message and what `fill` says of it.
+/// A region error with a message and the fields that `fill` sets.
 pub(crate) fn refusal(message: &str, fill: impl FnOnce(&mut errorpb::Error)) -> Box<errorpb::Error> {
     let mut error = Box::new(errorpb::Error {
         message: message.to_owned(),

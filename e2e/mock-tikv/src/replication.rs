@@ -189,7 +189,7 @@ impl Replica {
         while let Ok(first) = self.inbox.recv() {
             let mut messages = vec![first];
             messages.extend(self.inbox.try_iter().take(GROUP - 1));
-            // When this ends, whoever waits for an answer is told that the mock has stopped.
+            // When this ends, waiting callers get the error that the mock has stopped.
             match self.handle(messages) {
                 Ok(None) => {}
                 Ok(Some(stopped)) => {
@@ -295,7 +295,7 @@ impl Replica {
     }
 }
 
-/// Tells whoever waits. That nobody does any more is normal: callers leave.
+/// Answers a waiting caller. A missing caller is normal: callers leave.
 fn answer(done: oneshot::Sender<()>) {
     done.send(()).unwrap_or_default();
 }

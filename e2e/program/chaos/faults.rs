@@ -45,7 +45,7 @@ pub(crate) enum Fault {
     MoveLeader(usize),
     /// Packets are lost: between members, to PD or to TiKV; in both ways, or only from or to them.
     Cut(Target, CutFrom, Vec<Direction>),
-    /// The leader cannot reach the store of its log, and somebody else has to lead before that ends.
+    /// The leader cannot reach the store of its log, and another member has to lead before that ends.
     LoseLog,
     /// The time of day jumps, and back later.
     Clock(Target, i64),
@@ -67,7 +67,7 @@ pub(crate) enum CutFrom {
 /// Faults that can be asked for by name; they come by chance, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Named {
-    /// The leader is cut off from the store of its log alone, for so long that somebody else has to lead.
+    /// The leader is cut off from the store of its log alone, for so long that another member has to lead.
     LogStore,
     /// One region answers nothing.
     SilentRegion,
@@ -316,7 +316,7 @@ impl Nemesis<'_> {
         Ok(())
     }
 
-    /// Fails if nobody writes through a member other than this one. What is written is a lease, which no history tells of.
+    /// Fails if no write through another member than this one succeeds. It writes a lease, which is in no history.
     async fn others_write(&self, member: usize) -> anyhow::Result<()> {
         let mut last = String::new();
         for other in (0..self.members.len()).filter(|other| *other != member) {

@@ -142,7 +142,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Returns true if the answer says that its revision is its own.
+    /// Returns true if the request made a revision of its own.
     pub(crate) fn wrote(&self) -> bool {
         self.done.iter().any(|done| match done {
             Done::Put { .. } => true,
@@ -227,7 +227,7 @@ pub(crate) struct Message {
 pub(crate) enum Told {
     /// All of one or more revisions.
     Events(Vec<Event>),
-    /// Everything up to its revision has been told.
+    /// Everything up to its revision has been sent.
     Progress,
     /// The watch ends: what it wants next is compacted, up to this.
     Compacted(i64),

@@ -70,7 +70,7 @@ impl Round {
         self.began.elapsed()
     }
 
-    /// One that nobody has written.
+    /// One that was never written.
     pub(super) fn value(&self) -> Value {
         Value(self.values.fetch_add(1, Ordering::Relaxed))
     }

@@ -59,7 +59,7 @@ pub enum Answer {
 pub enum Received {
     /// An event.
     Event(mvccpb::Event),
-    /// Its end, or an answer that nobody expected.
+    /// Its end, or an unexpected answer.
     Control(pb::WatchResponse),
 }
 

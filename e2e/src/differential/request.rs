@@ -35,11 +35,11 @@ pub enum Request {
     MemberList(pb::MemberListRequest),
     /// Cluster.MemberAdd, with addresses that are refused.
     MemberAdd(pb::MemberAddRequest),
-    /// Cluster.MemberRemove of nobody.
+    /// Cluster.MemberRemove of an unknown member.
     MemberRemove(pb::MemberRemoveRequest),
-    /// Cluster.MemberUpdate of nobody.
+    /// Cluster.MemberUpdate of an unknown member.
     MemberUpdate(pb::MemberUpdateRequest),
-    /// Cluster.MemberPromote of nobody.
+    /// Cluster.MemberPromote of an unknown member.
     MemberPromote(pb::MemberPromoteRequest),
     /// Maintenance.Status.
     Status,

@@ -16,7 +16,7 @@ use rand::RngExt as _;
 /// Below those that the kernel gives to outgoing connections: nobody takes one while its server is down.
 const PORTS: Range<u16> = 20_000..32_000;
 
-/// Ports that are looked at before it is said that there is none.
+/// Ports that are tried before the search fails.
 const TRIES: usize = 10_000;
 
 /// Sockets that hold the ports of this process.

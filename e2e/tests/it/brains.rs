@@ -82,7 +82,7 @@ impl Brains<'_> {
         }
     }
 
-    /// Has somebody else lead than `member`.
+    /// Moves the lead away from `member`.
     async fn depose(&self, member: usize) {
         while self.leader().await == member {
             let other = self.status((member + 1) % MEMBERS.len()).await.unwrap();

@@ -64,7 +64,7 @@ async fn until_there_are(count: i64, channel: &Channel, prefix: &str) {
     within(async { while kv.range(range.clone()).await.unwrap().into_inner().count != count {} }).await;
 }
 
-/// The next word of whoever leads an election.
+/// The next value of an election's leader.
 async fn observed(stream: &mut Streaming<election::LeaderResponse>) -> String {
     let seen = within(stream.message()).await.unwrap().expect("the stream goes on");
     String::from_utf8(seen.kv.unwrap().value.to_vec()).unwrap()

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 pub(crate) const WRITERS: usize = 8;
 /// After this a request's outcome counts as unknown.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Errors that are told.
+/// Most errors that are reported.
 const TOLD: usize = 5;
 /// For the cluster to come back.
 pub(crate) const RECOVERY_TIMEOUT: Duration = Duration::from_secs(120);

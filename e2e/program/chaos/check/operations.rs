@@ -63,7 +63,7 @@ fn answered(operation: &Operation, answer: &Answer, timeline: &Timeline, wrong: 
         wrong.push(format!("the revision of {operation:?} is not one of the round"));
         return;
     };
-    // what came with the answer; the value of a key that nobody asked for is not shown
+    // what came with the answer; the value of a key that was not requested is not in it
     if effect.answer != *answer {
         wrong.push(format!("{operation:?}: the answer should be {:?}", effect.answer));
     } else if answer.wrote() && !makes(&effect, timeline.change(answer.revision)) {

@@ -1,4 +1,4 @@
-//! Nobody who asks later is shown less.
+//! A later request never sees less.
 
 use super::operations::Owned;
 use crate::chaos::history::{At, History, Method, Op, Outcome, Told};

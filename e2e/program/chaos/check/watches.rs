@@ -120,7 +120,7 @@ impl Reader<'_> {
     }
 
     fn progress(&mut self, watch: usize, revision: i64) -> Result<(), String> {
-        // a watch of the future has told all of the past
+        // a watch of the future has sent all of the past
         let keys = &self.watcher.watches[watch];
         for untold in self.next[watch]..=revision {
             if self.part(keys, untold).is_some() {

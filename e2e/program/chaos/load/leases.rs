@@ -25,7 +25,7 @@ pub(crate) struct Done {
     pub(crate) leases: Vec<Lease>,
 }
 
-/// One lease after another, until told to stop.
+/// One lease after another, until it is stopped.
 ///
 /// # Errors
 ///

@@ -33,7 +33,7 @@ pub(crate) struct Plan {
     pub(crate) from: i64,
 }
 
-/// Watches until all watches have told everything up to `end`, once that is known; gives up some time after.
+/// Watches until all watches have sent everything up to `end`, once that is known; gives up some time after.
 ///
 /// # Errors
 ///
@@ -64,7 +64,7 @@ struct Stream {
     plan: Plan,
     round: Round,
     watcher: Watcher,
-    /// The first revision that each watch has not told.
+    /// The first revision that each watch has not sent.
     next: Vec<i64>,
 }
 
@@ -121,7 +121,7 @@ impl Stream {
         Ok((requests, messages.into_inner()))
     }
 
-    /// Until it breaks (then how), a watch ends, or all is told.
+    /// Until it breaks (then how), a watch ends, or all is sent.
     async fn listen(
         &mut self,
         attempt: &mut Attempt,

@@ -17,7 +17,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(4), Duration::from_mi
 /// Distance of reads of the past, in revisions.
 const PAST: i64 = 300;
 
-/// Works until told to stop.
+/// Works until it is stopped.
 ///
 /// # Errors
 ///

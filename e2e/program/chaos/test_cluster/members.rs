@@ -262,7 +262,7 @@ impl Members {
         Some((status.header?.member_id, status.leader))
     }
 
-    /// One that says that it leads.
+    /// One that reports that it leads.
     pub(crate) async fn leader(&self) -> Option<usize> {
         for member in 0..self.len() {
             if self.all[member].is_some()
@@ -275,7 +275,7 @@ impl Members {
         None
     }
 
-    /// Asks the leader to hand over to a member. Refusals are no failure: somebody else may lead by now.
+    /// Asks the leader to hand over to a member. Refusals are no failure: another member may lead by now.
     pub(crate) async fn move_leader(&self, from: usize, to: usize) {
         let Some((target_id, _)) = self.status(to).await else {
             return;

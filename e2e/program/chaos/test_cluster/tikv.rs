@@ -56,7 +56,7 @@ const REGION_FAULTS: [RegionFault; 8] = [
 #[derive(Debug)]
 pub(crate) struct Tikv {
     addresses: Addresses,
-    /// Of the members' keys; they choose their own on a mock, which nobody else uses.
+    /// Of the members' keys; they choose their own on a mock, which has no other user.
     prefix: Option<String>,
     kind: Kind,
 }
@@ -99,7 +99,7 @@ impl Tikv {
         })
     }
 
-    /// Uses a real cluster, in a part of it that nobody has used.
+    /// Uses a real cluster, in an unused part of it.
     ///
     /// # Errors
     ///

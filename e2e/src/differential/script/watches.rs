@@ -21,7 +21,7 @@ pub(super) struct Streams(BTreeMap<usize, Stream>);
 #[derive(Debug, Default)]
 struct Stream {
     watchers: BTreeSet<i64>,
-    /// No progress is told before this revision.
+    /// No progress is reported before this revision.
     silent_until: i64,
 }
 

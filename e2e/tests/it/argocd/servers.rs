@@ -110,7 +110,7 @@ impl Servers {
         command
     }
 
-    /// The ends of all logs, for whoever reads a failure.
+    /// The ends of all logs, for the reader of a failure.
     pub(super) fn logs(&self) -> String {
         let log = |(name, _): &(&str, Child)| format!("--- log of {name}\n{}\n", tail(&self.home.log(name)));
         self.running.iter().map(log).collect()

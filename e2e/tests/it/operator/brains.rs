@@ -78,7 +78,7 @@ impl<'a> Brains<'a> {
         api.patch(&self.name, &PatchParams::default(), &patch).await.unwrap();
     }
 
-    /// Waits until it is as `wanted` says.
+    /// Waits until `wanted` accepts it.
     pub(super) async fn until(&self, what: &str, wanted: impl Fn(&KubeBrainCluster) -> bool) -> KubeBrainCluster {
         self.kit.until(&self.name, what, LIMIT, wanted).await
     }
@@ -193,7 +193,7 @@ pub(super) fn leader(cluster: &KubeBrainCluster) -> Option<String> {
     Some(cluster.status.as_ref()?.leader.as_ref()?.member.clone())
 }
 
-/// Its name, conditions and status, for whoever reads a failure.
+/// Its name, conditions and status, for the reader of a failure.
 pub(super) fn in_words(cluster: &KubeBrainCluster) -> String {
     let name = cluster.metadata.name.clone().unwrap_or_default();
     let mut text = format!("KubeBrainCluster {name}, generation {:?}", cluster.metadata.generation);

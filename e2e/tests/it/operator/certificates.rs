@@ -230,7 +230,7 @@ fn secrets_of_somebody_else_are_used_and_a_missing_one_is_named() {
         let cluster = brains.until("Ready", is_ready).await;
         assert_eq!(condition(&cluster, "CertificatesReady").unwrap().status, "True");
         let served = reported(&brains, "/tls/server/fingerprint").await.unwrap();
-        // renewed by whoever made it: the members take it up
+        // renewed by its maker: the members take it up
         kit.try_apply(&authority.secret("own-server", "a", &hosts))
             .await
             .unwrap();

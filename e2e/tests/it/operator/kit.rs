@@ -201,7 +201,7 @@ impl Kit {
         Ok(Brains::new(self, name))
     }
 
-    /// Waits until an object is as `wanted` says, and gives it; the time that took is measured by whoever wants to know.
+    /// Waits until `wanted` accepts an object, and returns it; a caller that needs the time measures it.
     pub(super) async fn until<K>(&self, name: &str, what: &str, limit: Duration, wanted: impl Fn(&K) -> bool) -> K
     where
         K: Resource<Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Send + 'static,

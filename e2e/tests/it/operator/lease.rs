@@ -1,4 +1,4 @@
-//! A Lease as leader lock: who holds it leads, and nobody but its members has a token.
+//! A Lease as leader lock: its holder leads, and only its members have a token.
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;

@@ -109,7 +109,7 @@ impl<'a> MockTikv<'a> {
         kit.try_apply(&self.service(other)).await.unwrap();
     }
 
-    /// Clients are told its address by PD, or its name if that is in its certificate.
+    /// Clients get its address from PD, or its name if that is in its certificate.
     fn pod(&self, kit: &Kit) -> Value {
         let host = self.tls.map_or("$(POD_IP)".to_owned(), |_| self.host(kit));
         let mut args = vec![
