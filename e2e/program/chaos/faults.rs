@@ -67,7 +67,7 @@ pub(crate) enum CutFrom {
 /// Faults that can be asked for by name; they come by chance, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Named {
-    /// The leader is cut off from the store of its log alone, for so long that another member has to lead.
+    /// The leader is cut off from the store of its log alone, for so long that somebody else has to lead.
     LogStore,
     /// One region answers nothing.
     SilentRegion,
