@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 
-/// Where `proto/` and `proto/include/` are, seen from here.
+/// Directory of `proto/` and `proto/include/`, seen from here.
 const CLIENT: &str = "../../brain/tikv-client";
 
-/// What newer PDs answer and the client's files do not name yet, as in kvproto: to be put into the service, and behind it.
+/// Services and messages of newer PDs that the client's files do not have yet, as in kvproto: to be put into the service, and behind it.
 const GC_STATES: [&str; 2] = [
     "
     rpc AdvanceGCSafePoint(AdvanceGCSafePointRequest) returns (AdvanceGCSafePointResponse) {}

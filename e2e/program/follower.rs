@@ -1,6 +1,6 @@
 //! A brain that follows: takes the flags of one member, and starts two others on a mock of TiKV before it.
 //!
-//! What it is told and says is the member's own. All end with this process, by the kernel's hand if it is killed.
+//! Its arguments and its output are the member's own. The kernel ends all of them with this process, even if it is killed.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -23,7 +23,7 @@ fn main() -> anyhow::Result<ExitCode> {
         name: "kubebrain",
         path: Programs::find()?.get("kubebrain")?,
     };
-    // whoever kills this program removes what it wrote
+    // the process that kills this program removes its files
     let site = Path::new(flag("--data-dir")?)
         .parent()
         .context("--data-dir has no parent")?;

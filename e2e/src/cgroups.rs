@@ -91,7 +91,7 @@ fn remove(dir: &Path) -> anyhow::Result<bool> {
     }
 }
 
-/// Where cgroup file systems are mounted: with version 1 many, and often one of version 2 without controllers beside them.
+/// Mount points of cgroup file systems: with version 1 many, and often one of version 2 without controllers beside them.
 fn hierarchies() -> anyhow::Result<Vec<PathBuf>> {
     let root = PathBuf::from(ROOT);
     if root.join("cgroup.controllers").exists() {

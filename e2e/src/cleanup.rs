@@ -18,12 +18,12 @@ use crate::progress::Progress;
 use crate::state::{ProcessId, State};
 use crate::{cgroups, mounts, namespace};
 
-/// How long a killed process may take to leave.
+/// Time that a killed process may take to leave.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(20);
-/// How many clusters' logs are kept.
+/// Number of clusters whose logs are kept.
 const LOGS_KEPT: usize = 5;
 
-/// Sweeps every cluster whose lock nobody holds.
+/// Removes every cluster whose lock no process holds.
 ///
 /// # Errors
 ///

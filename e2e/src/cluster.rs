@@ -50,7 +50,7 @@ impl Cluster {
             .args(["cluster", "host"])
             .arg(serde_json::to_string(config)?);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // and none of our own output: whoever reads that to its end would wait for the end of a released cluster
+        // and none of our own output: a reader of that to its end would wait for the end of a released cluster
         command.stderr(home.open_log("host")?);
         let mut host = command
             .spawn()
@@ -177,7 +177,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// There are some that nobody expected.
+    /// There are unexpected ones.
     pub fn check_logs(&self) -> anyhow::Result<()> {
         self.logs.lock().unwrap_or_else(PoisonError::into_inner).check()
     }

@@ -1,7 +1,7 @@
 //! The process that runs a cluster: brings it up, keeps its programs running, and ends it.
 //!
-//! Whoever starts it holds a parent pipe, its standard input: when that ends, in whatever way its holder ended, so does the
-//! cluster. A word on the parent pipe lets it run on. It reports on standard output, one JSON object a line.
+//! The process that starts it holds a parent pipe, its standard input: when that ends, in whatever way its holder ended, so does
+//! the cluster. A word on the parent pipe lets it run on. It reports on standard output, one JSON object a line.
 
 use std::path::PathBuf;
 
@@ -26,7 +26,7 @@ use bring_up::ClusterProcess;
 use parent_pipe::ParentPipe;
 use reports::Reports;
 
-/// What the host tells the one who started it.
+/// Report of the cluster process to the process that started it.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Report {
     /// A line for people.

@@ -1,4 +1,4 @@
-//! Short commands that must succeed, with what they said when they do not.
+//! Short commands that must succeed; the error has their output if they do not.
 
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};

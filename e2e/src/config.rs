@@ -43,7 +43,7 @@ pub fn forwards(store: Store) -> Vec<(&'static str, &'static str)> {
 pub struct Config {
     /// Its name on this machine.
     pub name: Name,
-    /// What stores its objects.
+    /// Store of its objects.
     pub store: Store,
     /// The one member of the store that the API server is connected to; it is connected to all if there is none here.
     pub through: Option<usize>,

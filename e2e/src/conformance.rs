@@ -24,9 +24,9 @@ const REPLACED: &str = "pkg/storage/etcd3/testserver/test_server.go";
 pub struct Suite {
     /// Its directory in k8s.io/apiserver.
     pub package: &'static str,
-    /// How many top-level tests the pinned version has.
+    /// Number of top-level tests in the pinned version.
     pub tests: usize,
-    /// How many tests below them skip themselves, whatever the server.
+    /// Number of tests below them that skip themselves, whatever the server.
     pub skips: usize,
 }
 
@@ -42,14 +42,14 @@ pub const CACHER: Suite = Suite {
     tests: 141,
     skips: 8,
 };
-/// What connects to it: TLS, health and readiness.
+/// Tests of the code that connects to it: TLS, health and readiness.
 pub const FACTORY: Suite = Suite {
     package: "pkg/storage/storagebackend/factory",
     tests: 6,
     skips: 0,
 };
 
-/// How a run went.
+/// Outcome of a run.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Top-level tests that passed.
@@ -197,7 +197,7 @@ fn go(command: &mut Command) -> anyhow::Result<String> {
 }
 
 impl Outcome {
-    /// From what `-test.v` prints. A test that only said that it runs has failed: the process ended under it.
+    /// From what `-test.v` prints. A test with only a start line has failed: the process ended under it.
     fn read(text: &str) -> Self {
         let mut outcome = Self::default();
         let mut open = BTreeMap::new();

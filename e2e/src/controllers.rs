@@ -9,7 +9,7 @@ pub const CONTROLLER_MANAGER: &str = "kube-controller-manager";
 /// The name in state and logs.
 pub const SCHEDULER: &str = "kube-scheduler";
 
-/// What to run as controller manager.
+/// Returns the program to run as controller manager.
 pub fn controller_manager(site: &ClusterContext) -> Program {
     let args = [
         site.file_flag("kubeconfig", "config/controller-manager.kubeconfig"),
@@ -23,7 +23,7 @@ pub fn controller_manager(site: &ClusterContext) -> Program {
     site.kubernetes(CONTROLLER_MANAGER, args)
 }
 
-/// What to run as scheduler.
+/// Returns the program to run as scheduler.
 pub fn scheduler(site: &ClusterContext) -> Program {
     let args = [
         site.file_flag("kubeconfig", "config/scheduler.kubeconfig"),

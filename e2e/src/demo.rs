@@ -230,7 +230,7 @@ pub fn summary(cluster: &Cluster, tenant: &Kubectl) -> anyhow::Result<String> {
     ))
 }
 
-/// Adds what the cluster says about a namespace to an error.
+/// Adds the objects, events and logs of a namespace to an error.
 fn explain(kubectl: &Kubectl, namespace: &str, error: anyhow::Error) -> anyhow::Error {
     let ask = |args: &[&str]| kubectl.run(args).unwrap_or_else(|failed| format!("({failed})\n"));
     let objects = ask(&[

@@ -1,9 +1,9 @@
 //! The same random requests to two servers; every field of every answer must be equal.
 //!
-//! What may differ is left out on both sides, and only that: ids of cluster and members, raft's numbers, sizes, hashes,
+//! The parts that may differ are left out on both sides, and only those: ids of cluster and members, raft's numbers, sizes, hashes,
 //! ids of leases that the server chose (they get the same name on both sides), remaining times, the order of ties in a
 //! sort, and how events are spread over messages. Watches are compared event by event whenever the script reaches a
-//! point where a progress message says that all have come.
+//! point where a progress message confirms that all have come.
 //!
 //! The generator learns from the reference's answers (revisions, leases, watchers), so a seed and a reference determine
 //! the script.
@@ -38,16 +38,16 @@ const SAY_EVERY: usize = 5_000;
 const RAISED: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
 
-/// What a run found.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Report {
     /// The seed that makes it happen again.
     pub seed: u64,
-    /// How many requests were sent to each.
+    /// Number of requests that were sent to each.
     pub requests: usize,
     /// Events that watchers of the reference received.
     pub events: usize,
-    /// What was not equal.
+    /// Differences that were found.
     pub differences: Differences,
 }
 
@@ -76,7 +76,7 @@ impl fmt::Display for Report {
 ///
 /// # Errors
 ///
-/// The reference does not answer as any etcd would: then nothing can be said of the subject.
+/// The reference does not answer as any etcd would, so the subject cannot be judged.
 pub async fn compare(
     reference: &Server,
     subject: &Server,

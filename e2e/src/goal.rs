@@ -12,7 +12,7 @@ pub enum Goal {
 }
 
 impl Goal {
-    /// How the bound is shown beside a number.
+    /// Displays the bound beside a number.
     pub fn beside(self, number: f64) -> impl fmt::Display {
         let (reached, goal) = match self {
             Goal::AtLeast(least) => (number >= least, format!("at least {least}")),

@@ -55,7 +55,7 @@ pub struct Image {
 const NOTICES: &str = "THIRD-PARTY-NOTICES";
 
 impl Image {
-    /// What a node cannot do without.
+    /// Images that a node cannot do without.
     ///
     /// # Errors
     ///
@@ -109,7 +109,7 @@ impl Image {
         ])
     }
 
-    /// What tests of the operator need beside the product.
+    /// Images that tests of the operator need beside the product.
     ///
     /// # Errors
     ///

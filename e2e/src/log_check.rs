@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::cluster_dir::ClusterDir;
 use crate::store;
 
-/// How many lines an error shows.
+/// Number of lines that an error shows.
 const SHOWN: usize = 20;
 
 /// Directories of pods below a cluster's logs begin with a namespace and a name; the containers with ours in them.
@@ -50,7 +50,7 @@ impl Provoked {
     }
 }
 
-/// Whether a line of one of our programs is a warning, an error or a panic.
+/// Returns true if a line of one of our programs is a warning, an error or a panic.
 #[must_use]
 pub fn is_complaint(line: &str) -> bool {
     if line.contains("' panicked at ") || (line.starts_with("thread ") && line.contains(" panicked at ")) {
@@ -87,7 +87,7 @@ impl ClusterLogs {
         }
     }
 
-    /// Lets lines with this text pass until the cluster is started again, also for whoever looks after its end.
+    /// Lets lines with this text pass until the cluster is started again, also in checks after its end.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ fn ours(home: &ClusterDir) -> anyhow::Result<Vec<PathBuf>> {
     Ok(logs)
 }
 
-/// What is in a directory, which may be gone.
+/// Returns the entries of a directory, which may be gone.
 fn below(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     match fs::read_dir(dir) {
         Ok(entries) => entries

@@ -13,18 +13,18 @@ use crate::server::{self, Program, Server};
 use crate::wire::etcdserverpb as pb;
 use pb::maintenance_client::MaintenanceClient;
 
-/// How long it may take until somebody leads, on a busy machine too.
+/// Time until a member leads, on a busy machine too.
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(30);
-/// For a member to say something.
+/// Timeout of a member's answer.
 const ANSWER: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(50);
 
-/// How brains elect, where nothing else is asked for: longer than the machine of a test run may stand still.
+/// Election flags of brains where nothing else is asked for: longer than the machine of a test run may stand still.
 pub const PATIENT: [&str; 2] = ["--election-lease-duration=4s", "--election-renew-deadline=3s"];
 
-/// What members may say of an election that was due.
+/// Messages that members may log about an election that was due.
 pub const ELECTED: [&str; 7] = [
-    // whoever asked for /health meanwhile
+    // a caller of /health meanwhile
     "RAFT NO LEADER",
     "lost the lead",
     // it was stopped within its first lease
@@ -99,7 +99,7 @@ impl Members {
         for text in ELECTED {
             members.expect_log(text);
         }
-        // each waits until somebody leads
+        // each waits for a leader
         members.start(0)?;
         members.start_all(1..count)?;
         Ok(members)
@@ -141,7 +141,7 @@ impl Members {
         })
     }
 
-    /// What all members have in common, a guest too: it needs them beside its own name, addresses and directory.
+    /// Returns the flags that all members have in common, a guest too: it needs them beside its own name, addresses and directory.
     pub fn shared_flags(&self) -> Vec<String> {
         let seats = self
             .seats
@@ -245,7 +245,7 @@ impl Members {
         server.with_context(|| format!("member {member} is down"))
     }
 
-    /// Where a member serves clients, also while it is down.
+    /// Returns the URL on which a member serves clients, also while it is down.
     ///
     /// # Errors
     ///
@@ -254,7 +254,7 @@ impl Members {
         Ok(format!("http://127.0.0.1:{}", self.seat(member)?.ports.0))
     }
 
-    /// What a member says of itself.
+    /// Returns a member's own status.
     ///
     /// # Errors
     ///
@@ -267,7 +267,7 @@ impl Members {
     ///
     /// # Errors
     ///
-    /// Nobody says so for long.
+    /// No member reports so in time.
     pub async fn leader(&self) -> anyhow::Result<usize> {
         let deadline = Instant::now() + ELECTION_TIMEOUT;
         loop {
@@ -296,7 +296,7 @@ impl Members {
         Ok(self.running().into_iter().filter(|member| *member != leader).collect())
     }
 
-    /// Where the keys of a kind begin in TiKV: `f` is the fence and its lanes, `r` the rows, `w` the slots.
+    /// Returns the first key of a kind in TiKV: `f` is the fence and its lanes, `r` the rows, `w` the slots.
     ///
     /// # Errors
     ///
@@ -325,7 +325,7 @@ impl Members {
     }
 }
 
-/// What the member at a URL says of itself.
+/// Returns the own status of the member at a URL.
 ///
 /// # Errors
 ///
@@ -339,7 +339,7 @@ pub async fn status(url: &str) -> anyhow::Result<pb::StatusResponse> {
         .into_inner())
 }
 
-/// Returns true if a member says that it leads.
+/// Returns true if a member reports that it leads.
 pub fn leads(status: &pb::StatusResponse) -> bool {
     let id = status.header.as_ref().map(|header| header.member_id);
     id == Some(status.leader)

@@ -27,7 +27,7 @@ pub fn memory(on: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Ends all mounts on `dir` and below, the latest first, at once even if somebody still looks into them.
+/// Ends all mounts on `dir` and below, the latest first, at once even if a process still uses them.
 ///
 /// # Errors
 ///

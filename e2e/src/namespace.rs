@@ -14,9 +14,9 @@ use crate::tools::debian;
 
 /// The node's address.
 pub const NODE: &str = "10.99.0.1";
-/// Where the API server listens.
+/// Address on which the API server listens.
 pub const API: &str = "10.99.0.1:6443";
-/// Where the tenant's API server is found.
+/// Address of the tenant's API server.
 pub const TENANT: &str = "10.96.0.20:6443";
 /// The tenant's Service.
 pub const TENANT_SERVICE: &str = "10.96.0.20";

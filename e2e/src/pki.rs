@@ -24,9 +24,9 @@ pub struct Authority {
 pub struct Subject<'a> {
     /// The files' name.
     pub file: &'a str,
-    /// What Kubernetes takes as the user.
+    /// The name that Kubernetes takes as the user.
     pub user: &'a str,
-    /// What Kubernetes takes as the user's group.
+    /// The name that Kubernetes takes as the user's group.
     pub group: Option<&'a str>,
     /// Names and addresses it may serve under.
     pub serves: &'a [&'a str],

@@ -1,6 +1,6 @@
 //! Says what is being done and how long it took, one line a step.
 //!
-//! A step that takes long says every half minute that it is still at it.
+//! A step that takes long reports every half minute that it still runs.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 const STILL_AT_IT: Duration = Duration::from_secs(30);
 
-/// Where the lines go. Cheap to clone; every clone writes to the same place.
+/// Destination of the lines. Cheap to clone; every clone writes to the same place.
 #[derive(Clone)]
 pub struct Progress(Arc<dyn Fn(&str) + Send + Sync>);
 
@@ -66,7 +66,7 @@ impl Progress {
     }
 }
 
-/// A step under way. Dropped without [`Step::done`] it ends in silence: the error says what happened.
+/// A step under way. Dropped without [`Step::done`] it ends in silence: the error has the cause.
 pub struct Step {
     progress: Progress,
     what: String,
@@ -75,7 +75,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// Ends the step and says how long it took.
+    /// Ends the step and reports its duration.
     pub fn done(self) {
         self.progress.say(format_args!(
             "  {:>7}  {}",

@@ -44,7 +44,7 @@ const KUBEBRAIN: &str = "kubebrain";
 /// A program that takes etcd's flags.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// What it is called in reports.
+    /// Its name in reports.
     pub name: &'static str,
     /// Its executable.
     pub path: PathBuf,
@@ -204,7 +204,7 @@ impl Server {
         }
     }
 
-    /// What it is called in reports.
+    /// Returns its name in reports.
     pub fn name(&self) -> &'static str {
         self.name
     }
@@ -231,7 +231,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// Nobody listens there.
+    /// No process listens there.
     pub async fn connect(&self) -> anyhow::Result<Channel> {
         let endpoint = Endpoint::new(self.endpoint.clone())?.connect_timeout(Duration::from_secs(10));
         endpoint
@@ -254,7 +254,7 @@ impl Server {
         self.said.text()
     }
 
-    /// Checks that it is still running; if not, the error says how it ended.
+    /// Checks that it is still running; if not, the error describes its end.
     ///
     /// # Errors
     ///
@@ -313,7 +313,7 @@ impl Server {
         self.check_complaints()
     }
 
-    /// Fails if a brain that has ended said what nobody expected.
+    /// Fails if a brain that has ended logged something unexpected.
     fn check_complaints(&mut self) -> anyhow::Result<()> {
         if let Some(output) = self.output.take() {
             output.join().ok().context("the thread that reads a log panicked")?;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster_dir::ClusterDir;
 
-/// A process, told apart from a later one with the same number by when it was started.
+/// A process. Its start time distinguishes it from a later one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessId {
     pid: i32,
@@ -64,7 +64,7 @@ fn started(pid: i32) -> Option<u64> {
 pub struct State {
     /// By program name.
     pub programs: BTreeMap<String, ProcessId>,
-    /// How often a program was started again, by name.
+    /// Number of restarts of each program, by name.
     pub restarts: BTreeMap<String, u64>,
     /// Loopback ports outside of the cluster's network, by name of what they lead to.
     pub ports: BTreeMap<String, u16>,

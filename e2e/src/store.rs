@@ -17,7 +17,7 @@ use crate::tikv::real::Addresses;
 pub struct Member {
     /// The program's name in state and logs, and that of the port that leads to it.
     pub name: &'static str,
-    /// Where it serves clients, in the cluster's network.
+    /// Its client address, in the cluster's network.
     pub address: &'static str,
     peers: &'static str,
 }
@@ -47,7 +47,7 @@ pub const MEMBERS: [Member; 3] = [
 /// The name of what many brains store in, in state and logs, and that of the port that leads to its commands.
 pub const TIKV: &str = "tikv";
 const PD: &str = "127.0.0.1:12379";
-/// Where the mock of TiKV takes commands.
+/// Address on which the mock of TiKV takes commands.
 pub const TIKV_CONTROL: &str = "127.0.0.1:12380";
 
 /// The members of a store.
@@ -58,7 +58,7 @@ pub fn members(store: Store) -> &'static [Member] {
     }
 }
 
-/// What to run for one member, with more flags that all of them have.
+/// Returns the program to run for one member, with more flags that all of them have.
 ///
 /// # Errors
 ///
@@ -87,7 +87,7 @@ pub fn program(site: &ClusterContext, store: Store, member: &Member, more: &[Str
     Ok(site.program(member.name, &path, args))
 }
 
-/// What makes brains store in TiKV: in the mock, or in a real cluster.
+/// Returns the flags that make brains store in TiKV: in the mock, or in a real cluster.
 pub fn tikv_flags(real: Option<&Addresses>) -> Vec<String> {
     let mut flags = vec!["--storage=tikv".to_owned()];
     match real {
@@ -103,7 +103,7 @@ pub fn tikv_flags(real: Option<&Addresses>) -> Vec<String> {
     flags
 }
 
-/// What many brains store in: the mock of TiKV, with its data in a file.
+/// Returns the storage of many brains: the mock of TiKV, with its data in a file.
 ///
 /// # Errors
 ///

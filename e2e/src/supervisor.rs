@@ -23,17 +23,17 @@ use tracing::{error, info, warn};
 use crate::cluster_dir::ClusterDir;
 use crate::state::{ProcessId, State};
 
-/// How long a program may take to end after SIGTERM before it is killed.
+/// Time that a program may take to end after SIGTERM before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(5);
 /// A program that ran this long is started again without delay.
 const RAN_WELL: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(50);
-/// How much of a log an error shows.
+/// Number of lines of a log that an error shows.
 const TAIL: usize = 12;
 
-/// What to run.
+/// A program to run.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// Names its log.
@@ -54,7 +54,7 @@ pub struct Supervisor {
 
 struct Handle {
     stop: CancellationToken,
-    /// How often it has ended.
+    /// Number of times that it has ended.
     ended: watch::Receiver<u64>,
     gone: CancellationToken,
 }

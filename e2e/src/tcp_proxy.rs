@@ -1,6 +1,6 @@
 //! Addresses of elsewhere within a network namespace.
 //!
-//! A socket stays in the namespace in which it was made, whoever uses it: one thread listens in there, and connects out here.
+//! A socket stays in the namespace in which it was made, whatever thread uses it: one thread listens in there, and connects out here.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
@@ -33,7 +33,7 @@ pub struct TcpProxy {
 }
 
 impl TcpProxy {
-    /// Whoever connects to one of `addresses` in one of the namespaces `inside` gets to what listens there in the namespace
+    /// Connects a client of one of `addresses` in one of the namespaces `inside` to the server that listens there in the namespace
     /// `outside`. Namespaces are files, as those in `/run/netns`. Addresses that are not there are given to `lo`.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl Drop for TcpProxy {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // it panicked; whoever was connected has noticed
+            // it panicked; its clients have noticed
             drop(thread.join());
         }
     }

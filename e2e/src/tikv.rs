@@ -17,7 +17,7 @@ pub mod real;
 /// The environment variable with addresses of a real cluster's PD.
 pub const REAL: &str = "TIKV_PD";
 
-/// What a test's brains store in.
+/// Storage of a test's brains.
 #[derive(Debug)]
 pub struct Tikv {
     pd: String,
@@ -65,7 +65,7 @@ pub struct MockTikv {
     ready: Ready,
 }
 
-/// What it says when its ports are open.
+/// Its report when its ports are open.
 #[derive(Debug, Deserialize)]
 struct Ready {
     pd: String,

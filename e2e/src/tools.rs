@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use crate::progress::Progress;
 use cache::Cache;
 
-/// Where the programs of a whole cluster lie.
+/// Paths of the programs of a whole cluster.
 #[derive(Clone, Debug)]
 pub struct Tools {
     /// kube-apiserver, kube-controller-manager, kube-proxy, kube-scheduler, kubectl, kubelet.

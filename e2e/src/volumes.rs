@@ -10,11 +10,11 @@ use crate::kubelet::NODE_NAME;
 
 /// The default StorageClass.
 pub const CLASS: &str = "local";
-/// How many claims of each access mode a cluster can serve in its life: a released volume is not used again.
+/// Number of claims of each access mode that a cluster can serve in its life: a released volume is not used again.
 pub const COUNT: usize = 40;
 /// A volume for one pod alone has no other mode beside.
 const ACCESS_MODES: [&str; 2] = ["ReadWriteOncePod", "ReadWriteOnce"];
-/// What each of them says to hold. Nobody measures it.
+/// Stated size of each volume. Nobody measures it.
 const SIZE: &str = "100Gi";
 
 /// Makes the directories, and gives the objects that go with them.

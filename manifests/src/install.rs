@@ -19,7 +19,7 @@ pub(crate) const BRAIN_IMAGE: &str = "kubebrain.io/kubebrain";
 /// Time between two scrapes.
 pub(crate) const INTERVAL: &str = "30s";
 
-/// What the objects of one installation are made from.
+/// Values that the objects of one installation are made from.
 pub(crate) struct Install {
     /// Name of the operator's objects.
     pub(crate) name: String,
@@ -45,7 +45,7 @@ pub(crate) struct Install {
     pub(crate) monitoring: Monitoring,
 }
 
-/// How Prometheus finds the operator.
+/// Settings by which Prometheus finds the operator.
 pub(crate) struct Monitoring {
     /// Further labels of the PodMonitor.
     pub(crate) pod_monitor_labels: Option<String>,

@@ -76,7 +76,7 @@ fn operator(install: &Install) -> Vec<Value> {
     vec![deployment::object(install), deployment::disruption_budget(install)]
 }
 
-/// What the root kustomization has, for `kubectl apply` without kustomize.
+/// Returns the objects of the root kustomization, for `kubectl apply` without kustomize.
 pub(crate) fn everything(crd: &Value, install: &Install) -> Vec<Value> {
     let mut all = vec![crd.clone(), namespace()];
     all.extend(rbac::own(install));

@@ -65,14 +65,14 @@ const RULES: &[Rule] = &[
     ("", &["events"], &["list"]),
 ];
 
-/// What a user may do who may view a namespace.
+/// Rights of a user who may view a namespace.
 const VIEW: &[Rule] = &[(
     "kubebrain.io",
     &["kubebrainclusters", "kubebrainclusters/status"],
     &["get", "list", "watch"],
 )];
 
-/// What a user may do who may edit a namespace. Whoever makes a cluster makes pods.
+/// Rights of a user who may edit a namespace. A user who makes a cluster makes pods.
 const EDIT: &[Rule] = &[
     (
         "kubebrain.io",

@@ -16,7 +16,7 @@ pub(crate) enum Class {
     Conflict,
     /// No answer, or one that may be another next time: try again, and say so when it goes on.
     Transient,
-    /// The operator may not, or an admission or a quota says no: say so, and try again.
+    /// The operator lacks the right, or an admission or a quota refuses: report it, and try again.
     Denied,
     /// The object itself is wrong: trying again does not help.
     Invalid,

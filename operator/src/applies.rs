@@ -32,7 +32,7 @@ pub(crate) struct Applies {
 struct Entry {
     rendered: Digest,
     unchanged: Option<Digest>,
-    /// How often it was taken back in a row.
+    /// Times in a row that the apply was taken back.
     repeated: u32,
     last: Instant,
     looked_at: Instant,
@@ -101,7 +101,7 @@ impl Applies {
 }
 
 impl Entry {
-    /// How often it was taken back in a row. Whoever gives up for long enough is forgotten.
+    /// Times in a row that the apply was taken back; 0 again after a long enough pause.
     fn repeated(&self) -> u32 {
         if self.last.elapsed() > 2 * pause(self.repeated) {
             0

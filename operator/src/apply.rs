@@ -25,7 +25,7 @@ use crate::spec::Desired;
 pub(crate) mod certificates;
 mod resize;
 
-/// Why a step failed.
+/// Reason that a step failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("the API server refused it")]
@@ -134,7 +134,7 @@ impl Applier<'_> {
         applied
     }
 
-    /// Carries out one step, and says what is worth telling of it.
+    /// Carries out one step, and returns the event worth publishing, if any.
     async fn step(&self, step: &Step, applied: &mut Applied) -> Result<Option<Event>, Error> {
         match step {
             Step::WriteAuthority { .. } | Step::DiscardAuthority { .. } | Step::Issue { .. } => {

@@ -43,7 +43,7 @@ impl std::fmt::Debug for Pair {
     }
 }
 
-/// Why a certificate could not be made or read.
+/// Reason that a certificate could not be made or read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("the key cannot be used")]

@@ -30,9 +30,9 @@ const CONCURRENCY: u16 = 8;
 const DEBOUNCE: Duration = Duration::from_millis(200);
 /// Bounds of the pause after failures in a row; it doubles with each.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
-/// Bounds of the pause after conflicts in a row: whoever was faster is usually done.
+/// Bounds of the pause after conflicts in a row: the faster writer is usually done.
 const CONFLICT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// How long the first lists may take before that is a warning.
+/// Time after which unfinished first lists are a warning.
 const SLOW: Duration = Duration::from_secs(30);
 
 /// Failures in a row, by cluster. A cluster that is gone is forgotten.

@@ -72,7 +72,7 @@ fn of_flip(former: Option<&Condition>, condition: &Condition, tls: TlsMode) -> O
         ("Ready", "True") if flipped => normal("Ready"),
         ("Ready", "False") if was == Some("True") => warning("NotReady"),
         ("Stalled", "True") if is_news => warning("Stalled"),
-        // Stalled says the same.
+        // Stalled reports the same.
         ("Degraded", "True") if is_news && condition.reason != "InvalidSpec" => warning("Degraded"),
         ("StorageReady", "True") if was == Some("False") => normal("StorageReady"),
         ("CertificatesReady", "True") if was == Some("False") => normal("CertificatesReady"),

@@ -34,7 +34,7 @@ use crate::stores::given::GivenSecrets;
 use crate::transport::Fence;
 use crate::triggers::Triggers;
 
-/// Where clusters live.
+/// Path of the clusters.
 pub(crate) const CLUSTERS: &str = "/apis/kubebrain.io/v1alpha1/namespaces/brains/kubebrainclusters";
 
 /// One request.

@@ -332,7 +332,7 @@ impl FakeCluster {
         self.seen.pods.sort_by_key(ResourceExt::name_any);
     }
 
-    /// The same, but whoever leads goes on.
+    /// The same, but the leader goes on.
     pub(crate) fn kubelet_keeping_the_leader(&mut self) {
         let leader = crate::plan::leadership::lead(&self.seen);
         self.kubelet();

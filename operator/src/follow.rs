@@ -81,7 +81,7 @@ impl Followers {
     }
 
     /// Follows the members that answered, and no others of this cluster. Those that fell silent stay followed while their pod is
-    /// the same: `known` says which pods there are.
+    /// the same: `known` lists the pods that exist.
     pub(crate) fn follow(&self, cluster: &KubeBrainCluster, known: &[Member], answers: &HashMap<&str, &Answer>) {
         let object = ObjectRef::from_obj(cluster);
         let mut running = self.lock();

@@ -110,7 +110,7 @@ pub(crate) async fn serve(listener: TcpListener, health: Health, stop: Cancellat
         let router = router.clone();
         let service = service_fn(move |request| router.clone().oneshot(request));
         let connection = builder.serve_connection(TokioIo::new(stream), service);
-        // How a connection ends concerns nobody else.
+        // The end of a connection concerns no other connection.
         let task = open.spawn(async move { drop(tokio::time::timeout(LIFETIME, connection).await) });
         oldest.push_back(task);
     }

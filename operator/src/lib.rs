@@ -77,7 +77,7 @@ use triggers::Triggers;
 /// Requests to the API server that take longer are given up; watches are told apart by their idle time.
 const CONNECT: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// The program `kubebrain-operator`, with the flags of this process. It returns when it was told to stop.
+/// The program `kubebrain-operator`, with the flags of this process. It returns after a signal to stop.
 ///
 /// # Errors
 /// A flag contradicts itself, the API server cannot be found, or the Lease was lost.
@@ -90,7 +90,7 @@ pub fn run_operator() -> anyhow::Result<()> {
         .build()
         .context("start the runtime")?;
     let ended = runtime.block_on(run(flags));
-    // Whatever still runs after a failure ends here, in the middle of what it does.
+    // Tasks that still run after a failure end here, in the middle of their work.
     runtime.shutdown_background();
     ended
 }
@@ -98,7 +98,7 @@ pub fn run_operator() -> anyhow::Result<()> {
 fn log_to(flags: &Flags) -> anyhow::Result<()> {
     let mut filter: tracing_subscriber::EnvFilter = flags.log.parse().context("read --log")?;
     if !flags.log.contains("kube_client") {
-        // It calls every failed request an error. Whoever made the request says what it means.
+        // It logs every failed request as an error. The caller of the request reports its meaning.
         filter = filter.add_directive(
             "kube_client::client::builder=off"
                 .parse()

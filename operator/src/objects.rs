@@ -202,7 +202,7 @@ impl<'a> Renderer<'a> {
         &self.desired.names
     }
 
-    /// Everything but certificates. `pod_monitors` says whether the API server knows that kind.
+    /// Everything but certificates. `pod_monitors` is true if the API server knows that kind.
     ///
     /// # Errors
     /// An object does not serialise.
@@ -269,7 +269,7 @@ impl<'a> Renderer<'a> {
         self.secret(&self.names().authority(), "Opaque", &data)
     }
 
-    /// The certificates that clients trust, for whoever mounts them.
+    /// The certificates that clients trust, to be mounted.
     ///
     /// # Errors
     /// It does not serialise.

@@ -43,9 +43,9 @@ const MEMBERS: usize = 64;
 pub(crate) struct Observed {
     /// The wall clock when the pass began.
     pub(crate) now: Timestamp,
-    /// Objects under the names that the cluster uses, whoever owns them.
+    /// Objects under the names that the cluster uses, of any owner.
     pub(crate) objects: BTreeMap<Key, DynamicObject>,
-    /// Pods with the cluster's label, whoever owns them; with an external workload those of its selector.
+    /// Pods with the cluster's label, of any owner; with an external workload those of its selector.
     pub(crate) pods: Vec<Pod>,
     /// Claims with the cluster's label.
     pub(crate) claims: Vec<PersistentVolumeClaim>,
@@ -53,13 +53,13 @@ pub(crate) struct Observed {
     pub(crate) probes: BTreeMap<String, Result<Answer, String>>,
     /// Outcomes of earlier applies of these objects.
     pub(crate) applies: BTreeMap<Key, Known>,
-    /// Why running brains do not serve, by their pods, as far as they say so.
+    /// Reasons that running brains do not serve, by pod, as far as they report them.
     pub(crate) refusals: BTreeMap<String, probe::Refusal>,
     /// True if the API server has the kind PodMonitor.
     pub(crate) pod_monitors: bool,
     /// Secrets that the user made and the spec names; `None` for one that does not exist.
     pub(crate) given_secrets: BTreeMap<String, Option<Arc<Secret>>>,
-    /// Why the StatefulSet's controller cannot make pods that are missing for a while, in its words.
+    /// Reason that the StatefulSet's controller cannot make pods that have been missing for a while, in its words.
     pub(crate) refused_pods: Option<String>,
 }
 

@@ -99,7 +99,7 @@ pub(crate) enum Step {
 pub(crate) struct Contested {
     /// The first field that differs.
     pub(crate) field: String,
-    /// How long it is left alone.
+    /// Time that it is left alone.
     pub(crate) held: Duration,
 }
 
@@ -118,14 +118,14 @@ pub(crate) struct Plan {
     pub(crate) claims: claims::Claims,
     /// Objects that are not applied now, because somebody else keeps changing them.
     pub(crate) contested: BTreeMap<Key, Contested>,
-    /// Why nothing that runs may be changed: only a person can put it right.
+    /// Reason that nothing that runs may be changed: only a person can put it right.
     pub(crate) blocker: Option<Refusal>,
     /// Fields of the StatefulSet that differ from the wanted ones and cannot be changed.
     pub(crate) fixed: Vec<&'static str>,
 }
 
 impl Plan {
-    /// Whether something has to be out of the way before pods are made or replaced.
+    /// Returns true if something has to be out of the way before pods are made or replaced.
     pub(crate) fn is_blocked(&self) -> bool {
         !self.foreign.is_empty()
             || !self.former.is_empty()
@@ -133,7 +133,7 @@ impl Plan {
             || self.blocker.is_some()
     }
 
-    /// The steps that are taken although nothing may change: who leads is still said, and certificates that exist are still renewed.
+    /// The steps that are taken although nothing may change: the leader is still labelled, and certificates that exist are still renewed.
     pub(crate) fn safe_steps(&self) -> Vec<Step> {
         let safe = self.steps.iter().filter(|step| match step {
             Step::WriteAuthority { change, .. } => {

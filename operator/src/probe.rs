@@ -26,7 +26,7 @@ use connection::{Peer, clean};
 
 /// Timeout of a `GET /member`.
 const ANSWER: Duration = Duration::from_secs(2);
-/// How long a brain holds an answer back at most while it waits for a change, and what the way may add.
+/// Longest time that a brain holds an answer back while it waits for a change, with a margin for the network.
 const CHANGE: Duration = Duration::from_secs(35);
 /// Timeout of a leadership transfer.
 const HAND_OVER: Duration = Duration::from_secs(10);
@@ -41,10 +41,10 @@ pub(crate) struct Identity {
     pub(crate) trusted: String,
 }
 
-/// Asks the brain at the IP address `address`, whose certificate shall be for `host`. Without an identity the way is plain.
+/// Asks the brain at the IP address `address`, whose certificate shall be for `host`. Without an identity the connection is plain text.
 ///
 /// # Errors
-/// Why it did not answer.
+/// The reason that it did not answer.
 pub(crate) async fn ask(address: &str, host: &str, identity: Option<&Identity>) -> Result<Answer, Silence> {
     member(client_port(address)?, host, identity, None).await
 }
@@ -53,7 +53,7 @@ pub(crate) async fn ask(address: &str, host: &str, identity: Option<&Identity>) 
 /// and in any case within 30 s.
 ///
 /// # Errors
-/// Why it did not answer.
+/// The reason that it did not answer.
 pub(crate) async fn ask_after(
     address: &str,
     host: &str,
@@ -68,7 +68,7 @@ pub(crate) async fn ask_after(
 /// when that member leads.
 ///
 /// # Errors
-/// Why it did not, in words for the status. Whether leadership moved is then unknown.
+/// The reason that it did not, in words for the status. It is then unknown if leadership moved.
 pub(crate) async fn move_leader(
     address: &str,
     host: &str,

@@ -2,7 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// What `parse` makes of one.
+/// Result of `parse` for one.
 pub(crate) const ONE: i128 = 1000;
 
 /// The value in thousandths; `None` if it is no quantity or out of range.

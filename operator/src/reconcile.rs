@@ -40,7 +40,7 @@ const NEXT: Duration = Duration::from_secs(1);
 /// Requeue interval while the stores are behind this process's writes. Usually their watches trigger a reconcile earlier.
 const BEHIND: Duration = Duration::from_millis(200);
 
-/// Why a pass failed.
+/// Reason that a pass failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("{0} failed")]

@@ -1,4 +1,4 @@
-//! From what a user wrote to what the operator can do, or a refusal that says why not.
+//! Turns a user's spec into the desired state, or into a refusal with its reason.
 //!
 //! Pure. The API server has checked the schema and the CEL rules; what is checked here is what only the operator knows.
 
@@ -34,7 +34,7 @@ pub(crate) struct Settings {
     pub(crate) default_image: String,
     /// DNS domain of the Kubernetes cluster.
     pub(crate) cluster_domain: String,
-    /// How long a published bundle takes at most to reach those who follow it.
+    /// Longest time that a published bundle takes to reach its followers.
     pub(crate) ca_propagation: Duration,
     /// True if a podTemplate may ask for rights beyond those of brains.
     pub(crate) allow_unsafe_pods: bool,
@@ -49,17 +49,17 @@ pub(crate) struct Desired {
     pub(crate) storage: Storage,
     /// Certificates that the operator issues, by their use; none if TLS is disabled.
     pub(crate) certificates: Option<Vec<(Leaf, Request)>>,
-    /// How long a published bundle takes at most to reach those who follow it.
+    /// Longest time that a published bundle takes to reach its followers.
     pub(crate) ca_propagation: Duration,
     /// Since when all brains shall have been restarted, as RFC 3339 has it.
     pub(crate) restarted_at: Option<String>,
     /// A partial PodTemplateSpec, as it was given.
     pub(crate) pod_template: Option<serde_json::Value>,
-    /// Why nothing may change for now, if so. Certificates are renewed and the leader is labelled all the same.
+    /// Reason that nothing may change for now, if any. Certificates are renewed and the leader is labelled all the same.
     pub(crate) held: Option<Held>,
 }
 
-/// Why nothing may change.
+/// Reason that nothing may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Held {
     /// `spec.paused` is true.
@@ -79,7 +79,7 @@ impl Held {
 }
 
 impl Desired {
-    /// Why the spec cannot be acted on, if so.
+    /// Returns the reason that the spec cannot be acted on, if any.
     pub(crate) fn refusal(&self) -> Option<&Refusal> {
         match &self.held {
             Some(Held::Refused(refusal)) => Some(refusal),
@@ -88,7 +88,7 @@ impl Desired {
     }
 }
 
-/// Why only a change of the spec helps. The reason is part of the API.
+/// Problem that only a change of the spec solves. The reason is part of the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) reason: &'static str,
@@ -102,9 +102,9 @@ fn invalid(message: impl Into<String>) -> Refusal {
     }
 }
 
-/// What a spec asks for; of one that cannot be acted on, what work needs that goes on all the same. `referenced` is the TiDB operator's
-/// cluster that it names, if that exists, `running` the number of members that the live StatefulSet has, and `named` whether it
-/// may name the objects that it names.
+/// Desired state by a spec. For a spec that cannot be acted on, it holds only the fields for the work that goes on all the same.
+/// `referenced` is the TiDB operator's cluster that the spec names, if that exists, `running` the number of members that the live
+/// StatefulSet has, and `named` an error if the spec may not name the objects that it names.
 pub(crate) fn desired(
     cluster: &KubeBrainCluster,
     settings: &Settings,

@@ -56,7 +56,7 @@ pub(crate) fn first(cluster: &KubeBrainCluster, now: Timestamp) -> KubeBrainClus
     publishable(cluster, KubeBrainClusterStatus::default(), &conditions::first(), now)
 }
 
-/// The status of a cluster that is deleted, while its keys are wiped; `trouble` says that this fails.
+/// The status of a cluster that is deleted, while its keys are wiped; `trouble` is true if this fails.
 pub(crate) fn deleting(
     cluster: &KubeBrainCluster,
     message: &str,
@@ -116,7 +116,7 @@ pub(crate) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> KubeBrainCluste
         conditions: previous.conditions.clone(),
         ..KubeBrainClusterStatus::default()
     };
-    // A refused spec says nothing of what was accepted before.
+    // Under a refused spec, the values that were accepted before stay.
     let status = match pass.desired.refusal() {
         None => status,
         Some(_) => KubeBrainClusterStatus {
@@ -164,7 +164,7 @@ fn rollout_status(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) ->
     })
 }
 
-/// Returns true if `published` says what `status` says. Conditions of other types are somebody else's, and no difference.
+/// Returns true if `published` equals `status`. Conditions of other types belong to others and are no difference.
 pub(crate) fn is_published(published: Option<&KubeBrainClusterStatus>, status: &KubeBrainClusterStatus) -> bool {
     let Some(mut published) = published.cloned() else {
         return false;
@@ -205,7 +205,7 @@ fn leader(pass: &Pass<'_>, previous: Option<&LeaderStatus>) -> Option<LeaderStat
     })
 }
 
-/// The version that every member reports; `None` if they differ, or one of them says nothing.
+/// The version that every member reports; `None` if they differ, or one of them reports none.
 fn version(pass: &Pass<'_>) -> Option<String> {
     let staying = pass.observed.pods.iter();
     let staying = staying.filter(|pod| pod.metadata.deletion_timestamp.is_none());
@@ -214,7 +214,7 @@ fn version(pass: &Pass<'_>) -> Option<String> {
     reported.all(|other| other == Some(first)).then(|| first.clone())
 }
 
-/// The role of a member: a silent one leads if the others say so, and one that says so itself may not know better.
+/// The role of a member: a silent one leads if the others report it, and one that reports itself as the leader may be out of date.
 fn role(lead: &Lead, pod: &str, says: Option<Role>) -> MemberRole {
     match (lead, says) {
         (Lead::Held { pod: leader, .. }, _) if leader == pod => MemberRole::Leader,
@@ -263,7 +263,7 @@ fn selector(cluster: &KubeBrainCluster, names: &Names) -> String {
     names::selector_text(&given.unwrap_or_else(|| names.selector()))
 }
 
-/// Where the data lies. Id and prefix of TiKV stay what they were when they were first known.
+/// Storage of the data. Id and prefix of TiKV stay what they were when they were first known.
 fn storage(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> StorageStatus {
     let tikv = pass.desired.storage.tikv();
     let seen = || {

@@ -57,7 +57,7 @@ struct Writers {
 /// The watches behind the stores. They have to be polled for the stores to stay current; none ever ends.
 pub(crate) type Feeds = FuturesUnordered<BoxFuture<'static, ()>>;
 
-/// Objects of one cluster by name and label, whoever owns them.
+/// Objects of one cluster by name and label, of any owner.
 #[derive(Default)]
 pub(crate) struct View {
     pub(crate) objects: Vec<(Kind, Arc<DynamicObject>)>,
@@ -217,7 +217,7 @@ impl Stores {
     /// Waits until every store was filled once; for kinds that may not exist, only for a while: an API server that cannot tell
     /// must not keep clusters waiting.
     pub(crate) async fn filled(&self) {
-        // An error says that the watches are gone, and the passes with them.
+        // An error means that the watches are gone, and the passes with them.
         drop(self.clusters.wait_until_ready().await);
         drop(self.pods.wait_until_ready().await);
         drop(self.claims.wait_until_ready().await);
@@ -230,7 +230,7 @@ impl Stores {
                 drop(store.wait_until_ready().await);
             }
         };
-        // What is missing then is found by its name when it is written.
+        // An object that is missing then is found by its name when it is written.
         drop(tokio::time::timeout(OPTIONAL, optional).await);
     }
 

@@ -109,7 +109,7 @@ pub(crate) async fn finish(
     }))
 }
 
-/// Why a cluster goes without a wipe, if it does.
+/// Returns the event of a cluster that is deleted without a wipe, if it is.
 fn released(cluster: &KubeBrainCluster) -> Option<Event> {
     if cluster
         .annotations()

@@ -1,13 +1,13 @@
 //! The change that a command makes to the tables, in the form in which it is replicated, kept in the data file and applied.
 //!
-//! Changes are physical: whoever applies the same ones in the same order has the same tables.
+//! Changes are physical: the same ones in the same order give the same tables.
 
 use bytes::Bytes;
 
 use crate::proto::kvrpcpb::{LockInfo, Op};
 use crate::regions::Regions;
 
-/// A lock as TiKV keeps it: what readers are told of it, and the value that a commit makes visible.
+/// A lock as TiKV keeps it: the part that readers get, and the value that a commit makes visible.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Lock {
     #[prost(message, required, tag = "1")]
@@ -22,7 +22,7 @@ impl Lock {
     }
 }
 
-/// What a version of a key says.
+/// Content of a version of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
 pub(crate) enum Kind {

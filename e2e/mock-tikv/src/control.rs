@@ -1,4 +1,4 @@
-//! The commands over HTTP, for whoever drives a mock in another process. Bodies and answers are JSON, keys are
+//! The commands over HTTP, for a mock in another process. Bodies and answers are JSON, keys are
 //! written in hexadecimal digits, errors are `{"error": text}`.
 //!
 //! | | | |

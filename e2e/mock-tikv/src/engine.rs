@@ -21,7 +21,7 @@ use crate::replication::{Proposal, ProposeError, Replication, Tail};
 /// Keys from which versions are collected at a time.
 const COLLECT_BATCH: usize = 4096;
 
-/// Why a command did not come to an answer of its own.
+/// Reason that a command did not come to an answer of its own.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// TiKV's way of saying no.
@@ -55,7 +55,7 @@ pub(crate) struct Engine {
     max_ts: AtomicU64,
     latches: Arc<Latches>,
     replication: Replication,
-    /// How long locks live, in milliseconds, if not as long as their transaction asks for.
+    /// Lifetime of locks, in milliseconds, if not as long as their transaction asks for.
     pub(crate) lock_ttl: Option<u64>,
 }
 
@@ -110,7 +110,7 @@ impl Engine {
             (decision, pending, tables.generation)
         };
         if decision.changes.is_empty() {
-            // What is still under way on other keys needs no waiting for: nothing of it was seen.
+            // Changes still under way on other keys need no waiting for: nothing of them was seen.
             return Ok(decision.reply);
         }
         let (applied, done) = oneshot::channel();

@@ -88,7 +88,7 @@ impl Faults {
         self.lock().set.clone()
     }
 
-    /// How often a fault has happened; none when it is not set.
+    /// Returns the number of times that a fault has happened; none when it is not set.
     pub fn happened(&self, id: FaultId) -> Option<u64> {
         self.lock()
             .set
@@ -97,7 +97,7 @@ impl Faults {
             .map(|state| state.happened)
     }
 
-    /// How many messages are held back.
+    /// Returns the number of messages that are held back.
     pub fn held(&self) -> usize {
         self.held
             .lock()
@@ -124,7 +124,7 @@ impl Faults {
         held.messages.push_back(message);
     }
 
-    /// What happens to a request of this kind; `touches` says whether one of its keys has a prefix, `len` its bytes.
+    /// Draws the fault of a request of this kind; `touches` returns true if one of its keys has a prefix, `len` is its size in bytes.
     pub(crate) fn draw(
         &self,
         rpc: Rpc,

@@ -11,12 +11,12 @@ use prost::Message;
 
 use crate::change::Batch;
 
-/// What the file begins with: a name and the version of the format.
+/// Start of the file: a name and the version of the format.
 const MAGIC: &[u8; 8] = b"kbtikv\x00\x01";
 /// Length and checksum, four bytes each, little endian.
 const HEADER: usize = 8;
 
-/// Why a data file cannot be used.
+/// Reason that a data file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     #[error("{path} is not a data file of this program and version", path = .0.display())]

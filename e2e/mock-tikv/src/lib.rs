@@ -1,8 +1,8 @@
 //! Stands in for PD and TiKV in tests. **A test program: it keeps one copy of the data, and breaks things on command.**
 //!
-//! What clients of the transaction API see is TiKV's: two-phase and one-phase commit over many versions, locks, regions
-//! that split and move, garbage collection, size limits, and the errors of all that. What is behind it is not: one
-//! ordered map in memory behind all store addresses, and at most one data file.
+//! Clients of the transaction API see TiKV's behaviour: two-phase and one-phase commit over many versions, locks, regions
+//! that split and move, garbage collection, size limits, and the errors of all that. The inside differs: one ordered map
+//! in memory behind all store addresses, and at most one data file.
 //!
 //! [`MockTikv::start`] runs it in this process; the binary `mock-tikv` in one of its own, with the same commands
 //! over HTTP.

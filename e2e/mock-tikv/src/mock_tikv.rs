@@ -31,7 +31,7 @@ pub use errors::{CommandError, StartError};
 
 /// TiKV takes requests of any size and answers with any; this is more than any client asks for.
 const MAX_MESSAGE: usize = 256 << 20;
-/// What a connection may have in flight without being acknowledged, in bytes.
+/// Bytes that a connection may have in flight without being acknowledged.
 const WINDOW: u32 = 8 << 20;
 
 /// A running mock. Dropped, it ends soon; [`MockTikv::stop`] waits for it.
@@ -125,13 +125,13 @@ impl MockTikv {
         self.shared.cluster_id
     }
 
-    /// What goes wrong.
+    /// Returns the faults.
     #[must_use]
     pub fn faults(&self) -> &Faults {
         &self.shared.faults
     }
 
-    /// How many requests of each kind have come since the start or the last reset.
+    /// Returns the number of requests of each kind since the start or the last reset.
     #[must_use]
     pub fn requests(&self) -> BTreeMap<Rpc, u64> {
         self.shared.counters.read()
@@ -148,7 +148,7 @@ impl MockTikv {
         self.shared.engine.read().regions.all.clone()
     }
 
-    /// The highest safe point that PD was told.
+    /// The highest safe point that PD received.
     #[must_use]
     pub fn safe_point(&self) -> u64 {
         self.shared.engine.read().safe_point
@@ -244,7 +244,7 @@ impl MockTikv {
         self.change_regions(|regions| Ok(regions.elect(&alive))).await
     }
 
-    /// From now on the region of `key` answers nothing, or does again; whoever asked meanwhile is answered then.
+    /// From now on the region of `key` answers nothing, or does again; requests of the meantime are answered then.
     pub fn silence(&self, key: &[u8], silent: bool) {
         self.shared.silent.set(key, silent);
     }
@@ -318,7 +318,7 @@ impl MockTikv {
     }
 }
 
-/// How much there is.
+/// Sizes of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Sizes {
     pub keys: usize,

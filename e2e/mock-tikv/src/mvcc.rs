@@ -23,7 +23,7 @@ pub(crate) use resolve::{fates, resolve};
 pub(crate) use status::{check_secondary_locks, check_txn_status};
 pub(crate) use tables::Tables;
 
-/// What a command came to: its answer, and what has to be durable before that answer may leave.
+/// Result of a command: its answer, and the changes that have to be durable before that answer may leave.
 #[derive(Debug)]
 pub(crate) struct Decision<R> {
     pub(crate) reply: R,

@@ -11,22 +11,22 @@ pub struct Options {
     pub pd: SocketAddr,
     /// One address for each store; stores are numbered from 1 in this order.
     pub stores: Vec<SocketAddr>,
-    /// The host that clients are told, if it is not the one that is listened on.
+    /// The host that clients get, if it is not the one that is listened on.
     pub advertised_host: Option<String>,
     /// Keeps the data; in memory when absent.
     pub data_file: Option<PathBuf>,
-    /// What every write takes at least, from its arrival until it is applied.
+    /// Least time of every write, from its arrival until it is applied.
     pub commit_latency: Duration,
-    /// How long locks live that nobody ends; as long as their transaction asks for when absent.
+    /// Lifetime of locks that nobody ends; as long as their transaction asks for when absent.
     pub lock_ttl: Option<Duration>,
     pub cluster_id: u64,
-    /// Where the chance of faults begins.
+    /// Seed of the chance of faults.
     pub seed: u64,
     pub tls: Option<Tls>,
     pub gc: GcApi,
 }
 
-/// How PD is told what may be collected.
+/// API by which PD learns the limit of garbage collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GcApi {
     /// By safe points of services, whose lowest the owner of GC asks for; the safe point itself is not compared with them.

@@ -77,7 +77,7 @@ impl Region {
     }
 }
 
-/// Why a command on regions cannot be done.
+/// Reason that a command on regions cannot be done.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RegionsError {
     #[error("the key is a region's bound already")]
@@ -288,7 +288,7 @@ pub(crate) fn not_leader(region_id: u64, leader: Option<metapb::Peer>) -> Box<er
     })
 }
 
-/// A region error with a message and what `fill` says of it.
+/// A region error with a message and the fields that `fill` sets.
 pub(crate) fn refusal(message: &str, fill: impl FnOnce(&mut errorpb::Error)) -> Box<errorpb::Error> {
     let mut error = Box::new(errorpb::Error {
         message: message.to_owned(),

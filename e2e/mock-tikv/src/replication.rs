@@ -26,7 +26,7 @@ const GROUP: usize = 1024;
 /// Proposals that are due so soon are applied with those that are due now.
 const SLACK: Duration = Duration::from_micros(100);
 
-/// What becomes of what was answered after the last sync when the mock restarts.
+/// Fate of the writes that were answered after the last sync when the mock restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tail {
@@ -57,7 +57,7 @@ enum Message {
     Stop(oneshot::Sender<()>),
 }
 
-/// Why a proposal was not taken.
+/// Reason that a proposal was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ProposeError {
     #[error("too many writes are waiting")]
@@ -189,7 +189,7 @@ impl Replica {
         while let Ok(first) = self.inbox.recv() {
             let mut messages = vec![first];
             messages.extend(self.inbox.try_iter().take(GROUP - 1));
-            // When this ends, whoever waits for an answer is told that the mock has stopped.
+            // When this ends, waiting callers get the error that the mock has stopped.
             match self.handle(messages) {
                 Ok(None) => {}
                 Ok(Some(stopped)) => {
@@ -295,7 +295,7 @@ impl Replica {
     }
 }
 
-/// Tells whoever waits. That nobody does any more is normal: callers leave.
+/// Answers a waiting caller. A missing caller is normal: callers leave.
 fn answer(done: oneshot::Sender<()>) {
     done.send(()).unwrap_or_default();
 }

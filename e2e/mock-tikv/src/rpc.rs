@@ -74,7 +74,7 @@ impl Counters {
         self.by_rpc[rpc as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many of each kind; kinds that never came are left out.
+    /// Returns the number of each kind; kinds that never came are left out.
     pub(crate) fn read(&self) -> BTreeMap<Rpc, u64> {
         let counts = Rpc::ALL
             .iter()

@@ -17,7 +17,7 @@ const LOGICAL_MASK: u64 = (1 << LOGICAL_BITS) - 1;
 /// Milliseconds that are made durable ahead.
 const WINDOW: u64 = 3_000;
 
-/// What was given out and what may be.
+/// Timestamps that were given out, and the limit of those that may be.
 #[derive(Debug)]
 struct State {
     last: u64,

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context as _, bail, ensure};
 use e2e::server::Server;
 
-/// How many requests are under way at once, as connections times streams.
+/// Number of requests under way at once, as connections times streams.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     /// Connections.
@@ -17,7 +17,7 @@ pub(crate) struct Load {
     pub(crate) requests: u64,
 }
 
-/// What came of it.
+/// Result of a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Outcome {
     /// Requests a second.

@@ -284,7 +284,7 @@ impl Load {
     }
 }
 
-/// What the process has read by system calls, from the kernel's cache or the disk. What it maps is not counted.
+/// Bytes that the process has read by system calls, from the kernel's cache or the disk. Mapped reads are not counted.
 fn read_from_files(server: &Server) -> anyhow::Result<u64> {
     let path = format!("/proc/{}/io", server.pid());
     let io = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;

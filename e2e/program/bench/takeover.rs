@@ -17,7 +17,7 @@ use tonic::transport::Channel;
 
 use e2e::goal::Goal;
 
-/// How long a lease lives and how often it is renewed: most of what passes between a kill and the next write.
+/// Lifetime of a lease and interval of its renewal: most of the time between a kill and the next write.
 struct Timings {
     name: &'static str,
     flags: &'static [&'static str],
@@ -51,7 +51,7 @@ const IN_FLIGHT: usize = 32;
 const SETTLED: Duration = Duration::from_secs(15);
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What was measured with one number of keys.
+/// Measurements with one number of keys.
 #[derive(Default)]
 struct Times {
     start: Vec<Duration>,

@@ -19,12 +19,12 @@ use tonic::transport::Channel;
 use crate::bench::disk::Place;
 use usages::Usages;
 
-/// What is measured.
+/// Durations of the measurements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    /// How long updates are sent, in seconds.
+    /// Seconds for which updates are sent.
     pub(crate) seconds: u64,
-    /// How long the idle cluster is looked at, in seconds.
+    /// Seconds for which the idle cluster is observed.
     pub(crate) idle: u64,
 }
 

@@ -74,7 +74,7 @@ async fn update(
     Ok(())
 }
 
-/// What a brain costs that nobody asks anything.
+/// Measures the cost of a brain without requests.
 pub(crate) async fn idle(program: &Program, place: &Place, seconds: u64, report: &mut Report) -> anyhow::Result<()> {
     let server = Server::start_in(program, &place.data(), &[])?;
     let mut kv = KvClient::new(server.connect().await?);

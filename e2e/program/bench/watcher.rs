@@ -33,7 +33,7 @@ impl Watcher {
         Ok(Self { until, thread })
     }
 
-    /// Waits until the event of `revision` has come, and says how many came.
+    /// Waits until the event of `revision` has come, and returns the number of events.
     pub(crate) fn finish(self, revision: i64) -> anyhow::Result<u64> {
         self.until.send(revision).ok().context("the watcher ended early")?;
         self.thread.join().ok().context("the watcher failed")?

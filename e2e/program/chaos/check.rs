@@ -2,7 +2,7 @@
 //!
 //! Every answer carries a revision, so the order of all writes is known and needs no search: the watches tell it, each
 //! revision has one owner, and running all requests in that order must give every answer and every event again. What is
-//! left is time: nobody who asks later may be shown less. That is linearizability, whole, in n log n.
+//! left is time: a later request may not see less. That is linearizability, whole, in n log n.
 
 mod leases;
 mod model;
@@ -16,7 +16,7 @@ mod watches;
 use crate::chaos::history::History;
 use timeline::Timeline;
 
-/// What a history counts.
+/// Counts of a history.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Verdict {
     pub(crate) operations: usize,

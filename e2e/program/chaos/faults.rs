@@ -45,7 +45,7 @@ pub(crate) enum Fault {
     MoveLeader(usize),
     /// Packets are lost: between members, to PD or to TiKV; in both ways, or only from or to them.
     Cut(Target, CutFrom, Vec<Direction>),
-    /// The leader cannot reach the store of its log, and somebody else has to lead before that ends.
+    /// The leader cannot reach the store of its log, and another member has to lead before that ends.
     LoseLog,
     /// The time of day jumps, and back later.
     Clock(Target, i64),
@@ -53,7 +53,7 @@ pub(crate) enum Fault {
     Tikv(TikvFault),
 }
 
-/// What a member is cut off from.
+/// Peers that a member is cut off from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CutFrom {
     Members,
@@ -157,7 +157,7 @@ impl Fault {
         }
     }
 
-    /// How long it lasts: some shorter, some longer than a lease.
+    /// Duration of the fault: sometimes shorter, sometimes longer than a lease.
     pub(crate) fn lasts(&self, chance: &mut StdRng) -> Duration {
         if matches!(self, Self::LoseLog) {
             return TAKEN_OVER;
@@ -284,7 +284,7 @@ impl Nemesis<'_> {
     ///
     /// # Errors
     ///
-    /// What was broken cannot be mended.
+    /// The fault cannot be undone.
     pub(crate) async fn recover(&mut self, fault: ActiveFault) -> anyhow::Result<()> {
         match fault {
             ActiveFault::Gone(member, from) => {
@@ -316,7 +316,7 @@ impl Nemesis<'_> {
         Ok(())
     }
 
-    /// Fails if nobody writes through a member other than this one. What is written is a lease, which no history tells of.
+    /// Fails if no write through another member than this one succeeds. It writes a lease, which is in no history.
     async fn others_write(&self, member: usize) -> anyhow::Result<()> {
         let mut last = String::new();
         for other in (0..self.members.len()).filter(|other| *other != member) {

@@ -8,7 +8,7 @@ use serde::Serialize;
 /// Time since the round began, on the one clock that all clients share.
 pub(crate) type At = Duration;
 
-/// What was written: no two writes write the same.
+/// Written value: no two writes write the same.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub(crate) struct Value(pub(crate) u64);
 
@@ -142,7 +142,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Returns true if the answer says that its revision is its own.
+    /// Returns true if the request made a revision of its own.
     pub(crate) fn wrote(&self) -> bool {
         self.done.iter().any(|done| match done {
             Done::Put { .. } => true,
@@ -152,7 +152,7 @@ impl Answer {
     }
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Outcome {
     Answered(Answer),
@@ -222,12 +222,12 @@ pub(crate) struct Message {
     pub(crate) told: Told,
 }
 
-/// What a message says.
+/// Content of a message.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) enum Told {
     /// All of one or more revisions.
     Events(Vec<Event>),
-    /// Everything up to its revision has been told.
+    /// Everything up to its revision has been sent.
     Progress,
     /// The watch ends: what it wants next is compacted, up to this.
     Compacted(i64),

@@ -14,10 +14,10 @@ use tokio::time::Instant;
 
 use crate::chaos::history::{At, Value};
 
-/// How long a client waits for an answer.
+/// Timeout of a client's request.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How many bytes stand behind a value's number.
+/// Number of bytes behind a value's number.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Padding {
     /// So many behind each.
@@ -39,12 +39,12 @@ impl Padding {
     }
 }
 
-/// What all clients of a round share.
+/// State that all clients of a round share.
 #[derive(Clone, Debug)]
 pub(super) struct Round {
     /// Begins all of its keys.
     pub(super) prefix: String,
-    /// What is written beside the value's number.
+    /// Bytes that are written beside the value's number.
     pub(super) padding: Padding,
     /// The revision before its first.
     pub(super) base: i64,
@@ -70,7 +70,7 @@ impl Round {
         self.began.elapsed()
     }
 
-    /// One that nobody has written.
+    /// One that was never written.
     pub(super) fn value(&self) -> Value {
         Value(self.values.fetch_add(1, Ordering::Relaxed))
     }

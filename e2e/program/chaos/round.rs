@@ -30,7 +30,7 @@ const CALM: Duration = Duration::from_millis(400);
 const DEATHS: u64 = 5;
 /// For everybody to answer when all is well again.
 const RECOVERY: Duration = Duration::from_secs(40);
-/// What is written beside a value's number: sometimes so much that rows are flushed within the round.
+/// Padding beside a value's number: sometimes so much that rows are flushed within the round.
 const PADDING: [Padding; 5] = [
     Padding::All(0),
     Padding::All(64),
@@ -47,7 +47,7 @@ pub(crate) struct TestCluster {
     pub(crate) tikv: Tikv,
 }
 
-/// What goes wrong in a round.
+/// Faults of a round.
 pub(crate) enum Wrong {
     /// These, one after the other, or at the same time.
     Faults(Vec<Fault>),
@@ -55,7 +55,7 @@ pub(crate) enum Wrong {
     LostReplies(u64),
 }
 
-/// What a round was.
+/// Result of a round.
 pub(crate) struct RoundResult {
     pub(crate) faults: Vec<String>,
     pub(crate) history: History,

@@ -210,7 +210,7 @@ impl ClusterProcess {
             warn!(%error, "pods run on until the sweep");
         }
         self.supervisor.stop(&[apiserver::NAME]).await;
-        // one after the other: whoever leads hands over to one that is left
+        // one after the other: the leader hands over to one that is left
         for member in store::members(self.config.store) {
             self.supervisor.stop(&[member.name]).await;
         }

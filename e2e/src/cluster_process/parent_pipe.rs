@@ -1,4 +1,4 @@
-//! Why a cluster should end: a signal, or the end of the parent pipe.
+//! Reasons to end a cluster: a signal, or the end of the parent pipe.
 
 use anyhow::Context as _;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Stdin, stdin};

@@ -1,4 +1,4 @@
-//! The host's standard output: reports until it is closed, then nothing, because nobody reads any more.
+//! The host's standard output: reports until it is closed, then nothing, because its reader is gone.
 
 use std::io::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -41,7 +41,7 @@ pub enum Answer {
     AuthStatus(pb::AuthStatusResponse),
     /// The answer to a create or cancel request; none to a cancel of nothing.
     Watch(Option<pb::WatchResponse>),
-    /// What each watcher received since the last time.
+    /// Events that each watcher received since the last time.
     Watched(BTreeMap<i64, Vec<Received>>),
     /// An error of the protocol.
     Error {
@@ -59,12 +59,12 @@ pub enum Answer {
 pub enum Received {
     /// An event.
     Event(mvccpb::Event),
-    /// Its end, or an answer that nobody expected.
+    /// Its end, or an unexpected answer.
     Control(pb::WatchResponse),
 }
 
 impl Answer {
-    /// How many events are in it.
+    /// Returns the number of events in it.
     pub fn events(&self) -> usize {
         let Self::Watched(watchers) = self else { return 0 };
         watchers

@@ -97,7 +97,7 @@ fn are_apart(request: &Request, expected: &Answer, got: &Answer) -> bool {
     }
 }
 
-/// What depends on when etcd did what it does beside answering.
+/// Removes the parts that depend on the time of etcd's background work.
 ///
 /// The state before an event is read when the event is sent, and is gone if it was compacted: whether an event at the
 /// compacted revision has it depends on when the watcher came.

@@ -35,11 +35,11 @@ pub enum Request {
     MemberList(pb::MemberListRequest),
     /// Cluster.MemberAdd, with addresses that are refused.
     MemberAdd(pb::MemberAddRequest),
-    /// Cluster.MemberRemove of nobody.
+    /// Cluster.MemberRemove of an unknown member.
     MemberRemove(pb::MemberRemoveRequest),
-    /// Cluster.MemberUpdate of nobody.
+    /// Cluster.MemberUpdate of an unknown member.
     MemberUpdate(pb::MemberUpdateRequest),
-    /// Cluster.MemberPromote of nobody.
+    /// Cluster.MemberPromote of an unknown member.
     MemberPromote(pb::MemberPromoteRequest),
     /// Maintenance.Status.
     Status,
@@ -63,7 +63,7 @@ pub enum Request {
         stream: usize,
         /// True if the stream is opened anew with it, the old one dropped.
         fresh: bool,
-        /// What to watch.
+        /// The keys to watch.
         create: pb::WatchCreateRequest,
     },
     /// A watch cancel request.
@@ -85,7 +85,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// Whether it may change what is stored or watched.
+    /// Returns true if it may change what is stored or watched.
     pub fn writes(&self) -> bool {
         use Request as R;
         matches!(

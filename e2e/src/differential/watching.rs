@@ -22,7 +22,7 @@ use pb::watch_request::RequestUnion;
 /// The id of messages that concern no watcher, or all.
 pub const NOBODY: i64 = -1;
 
-/// How long to wait before a progress request is repeated: one that finds a watcher behind is dropped.
+/// Delay before a progress request is repeated: one that finds a watcher behind is dropped.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 const SETTLE: Duration = Duration::from_secs(20);
 
@@ -48,7 +48,7 @@ struct Watcher {
     fragment: bool,
 }
 
-/// What a message means to whoever waits for one.
+/// Meaning of a message to a waiting caller.
 #[derive(Debug)]
 enum Message {
     Created(pb::WatchResponse),

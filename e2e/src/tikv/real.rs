@@ -15,7 +15,7 @@ use tonic_prost::ProstCodec;
 /// For PD to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What clients of a cluster connect to.
+/// Addresses that clients of a cluster connect to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Addresses {
     /// PD's members.

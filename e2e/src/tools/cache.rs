@@ -79,10 +79,10 @@ impl Cache {
     }
 }
 
-/// How many entries of one name are kept.
+/// Number of entries of one name that are kept.
 pub const KEPT: usize = 3;
 
-/// Takes the lock on `path`, and says whom it waits for if it is taken. Dropping the file gives it back.
+/// Takes the lock on `path`, and reports the wait if it is taken. Dropping the file releases it.
 ///
 /// # Errors
 ///

@@ -22,7 +22,7 @@ const fn package(brings: &'static str, name: &'static str) -> Package {
     Package { brings, name }
 }
 
-/// What a cluster needs.
+/// Packages that a cluster needs.
 pub const CLUSTER: &[Package] = &[
     package("containerd", "containerd"),
     package("ctr", "containerd"),

@@ -84,7 +84,7 @@ impl Module {
     ///
     /// # Errors
     ///
-    /// There is no Go, or the build fails: then with the end of what the compiler said.
+    /// There is no Go, or the build fails: then with the end of the compiler's output.
     pub fn build(&self, cache: &Cache, progress: &Progress) -> anyhow::Result<PathBuf> {
         let source = self.source();
         let key = self.key(&source)?;

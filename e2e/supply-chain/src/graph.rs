@@ -14,10 +14,10 @@ pub struct Package {
     pub version: String,
     /// An SPDX expression.
     pub licence: Option<String>,
-    /// Where it was fetched; `None` for what lies in this repository.
+    /// Its origin; `None` for a package of this repository.
     pub source: Option<String>,
     pub authors: Vec<String>,
-    /// Where its files lie.
+    /// Directory of its files.
     pub directory: PathBuf,
 }
 
@@ -25,7 +25,7 @@ pub struct Package {
 #[derive(Debug, Default)]
 pub struct Graph {
     packages: BTreeMap<String, Package>,
-    /// What ends up in the program of a crate.
+    /// Packages that end up in the program of a crate.
     needs: BTreeMap<String, Vec<String>>,
 }
 

@@ -19,7 +19,7 @@ mod policy;
 /// The target that this was built for: crates are looked at as they are there.
 pub const TARGET: &str = env!("TARGET");
 
-/// What breaks the policy, one line for each; sorted.
+/// Returns the breaches of the policy, one line for each; sorted.
 ///
 /// # Errors
 /// The advisory database cannot be read.

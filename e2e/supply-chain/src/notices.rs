@@ -9,10 +9,10 @@ use anyhow::Context as _;
 
 use crate::{Graph, Package};
 
-/// What the names of files with licences and notices begin with.
+/// Beginnings of the names of files with licences and notices.
 const FILES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE"];
 
-/// What is linked besides crates.
+/// Software that is linked besides crates.
 const OTHERS: &str = "\
 The program is linked statically with the GNU C Library (LGPL-2.1-or-later, https://www.gnu.org/software/libc/), which can be
 replaced by linking the program anew from its sources, and with the standard library of Rust (MIT OR Apache-2.0,
@@ -42,7 +42,7 @@ CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
 pub fn render(graph: &Graph, program: &str) -> anyhow::Result<String> {
     let all = graph.closure(program);
     anyhow::ensure!(!all.is_empty(), "there is no crate {program}");
-    // What is ours has no notices but its licence, which the image names; copies of others' crates have a file of their own.
+    // Our own crates have no notices but their licence, which the image names; copies of others' crates have a file of their own.
     let theirs: Vec<&Package> = all
         .into_iter()
         .filter(|package| package.source.is_some() || package.directory.join("NOTICE").exists())

@@ -7,7 +7,7 @@ use toml_edit::{DocumentMut, Item, Value};
 
 use crate::Graph;
 
-/// The policy. Every exception has a reason that says until when it holds.
+/// The policy. Every exception has a reason that includes its end.
 #[derive(Debug, Default)]
 pub struct Policy {
     /// Licences, as SPDX writes them.

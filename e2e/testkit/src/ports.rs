@@ -16,10 +16,10 @@ use rand::RngExt as _;
 /// Below those that the kernel gives to outgoing connections: nobody takes one while its server is down.
 const PORTS: Range<u16> = 20_000..32_000;
 
-/// Ports that are looked at before it is said that there is none.
+/// Ports that are tried before the search fails.
 const TRIES: usize = 10_000;
 
-/// What holds the ports of this process.
+/// Sockets that hold the ports of this process.
 static HELD: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 
 /// Reserves a port on loopback that nobody listens on, for as long as this process lives.

@@ -24,7 +24,7 @@ use site::{BRAINS, Incarnations, Site, synced_at, text};
 const ROOT: &str = "kubebrain";
 /// The Applications in order of their waves; the last one holds the clusters.
 const WAVES: [&str; 4] = ["kubebrain-definition", "kubebrain-operator", "tenant-secrets", CLUSTERS];
-/// Where the operator runs.
+/// Namespace of the operator.
 const OPERATOR: &str = "kubebrain-system";
 const CLUSTERS: &str = "tenant-cluster";
 /// Seconds from a commit of a new cluster until it is Synced and Healthy.

@@ -34,13 +34,13 @@ const LOAD: usize = 100;
 /// is found within a retry, and what was lost in between is asked again. A member that is started again is connected to
 /// after at most 3 s, the longest pause of etcd's client. Twice over for a busy machine.
 const OUTAGE: Duration = Duration::from_secs(15);
-/// How often a kubelet renews the Lease of its node. That and an outage are less than the 40 s after which a node counts as
+/// Interval at which a kubelet renews the Lease of its node. That and an outage are less than the 40 s after which a node counts as
 /// lost.
 const RENEWED_EVERY: Duration = Duration::from_secs(10);
-/// How often the Lease is looked at.
+/// Interval of the looks at the Lease.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What programs of ours may say when members are killed.
+/// Messages that our programs may log when members are killed.
 const PROVOKED: [&str; 1] = ["a watch was interrupted"];
 
 fn start(progress: &Progress) -> Cluster {
@@ -82,7 +82,7 @@ impl Brains<'_> {
         }
     }
 
-    /// Has somebody else lead than `member`.
+    /// Moves the lead away from `member`.
     async fn depose(&self, member: usize) {
         while self.leader().await == member {
             let other = self.status((member + 1) % MEMBERS.len()).await.unwrap();
@@ -112,7 +112,7 @@ impl Brains<'_> {
     }
 }
 
-/// What an API server says of its watches of the store.
+/// State of an API server's watches of the store.
 #[derive(Debug, PartialEq, Eq)]
 struct Watches {
     /// Streams that were begun.

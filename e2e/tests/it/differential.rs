@@ -78,7 +78,7 @@ async fn a_follower_of_three_brains_answers_as_a_follower_of_three_etcds_does() 
     brains.stop().unwrap();
 }
 
-/// Else nobody would know whether the comparison itself is right.
+/// Proves that the comparison itself is right.
 #[tokio::test(flavor = "multi_thread")]
 async fn etcd_answers_as_etcd_does() {
     let etcd = Program::etcd(&Progress::stderr()).unwrap();
@@ -87,7 +87,7 @@ async fn etcd_answers_as_etcd_does() {
     assert!(report.equal(), "{report}");
 }
 
-/// Else nobody would know whether it can see anything.
+/// Proves that it can see a difference.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_etcd_with_other_limits_is_told_apart() {
     let etcd = Program::etcd(&Progress::stderr()).unwrap();

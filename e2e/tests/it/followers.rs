@@ -64,7 +64,7 @@ async fn until_there_are(count: i64, channel: &Channel, prefix: &str) {
     within(async { while kv.range(range.clone()).await.unwrap().into_inner().count != count {} }).await;
 }
 
-/// The next word of whoever leads an election.
+/// The next value of an election's leader.
 async fn observed(stream: &mut Streaming<election::LeaderResponse>) -> String {
     let seen = within(stream.message()).await.unwrap().expect("the stream goes on");
     String::from_utf8(seen.kv.unwrap().value.to_vec()).unwrap()
@@ -96,7 +96,7 @@ async fn who_stops_waiting_at_a_follower_leaves_nothing_behind() {
     for prefix in ["lock/", "election/"] {
         until_there_are(2, &channel, prefix).await;
     }
-    // Whoever made the keys knows of them by then, and waits.
+    // The creator of the keys knows of them by then, and waits.
     let put = pb::PutRequest {
         key: bytes("later"),
         ..pb::PutRequest::default()

@@ -26,11 +26,11 @@ mod peers;
 mod tls;
 mod txns;
 
-/// What a quiet client, or a probe, waits for an answer.
+/// Time that a quiet client, or a probe, waits for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How much more memory an attack may cost, whatever is sent.
+/// Additional memory that an attack may cost, whatever is sent.
 const GROWTH: u64 = 768 << 20;
-/// What requests and answers may take: 256 MiB, however much memory the machine has.
+/// Memory for requests and answers: 256 MiB, however much the machine has.
 const BUDGET: &str = "--max-inflight-bytes=268435456";
 const TXN: &str = "/etcdserverpb.KV/Txn";
 const PUT: &str = "/etcdserverpb.KV/Put";
@@ -41,7 +41,7 @@ struct Victim {
     server: Server,
     quiet: KvClient<Channel>,
     before: u64,
-    /// Where probes ask.
+    /// Address that probes ask.
     metrics: Option<SocketAddr>,
 }
 

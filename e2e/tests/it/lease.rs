@@ -30,7 +30,7 @@ const ELECTION_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(100);
 const NAMESPACE: &str = "default";
 
-/// How a member competes for a Lease. Its name is that of the test.
+/// Flags of a member that competes for a Lease. Its name is that of the test.
 fn by_lease(kubeconfig: &Path, name: &str) -> Vec<String> {
     let patient = members::PATIENT.iter().map(ToString::to_string);
     let flags = [
@@ -76,7 +76,7 @@ impl Guest {
     }
 }
 
-/// What plain HTTP says on a port.
+/// Returns the answer of a port to a plain HTTP request.
 fn http(port: u16, path: &str) -> anyhow::Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     write!(stream, "GET {path} HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n")?;
@@ -295,7 +295,7 @@ impl Drop for ApiServer {
     }
 }
 
-/// What a member says that does not stay.
+/// Returns the output of a member that ends.
 fn says_and_ends(started: anyhow::Result<Server>) -> String {
     let mut server = match started {
         Ok(server) => server,

@@ -1,4 +1,4 @@
-//! What a leader that is killed in the middle of a flush leaves in TiKV holds nobody up.
+//! The locks that a leader leaves in TiKV when it is killed in the middle of a flush hold nobody up.
 
 use std::time::Duration;
 

@@ -59,7 +59,7 @@ impl ClusterContext {
             .collect()
     }
 
-    /// What the API server answers to this object, made by somebody else.
+    /// Returns the API server's answer to the creation of this object by another user.
     fn create(&self, user: Option<&str>, object: &Value) -> Result<String, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), object.to_string()).unwrap();

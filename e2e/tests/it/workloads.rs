@@ -17,7 +17,7 @@ use crate::harness::shared;
 
 /// For the cluster to reach a state.
 const STATE_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long leases are looked at.
+/// Time for which leases are observed.
 const WATCHED: Duration = Duration::from_secs(60);
 const CONFIG_MAPS: usize = 500;
 /// Requests at a time.

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 pub(crate) const WRITERS: usize = 8;
 /// After this a request's outcome counts as unknown.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Errors that are told.
+/// Most errors that are reported.
 const TOLD: usize = 5;
 /// For the cluster to come back.
 pub(crate) const RECOVERY_TIMEOUT: Duration = Duration::from_secs(120);
@@ -72,13 +72,13 @@ impl Load {
         self.acknowledged.newest.load(Ordering::SeqCst)
     }
 
-    /// How many writes have failed until now, or had no answer in time; of those that a closing connection did not take there are
-    /// more where API servers are restarted.
+    /// Number of writes that have failed until now, or had no answer in time; where API servers are restarted, closing connections add
+    /// writes that they did not take.
     pub(crate) fn failed(&self) -> usize {
         self.unknown() + self.acknowledged.untaken.load(Ordering::SeqCst)
     }
 
-    /// How many writes have failed until now, or had no answer in time, though an API server may have taken them.
+    /// Number of writes that have failed until now, or had no answer in time, though an API server may have taken them.
     pub(crate) fn unknown(&self) -> usize {
         self.acknowledged.unknown.load(Ordering::SeqCst)
     }
@@ -131,14 +131,14 @@ impl Load {
     }
 }
 
-/// What all writers have had acknowledged.
+/// Acknowledged writes of all writers.
 struct Acknowledged {
     writes: watch::Sender<usize>,
     newest: AtomicI64,
     unknown: AtomicUsize,
     /// Writes whose connection an API server closed before it took them: HTTP/1.1 has no way to say so in time.
     untaken: AtomicUsize,
-    /// What the first of them said.
+    /// Errors of the first of them.
     errors: Mutex<Vec<String>>,
     gaps: Mutex<Gaps>,
 }

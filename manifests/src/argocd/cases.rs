@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-/// What the health of an object must be.
+/// Expected health of an object.
 pub(super) struct Health {
     name: &'static str,
     /// Argo CD's word.
     pub(super) status: &'static str,
-    /// What is said with it.
+    /// Message that comes with it.
     pub(super) message: &'static str,
     spec: Value,
     /// Generation that was seen; the object is at generation 3.

@@ -145,7 +145,7 @@ fn every_discovered_action_exists() {
     assert_eq!(found, ACTIONS.map(|(name, _)| name));
 }
 
-/// What an action writes into an annotation; it changes nothing else.
+/// Returns the annotation value that an action writes; the action changes nothing else.
 fn wish(action: &str, annotation: &str) -> String {
     let mut object = cases::health()[0].object();
     let bare = act(action, &object);

@@ -7,7 +7,7 @@ use super::BRAINS;
 const IMAGE: &str = "registry.k8s.io/kube-apiserver:v1.34.4";
 const PORT: i32 = 6443;
 
-/// Where the API server's own certificate and keys come from.
+/// Source of the API server's own certificate and keys.
 pub(crate) enum Pki {
     /// From the Secret `tenant-pki` with ca.crt, apiserver.crt, apiserver.key, sa.pub and sa.key.
     Secret,
@@ -106,7 +106,7 @@ pub(super) fn container(store: &str) -> Value {
     })
 }
 
-/// What a container may under the restricted pod security standard.
+/// Security context of a container under the restricted pod security standard.
 pub(super) fn restricted() -> Value {
     json!({
         "allowPrivilegeEscalation": false,

@@ -151,7 +151,7 @@ fn probe(path: &str, period: i32, failures: i32) -> Value {
     })
 }
 
-/// What the operator made for the members of the cluster `name`. It changes in place when it is renewed.
+/// Volume with the certificates that the operator made for the members of the cluster `name`. It changes in place when it is renewed.
 fn certificates(name: &str) -> Value {
     let pair = |part: &str| {
         json!({"secret": {"name": format!("{name}-{part}-tls"), "items": [

@@ -9,7 +9,7 @@ use crate::names::Names;
 use crate::objects::{Key, Kind, Object, Renderer};
 use crate::plan::{AuthorityView, Stored};
 
-/// The Secret of an authority after `change`, and what the status says of it.
+/// The Secret of an authority after `change`, and its view for the status.
 ///
 /// # Errors
 /// `change` does not follow on `before`, or a key cannot be made.
@@ -24,7 +24,7 @@ pub(crate) fn authority(
     Ok((object, AuthorityView::new(&state, false)))
 }
 
-/// A new certificate for `leaf`: its Secret, and what the status says of it.
+/// A new certificate for `leaf`: its Secret, and its view for the status.
 ///
 /// # Errors
 /// It cannot be signed.

@@ -48,7 +48,7 @@ impl Applier<'_> {
     }
 }
 
-/// Whether the API server knows no resizing, or calls this one impossible.
+/// Returns true if the API server does not know resizing, or calls this one impossible.
 fn is_refusal(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 405 | 422))
 }

@@ -14,7 +14,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
 use super::{Inspected, Leaf, Pair};
 
-/// Why a given certificate does not serve. The reason is part of the API.
+/// Problem that makes a given certificate unusable. The reason is part of the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {
     pub(crate) reason: &'static str,
@@ -30,7 +30,7 @@ impl Problem {
     }
 }
 
-/// What a given certificate has to be good for.
+/// Uses that a given certificate has to be good for.
 #[derive(Debug, Clone)]
 pub(crate) struct Purpose {
     pub(crate) leaf: Leaf,
@@ -43,7 +43,7 @@ pub(crate) struct Purpose {
 /// Checks the certificate that the Secret `secret` holds against the trusted ones.
 ///
 /// # Errors
-/// What is wrong, naming the Secret and its key.
+/// The problem, naming the Secret and its key.
 pub(crate) fn check(
     secret: &str,
     pair: &Pair,
@@ -105,7 +105,7 @@ fn fits(key: &str, certificate: &Inspected) -> Option<bool> {
     if let Ok(key) = KeyPair::from_pem(key) {
         return Some(certificate.has_key(&key));
     }
-    // PKCS#1 and SEC1, which cert-manager writes unless told otherwise.
+    // PKCS#1 and SEC1, which cert-manager writes by default.
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).ok()?;
     let key = rustls::crypto::ring::sign::any_supported_type(&key).ok()?;
     let public = key.public_key()?;

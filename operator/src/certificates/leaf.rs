@@ -48,7 +48,7 @@ impl Leaf {
     }
 }
 
-/// What a certificate shall say.
+/// Contents of a certificate to issue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) common_name: String,
@@ -128,7 +128,7 @@ impl Request {
             .max(floor)
     }
 
-    /// Why a stored certificate has to be issued anew; `None` if it serves.
+    /// Returns the reason to issue a stored certificate anew; `None` if it serves.
     pub(crate) fn objection(&self, leaf: Leaf, pair: &Pair, authority: &Authority, now: Timestamp) -> Option<String> {
         let certificate = match Inspected::read(&pair.certificate) {
             Ok(certificate) => certificate,

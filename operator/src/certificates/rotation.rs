@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::state::{Change, Phase, State};
 
-/// What the next phase depends on.
+/// Conditions that the next phase depends on.
 #[derive(Debug, Clone)]
 pub(crate) struct Gates {
     /// Generation that the spec wants.
@@ -15,21 +15,21 @@ pub(crate) struct Gates {
     pub(crate) advance: Advance,
     /// The phase that somebody asked for.
     pub(crate) asked: Option<String>,
-    /// How long a bundle takes to reach clients.
+    /// Time that a bundle takes to reach clients.
     pub(crate) propagation: Duration,
-    /// Why nothing may change, if so.
+    /// Reason that nothing may change, if any.
     pub(crate) held: Option<&'static str>,
     /// The bundle of this phase is what is published.
     pub(crate) published: bool,
-    /// Why not all members trust that bundle.
+    /// Reason that not all members trust that bundle, if any.
     pub(crate) distrust: Option<String>,
-    /// Why not all members show the certificates that the new key signed.
+    /// Reason that not all members present the certificates that the new key signed, if any.
     pub(crate) outdated: Option<String>,
     /// When the newest of these certificates was issued.
     pub(crate) issued: Timestamp,
 }
 
-/// What to do about the phase.
+/// Next step of the phase.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Next {
     Nothing,
@@ -75,7 +75,7 @@ pub(crate) fn next(state: &State, gates: &Gates, now: Timestamp) -> Next {
     }
 }
 
-/// Why the phase cannot be entered yet.
+/// Returns the step to take while the phase cannot be entered yet.
 fn gate(gates: &Gates, to: Phase, from: Timestamp, now: Timestamp) -> Option<Next> {
     match gates.advance {
         Advance::Manual => (gates.asked.as_deref() != Some(to.as_str())).then(|| {

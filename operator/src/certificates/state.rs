@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{Authority, Bundle, Error, Inspected, Pair};
 
-/// How far a replacement of the authority's key is.
+/// Progress of a replacement of the authority's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// There is none.
@@ -87,9 +87,9 @@ pub(crate) struct State {
     pub(crate) since: Timestamp,
     /// When the bundle of this phase was first seen published.
     pub(crate) published: Option<Timestamp>,
-    /// What signs; none once its key is lost.
+    /// The signing authority; `None` once its key is lost.
     pub(crate) current: Option<Entry>,
-    /// What signs next, and its generation.
+    /// The next signing authority, and its generation.
     pub(crate) next: Option<(i32, Entry)>,
     /// Former certificates, trusted until the phase Retiring.
     pub(crate) old: Bundle,
@@ -239,7 +239,7 @@ impl State {
         data
     }
 
-    /// What is to be trusted.
+    /// Returns the certificates to trust.
     ///
     /// # Errors
     /// A certificate does not decode; not after [`State::read`].

@@ -50,7 +50,7 @@ fn unix(at: Timestamp) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(at.as_second()).unwrap()))
 }
 
-/// What a client says that trusts `authority` and dialled `host`.
+/// Verification of a server by a client that trusts `authority` and dialled `host`.
 pub(crate) fn server(authority: &str, certificate: &str, host: &str, at: Timestamp) -> Result<(), String> {
     let verifier = WebPkiServerVerifier::builder_with_provider(roots(authority), provider())
         .build()
@@ -60,7 +60,7 @@ pub(crate) fn server(authority: &str, certificate: &str, host: &str, at: Timesta
     verified.map(|_| ()).map_err(|error| error.to_string())
 }
 
-/// What a server says that trusts `authority`.
+/// Verification of a client by a server that trusts `authority`.
 pub(crate) fn client(authority: &str, certificate: &str, at: Timestamp) -> Result<(), String> {
     let verifier = WebPkiClientVerifier::builder_with_provider(roots(authority), provider())
         .build()
@@ -212,7 +212,7 @@ fn an_authority_that_cannot_sign_is_refused() {
     assert_eq!(load(&leaf.certificate, &leaf.key), "the certificate is no authority");
 }
 
-/// Why `pair`, issued now for the server and `a.example`, would be issued anew; empty if it would not.
+/// Reason to issue anew a certificate that was issued now for the server and `a.example`; empty if there is none.
 fn objection(request: &Request, leaf: Leaf, at: Timestamp) -> String {
     let authority = Authority::create("dev", 1, now()).unwrap();
     let pair = authority.issue(Leaf::Server, &server_request(), now()).unwrap();

@@ -320,7 +320,7 @@ async fn refused_spec_renews_certificates_and_applies_nothing_of_itself() {
     assert_eq!(condition(&status, "Stalled")["reason"], "InvalidSpec");
     assert_eq!(condition(&status, "CertificatesReady")["reason"], "Issued");
     assert_eq!(status["version"], "0.1.0");
-    // What signed the new certificates is seen by the next pass.
+    // The next pass sees the signer of the new certificates.
     rig.sync().await;
     pass(&rig).await.unwrap();
     rig.sync().await;

@@ -24,7 +24,7 @@ impl Epoch {
     pub(crate) const ALL: [Self; 2] = [Self::First, Self::Second];
     pub(crate) const NEWEST: Self = Self::Second;
 
-    /// What a StatefulSet records of it.
+    /// Returns its record on a StatefulSet.
     pub(super) fn record(self) -> Option<&'static str> {
         match self {
             Self::First => None,

@@ -168,7 +168,7 @@ impl Renderer<'_> {
                 }),
                 ..SecurityContext::default()
             }),
-            // Why a brain does not start is told in the status.
+            // The status reports the reason that a brain does not start.
             termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
             volume_mounts: Some(self.mounts()).filter(|mounts| !mounts.is_empty()),
             ..Container::default()
@@ -206,7 +206,7 @@ impl Renderer<'_> {
                 flags.push(("initial-cluster-token", self.cluster_token()));
                 flags.extend(self.election_flags());
             }
-            // Whoever chose the directory makes the pods, too.
+            // The user chose the directory and makes the pods, too.
             Storage::Unmanaged => {}
         }
         flags.extend(self.typed_flags());
@@ -220,7 +220,7 @@ impl Renderer<'_> {
             .collect()
     }
 
-    /// How the members on TiKV compete for the lead; the brain has defaults of its own for what the spec leaves open.
+    /// Flags for the leader election of members on TiKV; the brain has its own defaults for fields that the spec leaves open.
     fn election_flags(&self) -> Vec<(&'static str, String)> {
         let election = self.cluster.spec.election();
         let timings = [
@@ -297,7 +297,7 @@ impl Renderer<'_> {
         projected(TIKV_TLS, sources)
     }
 
-    /// What tells the owner of a key prefix from others.
+    /// Token that distinguishes the owner of a key prefix from others.
     pub(super) fn cluster_token(&self) -> String {
         format!("{}/{}", self.names().namespace, self.names().cluster)
     }
@@ -313,13 +313,13 @@ impl Renderer<'_> {
         (!all.is_empty()).then_some(all)
     }
 
-    /// What the way to TiKV needs.
+    /// Volumes for the connection to TiKV.
     pub(super) fn tikv_volumes(&self) -> Option<Vec<Volume>> {
         let tls = self.desired.storage.tikv()?.tls.as_ref()?;
         Some(vec![Self::tikv_volume(tls)])
     }
 
-    /// Where that is mounted.
+    /// Mounts of those volumes.
     pub(super) fn tikv_mounts(&self) -> Option<Vec<VolumeMount>> {
         self.desired.storage.tikv()?.tls.as_ref()?;
         Some(vec![mount(TIKV_TLS, TIKV_TLS_MOUNT, true)])
@@ -369,7 +369,7 @@ impl Renderer<'_> {
     }
 }
 
-/// Where the certificates lie, and who is let in.
+/// Flags for the paths of the certificates, and for the clients and peers that are let in.
 fn certificate_flags() -> Vec<(&'static str, String)> {
     let files = [
         ("cert-file", "server.crt"),
@@ -403,7 +403,7 @@ fn without_cluster_id(template: &Value) -> Value {
     template
 }
 
-/// How TiKV is reached.
+/// Flags for the connection to TiKV.
 pub(super) fn tikv_flags(tikv: &Tikv) -> Vec<(&'static str, String)> {
     let mut flags = vec![
         ("storage", "tikv".to_owned()),

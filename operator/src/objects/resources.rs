@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::drift;
 
-/// What Kubernetes gives and takes in place.
+/// Resources that Kubernetes gives and takes in place.
 const RESIZABLE: [&str; 2] = ["cpu", "memory"];
 const PARTS: [&str; 2] = ["requests", "limits"];
 

@@ -152,7 +152,7 @@ fn members_that_compete_for_a_lease_render_as_committed() {
     );
 }
 
-/// Whoever has a token has the right to the Lease: nobody else gets one.
+/// A token gives the right to the Lease, so no pod gets one that does not need it.
 #[test]
 fn token_is_mounted_only_for_a_lease() {
     let pod = |backend: &str| {

@@ -1,5 +1,5 @@
-//! Why pods are missing. A StatefulSet's status does not tell that the API server refuses its pods (a quota, admission): its
-//! controller says so in Events, which are read only while pods are missing.
+//! Finds the reason for missing pods. A StatefulSet's status does not report that the API server refuses its pods (a quota,
+//! admission): its controller reports it in Events, which are read only while pods are missing.
 
 use crds::KubeBrainCluster;
 use k8s_openapi::api::core::v1::Event;
@@ -12,7 +12,7 @@ use super::Observed;
 use crate::names::Names;
 use crate::objects::{Key, Kind};
 
-/// How long pods may be missing before it is asked why, in seconds.
+/// Seconds that pods may be missing before the reason is looked up.
 const GRACE: i64 = 5;
 /// Most Events that are read: like ones are counted in one.
 const EVENTS: u32 = 50;

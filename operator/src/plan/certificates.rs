@@ -26,9 +26,9 @@ mod recorded;
 /// The status of the certificates.
 #[derive(Debug, Default)]
 pub(crate) struct Certificates {
-    /// Why certificates cannot be issued, or the given ones do not serve.
+    /// Reason that certificates cannot be issued, or that the given ones do not serve.
     pub(crate) problem: Option<Problem>,
-    /// Whether only a change of the spec or of the authority helps.
+    /// True if only a change of the spec or of the authority helps.
     pub(crate) stalled: bool,
     /// Some certificate is missing and is not issued now: members that need it could not start.
     pub(crate) preparing: bool,
@@ -66,7 +66,7 @@ pub(crate) struct AuthorityView {
 }
 
 impl AuthorityView {
-    /// `published` says whether the bundle of `state` is what clients can read.
+    /// `published` is true if clients can read the bundle of `state`.
     pub(crate) fn new(state: &State, published: bool) -> Self {
         let signs = state.current.as_ref().or(state.next.as_ref().map(|(_, next)| next));
         Self {

@@ -14,7 +14,7 @@ use crate::spec::Desired;
 /// The status of the volumes.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Claims {
-    /// How many there are.
+    /// Number of claims.
     pub(crate) count: usize,
     /// Claims without a volume.
     pub(crate) pending: Vec<String>,

@@ -9,7 +9,7 @@ use crate::names::ALLOW_DOWNGRADE;
 use crate::observe::Observed;
 use crate::spec::Refusal;
 
-/// Why the version of the spec is not rolled out: its major or minor part is lower than that of the version that runs.
+/// Refuses to roll out the version of the spec if its major or minor part is lower than that of the running version.
 pub(super) fn refused(cluster: &KubeBrainCluster, observed: &Observed) -> Option<Refusal> {
     if cluster.spec.workload.type_ == WorkloadType::External {
         return None;

@@ -1,4 +1,4 @@
-//! The leader, by what the brains say. A brain that does not answer says nothing: that is not the same as "it does not lead".
+//! The leader, by the brains' reports. No answer from a brain is not the same as "it does not lead".
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;

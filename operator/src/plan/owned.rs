@@ -81,7 +81,7 @@ fn is_lock(kind: Kind) -> bool {
     matches!(kind, Kind::Role | Kind::RoleBinding | Kind::Lease)
 }
 
-/// Whether there are brains that compete for a Lease, or that the live template would make: the lock stays as long.
+/// Returns true if there are brains that compete for a Lease, or if the live template would make some: the lock stays as long.
 fn may_hold_lease(objects: &[Object], observed: &Observed) -> bool {
     let set = objects.iter().find(|object| object.key.kind == Kind::StatefulSet);
     let live = set.and_then(|set| observed.objects.get(&set.key)).cloned();
@@ -134,7 +134,7 @@ pub(super) fn data_differs(object: &Object, observed: &Observed) -> bool {
     })
 }
 
-/// Takes labels and annotations over from the live object: while nothing may change, what the spec says of them does not count.
+/// Takes labels and annotations over from the live object: while nothing may change, those of the spec do not count.
 pub(crate) fn keep_metadata(object: &mut Object, live: &DynamicObject) {
     object.body["metadata"]["labels"] = json!(live.metadata.labels);
     object.body["metadata"]["annotations"] = json!(live.metadata.annotations);

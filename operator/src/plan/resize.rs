@@ -1,6 +1,6 @@
 //! Other resources for pods that run: in place, one pod at a time, and by the roll-out where that cannot be.
 //!
-//! A pod says itself what it was brought to, so that amounts which admission or an autoscaler changed are no difference.
+//! The pod itself records the resources that it was brought to, so that amounts which admission or an autoscaler changed are no difference.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -52,7 +52,7 @@ pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) {
     plan.steps.extend(step);
 }
 
-/// Why a pod cannot get the resources of this hash in place, if it cannot.
+/// Returns the reason that a pod cannot get the resources of this hash in place, if any.
 pub(super) fn blocker(pod: &Pod, wanted: &str) -> Option<&'static str> {
     if pod.annotations().get(RESIZE_REFUSED).map(String::as_str) == Some(wanted) {
         return Some("its resources cannot change in place");

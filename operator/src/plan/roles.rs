@@ -22,12 +22,12 @@ pub(super) fn plan(plan: &mut Plan, observed: &Observed) {
             _ => None,
         };
         let role = match &plan.lead {
-            // A member that says that it does not lead has no business behind the leader's Service.
+            // A member that reports that it does not lead does not belong behind the leader's Service.
             Lead::Unknown if says != Some(Role::Follower) || labelled != Some("leader") => continue,
             Lead::Unknown => Some("follower"),
             Lead::Held { pod, .. } if *pod == name => Some("leader"),
             Lead::Held { .. } if says.is_some() => Some("follower"),
-            // It does not lead, and does not say what else it does.
+            // It does not lead, and reports no other role.
             Lead::Held { .. } if labelled == Some("follower") => Some("follower"),
             _ => None,
         };

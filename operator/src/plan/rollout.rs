@@ -1,8 +1,8 @@
 //! Replacing outdated pods: what serves nobody first, then followers, as many at a time as may be unavailable, the leader last and alone,
 //! after it has handed over. One step in a pass.
 //!
-//! What has to be remembered from pass to pass is in `status.rollout`, so an operator that starts anew goes on where the former one
-//! was.
+//! `status.rollout` holds the state that is needed from pass to pass, so a restarted operator continues where the former one
+//! stopped.
 
 use crds::KubeBrainCluster;
 use crds::cluster::status::HandOver;
@@ -29,7 +29,7 @@ mod transfer;
 use choose::{Choice, Members};
 pub(crate) use transfer::Transfer;
 
-/// How far a roll-out has come.
+/// Progress of a roll-out.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct Rollout {
     /// True if the StatefulSet exists and its controller has seen its newest version.
@@ -46,7 +46,7 @@ pub(crate) struct Rollout {
     pub(crate) outdated: Vec<String>,
     /// Revision of the newest template.
     pub(crate) revision: Option<String>,
-    /// Why an outdated pod is not replaced yet.
+    /// Reason that an outdated pod is not replaced yet.
     pub(crate) waiting: Option<String>,
     /// The present step, such as `ReplaceFollower`.
     pub(crate) step: Option<&'static str>,
@@ -75,7 +75,7 @@ pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
     };
     let Some(set) = set else {
         if is_external(cluster) {
-            // Whoever makes the pods replaces them: all there is to compare is the version that their members report.
+            // The owner of the pods replaces them: the only thing to compare is the version that their members report.
             let is_expected = |pod: &&&Pod| match observed.probes.get(&pod.name_any()) {
                 Some(Ok(answer)) => answer.version == cluster.spec.version,
                 _ => false,
@@ -223,7 +223,7 @@ fn hold_back_scaling(plan: &mut Plan, members: &Members<'_>, live: Option<&Value
             object.stamp();
         }
     }
-    // What is left of the change may be nothing.
+    // The rest of the change may be empty.
     plan.steps.retain(|step| match (step, live) {
         (Step::Apply { object, .. }, Some(live)) if object.key.kind == Kind::StatefulSet => {
             !drift::is_within(&object.body["spec"], &live["spec"]) && !members.observed.is_as_admitted(object)

@@ -6,7 +6,7 @@ use crate::spec::{Desired, Refusal};
 /// Reason of the refusal of another TiKV cluster.
 pub(crate) const OTHER_CLUSTER: &str = "ClusterIDChanged";
 
-/// Why the TiKV cluster is not the one that holds the data: members or the referenced object name another.
+/// Refuses a TiKV cluster that does not hold the data: members or the referenced object name another.
 pub(super) fn changed(desired: &Desired, observed: &Observed) -> Option<Refusal> {
     let refusal = |message| Refusal {
         reason: OTHER_CLUSTER,

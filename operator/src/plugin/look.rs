@@ -85,7 +85,7 @@ async fn objects(
                 *pod_monitors = false;
                 continue;
             }
-            // What this spec does not want may be hidden from whoever asks; there is nothing of it, but after a change of the spec.
+            // Kinds that this spec does not want may be hidden from the user; they have no objects, except after a change of the spec.
             Err(kube::Error::Api(status)) if status.code == 403 && !is_wanted(kind, cluster) => continue,
             Err(error) => return Err(target.explain(error, "list", &resource.plural)),
         };

@@ -12,7 +12,7 @@ use super::connect::Target;
 use crate::names::METRICS_PORT;
 use crate::probe::{Answer, Formats, KnownLeader, Role, Storage};
 
-/// How long a member may take.
+/// Timeout of a member's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest answer, in bytes.
 const LONGEST: usize = 64 * 1024;
@@ -20,7 +20,7 @@ const LONGEST: usize = 64 * 1024;
 /// The answers of the members, by pod.
 pub(super) struct Members {
     pub(super) answers: BTreeMap<String, Result<Answer, String>>,
-    /// Why they were not asked, if they were not.
+    /// Reason that they were not asked, if any.
     pub(super) not_asked: Option<String>,
 }
 
@@ -51,7 +51,7 @@ pub(super) async fn ask(target: &Target, pods: &[String]) -> Members {
 }
 
 enum Unanswered {
-    /// Whoever asks may not.
+    /// The user lacks the right.
     Forbidden,
     Failed(String),
 }
@@ -117,7 +117,7 @@ fn answer(status: &KubeBrainClusterStatus, member: &MemberStatus) -> Option<Answ
         epoch: leader.and_then(|leader| leader.epoch).unwrap_or_default(),
         ready: member.ready,
         version: member.version.clone()?,
-        // Whatever a spec asks for is understood, as far as the status tells.
+        // The status does not limit the formats, so every one that a spec asks for is understood.
         formats: Formats {
             lowest: 0,
             highest: u32::MAX,

@@ -44,7 +44,7 @@ pub(super) struct Report {
     pub(super) held_back: Vec<String>,
     /// The reasons for which further steps wait.
     pub(super) waits_for: Vec<String>,
-    /// Where this is known from, and what is not.
+    /// Sources of the report, and unknown facts.
     pub(super) notes: Vec<String>,
 }
 

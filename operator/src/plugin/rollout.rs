@@ -17,7 +17,7 @@ use super::connect::Target;
 use super::wishes::leader;
 use crds::wishes::{RESTART, Successor};
 
-/// How long the status may take to name another leader after the operator has dealt with the wish.
+/// Time that the status may take to name another leader after the operator has dealt with the wish.
 const LEADER: Duration = Duration::from_secs(30);
 
 /// The state of what is waited for.

@@ -33,9 +33,9 @@ pub(crate) struct Answer {
     pub(crate) formats: Formats,
     /// Newest revision that it knows.
     pub(crate) revision: i64,
-    /// Why it does not take writes, such as `NOSPACE`.
+    /// Reasons that it does not take writes, such as `NOSPACE`.
     pub(crate) alarms: Vec<String>,
-    /// Where it keeps its data.
+    /// Storage of its data.
     pub(crate) storage: Storage,
     /// Certificates in use; `None` if TLS is disabled.
     pub(crate) tls: Option<Tls>,
@@ -69,7 +69,7 @@ pub(crate) struct Formats {
     pub(crate) written: u32,
 }
 
-/// Where a brain keeps its data.
+/// Storage of a brain's data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Storage {
     /// `TiKV` or `Embedded`.

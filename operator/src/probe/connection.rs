@@ -17,7 +17,7 @@ use tokio_rustls::TlsConnector;
 
 use super::Identity;
 
-/// How long connecting may take, with the handshake.
+/// Timeout of connecting, including the handshake.
 const CONNECT: Duration = Duration::from_secs(2);
 /// Longest answer, in bytes.
 const LONGEST: u32 = 64 * 1024;
@@ -50,7 +50,7 @@ impl Peer<'_> {
     /// Sends one request and reads its answer, which has to be complete within `patience` after connecting.
     ///
     /// # Errors
-    /// Why there is no answer, in words for the status.
+    /// The reason that there is no answer, in words for the status.
     pub(super) async fn exchange(
         &self,
         request: request::Builder,
@@ -156,7 +156,7 @@ where
         reply = &mut exchange => reply,
         ended = &mut connection => {
             ended.map_err(broken)?;
-            // What arrived before the end can still be read.
+            // Data that arrived before the end can still be read.
             exchange.await
         }
     }

@@ -1,6 +1,6 @@
-//! Why a brain does not serve, as it says itself: a stable word for programs and a line for people.
+//! A brain's own reason for not serving: a stable word for programs and a line for people.
 //!
-//! It answers so while it waits for its storage, and leaves the same as the reason of its end.
+//! The brain answers with it while it waits for its storage, and leaves it as the reason of its end.
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 use serde::Deserialize;
@@ -12,7 +12,7 @@ const CODE: usize = 64;
 /// Longest message, in bytes.
 const MESSAGE: usize = 512;
 
-/// Why a brain does not serve.
+/// Reason that a brain does not serve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     /// The brain's word, such as `PrefixTaken`.
@@ -20,7 +20,7 @@ pub(crate) struct Refusal {
     pub(crate) message: String,
 }
 
-/// Why a brain did not say who it is.
+/// Reason that a brain did not identify itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Silence {
     /// In words for the status.

@@ -33,7 +33,7 @@ pub(super) fn desired(
     }
 }
 
-/// Where the data lies by the status, and where that says nothing by the spec: its kind cannot be changed.
+/// Storage of the data, by the status, or by the spec if the status has none: its kind cannot be changed.
 fn storage(cluster: &KubeBrainCluster) -> Storage {
     let spec = &cluster.spec.storage;
     let pinned = cluster.status.as_ref().and_then(|status| status.storage.clone());

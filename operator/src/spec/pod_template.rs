@@ -1,6 +1,6 @@
 //! The partial PodTemplateSpec of a spec: what it may not ask for.
 //!
-//! Whoever may make a KubeBrainCluster gets pods of the operator's making. By default they have no more rights than brains need, so
+//! A user who may make a KubeBrainCluster gets pods of the operator's making. By default they have no more rights than brains need, so
 //! that making a cluster is not a way around the rules for making pods: nothing of the node, no root, no other identity, no Secret
 //! that is not the cluster's own. The operator's `--allow-unsafe-pods` leaves that to the admission of the Kubernetes cluster.
 

@@ -1,6 +1,6 @@
 //! Secrets and ConfigMaps that a spec names: not those which the operator made for another cluster.
 //!
-//! Whoever may make a cluster shall not read the keys of its neighbours by naming them.
+//! A user who may make a cluster shall not read the keys of its neighbours by naming them.
 
 use crds::KubeBrainCluster;
 
@@ -27,7 +27,7 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// What a spec names, by its field.
+/// Objects that a spec names, by its field.
 fn references(cluster: &KubeBrainCluster, settings: &Settings) -> Vec<(String, Kind, String)> {
     let spec = &cluster.spec;
     let mut named: Vec<(&str, &String)> = Vec::new();

@@ -9,21 +9,21 @@ use serde_json::Value;
 use super::{Refusal, invalid};
 use crate::stores::external::is_external;
 
-/// How often the leader collects garbage, and how old a version gets, if it does and the spec says no more.
+/// Default interval of garbage collection by the leader, and default age that a version reaches before it is collected.
 const GC_DEFAULT: &str = "10m";
 
-/// Where the brains keep their data.
+/// Storage of the brains' data.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Storage {
     /// A volume of the single brain.
     Embedded(Embedded),
     /// A TiKV cluster.
     Tikv(Tikv),
-    /// A directory that whoever makes the pods chose.
+    /// A directory that the owner of the pods chose.
     Unmanaged,
 }
 
-/// How the brains reach TiKV.
+/// Connection of the brains to TiKV.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Tikv {
     /// `host:port` of each placement driver, without a scheme.
@@ -32,7 +32,7 @@ pub(crate) struct Tikv {
     pub(crate) key_prefix: String,
     /// PD's id of the TiKV cluster, once it is known. Brains that are started then refuse another one.
     pub(crate) cluster_id: Option<String>,
-    /// The same, as `clusterRef` says it now.
+    /// The same, by the present `clusterRef`.
     pub(crate) referenced_id: Option<String>,
     pub(crate) tls: Option<TikvTls>,
     /// Interval and window of garbage collection, if the leader does it.
@@ -156,7 +156,7 @@ fn bare(endpoint: &str) -> String {
 /// Placement drivers of a `Cluster` of core.pingcap.com, and its id in PD: `status.pd` is their URL, `status.id` the id.
 ///
 /// # Errors
-/// What its status lacks.
+/// The field that its status lacks.
 fn placement_drivers(cluster: &DynamicObject) -> Result<(Vec<String>, Option<String>), String> {
     let status = &cluster.data["status"];
     let text = |field: &str| status[field].as_str().map(str::trim).filter(|text| !text.is_empty());

@@ -119,7 +119,7 @@ fn pod_template_is_judged_by_what_it_asks_for() {
     refused(host.clone(), "InvalidSpec: podTemplate.spec.hostNetwork: ");
     let account = json!({"pod": {"serviceAccountName": "admin"}});
     refused(account.clone(), "InvalidSpec: pod.serviceAccountName \"admin\": ");
-    // The operator may be told to leave that to others, but not what it selects pods by.
+    // The operator may be set to leave that to others, except for the labels by which it selects pods.
     for spec in [host, account] {
         assert!(read(&cluster(spec), &settings(), None).is_ok());
     }

@@ -66,7 +66,7 @@ pub(super) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) -> 
         && facts.pods == facts.replicas
         && (facts.replicas == 0 || facts.leader.is_some());
     if cluster.spec.workload.type_ == WorkloadType::External {
-        // Whoever owns the pods changes them; what is missing is for the other conditions to say.
+        // The owner of the pods changes them; the other conditions report what is missing.
         return if ever || complete {
             Change::None
         } else {
@@ -111,7 +111,7 @@ pub(super) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) -> 
     }
 }
 
-/// Whether there are more or fewer pods, updated or ready, than in the former pass: that is progress.
+/// Returns true if there are more or fewer pods, updated or ready, than in the former pass: that is progress.
 pub(super) fn has_moved(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> bool {
     let rollout = &pass.plan.rollout;
     let now = [rollout.updated, rollout.ready, rollout.pods].map(|pods| Some(count(pods)));

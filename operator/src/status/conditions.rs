@@ -1,6 +1,6 @@
 //! The conditions: one per question, each from the facts alone.
 //!
-//! Types and reasons are part of the API and stay as they are. Messages say what a person needs, and change only with the facts.
+//! Types and reasons are part of the API and stay as they are. Messages contain what a person needs, and change only with the facts.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use super::Change;
 use super::facts::{CertificateState, Facts, Volumes};
 
-/// How long members may be missing before that is called degraded.
+/// Time that members may be missing before the cluster is degraded.
 const GRACE: Duration = Duration::from_secs(30);
 
 /// Every condition that always exists. `Stalled` exists only while it is true.

@@ -69,7 +69,7 @@ pub(crate) enum Volumes {
     },
     /// A Secret for the way to TiKV, or what has to be in it, is not there.
     MissingSecret(String),
-    /// No member has said whether its storage can be reached.
+    /// No member has reported if its storage can be reached.
     Unknown,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Facts {
     pub(crate) trouble: Option<String>,
     /// A member that does not start until somebody acts.
     pub(crate) stuck: Option<Blocker>,
-    /// Why the brains take no writes.
+    /// Reason that the brains take no writes.
     pub(crate) alarm: Option<String>,
     pub(crate) change: Change,
     /// The change takes longer than the spec allows.
@@ -100,7 +100,7 @@ pub(crate) struct Facts {
     pub(crate) trust: CertificateState,
     pub(crate) volumes: Volumes,
     pub(crate) blocker: Option<Blocker>,
-    /// Why the API server refuses pods that are missing.
+    /// Reason that the API server refuses pods that are missing.
     pub(crate) refused_pods: Option<Blocker>,
     /// The blocker is the spec: it cannot be acted on.
     pub(crate) refused: bool,
@@ -108,7 +108,7 @@ pub(crate) struct Facts {
     pub(crate) contested: Option<String>,
     /// A step failed, and why.
     pub(crate) failure: Option<String>,
-    /// How long the cluster has not been ready.
+    /// Time for which the cluster has not been ready.
     pub(crate) unready_for: Duration,
 }
 
@@ -246,7 +246,7 @@ fn trust(pass: &Pass<'_>) -> CertificateState {
         .unwrap_or(CertificateState::Good)
 }
 
-/// The members' reports of TiKV. One that is not open to clients yet says in its error what it waits for.
+/// The members' reports of TiKV. The error of one that is not open to clients yet names the thing that it waits for.
 fn reach(pass: &Pass<'_>) -> Volumes {
     if let Some(refusal) = pass
         .plan
@@ -314,7 +314,7 @@ fn missing_secret(pass: &Pass<'_>) -> Option<String> {
 /// The reports of brains that do not serve about their storage. Older ones say it in words alone.
 fn refused(pass: &Pass<'_>) -> Option<Volumes> {
     let observed = pass.observed;
-    // What a running brain says is newer than why the one before it ended, but one that has just begun says nothing yet.
+    // The report of a running brain is newer than the reason that the one before it ended, but a new brain has no report yet.
     let newest = |pod: &Pod| {
         let running = observed.refusals.get(&pod.name_any()).cloned();
         running

@@ -1,4 +1,4 @@
-//! Why a pod does not serve, in the kubelet's and the scheduler's words.
+//! Reason that a pod does not serve, in the kubelet's and the scheduler's words.
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodCondition};
 use kube::ResourceExt;
@@ -136,7 +136,7 @@ pub(super) fn trouble(pod: &Pod) -> Option<String> {
     (!is_ready(pod)).then(|| "not ready yet".to_owned())
 }
 
-/// How a container ended: its exit code, and why, if a brain says so.
+/// End of a container: its exit code, and the reason if a brain reported one.
 fn ending(reason: &str, ended: &ContainerStateTerminated) -> String {
     let why = Refusal::of_container(ended).map_or_else(String::new, |why| format!(": {}", why.message));
     format!("{reason}: exit code {}{why}", ended.exit_code)

@@ -18,9 +18,9 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::feed::Feed;
 use crate::triggers::Triggers;
 
-/// How long the first list may take.
+/// Timeout of the first list.
 const FIRST: Duration = Duration::from_secs(5);
-/// How often a watch looks whether its cluster is still there.
+/// Interval at which a watch checks that its cluster still exists.
 const LOOK: Duration = Duration::from_secs(30);
 
 /// The watches. Clones share them.

@@ -22,7 +22,7 @@ use super::cluster_of;
 use crate::objects::Kind;
 use crate::triggers::Triggers;
 
-/// What every watch needs.
+/// Fields that every watch needs.
 #[derive(Clone)]
 pub(super) struct Feed {
     pub(super) client: Client,
@@ -137,7 +137,7 @@ impl Feed {
             match &event {
                 Event::Apply(object) => self.name(touched(object, false)),
                 Event::Delete(object) => self.name(touched(object, true)),
-                // What was deleted while nobody watched is named by nothing else.
+                // No other event names objects that were deleted while nobody watched.
                 Event::InitDone => self.name_all(),
                 // All are named at the end of the list; `touched` has seen them then.
                 Event::InitApply(object) => drop(touched(object, false)),
@@ -166,7 +166,7 @@ pub(crate) fn name_kind(object: &mut DynamicObject, resource: &ApiResource) {
     });
 }
 
-/// What has to change of an object for a pass: everything but its version, and the time at which a leader renewed a Lease.
+/// Digest of the parts of an object whose change starts a pass: everything but its version, and the time at which a leader renewed a Lease.
 fn digest_of(object: &DynamicObject) -> u64 {
     let mut object = object.clone();
     object.metadata.resource_version = None;
@@ -174,12 +174,12 @@ fn digest_of(object: &DynamicObject) -> u64 {
         spec.remove("renewTime");
     }
     let mut hasher = DefaultHasher::new();
-    // What does not serialise, which nothing does, starts no pass.
+    // An object that does not serialise, and none does that, starts no pass.
     serde_json::to_string(&object).unwrap_or_default().hash(&mut hasher);
     hasher.finish()
 }
 
-/// What has to change of a cluster for a pass.
+/// Digest of the parts of a cluster whose change starts a pass.
 fn digest(cluster: &KubeBrainCluster) -> u64 {
     let mut hasher = DefaultHasher::new();
     let metadata = &cluster.metadata;

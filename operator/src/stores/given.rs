@@ -133,7 +133,7 @@ impl GivenSecrets {
                 };
                 let before = show.send_replace(Seen::Secret(secret.clone()));
                 match before {
-                    // Whoever waits for the first answer needs no further pass.
+                    // A cluster that waits for the first answer needs no further pass.
                     Seen::Nothing => {}
                     Seen::Secret(before) if before == secret => {}
                     Seen::Failed(_) | Seen::Secret(_) => {

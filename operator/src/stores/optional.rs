@@ -16,9 +16,9 @@ use tracing::{debug, info};
 
 use super::feed::{Feed, name_kind};
 
-/// How often a kind is looked for that nobody asks for.
+/// Interval of looks for a kind that no cluster asks for.
 const LOOK: Duration = Duration::from_secs(180);
-/// How soon a look is repeated that failed, or that a cluster waits for.
+/// Interval of looks after a failed look, or while a cluster waits for the kind.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// A kind that may not exist.

@@ -12,7 +12,7 @@ use crate::rpc::Rpc;
 #[serde(transparent)]
 pub struct FaultId(pub u64);
 
-/// What happens to a request.
+/// Effect of a fault on a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Action {
@@ -52,7 +52,7 @@ pub enum Action {
     Refuse { code: RefusalCode, message: String },
 }
 
-/// How a call fails.
+/// Failure of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalCode {
@@ -124,7 +124,7 @@ fn always() -> f64 {
     1.0
 }
 
-/// Why a fault was not set.
+/// Reason that a fault was not set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FaultError {
     #[error("the probability is not between 0 and 1")]

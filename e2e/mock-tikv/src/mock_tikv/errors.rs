@@ -1,4 +1,4 @@
-//! Why a mock does not start, or does not do what it is told.
+//! Reasons that a mock does not start, or does not carry out a command.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use crate::journal::JournalError;
 use crate::regions::RegionsError;
 use crate::server::EndpointError;
 
-/// Why a mock does not start.
+/// Reason that a mock does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error("there has to be at least one store")]
@@ -28,7 +28,7 @@ pub enum StartError {
     FirstWrite(String),
 }
 
-/// Why a command to a running mock is not done.
+/// Reason that a command to a running mock is not done.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     #[error(transparent)]

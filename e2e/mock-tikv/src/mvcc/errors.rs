@@ -28,7 +28,7 @@ pub(super) fn retryable(message: String) -> Box<KeyError> {
     key_error(|error| error.retryable = message)
 }
 
-/// What stands in the way of a transaction on a key.
+/// Obstacle to a transaction on a key.
 pub(super) struct Conflict<'a> {
     pub(super) start_ts: u64,
     pub(super) key: &'a Bytes,

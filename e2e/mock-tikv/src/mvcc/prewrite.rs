@@ -10,7 +10,7 @@ use crate::proto::kvrpcpb::prewrite_request::PessimisticAction;
 use crate::proto::kvrpcpb::write_conflict::Reason;
 use crate::proto::kvrpcpb::{KeyError, LockInfo, Mutation, Op, PrewriteRequest, PrewriteResponse};
 
-/// What is to be done about one mutation.
+/// Step that one mutation needs.
 enum Step {
     /// Lock the key.
     Lock(Lock),
@@ -22,7 +22,7 @@ enum Step {
     Committed(u64),
 }
 
-/// Why a mutation cannot be done.
+/// Reason that a mutation cannot be done.
 enum Refusal {
     /// Another transaction's lock: all of them are reported at once.
     Locked(Box<KeyError>),

@@ -23,11 +23,11 @@ pub(crate) struct Tables {
     /// Milliseconds since 1970.
     pub(crate) timestamp_window: u64,
     pub(crate) cluster: Option<u64>,
-    /// How often the tables were read anew; not kept.
+    /// Number of times that the tables were read anew; not kept.
     pub(crate) generation: u64,
 }
 
-/// What became of a transaction on one key.
+/// Fate of a transaction on one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Committed(u64),
@@ -35,7 +35,7 @@ pub(crate) enum Fate {
     Unknown,
 }
 
-/// What a map's `range` takes.
+/// Argument of a map's `range`.
 type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
 /// The bounds of a span for a map's `range`, none when it is empty.

@@ -33,7 +33,7 @@ pub(super) trait Command: Message + Clone + 'static {
     fn run(self, at: Process) -> impl Future<Output = Result<Self::Reply, Status>> + Send;
 }
 
-/// What the caller of a lost message gets.
+/// Result that the caller of a lost message gets.
 async fn lost<R>(silent: bool) -> Result<R, Status> {
     if silent {
         pending::<()>().await;

@@ -82,7 +82,7 @@ fn admit<R: Regional>(request: &R, engine: &Engine, store: u64) -> Result<Region
     Ok(region)
 }
 
-/// What of a span lies in the region.
+/// Returns the part of a span that lies in the region.
 fn cut(region: &Region, start: &Bytes, end: &Bytes) -> (Bytes, Bytes) {
     let start = start.clone().max(region.start.clone());
     let end = match (end.is_empty(), region.end.is_empty()) {

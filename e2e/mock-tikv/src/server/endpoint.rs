@@ -12,7 +12,7 @@ use tracing::error;
 
 use super::socket::Socket;
 
-/// Why a port cannot be used.
+/// Reason that a port cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}")]
 pub struct EndpointError {

@@ -133,7 +133,7 @@ impl GcStates {
 
 /// Raises the safe point of GC, unless it is further already, and answers with where it is.
 ///
-/// Stores collect in their own time; here before the answer, so that whoever reads below the safe point meets the holes.
+/// Stores collect in their own time; here before the answer, so that reads below the safe point meet the holes.
 /// It is carried to its end also when the caller leaves.
 pub(super) async fn collect(at: &Process, safe_point: u64) -> Result<u64, Status> {
     if safe_point > at.shared.engine.read().safe_point {

@@ -28,7 +28,7 @@ pub(crate) struct Shared {
     pub(crate) gc: GcStates,
     pub(crate) gates: BTreeMap<u64, Gate>,
     pub(crate) silent: SilentRegions,
-    /// PD's URL and the stores' addresses as clients are told them; known once all listen.
+    /// PD's URL and the stores' addresses as clients get them; known once all listen.
     pub(crate) addresses: OnceLock<BTreeMap<u64, String>>,
 }
 

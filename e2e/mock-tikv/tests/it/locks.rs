@@ -1,4 +1,4 @@
-//! Locks that nobody finishes, and transactions that are ended from outside.
+//! Unfinished locks, and transactions that are ended from outside.
 
 use std::time::Duration;
 

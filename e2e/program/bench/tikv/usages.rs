@@ -43,7 +43,7 @@ impl Usages {
     }
 }
 
-/// What a cluster costs that nobody asks anything.
+/// Measures the cost of a cluster without requests.
 pub(super) async fn idle(cluster: &Cluster, seconds: u64) -> anyhow::Result<Vec<String>> {
     if let Some(mock_tikv) = &cluster.mock_tikv {
         mock_tikv.command("DELETE", "/requests", None).await?;

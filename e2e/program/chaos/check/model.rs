@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::chaos::history::{Answer, Compare, Done, Event, Keys, Kv, Op, Request};
 
-/// What all keys are at one revision.
+/// State of all keys at one revision.
 pub(super) type State = BTreeMap<String, Kv>;
 
-/// What a request does to a state.
+/// Effect of a request on a state.
 pub(super) struct Effect {
     pub(super) answer: Answer,
     pub(super) events: Vec<Event>,

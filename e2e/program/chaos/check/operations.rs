@@ -21,7 +21,7 @@ impl Owned {
         self.0.iter().map(|(revision, operation)| (*revision, *operation))
     }
 
-    /// How many were done without an answer.
+    /// Number of operations that were done without an answer.
     pub(super) fn late(&self, history: &History) -> usize {
         let unknown = |at: &&usize| matches!(history.operations[**at].outcome, Outcome::Unknown(_));
         self.0.values().filter(unknown).count()
@@ -63,7 +63,7 @@ fn answered(operation: &Operation, answer: &Answer, timeline: &Timeline, wrong: 
         wrong.push(format!("the revision of {operation:?} is not one of the round"));
         return;
     };
-    // what came with the answer; the value of a key that nobody asked for is not shown
+    // what came with the answer; the value of a key that was not requested is not in it
     if effect.answer != *answer {
         wrong.push(format!("{operation:?}: the answer should be {:?}", effect.answer));
     } else if answer.wrote() && !makes(&effect, timeline.change(answer.revision)) {

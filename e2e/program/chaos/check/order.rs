@@ -1,9 +1,9 @@
-//! Nobody who asks later is shown less.
+//! A later request never sees less.
 
 use super::operations::Owned;
 use crate::chaos::history::{At, History, Method, Op, Outcome, Told};
 
-/// Where in the order of all things something stands: behind the write of a revision come the reads that show it.
+/// Place in the order of all things: behind the write of a revision come the reads that show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Write(i64),
@@ -19,7 +19,7 @@ impl Place {
     }
 }
 
-/// What was shown when, and what was asked for when.
+/// Times at which something was shown, and at which something was asked for.
 #[derive(Debug, Default)]
 struct Points {
     shown: Vec<(At, Place, String)>,

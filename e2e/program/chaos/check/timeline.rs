@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use super::model::State;
 use crate::chaos::history::{At, Event, History, Kv, Told};
 
-/// What one revision changed.
+/// Changes of one revision.
 #[derive(Debug)]
 pub(super) struct Change {
     /// In key order, without what came before.
     pub(super) events: Vec<Event>,
-    /// When a watch first told it.
+    /// Time at which a watch first sent it.
     pub(super) seen: At,
 }
 
@@ -23,13 +23,13 @@ pub(super) struct Timeline {
 }
 
 impl Timeline {
-    /// Puts together what the watches of all keys told.
+    /// Merges the events of the watches of all keys.
     pub(super) fn of(history: &History) -> Result<Self, Vec<String>> {
         let mut wrong = Vec::new();
         let mut changes: BTreeMap<i64, Change> = BTreeMap::new();
         for watcher in &history.watchers {
             for message in watcher.attempts.iter().flat_map(|attempt| &attempt.messages) {
-                // whoever watches a part does not know the whole of a revision
+                // a watch of a part does not have the whole of a revision
                 let whole = message.watch.is_some_and(|watch| watcher.watches[watch].contain(""));
                 if let (Told::Events(events), true) = (&message.told, whole) {
                     merge(&mut changes, events, message.at, watcher.member, &mut wrong);
@@ -103,13 +103,13 @@ impl Timeline {
         self.changes.len()
     }
 
-    /// What a revision changed; none outside of the round.
+    /// Changes of a revision; none outside of the round.
     pub(super) fn change(&self, revision: i64) -> Option<&Change> {
         let at = usize::try_from(revision - self.base - 1).ok()?;
         self.changes.get(at)
     }
 
-    /// What all keys were at a revision; none outside of the round.
+    /// State of all keys at a revision; none outside of the round.
     pub(super) fn state(&self, revision: i64) -> Option<&State> {
         let at = usize::try_from(revision - self.base).ok()?;
         self.states.get(at)
@@ -121,7 +121,7 @@ impl Timeline {
     }
 }
 
-/// Adds one message's events: whoever tells a revision tells the same.
+/// Adds one message's events: all watches send the same for a revision.
 fn merge(changes: &mut BTreeMap<i64, Change>, events: &[Event], at: At, member: usize, wrong: &mut Vec<String>) {
     for group in events.chunk_by(|a, b| a.revision() == b.revision()) {
         let revision = group[0].revision();

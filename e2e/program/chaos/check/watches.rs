@@ -120,7 +120,7 @@ impl Reader<'_> {
     }
 
     fn progress(&mut self, watch: usize, revision: i64) -> Result<(), String> {
-        // a watch of the future has told all of the past
+        // a watch of the future has sent all of the past
         let keys = &self.watcher.watches[watch];
         for untold in self.next[watch]..=revision {
             if self.part(keys, untold).is_some() {
@@ -133,7 +133,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// What a watch has to tell at that revision, if that is what comes next.
+    /// Events that a watch has to send at that revision, if that is what comes next.
     fn expected(&self, watch: usize, revision: i64) -> Result<Vec<Event>, String> {
         let keys = &self.watcher.watches[watch];
         let next = self.next[watch];
@@ -157,7 +157,7 @@ impl Reader<'_> {
             })
     }
 
-    /// What of a revision belongs to these keys.
+    /// Events of a revision that belong to these keys.
     fn part(&self, keys: &Keys, revision: i64) -> Option<Vec<Event>> {
         let change = self.timeline.change(revision)?;
         let before = self.timeline.state(revision - 1)?;

@@ -12,7 +12,7 @@ use tonic::{Code, Response, Status};
 use super::{REQUEST_TIMEOUT, Round, wire};
 use crate::chaos::history::{Answer, Method, Op, Operation, Outcome, Request};
 
-/// What etcd says of a revision that is gone.
+/// etcd's message for a revision that is gone.
 const COMPACTED: &str = "etcdserver: mvcc: required revision has been compacted";
 
 /// Codes of such errors. Any other is a wrong answer.
@@ -110,7 +110,7 @@ impl Client {
     }
 }
 
-/// Whether the server, or the way to it, has its troubles. Our own side calls a connection that broke an internal error.
+/// Returns true if the server, or the connection to it, fails. Our own side calls a connection that broke an internal error.
 pub(super) fn is_trouble(status: &Status) -> bool {
     let broke = status.code() == Code::Internal && status.message().starts_with("h2 protocol error");
     broke || TROUBLES.contains(&status.code())

@@ -18,14 +18,14 @@ const TTL: Duration = Duration::from_secs(2);
 /// Between keep-alives.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// What such a client did.
+/// Record of such a client.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
     pub(crate) operations: Vec<Operation>,
     pub(crate) leases: Vec<Lease>,
 }
 
-/// One lease after another, until told to stop.
+/// One lease after another, until it is stopped.
 ///
 /// # Errors
 ///

@@ -22,7 +22,7 @@ const ASK: Duration = Duration::from_millis(150);
 /// After the round's end, for all that is still to come.
 const DRAIN: Duration = Duration::from_secs(30);
 
-/// What a stream is made of.
+/// Parts of a stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) member: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Plan {
     pub(crate) from: i64,
 }
 
-/// Watches until all watches have told everything up to `end`, once that is known; gives up some time after.
+/// Watches until all watches have sent everything up to `end`, once that is known; gives up some time after.
 ///
 /// # Errors
 ///
@@ -64,7 +64,7 @@ struct Stream {
     plan: Plan,
     round: Round,
     watcher: Watcher,
-    /// The first revision that each watch has not told.
+    /// The first revision that each watch has not sent.
     next: Vec<i64>,
 }
 
@@ -121,7 +121,7 @@ impl Stream {
         Ok((requests, messages.into_inner()))
     }
 
-    /// Until it breaks (then how), a watch ends, or all is told.
+    /// Until it breaks (then how), a watch ends, or all is sent.
     async fn listen(
         &mut self,
         attempt: &mut Attempt,

@@ -20,7 +20,7 @@ fn filler(value: Value) -> u8 {
     value.0.to_le_bytes()[0]
 }
 
-/// The number; a value that nobody wrote is an error.
+/// The number; a value that was never written is an error.
 fn value(bytes: &[u8]) -> anyhow::Result<Value> {
     let (number, padding) = bytes.split_first_chunk().context("a value is cut")?;
     let value = Value(u64::from_be_bytes(*number));

@@ -14,10 +14,10 @@ use crate::chaos::history::{Answer, Compare, Done, Keys, Kv, Method, Op, Operati
 const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 /// Between two requests of one client; longer after an error.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(40));
-/// How far back reads of the past go.
+/// Distance of reads of the past, in revisions.
 const PAST: i64 = 300;
 
-/// Works until told to stop.
+/// Works until it is stopped.
 ///
 /// # Errors
 ///
@@ -55,7 +55,7 @@ pub(crate) async fn run(
 struct Worker {
     chance: StdRng,
     round: Round,
-    /// What was seen last, to be updated.
+    /// The key-value that was seen last, to be updated.
     seen: Option<Kv>,
 }
 
@@ -107,7 +107,7 @@ impl Worker {
         }
     }
 
-    /// What an API server does: put if nobody was there meanwhile, else look.
+    /// A request as an API server makes it: put if nobody was there meanwhile, else look.
     fn update(&mut self) -> Request {
         let compare = match self.seen.take() {
             Some(kv) if self.chance.random_bool(0.3) => Compare::Value(kv.key, kv.value),

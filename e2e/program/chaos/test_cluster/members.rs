@@ -43,7 +43,7 @@ pub(crate) struct Members {
     channels: Vec<Channel>,
 }
 
-/// How members are shown another time of day than the machine's.
+/// Gives members another time of day than the machine's.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     dir: PathBuf,
@@ -251,7 +251,7 @@ impl Members {
         Ok(())
     }
 
-    /// What it says of itself: its id, and that of the leader. Nothing while it does not answer.
+    /// A member's status: its id, and that of the leader. `None` while it does not answer.
     pub(crate) async fn status(&self, member: usize) -> Option<(u64, u64)> {
         let mut maintenance = MaintenanceClient::new(self.channels[member].clone());
         let status = timeout(ANSWER_TIMEOUT, maintenance.status(pb::StatusRequest {}))
@@ -262,7 +262,7 @@ impl Members {
         Some((status.header?.member_id, status.leader))
     }
 
-    /// One that says that it leads.
+    /// One that reports that it leads.
     pub(crate) async fn leader(&self) -> Option<usize> {
         for member in 0..self.len() {
             if self.all[member].is_some()
@@ -275,7 +275,7 @@ impl Members {
         None
     }
 
-    /// Asks the leader to hand over to a member. Refusals are no failure: somebody else may lead by now.
+    /// Asks the leader to hand over to a member. Refusals are no failure: another member may lead by now.
     pub(crate) async fn move_leader(&self, from: usize, to: usize) {
         let Some((target_id, _)) = self.status(to).await else {
             return;
@@ -285,7 +285,7 @@ impl Members {
         drop(timeout(Duration::from_secs(5), moved).await);
     }
 
-    /// Where a member's log lies.
+    /// Path of a member's log.
     pub(crate) fn log(&self, member: usize) -> PathBuf {
         self.logs.join(format!("b{member}.log"))
     }

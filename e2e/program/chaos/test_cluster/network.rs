@@ -15,7 +15,7 @@ use e2e::tcp_proxy::TcpProxy;
 use e2e::tikv::real::Addresses;
 use e2e::tools::debian::{self, Package};
 
-/// What this needs of Debian.
+/// Debian packages for the network.
 pub(crate) const PACKAGES: &[Package] = &[
     Package {
         brings: "ip",
@@ -31,13 +31,13 @@ pub(crate) const PACKAGES: &[Package] = &[
     },
 ];
 
-/// Where this process, its clients and the mock are.
+/// Address of this process, its clients and the mock.
 pub(crate) const HUB: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
 /// Set within the namespaces: where the real cluster is, if there is one.
 const INSIDE: &str = "KUBEBRAIN_CHAOS_INSIDE";
 /// The network that this program was started in.
 const OUTSIDE: &str = "/run/netns/outside";
-/// What the second program argument of `sh` and all that follow are started with.
+/// Script that starts the second program argument of `sh` with all that follow.
 const SCRIPT: &str = "mkdir -p /run/netns
     mount -t tmpfs chaos /run/netns
     touch /run/netns/outside

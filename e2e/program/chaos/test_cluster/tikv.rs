@@ -52,11 +52,11 @@ const REGION_FAULTS: [RegionFault; 8] = [
     RegionFault::ReadIndexNotReady,
 ];
 
-/// What the members store in.
+/// Storage of the members.
 #[derive(Debug)]
 pub(crate) struct Tikv {
     addresses: Addresses,
-    /// Of the members' keys; they choose their own on a mock, which nobody else uses.
+    /// Of the members' keys; they choose their own on a mock, which has no other user.
     prefix: Option<String>,
     kind: Kind,
 }
@@ -99,7 +99,7 @@ impl Tikv {
         })
     }
 
-    /// Uses a real cluster, in a part of it that nobody has used.
+    /// Uses a real cluster, in an unused part of it.
     ///
     /// # Errors
     ///
@@ -113,12 +113,12 @@ impl Tikv {
         })
     }
 
-    /// Where its processes listen.
+    /// Addresses on which its processes listen.
     pub(crate) fn addresses(&self) -> &Addresses {
         &self.addresses
     }
 
-    /// What makes a brain use it.
+    /// Flags that make a brain use it.
     pub(crate) fn flags(&self) -> Vec<String> {
         let mut flags = vec![
             "--storage=tikv".to_owned(),
@@ -136,11 +136,11 @@ impl Tikv {
         }
     }
 
-    /// Where the store listens that leads a part of what the members store.
+    /// Address of the store that leads a part of the members' data.
     ///
     /// # Errors
     ///
-    /// It is no address. On a real cluster each part has one of the stores, for nobody knows who leads what.
+    /// It is no address. On a real cluster each part has one of the stores, for the leader of a part is unknown.
     pub(crate) fn store_of(&self, part: Part) -> anyhow::Result<SocketAddr> {
         let Some(mock_tikv) = self.as_mock() else {
             let stores = &self.addresses.stores;
@@ -169,7 +169,7 @@ impl Tikv {
     }
 }
 
-/// What members store, by where it lies.
+/// Part of the members' data, by its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// The lock and the membership.

@@ -1,5 +1,5 @@
-//! What is asked rarely: members, maintenance, alarms. Only what leaves a cluster of one as it is, and no action on
-//! alarms that is none: that ends etcd itself.
+//! Rare requests: members, maintenance, alarms. Only those that leave a cluster of one as it is, and no alarm request without an
+//! action: that ends etcd itself.
 
 use rand::RngExt as _;
 

@@ -14,14 +14,14 @@ const STREAMS: usize = 4;
 const MOST: usize = 12;
 const FURTHEST: i64 = 20;
 
-/// What is known of the streams.
+/// Known state of the streams.
 #[derive(Debug, Default)]
 pub(super) struct Streams(BTreeMap<usize, Stream>);
 
 #[derive(Debug, Default)]
 struct Stream {
     watchers: BTreeSet<i64>,
-    /// No progress is told before this revision.
+    /// No progress is reported before this revision.
     silent_until: i64,
 }
 

@@ -14,7 +14,7 @@ use crate::chart;
 const NAME: &str = "platform";
 /// In the rendered Applications, to be replaced.
 const EXAMPLE: &str = "https://git.example.org/kubebrain.git";
-/// Where the clusters lie.
+/// Directory of the clusters.
 const CLUSTERS: &str = "manifests/argocd/tenant/cluster";
 
 /// A repository that the git daemon serves.
@@ -48,7 +48,7 @@ impl Repository {
         repository
     }
 
-    /// Where Argo CD finds it.
+    /// Returns the URL at which Argo CD finds it.
     pub(super) fn url() -> String {
         format!("{GIT}/{NAME}")
     }

@@ -21,9 +21,9 @@ use tokio::time::Instant;
 
 use crate::chart;
 
-/// Where Argo CD keeps its objects.
+/// Namespace of Argo CD's objects.
 pub(super) const NAMESPACE: &str = "argocd";
-/// Where its git daemon serves repositories, inside the cluster's network.
+/// Address of its git daemon, inside the cluster's network.
 pub(super) const GIT: &str = "git://127.0.0.1:9418";
 
 const MODULE: &str = "github.com/argoproj/argo-cd/v3";
@@ -48,7 +48,7 @@ const CONFIGURATION: [&str; 7] = [
     "ssh-known-hosts-cm",
     "gpg-keys-cm",
 ];
-/// What the repo-server calls by name for every revision.
+/// Programs that the repo-server calls by name for every revision.
 const WRAPPERS: [&str; 2] = ["git-verify-wrapper.sh", "gpg-wrapper.sh"];
 /// kubectl has kustomize in it.
 const KUSTOMIZE: &str = "#!/bin/sh\ntest \"$1\" = build || exit 2\nshift\nexec kubectl kustomize \"$@\"\n";
@@ -110,7 +110,7 @@ impl Servers {
         command
     }
 
-    /// The ends of all logs, for whoever reads a failure.
+    /// The ends of all logs, for the reader of a failure.
     pub(super) fn logs(&self) -> String {
         let log = |(name, _): &(&str, Child)| format!("--- log of {name}\n{}\n", tail(&self.home.log(name)));
         self.running.iter().map(log).collect()

@@ -104,7 +104,7 @@ impl Site {
         self.until(self.applications(), name, &what, wanted).await
     }
 
-    /// Waits until an object is as `wanted` says, and gives it.
+    /// Waits until `wanted` accepts an object, and returns it.
     pub(super) async fn until<K>(&self, api: Api<K>, name: &str, what: &str, wanted: impl Fn(&K) -> bool) -> K
     where
         K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -169,7 +169,7 @@ impl Site {
             .unwrap();
     }
 
-    /// Applications, clusters, pods and logs, for whoever reads a failure.
+    /// Applications, clusters, pods and logs, for the reader of a failure.
     pub(super) fn describe(&self) -> String {
         let mut text = String::new();
         for what in ["applications", "kubebrainclusters", "pods", "events"] {

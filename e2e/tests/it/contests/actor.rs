@@ -54,7 +54,7 @@ pub(super) fn bytes(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
 }
 
-/// What a header says of the store alone.
+/// Returns the one field of a header that depends on the store alone.
 pub(super) fn revision(header: Option<pb::ResponseHeader>) -> i64 {
     header.expect("a header").revision
 }

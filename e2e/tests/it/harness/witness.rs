@@ -91,7 +91,7 @@ impl Witness {
         ))
     }
 
-    /// What was seen, as soon as that is everything up to `revision`.
+    /// Returns the events seen, as soon as they are complete up to `revision`.
     fn complete_to(&self, revision: i64) -> anyhow::Result<MutexGuard<'_, Seen>> {
         let waiting = |seen: &mut Seen| seen.complete < revision && seen.broken.is_none();
         let waited = self.0.news.wait_timeout_while(self.0.lock(), CATCH_UP_TIMEOUT, waiting);

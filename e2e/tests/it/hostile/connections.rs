@@ -9,10 +9,10 @@ use super::*;
 
 const SOCKETS: usize = 300;
 const IDLE: usize = 4_000;
-/// What an idle connection may cost, in bytes: before its first request, and after it.
+/// Memory that an idle connection may cost, in bytes: before its first request, and after it.
 const EACH: u64 = 10 << 10;
 const EACH_THAT_ASKED: u64 = 24 << 10;
-/// What the server may need beside them.
+/// Memory that the server may need beside them.
 const REST: u64 = 8 << 20;
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,12 +13,12 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Where all attacks come from; quiet clients have the machine's usual address.
+/// Source address of all attacks; quiet clients have the machine's usual address.
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME: usize = 16_384;
-/// What may be sent before the server has said otherwise, in bytes.
+/// Bytes that may be sent before the server sets another limit.
 const WINDOW: i64 = 65_535;
 /// For a server that takes no more of a body: then that was all.
 const STALLED: Duration = Duration::from_secs(3);

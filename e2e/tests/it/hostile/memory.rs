@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What each of the stored values has, in bytes.
+/// Size of each stored value, in bytes.
 const VALUE: usize = 1 << 20;
 const VALUES: usize = 20;
 

@@ -78,7 +78,7 @@ impl<'a> Brains<'a> {
         api.patch(&self.name, &PatchParams::default(), &patch).await.unwrap();
     }
 
-    /// Waits until it is as `wanted` says.
+    /// Waits until `wanted` accepts it.
     pub(super) async fn until(&self, what: &str, wanted: impl Fn(&KubeBrainCluster) -> bool) -> KubeBrainCluster {
         self.kit.until(&self.name, what, LIMIT, wanted).await
     }
@@ -138,7 +138,7 @@ impl<'a> Brains<'a> {
         names
     }
 
-    /// What the member in a pod says of itself on its metrics port.
+    /// Returns the state that the member in a pod reports on its metrics port.
     pub(super) async fn member(&self, pod: &Pod) -> Result<Value, String> {
         let address = super::pods::address(pod).ok_or("the pod has no address")?;
         let answer = e2e::probe::command(&format!("{address}:2381"), "GET", "/member", "").await;
@@ -163,7 +163,7 @@ impl<'a> Brains<'a> {
     }
 }
 
-/// What a client of brains needs, as PEM.
+/// Credentials of a client of brains, as PEM.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Credentials {
     pub(super) trusted: String,
@@ -193,7 +193,7 @@ pub(super) fn leader(cluster: &KubeBrainCluster) -> Option<String> {
     Some(cluster.status.as_ref()?.leader.as_ref()?.member.clone())
 }
 
-/// Its name, conditions and status, for whoever reads a failure.
+/// Its name, conditions and status, for the reader of a failure.
 pub(super) fn in_words(cluster: &KubeBrainCluster) -> String {
     let name = cluster.metadata.name.clone().unwrap_or_default();
     let mut text = format!("KubeBrainCluster {name}, generation {:?}", cluster.metadata.generation);

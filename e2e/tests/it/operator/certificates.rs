@@ -18,7 +18,7 @@ use super::tikv::Tikv;
 
 /// Writes on one connection, so that every writer makes a new one several times a second.
 const CONNECTIONS_OF: usize = 20;
-/// How often each leaf is renewed under load.
+/// Number of renewals of each leaf under load.
 const RENEWALS: usize = 2;
 
 /// The PEM of one key of a Secret.
@@ -36,7 +36,7 @@ fn count(pem: &str) -> usize {
     pem.matches("BEGIN CERTIFICATE").count()
 }
 
-/// What every member says of its certificates, if all of them answer.
+/// Values that the members report of their certificates, if all of them answer.
 async fn reported(brains: &Brains<'_>, pointer: &str) -> Result<BTreeSet<String>, String> {
     let mut all = BTreeSet::new();
     for pod in brains.pods().await {
@@ -230,7 +230,7 @@ fn secrets_of_somebody_else_are_used_and_a_missing_one_is_named() {
         let cluster = brains.until("Ready", is_ready).await;
         assert_eq!(condition(&cluster, "CertificatesReady").unwrap().status, "True");
         let served = reported(&brains, "/tls/server/fingerprint").await.unwrap();
-        // renewed by whoever made it: the members take it up
+        // renewed by its maker: the members take it up
         kit.try_apply(&authority.secret("own-server", "a", &hosts))
             .await
             .unwrap();

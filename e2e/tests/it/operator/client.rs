@@ -44,7 +44,7 @@ impl Brains<'_> {
         endpoint.connect().await.map_err(|error| error.to_string())
     }
 
-    /// How many keys there are, read through the first member.
+    /// Returns the number of keys, read through the first member.
     pub(super) async fn count_keys(&self) -> i64 {
         let request = pb::RangeRequest {
             key: vec![0].into(),

@@ -25,15 +25,15 @@ use crate::harness::{Harness, Shared, shared_blocking};
 pub(super) const LIMIT: Duration = Duration::from_secs(120);
 /// Between two looks at what cannot be watched.
 pub(super) const LOOK: Duration = Duration::from_millis(200);
-/// Where the operator runs.
+/// Namespace of the operator.
 pub(super) const OPERATOR: &str = "kubebrain-system";
 /// Lines of the operator's log that a failure shows.
 const TAIL: i64 = 25;
 
-/// What members say while they begin: DNS learns of pods some time after that, and readiness is asked for before anybody leads.
+/// Messages of members while they begin: DNS learns of pods some time after that, and readiness is asked for before anybody leads.
 const BEGINNING: [&str; 2] = ["DNS does not name the members", "there is no leader yet"];
 
-/// What a test of the operator works with.
+/// Tools of a test of the operator.
 pub(super) struct Kit {
     pub(super) client: kube::Client,
     pub(super) namespace: String,
@@ -201,7 +201,7 @@ impl Kit {
         Ok(Brains::new(self, name))
     }
 
-    /// Waits until an object is as `wanted` says, and gives it; the time that took is measured by whoever wants to know.
+    /// Waits until `wanted` accepts an object, and returns it; a caller that needs the time measures it.
     pub(super) async fn until<K>(&self, name: &str, what: &str, limit: Duration, wanted: impl Fn(&K) -> bool) -> K
     where
         K: Resource<Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -252,7 +252,7 @@ impl Kit {
         }
     }
 
-    /// What there is in the namespace, for whoever reads a failure: clusters with their status, pods, events, the operator's log.
+    /// Describes the namespace for the reader of a failure: clusters with their status, pods, events, the operator's log.
     pub(super) async fn describe(&self) -> String {
         let mut text = String::new();
         match self.api::<KubeBrainCluster>().list(&ListParams::default()).await {

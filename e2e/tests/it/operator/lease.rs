@@ -1,4 +1,4 @@
-//! A Lease as leader lock: who holds it leads, and nobody but its members has a token.
+//! A Lease as leader lock: its holder leads, and only its members have a token.
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
@@ -13,7 +13,7 @@ use super::pods::serves;
 use super::tikv::Tikv;
 
 const MEMBERS: usize = 3;
-/// What operator and members call the lock of the cluster `a`.
+/// Name that operator and members give the lock of the cluster `a`.
 const LOCK: &str = "a-leader";
 
 #[test]

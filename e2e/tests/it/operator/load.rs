@@ -25,7 +25,7 @@ const PACE: Duration = Duration::from_millis(10);
 /// For a connection to be made, and for a member to answer.
 const CONNECT: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(10);
-/// What errors of requests say that were never sent.
+/// Messages in errors of requests that were never sent.
 const NOT_SENT: [&str; 6] = [
     "tcp connect error",
     "Connection refused",
@@ -37,7 +37,7 @@ const NOT_SENT: [&str; 6] = [
     "not a result of an error",
 ];
 
-/// Where writers find members and credentials.
+/// Source of members and credentials for writers.
 struct Target {
     namespace: String,
     name: String,
@@ -74,7 +74,7 @@ impl Target {
         None
     }
 
-    /// Whether a connection is one that a client would stay on: it leads to the member that it prefers, or that one does not serve.
+    /// Returns true if a client would stay on the connection: it leads to the member that it prefers, or that one does not serve.
     fn is_good(&self, connection: &Connection, number: usize) -> bool {
         let members = self.members.lock().unwrap();
         let own = members.now.get(&format!("{}-{number}", self.name));
@@ -89,12 +89,12 @@ struct Connection {
     kv: KvClient<Channel>,
 }
 
-/// What came of the writes.
+/// Result of the writes.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// Numbers of the acknowledged writes, by writer.
     acknowledged: Vec<BTreeSet<u64>>,
-    /// What failed writes said, and how long after the beginning.
+    /// Errors of failed writes, and the time of each since the beginning.
     pub(super) failed: Vec<String>,
     /// Writes that were sent through another member than first chosen, before they reached any.
     pub(super) moved: usize,
@@ -107,7 +107,7 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// How many writes were acknowledged.
+    /// Returns the number of acknowledged writes.
     pub(super) fn written(&self) -> usize {
         self.acknowledged.iter().map(BTreeSet::len).sum()
     }
@@ -225,7 +225,7 @@ impl<'a> Load<'a> {
     }
 }
 
-/// What was acknowledged to writers that have ended.
+/// Acknowledged writes of writers that have ended.
 pub(super) struct Paused {
     target: Arc<Target>,
     acknowledged: Vec<BTreeSet<u64>>,

@@ -20,9 +20,9 @@ use super::pods::Watched;
 use super::tikv::Tikv;
 use process::Process;
 
-/// How long an idle operator is looked at.
+/// Time for which an idle operator is observed.
 const IDLE: Duration = Duration::from_secs(60);
-/// How many passes are looked at; they are a minute apart.
+/// Number of passes that are observed; they are a minute apart.
 const PASSES: usize = 2;
 /// Without a request for so long nothing is going on.
 const QUIET: Duration = Duration::from_secs(20);

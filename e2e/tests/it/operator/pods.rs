@@ -20,7 +20,7 @@ pub(super) fn address(pod: &Pod) -> Option<String> {
         .filter(|address| !address.is_empty())
 }
 
-/// Returns true if a pod serves: it is ready, and nobody has asked it to end.
+/// Returns true if a pod serves: it is ready, and not asked to end.
 pub(super) fn serves(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     let ready = conditions
@@ -38,7 +38,7 @@ pub(super) fn image(pod: &Pod) -> &str {
         .unwrap_or_default()
 }
 
-/// A pod in one line, for whoever reads a failure.
+/// A pod in one line, for the reader of a failure.
 pub(super) fn in_words(pod: &Pod) -> String {
     let status = pod.status.as_ref();
     let containers = status.and_then(|status| status.container_statuses.as_ref());
@@ -77,7 +77,7 @@ pub(super) enum Change {
     Gone,
 }
 
-/// What happened to pods since the beginning, in order, and how they are now.
+/// Changes of pods since the beginning, in order, and their present state.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     pub(super) changes: Vec<(String, Change)>,
@@ -167,7 +167,7 @@ impl Watched {
         Self { history, _task: task }
     }
 
-    /// What happened until now.
+    /// Returns the history until now.
     pub(super) fn history(&self) -> History {
         self.history.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,4 +1,4 @@
-//! Processes of pods that end without a warning: the kernel asks nobody.
+//! Processes of pods that end without a warning: the kernel kills them.
 
 use std::fs;
 use std::path::Path;

@@ -48,7 +48,7 @@ fn requested(claim: &PersistentVolumeClaim) -> Option<&Quantity> {
     resources.requests.as_ref()?.get("storage")
 }
 
-/// What the resizer of a CSI driver writes when a volume has grown.
+/// Writes the same as the resizer of a CSI driver when a volume has grown.
 async fn as_resizer(kit: &Kit, volume: &str, claim: &str, size: &str) {
     let volumes = Api::<PersistentVolume>::all(kit.client.clone());
     let patch = Patch::Merge(json!({"spec": {"capacity": {"storage": size}}}));
@@ -105,7 +105,7 @@ fn claim_grows_with_its_class_and_without_it_blocks_nothing() {
     });
 }
 
-/// What the first container of a pod asks for.
+/// Returns the request of the first container of a pod.
 fn request(pod: &Pod, of: &str) -> Option<Quantity> {
     let resources = pod.spec.as_ref()?.containers[0].resources.as_ref()?;
     resources.requests.as_ref()?.get(of).cloned()

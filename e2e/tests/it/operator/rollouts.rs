@@ -1,4 +1,4 @@
-//! Roll-outs in which something happens that nobody planned. One cluster is rolled out again and again.
+//! Roll-outs with unplanned events. One cluster is rolled out again and again.
 
 use std::time::Duration;
 

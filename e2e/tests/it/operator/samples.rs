@@ -20,7 +20,7 @@ use crate::harness;
 /// The namespace of all samples.
 pub(super) const NAMESPACE: &str = "brains";
 
-/// Where samples expect TiKV.
+/// The mock of TiKV at the address that samples expect.
 const TIKV: MockTikv<'static> = MockTikv {
     name: "pd",
     namespace: Some("tikv"),
@@ -76,7 +76,7 @@ fn objects(kit: &Kit, group: &str, version: &str, kind: &str) -> Api<DynamicObje
     Api::namespaced_with(kit.client.clone(), &kit.namespace, &resource)
 }
 
-/// What tidb-operator writes when PD of a `Cluster` serves.
+/// Writes the same as tidb-operator when PD of a `Cluster` serves.
 async fn as_tidb_operator(kit: &Kit, name: &str) {
     let status = json!({"pd": format!("http://{}", TIKV.pd(kit)), "id": TIKV.cluster_id.to_string()});
     let status = Patch::Merge(json!({"status": status}));
@@ -87,7 +87,7 @@ async fn as_tidb_operator(kit: &Kit, name: &str) {
         .unwrap();
 }
 
-/// What cert-manager makes of its `Certificate`s: each gets its Secret, signed by the authority among them.
+/// Does the same as cert-manager with its `Certificate`s: each gets its Secret, signed by the authority among them.
 async fn as_cert_manager(kit: &Kit) {
     let certificates = objects(kit, "cert-manager.io", "v1", "Certificate");
     let all = certificates.list(&ListParams::default()).await.unwrap();

@@ -25,7 +25,7 @@ async fn client(kit: &Kit) -> kube::Client {
         .unwrap()
 }
 
-/// What the kubelet says of a container of a pod.
+/// Returns the status of a container of a pod, by the kubelet.
 fn container(pod: &Pod, name: &str) -> ContainerStatus {
     let status = pod.status.as_ref().unwrap();
     let containers = status.container_statuses.iter().flatten();

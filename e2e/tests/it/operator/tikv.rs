@@ -17,12 +17,12 @@ use super::pods;
 
 /// The mock's pod, and its Service.
 const NAME: &str = "pd";
-/// Where the mock's certificates are mounted.
+/// Mount path of the mock's certificates.
 const TLS: &str = "/tls";
 
 /// TiKV for the brains of one namespace.
 pub(super) struct Tikv {
-    /// What goes into `storage.tikv.pdEndpoints`.
+    /// Value for `storage.tikv.pdEndpoints`.
     pub(super) pd: String,
     /// The way to a real cluster, for pods.
     relay: Option<TcpProxy>,
@@ -66,7 +66,7 @@ impl Tikv {
 pub(super) struct MockTikv<'a> {
     /// Of the pod and of the Service.
     pub(super) name: &'a str,
-    /// Where it runs, if not beside the brains.
+    /// Its namespace, if it does not run beside the brains.
     pub(super) namespace: Option<&'a str>,
     /// The id that PD gives.
     pub(super) cluster_id: u64,
@@ -89,7 +89,7 @@ impl<'a> MockTikv<'a> {
         format!("{}.{}.svc", self.name, self.namespace.unwrap_or(&kit.namespace))
     }
 
-    /// What goes into `storage.tikv.pdEndpoints`.
+    /// Returns the value for `storage.tikv.pdEndpoints`.
     pub(super) fn pd(&self, kit: &Kit) -> String {
         format!("{}:2379", self.host(kit))
     }
@@ -109,7 +109,7 @@ impl<'a> MockTikv<'a> {
         kit.try_apply(&self.service(other)).await.unwrap();
     }
 
-    /// Clients are told its address by PD, or its name if that is in its certificate.
+    /// Clients get its address from PD, or its name if that is in its certificate.
     fn pod(&self, kit: &Kit) -> Value {
         let host = self.tls.map_or("$(POD_IP)".to_owned(), |_| self.host(kit));
         let mut args = vec![

@@ -1,4 +1,4 @@
-//! Whoever may create a `KubeBrainCluster` is a tenant, and no administrator.
+//! A user who may create a `KubeBrainCluster` is a tenant, and no administrator.
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
@@ -30,7 +30,7 @@ fn pod_template_with_rights_beyond_its_own_is_refused() {
     });
 }
 
-/// The API server refuses it, or the operator does and says so; either names the field.
+/// The API server refuses it, or the operator does and reports it; either names the field.
 async fn refused(kit: &Kit, name: &str, wish: &str, pod: &Value) {
     let mut spec = embedded();
     spec["podTemplate"] = json!({"spec": pod});

@@ -25,7 +25,7 @@ const MEMBERS: usize = 3;
 const TENANT: &str = "10.96.0.21";
 /// The longest that a write may stand still in a planned hand-over, on a machine that starts pods meanwhile.
 const STALL: Duration = Duration::from_secs(2);
-/// What it should be on a machine that does nothing else.
+/// Goal on a machine that does nothing else.
 const STALL_GOAL: Duration = Duration::from_millis(150);
 
 /// The tenant's API server on these brains, ready, and a client of it.

@@ -58,7 +58,7 @@ fn right(request: &Value) -> Right {
     (text(&object["apiGroup"]), resource, text(&request["verb"]))
 }
 
-/// What a role gives.
+/// Rights that a role gives.
 fn given(harness: &Harness, role: &[&str]) -> BTreeSet<Right> {
     let role = harness
         .cluster

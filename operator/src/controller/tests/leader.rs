@@ -14,7 +14,7 @@ use crate::probe::tests::full;
 
 const POD: &str = "/api/v1/namespaces/brains/pods/dev-0";
 
-/// What the only brain says: its epoch, and whether it leads.
+/// State of the only brain: its epoch, and true if it leads.
 type Said = watch::Receiver<(i64, bool)>;
 
 /// A brain that holds back answers as the contract has it.

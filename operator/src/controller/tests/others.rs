@@ -1,4 +1,4 @@
-//! Others who write to the same objects: admission, controllers, whoever is faster.
+//! Others who write to the same objects: admission, controllers, faster writers.
 
 use super::*;
 use crate::fake_api::Asked;
@@ -75,7 +75,7 @@ async fn mutated_stateful_set_holds_no_roll_out_up() {
     assert_eq!(replaced, [format!("{NAMESPACE}/pods/dev-0")]);
     // One apply brings the change, one more shows that admission keeps it from being what was asked for.
     assert_eq!(writes_to(&rig, SET), 2);
-    // What the controllers write into the status is no reason to try again.
+    // A status write by the controllers is no reason to try again.
     let mut set = rig.api.get(SET).unwrap();
     set["status"]["readyReplicas"] = json!(0);
     rig.api.put(SET, set);

@@ -109,7 +109,7 @@ async fn named_secrets_are_watched_and_not_polled() {
     assert_eq!(found(&rig).await, None);
     assert!(rig.api.asked().is_empty(), "{:?}", rig.api.asked());
 
-    // What changes is heard of at once, and other Secrets are not asked for.
+    // A change arrives at once, and other Secrets are not requested.
     let made = json!({"metadata": {"name": "own-ca", "namespace": "brains"}, "data": {"ca.crt": "eA=="}});
     rig.api.put(&secret, made.clone());
     rig.api.put(

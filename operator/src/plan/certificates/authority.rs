@@ -184,7 +184,7 @@ fn absent(plan: &mut Plan, scope: Scope<'_>, recorded: Option<&CaStatus>, given:
     );
 }
 
-/// What the stored authority needs before anything is published or signed. While nothing may change that is its renewal alone.
+/// Change that the stored authority needs before anything is published or signed. While nothing may change, that is only its renewal.
 fn upkeep(plan: &mut Plan, scope: Scope<'_>, state: &State, given: Option<&Authority>) -> Option<Change> {
     let tls = &scope.cluster.spec.tls;
     let held = scope.desired.held.is_some();

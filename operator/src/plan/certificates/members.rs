@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use crate::observe::Observed;
 use crate::probe::Tls;
 
-/// Why not every running member trusts the bundle with this digest.
+/// Returns the reason that not every running member trusts the bundle with this digest.
 pub(super) fn distrust(observed: &Observed, digest: &str) -> Option<String> {
     find(observed, |tls| {
         let peers = tls.peer_trust_bundle.as_deref().is_none_or(|found| found == digest);
@@ -14,7 +14,7 @@ pub(super) fn distrust(observed: &Observed, digest: &str) -> Option<String> {
     })
 }
 
-/// Why not every running member shows these certificates, by their fingerprints.
+/// Returns the reason that not every running member presents these certificates, by their fingerprints.
 pub(super) fn outdated(observed: &Observed, server: &str, peer: &str) -> Option<String> {
     find(observed, |tls| {
         if tls.server.fingerprint != server {

@@ -266,7 +266,7 @@ fn is_disrupted(pod: &Pod) -> bool {
     conditions.any(|condition| condition.type_ == "DisruptionTarget" && condition.status == "True")
 }
 
-/// Whether a container ended or cannot even start.
+/// Returns true if a container ended or cannot even start.
 fn is_dead(pod: &Pod) -> bool {
     let ended = |state: &ContainerState| state.terminated.is_some() || waits_for(state, &["CrashLoopBackOff"]);
     cannot_start(pod) || states(pod).any(ended)

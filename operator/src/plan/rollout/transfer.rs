@@ -31,7 +31,7 @@ enum Outcome {
 }
 
 impl Transfer {
-    /// Whether the wish is dealt with, if the leader that was asked did hand over or did not.
+    /// Returns true if the wish is dealt with, given that the leader that was asked did or did not hand over.
     pub(crate) fn is_handled(&self, handed_over: bool) -> bool {
         handed_over || self.outcome != Outcome::Asked
     }
@@ -103,7 +103,7 @@ pub(super) fn plan(plan: &mut Plan, members: &Members<'_>) {
     }
 }
 
-/// Why the wished member can never lead, unless the spec changes.
+/// Returns the reason that the wished member can never lead unless the spec changes.
 fn never(members: &Members<'_>, name: Option<&str>) -> Option<&'static str> {
     let (names, replicas) = (&members.desired.names, members.desired.replicas);
     match name {

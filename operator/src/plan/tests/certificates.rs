@@ -26,7 +26,7 @@ fn damaged_certificates_are_issued_anew() {
     );
 }
 
-/// Why certificates cannot be issued, as `reason: message`.
+/// Reason that certificates cannot be issued, as `reason: message`.
 fn problem(fake: &FakeCluster) -> String {
     let plan = fake.plan();
     assert!(

@@ -49,7 +49,7 @@ fn status_speaks_of_the_pods_of_the_selector() {
         (Some("0.1.0"), Some(2))
     );
 
-    // What runs counts, not what was asked for.
+    // The running version counts, not the requested one.
     fake.edit(json!({"version": "0.2.0"}));
     fake.settle();
     let status = fake.cluster.status.clone().unwrap();

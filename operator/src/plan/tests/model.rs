@@ -25,7 +25,7 @@ enum Wish {
     Member(usize),
 }
 
-/// How often each of these still happens.
+/// Number of times that each of these may still happen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct Limits {
     /// A member fails or is evicted, or no member can be reached.
@@ -39,7 +39,7 @@ struct Limits {
     edits: u8,
 }
 
-/// What is walked.
+/// Setup that is walked.
 #[derive(Debug, Clone, Copy)]
 struct Scenario {
     members: usize,

@@ -161,7 +161,7 @@ fn a_roll_out_replaces_followers_then_hands_over_then_replaces_the_former_leader
 fn a_leader_that_does_not_hand_over_in_time_is_replaced_none_the_less() {
     let mut fake = members(3, [true, false, false]);
     assert_eq!(fake.steps(), ["hand over from dev-0 to dev-1"]);
-    // It is asked, and says nothing.
+    // It is asked, and does not answer.
     let refuse = |fake: &mut FakeCluster| {
         let (desired, plan) = (fake.desired(), fake.plan());
         let applied = crate::apply::Applied {

@@ -1,4 +1,4 @@
-//! Replacing the authority's key: whoever follows the published bundle trusts every certificate in use, wherever a pass is killed.
+//! Replacing the authority's key: a follower of the published bundle trusts every certificate in use, wherever a pass is killed.
 
 use proptest::prelude::*;
 
@@ -16,7 +16,7 @@ const HOST: &str = "dev-0.dev-headless.brains.svc";
 /// As in the settings of the world, in seconds.
 const PROPAGATION: i64 = 600;
 
-/// What somebody has loaded.
+/// Certificates that a member has loaded.
 #[derive(Clone, Default, PartialEq)]
 struct Loaded {
     bundle: String,
@@ -28,7 +28,7 @@ struct Loaded {
 struct Lab {
     fake: FakeCluster,
     members: Vec<Loaded>,
-    /// What the client trusts, and since when something newer is published.
+    /// The bundle that the client trusts, and the time since which a newer one is published.
     follower: (String, Timestamp),
     writes: usize,
 }
@@ -333,7 +333,7 @@ fn a_pause_holds_a_replacement_but_no_renewal() {
         .filter(|step| matches!(step, Step::Issue { .. }))
         .count();
     assert_eq!(issued, 4);
-    // What the spec changed is not taken up with a renewal.
+    // A renewal does not take up the change of the spec.
     lab.fake.edit(json!({"tls": {"serverAltNames": ["a.example"]}}));
     lab.pass(usize::MAX);
     let server = Inspected::read(&lab.stored().server).unwrap();

@@ -18,7 +18,7 @@ pub(super) struct Process {
     pid: u32,
 }
 
-/// What the operator has counted.
+/// Counters of the operator.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counters {
     /// Requests to the API server but watches, which it ends every few minutes.

@@ -70,7 +70,7 @@ pub(super) struct Asked {
     pub(super) overdue: bool,
 }
 
-/// What the operator remembers, in the status.
+/// State that the operator keeps in the status.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Recorded {
     /// The kind of change in flight, if any.
@@ -80,7 +80,7 @@ pub(super) struct Recorded {
     pub(super) wish_handled: bool,
 }
 
-/// What the operator can see.
+/// State that the operator can see.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct View {
     pub(super) members: Vec<Member>,
@@ -107,7 +107,7 @@ pub(super) struct State {
     pub(super) broken: Option<Rule>,
 }
 
-/// What happens around the operator.
+/// Events around the operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Event {
     /// The StatefulSet's controller sees the newest template.
@@ -181,7 +181,7 @@ impl Scenario {
         self.broken && template == 1
     }
 
-    /// What goes on by itself, without a fault and without a person.
+    /// Events that happen by themselves, without a fault and without a person.
     pub(super) fn natural(&self, view: &View) -> Vec<Event> {
         let mut events = Vec::new();
         let leaderless = view.leader.is_none_or(|leader| view.members[leader] == Member::Leaving);
@@ -228,7 +228,7 @@ impl Scenario {
         events
     }
 
-    /// What persons and faults may do.
+    /// Events that persons and faults may cause.
     pub(super) fn outside(&self, state: &State) -> Vec<Event> {
         let (view, left) = (&state.view, &state.left);
         let mut events = Vec::new();

@@ -40,15 +40,15 @@ pub(super) enum Done {
     },
 }
 
-/// What a pass does.
+/// Actions of a pass.
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) steps: Vec<Done>,
     /// Members whose pods it labels.
     pub(super) labels: Vec<usize>,
-    /// It says why a member that is outdated is not replaced.
+    /// True if it reports the reason that an outdated member is not replaced.
     pub(super) waits: bool,
-    /// What it records if the leader hands over, and if it does not.
+    /// The record if the leader hands over, and the record if it does not.
     handed_over: Recorded,
     recorded: Recorded,
 }

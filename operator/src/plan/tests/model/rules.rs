@@ -21,7 +21,7 @@ pub(super) enum Rule {
     Words,
 }
 
-/// How the leader answers when it is asked to hand over.
+/// Answer of the leader to the request to hand over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Answer {
     HandsOver,
@@ -137,12 +137,12 @@ impl Model for Walk {
 }
 
 impl Walk {
-    /// Whether nothing happens any more without a fault or a person, and though the leader refuses to hand over.
+    /// Returns true if nothing more happens without a fault or a person, even though the leader refuses to hand over.
     fn rests(&self, state: &State) -> bool {
         self.scenario.natural(&state.view).is_empty() && self.pass(state, Answer::Refuses, true) == *state
     }
 
-    /// Whether all is done, or only a person or the leader can do what is left.
+    /// Returns true if all is done, or if only a person or the leader can do the rest.
     fn may_rest(&self, state: &State) -> bool {
         let view = &state.view;
         let outdated = view.pods().any(|pod| pod.template != view.template);
@@ -243,8 +243,8 @@ fn broken_by_replacing(scenario: &Scenario, view: &View, member: usize) -> Optio
     if view.silent && pod.runs() && other_pods().any(|pod| pod.is_ready()) {
         return Some(Rule::Leader);
     }
-    // Whatever may come back by itself, and would not as a member of the broken template. A template that did not fail yet may be tried
-    // if nobody serves, or if the leader does not and has not handed over in time: the new member may wait for it.
+    // A pod that may recover by itself is kept: it would not recover as a member of the broken template. A template that did not fail yet
+    // may be tried if nobody serves, or if the leader does not and has not handed over in time: the new member may wait for it.
     let failed = other_pods().any(|pod| pod.template == view.template && pod.health == Health::Dead);
     let may_try = !view.pods().any(|pod| pod.is_ready()) || (leads && asked && !pod.is_ready());
     if scenario.never_runs(view.template) && pod.health != Health::Dead && (failed || !may_try) {
