@@ -179,7 +179,7 @@ impl Tikv {
         Ok(())
     }
 
-    /// Whether the store was begun, on this cluster.
+    /// Returns true if the store exists and belongs to this TiKV cluster.
     ///
     /// # Errors
     /// [`ConnectError::OtherCluster`], or the register cannot be read.

@@ -10,7 +10,7 @@ use pb::maintenance_client::MaintenanceClient;
 
 /// Lists files with their lengths and directories, which git does not keep where they are empty.
 const FILES: &str = "FILES";
-/// What is stored, as text.
+/// The stored content as text.
 const EXPECTED: &str = "EXPECTED";
 /// The files themselves.
 const DATA: &str = "data";

@@ -28,7 +28,7 @@ const GOAWAY: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 /// How much of what a client says before its first request is kept. HTTP/2 proper takes over from a client that says more.
 const KEPT: usize = 1024;
 
-/// Counts what passes, and notes when nothing does. What it wraps is left to be closed when this is dropped.
+/// Counts the bytes of a connection and records when it was idle. On drop the wrapped I/O is handed over to be closed later.
 pub(super) struct Counted {
     io: Box<dyn Io>,
     /// Bytes that were read ahead, and are read again.

@@ -211,7 +211,7 @@ impl Superseding {
         }
     }
 
-    /// Whoever followed until now may write rows once more that were deleted already, of a revision that is not done.
+    /// Begins the current revision again if `written` starts at or before it: the flush may write rows back that were deleted already.
     pub(super) fn begin_again_behind(&mut self, written: &Memtable) {
         let first = written.revisions().map(|revisions| *revisions.start());
         let current = self.entries.front().map(|(keys, _)| keys.revision);

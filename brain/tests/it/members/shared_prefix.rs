@@ -37,7 +37,7 @@ async fn use_up(member: &Member) {
     member.compact(revision).await;
 }
 
-/// What a prefix holds, but for registers: locks are renewed all the time.
+/// The content of a prefix without its registers: locks are renewed all the time.
 fn contents(site: &Site, prefix: &str) -> BTreeMap<Bytes, (u64, Bytes)> {
     let first = [&[u8::try_from(prefix.len()).unwrap()], prefix.as_bytes()].concat();
     let is_theirs = |key: &Bytes| key.strip_prefix(&first[..]).is_some_and(|rest| rest[0] != b'c');

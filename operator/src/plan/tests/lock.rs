@@ -97,7 +97,7 @@ fn lease_stays_while_a_member_that_competes_for_it_shuts_down() {
 }
 
 #[test]
-fn what_members_write_into_the_lease_is_no_drift() {
+fn lease_fields_of_members_are_no_drift() {
     let mut fake = locked_by("Lease");
     let spec =
         json!({"holderIdentity": "dev-0_1", "leaseDurationSeconds": 15, "renewTime": "2026-11-21T00:00:00.000000Z"});
