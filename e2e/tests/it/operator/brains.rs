@@ -25,7 +25,7 @@ pub(super) fn on_tikv(pd: &str, members: usize) -> Value {
         "storage": {"type": "TiKV", "tikv": {"pdEndpoints": [pd]}},
         "leaderElection": patient(),
         "updateStrategy": {"minReadySeconds": 1},
-        "pod": {"resources": {"requests": {"cpu": "50m", "memory": "32Mi"}}},
+        "pod": {"resources": {"requests": {"cpu": "10m", "memory": "32Mi"}}},
     })
 }
 

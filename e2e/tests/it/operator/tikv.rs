@@ -147,8 +147,9 @@ impl<'a> MockTikv<'a> {
                     "args": args,
                     "env": [address],
                     "readinessProbe": {"tcpSocket": {"port": 2379}, "periodSeconds": 1},
-                    // Everything waits for it. Without a request it gets no CPU for seconds while other pods are busy.
-                    "resources": {"requests": {"cpu": "200m", "memory": "64Mi"}},
+                    // Everything waits for it. Without a request it gets no CPU for seconds while other pods are busy. It stays until the
+                    // cluster ends, so the requests of all tests together have to fit on the node.
+                    "resources": {"requests": {"cpu": "20m", "memory": "32Mi"}},
                     "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
                     "volumeMounts": mounts,
                 }],
