@@ -5,6 +5,7 @@ use tokio::sync::watch;
 
 pub mod discovery;
 pub mod duplicate_member;
+pub mod engine;
 pub mod follow;
 pub mod followers;
 pub mod forward;
@@ -19,6 +20,7 @@ pub mod peer;
 pub mod peers;
 pub mod proof;
 pub mod self_hosted_lease;
+pub mod term;
 
 pub(crate) mod leader_changes;
 

@@ -10,12 +10,13 @@ use prost::Message;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tonic::transport::Channel;
 
+use super::engine::Engine;
 use super::liveness::Liveness;
 use super::peer::{MAX_MESSAGE, superseded_of};
 use crate::cluster::forward::{LeaderClient, ReadIndexBatcher, Role};
 use crate::cluster::members::Members;
 use crate::cluster::node::Node;
-use crate::log::{Log, Slot};
+use crate::log::Slot;
 use crate::mvcc::record::Record;
 use crate::pb::etcdserverpb::Member;
 use crate::pb::peerpb::peer_client::PeerClient;
@@ -53,7 +54,7 @@ pub struct Follower {
     pub cluster_id: u64,
 }
 
-impl<L: Log, R: Rows, Q> Node<L, R, Q> {
+impl<E: Engine> Node<E> {
     /// Keeps up by the log alone, until `end` or without one, and notes when it was read: once at least. May be dropped
     /// at any time.
     ///
@@ -62,7 +63,7 @@ impl<L: Log, R: Rows, Q> Node<L, R, Q> {
     pub async fn tail(
         &mut self,
         liveness: &Liveness,
-        refresher: &mut RowsRefresher<R>,
+        refresher: &mut RowsRefresher<E::Rows>,
         end: Option<Instant>,
     ) -> anyhow::Result<()> {
         loop {
@@ -102,7 +103,11 @@ impl<L: Log, R: Rows, Q> Node<L, R, Q> {
         channel: Channel,
         follower: &Follower,
         leader: u64,
-        (roles, election, refresher): (&tokio::sync::watch::Sender<Role>, &Election, &mut RowsRefresher<R>),
+        (roles, election, refresher): (
+            &tokio::sync::watch::Sender<Role>,
+            &Election,
+            &mut RowsRefresher<E::Rows>,
+        ),
     ) -> anyhow::Result<()> {
         let mut client = PeerClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
         let member = Some(follower.member.clone());
@@ -134,7 +139,7 @@ impl<L: Log, R: Rows, Q> Node<L, R, Q> {
                         refresher.want_after(ROWS);
                     }
                     // A leader that cannot write rows says nothing of them, and what was read of them serves for a while only.
-                    if let Some(age) = self.engine.1.renew_after() {
+                    if let Some(age) = self.rows.renew_after() {
                         refresher.want_after(age);
                     }
                     continue;
@@ -229,7 +234,7 @@ impl<L: Log, R: Rows, Q> Node<L, R, Q> {
     /// Reads some of the log: what is below `committed`, or else what is proved to be committed; whether there is no more.
     async fn step(&mut self, committed: Option<Slot>) -> anyhow::Result<bool> {
         self.trim_memory().await?;
-        let mut tail = crate::storage::replica::Tail::new(self.engine.0.clone(), &self.replica);
+        let mut tail = crate::storage::replica::Tail::new(self.log.clone(), &self.replica);
         let is_all = match tail.catch_up(&mut self.replica, committed, STEP).await {
             Err(OpenError::Destroyed) => {
                 self.reset_from_snapshot().await?;
@@ -247,7 +252,7 @@ impl<L: Log, R: Rows, Q> Node<L, R, Q> {
         if self.replica.memtable_bytes() < self.options.memtable_bytes {
             return Ok(());
         }
-        let newer = RefreshedRows::read(self.engine.1.clone()).await?;
+        let newer = RefreshedRows::read(self.rows.clone()).await?;
         if newer.is_ahead_of(&self.replica) {
             self.reset_from_snapshot().await?;
         } else {
@@ -258,7 +263,7 @@ impl<L: Log, R: Rows, Q> Node<L, R, Q> {
 
     /// Continues from a snapshot of the rows.
     async fn reset_from_snapshot(&mut self) -> anyhow::Result<()> {
-        let (log, rows) = &self.engine;
+        let (log, rows) = (&self.log, &self.rows);
         let before = self.replica.revision();
         self.replica.reset_from_snapshot(log, rows).await?;
         self.hub.skip_to(self.replica.revision());
@@ -272,7 +277,10 @@ impl<L: Log, R: Rows, Q> Node<L, R, Q> {
     }
 
     /// Takes newer rows, if they could be read.
-    async fn refresh(&mut self, read: Result<RefreshedRows<R::Snapshot>, OpenError>) -> anyhow::Result<()> {
+    async fn refresh(
+        &mut self,
+        read: Result<RefreshedRows<<E::Rows as Rows>::Snapshot>, OpenError>,
+    ) -> anyhow::Result<()> {
         match read.map_err(anyhow::Error::from) {
             // They hold what was left out: nothing else makes room again.
             Ok(newer) if newer.is_ahead_of(&self.replica) && self.is_overfull() => self.reset_from_snapshot().await?,

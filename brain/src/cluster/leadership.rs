@@ -4,25 +4,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use election::{ElectionState, Handle as Election, Term, TransferError};
+use election::{ElectionState, Handle as Election, Term as ElectionTerm, TransferError};
 use rand::RngExt as _;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use super::engine::Engine;
 use super::follow::{Follower, is_damage};
 use super::followers::Followers;
 use super::liveness::Liveness;
 use super::peers::{Peers, is_of_another_cluster, is_refusal, name_of};
 use super::self_hosted_lease::{SelfHosted, SelfHostedLease};
 use crate::cluster::forward::{LaterLeader, LeaderLease, Role};
-use crate::cluster::node::{LockClaim, Node, TermEnd, TermNotifier};
+use crate::cluster::node::Node;
+use crate::cluster::term::{LockClaim, Term, TermEnd, TermNotifier};
 use crate::errors::Error;
 use crate::log::{Log, Unanswered};
 use crate::log_once::LogOncePerMessage;
 use crate::rows::Rows;
-use crate::sequencer::Space;
 use crate::storage::state::State;
 
 mod lease_guard;
@@ -134,8 +135,8 @@ impl Rest {
 ///
 /// # Errors
 /// When log or rows fail, or another process writes to a store that only this one may write to.
-pub async fn run<L: Log, R: Rows, Q: Space + Clone>(
-    node: Node<L, R, Q>,
+pub async fn run<E: Engine>(
+    node: Node<E>,
     mut leadership: LeadershipLoop,
     stop: CancellationToken,
     ended: CancellationToken,
@@ -147,11 +148,7 @@ pub async fn run<L: Log, R: Rows, Q: Space + Clone>(
 }
 
 impl LeadershipLoop {
-    async fn work<L: Log, R: Rows, Q: Space + Clone>(
-        &mut self,
-        mut node: Node<L, R, Q>,
-        stop: &CancellationToken,
-    ) -> anyhow::Result<()> {
+    async fn work<E: Engine>(&mut self, mut node: Node<E>, stop: &CancellationToken) -> anyhow::Result<()> {
         let mut election_state = self.election.watch();
         while !stop.is_cancelled() {
             let now = election_state.borrow_and_update().clone();
@@ -177,9 +174,9 @@ impl LeadershipLoop {
     }
 
     /// Follows, until who leads has changed or the limit has passed.
-    async fn wait<L: Log, R: Rows, Q: Space + Clone>(
+    async fn wait<E: Engine>(
         &mut self,
-        node: &mut Node<L, R, Q>,
+        node: &mut Node<E>,
         now: &ElectionState,
         election_state: &mut watch::Receiver<ElectionState>,
         limit: Option<Duration>,
@@ -189,7 +186,7 @@ impl LeadershipLoop {
         tokio::pin!(limit);
         let rested = rested(
             self.rest.until(now, node.lease),
-            (node.engine.clone(), node.replica.state().clone()),
+            ((node.log.clone(), node.rows.clone()), node.replica.state().clone()),
             node.lease,
         );
         tokio::pin!(rested);
@@ -217,15 +214,15 @@ impl LeadershipLoop {
         outcome
     }
 
-    async fn lead<L: Log, R: Rows, Q: Space + Clone>(
+    async fn lead<E: Engine>(
         &mut self,
-        node: Node<L, R, Q>,
-        term: &Term,
+        node: Node<E>,
+        term: &ElectionTerm,
         stop: &CancellationToken,
-    ) -> anyhow::Result<(Node<L, R, Q>, TermEnd)> {
+    ) -> anyhow::Result<(Node<E>, TermEnd)> {
         let (lost, drain) = (CancellationToken::new(), CancellationToken::new());
         let leader_lease = self.new_lease();
-        let (log, state) = (node.engine.0.clone(), node.replica.state().clone());
+        let (log, state) = (node.log.clone(), node.replica.state().clone());
         let (unanswered, lease) = (node.unanswered.clone(), node.lease);
         let began = Instant::now();
         let followers = self.cluster.as_ref().map(|cluster| cluster.followers.clone());
@@ -250,7 +247,7 @@ impl LeadershipLoop {
             lock: (self.lock)(),
             predecessor_expired: term.predecessor.ended(),
         };
-        let run = node.term(claim, &drain, &lost, TermNotifier { placed, begun });
+        let run = Term { node, claim }.run(&drain, &lost, TermNotifier { placed, begun });
         tokio::pin!(run);
         let circular = circular(self.self_hosted_lease.as_ref(), &state, placing);
         tokio::pin!(circular);
@@ -446,11 +443,11 @@ async fn circular<R: Rows>(
 }
 
 /// Keeps up with whoever leads; ends only when data is damaged. May be dropped at any time.
-async fn follow<L: Log, R: Rows, Q: Space + Clone>(
+async fn follow<E: Engine>(
     election: &Election,
     (roles, liveness): (&watch::Sender<Role>, &Liveness),
     cluster: Option<&Cluster>,
-    node: &mut Node<L, R, Q>,
+    node: &mut Node<E>,
     election_state: &ElectionState,
 ) -> anyhow::Result<()> {
     let known = match (election_state, cluster) {
@@ -458,7 +455,7 @@ async fn follow<L: Log, R: Rows, Q: Space + Clone>(
         _ => None,
     };
     let mut began = Instant::now();
-    let mut refresher = crate::storage::replica::RowsRefresher::new(node.engine.1.clone());
+    let mut refresher = crate::storage::replica::RowsRefresher::new(node.rows.clone());
     loop {
         if let Some((cluster, name)) = known {
             let followed = async {

@@ -1,38 +1,19 @@
-//! The running store of a member, and its terms as leader: the tasks that write, from the barrier to the end of the epoch.
-//!
-//! Invariant: at most one term is under way, and its tasks are gone before the next one begins.
+//! The running store of a member: what lives as long as the process, whether the member leads or follows.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
 use futures::future::BoxFuture;
-use tokio::sync::{mpsc, oneshot};
-use tokio_util::sync::CancellationToken;
-use tracing::field::Empty;
-use tracing::{Instrument as _, Span, instrument};
 
-use crate::clock::since_boot;
-use crate::log::frame::Candidate;
-use crate::log::writer::{OpenError as LogOpenError, WriteError};
-use crate::log::{Log, LogError, Unanswered, WatchedLog};
+use super::engine::Engine;
+use crate::log::{LogError, Unanswered};
 use crate::metrics::Metrics;
-use crate::rows::{Rows, RowsError};
+use crate::sequencer::Options;
 use crate::sequencer::command::QueueOwner;
-use crate::sequencer::{Channels, FlushEnded, Options, Sequencer, Space};
-use crate::storage::commit_feed::{CommitEvent, CommitFeed};
-use crate::storage::flush::Flusher;
+use crate::storage::commit_feed::CommitFeed;
 use crate::storage::history::LogHistory;
-use crate::storage::replica::{Leadership, OpenError, Replica};
-use crate::storage::retry::is_transient;
-use crate::tasks::Owned;
+use crate::storage::replica::Replica;
 use crate::watch::{History as _, HistoryError, Hub, PrevKv};
-
-/// Generations on their way to the flush and back. Few: their bytes are what is bounded.
-const MEMTABLES: usize = 4;
-
-/// First and longest pause before a term that storage did not let begin is tried again.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
 /// Bytes of history that are read for all watchers together when a term begins. Older history each watcher reads by itself.
 const CHUNK: usize = 1 << 20;
@@ -40,44 +21,17 @@ const CHUNK: usize = 1 << 20;
 /// The longest that this may take: the member serves nobody meanwhile.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// How a term ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TermEnd {
-    /// As asked: everything acknowledged is flushed.
-    Stopped,
-    /// The lock was lost.
-    Lost,
-    /// Another writer began a later epoch.
-    Deposed,
-}
-
-/// The lock by which a member leads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LockClaim {
-    /// The lock that it holds: see [`Candidate::lock`].
-    pub lock: u64,
-    /// It knows that whoever held that lock before answers reads no more.
-    pub predecessor_expired: bool,
-}
-
-/// Notified of the progress of a term that begins.
-#[derive(Debug)]
-pub struct TermNotifier {
-    /// The barrier stands: everything that older leaders acknowledged is known.
-    pub placed: oneshot::Sender<()>,
-    /// Requests are taken.
-    pub begun: oneshot::Sender<()>,
-}
-
 /// Announces a new epoch to leaders that hold other locks.
 pub type EpochAnnouncer = Arc<dyn Fn(u64) -> BoxFuture<'static, Result<(), LogError>> + Send + Sync>;
 
 /// The running store of a member, which leads or follows.
-pub struct Node<L, R: Rows, Q> {
-    /// The engine.
-    pub engine: (L, R),
+pub struct Node<E: Engine> {
+    /// The log that all members share, or this one's own.
+    pub log: E::Log,
+    /// The rows.
+    pub rows: E::Rows,
     /// The state in memory.
-    pub replica: Replica<R>,
+    pub replica: Replica<E::Rows>,
     /// Where the sequencer takes its place.
     pub queue: QueueOwner,
     /// Where watchers hear of what is committed.
@@ -85,7 +39,7 @@ pub struct Node<L, R: Rows, Q> {
     /// Where followers do.
     pub feed: CommitFeed,
     /// The space quota of the store.
-    pub space: Q,
+    pub space: E::Space,
     /// Bounds of the write path.
     pub options: Options,
     /// Announces the epoch once the barrier is placed, before earlier leases are waited out.
@@ -98,176 +52,7 @@ pub struct Node<L, R: Rows, Q> {
     pub unanswered: Unanswered,
 }
 
-impl<L: Log, R: Rows, Q: Space + Clone> Node<L, R, Q> {
-    /// Leads until `stop`, then finishes what is queued and, where nobody else can, flushes; or until `lost`, and then stops where it stands.
-    ///
-    /// # Errors
-    /// When log or rows fail, or are damaged. The member cannot go on then.
-    // The epoch is known once the barrier is placed.
-    #[instrument(skip_all, fields(epoch = Empty))]
-    pub async fn term(
-        mut self,
-        claim: LockClaim,
-        stop: &CancellationToken,
-        lost: &CancellationToken,
-        TermNotifier { placed, begun }: TermNotifier,
-    ) -> anyhow::Result<(Self, TermEnd)> {
-        self.unanswered.clear();
-        let opened = tokio::select! {
-            biased;
-            () = lost.cancelled() => return Ok((self, TermEnd::Lost)),
-            () = stop.cancelled() => return Ok((self, TermEnd::Stopped)),
-            opened = self.begin(claim, placed) => opened,
-        };
-        let Leadership { writer, manifest, .. } = match opened {
-            Ok(leadership) => leadership,
-            Err(error) if is_deposed(&error) => return Ok((self, TermEnd::Deposed)),
-            Err(error) => return Err(error),
-        };
-        let (immutable, to_flush) = mpsc::channel(MEMTABLES);
-        let (flushed, from_flush) = mpsc::channel(MEMTABLES);
-        let channels = Channels {
-            commands: self.queue.take(),
-            immutable,
-            flushed: from_flush,
-        };
-        // Whoever waits for it may be gone.
-        let _gone = begun.send(());
-        let state = self.replica.state().clone();
-        let immutables = self.replica.immutables();
-        let background = Flusher::new(
-            self.engine.clone(),
-            state,
-            manifest,
-            immutables,
-            to_flush,
-            flushed,
-            (self.metrics.clone(), stop.clone()),
-        );
-        let publish = {
-            let (hub, feed) = (self.hub.clone(), self.feed.clone());
-            move |event| {
-                if let CommitEvent::Batch(batch) = &event {
-                    hub.publish(batch.events.iter().cloned());
-                }
-                feed.send(event);
-            }
-        };
-        let (log, rows) = self.engine.clone();
-        let sequencer = Sequencer::new(
-            (WatchedLog::new(log, self.unanswered.clone()), rows),
-            (self.replica, writer),
-            channels,
-            publish,
-            self.space.clone(),
-            (self.options.clone(), self.metrics.clone()),
-        );
-        // Whatever ends the background ends the sequencer, too.
-        let over = lost.child_token();
-        let mut sequencer = Owned::start(sequencer.run(stop.clone(), over.clone()).in_current_span());
-        let mut background = Owned::start(background.run().in_current_span());
-        let mut failed = None;
-        let (replica, ended) = loop {
-            tokio::select! {
-                biased;
-                ended = sequencer.end() => break ended.context("the sequencer")?,
-                ended = background.end(), if failed.is_none() => {
-                    failed = Some(ended.context("the flush")?);
-                    over.cancel();
-                }
-            }
-        };
-        self.replica = replica;
-        self.queue.leave();
-        // Stopped in order: what is acknowledged is flushed, if nobody else can. Otherwise whoever leads next does that.
-        let in_order = ended.is_ok() && failed.is_none() && !lost.is_cancelled();
-        let flushed = match failed {
-            Some(ended) => ended,
-            None if in_order && self.lease.is_zero() => tokio::select! {
-                biased;
-                ended = background.end() => ended.context("the flush")?,
-                // The next start takes from the log what the rows lack.
-                () = lost.cancelled() => Ok(()),
-            },
-            None if ended.as_ref().is_err_and(|error| error.is::<FlushEnded>()) => {
-                background.end().await.context("the flush")?
-            }
-            None => {
-                background.abort().await;
-                Ok(())
-            }
-        };
-        // The flush first: the sequencer ends when it does.
-        match flushed.context("the flush").and(ended.context("the sequencer")) {
-            Ok(()) if in_order => Ok((self, TermEnd::Stopped)),
-            Ok(()) => Ok((self, TermEnd::Lost)),
-            Err(error) if is_deposed(&error) => {
-                tracing::info!(reason = format!("{error:#}"), "deposed");
-                Ok((self, TermEnd::Deposed))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Becomes the only writer, however long storage is out of reach, and tells watchers what was committed meanwhile.
-    async fn begin(&mut self, claim: LockClaim, placed: oneshot::Sender<()>) -> anyhow::Result<Leadership> {
-        let (mut placed, mut pause) = (Some(placed), RETRY.0);
-        loop {
-            match self.try_begin(claim, &mut placed).await {
-                Err(error) if is_transient(&error) => {
-                    tracing::warn!(error = format!("{error:#}"), again_in = ?pause, "the term cannot begin yet");
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(RETRY.1);
-                }
-                outcome => return outcome,
-            }
-        }
-    }
-
-    async fn try_begin(
-        &mut self,
-        claim: LockClaim,
-        placed: &mut Option<oneshot::Sender<()>>,
-    ) -> anyhow::Result<Leadership> {
-        let (log, rows) = &self.engine;
-        let log = &WatchedLog::new(log.clone(), self.unanswered.clone());
-        let candidate = Candidate {
-            member: self.options.member,
-            lease: self.lease,
-            lock: claim.lock,
-        };
-        let mut leadership = loop {
-            match self
-                .replica
-                .lead(log, rows, (candidate, claim.predecessor_expired))
-                .await
-            {
-                // What is missing in the log is in rows by now.
-                Err(OpenError::Destroyed) => self.replica.reset_from_snapshot(log, rows).await?,
-                outcome => break outcome?,
-            }
-        };
-        Span::current().record("epoch", self.replica.state().epoch());
-        if let Some(placed) = placed.take() {
-            // Whoever waits for it may be gone.
-            let _gone = placed.send(());
-        }
-        if let Some(announce_epoch) = &self.announce_epoch {
-            announce_epoch(self.replica.state().epoch()).await?;
-        }
-        if !leadership.wait.is_zero() {
-            // Somebody may be reading yet, and nobody saw its lock run out.
-            tracing::info!(wait = ?leadership.wait, "waiting for an older leader's right to end");
-            tokio::time::sleep(leadership.wait).await;
-            leadership.waited(rows).await?;
-        }
-        self.replica.state().leases().promote(since_boot());
-        self.show_missed().await;
-        Ok(leadership)
-    }
-}
-
-impl<L: Log, R: Rows, Q> Node<L, R, Q> {
+impl<E: Engine> Node<E> {
     /// Tells watchers that there is more in the log than they heard of: what it is, if that can be read at once; else each
     /// of them reads back what concerns it.
     pub(crate) async fn show_missed(&self) {
@@ -275,7 +60,7 @@ impl<L: Log, R: Rows, Q> Node<L, R, Q> {
         if self.hub.revision() >= newest {
             return;
         }
-        let history = LogHistory::new(self.engine.0.clone(), self.replica.state().clone());
+        let history = LogHistory::new(self.log.clone(), self.replica.state().clone());
         let read = history.read(self.hub.revision() + 1, CHUNK, PrevKv::Included);
         match tokio::time::timeout(AT_ONCE, read).await {
             Ok(Ok(missed)) if missed.last().is_some_and(|last| last.revision == newest) => {
@@ -292,16 +77,4 @@ impl<L: Log, R: Rows, Q> Node<L, R, Q> {
         }
         self.hub.skip_to(newest);
     }
-}
-
-/// Returns true if an error says that another writer began a later epoch.
-fn is_deposed(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        matches!(cause.downcast_ref(), Some(WriteError::Deposed(_)))
-            || matches!(cause.downcast_ref(), Some(RowsError::Fenced(_)))
-            || matches!(
-                cause.downcast_ref(),
-                Some(OpenError::Log(LogOpenError::Write(WriteError::Deposed(_))))
-            )
-    })
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::cas_register::mem::MemRegister;
+use crate::cluster::engine::Engine;
 use crate::cluster::forward::Role;
 use crate::cluster::lock::{ElectionLock, StorageLock};
 use crate::cluster::members::Members;
@@ -21,8 +22,18 @@ use anyhow::Context as _;
 use election::Config as ElectionConfig;
 use tokio::sync::watch;
 
-use crate::server::engine::{Engine, Ids, quota};
+use crate::server::engine::{Ids, OpenEngine, quota};
 use crate::server::run::{ClientPorts, Lifecycle, serve};
+
+/// The engine of one member: a log in files and rows of fjall.
+struct EmbeddedEngine;
+
+impl Engine for EmbeddedEngine {
+    type Log = FileLog;
+    type Rows = FjallRows;
+    type Register = MemRegister;
+    type Space = DiskSpace;
+}
 
 /// A member whose store is a directory of its own: nobody else can lead.
 pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> {
@@ -44,7 +55,7 @@ pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> 
         cluster: dir.identity().cluster_id,
         member: dir.identity().member_id,
     };
-    let engine = Engine {
+    let engine = OpenEngine::<EmbeddedEngine> {
         log,
         rows,
         // The directory's lock shuts out everybody else: the record need not outlive the process, nor be seen by another.

@@ -1,5 +1,6 @@
 //! The parts of a member that depend on its storage engine.
 
+use crate::cluster::engine::Engine;
 use crate::cluster::forward::Role;
 use crate::cluster::lock::ElectionLock;
 use crate::cluster::members::Members;
@@ -12,13 +13,13 @@ use crate::rows::{self, fjall};
 use election::Config as ElectionConfig;
 use tokio::sync::watch;
 
-/// A storage engine and the parts that come with it.
-pub(crate) struct Engine<L, R, C, Q> {
-    pub(crate) log: L,
-    pub(crate) rows: R,
-    pub(crate) lock: ElectionLock<C>,
+/// A storage engine that is open, and the parts that come with it.
+pub(crate) struct OpenEngine<E: Engine> {
+    pub(crate) log: E::Log,
+    pub(crate) rows: E::Rows,
+    pub(crate) lock: ElectionLock<E::Register>,
     pub(crate) timing: ElectionConfig,
-    pub(crate) space: Q,
+    pub(crate) space: E::Space,
     pub(crate) ids: Ids,
     /// Description of the storage, for `/member`.
     pub(crate) storage: StorageInUse,

@@ -10,6 +10,7 @@ use crate::api::request::Limits;
 use crate::cas_register::CasRegister;
 use crate::cluster::Renewals;
 use crate::cluster::duplicate_member;
+use crate::cluster::engine::Engine;
 use crate::cluster::follow::Follower;
 use crate::cluster::followers::Followers;
 use crate::cluster::forward::{LaterLeader, LeaderRouter, Role, StorageCheck};
@@ -30,9 +31,9 @@ use crate::net::http;
 use crate::net::serve::{Open, Server, Services};
 use crate::refusal::{Code, Refusal};
 use crate::rows::Rows;
+use crate::sequencer::Options as SequencerOptions;
 use crate::sequencer::auto_compact;
 use crate::sequencer::auto_compact::Retention;
-use crate::sequencer::{Options as SequencerOptions, Space};
 use crate::server::not_ready::NotReady;
 use crate::server::process;
 use crate::server::process::Signals;
@@ -48,7 +49,7 @@ use election::{Config as ElectionConfig, ElectionState, Elector, Handle as Elect
 use tokio::sync::{mpsc, watch as watch_channel};
 use tokio_util::sync::CancellationToken;
 
-use crate::server::engine::Engine;
+use crate::server::engine::OpenEngine;
 use crate::server::retry;
 
 /// How long clients' requests under way may take after SIGTERM. Whatever is stuck, the process ends within 10 s, well within a
@@ -102,10 +103,10 @@ pub(crate) enum ClientPorts {
 }
 
 /// Serves a store until the end.
-pub(crate) async fn serve<L: Log, R: Rows, C: CasRegister, Q: Space + Clone>(
+pub(crate) async fn serve<E: Engine>(
     config: &Config,
     ports: ClientPorts,
-    engine: Engine<L, R, C, Q>,
+    engine: OpenEngine<E>,
     metrics: Arc<Metrics>,
     mut life: Lifecycle,
 ) -> anyhow::Result<()> {
@@ -115,7 +116,7 @@ pub(crate) async fn serve<L: Log, R: Rows, C: CasRegister, Q: Space + Clone>(
     let opening = async {
         let open = async || {
             let space = engine.space.clone();
-            store::open((log.clone(), rows.clone()), options.clone(), &metrics, space).await
+            store::open::<E>((log.clone(), rows.clone()), options.clone(), &metrics, space).await
         };
         match &ports {
             ClientPorts::Bound(_) => open().await,
@@ -268,15 +269,15 @@ struct LeaderChecks {
 }
 
 /// Begins to lead or to follow, and to answer peers.
-fn start_leadership<L: Log, R: Rows, C: CasRegister, Q: Space + Clone>(
+fn start_leadership<E: Engine>(
     config: &Config,
-    engine: Engine<L, R, C, Q>,
-    (api, feed, metrics): (&ApiContext<R>, &CommitFeed, &Arc<Metrics>),
-    mut node: Node<L, R, Q>,
+    engine: OpenEngine<E>,
+    (api, feed, metrics): (&ApiContext<E::Rows>, &CommitFeed, &Arc<Metrics>),
+    mut node: Node<E>,
     (transfers, checks): (mpsc::Receiver<TransferLeader>, LeaderChecks),
     life: &mut Lifecycle,
 ) -> anyhow::Result<()> {
-    let Engine {
+    let OpenEngine {
         lock,
         timing,
         ids,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
+use crate::cluster::engine::Engine;
 use crate::cluster::node::Node;
 use crate::log::{Log, Unanswered};
 use crate::metrics::Metrics;
@@ -31,9 +32,9 @@ pub struct Options {
 }
 
 /// The handles on a running store that its services need.
-pub struct NodeHandles<L, R: Rows> {
+pub struct NodeHandles<E: Engine> {
     /// The published state.
-    pub state: Arc<State<R>>,
+    pub state: Arc<State<E::Rows>>,
     /// The way to the writer.
     pub sequencer: Handle,
     /// Where watchers hear of what is committed.
@@ -41,19 +42,19 @@ pub struct NodeHandles<L, R: Rows> {
     /// Where followers do.
     pub feed: CommitFeed,
     /// Where they read what came before.
-    pub history: LogHistory<L, R>,
+    pub history: LogHistory<E::Log, E::Rows>,
 }
 
 /// Opens a store: what rows and log have of it is in memory then. Nothing is written before the leader's first term.
 ///
 /// # Errors
 /// When log or rows cannot be opened.
-pub async fn open<L: Log, R: Rows, Q: Space + Clone>(
-    (log, rows): (L, R),
+pub async fn open<E: Engine>(
+    (log, rows): (E::Log, E::Rows),
     options: Options,
     metrics: &Arc<Metrics>,
-    space: Q,
-) -> anyhow::Result<(NodeHandles<L, R>, Node<L, R, Q>)> {
+    space: E::Space,
+) -> anyhow::Result<(NodeHandles<E>, Node<E>)> {
     let replica = load(&log, &rows).await?;
     let state = replica.state().clone();
     let (sequencer, queue) = Handle::new();
@@ -71,7 +72,8 @@ pub async fn open<L: Log, R: Rows, Q: Space + Clone>(
         history: LogHistory::new(log.clone(), state),
     };
     let node = Node {
-        engine: (log, rows),
+        log,
+        rows,
         replica,
         queue,
         hub,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::cas_register::{Cas, CasRegister as _};
 use crate::cluster::discovery::Discovery;
+use crate::cluster::engine::Engine;
 use crate::cluster::forward::Role;
 use crate::cluster::lock::{ElectionLock, StorageLock};
 use crate::cluster::membership;
@@ -27,9 +28,19 @@ use anyhow::Context as _;
 use election::{Config as ElectionConfig, LeaseLock};
 use tokio::sync::watch;
 
-use crate::server::engine::{Engine, Ids, quota};
+use crate::server::engine::{Ids, OpenEngine, quota};
 use crate::server::retry;
 use crate::server::run::{ClientPorts, Lifecycle, serve};
+
+/// The engine that all members of a cluster share.
+struct TikvEngine;
+
+impl Engine for TikvEngine {
+    type Log = TikvLog;
+    type Rows = TikvRows;
+    type Register = TikvRegister;
+    type Space = QuotaSpace;
+}
 
 /// One of many members whose store is a TiKV cluster.
 pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecycle) -> anyhow::Result<()> {
@@ -92,7 +103,7 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
     let (lock, timing) = lock(config, &tikv).await?;
     // What a sync is to a log in files, an append is here.
     let appends = metrics.disk.wal_fsync.clone();
-    let engine = Engine {
+    let engine = OpenEngine::<TikvEngine> {
         log: TikvLog::keeping(tikv.clone(), is_barrier)
             .observed(SyncObserver::new(move |took| appends.observe(took.as_secs_f64()))),
         rows: TikvRows::new(tikv.clone()),

@@ -2,6 +2,7 @@
 //!
 //! Small bounds, so that flushes, compactions and batches of all kinds happen within a short script.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,10 @@ use brain::api::context::ApiContext;
 use brain::api::kv::KvService;
 use brain::api::lease::LeaseService;
 use brain::api::request::Limits;
-use brain::cluster::node::{LockClaim, Node, TermEnd, TermNotifier};
+use brain::cas_register::mem::MemRegister;
+use brain::cluster::engine::Engine as EngineTypes;
+use brain::cluster::node::Node;
+use brain::cluster::term::{LockClaim, Term, TermEnd, TermNotifier};
 use brain::log::Log;
 use brain::metrics::Metrics;
 use brain::rows::Rows;
@@ -29,8 +33,8 @@ use crate::model::{Event, Model};
 use crate::wire::{Answer, Refusal, Request, Response, Target, pb};
 
 /// A store that runs until it is stopped or dropped.
-pub(crate) struct Engine<L, R: Rows> {
-    pub(crate) store: NodeHandles<L, R>,
+pub(crate) struct Engine<L: Log, R: Rows> {
+    pub(crate) store: NodeHandles<Unbounded<L, R>>,
     pub(crate) kv: KvService<R>,
     lease: LeaseService<R>,
     tasks: Tasks,
@@ -46,11 +50,21 @@ impl Space for Endless {
     }
 }
 
+/// The types of a store over any log and rows, without a quota.
+pub(crate) struct Unbounded<L, R>(PhantomData<(L, R)>);
+
+impl<L: Log, R: Rows> EngineTypes for Unbounded<L, R> {
+    type Log = L;
+    type Rows = R;
+    type Register = MemRegister;
+    type Space = Endless;
+}
+
 /// Opens a store, and leaves it to the caller who leads it.
 pub(crate) async fn open<L: Log, R: Rows>(
     engine: (L, R),
     metrics: &Arc<Metrics>,
-) -> anyhow::Result<(NodeHandles<L, R>, Node<L, R, Endless>)> {
+) -> anyhow::Result<(NodeHandles<Unbounded<L, R>>, Node<Unbounded<L, R>>)> {
     let options = store::Options {
         sequencer: SequencerOptions {
             member: 1,
@@ -86,7 +100,8 @@ impl<L: Log, R: Rows> Engine<L, R> {
             begun,
         };
         tasks.spawn("leader", async move {
-            match node.term(claim, &ending, &CancellationToken::new(), told).await? {
+            let term = Term { node, claim };
+            match term.run(&ending, &CancellationToken::new(), told).await? {
                 (_, TermEnd::Stopped) => Ok(()),
                 (_, ended) => anyhow::bail!("the term ended: {ended:?}"),
             }

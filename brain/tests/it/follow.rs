@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 
-use crate::engine::{self, Endless, Engine};
+use crate::engine::{self, Engine, Unbounded};
 use crate::pausable_rows::PausableRows;
 use crate::wire::pb;
 
@@ -102,9 +102,9 @@ impl Leading {
 }
 
 /// Another member of the same store.
-struct Other<L, R: Rows> {
-    store: NodeHandles<L, R>,
-    node: Node<L, R, Endless>,
+struct Other<L: Log, R: Rows> {
+    store: NodeHandles<Unbounded<L, R>>,
+    node: Node<Unbounded<L, R>>,
     refresher: RowsRefresher<R>,
     roles: watch::Sender<Role>,
     election: Election,

@@ -24,7 +24,7 @@ use brain::log::{Log, MemLog};
 use brain::log_once::LogOncePerMessage;
 use brain::metrics::Metrics;
 use brain::rows::mem::MemRows;
-use brain::sequencer::{Options as SequencerOptions, Space};
+use brain::sequencer::Options as SequencerOptions;
 use brain::server::store;
 use brain::tasks::Tasks;
 use bytes::Bytes;
@@ -35,16 +35,8 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::Request as Ask;
 
+use crate::engine::{Endless, Unbounded};
 use crate::wire::pb;
-
-#[derive(Clone)]
-struct Endless;
-
-impl Space for Endless {
-    fn exceeded(&mut self, _: u64, _: &impl brain::rows::Rows) -> bool {
-        false
-    }
-}
 
 /// How members with different locks learn of each other.
 #[derive(Clone)]
@@ -136,7 +128,9 @@ impl Member {
         };
         let metrics = Arc::new(Metrics::new(false));
         let limits = Limits::new(128, 1_572_864, &rows);
-        let (running, mut node) = store::open((log, rows), options, &metrics, Endless).await.unwrap();
+        let (running, mut node) = store::open::<Unbounded<_, _>>((log, rows), options, &metrics, Endless)
+            .await
+            .unwrap();
         node.announce_epoch = view.announce_epoch(id);
         let stop = CancellationToken::new();
         let mut tasks = Tasks::new(stop.clone());

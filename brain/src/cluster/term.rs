@@ -1,0 +1,245 @@
+//! One leadership of a node: the tasks that write, from the barrier to the end of the epoch.
+//!
+//! Invariant: at most one term is under way, and its tasks are gone before the next one begins.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tracing::field::Empty;
+use tracing::{Instrument as _, Span, instrument};
+
+use super::engine::Engine;
+use super::node::Node;
+use crate::clock::since_boot;
+use crate::log::WatchedLog;
+use crate::log::frame::Candidate;
+use crate::log::writer::{OpenError as LogOpenError, WriteError};
+use crate::rows::RowsError;
+use crate::sequencer::{Channels, FlushEnded, Sequencer};
+use crate::storage::commit_feed::CommitEvent;
+use crate::storage::flush::Flusher;
+use crate::storage::replica::{Leadership, OpenError};
+use crate::storage::retry::is_transient;
+use crate::tasks::Owned;
+
+/// Memtables on their way to the flush and back. Few: their bytes are what is bounded.
+const MEMTABLES: usize = 4;
+
+/// First and longest pause before a term that storage did not let begin is tried again.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+
+/// How a term ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TermEnd {
+    /// As asked: everything acknowledged is flushed.
+    Stopped,
+    /// The lock was lost.
+    Lost,
+    /// Another writer began a later epoch.
+    Deposed,
+}
+
+/// The lock by which a member leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockClaim {
+    /// The lock that it holds: see [`Candidate::lock`].
+    pub lock: u64,
+    /// It knows that whoever held that lock before answers reads no more.
+    pub predecessor_expired: bool,
+}
+
+/// Notified of the progress of a term that begins.
+#[derive(Debug)]
+pub struct TermNotifier {
+    /// The barrier stands: everything that older leaders acknowledged is known.
+    pub placed: oneshot::Sender<()>,
+    /// Requests are taken.
+    pub begun: oneshot::Sender<()>,
+}
+
+/// A node that begins to lead, or does.
+pub struct Term<E: Engine> {
+    /// The node, which comes back when the term ends.
+    pub node: Node<E>,
+    /// The lock by which it leads.
+    pub claim: LockClaim,
+}
+
+impl<E: Engine> Term<E> {
+    /// Leads until `stop`, then finishes what is queued and, where nobody else can, flushes; or until `lost`, and then stops where it stands.
+    ///
+    /// # Errors
+    /// When log or rows fail, or are damaged. The member cannot go on then.
+    // The epoch is known once the barrier is placed.
+    #[instrument(skip_all, fields(epoch = Empty))]
+    pub async fn run(
+        mut self,
+        stop: &CancellationToken,
+        lost: &CancellationToken,
+        TermNotifier { placed, begun }: TermNotifier,
+    ) -> anyhow::Result<(Node<E>, TermEnd)> {
+        self.node.unanswered.clear();
+        let opened = tokio::select! {
+            biased;
+            () = lost.cancelled() => return Ok((self.node, TermEnd::Lost)),
+            () = stop.cancelled() => return Ok((self.node, TermEnd::Stopped)),
+            opened = self.begin(placed) => opened,
+        };
+        let Leadership { writer, manifest, .. } = match opened {
+            Ok(leadership) => leadership,
+            Err(error) if is_deposed(&error) => return Ok((self.node, TermEnd::Deposed)),
+            Err(error) => return Err(error),
+        };
+        let (immutable, to_flush) = mpsc::channel(MEMTABLES);
+        let (flushed, from_flush) = mpsc::channel(MEMTABLES);
+        let channels = Channels {
+            commands: self.node.queue.take(),
+            immutable,
+            flushed: from_flush,
+        };
+        // Whoever waits for it may be gone.
+        let _gone = begun.send(());
+        let state = self.node.replica.state().clone();
+        let immutables = self.node.replica.immutables();
+        let background = Flusher::new(
+            (self.node.log.clone(), self.node.rows.clone()),
+            state,
+            manifest,
+            immutables,
+            to_flush,
+            flushed,
+            (self.node.metrics.clone(), stop.clone()),
+        );
+        let publish = {
+            let (hub, feed) = (self.node.hub.clone(), self.node.feed.clone());
+            move |event| {
+                if let CommitEvent::Batch(batch) = &event {
+                    hub.publish(batch.events.iter().cloned());
+                }
+                feed.send(event);
+            }
+        };
+        let (log, rows) = (self.node.log.clone(), self.node.rows.clone());
+        let sequencer = Sequencer::new(
+            (WatchedLog::new(log, self.node.unanswered.clone()), rows),
+            (self.node.replica, writer),
+            channels,
+            publish,
+            self.node.space.clone(),
+            (self.node.options.clone(), self.node.metrics.clone()),
+        );
+        // Whatever ends the background ends the sequencer, too.
+        let over = lost.child_token();
+        let mut sequencer = Owned::start(sequencer.run(stop.clone(), over.clone()).in_current_span());
+        let mut background = Owned::start(background.run().in_current_span());
+        let mut failed = None;
+        let (replica, ended) = loop {
+            tokio::select! {
+                biased;
+                ended = sequencer.end() => break ended.context("the sequencer")?,
+                ended = background.end(), if failed.is_none() => {
+                    failed = Some(ended.context("the flush")?);
+                    over.cancel();
+                }
+            }
+        };
+        self.node.replica = replica;
+        self.node.queue.leave();
+        // Stopped in order: what is acknowledged is flushed, if nobody else can. Otherwise whoever leads next does that.
+        let in_order = ended.is_ok() && failed.is_none() && !lost.is_cancelled();
+        let flushed = match failed {
+            Some(ended) => ended,
+            None if in_order && self.node.lease.is_zero() => tokio::select! {
+                biased;
+                ended = background.end() => ended.context("the flush")?,
+                // The next start takes from the log what the rows lack.
+                () = lost.cancelled() => Ok(()),
+            },
+            None if ended.as_ref().is_err_and(|error| error.is::<FlushEnded>()) => {
+                background.end().await.context("the flush")?
+            }
+            None => {
+                background.abort().await;
+                Ok(())
+            }
+        };
+        // The flush first: the sequencer ends when it does.
+        match flushed.context("the flush").and(ended.context("the sequencer")) {
+            Ok(()) if in_order => Ok((self.node, TermEnd::Stopped)),
+            Ok(()) => Ok((self.node, TermEnd::Lost)),
+            Err(error) if is_deposed(&error) => {
+                tracing::info!(reason = format!("{error:#}"), "deposed");
+                Ok((self.node, TermEnd::Deposed))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Becomes the only writer, however long storage is out of reach, and tells watchers what was committed meanwhile.
+    async fn begin(&mut self, placed: oneshot::Sender<()>) -> anyhow::Result<Leadership> {
+        let (mut placed, mut pause) = (Some(placed), RETRY.0);
+        loop {
+            match self.try_begin(&mut placed).await {
+                Err(error) if is_transient(&error) => {
+                    tracing::warn!(error = format!("{error:#}"), again_in = ?pause, "the term cannot begin yet");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(RETRY.1);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn try_begin(&mut self, placed: &mut Option<oneshot::Sender<()>>) -> anyhow::Result<Leadership> {
+        let (log, rows) = (&self.node.log, &self.node.rows);
+        let log = &WatchedLog::new(log.clone(), self.node.unanswered.clone());
+        let candidate = Candidate {
+            member: self.node.options.member,
+            lease: self.node.lease,
+            lock: self.claim.lock,
+        };
+        let mut leadership = loop {
+            match self
+                .node
+                .replica
+                .lead(log, rows, (candidate, self.claim.predecessor_expired))
+                .await
+            {
+                // What is missing in the log is in rows by now.
+                Err(OpenError::Destroyed) => self.node.replica.reset_from_snapshot(log, rows).await?,
+                outcome => break outcome?,
+            }
+        };
+        Span::current().record("epoch", self.node.replica.state().epoch());
+        if let Some(placed) = placed.take() {
+            // Whoever waits for it may be gone.
+            let _gone = placed.send(());
+        }
+        if let Some(announce_epoch) = &self.node.announce_epoch {
+            announce_epoch(self.node.replica.state().epoch()).await?;
+        }
+        if !leadership.wait.is_zero() {
+            // Somebody may be reading yet, and nobody saw its lock run out.
+            tracing::info!(wait = ?leadership.wait, "waiting for an older leader's right to end");
+            tokio::time::sleep(leadership.wait).await;
+            leadership.waited(rows).await?;
+        }
+        self.node.replica.state().leases().promote(since_boot());
+        self.node.show_missed().await;
+        Ok(leadership)
+    }
+}
+
+/// Returns true if an error says that another writer began a later epoch.
+fn is_deposed(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        matches!(cause.downcast_ref(), Some(WriteError::Deposed(_)))
+            || matches!(cause.downcast_ref(), Some(RowsError::Fenced(_)))
+            || matches!(
+                cause.downcast_ref(),
+                Some(OpenError::Log(LogOpenError::Write(WriteError::Deposed(_))))
+            )
+    })
+}
