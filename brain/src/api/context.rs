@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
+use super::header::HasHeader;
 use super::request::Limits;
 use crate::cluster::forward::{LeaderRouter, REQUEST_TIMEOUT, Role};
 use crate::errors::Error;
@@ -125,6 +126,31 @@ impl<R: Rows> ApiContext<R> {
             }
             None => Ok(()),
         }
+    }
+
+    /// Answers by `local` if this member leads, else by `remote`, the same RPC of the leader, whose answer is sent in this member's name.
+    ///
+    /// # Errors
+    /// As [`Self::on_leader`].
+    pub async fn forward<Q: prost::Message + Clone, A: HasHeader, H, T>(
+        &self,
+        request: tonic::Request<Q>,
+        local: impl FnMut(tonic::Request<Q>) -> H,
+        mut remote: impl FnMut(Channel, tonic::Request<Q>) -> T,
+    ) -> Result<Response<A>, Status>
+    where
+        H: Future<Output = Result<Response<A>, Status>>,
+        T: Future<Output = Result<Response<A>, Status>>,
+    {
+        let remote = |leader, request| {
+            let answer = remote(leader, request);
+            async {
+                let mut answer = answer.await?;
+                self.stamp_member(answer.get_mut().header_mut());
+                Ok(answer)
+            }
+        };
+        self.on_leader(request, local, remote).await
     }
 
     /// Forwards to the leader, as [`LeaderRouter::forward`], and waits until this member's view has the leader's change. Reads and watches

@@ -66,28 +66,36 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
     }
 
     async fn put(&self, request: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
-        by_leader!(self.put_here, client.put, request)
+        let local = |request| self.put_here(request);
+        let remote = |leader, request| async move { client(leader).put(request).await };
+        self.store.forward(request, local, remote).await
     }
 
     async fn delete_range(
         &self,
         request: Request<pb::DeleteRangeRequest>,
     ) -> Result<Response<pb::DeleteRangeResponse>, Status> {
-        by_leader!(self.delete_here, client.delete_range, request)
+        let local = |request| self.delete_here(request);
+        let remote = |leader, request| async move { client(leader).delete_range(request).await };
+        self.store.forward(request, local, remote).await
     }
 
     async fn txn(&self, request: Request<pb::TxnRequest>) -> Result<Response<pb::TxnResponse>, Status> {
         if is_readonly(request.get_ref()) {
             return self.txn_here(request).await;
         }
-        by_leader!(self.txn_here, client.txn, request)
+        let local = |request| self.txn_here(request);
+        let remote = |leader, request| async move { client(leader).txn(request).await };
+        self.store.forward(request, local, remote).await
     }
 
     async fn compact(
         &self,
         request: Request<pb::CompactionRequest>,
     ) -> Result<Response<pb::CompactionResponse>, Status> {
-        by_leader!(self.compact_here, client.compact, request)
+        let local = |request| self.compact_here(request);
+        let remote = |leader, request| async move { client(leader).compact(request).await };
+        self.store.forward(request, local, remote).await
     }
 }
 

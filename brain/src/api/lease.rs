@@ -52,14 +52,18 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         &self,
         request: Request<pb::LeaseGrantRequest>,
     ) -> Result<Response<pb::LeaseGrantResponse>, Status> {
-        by_leader!(self.grant_here, client.lease_grant, request)
+        let local = |request| self.grant_here(request);
+        let remote = |leader, request| async move { client(leader).lease_grant(request).await };
+        self.store.forward(request, local, remote).await
     }
 
     async fn lease_revoke(
         &self,
         request: Request<pb::LeaseRevokeRequest>,
     ) -> Result<Response<pb::LeaseRevokeResponse>, Status> {
-        by_leader!(self.revoke_here, client.lease_revoke, request)
+        let local = |request| self.revoke_here(request);
+        let remote = |leader, request| async move { client(leader).lease_revoke(request).await };
+        self.store.forward(request, local, remote).await
     }
 
     async fn lease_keep_alive(
@@ -111,14 +115,18 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         &self,
         request: Request<pb::LeaseTimeToLiveRequest>,
     ) -> Result<Response<pb::LeaseTimeToLiveResponse>, Status> {
-        by_leader!(self.time_to_live_here, client.lease_time_to_live, request)
+        let local = |request| self.time_to_live_here(request);
+        let remote = |leader, request| async move { client(leader).lease_time_to_live(request).await };
+        self.store.forward(request, local, remote).await
     }
 
     async fn lease_leases(
         &self,
         request: Request<pb::LeaseLeasesRequest>,
     ) -> Result<Response<pb::LeaseLeasesResponse>, Status> {
-        by_leader!(self.leases_here, client.lease_leases, request)
+        let local = |request| self.leases_here(request);
+        let remote = |leader, request| async move { client(leader).lease_leases(request).await };
+        self.store.forward(request, local, remote).await
     }
 }
 

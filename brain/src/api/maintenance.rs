@@ -46,7 +46,9 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
     type SnapshotStream = Pin<Box<dyn Stream<Item = Result<pb::SnapshotResponse, Status>> + Send>>;
 
     async fn alarm(&self, request: Request<pb::AlarmRequest>) -> Result<Response<pb::AlarmResponse>, Status> {
-        by_leader!(self.alarm_here, client.alarm, request)
+        let local = |request| self.alarm_here(request);
+        let remote = |leader, request| async move { client(leader).alarm(request).await };
+        self.store.forward(request, local, remote).await
     }
 
     async fn status(&self, _: Request<pb::StatusRequest>) -> Result<Response<pb::StatusResponse>, Status> {
