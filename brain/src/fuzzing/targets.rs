@@ -18,10 +18,10 @@ use crate::net::tls::testing::Ca;
 use crate::pb::etcdserverpb as pb;
 
 const CASES: u32 = 2_000;
-/// Where each case opens files.
+/// Number of cases for targets that open files.
 const SLOW_CASES: u32 = 150;
 
-/// Decodes; what decodes is the same after another round.
+/// Decodes a message, and checks that it is the same after encoding and decoding it again.
 fn message<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> Option<M> {
     let message = M::decode(bytes).ok()?;
     let again = M::decode(&message.encode_to_vec()[..]).unwrap();

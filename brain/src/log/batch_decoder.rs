@@ -56,13 +56,13 @@ impl BatchDecoder {
         }
     }
 
-    /// Where the next item will stand.
+    /// The slot of the next item.
     #[must_use]
     pub fn position(&self) -> Slot {
         self.parts.first().map_or(self.next, |(slot, _)| *slot)
     }
 
-    /// The first slot that was not read: where a writer would append.
+    /// The first slot that was not read, which is the slot that a writer would append to.
     #[must_use]
     pub fn frontier(&self) -> Slot {
         self.next

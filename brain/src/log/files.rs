@@ -106,7 +106,7 @@ impl FileLog {
     /// Opens the log in `dir`, or begins one there. Blocks: it reads everything that is stored.
     ///
     /// # Errors
-    /// Whatever is not as it was left: see [`OpenError`]. Nothing was changed then.
+    /// The log is not as it was left: see [`OpenError`]. Nothing was changed then.
     pub fn open(dir: &Path, options: Options) -> Result<FileLog, OpenError> {
         Self::open_on(dir, options, Disk::default(), None)
     }

@@ -27,10 +27,10 @@ pub struct Barrier {
     pub nonce: u128,
     /// Member id of the writer.
     pub writer: u64,
-    /// How long the writer may answer reads after its lock was last renewed: what a successor that did not see
-    /// the lock expire has to wait.
+    /// Time for which the writer may answer reads after its lock was last renewed. A successor that did not see the lock
+    /// expire has to wait this long.
     pub lease: Duration,
-    /// Which lock it held: who saw another one expire saw nothing. 0 is the lock in the store itself.
+    /// The lock that it held. Seeing another lock expire proves nothing about this writer. 0 is the lock in the store itself.
     pub lock: u64,
 }
 

@@ -10,7 +10,7 @@ use super::frame::{Frame, is_barrier};
 use super::window::{BarrierSearch, Window};
 use super::{Log, LogError, Slot};
 
-/// How much a reader takes from the log at once, in bytes, unless it is told otherwise.
+/// Default number of bytes that a reader takes from the log at once.
 const CHUNK: usize = 1 << 20;
 
 /// Walks the log from a slot that begins an item.
@@ -67,12 +67,12 @@ impl<L: Log> Reader<L> {
         Ok(reader)
     }
 
-    /// Where the next item will stand.
+    /// The slot of the next item.
     pub fn position(&self) -> Slot {
         self.decoder.position()
     }
 
-    /// The first slot that was not read: where a writer would append.
+    /// The first slot that was not read, which is the slot that a writer would append to.
     pub fn frontier(&self) -> Slot {
         self.decoder.frontier()
     }

@@ -12,7 +12,7 @@ use super::reader::{LogEntry, Reader};
 use super::window::{Window, may_be_cut};
 use super::{AppendError, Log, LogError, Slot};
 
-/// How long to wait before an append of unknown outcome is repeated, at first and at most.
+/// Initial and maximum delay before an append of unknown outcome is repeated.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
 
 /// The right to append within one epoch.
@@ -41,7 +41,7 @@ struct UnderWay {
     is_full: bool,
 }
 
-/// Why nothing more can be appended.
+/// The reason why nothing more can be appended.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// Another writer began a later epoch. The outcome of what was under way is unknown.
@@ -52,7 +52,7 @@ pub enum WriteError {
     Failed(#[source] anyhow::Error),
 }
 
-/// How the opening of an epoch can fail.
+/// Errors of opening an epoch.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Slots were destroyed while they were read: begin again from rows.
@@ -67,9 +67,9 @@ pub enum OpenError {
 }
 
 impl Writer {
-    /// Reads everything behind `reader`'s position, hands it to `replay`, and places a barrier of the next epoch in the
-    /// first free slot, above the epoch `floor`. `began` is where the reader began: if the watermark is beyond it
-    /// afterwards, what was read may have been destroyed slots that look free, or what late messages put there.
+    /// Reads everything behind `reader`'s position, passes it to `replay`, and places a barrier of the next epoch, which is
+    /// above the epoch `floor`, in the first free slot. `began` is the slot at which the reader began: if the watermark is
+    /// beyond it afterwards, the reader may have seen destroyed slots, which look free, or late messages in them.
     ///
     /// # Errors
     /// [`OpenError`], or what `replay` answers.
@@ -82,7 +82,7 @@ impl Writer {
     ) -> Result<(Writer, Barrier), E> {
         loop {
             if let Err(damage) = replay_all(reader, &mut replay).await {
-                // Where slots were destroyed, late messages may stand that contradict everything.
+                // Destroyed slots may hold late messages that contradict everything.
                 check_cut(log, began).await?;
                 return Err(damage);
             }

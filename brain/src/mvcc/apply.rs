@@ -24,11 +24,11 @@ pub struct Applier {
     pub revision: Revision,
     /// The compacted revision.
     pub compacted: Revision,
-    /// Where versions go.
+    /// The memtable that versions are added to.
     pub memtable: Arc<Memtable>,
     /// Lease rows that differ from the stored ones; `None` is gone.
     pub lease_rows: BTreeMap<Bytes, Option<Bytes>>,
-    /// How much is stored; what compaction gave up is only known to who compacts.
+    /// Stored bytes. Only the member that compacts knows the bytes that compaction deleted.
     pub sizes: Sizes,
     /// Something was applied that is not flushed.
     pub dirty: bool,

@@ -26,7 +26,7 @@ struct Left {
     count: i64,
 }
 
-/// How many keys spans hold at fixed revisions.
+/// Numbers of keys of spans at fixed revisions.
 #[derive(Debug, Default)]
 pub struct CountCache {
     left: Mutex<Lists>,

@@ -88,13 +88,13 @@ impl Answering {
     }
 }
 
-/// Why a request could not be evaluated.
+/// The reason why a request could not be evaluated.
 #[derive(Debug, thiserror::Error)]
 pub enum EvaluateError {
     /// The client's error.
     #[error(transparent)]
     Refused(#[from] Error),
-    /// A defect: it was to be fetched.
+    /// A defect: the key should have been fetched.
     #[error("{:?} is needed and was not read", .0.escape_ascii().to_string())]
     NotFetched(Bytes),
 }
@@ -171,7 +171,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Does what `op` says. If it is refused, nothing was changed.
+    /// Executes `op`. If it is refused, nothing is changed.
     ///
     /// # Errors
     /// [`EvaluateError::Refused`] with the client's error.
@@ -184,7 +184,7 @@ impl<'a> Evaluator<'a> {
         if !may_be_undone {
             return self.evaluate(op).await;
         }
-        // Whether there is memory for the answer, and whether it takes too long, is known when all of it is.
+        // It is only known at the end whether there is memory for the answer, and whether it takes too long.
         self.overlay.save();
         let result = self.evaluate(op).await;
         match result {
@@ -473,7 +473,7 @@ impl<'a> Evaluator<'a> {
             }
             return Ok(OpResult::Delete(deleted, kvs));
         }
-        // What is removed lies before what is still walked over.
+        // Removed keys lie before those that the walk has yet to visit.
         let mut walk = self.walk(&delete.span)?;
         while let Some(rows) = walk.next() {
             let looked = rows.len();

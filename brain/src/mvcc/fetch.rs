@@ -24,7 +24,7 @@ use crate::types::{Error, KeyValue, Prev, Revision};
 /// Requests that read at once. Further ones wait.
 const READS: usize = 1_024;
 
-/// How long a request is one of those that read at once. What takes longer lets others read, as long as not too many do so.
+/// Time for which a request counts as one of those that read at once. A longer one makes room for others, unless too many do so.
 const SLOW: Duration = Duration::from_millis(250);
 
 /// Requests that read for longer than that.
@@ -228,10 +228,10 @@ impl From<Row> for Prev {
     }
 }
 
-/// How a span is used.
+/// The use of a span.
 #[derive(Debug, Clone, Copy)]
 struct Use {
-    /// How often it is looked at.
+    /// The number of operations that read it.
     times: usize,
     values: bool,
 }

@@ -19,8 +19,8 @@ pub const MAX_TTL: i64 = 9_000_000_000;
 /// The longest time without a checkpoint. Shorter leases are checkpointed at half their time to live.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(300);
 
-/// How long a new leader waits with its first checkpoint of a lease. What is noted is whole seconds, rounded up: sooner,
-/// nothing would be gained.
+/// Delay of a new leader's first checkpoint of a lease. Checkpoints are in whole seconds, rounded up, so an earlier one would
+/// gain nothing.
 const FIRST_CHECKPOINT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -217,12 +217,12 @@ impl Leases {
         }
     }
 
-    /// A new leader takes them over: what was renewed by the one before is not known here, so each lease is given the time
-    /// that its last checkpoint noted, or its whole time to live, from now on (etcd's lessor does the same on `Promote`).
+    /// Takes the leases over as a new leader. Renewals of the previous leader are not known here, so each lease gets the time of
+    /// its last checkpoint, or its whole time to live, from now on (etcd's lessor does the same on `Promote`).
     ///
-    /// What passes before the first checkpoint is therefore given once more by whoever leads next, so that one is due soon,
-    /// and each later one after twice the time, up to the usual interval. Of a term that outlives the first one at least a
-    /// third is noted: a lease that nobody renews ends, however often leaders change.
+    /// The next leader grants the time before the first checkpoint again, so the first one is due soon, and each later one after
+    /// twice the time, up to the usual interval. Checkpoints cover at least a third of a term that outlives the first one: a
+    /// lease that nobody renews expires, however often leaders change.
     pub fn promote(&mut self, now: Duration) {
         self.by_deadline.clear();
         self.by_checkpoint.clear();

@@ -83,7 +83,7 @@ pub enum SortTarget {
 /// In which order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SortOrder {
-    /// Whatever the store finds natural: by key.
+    /// The natural order of the store, which is by key.
     None,
     /// Smallest first.
     Ascend,
@@ -131,13 +131,13 @@ impl RangeOp {
         }
     }
 
-    /// Values are answered, or sorted by.
+    /// True if values are returned or sorted by.
     #[must_use]
     pub fn reads_values(&self) -> bool {
         !self.count_only && (!self.keys_only || self.target == SortTarget::Value)
     }
 
-    /// How many pairs, in key order, decide the answer.
+    /// Returns the number of pairs, in key order, that decide the answer.
     #[must_use]
     pub fn enough(&self) -> usize {
         match usize::try_from(self.limit) {
@@ -146,8 +146,8 @@ impl RangeOp {
         }
     }
 
-    /// All pairs have to be looked at before the limit can be applied: etcd applies it late when an order other than
-    /// NONE or a bound on revisions is asked for.
+    /// True if all pairs have to be read before the limit can be applied: etcd applies it late if the request has an order other
+    /// than NONE or a bound on revisions.
     #[must_use]
     pub fn needs_all(&self) -> bool {
         self.order != SortOrder::None || self.mod_revision != (0, 0) || self.create_revision != (0, 0)
@@ -258,7 +258,7 @@ pub struct Compare {
     pub span: Span,
     /// The compared field, and the operand.
     pub target: CompareTarget,
-    /// How.
+    /// The comparison that has to hold between them.
     pub result: CompareResult,
 }
 

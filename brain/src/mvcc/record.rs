@@ -136,7 +136,7 @@ pub struct Revoke {
     pub id: i64,
 }
 
-/// How long a lease still had.
+/// The remaining time of a lease.
 #[derive(Clone, PartialEq, Message)]
 pub struct Checkpoint {
     /// Its id.

@@ -148,7 +148,7 @@ pub struct Manifest {
     /// Versions that were superseded up to this revision are gone.
     #[prost(int64, tag = "6")]
     pub deleted_up_to: Revision,
-    /// Where the log is to be read on to delete more: the first slot that may hold a later revision.
+    /// The slot from which to read the log to delete more: the first that may hold a later revision.
     #[prost(uint64, tag = "7")]
     pub deleted_slot: u64,
     /// Alarms that are raised: member and kind.
@@ -175,7 +175,7 @@ pub struct Manifest {
     /// The last taken slot that any row comes from, those of a flush under way included; 0 if there is none.
     #[prost(uint64, tag = "21")]
     pub log_last: u64,
-    /// How much is stored before the applied slot.
+    /// Stored bytes before the applied slot.
     #[prost(message, required, tag = "30")]
     pub sizes: Sizes,
 }

@@ -45,7 +45,7 @@ pub struct View<S> {
     pub hot: Arc<HotRows>,
 }
 
-/// Why a view cannot answer.
+/// The reason why a view cannot answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ViewError {
     /// The request cannot be answered.
@@ -250,7 +250,7 @@ impl<S: Snapshot> View<S> {
         Ok(page)
     }
 
-    /// How many keys a span holds at a revision that [`View::resolve`] gave.
+    /// Returns the number of keys of a span at a revision that [`View::resolve`] returned.
     ///
     /// # Errors
     /// When the rows fail.
@@ -351,11 +351,11 @@ fn bytes_of(page: &[KeyValue], values: bool) -> usize {
 /// Pairs whose values are read at once at most.
 const PART: usize = 512;
 
-/// How to choose few of many pairs as they are read: all have to be looked at, but few are answered.
+/// Selects few of many pairs as they are read: all have to be examined, but few are returned.
 struct Few {
-    /// Chooses one more than are answered.
+    /// Selects one more than are returned.
     op: RangeOp,
-    /// Pairs that are kept before the few are chosen again.
+    /// Number of pairs that are kept before the few are selected again.
     at_most: usize,
 }
 

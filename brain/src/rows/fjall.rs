@@ -60,25 +60,25 @@ pub const MAX_VALUE_LEN: usize = 256 << 20;
 /// fjall holds writes up, in a blocking loop, at four tables in memory and at twenty runs in level 0. We wait before that.
 const SEALED_MEMTABLES: usize = 3;
 const LEVEL0_RUNS: usize = 19;
-/// Where space is short rows wait for merges much sooner: all of level 0 is merged at once.
+/// Runs in level 0 at which writes wait for a merge when space is short: fewer, because all of level 0 is merged at once.
 const TIGHT_RUNS: usize = 6;
 const POLL: Duration = Duration::from_millis(5);
-/// How often a wait is logged.
+/// Interval between log lines about one wait.
 const STALLED: Duration = Duration::from_secs(60);
 
-/// How old views get. Those of an idle store, too, must not keep the files of tables that were compacted.
+/// Maximum age of a view. The views of an idle store must not keep the files of compacted tables either.
 const RENEW: Duration = Duration::from_secs(10);
 
-/// How old views get where space is short.
+/// Maximum age of a view when space is short.
 const RENEW_TIGHT: Duration = Duration::from_millis(500);
 
-/// How often a compaction waits for views to be renewed, one time after the other.
+/// Maximum number of consecutive waits of a compaction for views to be renewed.
 const MOST_WAITS: usize = 20;
 
-/// Bytes that are kept free at most for tables that fjall is going to write.
+/// Maximum number of bytes kept free for tables that fjall is going to write.
 const MOST_TO_COME: u64 = 32 << 20;
 
-/// The length at which fjall ends a journal, what is written at once to reach it, and how often at most.
+/// The length at which fjall ends a journal, and the size and the maximum number of the fillers that are written to reach it.
 const JOURNAL_END: u64 = 64_000_000;
 const SHORT_JOURNAL: u64 = 8 << 20;
 const FILLER: usize = 1 << 20;
@@ -169,8 +169,8 @@ impl FjallRows {
         })
     }
 
-    /// Where `open` cut the newest journal, as one line, if it did. Harmless behind a crash; when the fence then is older than it must be,
-    /// this is the place of the damage.
+    /// The place at which `open` cut the newest journal, as one line; `None` if it cut nothing. A cut after a crash is harmless; if the
+    /// fence is then older than it must be, this is the place of the damage.
     #[must_use]
     pub fn cut(&self) -> Option<&str> {
         self.shared.cut.as_deref()
@@ -208,7 +208,7 @@ impl Rows for FjallRows {
             let (writer, is_idle) = guard::blocking(move || {
                 let mut writer = writer;
                 shared.release(&mut writer, LEFT_OVER)?;
-                // What they delete may have become a table only after them.
+                // The rows that they delete may have become a table only after them.
                 shared.table_deletions(&mut writer)?;
                 let is_idle = writer.renewed == writer.batch;
                 writer.renewed = writer.batch;
@@ -218,7 +218,7 @@ impl Rows for FjallRows {
             if is_idle && self.shared.has_long_journals() {
                 self.retire_journal(writer).await?;
             }
-            // Views are younger now: what they needed may go.
+            // Views are younger now: tables that only the older ones needed may go.
             self.shared.merger.ask();
         }
         Ok(FjallSnapshot::clone(&self.shared.view.load()))
@@ -287,7 +287,7 @@ impl Rows for FjallRows {
             match done {
                 Ok(true) => waits = 0,
                 Ok(false) => return Ok(()),
-                // What views keep goes when they are renewed.
+                // Tables that views keep are deleted once the views are renewed.
                 Err(RowsError::Full(_)) if waits < MOST_WAITS && left_over(&self.shared.keyspace)? > 0 => {
                     waits += 1;
                     tokio::time::sleep(RENEW_TIGHT).await;

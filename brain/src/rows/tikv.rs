@@ -153,8 +153,8 @@ impl Rows for TikvRows {
     }
 
     fn step(&self) -> Step {
-        // What fits into one piece that the client sends, and lies in one region, is committed in one phase. Of what does not,
-        // all of it is copied for each piece, and all keys are sent along.
+        // A batch that fits into one piece of the client, and lies in one region, is committed in one phase. For a larger one,
+        // the client copies the whole batch for each piece and sends all keys along.
         let prefix = self.shared.tikv.keys().row(&[]).len();
         let rows = (PIECE / 4 / prefix).min(128);
         Step {
@@ -239,7 +239,7 @@ impl Shared {
     }
 }
 
-/// How long a change may take.
+/// Time limits of a change.
 fn limits(mutations: &[Mutation]) -> Limits {
     let bytes: usize = mutations.iter().map(Mutation::len).sum();
     let attempt = WRITE + Duration::from_secs((bytes / BYTES_PER_SECOND) as u64);

@@ -1,4 +1,4 @@
-//! Compaction without being asked: `--auto-compaction-mode` and `--auto-compaction-retention`.
+//! Automatic compaction: `--auto-compaction-mode` and `--auto-compaction-retention`.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,13 +18,13 @@ pub enum Retention {
     Revisions(i64),
 }
 
-/// How often a number of revisions is enforced, as etcd does.
+/// Interval at which a number of revisions is enforced, as in etcd.
 const INTERVAL: Duration = Duration::from_secs(5 * 60);
 
 /// An age is enforced by a tenth of it, but at least this often.
 const LONGEST_STEP: Duration = Duration::from_secs(6 * 60);
 
-/// When which revision was the newest, as far back as matters.
+/// The newest revision at past times, as far back as needed.
 #[derive(Debug, Default)]
 struct Samples {
     taken: VecDeque<(Instant, Revision)>,

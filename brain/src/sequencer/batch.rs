@@ -246,7 +246,7 @@ impl<R: Rows> Builder<R> {
     fn evaluator<'e>(&'e mut self, fetched: Option<&'e Fetched>) -> Evaluator<'e> {
         Evaluator {
             memtables: &self.view.memtables,
-            // What is published meanwhile is in the overlay, too.
+            // Records that are published meanwhile are in the overlay, too.
             at: Revision::MAX,
             fetched,
             leases: self.state.leases_mutex(),

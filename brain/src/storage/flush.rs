@@ -36,13 +36,13 @@ mod write_batch;
 use compaction::CompactionScan;
 use write_batch::{WriteBatch, fill_batch};
 
-/// How long to wait before a change is tried again that rows refused.
+/// Delay before a change that the rows have refused for a while is tried again.
 const REFUSED: Duration = Duration::from_secs(30);
 
-/// How long a refusal may pass by itself, as one for lack of memory may, and how often the change is tried meanwhile.
+/// Time within which a refusal may pass by itself, as one for lack of memory may, and the delay between attempts meanwhile.
 const PASSES: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(2));
 
-/// How long to wait before a snapshot is asked for again that could not be had.
+/// Delay before a failed snapshot is requested again.
 const RENEW_AGAIN: Duration = Duration::from_secs(1);
 
 /// The task that writes the rows.
@@ -185,7 +185,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         }
     }
 
-    /// Waits before a change is tried again that rows refused; stops writes if they have refused it for a while.
+    /// Waits before a change that the rows refused is tried again; stops writes if they have refused it for a while.
     async fn wait_refused(&mut self, error: &anyhow::Error) -> anyhow::Result<()> {
         let now = Instant::now();
         let lasts = now.duration_since(*self.refused.get_or_insert(now)) >= PASSES.0;
@@ -201,7 +201,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                  the error names (on TiKV raftstore.raft-entry-max-size or storage.max-key-size), then disarm the alarm"
             );
         }
-        // What the manifest is, not what it was to become.
+        // The manifest as it is stored, without the change.
         self.manifest = Manifest::decode(self.stored.clone()).context("decode the fence")?;
         self.scan = None;
         let again = tokio::time::sleep(if lasts { REFUSED } else { PASSES.1 });
@@ -219,11 +219,11 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         }
     }
 
-    /// Lets views read the rows as they are now; `through` is how far they reach, if that moved.
+    /// Lets views read the rows as they are now; `through` is the slot and revision that the rows reach, if that moved.
     async fn show(&mut self, through: Option<(Slot, Revision)>) -> anyhow::Result<()> {
         let snapshot = retry!(&self.stop, self.rows.snapshot())?;
         self.shown = Instant::now();
-        // Nobody is there to take it only when the process stops.
+        // The receiver is gone only when the process stops.
         drop(self.flushed.send(FlushResult { through, snapshot }).await);
         Ok(())
     }
@@ -233,8 +233,8 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         self.rows.renew_after().map(|age| self.shown + age)
     }
 
-    /// Gives views a younger snapshot, whatever else has to wait for rows: what of a flush is there already may be in it. One that could
-    /// not be had is asked for again a little later.
+    /// Gives views a younger snapshot, even while other work waits for the rows. It may hold a part of the current flush. If it fails
+    /// because of a transient error, it is requested again a little later.
     fn renewed(&mut self, snapshot: Result<R::Snapshot, RowsError>) -> anyhow::Result<()> {
         match snapshot {
             Ok(snapshot) => {
@@ -245,7 +245,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                 );
                 self.shown = Instant::now();
                 let through = Some((applied_slot, self.manifest.reached()));
-                // One that waits to be taken is young enough. Nobody is there to take it only when the process stops.
+                // A snapshot that waits in the channel is young enough. The receiver is gone only when the process stops.
                 drop(self.flushed.try_send(FlushResult { through, snapshot }));
             }
             Err(error) if error.is_transient() => {
@@ -282,7 +282,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                 Ok(()) => return Ok(()),
                 Err(error) => {
                     if matches!(error, RowsError::Full(_)) {
-                        // What the one before kept may be the space that is missing.
+                        // The previous snapshot may hold the space that is missing.
                         let snapshot = rows.snapshot().await;
                         self.renewed(snapshot)?;
                     }
@@ -385,7 +385,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                 (rows.clone(), stored.clone(), manifest.clone(), batch.changes.clone());
             async move { rows.apply(Some(stored), manifest, changes).await }
         };
-        // What is acknowledged is in the log. Writers wait when too much of it is in memory.
+        // Acknowledged writes are in the log. Writers wait when too much of it is in memory.
         self.insist_on(apply).await?;
         self.stored = manifest;
         self.state.set_deleted(&self.manifest.sizes);

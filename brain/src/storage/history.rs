@@ -22,13 +22,13 @@ use crate::watch::{History, HistoryError, PrevKv};
 #[error("the compacted revision is not in the log any more")]
 struct GivenUp;
 
-/// How often a read is begun under which slots are destroyed. Compaction is never that fast.
+/// Maximum number of attempts of a read during which slots are destroyed. Compaction is never that fast.
 const ATTEMPTS: usize = 8;
 
-/// Superseded versions that the first request of a read asks for at least: what they bring is not known before.
+/// Minimum number of superseded versions that the first request of a read fetches: their sizes are not known before.
 const FIRST_GETS: usize = 64;
 
-/// Superseded versions that one request asks for at most.
+/// Maximum number of superseded versions that one request fetches.
 const LAST_GETS: usize = 4096;
 
 /// Reads committed revisions back.
@@ -185,7 +185,7 @@ impl<L: Log, R: Rows> History for LogHistory<L, R> {
             }
             match self.try_read(from, max_bytes, prev_kv).await {
                 Ok(Some(found)) => {
-                    // What was read before a compaction passed by may lack versions that it deleted.
+                    // If a compaction ran during the read, the result may lack versions that it deleted.
                     let compacted = self.compacted();
                     if from < compacted {
                         return Err(HistoryError::Compacted(compacted));

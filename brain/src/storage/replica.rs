@@ -51,7 +51,7 @@ pub struct ImmutableMemtable {
     pub lease_rows: Vec<(Bytes, Option<Bytes>)>,
     /// Alarms behind its last record: kind and member.
     pub alarms: Vec<(i32, u64)>,
-    /// How much is stored behind its last record.
+    /// Stored bytes behind its last record.
     pub sizes: Sizes,
 }
 
@@ -215,18 +215,18 @@ impl<R: Rows> Replica<R> {
     pub fn refresh(&mut self, RefreshedRows { snapshot, manifest }: RefreshedRows<R::Snapshot>) {
         let applied_slot = Slot(manifest.applied_slot);
         if (self.applied_slot..=self.next).contains(&applied_slot) && manifest.reached() <= self.revision() {
-            // Whoever waits for the first looks at the second.
+            // The sizes are set before the progress, because the callers that wait for the progress then read the sizes.
             self.state.set_deleted(&manifest.sizes);
             self.state.set_deleted_up_to(manifest.deleted_up_to);
-            // What stands before is compacted: nobody looks for it.
+            // Slots before that are compacted: nobody looks them up.
             self.state.forget_below(applied_slot.min(Slot(manifest.deleted_slot)));
             let through = Some((applied_slot, manifest.reached()));
             self.swap_rows(FlushResult { through, snapshot });
         }
     }
 
-    /// Begins anew from rows, which are ahead: what lies between is not in the log any more. What is published goes on
-    /// from there.
+    /// Resets from the rows, which are ahead: the records between are not in the log any more. Published state continues from
+    /// there.
     ///
     /// # Errors
     /// As [`Replica::load`].

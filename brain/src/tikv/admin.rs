@@ -10,11 +10,11 @@ use super::error::Message;
 use super::read::Ts;
 use super::{Error, Limits, Tikv};
 
-/// How long to wait until locks are asked for again.
+/// Delay before locks are requested again.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A range may be large: more patience than for a read. But a client that is stuck is given up soon: whoever begins to
-/// lead waits for this.
+/// A range may be large, so the limits are longer than for a read. But a client that is stuck is given up soon: a member
+/// that begins to lead waits for this.
 const LIMITS: Limits = Limits {
     attempt: Duration::from_secs(4),
     total: Duration::from_secs(40),

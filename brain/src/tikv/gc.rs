@@ -1,11 +1,11 @@
 //! Garbage collection: lets a whole TiKV cluster forget what is older than the window.
 //!
-//! TiKV collects nothing by itself, and a cluster has one owner of GC at most: TiDB where there is one, else whoever was told
-//! to (`--tikv-gc-interval`), and of its members the one that leads.
+//! TiKV collects nothing by itself, and a cluster has at most one owner of GC: TiDB where there is one, else the store that is
+//! configured to be it (`--tikv-gc-interval`), and of its members the leader.
 //!
-//! Invariant: the safe point never passes a lock that stands. What a lock says of its key would be decided by a record that
-//! may have been collected. So locks below the safe point are ended first, wherever in the cluster they are, if their
-//! transactions are over; those that are not hold the safe point back.
+//! Invariant: the safe point never passes an existing lock. The fate of a lock is decided by a commit record, which may have
+//! been collected. So locks below the safe point are resolved first, in the whole cluster, if their transactions are over;
+//! the locks of other transactions hold the safe point back.
 
 use std::time::Duration;
 
@@ -26,11 +26,11 @@ const REGIONS: i32 = 32;
 /// Locks that are asked for at once.
 const LOCKS: u32 = 1024;
 
-/// How long one look through some regions may take, and how long it is tried: a region may be without a leader for a while.
+/// Timeout of one scan of some regions, and of all of its attempts: a region may be without a leader for a while.
 const ATTEMPT: Duration = Duration::from_secs(10);
 const RESOLVE_LOCKS_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long to wait before it is tried again.
+/// Delay before it is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The outcome of one round.

@@ -35,7 +35,7 @@ pub(super) struct Region {
     pub(super) to: Bytes,
 }
 
-/// How long the other addresses may take when one has answered.
+/// Time that the other addresses have to answer once one has answered.
 const MOMENT: Duration = Duration::from_millis(250);
 
 /// The members behind the addresses of PD.

@@ -24,13 +24,13 @@ const MAX_FAILURES: u32 = 2;
 /// A call that its caller gave up counts as unanswered after this long.
 const GIVEN_UP: Duration = Duration::from_millis(500);
 
-/// How long to wait before a call is repeated, at first and at most.
+/// Initial and maximum delay before a call is repeated.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
 
 /// The longest reply that is accepted.
 const MAX_REPLY: usize = 256 << 20;
 
-/// How long one attempt and a whole call may take.
+/// Time limits of one attempt and of a whole call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) attempt: Duration,

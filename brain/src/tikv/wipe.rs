@@ -17,13 +17,13 @@ use super::{Error, Limits, Tikv};
 /// Keys of one transaction.
 const PAGE: u32 = 512;
 
-/// How often progress is logged.
+/// Interval between log lines about the progress.
 const PROGRESS: Duration = Duration::from_secs(5);
 
-/// How long to wait until a transaction is tried again that met a lock.
+/// Delay before a transaction that met a lock is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long one transaction may take, and all of its repetitions.
+/// Time limits of one transaction, and of all of its repetitions.
 const LIMITS: Limits = Limits {
     attempt: Duration::from_secs(10),
     total: Duration::from_secs(60),

@@ -129,7 +129,7 @@ impl Tikv {
     }
 
     /// Makes each of these writes, some or all of them at once; they all expect the same fence and leave it. As many
-    /// transactions are begun, and the fence is read once behind them: who takes it later writes their primary keys later.
+    /// transactions are begun, and the fence is read once after that: a writer that takes it later writes their primary keys later.
     pub(crate) async fn write_all(
         &self,
         writes: &[(FencedWrite<'_>, Vec<Mutation>)],
@@ -149,7 +149,7 @@ impl Tikv {
             }
         });
         let begun = join_all(begin).await;
-        // What goes wrong from here on is done again, one by one.
+        // Writes that fail from here on are repeated, one by one.
         let expected = match self.get_now(first.fence, self.limits()).await {
             Ok(found) if found.as_ref() != first.expected => return Ok(Written::Other(found)),
             found => found.is_ok(),

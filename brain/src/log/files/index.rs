@@ -89,7 +89,7 @@ impl Index {
         self.held.iter().map(|held| u64::from(held.segment.capacity)).sum()
     }
 
-    /// Where the record of `slot` is.
+    /// Returns the segment and the entry of the record of `slot`.
     pub(super) fn find(&self, slot: u64) -> Option<(Arc<Segment>, Entry)> {
         if slot >= self.beyond && slot != u64::MAX {
             return None;

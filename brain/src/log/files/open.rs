@@ -119,7 +119,7 @@ pub(super) fn open(
     if !obsolete.is_empty() {
         disk.sync_dir(dir).map_err(OpenError::io("sync", dir))?;
     }
-    // What the pages say may stand in the page cache only: written anew, it is on disk.
+    // The pages may be in the page cache only, so write them again: then their content is on disk.
     control
         .store(state)
         .map_err(OpenError::io("write", &dir.join(control::NAME)))?;

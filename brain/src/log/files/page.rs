@@ -10,11 +10,11 @@ use crate::log::LogId;
 pub(super) const PAGE: usize = 4096;
 /// The newest format version this program reads and the one it writes.
 pub(super) const VERSION: u32 = 1;
-/// Where the fields of a file begin, behind magic, version and the log's identity.
+/// Offset of the fields of a file, behind magic, version and the log's identity.
 const FIELDS: usize = 32;
 const CRC: usize = PAGE - 4;
 
-/// Why a page cannot be used.
+/// The reason why a page cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PageError {
     Damaged,

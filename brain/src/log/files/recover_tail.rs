@@ -105,7 +105,7 @@ pub(super) fn recover_tail(shared: &Shared, end: End) -> Result<(Active, Next), 
     Ok((active, next))
 }
 
-/// Where a log without records goes on.
+/// Returns the write position of a log without records.
 fn begin(shared: &Shared, next: Option<(Segment, Rest)>) -> Result<(Active, Next), OpenError> {
     let segment = match next {
         Some((segment, Rest::Zeros)) => segment,

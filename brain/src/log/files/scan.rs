@@ -19,9 +19,9 @@ pub(super) struct Scanned {
     pub(super) begin: Option<u32>,
     /// Records in the order of writing.
     pub(super) entries: Vec<Entry>,
-    /// Where the last batch begins.
+    /// Offset at which the last batch begins.
     pub(super) batch: u32,
-    /// Where the last batch ends.
+    /// Offset at which the last batch ends.
     pub(super) end: u32,
     /// True if the last batch is known to be synced.
     pub(super) is_synced: bool,

@@ -34,7 +34,7 @@ pub(super) struct Segment {
     pub(super) path: PathBuf,
 }
 
-/// Where a record lies in its segment.
+/// The position of a record in its segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) slot: u64,

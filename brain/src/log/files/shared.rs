@@ -65,7 +65,7 @@ impl Shared {
         self.bytes.fetch_sub(u64::from(segment.capacity), Ordering::Relaxed);
     }
 
-    /// Why nothing may be written or answered any more.
+    /// The reason why the log may not write or answer any more.
     pub(super) fn failure(&self) -> Option<&str> {
         self.failed.get().map(String::as_str)
     }

@@ -52,7 +52,7 @@ impl Request {
 #[derive(Debug)]
 pub(super) struct Active {
     pub(super) segment: Arc<Segment>,
-    /// Where the next batch goes.
+    /// Offset of the next batch.
     pub(super) end: u32,
     /// Set until the first batch is in: the offset at which the segment before this one ends.
     pub(super) begin: Option<u32>,
@@ -68,7 +68,7 @@ pub(super) enum Next {
     UnderWay(JoinHandle<io::Result<Segment>>),
 }
 
-/// Why a batch did not become durable.
+/// The reason why a batch did not become durable.
 enum Refusal {
     Full(String),
     Failed(String),

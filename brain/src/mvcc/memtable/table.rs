@@ -276,7 +276,7 @@ fn found_at(node: &Node<'_>) -> Found {
     }
 }
 
-/// Where a version stands.
+/// The position of a version.
 #[derive(Debug)]
 struct Place {
     key: Bytes,

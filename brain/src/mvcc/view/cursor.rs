@@ -20,7 +20,7 @@ const PAGE_ROWS: usize = 512;
 /// Bytes of values that are read at once, but for a longer one alone.
 pub(super) const VALUE_BYTES: usize = 1 << 20;
 
-/// How far the pairs of a page are complete.
+/// The position up to which the pairs of a page are complete.
 #[derive(Debug)]
 enum Reached {
     /// To the end of the span.
@@ -128,7 +128,7 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         }
     }
 
-    /// How many pairs have no more values together than are read at once.
+    /// Returns the number of pairs whose values together are no more than are read at once.
     fn fitting(&mut self, page: &[KeyValue]) -> usize {
         if !self.values || self.at < self.view.rows_revision {
             return usize::MAX; // object rows were read with their values, in short pages

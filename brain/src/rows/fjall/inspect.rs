@@ -150,7 +150,7 @@ pub(super) fn require_space(dir: &Path, bytes: u64) -> Result<(), RowsError> {
     Ok(())
 }
 
-/// Whether there is nothing in `dir`, or no `dir`.
+/// Returns true if `dir` is empty or does not exist.
 pub(super) fn is_vacant(dir: &Path) -> Result<bool, RowsError> {
     match fs::read_dir(dir) {
         Ok(mut entries) => Ok(entries.next().is_none()),

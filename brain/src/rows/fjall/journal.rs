@@ -47,9 +47,9 @@ pub(super) struct Journals {
     /// The fence of the last batch.
     pub(super) fence: Option<Bytes>,
     newest: PathBuf,
-    /// Where the last whole batch of the newest ends.
+    /// Offset in the newest journal at which its last whole batch ends.
     end: u64,
-    /// The damage of the newest behind that.
+    /// The damage behind that offset.
     flaw: Option<&'static str>,
 }
 
@@ -79,13 +79,13 @@ pub(super) struct Cut {
 }
 
 impl Journals {
-    /// Where and why the newest journal has to be cut, as one line, if it has.
+    /// Returns the place and the reason of the cut that the newest journal needs, as one line; `None` if it needs none.
     pub(super) fn flaw(&self) -> Option<String> {
         let flaw = self.flaw?;
         Some(format!("{} ends at byte {}: {flaw}", self.newest.display(), self.end))
     }
 
-    /// Makes sure that the whole batches of the newest journal are on disk, and cuts off what stands behind them.
+    /// Syncs the whole batches of the newest journal, and cuts off the bytes behind them.
     pub(super) fn settle(&self) -> Result<Option<Cut>, RowsError> {
         let (path, end) = (&self.newest, self.end);
         renew(path, end).map_err(|error| named(path, error))?;
@@ -198,7 +198,7 @@ fn keep(path: &Path, tail: &[u8]) -> std::io::Result<PathBuf> {
         File::open(dir)?.sync_all()
     };
     if let Err(error) = write() {
-        // What is left of it does no harm: nobody reads it. The first error is the one to report.
+        // A file that remains does no harm: nobody reads it. The first error is the one to report.
         std::fs::remove_file(&kept).ok();
         return Err(error);
     }

@@ -29,16 +29,17 @@ pub(super) fn nothing() -> Leveled {
 /// Bytes of tables that were merged and may stay.
 pub(super) const LEFT_OVER: u64 = 8 << 20;
 
-/// How often the reserve stays free where tables that were merged are still there.
+/// The multiple of the reserve that must stay free while more than `LEFT_OVER` bytes of merged tables are still there.
 const KEPT_FREE: u64 = 6;
 
-/// Merges go all the way down once one row of so many is deleted above: else what was deleted stays until very much more was written.
+/// Tables are merged down to the last level once one row in this many is deleted above it. Otherwise deleted rows would stay until very
+/// much more was written.
 const DELETED: u64 = 4;
 
-/// How much larger tables become where they must be.
+/// The factor by which tables are made larger where fjall merges them no other way.
 const LARGE: u64 = 16;
 
-/// Levels that are merged whole are no larger than so many tables as they come from memory.
+/// Maximum size of two levels that are merged whole, in tables as they come from memory.
 const MOST_PULLED: u64 = 32;
 
 /// The limits of merges.
@@ -218,7 +219,7 @@ impl Work {
     fn run(&self) {
         while self.is_asked() {
             if let Err(error) = self.merge_all() {
-                // What it has written of new tables stays until the next start: it is not tried again.
+                // New tables that it has written stay until the next start: the merge is not repeated.
                 tracing::error!(error = describe(&error), "tables of the rows cannot be merged");
                 self.health.fail(&error);
                 return;
@@ -333,7 +334,7 @@ impl Work {
         let merged = self.promised(need, || Ok(tree.compact(Arc::new(strategy), self.live.watermark())?));
         self.note_unfinished(unfinished, first, &merged);
         merged?;
-        // Whatever was done made a new version.
+        // Every merge that changes something makes a new version.
         Ok(tree.current_version().id() != before)
     }
 
@@ -427,7 +428,7 @@ impl Work {
         levels
     }
 
-    /// The next merge: its shape, and what it needs. Space must not become short even for as long as it lasts, or it is a small one.
+    /// Returns the next merge: its shape, and the bytes it needs. It is a small one if space would become short while a large one lasts.
     fn next(&self, levels: &Levels) -> Option<(Shape, u64)> {
         let (ample, tight) = (
             Shape::ample(self.limits.memtable_bytes),
@@ -449,7 +450,7 @@ impl Work {
                 "views keep {left_over} bytes of tables that were merged"
             )));
         }
-        // What is about to be given back must not be what somebody else misses.
+        // While merged tables are about to be deleted, more space is kept free, so that none is missing elsewhere.
         let floor = match left_over > LEFT_OVER {
             true => self.limits.reserve_bytes.saturating_mul(KEPT_FREE),
             false => self.limits.reserve_bytes,

@@ -58,7 +58,7 @@ impl StoredRows {
         &self.snapshot
     }
 
-    /// Where the newest journal is not whole, as one line: what stands behind that place is not in the snapshot.
+    /// The place from which on the newest journal is not whole, as one line. The snapshot holds nothing of what stands behind it.
     #[must_use]
     pub fn cut(&self) -> Option<&str> {
         self.cut.as_deref()

@@ -1,4 +1,4 @@
-//! Beyond the laws of rows: coming back, after a close, a crash and damage.
+//! Tests in addition to the laws of rows: reopening after a close, a crash and damage.
 
 use super::*;
 use crate::rows::laws;

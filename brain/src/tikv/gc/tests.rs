@@ -30,13 +30,13 @@ async fn store(mock_tikv: &MockTikv, window: Duration) -> (Tikv, ConnectionSuper
     Tikv::connect(options).await.unwrap()
 }
 
-/// How old the safe point is.
+/// Returns the age of the safe point.
 async fn age(tikv: &Tikv, mock_tikv: &MockTikv) -> Duration {
     let now = tikv.timestamp().await.unwrap();
     Duration::from_millis(now.millis() - Ts(mock_tikv.safe_point()).millis())
 }
 
-/// Waits until PD was asked so often.
+/// Waits until PD has received this many requests.
 async fn rounds(mock_tikv: &MockTikv, rpc: Rpc, number: u64) {
     mock_tikv.reset_requests();
     let asked = || mock_tikv.requests().get(&rpc).copied().unwrap_or(0);

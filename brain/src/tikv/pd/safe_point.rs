@@ -23,10 +23,10 @@ const NO_KEYSPACE: u32 = u32::MAX;
 /// The text in PD's answer when a safe point is further than it was to be moved.
 const DECREASING: &str = "ErrDecreasing";
 
-/// How far versions may be collected.
+/// The extent to which versions may be collected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::tikv) enum Permitted {
-    /// Up to here, and who needs what is later, if anybody.
+    /// Up to `safe_point`. `held_by` names the service that needs later versions, if one does.
     Until {
         safe_point: u64,
         held_by: Option<String>,
