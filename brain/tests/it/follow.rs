@@ -38,7 +38,7 @@ mod hooked_log;
 mod rejoin;
 mod slow_follower;
 
-/// How long anything may take that is to happen.
+/// Timeout of each step of a test.
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Puts before a compaction, and after it.

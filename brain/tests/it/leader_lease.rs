@@ -1,4 +1,4 @@
-//! What a leader may answer without a record: a txn that changes nothing proves to nobody who leads.
+//! Answers of a leader that append no record: a txn that changes nothing does not prove leadership.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,10 +30,10 @@ use crate::engine::Engine;
 
 const KEY: &[u8] = b"key";
 
-/// When the lease is renewed that is waited for.
+/// Time after which the lease that requests wait for is renewed.
 const RENEWED: Duration = Duration::from_millis(300);
 
-/// A leader that is asked by a follower, and who says how long it may lead.
+/// A leader that answers a follower, and the sender that sets its lease.
 struct Asked {
     engine: Engine<MemLog, MemRows>,
     kv: KvService<MemRows>,

@@ -46,10 +46,10 @@ impl Space for Endless {
     }
 }
 
-/// How members with different locks learn of each other.
+/// The way in which members with different locks learn of each other.
 #[derive(Clone)]
 pub(crate) enum LockView {
-    /// Each looks into the log, as holders of Leases do.
+    /// Each reads the log, as holders of Leases do.
     Log,
     /// The first one holds this lock, in whose record the second one announces itself.
     Record(StorageLock<MemRegister>),
@@ -251,13 +251,13 @@ impl Member {
 
 const KEY: &[u8] = b"counter";
 
-/// How often rows are written.
+/// Interval between flushes.
 const FLUSH: Duration = Duration::from_millis(50);
 
-/// How often the lead must have changed.
+/// Number of changes of the leader before the test ends.
 const CHANGES: usize = 8;
 
-/// What clients know.
+/// The shared knowledge of the clients.
 #[derive(Default)]
 struct Known {
     /// The newest revision that was acknowledged.
@@ -267,7 +267,7 @@ struct Known {
     enough: AtomicBool,
 }
 
-/// Adds as long as it takes; answers with the revisions that were acknowledged.
+/// Adds until the test has seen enough; returns the acknowledged revisions.
 async fn writer(member: Arc<Member>, known: Arc<Known>) -> Vec<i64> {
     let mut acknowledged = Vec::new();
     while !known.enough.load(Ordering::Relaxed) {

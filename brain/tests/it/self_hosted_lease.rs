@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use crate::counted::Counted;
 use crate::engine::Engine;
 
-/// What leads to an API server.
+/// Returns a kubeconfig for an API server.
 pub(crate) fn kubeconfig(url: &str) -> Value {
     json!({
         "clusters": [{"name": "c", "cluster": {"server": url}}],

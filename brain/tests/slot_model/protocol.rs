@@ -110,7 +110,7 @@ impl Protocol {
         Window(self.window.0 + u64::from(self.is(Variant::WindowTooLarge)))
     }
 
-    /// What can happen next.
+    /// Adds the actions that are possible next.
     pub(crate) fn possible(&self, state: &State, actions: &mut Vec<Action>) {
         actions.extend(state.sent.iter().map(Action::Arrive));
         for (at, writer) in state.writers.as_slice().iter().enumerate() {

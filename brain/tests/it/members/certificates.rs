@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{Member, STEP_TIMEOUT, Site};
 
-/// What the member that accepts says, and the one that dials.
+/// Log lines of the member that accepts, and of the one that dials.
 const ACCEPTS: &str = "a peer is refused";
 const DIALS: &str = "the leader refuses this member's certificate, or has a wrong one";
 

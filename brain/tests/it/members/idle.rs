@@ -10,10 +10,10 @@ use super::{STEP_TIMEOUT, Site};
 /// Renewals over which requests are counted.
 const RENEWALS: u64 = 40;
 
-/// How often to look whether it was renewed.
+/// Interval at which the test checks whether the lock was renewed.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A leader is heard for so long that followers on a busy machine do not ask for it; renewals come often.
+/// The lease is so long that followers on a busy machine do not try to take the lock; renewals are frequent.
 const TIMING: [&str; 3] = [
     "--election-lease-duration=60s",
     "--election-renew-deadline=45s",

@@ -11,7 +11,7 @@ use crate::wire::{Answer, Request, Response, Target, pb};
 pub(crate) struct Run {
     seed: u64,
     script: Script,
-    /// What the target must be like now.
+    /// The state that the target must have now.
     pub(crate) model: Model,
     requests: usize,
     /// Requests that were answered.
@@ -130,7 +130,7 @@ impl Run {
     }
 }
 
-/// How a script went.
+/// The outcome of a script.
 #[derive(Debug)]
 pub(crate) struct Report {
     /// Requests refused, by error text.
@@ -138,7 +138,7 @@ pub(crate) struct Report {
     pub(crate) last_revision: i64,
 }
 
-/// A whole script on one fresh target; answers also what the target must be like now.
+/// Runs a whole script on one fresh target; also returns the state that the target must have now.
 ///
 /// # Panics
 /// At the first difference.

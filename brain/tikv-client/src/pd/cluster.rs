@@ -275,7 +275,7 @@ impl Connection {
     }
 }
 
-/// What stands at the head of each answer of PD.
+/// Returns the header of an answer of PD, or the error in it.
 fn check_header(header: Option<&pdpb::ResponseHeader>) -> Result<&pdpb::ResponseHeader> {
     let header = header.ok_or_else(|| internal_err!("PD answers without a header"))?;
     match &header.error {
