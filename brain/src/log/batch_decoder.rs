@@ -91,10 +91,10 @@ impl BatchDecoder {
         self.next = self.next.next();
     }
 
-    /// Takes the record at the frontier; answers with the item that it completes.
+    /// Takes the record at the frontier; returns the item that it completes.
     ///
     /// # Errors
-    /// [`LogError::Corrupt`] when it cannot stand there.
+    /// [`LogError::Corrupt`] if the record cannot stand there.
     pub fn accept(&mut self, slot: Slot, frame: Frame) -> Result<Option<LogEntry>, LogError> {
         debug_assert_eq!(slot, self.next);
         match frame {

@@ -101,10 +101,7 @@ pub fn is_barrier(record: &[u8]) -> bool {
 }
 
 impl Frame {
-    /// Reads the bytes of `slot`.
-    ///
-    /// # Errors
-    /// [`LogError::Corrupt`] when they are not a frame.
+    /// Decodes the bytes of `slot`. Returns [`LogError::Corrupt`] if they are not a frame.
     pub fn decode(slot: Slot, mut bytes: Bytes) -> Result<Frame, LogError> {
         let corrupt = || LogError::Corrupt(format!("slot {slot} holds no record of this format"));
         if bytes.is_empty() {

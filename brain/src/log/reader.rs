@@ -40,10 +40,7 @@ impl<L: Log> Reader<L> {
         self
     }
 
-    /// A reader that begins at the first item at or behind `from`, which may be anywhere from the watermark on.
-    ///
-    /// # Errors
-    /// As [`Log::read`] and [`Log::watermark`].
+    /// Returns a reader that begins at the first item at or behind `from`, which may be any slot from the watermark on.
     pub async fn seek(log: L, from: Slot) -> Result<Self, LogError> {
         let mut search = BarrierSearch::new(Window::FORMAT, from);
         loop {
@@ -82,10 +79,8 @@ impl<L: Log> Reader<L> {
         self.decoder.next_epoch(floor)
     }
 
-    /// The next item, or `None` where the next slot is still free.
-    ///
-    /// # Errors
-    /// As [`Log::read`]; [`LogError::Corrupt`] when the records contradict each other.
+    /// Returns the next item, or `None` if the next slot is still free. Fails as [`Log::read`] does, and with
+    /// [`LogError::Corrupt`] if the records contradict each other.
     pub async fn next(&mut self) -> Result<Option<LogEntry>, LogError> {
         while let Some((slot, bytes)) = self.peek().await? {
             self.ahead.pop_front();
@@ -96,10 +91,7 @@ impl<L: Log> Reader<L> {
         Ok(None)
     }
 
-    /// Takes the record of the slot that is next, wherever it was learnt from.
-    ///
-    /// # Errors
-    /// [`LogError::Corrupt`] when it cannot stand there.
+    /// Takes the record of the next slot, from any source. Returns [`LogError::Corrupt`] if it cannot stand there.
     pub fn accept(&mut self, slot: Slot, bytes: Bytes) -> Result<Option<LogEntry>, LogError> {
         self.decoder.accept(slot, Frame::decode(slot, bytes)?)
     }

@@ -69,10 +69,8 @@ pub enum OpenError {
 impl Writer {
     /// Reads everything behind `reader`'s position, passes it to `replay`, and places a barrier of the next epoch, which is
     /// above the epoch `floor`, in the first free slot. `began` is the slot at which the reader began: if the watermark is
-    /// beyond it afterwards, the reader may have seen destroyed slots, which look free, or late messages in them.
-    ///
-    /// # Errors
-    /// [`OpenError`], or what `replay` answers.
+    /// beyond it afterwards, the reader may have seen destroyed slots, which look free, or late messages in them. Fails with
+    /// [`OpenError`], or with the error of `replay`.
     pub async fn open<L: Log, E: From<OpenError>>(
         log: &L,
         reader: &mut Reader<L>,
@@ -119,10 +117,8 @@ impl Writer {
         }
     }
 
-    /// Appends the slots of a batch, those first that may be open, the others as these are committed.
-    ///
-    /// # Errors
-    /// [`WriteError`], the first that is met.
+    /// Appends the slots of a batch: as many as may be open at once, then the others as these are committed. Fails with the
+    /// first [`WriteError`].
     pub fn append<L: Log>(
         &self,
         log: &L,
@@ -233,10 +229,8 @@ async fn check_cut<L: Log>(log: &L, began: Slot) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Appends, and repeats the same bytes while the outcome is unknown or there is no space.
-///
-/// # Errors
-/// [`WriteError`]; never an unknown outcome.
+/// Appends, and repeats the same bytes while the outcome is unknown or there is no space. The outcome of a [`WriteError`] is
+/// never unknown.
 pub async fn append_until_known<L: Log>(log: &L, slot: Slot, record: Bytes) -> Result<(), WriteError> {
     append(log, slot, record, |_| {}).await
 }

@@ -108,10 +108,7 @@ impl From<EvaluateError> for ViewError {
     }
 }
 
-/// Evaluates a txn that changes nothing, as of a view.
-///
-/// # Errors
-/// [`ViewError::Refused`] with the client's error, or when the rows fail.
+/// Evaluates a txn that changes nothing, as of a view. [`ViewError::Refused`] holds the client's error.
 pub async fn read_only<S: Snapshot>(
     view: &Arc<View<S>>,
     leases: &Mutex<Leases>,
@@ -171,10 +168,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Executes `op`. If it is refused, nothing is changed.
-    ///
-    /// # Errors
-    /// [`EvaluateError::Refused`] with the client's error.
+    /// Executes `op`. If it is refused, nothing is changed, and [`EvaluateError::Refused`] holds the client's error.
     pub async fn run(&mut self, op: &Op) -> Result<OpResult, EvaluateError> {
         let may_be_undone = match op {
             Op::Txn(_) => true,
@@ -219,10 +213,7 @@ impl<'a> Evaluator<'a> {
         self.head.revision + Revision::from(!self.changes.is_empty())
     }
 
-    /// Deletes the keys of a lease that ends.
-    ///
-    /// # Errors
-    /// Never, unless by a defect.
+    /// Deletes the keys of a lease that ends. An error is a defect.
     pub async fn delete_attached(&mut self, id: LeaseId) -> Result<(), EvaluateError> {
         let keys = self.overlay.attached(id, &self.locked_leases());
         self.overlay.save();

@@ -142,10 +142,8 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Takes rows that were looked at, and the bytes of those that are kept.
-    ///
-    /// # Errors
-    /// [`Error::TooLarge`] where this request can never be evaluated, [`Error::TooManyRequests`] where others have to end first.
+    /// Takes rows that were read, and the bytes of those that are kept. Returns [`Error::TooLarge`] if this request can never be
+    /// evaluated, and [`Error::TooManyRequests`] if others have to end first.
     pub fn take(&mut self, rows: usize, bytes: usize) -> Result<(), Error> {
         self.rows += rows;
         self.bytes += bytes;
@@ -181,10 +179,7 @@ impl Budget {
         }
     }
 
-    /// Takes pairs that are kept.
-    ///
-    /// # Errors
-    /// As [`Budget::take`].
+    /// Takes pairs that are kept; fails as [`Budget::take`] does.
     pub fn keep<'a>(&mut self, kvs: impl Iterator<Item = &'a KeyValue> + Clone) -> Result<(), Error> {
         let rows = kvs.clone().count();
         let bytes = kvs.map(|kv| kv.key.len() + kv.value.len() + ROW).sum();
@@ -339,10 +334,7 @@ impl Needs {
         wanted.values |= values;
     }
 
-    /// Reads what is needed, as of a view's revision. `newest` answers with the newest view.
-    ///
-    /// # Errors
-    /// As [`Budget::take`], and when the rows fail.
+    /// Reads the needed rows, as of a view's revision. `newest` returns the newest view.
     pub async fn fetch<S: Snapshot>(
         self,
         view: &View<S>,
@@ -566,9 +558,6 @@ impl Fetched {
     }
 
     /// Adds ranges at the revision of the view that this was read from.
-    ///
-    /// # Errors
-    /// As [`View::range`], and [`Budget::take`].
     pub async fn read_ranges<'a, S: Snapshot>(
         &mut self,
         ranges: impl Iterator<Item = &'a RangeOp>,

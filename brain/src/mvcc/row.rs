@@ -48,10 +48,7 @@ pub fn encode_index(meta: &Meta) -> Bytes {
     bytes.freeze()
 }
 
-/// Reads the value of the index row of `key`.
-///
-/// # Errors
-/// [`RowsError::Corrupt`] when it is none.
+/// Decodes the value of the index row of `key`. Returns [`RowsError::Corrupt`] if it is none.
 pub fn decode_index(key: &[u8], bytes: &[u8]) -> Result<Meta, RowsError> {
     if bytes.len() != INDEX {
         return Err(damaged("index", key, bytes));
@@ -73,10 +70,7 @@ pub fn encode_object(version: Option<(&Meta, &[u8])>) -> Bytes {
     bytes.freeze()
 }
 
-/// Reads the value of an object row of `key`; `None` is a tombstone.
-///
-/// # Errors
-/// [`RowsError::Corrupt`] when it is neither.
+/// Decodes the value of an object row of `key`; `None` is a tombstone. Returns [`RowsError::Corrupt`] if it is neither.
 pub fn decode_object(key: &[u8], bytes: &Bytes) -> Result<Option<(Meta, Bytes)>, RowsError> {
     match bytes.first() {
         Some(&TOMBSTONE) if bytes.len() == 1 => Ok(None),

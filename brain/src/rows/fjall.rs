@@ -147,18 +147,17 @@ struct Writer {
 }
 
 impl FjallRows {
-    /// Opens the rows in the directory `dir`, which is created if it is missing or empty. Blocks; takes as long as the journals are.
+    /// Opens the rows in the directory `dir`, which is created if it is missing or empty. Blocks, longer for longer journals.
     ///
     /// # Errors
-    /// [`OpenError`]: in use, newer, damaged (with the name of a file where one is to blame), out of reach. What is damaged is left as it is.
+    /// [`OpenError`]: the rows are in use, newer, damaged (with the name of a file if one is to blame), or out of reach. Damaged files are
+    /// not changed.
     pub fn open(dir: &Path, options: Options) -> Result<Self, OpenError> {
         Self::open_for(dir, options, |_| Ok(()))
     }
 
-    /// The same; a damaged newest journal is only cut if `covers` finds that the log has all that comes after the fence which is left.
-    ///
-    /// # Errors
-    /// As [`FjallRows::open`], and [`OpenError::Uncovered`].
+    /// The same; a damaged newest journal is only cut if `covers` finds that the log has everything after the fence that remains. Otherwise
+    /// it fails with [`OpenError::Uncovered`].
     pub fn open_for(
         dir: &Path,
         options: Options,
@@ -359,11 +358,8 @@ impl Shared {
         Ok(writer)
     }
 
-    /// Returns true if there are few enough tables in level 0, and space beside what a merge was promised. An empty batch always has room:
-    /// without it there would be no restart.
-    ///
-    /// # Errors
-    /// [`RowsError::Full`]: there are too many tables, and no space to merge them.
+    /// Returns true if there are few enough tables in level 0, and space beside what is reserved for a merge. An empty batch always has
+    /// room: without it there would be no restart. Returns [`RowsError::Full`] if there are too many tables, and no space to merge them.
     fn has_room_for(&self, changes: &[Change]) -> Result<bool, RowsError> {
         if changes.is_empty() {
             return Ok(true);

@@ -45,10 +45,7 @@ impl Samples {
     }
 }
 
-/// Compacts until `stop`. `revision` tells the newest one.
-///
-/// # Errors
-/// Never: a compaction that fails is tried again with the next one.
+/// Compacts until `stop`. `revision` returns the newest one. Never fails: a failed compaction is repeated with the next one.
 pub async fn run(
     retention: Retention,
     sequencer: Handle,

@@ -53,10 +53,7 @@ impl Defragmentations {
         (Self(queue), task)
     }
 
-    /// Waits for a defragmentation that begins after this was called.
-    ///
-    /// # Errors
-    /// As [`defragment`]; when the process stops.
+    /// Waits for a defragmentation that begins after this call. Fails if it fails, or if the process stops.
     pub async fn ask(&self) -> anyhow::Result<()> {
         let (reply, answer) = oneshot::channel();
         self.0.send(reply).await.context("the process stops")?;
@@ -64,10 +61,8 @@ impl Defragmentations {
     }
 }
 
-/// Gives back what compaction made superfluous, of the log first: that needs no room.
-///
-/// # Errors
-/// When log or rows fail, or have no room for it.
+/// Frees the space that compaction made obsolete, that of the log first, because that needs no room. Fails if log or rows fail, or have
+/// no room for it.
 pub async fn defragment<L: Log, R: Rows>(log: &L, rows: &R, state: &State<R>) -> anyhow::Result<()> {
     let begun = Instant::now();
     while !is_deleted(state).await? {
@@ -81,7 +76,7 @@ pub async fn defragment<L: Log, R: Rows>(log: &L, rows: &R, state: &State<R>) ->
     Ok(rows.compact().await?)
 }
 
-/// Returns true if the rows that are read now lack all that compaction made superfluous.
+/// Returns true if the rows that are read now hold nothing that compaction made obsolete.
 async fn is_deleted<R: Rows>(state: &State<R>) -> anyhow::Result<bool> {
     let view = state.view();
     let Some(manifest) = view.rows.fence().await? else {

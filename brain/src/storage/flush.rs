@@ -117,10 +117,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
     }
 
     /// Runs until the sequencer ends and everything it handed over is flushed and synced. A compaction that is under way
-    /// goes on after the next start.
-    ///
-    /// # Errors
-    /// When another writer took the rows over, or rows or log fail.
+    /// continues after the next start. Fails if another writer took the rows over, or rows or log fail.
     pub async fn run(mut self) -> anyhow::Result<()> {
         match self.flush_and_delete().await {
             Err(error) if error.is::<Interrupted>() => {

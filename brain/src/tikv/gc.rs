@@ -45,11 +45,8 @@ pub(super) enum Round {
 }
 
 impl Tikv {
-    /// Moves the safe point of the cluster again and again, if the options ask for that, while `leads` says so of the newest
-    /// role. Runs until `stop`.
-    ///
-    /// # Errors
-    /// Never: what fails is tried again.
+    /// Moves the safe point of the cluster periodically, if the options ask for that, while `leads` is true for the newest role.
+    /// Runs until `stop`. Never fails: a failed round is repeated.
     pub async fn collect_garbage<R>(
         self,
         mut role: watch::Receiver<R>,

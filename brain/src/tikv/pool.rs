@@ -197,10 +197,7 @@ impl Pool {
         replaced.into_iter().collect()
     }
 
-    /// The next client in turn, one that is not unhealthy if there is one.
-    ///
-    /// # Errors
-    /// It is not connected.
+    /// Returns the next client in turn, a healthy one if there is one. Fails if that client is not connected.
     pub(super) fn pick(&self) -> Result<PooledClient<'_>, Error> {
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.members.len();
         let (before, from) = self.members.split_at(turn);

@@ -46,7 +46,7 @@ impl ConnectionSupervisor {
     /// Runs until `stop`.
     ///
     /// # Errors
-    /// Never: what fails is tried again.
+    /// Never: failed attempts are repeated.
     pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
         let mut tls_tick = tokio::time::interval(self.shared.options.tls_interval);
         tls_tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -69,11 +69,8 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         }
     }
 
-    /// The next pairs in key order, at most `most`, and not many more bytes of values than are read at once; `None` at the
+    /// Returns the next pairs in key order, at most `most`, and not many more bytes of values than are read at once; `None` at the
     /// end. A page may be empty.
-    ///
-    /// # Errors
-    /// When the rows fail.
     pub async fn next(&mut self, most: usize) -> Result<Option<Vec<KeyValue>>, RowsError> {
         match self.page(most).await? {
             Some(page) => self.load(page).await.map(Some),
@@ -81,11 +78,8 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         }
     }
 
-    /// The same before values are read that are not at hand: what they will take can be charged by [`KeyValue::size`].
+    /// The same without the values that are not in memory, so that their memory can be charged by [`KeyValue::size`] first.
     /// [`Cursor::load`] reads them.
-    ///
-    /// # Errors
-    /// When the rows fail.
     pub async fn page(&mut self, most: usize) -> Result<Option<Vec<KeyValue>>, RowsError> {
         if self.done {
             return Ok(None);
@@ -116,10 +110,7 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         Ok(Some(page))
     }
 
-    /// Reads the values of a page, if they are wanted and not at hand.
-    ///
-    /// # Errors
-    /// When the rows fail.
+    /// Reads the values of a page, if they are wanted and not in memory.
     pub async fn load(&self, page: Vec<KeyValue>) -> Result<Vec<KeyValue>, RowsError> {
         if self.values {
             self.view.load(page, self.at).await

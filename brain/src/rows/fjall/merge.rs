@@ -121,10 +121,7 @@ impl Merger {
         self.work.changed.notify_one();
     }
 
-    /// Returns true if there is something to merge.
-    ///
-    /// # Errors
-    /// [`RowsError::Full`]: there is no space for it, so that it is not begun.
+    /// Returns true if there is something to merge, or [`RowsError::Full`] if there is no space for it, so that the merge will not begin.
     pub(super) fn has_work(&self) -> Result<bool, RowsError> {
         match self.work.next(&Levels::of(&self.work.keyspace)) {
             Some((_, need)) => self.work.require_space(need).map(|()| true),
@@ -153,47 +150,40 @@ impl Merger {
         self.work.limits.memtable_bytes + self.work.to_come.load(Ordering::Acquire)
     }
 
-    /// Merges whatever there is, to learn what is wrong with it.
+    /// Merges all tables, to find out why merges fail.
     pub(super) fn try_to_merge(&self) -> Result<(), RowsError> {
         let mut unfinished = self.work.turn();
         let strategy = Leveled::default().with_l0_threshold(1);
         self.work.merge(&mut unfinished, strategy, 0).map(|_| ())
     }
 
-    /// One merge of this shape.
-    ///
-    /// # Errors
-    /// [`RowsError::Full`]: there is no space for it.
+    /// Does one merge of this shape. Returns [`RowsError::Full`] if there is no space for it.
     #[cfg(test)]
     pub(super) fn step(&self, shape: Shape) -> Result<bool, RowsError> {
         self.work.step(shape)
     }
 
-    /// As if a merge had begun tables of these numbers, and had not finished them.
+    /// Simulates a merge that began tables of these numbers, and did not finish them.
     #[cfg(test)]
     pub(super) fn leave_unfinished(&self, numbers: std::ops::Range<u64>) {
         self.work.turn().0.extend(numbers);
     }
 
-    /// Merges all tables at once, if there is space to spare. Blocks; answers whether it was done.
-    ///
-    /// # Errors
-    /// [`RowsError::Full`] where somebody else took the space meanwhile.
+    /// Merges all tables at once, if there is space to spare. Blocks; returns true if it was done, or [`RowsError::Full`] if the space was
+    /// used up meanwhile.
     pub(super) fn merge_everything(&self) -> Result<bool, RowsError> {
         self.work.merge_everything()
     }
 
-    /// Pushes some tables one level down, so that in the end all rows are in the last one. `false` when they are.
-    ///
-    /// # Errors
-    /// [`RowsError::Full`] where there is no space even for that.
+    /// Pushes some tables one level down, so that in the end all rows are in the last one. Returns false if they are, or
+    /// [`RowsError::Full`] if there is no space even for that.
     pub(super) fn push_down(&self) -> Result<bool, RowsError> {
         self.work.push_down()
     }
 }
 
 impl Merger {
-    /// Merges nothing any more, but what is being merged.
+    /// Stops after the merge that is under way.
     pub(super) fn end(&self) {
         self.work.state().stop = true;
         self.work.changed.notify_one();
@@ -260,7 +250,7 @@ impl Work {
         }
     }
 
-    /// Returns true if tables say of many rows in the last level that they are deleted, and no view is so old that merges would keep those.
+    /// Returns true if the tables delete many rows of the last level, and no view is so old that merges would keep those rows.
     fn is_much_deleted(&self) -> bool {
         let counts = Counts::of(&self.keyspace);
         let newest = self.keyspace.tree.get_highest_persisted_seqno();
@@ -308,10 +298,8 @@ impl Work {
         self.merge(&mut unfinished, PullDown(level, LAST), need)
     }
 
-    /// One merge, if there is something to merge and space for it. Answers whether anything was done.
-    ///
-    /// # Errors
-    /// [`RowsError::Full`] leaves everything as it was: there is no space, or somebody else took it meanwhile.
+    /// Does one merge, if there is something to merge and space for it. Returns true if anything was done. [`RowsError::Full`] leaves
+    /// everything as it was: there is no space, or it was used up meanwhile.
     fn step(&self, shape: Shape) -> Result<bool, RowsError> {
         let mut unfinished = self.turn();
         self.remove_unfinished(&mut unfinished)?;
@@ -322,7 +310,7 @@ impl Work {
         self.merge(&mut unfinished, shape.strategy(), need)
     }
 
-    /// One merge that may write so many bytes. Answers whether anything was done.
+    /// Does one merge that may write this many bytes. Returns true if anything was done.
     fn merge(
         &self,
         unfinished: &mut Unfinished,
@@ -361,11 +349,9 @@ impl Work {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes what merges left that could not be finished; the rows never knew of it.
-    ///
-    /// # Errors
-    /// [`RowsError::Full`] while fjall makes a table that may have one of these numbers: before that is known nothing is merged, for
-    /// a table that was merged away is not known either, and views may need it.
+    /// Removes tables of unfinished merges, which never became part of the rows. Returns [`RowsError::Full`] while fjall makes a table that
+    /// may have one of these numbers. Until that is known nothing is merged, because a table that was merged away is not known either, and
+    /// views may need it.
     fn remove_unfinished(&self, unfinished: &mut Unfinished) -> Result<(), RowsError> {
         if unfinished.0.is_empty() {
             return Ok(());
@@ -392,8 +378,8 @@ impl Work {
         Ok(())
     }
 
-    /// Merges all tables at once, if there is much space for it: the new tables stand beside the old ones until they are whole, and what
-    /// is written meanwhile must not wait for that. Answers whether it was done.
+    /// Merges all tables at once, if there is much space for it: the new tables stand beside the old ones until they are complete, and
+    /// writes must not wait for that meanwhile. Returns true if it was done.
     fn merge_everything(&self) -> Result<bool, RowsError> {
         let mut unfinished = self.turn();
         self.remove_unfinished(&mut unfinished)?;
@@ -459,10 +445,7 @@ impl Work {
     }
 }
 
-/// Bytes of files of tables that were merged: they go when views are renewed.
-///
-/// # Errors
-/// When the files cannot be listed.
+/// Returns the bytes of files of tables that were merged: they are deleted once views are renewed.
 pub(super) fn left_over(keyspace: &Keyspace) -> Result<u64, RowsError> {
     let files = inspect::table_bytes(keyspace.path())?;
     Ok(files.saturating_sub(keyspace.disk_space()))

@@ -28,10 +28,7 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// Records in the rows that the leases of older leaders have been waited out.
-    ///
-    /// # Errors
-    /// The rows fail, or belong to a later leader.
+    /// Records in the rows that the leases of older leaders have been waited out. Fails if the rows belong to a later leader.
     pub async fn waited<R: Rows>(&mut self, rows: &R) -> Result<(), RowsError> {
         let stored = Bytes::from(self.manifest.encode_to_vec());
         self.manifest.prior_lease_ms = 0;
@@ -120,7 +117,7 @@ impl<R: Rows> Replica<R> {
     /// May be dropped and begun again. `seen` is true if this member knows that the last holder of its lock has ended.
     ///
     /// # Errors
-    /// [`OpenError`]. After [`OpenError::Destroyed`] the replica has to begin anew from rows.
+    /// [`OpenError`]. After [`OpenError::Destroyed`] the replica has to be reset from the rows.
     pub async fn lead<L: Log>(
         &mut self,
         log: &L,

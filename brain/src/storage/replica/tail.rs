@@ -43,10 +43,7 @@ impl<L: Log> Tail<L> {
 
     /// Applies committed records: up to `committed`, if that is given, or else what the log proves, up to its end. After `limit` chunks of
     /// the log, if it made progress, it returns `false`: there may be more, and the writer may be faster than this reads. Watchers are not
-    /// notified: they read history.
-    ///
-    /// # Errors
-    /// [`OpenError::Destroyed`] when the replica has to begin anew from rows.
+    /// notified: they read history. Returns [`OpenError::Destroyed`] if the replica has to be reset from the rows.
     pub async fn catch_up<R: Rows>(
         &mut self,
         replica: &mut Replica<R>,
@@ -96,7 +93,7 @@ impl<L: Log> Tail<L> {
     }
 }
 
-/// An item of the log whose record reads.
+/// An item of the log with its decoded record.
 #[derive(Debug)]
 pub(super) enum Read {
     Barrier(Slot, Barrier),
@@ -104,10 +101,7 @@ pub(super) enum Read {
 }
 
 impl Read {
-    /// Reads the record of an item.
-    ///
-    /// # Errors
-    /// [`OpenError::Record`] when it does not decode.
+    /// Decodes the record of an item. Returns [`OpenError::Record`] if it does not decode.
     pub(super) fn of(item: LogEntry) -> Result<Read, OpenError> {
         match item {
             LogEntry::Barrier(slot, barrier) => Ok(Read::Barrier(slot, barrier)),
@@ -133,10 +127,7 @@ fn end_of(item: &LogEntry) -> Slot {
 }
 
 impl<R: Rows> Replica<R> {
-    /// Applies an item of the log that is known to be committed.
-    ///
-    /// # Errors
-    /// That it contradicts what stands before it.
+    /// Applies an item of the log that is known to be committed. Fails if it contradicts the items before it.
     pub(super) fn replay(&mut self, read: Read) -> Result<(), OpenError> {
         let (record, first, next) = match read {
             Read::Barrier(slot, barrier) => {
