@@ -1,7 +1,7 @@
 //! A faulty twin around any log: it loses, delays and repeats appends, as a network would.
 //!
-//! Deterministic: faults come from a script, or from a seed, or both (the script first). What it holds back lands when
-//! it is told to, or, in a seeded twin, before some later append; also when its slot has been destroyed meanwhile.
+//! Deterministic: faults come from a script, or from a seed, or both (the script first). Delayed appends land on a call of
+//! the test, or, in a seeded twin, before some later append; also when their slot has been destroyed meanwhile.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -3,12 +3,12 @@
 //! One mutation is one raft write, whatever its size up to TiKV's limit: no lock is left, the key is claim and content at
 //! once, and a repeated insert finds itself. Slots are read at fresh timestamps.
 //!
-//! - **Checksums**: a record is stored with one over itself and its slot, so that bytes that rot, or that stand where they
-//!   were not written, are found whoever reads them.
+//! - **Checksums**: a record is stored with one over itself and its slot, so that every reader detects bytes that rot, or that
+//!   stand where they were not written.
 //! - **Watermark**: one register that holds it and the slot up to which everything is destroyed; it moves by compare-and-set.
 //! - **Destruction** takes whole ranges on every server, past TiKV's transactions: between the records that are to be kept.
-//!   Late appends may put garbage into destroyed slots; nobody looks there, and nobody clears it away.
-//! - **Size** counts what this process wrote or read, which is at least everything from the applied slot on.
+//!   Late appends may put garbage into destroyed slots; nobody reads it, and nobody removes it.
+//! - **Size** counts the slots that this process wrote or read, which are at least all from the applied slot on.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,8 +34,8 @@ const CHUNK: usize = 4 << 20;
 const CHUNK_SLOTS: u32 = 512;
 
 /// Slots below the watermark that are not destroyed yet. Servers destroy one kind of their files after the other, and a copy
-/// of a region that is made meanwhile may hold a slot that nobody can read any more. Whoever looks back from the watermark for
-/// barriers must not come across one.
+/// of a region that is made meanwhile may hold a slot that nobody can read any more. A reader that looks back from the
+/// watermark for barriers must not come across one.
 const MARGIN: u64 = 8 * WINDOW;
 
 /// Slots behind the last one that was seen within which the end of the log is expected.
@@ -87,7 +87,7 @@ impl TikvLog {
         }
     }
 
-    /// The same log; `on_append` is told how long each append takes that TiKV makes durable.
+    /// Returns the same log; `on_append` observes the duration of each append that TiKV makes durable.
     #[must_use]
     pub fn observed(self, on_append: SyncObserver) -> TikvLog {
         TikvLog {
@@ -171,7 +171,7 @@ impl Log for TikvLog {
                     .await
                     .map_err(unavailable)?;
             }
-            // Lost to somebody who moved the watermark meanwhile: what was destroyed is found to be free.
+            // Lost to another member that moved the watermark meanwhile: destroyed slots are found to be free.
             if inner.set_marks(stored, Watermarks { destroyed, ..marks }).await? {
                 inner.index().forget_below(destroyed);
                 return Ok(());

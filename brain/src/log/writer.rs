@@ -229,13 +229,13 @@ async fn check_cut<L: Log>(log: &L, began: Slot) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Appends, and repeats the same bytes while the outcome is unknown or there is no space. The outcome of a [`WriteError`] is
-/// never unknown.
+/// Appends, and repeats the same bytes while the outcome is unknown or there is no space. Returns a [`WriteError`], never an
+/// [`AppendError::Unknown`].
 pub async fn append_until_known<L: Log>(log: &L, slot: Slot, record: Bytes) -> Result<(), WriteError> {
     append(log, slot, record, |_| {}).await
 }
 
-/// The same; `is_full` is told whether there was space, each time that is known.
+/// The same; `is_full` is called with whether space was missing, each time that is known.
 async fn append<L: Log>(log: &L, slot: Slot, record: Bytes, is_full: impl Fn(bool)) -> Result<(), WriteError> {
     let mut backoff = BACKOFF.0;
     loop {

@@ -2,9 +2,10 @@
 //! sends and any nested txn.
 //!
 //! Rules are etcd's (`etcdserver/txn`): all compares, nested ones included, see the state before the txn; then the chosen
-//! branches are checked against that same state; then nothing can fail any more, but that it takes too long.
+//! branches are checked against that same state; after that, only a timeout can make the request fail.
 //!
-//! Storage is never asked here: what is not in memory was [fetched](super::fetch) before. What takes long yields now and then.
+//! Evaluation never reads storage: rows that are not in memory were [fetched](super::fetch) before. Long evaluations yield
+//! regularly.
 
 use std::collections::BTreeMap;
 use std::slice::Iter;
@@ -529,7 +530,7 @@ impl<'a> Evaluator<'a> {
     }
 }
 
-/// A walk over the newest state of a span, a page at a time. What is changed behind it is not its concern.
+/// A walk over the newest state of a span, a page at a time. It does not see changes of keys that it has passed.
 struct Walk<'a> {
     /// Pairs that were read, and are not walked over yet.
     rows: &'a [Row],

@@ -1,7 +1,7 @@
 //! Reads the rows that the evaluation of a request needs, before the writer takes the request.
 //!
-//! The writer evaluates from memory alone: it never waits for storage. Whoever asks reads first, at its own pace, within a
-//! budget, and for as long as it waits for the answer.
+//! The writer evaluates from memory alone: it never waits for storage. The caller of a request reads the rows first, at its
+//! own pace, within a budget, and for as long as it waits for the answer.
 //!
 //! Invariant: [`Fetched`] knows its keys as they were at `revision`, and its memtables hold every change since, up to the
 //! last revision of the newest of them. Under what a later view has in memory that is the newest state, unless the rows of
@@ -42,7 +42,7 @@ const ROW: usize = 200;
 /// Points that are read at once.
 const AT_ONCE: usize = 1_024;
 
-/// Values that nobody asked for are read, too, for those who watch, where there are no more of them than this, in bytes.
+/// Values that no request needs are read, too, for watchers, if they are no more than this, in bytes.
 const UNASKED_BYTES: usize = 1 << 20;
 
 /// Values that are read at once, in bytes.
@@ -234,7 +234,7 @@ struct Use {
 /// Keys that an evaluation will look at and that are not in memory.
 #[derive(Debug, Default)]
 pub struct Needs {
-    /// True if somebody needs the value.
+    /// Keys, and true if their value is needed.
     points: BTreeMap<Bytes, bool>,
     spans: HashMap<Span, Use>,
     /// Ranges at an older revision.

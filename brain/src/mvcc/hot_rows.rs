@@ -1,7 +1,7 @@
 //! Keys that were read from one snapshot of the rows, so that the next read of a hot key asks no storage.
 //!
-//! A cache belongs to one snapshot, which never changes: nothing in it ever gets stale. Whoever takes newer rows begins an empty
-//! one. Bounded in bytes; a part that is full is emptied.
+//! A cache belongs to one snapshot, which never changes: nothing in it ever gets stale. Newer rows begin with an empty one. Bounded in
+//! bytes; a part that is full is emptied.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};

@@ -9,8 +9,8 @@
 //! | meta | `m` name |
 //!
 //! `esc` turns each 0x00 into 0x00 0xff and ends with 0x00 0x01. Invariant: for any two byte strings a < b, esc(a) is less than esc(b)
-//! and no prefix of it, whatever follows either. Where they first differ, either both have a byte (a 0x00 is still the smallest, because
-//! no other byte begins an escape), or a has ended: then 0x00 0x01 stands against 0x00 0xff or against a byte above 0x00.
+//! and no prefix of it, independent of the bytes that follow. At the first difference, either both have a byte (a 0x00 is still the
+//! smallest, because no other byte begins an escape), or a has ended: then 0x00 0x01 stands against 0x00 0xff or a byte above 0x00.
 //! Revisions are bit-inverted, so that the newest version of a key comes first. Ids have their sign bit flipped, so that negative ones come first.
 
 use bytes::{BufMut, Bytes, BytesMut};

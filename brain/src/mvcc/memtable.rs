@@ -148,7 +148,7 @@ impl MemtableSet {
     }
 }
 
-/// Ranges of several memtables as one. Where several know a key, the newest memtable wins.
+/// Ranges of several memtables as one. If several hold a key, the newest memtable wins.
 #[derive(Debug)]
 pub struct Merge<'a> {
     order: Order,

@@ -41,7 +41,7 @@ pub enum Change {
     /// A lease ended. The deletions of its keys stand in front of it, at a revision of their own.
     #[prost(message, tag = "4")]
     Revoke(Revoke),
-    /// The remaining time of a lease was noted, or forgotten.
+    /// The remaining time of a lease was checkpointed, or cleared.
     #[prost(message, tag = "5")]
     Checkpoint(Checkpoint),
     /// An alarm was raised or cleared.

@@ -31,7 +31,7 @@ struct Samples {
 }
 
 impl Samples {
-    /// Notes the newest revision; answers with the newest one that is at least `age` old.
+    /// Records the newest revision; returns the newest one that is at least `age` old.
     fn note(&mut self, now: Instant, revision: Revision, age: Duration) -> Option<Revision> {
         self.taken.push_back((now, revision));
         let mut old = None;

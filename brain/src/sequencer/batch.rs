@@ -39,7 +39,7 @@ pub(super) struct Batch {
     pub replies: Vec<Waiting>,
     /// Leases that ran out, whose keys have to be read once more.
     pub again: Vec<LeaseId>,
-    /// The same changes, for those who are evaluated before it is published.
+    /// The same changes, for requests that are evaluated before it is published.
     pub delta: Arc<Delta>,
     /// The state behind it.
     pub head: Head,

@@ -195,8 +195,8 @@ impl Handle {
         (Self { writer }, QueueOwner(owner))
     }
 
-    /// Has a request done. What it needs of the rows is read first, here, so that nobody else waits for that. Once it is begun it
-    /// is done even if the caller goes away; before that it is not done at all then.
+    /// Executes a request. The rows that it needs are read here, so that no other request waits for that. Once it has begun, it is
+    /// completed even if the caller goes away; if the caller goes away before that, it is not executed at all.
     pub async fn propose<R: Rows>(&self, state: &State<R>, request: Request, size: usize) -> Outcome {
         let asked = tokio::time::timeout(TIMEOUT, self.ask_and_wait(state, request, size)).await;
         asked.unwrap_or(Err(Error::Timeout)).unwrap_or_else(Outcome::refused)

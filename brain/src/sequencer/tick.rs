@@ -16,7 +16,7 @@ const EXPIRE_LIMIT: usize = 500;
 const CHECKPOINT_LIMIT: usize = 500;
 
 /// Lease checkpoints at the end of a term at most: some hundred kilobytes, which the next leader has to apply before it serves.
-/// Of further leases it knows what was noted last, as it does when nothing is handed over.
+/// For further leases it uses the last checkpoint, as it does without a transfer.
 const FINAL_CHECKPOINT_LIMIT: usize = 20_000;
 
 /// Bytes that a checkpoint takes in a record, roughly.

@@ -122,7 +122,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         match self.flush_and_delete().await {
             Err(error) if error.is::<Interrupted>() => {
                 tracing::warn!("rows are not complete: what they lack is taken from the log at the next start");
-                // The sequencer can only end when somebody takes what it hands over.
+                // The sequencer can only end if its memtables are received.
                 while self.immutable.recv().await.is_some() {}
                 Ok(())
             }
@@ -306,7 +306,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             let full = std::mem::replace(&mut batch, self.batch());
             self.write_ahead(full, &mut ahead).await?;
         }
-        // These may be ahead of the applied slot, too: whoever replays the log over them sets each row to what it was last.
+        // These may be ahead of the applied slot, too: a replay of the log over them sets each row to its last value.
         for (row, value) in immutable.lease_rows.iter().cloned() {
             let change = match value {
                 Some(value) => Change::Put(row, value),

@@ -141,7 +141,7 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
         if let Some(slot) = self.state.slot_before(revision) {
             return Ok(slot);
         }
-        // Older than what was noted since the start: search by halves. Bases ascend with slots.
+        // Older than the index, which begins at the start of this process: binary search. Bases ascend with slots.
         let mut high = self
             .state
             .first_noted()

@@ -160,7 +160,7 @@ impl<R: Rows> Replica<R> {
         events
     }
 
-    /// Notes that everything before `next` is committed, where there is nothing to apply.
+    /// Records that everything before `next` is committed, if there is nothing to apply.
     pub fn pass(&mut self, next: Slot) {
         self.next = next;
         self.state.commit(self.applier.revision, next, next);

@@ -189,14 +189,14 @@ impl<R: Rows> State<R> {
         drop(applied.wait_for(|applied| *applied >= slot).await);
     }
 
-    /// A slot at or before the batch that made `revision`; `None` when it is older than what was noted.
+    /// Returns a slot at or before the batch that made `revision`; `None` if it is older than the index.
     pub fn slot_before(&self, revision: Revision) -> Option<Slot> {
         let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         let after = index.partition_point(|(base, _)| *base < revision);
         after.checked_sub(1).map(|at| index[at].1)
     }
 
-    /// The oldest slot that was noted.
+    /// Returns the oldest slot in the index.
     pub fn first_noted(&self) -> Option<Slot> {
         self.index
             .lock()

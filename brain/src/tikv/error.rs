@@ -95,7 +95,7 @@ pub(super) fn is_final(error: &ClientError) -> bool {
     matches!(Verdict::of(error).kind, Kind::Conflict | Kind::Committed)
 }
 
-/// Tells failures apart.
+/// Classifies failures.
 pub(super) fn classify(error: ClientError) -> (Error, Health) {
     let Verdict { kind, health } = Verdict::of(&error);
     let source = anyhow::Error::new(error);
@@ -183,7 +183,7 @@ fn of_key(error: &ProtoKeyError) -> Kind {
     } else if error.abort.contains("ommitted") {
         Kind::Committed
     } else {
-        // Rolled back by somebody, or refused: begin again with another transaction.
+        // Rolled back by another client, or refused: begin again with another transaction.
         Kind::Unreachable
     }
 }

@@ -38,9 +38,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) enum Round {
     /// The safe point is as late as the window permits.
     Done,
-    /// It is not: somebody needs what is later.
+    /// The safe point is held back by another service, which needs later versions.
     Held(String),
-    /// Somebody else is further.
+    /// The safe point of another owner is further already.
     Foreign,
 }
 
@@ -156,10 +156,10 @@ impl Tikv {
         }
     }
 
-    /// Ends those of the transactions that are over; answers with the beginning of the oldest that is not, or `until`.
+    /// Resolves the locks of transactions that are over; returns the start of the oldest that is not, or `until`.
     ///
-    /// Only all of its locks together say whether an asynchronous commit has happened, and the client does not read them: it
-    /// says that the transaction is not over. (What it has for GC reads them wrong, and rolls back what was acknowledged.)
+    /// Only all of its locks together decide whether an asynchronous commit has happened, and the client does not read them: it
+    /// reports that the transaction is not over. (Its function for GC reads them wrong, and rolls back acknowledged writes.)
     async fn end(&self, locks: Vec<ProtoLockInfo>, until: Ts) -> Result<Ts, Error> {
         if locks.is_empty() {
             return Ok(until);

@@ -154,7 +154,7 @@ impl Pool {
         outcome
     }
 
-    /// Counts a call; one that its caller gives up is not counted. What the client does is large: callers put it into a box.
+    /// Counts a call; one that its caller gives up is not counted. The futures of the client are large: callers box them.
     async fn measured<T>(
         &self,
         op: &'static str,

@@ -226,7 +226,7 @@ async fn swap_once(
     }
 }
 
-/// `None` when it was committed, else the fence that was found. Notes the timestamp of what it begins.
+/// Returns `None` if it was committed, else the fence that it found. Records the timestamp of the transaction that it begins.
 async fn write_once(
     client: TransactionClient,
     behind: FencedWrite<'_>,

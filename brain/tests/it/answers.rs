@@ -1,5 +1,5 @@
-//! Answers are charged to whoever asks, before they are built: what a connection has no memory for is refused, and a write
-//! that is refused changes nothing.
+//! Answers are charged to the caller before they are built: an answer that a connection has no memory for is refused, and a
+//! write that is refused changes nothing.
 
 use std::sync::Arc;
 

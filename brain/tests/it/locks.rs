@@ -1,4 +1,4 @@
-//! Two members configured for different locks: each is told that it leads. The log decides: no read is stale, no write lost.
+//! Two members configured for different locks: each lock says that its holder leads. The log decides: no read is stale, no write lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -100,7 +100,7 @@ pub(crate) struct Member {
 impl Member {
     pub(crate) async fn start<L: Log>(id: u64, (log, rows): (L, MemRows), view: &LockView, flush: Duration) -> Self {
         let lock = view.lock(id);
-        // Somebody held it once and gave it back: whoever takes it need not wait for anybody who held this one.
+        // An earlier holder released it: the next holder need not wait for earlier holders of this lock.
         let released = Record {
             renew_time: Some("2026-01-02T03:04:05Z".parse().unwrap()),
             ..Record::default()

@@ -206,7 +206,7 @@ impl Protocol {
         may_be_cut(began, watermark) && !self.is(Variant::NoWatermarkCheck)
     }
 
-    /// The barrier was answered. Where it was overtaken, the slot is read again.
+    /// Takes the answer to a barrier. If the barrier was overtaken, the slot is read again.
     fn answered(&self, state: &mut State, at: usize, ok: bool) {
         let writer = &mut state.writers.as_mut_slice()[at];
         let checked = match self.is(Variant::CheckWhereTheBarrierIs) {

@@ -151,7 +151,7 @@ impl Disk {
         file.write_all_at(bytes, at)
     }
 
-    /// A disk whose syncs are told to somebody.
+    /// Returns a disk whose syncs are reported to `on_sync`.
     #[allow(clippy::field_reassign_with_default, reason = "a test build has more fields")]
     pub(super) fn observed(on_sync: SyncObserver) -> Self {
         let mut disk = Self::default();

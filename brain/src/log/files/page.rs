@@ -1,6 +1,6 @@
 //! Pages of 4 KiB that open every file of the log: magic, format version, fields, and a checksum at the very end.
 //!
-//! Every format version keeps magic, version and checksum where they are, so that a newer file can be told from a
+//! Every format version keeps the offsets of magic, version and checksum, so that a newer file can be distinguished from a
 //! damaged one.
 
 use super::frame::{number, short};

@@ -173,7 +173,7 @@ fn rewrite(
         frame::encode(&mut frames, stamp, Kind::Synced, 0, end, &[]);
         frames
     };
-    // `room_for` counts a frame around what it is told: that is the first one here.
+    // `room_for` adds a frame to its argument, which is the first one here.
     let len = end - FRAMES;
     // A segment that takes the place of one with the same name need not be longer.
     let longer_than = if seq == last.seq {

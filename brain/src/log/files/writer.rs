@@ -364,7 +364,7 @@ impl Writer {
             .map_err(|error| Refusal::Failed(self.shared.fail(format!("{path}: {error}"))))
     }
 
-    /// Notes behind the last batch that it is synced, for whoever opens the log next. Not synced itself.
+    /// Writes a mark behind the last batch, which tells the next opener that the batch is synced. The mark itself is not synced.
     fn mark(&mut self) {
         let Active {
             segment,

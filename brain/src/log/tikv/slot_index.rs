@@ -21,7 +21,7 @@ struct Run {
 }
 
 impl SlotIndex {
-    /// Notes a slot that was seen taken.
+    /// Records a slot that was seen taken.
     pub(super) fn note(&mut self, slot: u64, len: usize, keep: bool) {
         if keep {
             self.kept.insert(slot);

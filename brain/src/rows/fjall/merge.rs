@@ -63,7 +63,7 @@ struct Work {
     live: Live,
     health: Health,
     limits: Limits,
-    /// Held by whoever merges.
+    /// Held while a merge runs.
     turn: Mutex<Unfinished>,
     /// Bytes that the merge under way may write.
     under_way: AtomicU64,
@@ -406,7 +406,7 @@ impl Work {
         inspect::require_space(&self.dir, self.tight_below()).is_err()
     }
 
-    /// The tables as they are. Notes what the next merges will need.
+    /// Returns the current tables. Records the bytes that the next merges will need.
     fn levels(&self) -> Levels {
         let levels = Levels::of(&self.keyspace);
         let need = levels.most_need(Shape::tight(self.limits.memtable_bytes));

@@ -33,7 +33,7 @@ async fn the_laws_of_rows_hold_on_disk() {
     }
 }
 
-/// A history whose every prefix can be told: batch `n` is drawn from `seed`, and the fence says `n`.
+/// A history whose prefixes can be distinguished: batch `n` is drawn from `seed`, and its fence is `n`.
 struct History {
     seed: u64,
     max_value: usize,

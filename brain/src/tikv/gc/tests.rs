@@ -129,7 +129,7 @@ async fn pd_with_gc_states_refuses_what_nobody_permitted() {
     assert_eq!(mock_tikv.safe_point(), 0);
 }
 
-/// A cluster whose locks live so long, and somebody else's client.
+/// Returns a cluster whose locks live this long, and a client of another application.
 async fn with_locks(lock_ttl: Duration) -> (MockTikv, Tikv, TransactionClient) {
     let setup = mock_tikv::Options {
         lock_ttl: Some(lock_ttl),
@@ -154,7 +154,7 @@ async fn leave_locks(mock_tikv: &MockTikv, client: &TransactionClient, options: 
     }
     let lost = Fault::new(Rpc::Commit, Action::LoseRequest { silent: false });
     let id = mock_tikv.faults().add(lost.times(1_000)).unwrap();
-    // An asynchronous commit is acknowledged before it is told; another one fails for all that its client can see.
+    // An asynchronous commit is acknowledged before its commit request is sent; another commit fails as far as its client can see.
     drop(txn.commit().await);
     until("the commit is lost", || mock_tikv.faults().happened(id).unwrap() > 0).await;
     Ts::of(&txn.start_timestamp())

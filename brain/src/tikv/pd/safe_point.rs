@@ -17,7 +17,7 @@ use super::wire::{
 /// The service that stands for the owner of GC.
 const OWNER: &[u8] = b"gc_worker";
 
-/// The keyspace of those who use none.
+/// The keyspace id of clients without a keyspace.
 const NO_KEYSPACE: u32 = u32::MAX;
 
 /// The text in PD's answer when a safe point is further than it was to be moved.

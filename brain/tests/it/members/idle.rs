@@ -48,7 +48,7 @@ async fn a_renewal_costs_three_requests_and_followers_ask_nothing() {
     for member in &members {
         member.says("ready to serve client requests").await;
     }
-    // A follower that has heard of no renewal yet looks once more.
+    // A follower that has received no renewal yet reads the lock once more.
     renewals(&site, 5).await;
     site.tikv.reset_requests();
     renewals(&site, RENEWALS).await;

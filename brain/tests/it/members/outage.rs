@@ -46,7 +46,7 @@ fn get(key: &str, serializable: bool) -> pb::RangeRequest {
     }
 }
 
-/// Writers that never wait for each other. What they are told is counted; a request that hangs is a panic.
+/// Writers that never wait for each other. Their outcomes are counted; a request that hangs is a panic.
 struct Load {
     writers: JoinSet<Told>,
     stop: CancellationToken,
@@ -338,7 +338,7 @@ async fn a_log_without_space_raises_the_alarm_and_reads_go_on() {
     let (status, body) = member.get("/health").await;
     assert!(status == 503 && body.contains("ALARM NOSPACE"), "{status} {body}");
     site.tikv.faults().clear();
-    // Deletes go on by themselves, and puts when somebody has disarmed the alarm.
+    // Deletes work again by themselves, and puts once the alarm is disarmed.
     let delete = pb::DeleteRangeRequest {
         key: b"a".to_vec().into(),
         ..pb::DeleteRangeRequest::default()

@@ -157,7 +157,7 @@ pub(crate) async fn run(seed: u64, requests: usize, target: &mut impl Target) ->
 mod tests {
     use super::*;
 
-    /// A right target, except that it is told a lie about one request.
+    /// A correct target, except that it flips `prev_kv` of the puts from request 1,500 on.
     struct Liar {
         model: Model,
         asked: usize,

@@ -244,7 +244,7 @@ impl Connection {
             .map(|ep| async move { (ep, self.try_connect(ep.as_str(), cluster_id, timeout).await) })
             .collect();
 
-        // A member that has not heard of the last election names a leader that may be gone: then the next answer counts.
+        // A member that does not know of the last election names a leader that may be gone: then the next answer counts.
         let mut tried = HashSet::new();
         while let Some((ep, answer)) = answers.next().await {
             let resp = match answer {

@@ -302,7 +302,7 @@ async fn a_batch_with_another_sequence_number_is_told() {
 }
 
 /// A directory with some batches in tables and some in the journal alone, that journal, and where the first of these begins in
-/// it. What gets into tables, and when, is up to fjall's own thread: it is tried until there is both.
+/// it. fjall's own thread decides which batches get into tables, and when: it is tried until there are both.
 async fn partly_in_tables() -> (tempfile::TempDir, PathBuf, Vec<u8>, usize) {
     for _ in 0..20 {
         let root = tempfile::tempdir().unwrap();
