@@ -235,7 +235,7 @@ fn flags_never_panic() {
     });
 }
 
-/// Files of a listener, one of them in the place of what is tried.
+/// Files of a listener, one of them replaced by the fuzzed input.
 struct Certificates {
     dir: tempfile::TempDir,
     options: TlsOptions,
@@ -314,7 +314,7 @@ fn revocation_lists_never_panic() {
     });
 }
 
-/// Damage to a segment is found out, or is in what was not acknowledged: no record is ever another one than was written.
+/// Damage to a segment is detected, or is in records that were not acknowledged: no record ever differs from the written one.
 #[test]
 fn segments_show_no_record_that_was_not_written() {
     let options = Options {

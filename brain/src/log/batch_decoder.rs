@@ -68,7 +68,7 @@ impl BatchDecoder {
         self.next
     }
 
-    /// The epoch of what was read last; 0 before anything was.
+    /// The epoch of the last record that was read; 0 before the first.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch

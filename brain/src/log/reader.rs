@@ -1,4 +1,4 @@
-//! Reads batches in order: skips dead slots, joins the parts of a batch, drops what a deposed writer left unfinished.
+//! Reads batches in order: skips dead slots, joins the parts of a batch, drops unfinished batches of a deposed writer.
 
 use std::collections::VecDeque;
 
@@ -112,7 +112,7 @@ impl<L: Log> Reader<L> {
         }
         match self.ahead.front() {
             Some((slot, bytes)) if *slot == next => Ok(Some((*slot, bytes.clone()))),
-            // A gap: what stands behind it is not committed yet. It must be looked at again.
+            // A gap: slots behind it are not committed yet, and must be read again.
             _ => {
                 self.ahead.clear();
                 Ok(None)

@@ -64,7 +64,7 @@ struct Inner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Watermarks {
     watermark: u64,
-    /// Everything below is destroyed but for what is kept. Never above the watermark, and [`MARGIN`] slots below it by now.
+    /// All slots below are destroyed, except those that are kept. Never above the watermark, and [`MARGIN`] slots below it by now.
     destroyed: u64,
 }
 
@@ -204,7 +204,7 @@ impl Inner {
         let now = self.tikv.timestamp().await.map_err(|error| unknown(error.into()))?;
         let there = self.tikv.get(now, key).await.map_err(|error| unknown(error.into()))?;
         let Some(there) = there else {
-            // Destroyed meanwhile, or the other one gave up: what comes of it shows when it is tried again.
+            // Destroyed meanwhile, or the other writer gave up: a repeated attempt finds out.
             return Err(unknown(anyhow::anyhow!("the slot was taken and is free again")));
         };
         let there = unseal(slot, there).map_err(|damaged| AppendError::Failed(damaged.into()))?;
@@ -269,7 +269,7 @@ impl Inner {
         Ok(page)
     }
 
-    /// Reads what this process has not seen of `[from, to)`, to know what to keep.
+    /// Reads the slots of `[from, to)` that this process has not seen, to find those to keep.
     async fn look_into_gaps(&self, from: u64, to: u64) -> Result<(), LogError> {
         let gaps = self.index().gaps(from, to);
         let now = self.tikv.timestamp().await.map_err(unavailable)?;

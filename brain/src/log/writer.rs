@@ -44,7 +44,7 @@ struct UnderWay {
 /// The reason why nothing more can be appended.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// Another writer began a later epoch. The outcome of what was under way is unknown.
+    /// Another writer began a later epoch. The outcome of appends that were under way is unknown.
     #[error("a later leader took slot {0}")]
     Deposed(Slot),
     /// The log failed.

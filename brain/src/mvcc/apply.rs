@@ -1,4 +1,4 @@
-//! Applies committed records to what is in memory: the active memtable, leases, alarms, revisions.
+//! Applies committed records to the state in memory: the active memtable, leases, alarms, revisions.
 //!
 //! The same for a record just committed and for one replayed at start.
 
@@ -17,7 +17,7 @@ use crate::mvcc::lease::Leases;
 use crate::mvcc::memtable::{Memtable, Version};
 use crate::types::{Committed, Event, EventKind, KeyValue, LeaseId, Prev, Revision};
 
-/// The state behind the last applied record, and what is not flushed of it.
+/// The state behind the last applied record, and the part of it that is not flushed.
 #[derive(Debug)]
 pub struct Applier {
     /// The newest revision.

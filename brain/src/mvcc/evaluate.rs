@@ -40,7 +40,7 @@ pub const MAX_ANSWER: usize = i32::MAX as usize;
 /// A change, and the version that it superseded.
 pub type Changed = (KeyChange, Prev);
 
-/// The newest state, and what one request does to it.
+/// The newest state, and the changes of one request.
 pub struct Evaluator<'a> {
     /// Versions in memory that are published.
     pub memtables: &'a MemtableSet,
@@ -243,7 +243,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// The same, for what may look at the same rows again and again.
+    /// The same, for operations that may read the same rows again and again.
     async fn pause(&mut self, rows: usize) -> Result<(), Error> {
         self.yield_after(rows.max(1)).await;
         if self.work > UNREAD_ROWS + self.fetched.map_or(0, Fetched::rows) {

@@ -3,9 +3,9 @@
 //! The writer evaluates from memory alone: it never waits for storage. The caller of a request reads the rows first, at its
 //! own pace, within a budget, and for as long as it waits for the answer.
 //!
-//! Invariant: [`Fetched`] knows its keys as they were at `revision`, and its memtables hold every change since, up to the
-//! last revision of the newest of them. Under what a later view has in memory that is the newest state, unless the rows of
-//! that view have taken up something newer: then it has to be read again, see [`Fetched::is_current`].
+//! Invariant: [`Fetched`] holds its keys as they were at `revision`, and its memtables hold every change since, up to the
+//! last revision of the newest of them. Together with the memtables of a later view that is the newest state, unless the rows
+//! of that view hold something newer: then it has to be read again, see [`Fetched::is_current`].
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::pin::pin;
@@ -59,7 +59,7 @@ pub enum Share {
     LeaseEnds,
 }
 
-/// Memory for what is fetched, in bytes.
+/// Memory for fetched rows, in bytes.
 #[derive(Debug, Clone)]
 struct Pool {
     bytes: Arc<Semaphore>,
@@ -503,7 +503,7 @@ impl Fetched {
         }
     }
 
-    /// The newest state of what was fetched is known at a view with these rows, when `head` is the newest revision.
+    /// True if the newest state of the fetched keys is known at a view with these rows, when `head` is the newest revision.
     #[must_use]
     pub fn is_current(&self, rows_revision: Revision, head: Revision) -> bool {
         let unpublished = self.more.as_ref().and_then(|more| more.unpublished);

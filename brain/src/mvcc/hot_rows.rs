@@ -52,7 +52,7 @@ impl HotRows {
         self.shard(key).found.get(key).cloned()
     }
 
-    /// Keeps what the rows have of a key.
+    /// Caches the state of a key in the rows.
     pub fn keep(&self, key: &[u8], found: Option<&KeyValue>) {
         let bytes = 2 * key.len() + found.map_or(0, |kv| kv.value.len()) + OVERHEAD;
         if bytes > MAX_ENTRY {

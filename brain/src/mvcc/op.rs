@@ -154,8 +154,8 @@ impl RangeOp {
     }
 
     /// Applies bounds, order and limit to pairs in key order: all of the span's, or, unless [`RangeOp::needs_all`], at
-    /// least one more than the limit. Like etcd, an order by something else than the key, but of no direction, sorts only
-    /// what the limit left.
+    /// least one more than the limit. As in etcd, an order by another field than the key, but of no direction, sorts only the
+    /// pairs within the limit.
     #[must_use]
     pub fn select(&self, mut kvs: Vec<KeyValue>, count: i64) -> RangeResult {
         let within =
@@ -215,7 +215,7 @@ pub struct PutOp {
 pub struct DeleteOp {
     /// Which keys.
     pub span: Span,
-    /// Answer with what was deleted.
+    /// Return the deleted pairs.
     pub prev_kv: bool,
 }
 
@@ -291,7 +291,7 @@ impl Compare {
     }
 }
 
-/// Conditions, and what to do when they hold or not.
+/// Conditions, and the operations to execute if they hold or not.
 #[derive(Debug, Clone, Default)]
 pub struct TxnOp {
     /// All must hold.

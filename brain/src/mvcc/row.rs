@@ -15,7 +15,7 @@ impl From<KeyError> for RowsError {
     }
 }
 
-/// A key's state without its value: what compares and counts need.
+/// A key's state without its value, which is enough for compares and counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Meta {
     /// Revision of the put that brought the key into being.
@@ -121,7 +121,7 @@ pub struct LeaseRow {
     pub remaining: i64,
 }
 
-/// The manifest of the rows: which part of the log is in them, and who may write them.
+/// The manifest of the rows: the part of the log that is in them, and the writer that may write them.
 #[derive(Clone, PartialEq, Message)]
 pub struct Manifest {
     /// Version of everything stored. A brain refuses a version newer than its own.

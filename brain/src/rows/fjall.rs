@@ -1,12 +1,12 @@
 //! Rows on local disk: fjall 3, an LSM tree with a journal of its own.
 //!
-//! All rows and the fence live in **one** keyspace, and each `apply` is one batch that also writes the fence. So what a crash takes is a
-//! suffix of whole batches, and a fence can never speak of rows that are missing. The journal is not synced by `apply`, only by `sync`.
+//! All rows and the fence live in **one** keyspace, and each `apply` is one batch that also writes the fence. So a crash loses a suffix
+//! of whole batches, and a fence never covers missing rows. The journal is not synced by `apply`, only by `sync`.
 //!
-//! The fence row carries the number of its batch, one more than the batch before. With it `open` proves what fjall by itself does not
-//! see (see [`FjallRows::open`]): that no batch is missing in the middle.
+//! The fence row carries the number of its batch, one more than the batch before. With it `open` proves that no batch is missing in the
+//! middle, which fjall by itself does not detect (see [`FjallRows::open`]).
 //!
-//! | damage | who finds it |
+//! | damage | detected by |
 //! |---|---|
 //! | a bit of a table's block, index or filter | fjall, when it reads the block (checksum): [`RowsError::Corrupt`] |
 //! | a table is missing | fjall at open |
@@ -17,8 +17,8 @@
 //! | the whole directory rolled back | the reader of the fence: all rows are as old as the fence |
 //! | tables exchanged against valid ones of another database | nobody |
 //!
-//! fjall has one background thread, which makes tables of what is in memory, and there is one of ours, which merges tables
-//! (`merge.rs`). Both sleep when there is nothing to do, and have no timers.
+//! fjall has one background thread, which flushes memtables to tables, and we have one, which merges tables (`merge.rs`). Both
+//! sleep when there is nothing to do, and have no timers.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -270,7 +270,7 @@ impl Rows for FjallRows {
         let writer = self.shared.writer.clone().lock_owned().await;
         self.retire_journal(writer).await?;
         let shared = self.shared.clone();
-        // Tables of all rows; what is written meanwhile stays in memory.
+        // Makes tables of all rows; rows that are written meanwhile stay in memory.
         guard::blocking(move || shared.write(|| shared.keyspace.rotate_memtable_and_wait())).await?;
         let mut waits = 0;
         loop {
@@ -386,7 +386,7 @@ impl Shared {
         self.options.reserve_bytes + self.tables_to_come() + 2 * bytes as u64
     }
 
-    /// Waits as long as what there is to merge asks for.
+    /// Delays a batch according to the backlog of merges.
     async fn keep_pace(&self, changes: &[Change]) {
         let bytes = changes.iter().map(Change::len).sum();
         let (runs, sealed) = (self.keyspace.tree.l0_run_count(), self.keyspace.sealed_memtable_count());
@@ -408,7 +408,7 @@ impl Shared {
         error
     }
 
-    /// Adds to fjall's refusal to go on what is known of its cause, which fjall itself only logs.
+    /// Adds the known cause to fjall's refusal to continue; fjall itself only logs it.
     fn explained(&self, error: RowsError) -> RowsError {
         match error {
             RowsError::Failed(source)
@@ -469,7 +469,7 @@ impl Shared {
         self.table_deletions(writer)
     }
 
-    /// Makes a table of what is in memory if much of it deletes: what is deleted goes with a merge, and merges know only tables.
+    /// Flushes the memtable to a table if it has many deletions: only a merge removes deleted rows, and merges see only tables.
     fn table_deletions(&self, writer: &mut Writer) -> Result<(), RowsError> {
         if writer.deleted > 0 && self.merger.are_many(writer.deleted) {
             writer.deleted = 0;
@@ -478,14 +478,14 @@ impl Shared {
         Ok(())
     }
 
-    /// Bytes that fjall needs to write what is in memory: its thread does not survive a full disk.
+    /// Bytes that fjall needs to flush its memtables: its thread does not survive a full disk.
     /// Never so many that rows refuse a batch before writes are refused.
     fn tables_to_come(&self) -> u64 {
         let in_memory = (self.keyspace.sealed_memtable_count() as u64 + 1) * self.options.memtable_bytes;
         in_memory.min(MOST_TO_COME)
     }
 
-    /// Writes the fence once more, so that views are newer than what was compacted.
+    /// Writes the fence once more, so that views are newer than the compacted rows.
     fn touch(&self, writer: &mut Writer) -> Result<(), RowsError> {
         match writer.fence.clone() {
             Some(fence) => self.commit(writer, fence, &[], 0),
@@ -510,7 +510,7 @@ impl Shared {
         Ok((writer, true))
     }
 
-    /// Returns true if journals occupy much more than what is in tables. Without writes nobody else makes them shorter.
+    /// Returns true if journals occupy much more than the tables. Without writes nothing else makes them shorter.
     fn has_long_journals(&self) -> bool {
         inspect::journal_bytes(&self.dir) > self.keyspace.disk_space() + SHORT_JOURNAL
     }

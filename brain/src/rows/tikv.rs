@@ -1,13 +1,13 @@
 //! Rows in TiKV: transactions behind a fence, snapshots at timestamps.
 //!
-//! - **Fence**: one key, the primary one of every change. Its stored value is compared within the transaction, so whatever
-//!   an older writer has in hand fails as a whole. Its new value proves what became of a change of unknown outcome.
+//! - **Fence**: one key, the primary one of every change. Its stored value is compared within the transaction, so every
+//!   pending change of an older writer fails as a whole. Its new value proves the result of a change of unknown outcome.
 //! - **Fence shards**: keys that stand for the fence where several transactions are under way at once. They are begun, then the fence
 //!   is read once, and each writes a fence shard of its own; a writer's first change writes all of them: one that was begun before
 //!   it fails.
 //! - **Take-over** ends transactions that an older writer left unfinished; else their locks would live for seconds.
 //! - **Snapshots** read at a timestamp. TiKV answers reads below the cluster's safe point with silent holes, so the age of a
-//!   snapshot is looked at after every reply, against half of the window that garbage collection leaves.
+//!   snapshot is compared with half of the window that garbage collection leaves, after every reply.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -50,7 +50,7 @@ const BYTES_PER_SECOND: usize = 256 << 10;
 /// Attempts at a change that hangs.
 const ATTEMPTS: u32 = 3;
 
-/// Bytes of keys and values that the client sends in one piece, and what a change has beside its rows: the fence, or a fence shard.
+/// Bytes of keys and values that the client sends in one piece, and bytes of a change beside its rows: the fence, or a fence shard.
 const PIECE: usize = 16 << 10;
 const BESIDE: usize = 512;
 

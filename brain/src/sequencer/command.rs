@@ -28,7 +28,7 @@ const COMPACT_BYTES: usize = 16;
 /// A request to the sequencer.
 #[derive(Debug)]
 pub enum Request {
-    /// Put, delete or txn, and what is charged for its answer.
+    /// Put, delete or txn, and the meter that its answer is charged to.
     Write(Op, Meter),
     /// Give up history below a revision.
     Compact(Revision),
@@ -67,7 +67,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// A refusal that does not depend on who leads.
+    /// A refusal that does not depend on the leader.
     fn refused(error: Error) -> Self {
         Self {
             result: Err(error),
@@ -113,7 +113,7 @@ impl Command {
         }
     }
 
-    /// The same with what was read for it.
+    /// Returns the same command with the rows that were read for it.
     #[must_use]
     pub fn with(self, fetched: Option<Fetched>) -> Self {
         Self { fetched, ..self }
@@ -216,7 +216,7 @@ impl Handle {
                 Some((view, needs)) if needs.is_empty() => Some(Fetched::of(&*view)),
                 Some((view, needs)) => Some(Box::pin(fetch::fetch(state, &view, needs, Share::Writes)).await?),
             };
-            // Only now: what still reads takes no place from those that could be written.
+            // Only now: requests that still read take no place from those that could be written.
             match self.enter(size)?.send(request, fetched).await? {
                 Reply::Outcome(outcome) => return Ok(outcome),
                 Reply::Again(again) => request = again,

@@ -1,4 +1,4 @@
-//! Reads what requests need of the rows before they are queued.
+//! Reads the rows that requests need before they are queued.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 /// Bytes that the end of a lease counts for in a batch.
 const REVOKE_BYTES: usize = 64;
 
-/// The reads that a request needs beside what is in memory, and as of which view; `None` where it looks at no rows at all.
+/// Returns the reads that a request needs in addition to memory, and the view to read; `None` if it reads no rows at all.
 pub(super) fn needs<R: Rows>(state: &State<R>, request: &Request) -> Option<(Arc<View<R::Snapshot>>, Needs)> {
     match request {
         Request::Write(op, _) => {
@@ -54,7 +54,7 @@ pub(super) fn needs<R: Rows>(state: &State<R>, request: &Request) -> Option<(Arc
     }
 }
 
-/// Reads what a request needs.
+/// Reads the rows that a request needs.
 pub(super) async fn fetch<R: Rows>(
     state: &State<R>,
     view: &View<R::Snapshot>,
@@ -86,7 +86,7 @@ pub(super) async fn fetch<R: Rows>(
     })
 }
 
-/// A lease that ran out, how often its keys could not be read before, and what was read.
+/// An expired lease, the number of earlier failures to read its keys, and the result of the read.
 pub(super) type Expired = (LeaseId, u32, Result<Fetched, Error>);
 
 /// Leases that ran out and whose keys could not be read.

@@ -1,13 +1,13 @@
-//! The background task: flushes memtables into rows, deletes what compaction made superfluous, destroys old slots.
+//! The background task: flushes memtables into rows, deletes versions that compaction made obsolete, destroys old slots.
 //!
 //! One task writes the rows, so that the manifest moves in one line. Rows only ever trail the log: a flush that was cut short
 //! is done again after the next start, with the same bytes.
 //!
-//! Rows that refuse a change will refuse it again: what they lack stays in the log and in memory, the CORRUPT alarm stops writes, and
-//! the change is tried again from time to time, for an operator may have raised the limit.
+//! Rows that refuse a change will refuse it again: the missing changes stay in the log and in memory, the CORRUPT alarm stops writes,
+//! and the change is tried again from time to time, because an operator may have raised the limit.
 //!
-//! Order: a version is deleted only behind the applied slot, oldest first, a tombstone never before what it covers. Rows are synced
-//! before the watermark moves, and the watermark moves before slots are destroyed.
+//! Order: a version is deleted only behind the applied slot, oldest first, a tombstone never before the versions it covers. Rows are
+//! synced before the watermark moves, and the watermark moves before slots are destroyed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ pub struct Flusher<L, R: Rows> {
     scan: Option<CompactionScan<L>>,
     /// When views were last given a snapshot.
     shown: Instant,
-    /// Since when rows refuse what is to be written.
+    /// Start of the time in which rows refuse the change to be written.
     refused: Option<Instant>,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
@@ -255,8 +255,8 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         Ok(())
     }
 
-    /// Repeats what fails because rows are out of reach, as [`retry`]; meanwhile views are given younger snapshots, for not all
-    /// rows need be out of reach.
+    /// Repeats an attempt that fails because rows are out of reach, as [`retry`]; meanwhile views are given younger snapshots,
+    /// because not all rows need be out of reach.
     async fn insist_on<F>(&mut self, attempt: impl Fn() -> F + Send) -> anyhow::Result<()>
     where
         F: Future<Output = Result<(), RowsError>> + Send,

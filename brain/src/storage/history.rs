@@ -1,4 +1,4 @@
-//! History is the log itself: what was committed since the compacted revision, read back from slots.
+//! History is the log itself: the commits since the compacted revision, read back from slots.
 
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
             })
         };
         let read = read.await;
-        // Slots that were destroyed meanwhile look free, or hold what came late.
+        // Slots that were destroyed meanwhile look free, or hold late records.
         if self.log.watermark().await? > began {
             return Ok(None);
         }
@@ -237,8 +237,8 @@ fn read_back(keys: Keys, mut superseded: impl FnMut() -> Option<KeyValue>) -> Ar
     })
 }
 
-/// The events of revisions, with the versions that they superseded where they are still there: of the first one, and of as
-/// many more as fit into `max_bytes`. Superseded versions are read many at once, as many as what came before lets expect to fit.
+/// Returns the events of revisions, with the versions that they superseded if those are still there: of the first one, and of as
+/// many more as fit into `max_bytes`. Superseded versions are read many at once, as many as are expected to fit by the earlier ones.
 async fn with_superseded<S: Snapshot>(
     revisions: Vec<Keys>,
     view: &View<S>,
@@ -305,7 +305,7 @@ fn event_bytes(event: &Event) -> usize {
     len(&event.kv) + event.prev_kv.as_ref().map_or(0, len)
 }
 
-/// Stored bytes are not what was written.
+/// True if stored bytes are not what was written.
 fn is_damage(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         matches!(cause.downcast_ref(), Some(LogError::Corrupt(_)))

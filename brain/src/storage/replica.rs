@@ -1,10 +1,10 @@
 //! The replica of the store in a member's memory: everything committed up to a slot, applied in the order of the log.
 //!
 //! Leader and follower differ only in where records come from: the leader's from its own appends, a follower's from its
-//! leader or from the log. So a change of leader is no new beginning: who stops leading goes on reading where it
-//! stopped, and who begins to lead has only the rest of the log to read.
+//! leader or from the log. So a change of leader needs no reload: a former leader continues to read where it stopped, and
+//! a new leader has only the rest of the log to read.
 //!
-//! Invariant: the published view holds exactly the records below `next`; what is in no rows of it is in its memtables.
+//! Invariant: the published view holds exactly the records below `next`; those that are not in its rows are in its memtables.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -211,7 +211,7 @@ impl<R: Rows> Replica<R> {
         self.publish(Some((flushed.snapshot, revision)));
     }
 
-    /// Lets views read newer rows, if they hold no more than what is applied, and no less than those that are read now.
+    /// Lets views read newer rows, if they hold no more than is applied, and no less than the current ones.
     pub fn refresh(&mut self, RefreshedRows { snapshot, manifest }: RefreshedRows<R::Snapshot>) {
         let applied_slot = Slot(manifest.applied_slot);
         if (self.applied_slot..=self.next).contains(&applied_slot) && manifest.reached() <= self.revision() {

@@ -286,8 +286,8 @@ impl<R: Rows> State<R> {
         (known.deleted, known.dropped) = (sizes.deleted, sizes.dropped);
     }
 
-    /// Bytes that the store occupies: those of its rows, or what all members count where the medium is shared. A log of one's own is not
-    /// counted, as etcd counts no log: what it holds is in the rows as well.
+    /// Bytes that the store occupies: those of its rows, or the count of all members if the storage is shared. A log on local disk is not
+    /// counted, as etcd counts no log: its content is in the rows as well.
     pub fn total_size(&self, rows: &R) -> u64 {
         rows.size().unwrap_or_else(|| self.sizes().total())
     }

@@ -21,9 +21,9 @@ const LIMITS: Limits = Limits {
 };
 
 impl Tikv {
-    /// Destroys all keys of a range on every server, with all of their versions. Nobody may count on what is read or
-    /// written there at the same time. It is tried once, and fails while a server cannot be reached: others have destroyed
-    /// the range or not, and it has to be destroyed again.
+    /// Destroys all keys of a range on every server, with all of their versions. The results of concurrent reads and writes of
+    /// the range are undefined. It is tried once, and fails while a server cannot be reached: others may have destroyed the range,
+    /// and it has to be destroyed again.
     pub(crate) async fn destroy(&self, from: &Bytes, to: &Bytes) -> Result<(), Error> {
         let destroy = |client: TransactionClient| {
             let range = from.to_vec()..to.to_vec();

@@ -17,7 +17,7 @@ pub(crate) enum Error {
     /// This attempt wrote nothing: there is no space.
     #[error("TiKV has no space left")]
     Full(#[source] anyhow::Error),
-    /// The request or the reply is larger than what may be sent.
+    /// The request or the reply exceeds the size limit of a message.
     #[error("too large for one message")]
     TooLarge(#[source] anyhow::Error),
     /// A lock stands in the way, longer than a writer takes.
@@ -153,8 +153,8 @@ impl Verdict {
                     self.note(Kind::Full);
                 }
             }
-            // Codes of gRPC: 8 is what TiKV answers when the reply is too long to be sent, 11 what the client says of one
-            // too long to be decoded.
+            // Codes of gRPC: TiKV answers 8 if the reply is too long to be sent; the client reports 11 for a reply that is too
+            // long to be decoded.
             ClientError::GrpcAPI(status) => match i32::from(status.code()) {
                 8 | 11 => self.note(Kind::TooLarge),
                 _ => self.health = Health::Doubtful,

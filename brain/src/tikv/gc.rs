@@ -1,4 +1,4 @@
-//! Garbage collection: lets a whole TiKV cluster forget what is older than the window.
+//! Garbage collection: lets a whole TiKV cluster collect versions older than the window.
 //!
 //! TiKV collects nothing by itself, and a cluster has at most one owner of GC: TiDB where there is one, else the store that is
 //! configured to be it (`--tikv-gc-interval`), and of its members the leader.
@@ -80,7 +80,7 @@ impl Tikv {
             tick.tick().await;
             match self.collect_once().await {
                 Ok(round) => {
-                    // A holder names what it holds, and that changes: the kind counts.
+                    // A holder's description names what it holds, which changes: only the kind of the outcome is compared.
                     let kind = Some(std::mem::discriminant(&round));
                     if last != kind {
                         round.tell();
@@ -177,7 +177,7 @@ impl Tikv {
         Ok(oldest(&alive, until))
     }
 
-    /// Most of the cluster is not ours: what goes wrong there says nothing about the client.
+    /// Most of the cluster is not ours: a failure there does not count against the client.
     async fn patiently<T, F>(&self, op: &'static str, call: impl Fn(TransactionClient) -> F) -> Result<T, Error>
     where
         F: Future<Output = tikv_client::Result<T>>,

@@ -35,7 +35,7 @@ pub struct Options {
     pub metrics: TikvMetrics,
 }
 
-/// Files that prove who we are. They are read again when they change.
+/// Files of the client's TLS credentials. They are read again when they change.
 #[derive(Debug, Clone)]
 pub struct Tls {
     /// Certificates of the authority that signed PD's and TiKV's, in PEM.

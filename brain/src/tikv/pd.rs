@@ -1,4 +1,4 @@
-//! Facts of PD that the client crate does not give: the id of its cluster, where regions begin and end, and what may be collected.
+//! Data of PD that the client crate does not provide: the id of its cluster, the bounds of regions, and safe points.
 //!
 //! A connection of our own, made when it is needed, used with a timeout, and dropped after a failure.
 

@@ -117,7 +117,7 @@ impl Pool {
         self.attempt_by(&self.pick()?, op, limit, call).await
     }
 
-    /// Calls once, by a client that was picked before: what belongs together goes one way.
+    /// Calls once, by a client that was picked before: calls that belong together use one client.
     pub(super) async fn attempt_by<T, F>(
         &self,
         PooledClient { member, client }: &PooledClient<'_>,
@@ -238,9 +238,9 @@ impl Member {
     }
 }
 
-/// The outcome of a call, and what it says about the client.
+/// Returns the outcome of a call, and the health of the client that follows from it.
 async fn guarded<T>(limit: Duration, call: impl Future<Output = tikv_client::Result<T>>) -> (Result<T, Error>, Health) {
-    // The client trusts some of what it receives: a reply that makes it panic must not end more than itself.
+    // The client trusts some of the data it receives: a reply that makes it panic must not end more than this call.
     let call = AssertUnwindSafe(call).catch_unwind();
     match tokio::time::timeout(limit, call).await {
         Ok(Ok(Ok(value))) => (Ok(value), Health::Fine),

@@ -151,7 +151,7 @@ fn obsolete(dir: &Path, listing: &Listing, control: &Control) -> Result<Vec<Path
     Ok(obsolete)
 }
 
-/// Reads all segments: what is certain goes into the index, what has to be settled into the end.
+/// Reads all segments: batches that are certain go into the index, and those that must be recovered into the end.
 pub(super) fn check(dir: &Path, mut segments: Vec<Segment>, state: State) -> Result<(Index, End), OpenError> {
     let mut begins = Vec::with_capacity(segments.len());
     for segment in &segments {

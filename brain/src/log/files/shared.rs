@@ -109,7 +109,7 @@ impl Shared {
         let watermark = self.state().watermark;
         let dead = self.index().destroyable(watermark);
         let Some(newest) = dead.last() else { return Ok(()) };
-        // From here on the files are garbage, whether or not they are removed: the next open sweeps what is left.
+        // From here on the files are garbage, whether or not they are removed: the next open removes the rest.
         self.change(|state| State {
             first: newest.seq + 1,
             ..state

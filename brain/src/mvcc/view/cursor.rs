@@ -201,7 +201,7 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         let Some((key, _)) = last.filter(|_| !page.done) else {
             return Ok((rows, Reached::End));
         };
-        // Skip what is left of the last key's versions, or go to the one that counts.
+        // Skip the remaining versions of the last key, or go to the one that counts.
         self.row_from = if decided.as_ref() == Some(&key) {
             successor(&keys::object_key(&key, 0))
         } else {
@@ -257,7 +257,7 @@ mod tests {
     use crate::rows::Rows;
     use crate::rows::mem::MemRows;
 
-    /// The first step of a flush says how far it reaches; what it brings is not there yet.
+    /// The first step of a flush records the revision that it reaches, but its rows are not there yet.
     #[tokio::test]
     async fn empty_values_in_memory_are_not_looked_for_in_rows_of_a_flush_that_was_cut_short() {
         let memtables = MemtableSet::new();

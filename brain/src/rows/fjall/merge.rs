@@ -1,5 +1,5 @@
-//! Merging tables, in a thread of our own. fjall's one thread would do it between the tables that it makes of what is in memory: then
-//! nothing is written for as long as a merge takes, which is seconds where there are millions of rows.
+//! Merging tables, in a thread of our own. fjall's one thread would do it between flushes of memtables: then nothing is written for as
+//! long as a merge takes, which is seconds where there are millions of rows.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -73,7 +73,7 @@ struct Work {
     changed: Condvar,
 }
 
-/// Numbers of tables that merges began and could not finish, and of those that fjall made of what was in memory meanwhile.
+/// Numbers of tables that merges began and could not finish, and of those that fjall flushed from memory meanwhile.
 #[derive(Debug, Default)]
 struct Unfinished(BTreeSet<u64>);
 
@@ -145,7 +145,7 @@ impl Merger {
         self.work.under_way.load(Ordering::Acquire)
     }
 
-    /// Bytes that the next small merges, and the next table that comes from memory, need beside what is there.
+    /// Additional bytes that the next small merges, and the next table that comes from memory, need.
     pub(super) fn to_come(&self) -> u64 {
         self.work.limits.memtable_bytes + self.work.to_come.load(Ordering::Acquire)
     }
@@ -285,7 +285,7 @@ impl Work {
     }
 
     /// Merges a level and the last one whole: fjall merges no table whose keys go beyond those of the level below, until there are others
-    /// of it. Only where they are small, because level 0 waits meanwhile, and where what is written meanwhile need not wait for space.
+    /// of it. Only if they are small, because level 0 waits meanwhile, and if writes need not wait for space meanwhile.
     fn pull_down(&self) -> Result<bool, RowsError> {
         let mut unfinished = self.turn();
         self.remove_unfinished(&mut unfinished)?;
@@ -356,7 +356,7 @@ impl Work {
         if unfinished.0.is_empty() {
             return Ok(());
         }
-        // Looked at first: a table is known as soon as what it is made of is not in memory any more.
+        // Read first: a table is known as soon as its memtable is not in memory any more.
         let is_made = self.keyspace.sealed_memtable_count() > 0;
         let version = self.keyspace.tree.current_version();
         for table in version.iter_tables() {

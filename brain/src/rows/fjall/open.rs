@@ -150,7 +150,7 @@ fn create(dir: &Path, options: &Options) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Checks what fjall does not, while nobody else has the database open, and keeps others out.
+/// Makes the checks that fjall does not make, while no other process has the database open, and keeps others out.
 pub(super) fn look_before(dir: &Path) -> Result<(File, Journals), OpenError> {
     inspect::manifests(dir)?;
     let path = dir.join(inspect::LOCK);

@@ -88,7 +88,7 @@ fn sum(tables: &[Table]) -> u64 {
 }
 
 impl Levels {
-    /// Bytes that merging all of level 0 needs, beside what is there.
+    /// Additional bytes that merging all of level 0 needs.
     pub(super) fn level0_need(&self, shape: Shape) -> u64 {
         let level0 = &self.0[0];
         let (Some(first), Some(last)) = (
@@ -139,8 +139,7 @@ impl Levels {
         ))
     }
 
-    /// Bytes that the next merge needs beside what is there; `None` if there is nothing to merge, or fjall finds no merge of the level
-    /// that is fullest.
+    /// Additional bytes that the next merge needs; `None` if there is nothing to merge, or fjall finds no merge of the fullest level.
     pub(super) fn need(&self, shape: Shape) -> Option<u64> {
         match self.fullest(shape)? {
             0 => Some(self.level0_need(shape)),

@@ -120,7 +120,7 @@ impl TikvSnapshot {
     }
 }
 
-/// Rows with their keys in TiKV, and what of the range was not looked at.
+/// Rows with their keys in TiKV, and the part of the range that was not read.
 struct Part {
     found: Vec<(Bytes, Bytes)>,
     left: Option<(Bytes, Bytes)>,

@@ -41,7 +41,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             self.drop_idle_log().await?;
             return Ok(false);
         }
-        // The log is read once: what was read ahead serves the next batch.
+        // The log is read once: records that were read ahead serve the next batch.
         let mut scan = match self.scan.take() {
             Some(scan) => scan,
             None => {

@@ -55,7 +55,7 @@ pub enum OpenError {
         /// The format found.
         found: u32,
     },
-    /// The rows lack what the log has given up already.
+    /// The rows lack records that the log has destroyed already.
     #[error(
         "the rows reach slot {applied_slot} of the log but the log begins at slot {watermark}: rows were lost or rolled back; restore the data directory from a backup"
     )]
@@ -65,7 +65,7 @@ pub enum OpenError {
         /// The slot below which the log is gone.
         watermark: Slot,
     },
-    /// The log lacks what is in the rows.
+    /// The log lacks records that are in the rows.
     #[error(
         "the log ends before slot {last}, which the rows come from: the log was rolled back; restore log and rows from one copy"
     )]
@@ -79,7 +79,7 @@ pub enum OpenError {
     /// Slots were destroyed while they were read: begin again from rows.
     #[error("the log was cut while it was read")]
     Destroyed,
-    /// A record does not decode, or contradicts what stands before it.
+    /// A record does not decode, or contradicts the records before it.
     #[error("the log is damaged: slot {slot}: {reason}")]
     Record {
         /// The slot.

@@ -29,7 +29,7 @@ impl<S: Snapshot> RefreshedRows<S> {
         Ok(RefreshedRows { snapshot, manifest })
     }
 
-    /// Returns true if they hold what a replica has not applied.
+    /// Returns true if they hold records that a replica has not applied.
     pub fn is_ahead_of<R: Rows>(&self, replica: &Replica<R>) -> bool {
         Slot(self.manifest.applied_slot) > replica.next()
     }

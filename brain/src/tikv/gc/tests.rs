@@ -76,7 +76,7 @@ async fn only_the_member_that_leads_moves_the_safe_point() {
             );
             leads.send_replace(false);
         }
-        // Nobody goes on who leads no more: of what is left to collect, the first one wants the least.
+        // A member that leads no more does not continue: of the versions left to collect, the first member wants the least.
         members[0].2.send_replace(true);
         rounds(&mock_tikv, rpc, 2).await;
         let before = mock_tikv.safe_point();
