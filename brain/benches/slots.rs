@@ -18,9 +18,9 @@ use tikv_client::{TransactionClient, TransactionOptions};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// What each measurement takes.
+/// Duration of each measurement.
 const TIME: Duration = Duration::from_secs(5);
-/// A commit in the mock.
+/// Latency of a commit in the mock.
 const LATENCY: Duration = Duration::from_millis(3);
 /// Writes in a record, and bytes of each.
 const BATCH: usize = 100;

@@ -18,10 +18,10 @@ use crate::net::tls::testing::Ca;
 use crate::pb::etcdserverpb as pb;
 
 const CASES: u32 = 2_000;
-/// Where each case opens files.
+/// Number of cases for targets that open files.
 const SLOW_CASES: u32 = 150;
 
-/// Decodes; what decodes is the same after another round.
+/// Decodes a message, and checks that it is the same after encoding and decoding it again.
 fn message<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> Option<M> {
     let message = M::decode(bytes).ok()?;
     let again = M::decode(&message.encode_to_vec()[..]).unwrap();
@@ -235,7 +235,7 @@ fn flags_never_panic() {
     });
 }
 
-/// Files of a listener, one of them in the place of what is tried.
+/// Files of a listener, one of them replaced by the fuzzed input.
 struct Certificates {
     dir: tempfile::TempDir,
     options: TlsOptions,
@@ -314,7 +314,7 @@ fn revocation_lists_never_panic() {
     });
 }
 
-/// Damage to a segment is found out, or is in what was not acknowledged: no record is ever another one than was written.
+/// Damage to a segment is detected, or is in records that were not acknowledged: no record ever differs from the written one.
 #[test]
 fn segments_show_no_record_that_was_not_written() {
     let options = Options {

@@ -56,19 +56,19 @@ impl BatchDecoder {
         }
     }
 
-    /// Where the next item will stand.
+    /// The slot of the next item.
     #[must_use]
     pub fn position(&self) -> Slot {
         self.parts.first().map_or(self.next, |(slot, _)| *slot)
     }
 
-    /// The first slot that was not read: where a writer would append.
+    /// The first slot that was not read, which is the slot that a writer would append to.
     #[must_use]
     pub fn frontier(&self) -> Slot {
         self.next
     }
 
-    /// The epoch of what was read last; 0 before anything was.
+    /// The epoch of the last record that was read; 0 before the first.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
@@ -91,10 +91,10 @@ impl BatchDecoder {
         self.next = self.next.next();
     }
 
-    /// Takes the record at the frontier; answers with the item that it completes.
+    /// Takes the record at the frontier; returns the item that it completes.
     ///
     /// # Errors
-    /// [`LogError::Corrupt`] when it cannot stand there.
+    /// [`LogError::Corrupt`] if the record cannot stand there.
     pub fn accept(&mut self, slot: Slot, frame: Frame) -> Result<Option<LogEntry>, LogError> {
         debug_assert_eq!(slot, self.next);
         match frame {

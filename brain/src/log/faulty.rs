@@ -1,7 +1,7 @@
 //! A faulty twin around any log: it loses, delays and repeats appends, as a network would.
 //!
-//! Deterministic: faults come from a script, or from a seed, or both (the script first). What it holds back lands when
-//! it is told to, or, in a seeded twin, before some later append; also when its slot has been destroyed meanwhile.
+//! Deterministic: faults come from a script, or from a seed, or both (the script first). Delayed appends land on a call of
+//! the test, or, in a seeded twin, before some later append; also when their slot has been destroyed meanwhile.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,7 +42,7 @@ impl Fault {
     ];
 }
 
-/// A log whose appends fail on command. Clones share script, seed and what is held back.
+/// A log whose appends fail on command. Clones share script, seed and delayed appends.
 #[derive(Debug, Clone)]
 pub struct Faulty<L> {
     inner: L,
@@ -145,7 +145,7 @@ impl<L: Log> Faulty<L> {
         self.plan().failing_reads = n;
     }
 
-    /// No more faults from the seed; the script and what is held back stay.
+    /// Stops faults from the seed; the script and delayed appends stay.
     pub fn calm(&self) {
         self.plan().dice = None;
     }
@@ -162,8 +162,8 @@ impl<L: Log> Faulty<L> {
         self.plan().appends
     }
 
-    /// Lands everything that is held back, oldest first, and tells what the log answered to each. With `again` it stays
-    /// held, to land once more at another time.
+    /// Lands all delayed appends, oldest first, and returns the answer of the log to each. With `again` they stay delayed, to
+    /// land once more at another time.
     pub async fn land_late(&self, again: bool) -> Vec<(Slot, Result<(), AppendError>)> {
         let held: Vec<_> = {
             let mut plan = self.plan();

@@ -106,16 +106,13 @@ impl FileLog {
     /// Opens the log in `dir`, or begins one there. Blocks: it reads everything that is stored.
     ///
     /// # Errors
-    /// Whatever is not as it was left: see [`OpenError`]. Nothing was changed then.
+    /// The log is not as it was left: see [`OpenError`]. Nothing was changed then.
     pub fn open(dir: &Path, options: Options) -> Result<FileLog, OpenError> {
         Self::open_on(dir, options, Disk::default(), None)
     }
 
-    /// The same; `on_sync` observes how long each sync of a batch took, and the log must be the one that rows come from, if
-    /// there are any.
-    ///
-    /// # Errors
-    /// As [`FileLog::open`].
+    /// The same; `on_sync` observes the duration of each sync of a batch, and the log must be the one that the rows come from,
+    /// if there are any.
     pub fn open_for(
         dir: &Path,
         options: Options,
@@ -125,10 +122,7 @@ impl FileLog {
         Self::open_on(dir, options, Disk::observed(on_sync), origin)
     }
 
-    /// The id and the watermark of the log in `dir`, if there is one. Writes nothing.
-    ///
-    /// # Errors
-    /// [`OpenError`]: they do not read.
+    /// Returns the id and the watermark of the log in `dir`, if there is one. Writes nothing.
     pub fn stored_watermark(dir: &Path) -> Result<Option<(LogId, Slot)>, OpenError> {
         if !dir.join(control::NAME).exists() {
             return Ok(None);

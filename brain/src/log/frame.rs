@@ -27,10 +27,10 @@ pub struct Barrier {
     pub nonce: u128,
     /// Member id of the writer.
     pub writer: u64,
-    /// How long the writer may answer reads after its lock was last renewed: what a successor that did not see
-    /// the lock expire has to wait.
+    /// Time for which the writer may answer reads after its lock was last renewed. A successor that did not see the lock
+    /// expire has to wait this long.
     pub lease: Duration,
-    /// Which lock it held: who saw another one expire saw nothing. 0 is the lock in the store itself.
+    /// The lock that it held. Seeing another lock expire proves nothing about this writer. 0 is the lock in the store itself.
     pub lock: u64,
 }
 
@@ -101,10 +101,7 @@ pub fn is_barrier(record: &[u8]) -> bool {
 }
 
 impl Frame {
-    /// Reads the bytes of `slot`.
-    ///
-    /// # Errors
-    /// [`LogError::Corrupt`] when they are not a frame.
+    /// Decodes the bytes of `slot`. Returns [`LogError::Corrupt`] if they are not a frame.
     pub fn decode(slot: Slot, mut bytes: Bytes) -> Result<Frame, LogError> {
         let corrupt = || LogError::Corrupt(format!("slot {slot} holds no record of this format"));
         if bytes.is_empty() {

@@ -1,4 +1,4 @@
-//! Reads batches in order: skips dead slots, joins the parts of a batch, drops what a deposed writer left unfinished.
+//! Reads batches in order: skips dead slots, joins the parts of a batch, drops unfinished batches of a deposed writer.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use super::frame::{Frame, is_barrier};
 use super::window::{BarrierSearch, Window};
 use super::{Log, LogError, Slot};
 
-/// How much a reader takes from the log at once, in bytes, unless it is told otherwise.
+/// Default number of bytes that a reader takes from the log at once.
 const CHUNK: usize = 1 << 20;
 
 /// Walks the log from a slot that begins an item.
@@ -40,10 +40,7 @@ impl<L: Log> Reader<L> {
         self
     }
 
-    /// A reader that begins at the first item at or behind `from`, which may be anywhere from the watermark on.
-    ///
-    /// # Errors
-    /// As [`Log::read`] and [`Log::watermark`].
+    /// Returns a reader that begins at the first item at or behind `from`, which may be any slot from the watermark on.
     pub async fn seek(log: L, from: Slot) -> Result<Self, LogError> {
         let mut search = BarrierSearch::new(Window::FORMAT, from);
         loop {
@@ -67,12 +64,12 @@ impl<L: Log> Reader<L> {
         Ok(reader)
     }
 
-    /// Where the next item will stand.
+    /// The slot of the next item.
     pub fn position(&self) -> Slot {
         self.decoder.position()
     }
 
-    /// The first slot that was not read: where a writer would append.
+    /// The first slot that was not read, which is the slot that a writer would append to.
     pub fn frontier(&self) -> Slot {
         self.decoder.frontier()
     }
@@ -82,10 +79,8 @@ impl<L: Log> Reader<L> {
         self.decoder.next_epoch(floor)
     }
 
-    /// The next item, or `None` where the next slot is still free.
-    ///
-    /// # Errors
-    /// As [`Log::read`]; [`LogError::Corrupt`] when the records contradict each other.
+    /// Returns the next item, or `None` if the next slot is still free. Fails as [`Log::read`] does, and with
+    /// [`LogError::Corrupt`] if the records contradict each other.
     pub async fn next(&mut self) -> Result<Option<LogEntry>, LogError> {
         while let Some((slot, bytes)) = self.peek().await? {
             self.ahead.pop_front();
@@ -96,10 +91,7 @@ impl<L: Log> Reader<L> {
         Ok(None)
     }
 
-    /// Takes the record of the slot that is next, wherever it was learnt from.
-    ///
-    /// # Errors
-    /// [`LogError::Corrupt`] when it cannot stand there.
+    /// Takes the record of the next slot, from any source. Returns [`LogError::Corrupt`] if it cannot stand there.
     pub fn accept(&mut self, slot: Slot, bytes: Bytes) -> Result<Option<LogEntry>, LogError> {
         self.decoder.accept(slot, Frame::decode(slot, bytes)?)
     }
@@ -120,7 +112,7 @@ impl<L: Log> Reader<L> {
         }
         match self.ahead.front() {
             Some((slot, bytes)) if *slot == next => Ok(Some((*slot, bytes.clone()))),
-            // A gap: what stands behind it is not committed yet. It must be looked at again.
+            // A gap: slots behind it are not committed yet, and must be read again.
             _ => {
                 self.ahead.clear();
                 Ok(None)

@@ -3,12 +3,12 @@
 //! One mutation is one raft write, whatever its size up to TiKV's limit: no lock is left, the key is claim and content at
 //! once, and a repeated insert finds itself. Slots are read at fresh timestamps.
 //!
-//! - **Checksums**: a record is stored with one over itself and its slot, so that bytes that rot, or that stand where they
-//!   were not written, are found whoever reads them.
+//! - **Checksums**: a record is stored with one over itself and its slot, so that every reader detects bytes that rot, or that
+//!   stand where they were not written.
 //! - **Watermark**: one register that holds it and the slot up to which everything is destroyed; it moves by compare-and-set.
 //! - **Destruction** takes whole ranges on every server, past TiKV's transactions: between the records that are to be kept.
-//!   Late appends may put garbage into destroyed slots; nobody looks there, and nobody clears it away.
-//! - **Size** counts what this process wrote or read, which is at least everything from the applied slot on.
+//!   Late appends may put garbage into destroyed slots; nobody reads it, and nobody removes it.
+//! - **Size** counts the slots that this process wrote or read, which are at least all from the applied slot on.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,8 +34,8 @@ const CHUNK: usize = 4 << 20;
 const CHUNK_SLOTS: u32 = 512;
 
 /// Slots below the watermark that are not destroyed yet. Servers destroy one kind of their files after the other, and a copy
-/// of a region that is made meanwhile may hold a slot that nobody can read any more. Whoever looks back from the watermark for
-/// barriers must not come across one.
+/// of a region that is made meanwhile may hold a slot that nobody can read any more. A reader that looks back from the
+/// watermark for barriers must not come across one.
 const MARGIN: u64 = 8 * WINDOW;
 
 /// Slots behind the last one that was seen within which the end of the log is expected.
@@ -64,7 +64,7 @@ struct Inner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Watermarks {
     watermark: u64,
-    /// Everything below is destroyed but for what is kept. Never above the watermark, and [`MARGIN`] slots below it by now.
+    /// All slots below are destroyed, except those that are kept. Never above the watermark, and [`MARGIN`] slots below it by now.
     destroyed: u64,
 }
 
@@ -87,7 +87,7 @@ impl TikvLog {
         }
     }
 
-    /// The same log; `on_append` is told how long each append takes that TiKV makes durable.
+    /// Returns the same log; `on_append` observes the duration of each append that TiKV makes durable.
     #[must_use]
     pub fn observed(self, on_append: SyncObserver) -> TikvLog {
         TikvLog {
@@ -171,7 +171,7 @@ impl Log for TikvLog {
                     .await
                     .map_err(unavailable)?;
             }
-            // Lost to somebody who moved the watermark meanwhile: what was destroyed is found to be free.
+            // Lost to another member that moved the watermark meanwhile: destroyed slots are found to be free.
             if inner.set_marks(stored, Watermarks { destroyed, ..marks }).await? {
                 inner.index().forget_below(destroyed);
                 return Ok(());
@@ -204,7 +204,7 @@ impl Inner {
         let now = self.tikv.timestamp().await.map_err(|error| unknown(error.into()))?;
         let there = self.tikv.get(now, key).await.map_err(|error| unknown(error.into()))?;
         let Some(there) = there else {
-            // Destroyed meanwhile, or the other one gave up: what comes of it shows when it is tried again.
+            // Destroyed meanwhile, or the other writer gave up: a repeated attempt finds out.
             return Err(unknown(anyhow::anyhow!("the slot was taken and is free again")));
         };
         let there = unseal(slot, there).map_err(|damaged| AppendError::Failed(damaged.into()))?;
@@ -269,7 +269,7 @@ impl Inner {
         Ok(page)
     }
 
-    /// Reads what this process has not seen of `[from, to)`, to know what to keep.
+    /// Reads the slots of `[from, to)` that this process has not seen, to find those to keep.
     async fn look_into_gaps(&self, from: u64, to: u64) -> Result<(), LogError> {
         let gaps = self.index().gaps(from, to);
         let now = self.tikv.timestamp().await.map_err(unavailable)?;

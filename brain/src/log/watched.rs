@@ -57,7 +57,7 @@ impl Unanswered {
     }
 }
 
-/// A log whose reads and appends are noted. Clones share what is noted.
+/// A log whose unanswered reads and appends are recorded. Clones share the record.
 #[derive(Debug, Clone)]
 pub struct WatchedLog<L> {
     log: L,
@@ -65,7 +65,7 @@ pub struct WatchedLog<L> {
 }
 
 impl<L: Log> WatchedLog<L> {
-    /// This log, noted there.
+    /// Wraps a log and records its requests in `unanswered`.
     #[must_use]
     pub fn new(log: L, unanswered: Unanswered) -> Self {
         Self { log, unanswered }

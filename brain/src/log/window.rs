@@ -1,6 +1,6 @@
-//! Consequences of the bound on open slots: dead slots, where to begin to read, what a read is worth.
+//! Consequences of the bound on open slots: which slots are dead, where a read begins, what it proves.
 //!
-//! Pure rules, for readers and writers, and for the model that walks all states of a small log with a smaller window.
+//! Pure rules, used by readers, by writers, and by the model that walks all states of a small log with a smaller window.
 
 use super::Slot;
 use super::frame::WINDOW;
@@ -19,18 +19,18 @@ impl Window {
         first <= slot && slot.0 - first.0 < self.0
     }
 
-    /// Where the epoch of a barrier begins. The slots between are dead: they catch what an older writer had open, whose
-    /// first uncommitted slot is at most the barrier's.
+    /// Returns the first slot of the epoch that a barrier begins. The slots between are dead: they catch the open appends of
+    /// an older writer, whose first uncommitted slot is at most the barrier's.
     #[must_use]
     pub fn behind_barrier(self, barrier: Slot) -> Slot {
         Slot(barrier.0 + self.0)
     }
 }
 
-/// Finds where to begin to read in the middle of the log: whether a slot is dead, the barriers before it tell.
+/// Finds the slot at which to begin to read in the middle of the log: the barriers before a slot decide whether it is dead.
 ///
-/// A barrier may itself stand in a dead slot, where an opener put it that was misled by what it found in destroyed slots. So
-/// one looks back from each barrier that is found, until none is near.
+/// A barrier may itself stand in a dead slot, if the writer that placed it was misled by late records in destroyed slots. So
+/// the search looks back from each barrier that it finds, until none is near.
 #[derive(Debug, Clone)]
 pub struct BarrierSearch {
     window: Window,
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(W.behind_barrier(Slot(20)), Slot(28));
     }
 
-    /// Where a read from `from` on begins in a log with these barriers.
+    /// Returns the slot at which a read from `from` on begins in a log with these barriers.
     fn begin(from: u64, watermark: u64, barriers: &[u64]) -> u64 {
         let mut search = BarrierSearch::new(W, Slot(from));
         loop {

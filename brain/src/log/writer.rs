@@ -12,7 +12,7 @@ use super::reader::{LogEntry, Reader};
 use super::window::{Window, may_be_cut};
 use super::{AppendError, Log, LogError, Slot};
 
-/// How long to wait before an append of unknown outcome is repeated, at first and at most.
+/// Initial and maximum delay before an append of unknown outcome is repeated.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
 
 /// The right to append within one epoch.
@@ -41,10 +41,10 @@ struct UnderWay {
     is_full: bool,
 }
 
-/// Why nothing more can be appended.
+/// The reason why nothing more can be appended.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// Another writer began a later epoch. The outcome of what was under way is unknown.
+    /// Another writer began a later epoch. The outcome of appends that were under way is unknown.
     #[error("a later leader took slot {0}")]
     Deposed(Slot),
     /// The log failed.
@@ -52,7 +52,7 @@ pub enum WriteError {
     Failed(#[source] anyhow::Error),
 }
 
-/// How the opening of an epoch can fail.
+/// Errors of opening an epoch.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Slots were destroyed while they were read: begin again from rows.
@@ -67,12 +67,10 @@ pub enum OpenError {
 }
 
 impl Writer {
-    /// Reads everything behind `reader`'s position, hands it to `replay`, and places a barrier of the next epoch in the
-    /// first free slot, above the epoch `floor`. `began` is where the reader began: if the watermark is beyond it
-    /// afterwards, what was read may have been destroyed slots that look free, or what late messages put there.
-    ///
-    /// # Errors
-    /// [`OpenError`], or what `replay` answers.
+    /// Reads everything behind `reader`'s position, passes it to `replay`, and places a barrier of the next epoch, which is
+    /// above the epoch `floor`, in the first free slot. `began` is the slot at which the reader began: if the watermark is
+    /// beyond it afterwards, the reader may have seen destroyed slots, which look free, or late messages in them. Fails with
+    /// [`OpenError`], or with the error of `replay`.
     pub async fn open<L: Log, E: From<OpenError>>(
         log: &L,
         reader: &mut Reader<L>,
@@ -82,7 +80,7 @@ impl Writer {
     ) -> Result<(Writer, Barrier), E> {
         loop {
             if let Err(damage) = replay_all(reader, &mut replay).await {
-                // Where slots were destroyed, late messages may stand that contradict everything.
+                // Destroyed slots may hold late messages that contradict everything.
                 check_cut(log, began).await?;
                 return Err(damage);
             }
@@ -119,10 +117,8 @@ impl Writer {
         }
     }
 
-    /// Appends the slots of a batch, those first that may be open, the others as these are committed.
-    ///
-    /// # Errors
-    /// [`WriteError`], the first that is met.
+    /// Appends the slots of a batch: as many as may be open at once, then the others as these are committed. Fails with the
+    /// first [`WriteError`].
     pub fn append<L: Log>(
         &self,
         log: &L,
@@ -233,15 +229,13 @@ async fn check_cut<L: Log>(log: &L, began: Slot) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Appends, and repeats the same bytes while the outcome is unknown or there is no space.
-///
-/// # Errors
-/// [`WriteError`]; never an unknown outcome.
+/// Appends, and repeats the same bytes while the outcome is unknown or there is no space. Returns a [`WriteError`], never an
+/// [`AppendError::Unknown`].
 pub async fn append_until_known<L: Log>(log: &L, slot: Slot, record: Bytes) -> Result<(), WriteError> {
     append(log, slot, record, |_| {}).await
 }
 
-/// The same; `is_full` is told whether there was space, each time that is known.
+/// The same; `is_full` is called with whether space was missing, each time that is known.
 async fn append<L: Log>(log: &L, slot: Slot, record: Bytes, is_full: impl Fn(bool)) -> Result<(), WriteError> {
     let mut backoff = BACKOFF.0;
     loop {

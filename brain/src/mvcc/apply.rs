@@ -1,4 +1,4 @@
-//! Applies committed records to what is in memory: the active memtable, leases, alarms, revisions.
+//! Applies committed records to the state in memory: the active memtable, leases, alarms, revisions.
 //!
 //! The same for a record just committed and for one replayed at start.
 
@@ -17,18 +17,18 @@ use crate::mvcc::lease::Leases;
 use crate::mvcc::memtable::{Memtable, Version};
 use crate::types::{Committed, Event, EventKind, KeyValue, LeaseId, Prev, Revision};
 
-/// The state behind the last applied record, and what is not flushed of it.
+/// The state behind the last applied record, and the part of it that is not flushed.
 #[derive(Debug)]
 pub struct Applier {
     /// The newest revision.
     pub revision: Revision,
     /// The compacted revision.
     pub compacted: Revision,
-    /// Where versions go.
+    /// The memtable that versions are added to.
     pub memtable: Arc<Memtable>,
     /// Lease rows that differ from the stored ones; `None` is gone.
     pub lease_rows: BTreeMap<Bytes, Option<Bytes>>,
-    /// How much is stored; what compaction gave up is only known to who compacts.
+    /// Stored bytes. Only the member that compacts knows the bytes that compaction deleted.
     pub sizes: Sizes,
     /// Something was applied that is not flushed.
     pub dirty: bool,

@@ -26,7 +26,7 @@ struct Left {
     count: i64,
 }
 
-/// How many keys spans hold at fixed revisions.
+/// Numbers of keys of spans at fixed revisions.
 #[derive(Debug, Default)]
 pub struct CountCache {
     left: Mutex<Lists>,
@@ -46,7 +46,7 @@ impl Left {
 }
 
 impl CountCache {
-    /// The number of keys of a span at a revision, if it was noted.
+    /// Removes and returns the number of keys of a span at a revision, if it is cached.
     pub fn take(&self, span: &Span, at: Revision) -> Option<i64> {
         let mut lists = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         let found = lists
@@ -58,7 +58,7 @@ impl CountCache {
         Some(left.count)
     }
 
-    /// Notes the number of keys of a span at a revision.
+    /// Caches the number of keys of a span at a revision.
     pub fn note(&self, span: Span, at: Revision, count: i64) {
         let noted = Left {
             from: span.key,

@@ -2,9 +2,10 @@
 //! sends and any nested txn.
 //!
 //! Rules are etcd's (`etcdserver/txn`): all compares, nested ones included, see the state before the txn; then the chosen
-//! branches are checked against that same state; then nothing can fail any more, but that it takes too long.
+//! branches are checked against that same state; after that, only a timeout can make the request fail.
 //!
-//! Storage is never asked here: what is not in memory was [fetched](super::fetch) before. What takes long yields now and then.
+//! Evaluation never reads storage: rows that are not in memory were [fetched](super::fetch) before. Long evaluations yield
+//! regularly.
 
 use std::collections::BTreeMap;
 use std::slice::Iter;
@@ -39,7 +40,7 @@ pub const MAX_ANSWER: usize = i32::MAX as usize;
 /// A change, and the version that it superseded.
 pub type Changed = (KeyChange, Prev);
 
-/// The newest state, and what one request does to it.
+/// The newest state, and the changes of one request.
 pub struct Evaluator<'a> {
     /// Versions in memory that are published.
     pub memtables: &'a MemtableSet,
@@ -88,13 +89,13 @@ impl Answering {
     }
 }
 
-/// Why a request could not be evaluated.
+/// The reason why a request could not be evaluated.
 #[derive(Debug, thiserror::Error)]
 pub enum EvaluateError {
     /// The client's error.
     #[error(transparent)]
     Refused(#[from] Error),
-    /// A defect: it was to be fetched.
+    /// A defect: the key should have been fetched.
     #[error("{:?} is needed and was not read", .0.escape_ascii().to_string())]
     NotFetched(Bytes),
 }
@@ -108,10 +109,7 @@ impl From<EvaluateError> for ViewError {
     }
 }
 
-/// Evaluates a txn that changes nothing, as of a view.
-///
-/// # Errors
-/// [`ViewError::Refused`] with the client's error, or when the rows fail.
+/// Evaluates a txn that changes nothing, as of a view. [`ViewError::Refused`] holds the client's error.
 pub async fn read_only<S: Snapshot>(
     view: &Arc<View<S>>,
     leases: &Mutex<Leases>,
@@ -171,10 +169,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Does what `op` says. If it is refused, nothing was changed.
-    ///
-    /// # Errors
-    /// [`EvaluateError::Refused`] with the client's error.
+    /// Executes `op`. If it is refused, nothing is changed, and [`EvaluateError::Refused`] holds the client's error.
     pub async fn run(&mut self, op: &Op) -> Result<OpResult, EvaluateError> {
         let may_be_undone = match op {
             Op::Txn(_) => true,
@@ -184,7 +179,7 @@ impl<'a> Evaluator<'a> {
         if !may_be_undone {
             return self.evaluate(op).await;
         }
-        // Whether there is memory for the answer, and whether it takes too long, is known when all of it is.
+        // It is only known at the end whether there is memory for the answer, and whether it takes too long.
         self.overlay.save();
         let result = self.evaluate(op).await;
         match result {
@@ -219,10 +214,7 @@ impl<'a> Evaluator<'a> {
         self.head.revision + Revision::from(!self.changes.is_empty())
     }
 
-    /// Deletes the keys of a lease that ends.
-    ///
-    /// # Errors
-    /// Never, unless by a defect.
+    /// Deletes the keys of a lease that ends. An error is a defect.
     pub async fn delete_attached(&mut self, id: LeaseId) -> Result<(), EvaluateError> {
         let keys = self.overlay.attached(id, &self.locked_leases());
         self.overlay.save();
@@ -251,7 +243,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// The same, for what may look at the same rows again and again.
+    /// The same, for operations that may read the same rows again and again.
     async fn pause(&mut self, rows: usize) -> Result<(), Error> {
         self.yield_after(rows.max(1)).await;
         if self.work > UNREAD_ROWS + self.fetched.map_or(0, Fetched::rows) {
@@ -473,7 +465,7 @@ impl<'a> Evaluator<'a> {
             }
             return Ok(OpResult::Delete(deleted, kvs));
         }
-        // What is removed lies before what is still walked over.
+        // Removed keys lie before those that the walk has yet to visit.
         let mut walk = self.walk(&delete.span)?;
         while let Some(rows) = walk.next() {
             let looked = rows.len();
@@ -538,7 +530,7 @@ impl<'a> Evaluator<'a> {
     }
 }
 
-/// A walk over the newest state of a span, a page at a time. What is changed behind it is not its concern.
+/// A walk over the newest state of a span, a page at a time. It does not see changes of keys that it has passed.
 struct Walk<'a> {
     /// Pairs that were read, and are not walked over yet.
     rows: &'a [Row],

@@ -1,11 +1,11 @@
 //! Reads the rows that the evaluation of a request needs, before the writer takes the request.
 //!
-//! The writer evaluates from memory alone: it never waits for storage. Whoever asks reads first, at its own pace, within a
-//! budget, and for as long as it waits for the answer.
+//! The writer evaluates from memory alone: it never waits for storage. The caller of a request reads the rows first, at its
+//! own pace, within a budget, and for as long as it waits for the answer.
 //!
-//! Invariant: [`Fetched`] knows its keys as they were at `revision`, and its memtables hold every change since, up to the
-//! last revision of the newest of them. Under what a later view has in memory that is the newest state, unless the rows of
-//! that view have taken up something newer: then it has to be read again, see [`Fetched::is_current`].
+//! Invariant: [`Fetched`] holds its keys as they were at `revision`, and its memtables hold every change since, up to the
+//! last revision of the newest of them. Together with the memtables of a later view that is the newest state, unless the rows
+//! of that view hold something newer: then it has to be read again, see [`Fetched::is_current`].
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::pin::pin;
@@ -24,7 +24,7 @@ use crate::types::{Error, KeyValue, Prev, Revision};
 /// Requests that read at once. Further ones wait.
 const READS: usize = 1_024;
 
-/// How long a request is one of those that read at once. What takes longer lets others read, as long as not too many do so.
+/// Time for which a request counts as one of those that read at once. A longer one makes room for others, unless too many do so.
 const SLOW: Duration = Duration::from_millis(250);
 
 /// Requests that read for longer than that.
@@ -42,7 +42,7 @@ const ROW: usize = 200;
 /// Points that are read at once.
 const AT_ONCE: usize = 1_024;
 
-/// Values that nobody asked for are read, too, for those who watch, where there are no more of them than this, in bytes.
+/// Values that no request needs are read, too, for watchers, if they are no more than this, in bytes.
 const UNASKED_BYTES: usize = 1 << 20;
 
 /// Values that are read at once, in bytes.
@@ -59,7 +59,7 @@ pub enum Share {
     LeaseEnds,
 }
 
-/// Memory for what is fetched, in bytes.
+/// Memory for fetched rows, in bytes.
 #[derive(Debug, Clone)]
 struct Pool {
     bytes: Arc<Semaphore>,
@@ -142,10 +142,8 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Takes rows that were looked at, and the bytes of those that are kept.
-    ///
-    /// # Errors
-    /// [`Error::TooLarge`] where this request can never be evaluated, [`Error::TooManyRequests`] where others have to end first.
+    /// Takes rows that were read, and the bytes of those that are kept. Returns [`Error::TooLarge`] if this request can never be
+    /// evaluated, and [`Error::TooManyRequests`] if others have to end first.
     pub fn take(&mut self, rows: usize, bytes: usize) -> Result<(), Error> {
         self.rows += rows;
         self.bytes += bytes;
@@ -181,10 +179,7 @@ impl Budget {
         }
     }
 
-    /// Takes pairs that are kept.
-    ///
-    /// # Errors
-    /// As [`Budget::take`].
+    /// Takes pairs that are kept; fails as [`Budget::take`] does.
     pub fn keep<'a>(&mut self, kvs: impl Iterator<Item = &'a KeyValue> + Clone) -> Result<(), Error> {
         let rows = kvs.clone().count();
         let bytes = kvs.map(|kv| kv.key.len() + kv.value.len() + ROW).sum();
@@ -228,10 +223,10 @@ impl From<Row> for Prev {
     }
 }
 
-/// How a span is used.
+/// The use of a span.
 #[derive(Debug, Clone, Copy)]
 struct Use {
-    /// How often it is looked at.
+    /// The number of operations that read it.
     times: usize,
     values: bool,
 }
@@ -239,7 +234,7 @@ struct Use {
 /// Keys that an evaluation will look at and that are not in memory.
 #[derive(Debug, Default)]
 pub struct Needs {
-    /// True if somebody needs the value.
+    /// Keys, and true if their value is needed.
     points: BTreeMap<Bytes, bool>,
     spans: HashMap<Span, Use>,
     /// Ranges at an older revision.
@@ -339,10 +334,7 @@ impl Needs {
         wanted.values |= values;
     }
 
-    /// Reads what is needed, as of a view's revision. `newest` answers with the newest view.
-    ///
-    /// # Errors
-    /// As [`Budget::take`], and when the rows fail.
+    /// Reads the needed rows, as of a view's revision. `newest` returns the newest view.
     pub async fn fetch<S: Snapshot>(
         self,
         view: &View<S>,
@@ -511,7 +503,7 @@ impl Fetched {
         }
     }
 
-    /// The newest state of what was fetched is known at a view with these rows, when `head` is the newest revision.
+    /// True if the newest state of the fetched keys is known at a view with these rows, when `head` is the newest revision.
     #[must_use]
     pub fn is_current(&self, rows_revision: Revision, head: Revision) -> bool {
         let unpublished = self.more.as_ref().and_then(|more| more.unpublished);
@@ -566,9 +558,6 @@ impl Fetched {
     }
 
     /// Adds ranges at the revision of the view that this was read from.
-    ///
-    /// # Errors
-    /// As [`View::range`], and [`Budget::take`].
     pub async fn read_ranges<'a, S: Snapshot>(
         &mut self,
         ranges: impl Iterator<Item = &'a RangeOp>,

@@ -1,7 +1,7 @@
 //! Keys that were read from one snapshot of the rows, so that the next read of a hot key asks no storage.
 //!
-//! A cache belongs to one snapshot, which never changes: nothing in it ever gets stale. Whoever takes newer rows begins an empty
-//! one. Bounded in bytes; a part that is full is emptied.
+//! A cache belongs to one snapshot, which never changes: nothing in it ever gets stale. Newer rows begin with an empty one. Bounded in
+//! bytes; a part that is full is emptied.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -52,7 +52,7 @@ impl HotRows {
         self.shard(key).found.get(key).cloned()
     }
 
-    /// Keeps what the rows have of a key.
+    /// Caches the state of a key in the rows.
     pub fn keep(&self, key: &[u8], found: Option<&KeyValue>) {
         let bytes = 2 * key.len() + found.map_or(0, |kv| kv.value.len()) + OVERHEAD;
         if bytes > MAX_ENTRY {

@@ -9,8 +9,8 @@
 //! | meta | `m` name |
 //!
 //! `esc` turns each 0x00 into 0x00 0xff and ends with 0x00 0x01. Invariant: for any two byte strings a < b, esc(a) is less than esc(b)
-//! and no prefix of it, whatever follows either. Where they first differ, either both have a byte (a 0x00 is still the smallest, because
-//! no other byte begins an escape), or a has ended: then 0x00 0x01 stands against 0x00 0xff or against a byte above 0x00.
+//! and no prefix of it, independent of the bytes that follow. At the first difference, either both have a byte (a 0x00 is still the
+//! smallest, because no other byte begins an escape), or a has ended: then 0x00 0x01 stands against 0x00 0xff or a byte above 0x00.
 //! Revisions are bit-inverted, so that the newest version of a key comes first. Ids have their sign bit flipped, so that negative ones come first.
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -100,7 +100,7 @@ pub fn index_key(key: &[u8]) -> Bytes {
     escaped(INDEX, key, &END)
 }
 
-/// The key whose index row has the key `row`. Shares memory with `row` where no byte was escaped.
+/// Returns the key whose index row has the key `row`. Shares memory with `row` if no byte was escaped.
 ///
 /// # Errors
 /// `row` is not the key of an index row.
@@ -128,10 +128,7 @@ pub fn object_key(key: &[u8], revision: Revision) -> Bytes {
     row.freeze()
 }
 
-/// Key and revision of the version whose object row has the key `row`.
-///
-/// # Errors
-/// `row` is not the key of an object row.
+/// Returns key and revision of the version whose object row has the key `row`.
 pub fn parse_object(row: &Bytes) -> Result<(Bytes, Revision), KeyError> {
     kind(row, OBJECT)?;
     let (key, rest) = unescape(row, 1)?;
@@ -166,10 +163,7 @@ pub fn lease_key(id: LeaseId) -> Bytes {
     row.freeze()
 }
 
-/// The lease whose row has the key `row`.
-///
-/// # Errors
-/// `row` is not the key of a lease row.
+/// Returns the lease whose row has the key `row`.
 pub fn parse_lease(row: &Bytes) -> Result<LeaseId, KeyError> {
     kind(row, LEASE)?;
     Ok(unflip(number(row, 1, 0)?))
@@ -191,10 +185,7 @@ pub fn attachment_key(id: LeaseId, key: &[u8]) -> Bytes {
     row.freeze()
 }
 
-/// Lease and key that the row with the key `row` attaches to each other.
-///
-/// # Errors
-/// `row` is not the key of an attachment row.
+/// Returns lease and key that the row with the key `row` attaches to each other.
 pub fn parse_attachment(row: &Bytes) -> Result<(LeaseId, Bytes), KeyError> {
     kind(row, ATTACHMENT)?;
     let behind_id = row.len().min(1 + NUMBER);
@@ -239,10 +230,7 @@ pub fn meta_key(name: &str) -> Bytes {
     row.freeze()
 }
 
-/// The name of the meta row with the key `row`.
-///
-/// # Errors
-/// `row` is not the key of a meta row.
+/// Returns the name of the meta row with the key `row`.
 pub fn parse_meta(row: &Bytes) -> Result<Bytes, KeyError> {
     kind(row, META)?;
     Ok(row.slice(1..))
@@ -269,11 +257,8 @@ pub fn escape(key: &[u8], out: &mut BytesMut) {
     out.put_slice(&END);
 }
 
-/// Reads esc(key) that begins at `from` of `row`: the key, and where the rest of the row begins. Shares memory with `row` where
-/// no byte was escaped.
-///
-/// # Errors
-/// The bytes are not the escaped form of any key.
+/// Reads the esc(key) that begins at `from` of `row`: returns the key, and the offset of the rest of the row. Shares memory with `row`
+/// if no byte was escaped.
 pub fn unescape(row: &Bytes, from: usize) -> Result<(Bytes, usize), KeyError> {
     let mut key = BytesMut::new();
     let mut start = from;

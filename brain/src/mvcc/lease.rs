@@ -4,7 +4,7 @@
 //! sleeps; it appends checkpoints and performs the deletes.
 //!
 //! Invariant: every lease in `by_id` has exactly one entry in `by_deadline`, and one in `by_checkpoint` unless a
-//! checkpoint of it is noted or under way.
+//! checkpoint of it is recorded or under way.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -19,8 +19,8 @@ pub const MAX_TTL: i64 = 9_000_000_000;
 /// The longest time without a checkpoint. Shorter leases are checkpointed at half their time to live.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(300);
 
-/// How long a new leader waits with its first checkpoint of a lease. What is noted is whole seconds, rounded up: sooner,
-/// nothing would be gained.
+/// Delay of a new leader's first checkpoint of a lease. Checkpoints are in whole seconds, rounded up, so an earlier one would
+/// gain nothing.
 const FIRST_CHECKPOINT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Lease {
 pub struct Renewed {
     /// The time to live, in seconds.
     pub ttl: i64,
-    /// A checkpoint is noted or under way: it must be cleared durably before the keep-alive is answered.
+    /// True if a checkpoint is recorded or under way: it must be cleared durably before the keep-alive is answered.
     pub clear_checkpoint: bool,
 }
 
@@ -85,7 +85,7 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Adds a lease. `remaining` is what the last checkpoint noted, in seconds; 0 gives it its whole time to live.
+    /// Adds a lease. `remaining` is the time of its last checkpoint, in seconds; 0 gives it its whole time to live.
     pub fn grant(&mut self, id: LeaseId, ttl: i64, remaining: i64, now: Duration) {
         self.revoke(id);
         let pace = checkpoint_interval(ttl);
@@ -135,7 +135,7 @@ impl Leases {
         })
     }
 
-    /// Notes a checkpoint: the remaining time in seconds, or 0 for none.
+    /// Records a checkpoint: the remaining time in seconds, or 0 for none.
     pub fn checkpoint(&mut self, id: LeaseId, remaining: i64, now: Duration) {
         if let Some(lease) = self.by_id.get_mut(&id) {
             lease.remaining = remaining;
@@ -152,7 +152,7 @@ impl Leases {
         }
     }
 
-    /// Leases whose remaining time is to be noted now, and that time in seconds; at most `limit`.
+    /// Returns the leases that are due for a checkpoint, and their remaining time in seconds; at most `limit`.
     pub fn due_checkpoints(&mut self, now: Duration, limit: usize) -> Vec<(LeaseId, i64)> {
         let due: Vec<_> = self
             .by_checkpoint
@@ -175,9 +175,9 @@ impl Leases {
         noted
     }
 
-    /// The next leader is about to take over: the leases that would be given more time than they have left, and what that is
-    /// in seconds, those first that run out first; at most `limit`. What ran out, but is not revoked yet, has the least that
-    /// can be noted.
+    /// Returns the leases to checkpoint before the next leader takes over: those that it would give more time than they have
+    /// left, and their remaining time in seconds, the first to expire first; at most `limit`. Expired leases that are not
+    /// revoked yet get the minimum remaining time.
     pub fn final_checkpoints(&mut self, now: Duration, limit: usize) -> Vec<(LeaseId, i64)> {
         let by_deadline = self.by_deadline.iter().filter_map(|(_, id)| {
             let lease = self.by_id.get(id)?;
@@ -217,12 +217,12 @@ impl Leases {
         }
     }
 
-    /// A new leader takes them over: what was renewed by the one before is not known here, so each lease is given the time
-    /// that its last checkpoint noted, or its whole time to live, from now on (etcd's lessor does the same on `Promote`).
+    /// Takes the leases over as a new leader. Renewals of the previous leader are not known here, so each lease gets the time of
+    /// its last checkpoint, or its whole time to live, from now on (etcd's lessor does the same on `Promote`).
     ///
-    /// What passes before the first checkpoint is therefore given once more by whoever leads next, so that one is due soon,
-    /// and each later one after twice the time, up to the usual interval. Of a term that outlives the first one at least a
-    /// third is noted: a lease that nobody renews ends, however often leaders change.
+    /// The next leader grants the time before the first checkpoint again, so the first one is due soon, and each later one after
+    /// twice the time, up to the usual interval. Checkpoints cover at least a third of a term that outlives the first one: a
+    /// lease that nobody renews expires, however often leaders change.
     pub fn promote(&mut self, now: Duration) {
         self.by_deadline.clear();
         self.by_checkpoint.clear();
@@ -262,7 +262,7 @@ impl Leases {
         self.by_id.get(&id).into_iter().flat_map(|lease| &lease.attached)
     }
 
-    /// Time to live and noted remaining time of a lease, in seconds.
+    /// Returns the time to live and the checkpointed remaining time of a lease, in seconds.
     #[must_use]
     pub fn stored(&self, id: LeaseId) -> Option<(i64, i64)> {
         self.by_id.get(&id).map(|lease| (lease.ttl, lease.remaining))

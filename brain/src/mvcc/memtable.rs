@@ -1,7 +1,7 @@
 //! Memtables: versions not yet in rows.
 //!
-//! From the first record that rows do not hold on, everything is in memory, in memtables: the newest one takes what is written, the older
-//! ones are being made rows of. A read looks here first and in rows second; a tombstone found here hides the rows below it.
+//! From the first record that rows do not hold on, everything is in memory, in memtables: writes go to the newest one, and the older ones
+//! are being flushed to rows. A read looks here first and in rows second; a tombstone found here hides the rows below it.
 //!
 //! Invariant: every revision in a memtable is higher than every revision in the memtables behind it. So the newest memtable that knows
 //! a key at or before a revision knows its newest version there.
@@ -148,7 +148,7 @@ impl MemtableSet {
     }
 }
 
-/// Ranges of several memtables as one. Where several know a key, the newest memtable wins.
+/// Ranges of several memtables as one. If several hold a key, the newest memtable wins.
 #[derive(Debug)]
 pub struct Merge<'a> {
     order: Order,

@@ -83,7 +83,7 @@ pub enum SortTarget {
 /// In which order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SortOrder {
-    /// Whatever the store finds natural: by key.
+    /// The natural order of the store, which is by key.
     None,
     /// Smallest first.
     Ascend,
@@ -131,13 +131,13 @@ impl RangeOp {
         }
     }
 
-    /// Values are answered, or sorted by.
+    /// True if values are returned or sorted by.
     #[must_use]
     pub fn reads_values(&self) -> bool {
         !self.count_only && (!self.keys_only || self.target == SortTarget::Value)
     }
 
-    /// How many pairs, in key order, decide the answer.
+    /// Returns the number of pairs, in key order, that decide the answer.
     #[must_use]
     pub fn enough(&self) -> usize {
         match usize::try_from(self.limit) {
@@ -146,16 +146,16 @@ impl RangeOp {
         }
     }
 
-    /// All pairs have to be looked at before the limit can be applied: etcd applies it late when an order other than
-    /// NONE or a bound on revisions is asked for.
+    /// True if all pairs have to be read before the limit can be applied: etcd applies it late if the request has an order other
+    /// than NONE or a bound on revisions.
     #[must_use]
     pub fn needs_all(&self) -> bool {
         self.order != SortOrder::None || self.mod_revision != (0, 0) || self.create_revision != (0, 0)
     }
 
     /// Applies bounds, order and limit to pairs in key order: all of the span's, or, unless [`RangeOp::needs_all`], at
-    /// least one more than the limit. Like etcd, an order by something else than the key, but of no direction, sorts only
-    /// what the limit left.
+    /// least one more than the limit. As in etcd, an order by another field than the key, but of no direction, sorts only the
+    /// pairs within the limit.
     #[must_use]
     pub fn select(&self, mut kvs: Vec<KeyValue>, count: i64) -> RangeResult {
         let within =
@@ -215,7 +215,7 @@ pub struct PutOp {
 pub struct DeleteOp {
     /// Which keys.
     pub span: Span,
-    /// Answer with what was deleted.
+    /// Return the deleted pairs.
     pub prev_kv: bool,
 }
 
@@ -258,7 +258,7 @@ pub struct Compare {
     pub span: Span,
     /// The compared field, and the operand.
     pub target: CompareTarget,
-    /// How.
+    /// The comparison that has to hold between them.
     pub result: CompareResult,
 }
 
@@ -291,7 +291,7 @@ impl Compare {
     }
 }
 
-/// Conditions, and what to do when they hold or not.
+/// Conditions, and the operations to execute if they hold or not.
 #[derive(Debug, Clone, Default)]
 pub struct TxnOp {
     /// All must hold.

@@ -12,7 +12,7 @@ use crate::types::{KeyValue, LeaseId, Revision};
 /// Changes of a request that are merged with those of its batch rather than inserted one by one.
 const MERGED_AT_ONCE: usize = 1_024;
 
-/// Changes of one batch, over what came before it.
+/// Changes of one batch, over the state before it.
 #[derive(Debug, Default)]
 pub struct Delta {
     /// The newest state of each changed key; `None` is deleted.
@@ -34,7 +34,7 @@ struct Attachments {
 
 /// The newest state, published or not.
 ///
-/// Layers are asked newest first: the batch at hand, then batches under way; what none of them knows is in the view.
+/// Layers are read newest first: the current batch, then batches under way; keys in none of them are in the view.
 #[derive(Debug, Default)]
 pub struct Overlay {
     current: Delta,
@@ -212,7 +212,7 @@ impl Overlay {
     }
 }
 
-/// The state of the sequence: what the next request will find.
+/// The state of the sequence, as the next request will find it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
     /// The newest revision, published or not.

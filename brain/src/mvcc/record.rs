@@ -41,7 +41,7 @@ pub enum Change {
     /// A lease ended. The deletions of its keys stand in front of it, at a revision of their own.
     #[prost(message, tag = "4")]
     Revoke(Revoke),
-    /// The remaining time of a lease was noted, or forgotten.
+    /// The remaining time of a lease was checkpointed, or cleared.
     #[prost(message, tag = "5")]
     Checkpoint(Checkpoint),
     /// An alarm was raised or cleared.
@@ -136,7 +136,7 @@ pub struct Revoke {
     pub id: i64,
 }
 
-/// How long a lease still had.
+/// The remaining time of a lease.
 #[derive(Clone, PartialEq, Message)]
 pub struct Checkpoint {
     /// Its id.

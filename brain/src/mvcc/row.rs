@@ -15,7 +15,7 @@ impl From<KeyError> for RowsError {
     }
 }
 
-/// A key's state without its value: what compares and counts need.
+/// A key's state without its value, which is enough for compares and counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Meta {
     /// Revision of the put that brought the key into being.
@@ -48,10 +48,7 @@ pub fn encode_index(meta: &Meta) -> Bytes {
     bytes.freeze()
 }
 
-/// Reads the value of the index row of `key`.
-///
-/// # Errors
-/// [`RowsError::Corrupt`] when it is none.
+/// Decodes the value of the index row of `key`. Returns [`RowsError::Corrupt`] if it is none.
 pub fn decode_index(key: &[u8], bytes: &[u8]) -> Result<Meta, RowsError> {
     if bytes.len() != INDEX {
         return Err(damaged("index", key, bytes));
@@ -73,10 +70,7 @@ pub fn encode_object(version: Option<(&Meta, &[u8])>) -> Bytes {
     bytes.freeze()
 }
 
-/// Reads the value of an object row of `key`; `None` is a tombstone.
-///
-/// # Errors
-/// [`RowsError::Corrupt`] when it is neither.
+/// Decodes the value of an object row of `key`; `None` is a tombstone. Returns [`RowsError::Corrupt`] if it is neither.
 pub fn decode_object(key: &[u8], bytes: &Bytes) -> Result<Option<(Meta, Bytes)>, RowsError> {
     match bytes.first() {
         Some(&TOMBSTONE) if bytes.len() == 1 => Ok(None),
@@ -127,7 +121,7 @@ pub struct LeaseRow {
     pub remaining: i64,
 }
 
-/// The manifest of the rows: which part of the log is in them, and who may write them.
+/// The manifest of the rows: the part of the log that is in them, and the writer that may write them.
 #[derive(Clone, PartialEq, Message)]
 pub struct Manifest {
     /// Version of everything stored. A brain refuses a version newer than its own.
@@ -148,7 +142,7 @@ pub struct Manifest {
     /// Versions that were superseded up to this revision are gone.
     #[prost(int64, tag = "6")]
     pub deleted_up_to: Revision,
-    /// Where the log is to be read on to delete more: the first slot that may hold a later revision.
+    /// The slot from which to read the log to delete more: the first that may hold a later revision.
     #[prost(uint64, tag = "7")]
     pub deleted_slot: u64,
     /// Alarms that are raised: member and kind.
@@ -175,7 +169,7 @@ pub struct Manifest {
     /// The last taken slot that any row comes from, those of a flush under way included; 0 if there is none.
     #[prost(uint64, tag = "21")]
     pub log_last: u64,
-    /// How much is stored before the applied slot.
+    /// Stored bytes before the applied slot.
     #[prost(message, required, tag = "30")]
     pub sizes: Sizes,
 }

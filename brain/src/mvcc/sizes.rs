@@ -1,7 +1,7 @@
-//! Stored bytes: sums over the log up to a slot, so that all members count the same, whoever leads.
+//! Stored bytes: sums over the log up to a slot, so that all members count the same, independent of the leader.
 //!
-//! What counts is what changes say, not what a flush wrote: a flush may be cut short and done again, and leaves out versions
-//! that are compacted already.
+//! The sums are those of the changes in the log, not of what a flush wrote: a flush may be interrupted and repeated, and it
+//! leaves out versions that are compacted already.
 
 use prost::Message;
 

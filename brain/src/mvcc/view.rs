@@ -45,7 +45,7 @@ pub struct View<S> {
     pub hot: Arc<HotRows>,
 }
 
-/// Why a view cannot answer.
+/// The reason why a view cannot answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ViewError {
     /// The request cannot be answered.
@@ -57,10 +57,7 @@ pub enum ViewError {
 }
 
 impl<S: Snapshot> View<S> {
-    /// The revision that a request for `revision` reads at.
-    ///
-    /// # Errors
-    /// [`Error::FutureRevision`] and [`Error::Compacted`].
+    /// Returns the revision that a request for `revision` reads at, or [`Error::FutureRevision`] or [`Error::Compacted`].
     pub fn resolve(&self, revision: Revision) -> Result<Revision, Error> {
         let at = if revision <= 0 { self.revision } else { revision };
         match at {
@@ -70,10 +67,7 @@ impl<S: Snapshot> View<S> {
         }
     }
 
-    /// A key at a revision that [`View::resolve`] gave.
-    ///
-    /// # Errors
-    /// When the rows fail.
+    /// Returns a key at a revision that [`View::resolve`] returned.
     pub async fn get(&self, key: &Bytes, at: Revision) -> Result<Option<KeyValue>, RowsError> {
         if let Some((revision, version)) = self.memtables.get(key, at) {
             return Ok(from_version(key.clone(), revision, version));
@@ -92,11 +86,8 @@ impl<S: Snapshot> View<S> {
         self.get_old(key, at).await
     }
 
-    /// Distinct keys that are not in memory, at the newest revision, in the order of `wanted`, without their values: index
+    /// Reads distinct keys that are not in memory, at the newest revision, in the order of `wanted`, without their values: index
     /// rows only.
-    ///
-    /// # Errors
-    /// When the rows fail.
     pub async fn get_many_without_values(&self, wanted: &[Bytes]) -> Result<Vec<Option<KeyValue>>, RowsError> {
         let index: Vec<Bytes> = wanted.iter().map(|key| keys::index_key(key)).collect();
         let rows = self.rows.multi_get(&index).await?;
@@ -107,26 +98,18 @@ impl<S: Snapshot> View<S> {
         found.collect()
     }
 
-    /// Answers a range.
-    ///
-    /// # Errors
-    /// [`ViewError::Refused`] for revisions that cannot be read, else when the rows fail.
+    /// Answers a range. Revisions that cannot be read are [`ViewError::Refused`].
     pub async fn range(&self, op: &RangeOp) -> Result<RangeResult, ViewError> {
         self.range_metered(op, &Meter::unlimited()).await
     }
 
-    /// Answers a range, and has it charged as it is read.
-    ///
-    /// # Errors
-    /// As [`View::range`], and [`Error::TooManyRequests`] where there is no memory for it.
+    /// Answers a range, and charges it as it is read. Fails as [`View::range`] does, and with [`Error::TooManyRequests`] if there
+    /// is no memory for it.
     pub async fn range_metered(&self, op: &RangeOp, meter: &Meter) -> Result<RangeResult, ViewError> {
         self.range_charged(op, ChargedTo::Meter(meter)).await
     }
 
-    /// Answers a range within a budget.
-    ///
-    /// # Errors
-    /// As [`View::range`] and [`Budget::take`].
+    /// Answers a range within a budget. Fails as [`View::range`] and [`Budget::take`] do.
     pub async fn range_within(&self, op: &RangeOp, budget: &mut Budget) -> Result<RangeResult, ViewError> {
         self.range_charged(op, ChargedTo::Budget(budget)).await
     }
@@ -250,10 +233,7 @@ impl<S: Snapshot> View<S> {
         Ok(page)
     }
 
-    /// How many keys a span holds at a revision that [`View::resolve`] gave.
-    ///
-    /// # Errors
-    /// When the rows fail.
+    /// Returns the number of keys of a span at a revision that [`View::resolve`] returned.
     pub async fn count(&self, span: &Span, at: Revision) -> Result<i64, RowsError> {
         let mut cursor = self.cursor(span, at, false);
         let mut count = 0;
@@ -308,10 +288,7 @@ impl<S: Snapshot> View<S> {
         expect_object(key.clone(), meta, row)
     }
 
-    /// The values of versions that [`View::get_many_without_values`] found, in their order.
-    ///
-    /// # Errors
-    /// When the rows fail.
+    /// Reads the values of versions that [`View::get_many_without_values`] found, in their order.
     pub async fn read_values(&self, found: &[&KeyValue]) -> Result<Vec<Bytes>, RowsError> {
         let objects: Vec<Bytes> = found
             .iter()
@@ -334,11 +311,8 @@ pub(crate) fn answer_bytes(kv: &KeyValue) -> usize {
     kv.key.len() + kv.value.len() + PAIR_BYTES
 }
 
-/// Charges an answer for pairs, before `values` that are not at hand are read: they are in memory twice while the answer is
-/// encoded.
-///
-/// # Errors
-/// [`Error::TooManyRequests`].
+/// Charges an answer for pairs, before `values` that are not in memory are read: they are in memory twice while the answer is
+/// encoded. Returns [`Error::TooManyRequests`] if there is no memory for it.
 pub(crate) fn charge(meter: &Meter, page: &[KeyValue], values: bool) -> Result<(), Error> {
     Charged::new(ChargedTo::Meter(meter)).keep(page, values)
 }
@@ -351,11 +325,11 @@ fn bytes_of(page: &[KeyValue], values: bool) -> usize {
 /// Pairs whose values are read at once at most.
 const PART: usize = 512;
 
-/// How to choose few of many pairs as they are read: all have to be looked at, but few are answered.
+/// Selects few of many pairs as they are read: all have to be examined, but few are returned.
 struct Few {
-    /// Chooses one more than are answered.
+    /// Selects one more than are returned.
     op: RangeOp,
-    /// Pairs that are kept before the few are chosen again.
+    /// Number of pairs that are kept before the few are selected again.
     at_most: usize,
 }
 

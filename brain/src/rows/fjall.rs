@@ -1,12 +1,12 @@
 //! Rows on local disk: fjall 3, an LSM tree with a journal of its own.
 //!
-//! All rows and the fence live in **one** keyspace, and each `apply` is one batch that also writes the fence. So what a crash takes is a
-//! suffix of whole batches, and a fence can never speak of rows that are missing. The journal is not synced by `apply`, only by `sync`.
+//! All rows and the fence live in **one** keyspace, and each `apply` is one batch that also writes the fence. So a crash loses a suffix
+//! of whole batches, and a fence never covers missing rows. The journal is not synced by `apply`, only by `sync`.
 //!
-//! The fence row carries the number of its batch, one more than the batch before. With it `open` proves what fjall by itself does not
-//! see (see [`FjallRows::open`]): that no batch is missing in the middle.
+//! The fence row carries the number of its batch, one more than the batch before. With it `open` proves that no batch is missing in the
+//! middle, which fjall by itself does not detect (see [`FjallRows::open`]).
 //!
-//! | damage | who finds it |
+//! | damage | detected by |
 //! |---|---|
 //! | a bit of a table's block, index or filter | fjall, when it reads the block (checksum): [`RowsError::Corrupt`] |
 //! | a table is missing | fjall at open |
@@ -17,8 +17,8 @@
 //! | the whole directory rolled back | the reader of the fence: all rows are as old as the fence |
 //! | tables exchanged against valid ones of another database | nobody |
 //!
-//! fjall has one background thread, which makes tables of what is in memory, and there is one of ours, which merges tables
-//! (`merge.rs`). Both sleep when there is nothing to do, and have no timers.
+//! fjall has one background thread, which flushes memtables to tables, and we have one, which merges tables (`merge.rs`). Both
+//! sleep when there is nothing to do, and have no timers.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -60,25 +60,25 @@ pub const MAX_VALUE_LEN: usize = 256 << 20;
 /// fjall holds writes up, in a blocking loop, at four tables in memory and at twenty runs in level 0. We wait before that.
 const SEALED_MEMTABLES: usize = 3;
 const LEVEL0_RUNS: usize = 19;
-/// Where space is short rows wait for merges much sooner: all of level 0 is merged at once.
+/// Runs in level 0 at which writes wait for a merge when space is short: fewer, because all of level 0 is merged at once.
 const TIGHT_RUNS: usize = 6;
 const POLL: Duration = Duration::from_millis(5);
-/// How often a wait is logged.
+/// Interval between log lines about one wait.
 const STALLED: Duration = Duration::from_secs(60);
 
-/// How old views get. Those of an idle store, too, must not keep the files of tables that were compacted.
+/// Maximum age of a view. The views of an idle store must not keep the files of compacted tables either.
 const RENEW: Duration = Duration::from_secs(10);
 
-/// How old views get where space is short.
+/// Maximum age of a view when space is short.
 const RENEW_TIGHT: Duration = Duration::from_millis(500);
 
-/// How often a compaction waits for views to be renewed, one time after the other.
+/// Maximum number of consecutive waits of a compaction for views to be renewed.
 const MOST_WAITS: usize = 20;
 
-/// Bytes that are kept free at most for tables that fjall is going to write.
+/// Maximum number of bytes kept free for tables that fjall is going to write.
 const MOST_TO_COME: u64 = 32 << 20;
 
-/// The length at which fjall ends a journal, what is written at once to reach it, and how often at most.
+/// The length at which fjall ends a journal, and the size and the maximum number of the fillers that are written to reach it.
 const JOURNAL_END: u64 = 64_000_000;
 const SHORT_JOURNAL: u64 = 8 << 20;
 const FILLER: usize = 1 << 20;
@@ -147,18 +147,17 @@ struct Writer {
 }
 
 impl FjallRows {
-    /// Opens the rows in the directory `dir`, which is created if it is missing or empty. Blocks; takes as long as the journals are.
+    /// Opens the rows in the directory `dir`, which is created if it is missing or empty. Blocks, longer for longer journals.
     ///
     /// # Errors
-    /// [`OpenError`]: in use, newer, damaged (with the name of a file where one is to blame), out of reach. What is damaged is left as it is.
+    /// [`OpenError`]: the rows are in use, newer, damaged (with the name of a file if one is to blame), or out of reach. Damaged files are
+    /// not changed.
     pub fn open(dir: &Path, options: Options) -> Result<Self, OpenError> {
         Self::open_for(dir, options, |_| Ok(()))
     }
 
-    /// The same; a damaged newest journal is only cut if `covers` finds that the log has all that comes after the fence which is left.
-    ///
-    /// # Errors
-    /// As [`FjallRows::open`], and [`OpenError::Uncovered`].
+    /// The same; a damaged newest journal is only cut if `covers` finds that the log has everything after the fence that remains. Otherwise
+    /// it fails with [`OpenError::Uncovered`].
     pub fn open_for(
         dir: &Path,
         options: Options,
@@ -169,8 +168,8 @@ impl FjallRows {
         })
     }
 
-    /// Where `open` cut the newest journal, as one line, if it did. Harmless behind a crash; when the fence then is older than it must be,
-    /// this is the place of the damage.
+    /// The place at which `open` cut the newest journal, as one line; `None` if it cut nothing. A cut after a crash is harmless; if the
+    /// fence is then older than it must be, this is the place of the damage.
     #[must_use]
     pub fn cut(&self) -> Option<&str> {
         self.shared.cut.as_deref()
@@ -208,7 +207,7 @@ impl Rows for FjallRows {
             let (writer, is_idle) = guard::blocking(move || {
                 let mut writer = writer;
                 shared.release(&mut writer, LEFT_OVER)?;
-                // What they delete may have become a table only after them.
+                // The rows that they delete may have become a table only after them.
                 shared.table_deletions(&mut writer)?;
                 let is_idle = writer.renewed == writer.batch;
                 writer.renewed = writer.batch;
@@ -218,7 +217,7 @@ impl Rows for FjallRows {
             if is_idle && self.shared.has_long_journals() {
                 self.retire_journal(writer).await?;
             }
-            // Views are younger now: what they needed may go.
+            // Views are younger now: tables that only the older ones needed may go.
             self.shared.merger.ask();
         }
         Ok(FjallSnapshot::clone(&self.shared.view.load()))
@@ -271,7 +270,7 @@ impl Rows for FjallRows {
         let writer = self.shared.writer.clone().lock_owned().await;
         self.retire_journal(writer).await?;
         let shared = self.shared.clone();
-        // Tables of all rows; what is written meanwhile stays in memory.
+        // Makes tables of all rows; rows that are written meanwhile stay in memory.
         guard::blocking(move || shared.write(|| shared.keyspace.rotate_memtable_and_wait())).await?;
         let mut waits = 0;
         loop {
@@ -287,7 +286,7 @@ impl Rows for FjallRows {
             match done {
                 Ok(true) => waits = 0,
                 Ok(false) => return Ok(()),
-                // What views keep goes when they are renewed.
+                // Tables that views keep are deleted once the views are renewed.
                 Err(RowsError::Full(_)) if waits < MOST_WAITS && left_over(&self.shared.keyspace)? > 0 => {
                     waits += 1;
                     tokio::time::sleep(RENEW_TIGHT).await;
@@ -359,11 +358,8 @@ impl Shared {
         Ok(writer)
     }
 
-    /// Returns true if there are few enough tables in level 0, and space beside what a merge was promised. An empty batch always has room:
-    /// without it there would be no restart.
-    ///
-    /// # Errors
-    /// [`RowsError::Full`]: there are too many tables, and no space to merge them.
+    /// Returns true if there are few enough tables in level 0, and space beside what is reserved for a merge. An empty batch always has
+    /// room: without it there would be no restart. Returns [`RowsError::Full`] if there are too many tables, and no space to merge them.
     fn has_room_for(&self, changes: &[Change]) -> Result<bool, RowsError> {
         if changes.is_empty() {
             return Ok(true);
@@ -390,7 +386,7 @@ impl Shared {
         self.options.reserve_bytes + self.tables_to_come() + 2 * bytes as u64
     }
 
-    /// Waits as long as what there is to merge asks for.
+    /// Delays a batch according to the backlog of merges.
     async fn keep_pace(&self, changes: &[Change]) {
         let bytes = changes.iter().map(Change::len).sum();
         let (runs, sealed) = (self.keyspace.tree.l0_run_count(), self.keyspace.sealed_memtable_count());
@@ -412,7 +408,7 @@ impl Shared {
         error
     }
 
-    /// Adds to fjall's refusal to go on what is known of its cause, which fjall itself only logs.
+    /// Adds the known cause to fjall's refusal to continue; fjall itself only logs it.
     fn explained(&self, error: RowsError) -> RowsError {
         match error {
             RowsError::Failed(source)
@@ -473,7 +469,7 @@ impl Shared {
         self.table_deletions(writer)
     }
 
-    /// Makes a table of what is in memory if much of it deletes: what is deleted goes with a merge, and merges know only tables.
+    /// Flushes the memtable to a table if it has many deletions: only a merge removes deleted rows, and merges see only tables.
     fn table_deletions(&self, writer: &mut Writer) -> Result<(), RowsError> {
         if writer.deleted > 0 && self.merger.are_many(writer.deleted) {
             writer.deleted = 0;
@@ -482,14 +478,14 @@ impl Shared {
         Ok(())
     }
 
-    /// Bytes that fjall needs to write what is in memory: its thread does not survive a full disk.
+    /// Bytes that fjall needs to flush its memtables: its thread does not survive a full disk.
     /// Never so many that rows refuse a batch before writes are refused.
     fn tables_to_come(&self) -> u64 {
         let in_memory = (self.keyspace.sealed_memtable_count() as u64 + 1) * self.options.memtable_bytes;
         in_memory.min(MOST_TO_COME)
     }
 
-    /// Writes the fence once more, so that views are newer than what was compacted.
+    /// Writes the fence once more, so that views are newer than the compacted rows.
     fn touch(&self, writer: &mut Writer) -> Result<(), RowsError> {
         match writer.fence.clone() {
             Some(fence) => self.commit(writer, fence, &[], 0),
@@ -514,7 +510,7 @@ impl Shared {
         Ok((writer, true))
     }
 
-    /// Returns true if journals occupy much more than what is in tables. Without writes nobody else makes them shorter.
+    /// Returns true if journals occupy much more than the tables. Without writes nothing else makes them shorter.
     fn has_long_journals(&self) -> bool {
         inspect::journal_bytes(&self.dir) > self.keyspace.disk_space() + SHORT_JOURNAL
     }

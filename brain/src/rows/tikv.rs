@@ -1,13 +1,13 @@
 //! Rows in TiKV: transactions behind a fence, snapshots at timestamps.
 //!
-//! - **Fence**: one key, the primary one of every change. Its stored value is compared within the transaction, so whatever
-//!   an older writer has in hand fails as a whole. Its new value proves what became of a change of unknown outcome.
+//! - **Fence**: one key, the primary one of every change. Its stored value is compared within the transaction, so every
+//!   pending change of an older writer fails as a whole. Its new value proves the result of a change of unknown outcome.
 //! - **Fence shards**: keys that stand for the fence where several transactions are under way at once. They are begun, then the fence
 //!   is read once, and each writes a fence shard of its own; a writer's first change writes all of them: one that was begun before
 //!   it fails.
 //! - **Take-over** ends transactions that an older writer left unfinished; else their locks would live for seconds.
 //! - **Snapshots** read at a timestamp. TiKV answers reads below the cluster's safe point with silent holes, so the age of a
-//!   snapshot is looked at after every reply, against half of the window that garbage collection leaves.
+//!   snapshot is compared with half of the window that garbage collection leaves, after every reply.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,8 +19,8 @@ pub use self::snapshot::TikvSnapshot;
 use super::{Change, Rows, RowsError, Step, check_lengths};
 use crate::tikv::{Error, FencedWrite, Limits, Mutation, Tikv, Written};
 
-/// Reads at a timestamp. A lock that stays is a dead writer's, or of one that is deposed: whoever writes the rows takes no
-/// timestamp while a change is under way. Such a transaction is ended, and if it was alive after all, its writer repeats it.
+/// Reads at a timestamp. A lock that stays belongs to a dead or deposed writer: the writer of the rows takes no timestamp while
+/// a change is under way. The transaction of such a lock is ended, and if it was alive after all, its writer repeats it.
 macro_rules! settled {
     ($tikv:expr, $at:expr, $read:expr) => {
         match $read.await {
@@ -50,7 +50,7 @@ const BYTES_PER_SECOND: usize = 256 << 10;
 /// Attempts at a change that hangs.
 const ATTEMPTS: u32 = 3;
 
-/// Bytes of keys and values that the client sends in one piece, and what a change has beside its rows: the fence, or a fence shard.
+/// Bytes of keys and values that the client sends in one piece, and bytes of a change beside its rows: the fence, or a fence shard.
 const PIECE: usize = 16 << 10;
 const BESIDE: usize = 512;
 
@@ -153,8 +153,8 @@ impl Rows for TikvRows {
     }
 
     fn step(&self) -> Step {
-        // What fits into one piece that the client sends, and lies in one region, is committed in one phase. Of what does not,
-        // all of it is copied for each piece, and all keys are sent along.
+        // A batch that fits into one piece of the client, and lies in one region, is committed in one phase. For a larger one,
+        // the client copies the whole batch for each piece and sends all keys along.
         let prefix = self.shared.tikv.keys().row(&[]).len();
         let rows = (PIECE / 4 / prefix).min(128);
         Step {
@@ -239,7 +239,7 @@ impl Shared {
     }
 }
 
-/// How long a change may take.
+/// Time limits of a change.
 fn limits(mutations: &[Mutation]) -> Limits {
     let bytes: usize = mutations.iter().map(Mutation::len).sum();
     let attempt = WRITE + Duration::from_secs((bytes / BYTES_PER_SECOND) as u64);

@@ -1,4 +1,4 @@
-//! Compaction without being asked: `--auto-compaction-mode` and `--auto-compaction-retention`.
+//! Automatic compaction: `--auto-compaction-mode` and `--auto-compaction-retention`.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,20 +18,20 @@ pub enum Retention {
     Revisions(i64),
 }
 
-/// How often a number of revisions is enforced, as etcd does.
+/// Interval at which a number of revisions is enforced, as in etcd.
 const INTERVAL: Duration = Duration::from_secs(5 * 60);
 
 /// An age is enforced by a tenth of it, but at least this often.
 const LONGEST_STEP: Duration = Duration::from_secs(6 * 60);
 
-/// When which revision was the newest, as far back as matters.
+/// The newest revision at past times, as far back as needed.
 #[derive(Debug, Default)]
 struct Samples {
     taken: VecDeque<(Instant, Revision)>,
 }
 
 impl Samples {
-    /// Notes the newest revision; answers with the newest one that is at least `age` old.
+    /// Records the newest revision; returns the newest one that is at least `age` old.
     fn note(&mut self, now: Instant, revision: Revision, age: Duration) -> Option<Revision> {
         self.taken.push_back((now, revision));
         let mut old = None;
@@ -45,10 +45,7 @@ impl Samples {
     }
 }
 
-/// Compacts until `stop`. `revision` tells the newest one.
-///
-/// # Errors
-/// Never: a compaction that fails is tried again with the next one.
+/// Compacts until `stop`. `revision` returns the newest one. Never fails: a failed compaction is repeated with the next one.
 pub async fn run(
     retention: Retention,
     sequencer: Handle,

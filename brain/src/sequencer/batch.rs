@@ -39,7 +39,7 @@ pub(super) struct Batch {
     pub replies: Vec<Waiting>,
     /// Leases that ran out, whose keys have to be read once more.
     pub again: Vec<LeaseId>,
-    /// The same changes, for those who are evaluated before it is published.
+    /// The same changes, for requests that are evaluated before it is published.
     pub delta: Arc<Delta>,
     /// The state behind it.
     pub head: Head,
@@ -246,7 +246,7 @@ impl<R: Rows> Builder<R> {
     fn evaluator<'e>(&'e mut self, fetched: Option<&'e Fetched>) -> Evaluator<'e> {
         Evaluator {
             memtables: &self.view.memtables,
-            // What is published meanwhile is in the overlay, too.
+            // Records that are published meanwhile are in the overlay, too.
             at: Revision::MAX,
             fetched,
             leases: self.state.leases_mutex(),

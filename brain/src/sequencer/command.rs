@@ -13,7 +13,7 @@ use crate::rows::Rows;
 use crate::storage::state::State;
 use crate::types::{Error, LeaseId, Revision};
 
-/// How long a request waits for its outcome, as etcd's `ReqTimeout` with default timings: 5 s and twice the election timeout.
+/// Timeout of a request, as etcd's `ReqTimeout` with default timings: 5 s and twice the election timeout.
 const TIMEOUT: Duration = Duration::from_secs(7);
 
 /// Requests that may wait for the sequencer. More are refused with `too many requests`.
@@ -28,7 +28,7 @@ const COMPACT_BYTES: usize = 16;
 /// A request to the sequencer.
 #[derive(Debug)]
 pub enum Request {
-    /// Put, delete or txn, and what is charged for its answer.
+    /// Put, delete or txn, and the meter that its answer is charged to.
     Write(Op, Meter),
     /// Give up history below a revision.
     Compact(Revision),
@@ -67,7 +67,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// A refusal that does not depend on who leads.
+    /// A refusal that does not depend on the leader.
     fn refused(error: Error) -> Self {
         Self {
             result: Err(error),
@@ -92,7 +92,7 @@ pub struct Command {
     pub request: Request,
     /// Its size on the wire in bytes, roughly.
     pub size: usize,
-    /// Where the outcome goes.
+    /// The channel for the outcome.
     waiting: Waiting,
     /// The rows that were read for it; `None` if it needs none.
     pub fetched: Option<Fetched>,
@@ -101,7 +101,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// One that nobody waits for.
+    /// A request of the sequencer itself: nobody waits for its outcome.
     #[must_use]
     pub fn internal(request: Request, size: usize) -> Self {
         Self {
@@ -113,7 +113,7 @@ impl Command {
         }
     }
 
-    /// The same with what was read for it.
+    /// Returns the same command with the rows that were read for it.
     #[must_use]
     pub fn with(self, fetched: Option<Fetched>) -> Self {
         Self { fetched, ..self }
@@ -125,7 +125,7 @@ impl Command {
         self.waiting.0.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 
-    /// The request, what was read for it, and who waits for its outcome; it waits no more itself.
+    /// Returns the request, the rows that were read for it, and the channel for its outcome; gives its place in the queue back.
     pub(super) fn begin(mut self) -> (Request, Option<Fetched>, Option<oneshot::Sender<Reply>>) {
         drop(self.room);
         (self.request, self.fetched, self.waiting.0.take())
@@ -140,7 +140,7 @@ struct Waiting(Option<oneshot::Sender<Reply>>);
 impl Drop for Waiting {
     fn drop(&mut self) {
         if let Some(reply) = self.0.take() {
-            // Whoever has gone away does not need to know.
+            // A client that has gone away needs no answer.
             let _gone = reply.send(Reply::Outcome(Outcome::refused(Error::NotLeader)));
         }
     }
@@ -149,13 +149,13 @@ impl Drop for Waiting {
 /// The receiver of requests.
 #[derive(Debug, Clone)]
 enum Writer {
-    /// Nobody yet, or nobody any more.
+    /// No sequencer yet, or none any more.
     Nobody,
     /// The sequencer of an epoch, and room for bytes that wait for it.
     Sequencer(mpsc::Sender<Command>, Arc<Semaphore>),
 }
 
-/// Where a sequencer takes its place when its epoch begins. When it is dropped nobody writes.
+/// The place of the current sequencer: one takes it when its epoch begins. When it is dropped, no requests are accepted.
 #[derive(Debug)]
 pub struct QueueOwner(watch::Sender<Writer>);
 
@@ -195,8 +195,8 @@ impl Handle {
         (Self { writer }, QueueOwner(owner))
     }
 
-    /// Has a request done. What it needs of the rows is read first, here, so that nobody else waits for that. Once it is begun it
-    /// is done even if the caller goes away; before that it is not done at all then.
+    /// Executes a request. The rows that it needs are read here, so that no other request waits for that. Once it has begun, it is
+    /// completed even if the caller goes away; if the caller goes away before that, it is not executed at all.
     pub async fn propose<R: Rows>(&self, state: &State<R>, request: Request, size: usize) -> Outcome {
         let asked = tokio::time::timeout(TIMEOUT, self.ask_and_wait(state, request, size)).await;
         asked.unwrap_or(Err(Error::Timeout)).unwrap_or_else(Outcome::refused)
@@ -216,7 +216,7 @@ impl Handle {
                 Some((view, needs)) if needs.is_empty() => Some(Fetched::of(&*view)),
                 Some((view, needs)) => Some(Box::pin(fetch::fetch(state, &view, needs, Share::Writes)).await?),
             };
-            // Only now: what still reads takes no place from those that could be written.
+            // Only now: requests that still read take no place from those that could be written.
             match self.enter(size)?.send(request, fetched).await? {
                 Reply::Outcome(outcome) => return Ok(outcome),
                 Reply::Again(again) => request = again,

@@ -1,4 +1,4 @@
-//! Reads what requests need of the rows before they are queued.
+//! Reads the rows that requests need before they are queued.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,24 +19,24 @@ use crate::types::{Error, LeaseId};
 /// Leases that ran out whose keys are read at once.
 const LEASES: usize = 64;
 
-/// Those of them at most that failed before: others have their turn whatever becomes of these.
+/// Maximum number of them that failed before: the others always get their turn.
 const RETRIES: usize = LEASES / 2;
 
-/// How long the keys of such a lease are waited for at first, and when it is tried again.
+/// Timeout of reading the keys of such a lease: of the first attempt, and of later ones.
 const FIRST_LIMIT: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// After how long a lease is tried again at first, and at last.
+/// Initial and maximum delay before a lease is tried again.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LAST_RETRY: Duration = Duration::from_secs(60);
 
-/// How often it is logged that keys of leases cannot be read.
+/// Interval between log lines about keys of leases that cannot be read.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// Bytes that the end of a lease counts for in a batch.
 const REVOKE_BYTES: usize = 64;
 
-/// The reads that a request needs beside what is in memory, and as of which view; `None` where it looks at no rows at all.
+/// Returns the reads that a request needs in addition to memory, and the view to read; `None` if it reads no rows at all.
 pub(super) fn needs<R: Rows>(state: &State<R>, request: &Request) -> Option<(Arc<View<R::Snapshot>>, Needs)> {
     match request {
         Request::Write(op, _) => {
@@ -54,7 +54,7 @@ pub(super) fn needs<R: Rows>(state: &State<R>, request: &Request) -> Option<(Arc
     }
 }
 
-/// Reads what a request needs.
+/// Reads the rows that a request needs.
 pub(super) async fn fetch<R: Rows>(
     state: &State<R>,
     view: &View<R::Snapshot>,
@@ -75,7 +75,7 @@ pub(super) async fn fetch<R: Rows>(
                     state.set_corrupt();
                     return Error::Corrupt;
                 }
-                // Whoever keeps the connection says so, once and not for each read.
+                // The supervisor of the connection logs this once, rather than for each read.
                 RowsError::Unavailable(_) | RowsError::Unknown(_) => {
                     tracing::debug!(error = source, "rows that a write needs cannot be read");
                 }
@@ -86,7 +86,7 @@ pub(super) async fn fetch<R: Rows>(
     })
 }
 
-/// A lease that ran out, how often its keys could not be read before, and what was read.
+/// An expired lease, the number of earlier failures to read its keys, and the result of the read.
 pub(super) type Expired = (LeaseId, u32, Result<Fetched, Error>);
 
 /// Leases that ran out and whose keys could not be read.
@@ -127,7 +127,7 @@ where
     E: FnMut(CommitEvent) + Send + 'static,
     Q: Space,
 {
-    /// How many leases more may be ended.
+    /// Returns the number of further leases that may be ended.
     pub(super) fn room_for_expired(&self, most: usize) -> usize {
         most.saturating_sub(self.expired.len() + self.fetching.len())
     }

@@ -16,7 +16,7 @@ const EXPIRE_LIMIT: usize = 500;
 const CHECKPOINT_LIMIT: usize = 500;
 
 /// Lease checkpoints at the end of a term at most: some hundred kilobytes, which the next leader has to apply before it serves.
-/// Of further leases it knows what was noted last, as it does when nothing is handed over.
+/// For further leases it uses the last checkpoint, as it does without a transfer.
 const FINAL_CHECKPOINT_LIMIT: usize = 20_000;
 
 /// Bytes that a checkpoint takes in a record, roughly.
@@ -48,8 +48,8 @@ where
         full
     }
 
-    /// Raises the alarm while rows refuse what is to be flushed: what is acknowledged could never become rows. NOSPACE would not
-    /// do, for it lets deletions and compactions go on; only CORRUPT stops all writes.
+    /// Raises the alarm while rows refuse what is to be flushed: acknowledged writes could never become rows. NOSPACE is not
+    /// enough, because it allows deletions and compactions; only CORRUPT stops all writes.
     fn check_flush(&mut self) {
         if self.state.is_flush_refused() && !self.is_raising_corrupt && !self.state.has_alarm(CORRUPT) {
             self.is_raising_corrupt = true;
@@ -72,7 +72,7 @@ where
         }
     }
 
-    /// The last thing to write: how long leases have left, so that who leads next does not give them more.
+    /// Writes the last record of a term: the remaining time of leases, so that the next leader does not give them more.
     pub(super) fn checkpoint_leases(&mut self) {
         let leases = self
             .state
@@ -90,7 +90,7 @@ where
         }
     }
 
-    /// Leases that ran out, checkpoints that are due, space, and what has been unflushed for long.
+    /// Handles expired leases, due checkpoints, space, and data that has been unflushed for long.
     pub(super) fn tick(&mut self) {
         let now = since_boot();
         // Nothing is deleted while data is damaged: they end when the alarm is cleared.

@@ -12,22 +12,22 @@ use crate::mvcc::row::Manifest;
 use crate::rows::{Rows, Snapshot as _};
 use crate::storage::state::State;
 
-/// How long a compaction that is under way is waited for: what it deletes, and what reads still see of it, cannot be given back.
+/// Maximum time to wait for a compaction that is under way: the space of rows that it deletes, or that reads still see, cannot be freed.
 const COMPACTION: Duration = Duration::from_secs(30);
 
-/// How often reads are looked at meanwhile.
+/// Interval at which reads are checked meanwhile.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Clients that may wait; further ones wait to be queued.
+/// Queue capacity; further clients block on send.
 const WAITING: usize = 1000;
 
-/// Clients that wait for a defragmentation. One is under way at a time, and comes to its end whoever goes away meanwhile; those that come
-/// during one share the next. Cheap to clone.
+/// A queue of clients that wait for a defragmentation. One is under way at a time, and completes even if its clients disconnect;
+/// clients that come during one share the next. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Defragmentations(mpsc::Sender<oneshot::Sender<Result<(), String>>>);
 
 impl Defragmentations {
-    /// A queue, and the task that defragments for those who wait; it ends when nobody can ask any more.
+    /// Returns a queue, and the task that defragments for its clients; it ends when all handles on the queue are dropped.
     pub fn new<W>(defragment: impl Fn() -> W + Send) -> (Self, impl Future<Output = ()> + Send)
     where
         W: Future<Output = anyhow::Result<()>> + Send,
@@ -53,10 +53,7 @@ impl Defragmentations {
         (Self(queue), task)
     }
 
-    /// Waits for a defragmentation that begins after this was called.
-    ///
-    /// # Errors
-    /// As [`defragment`]; when the process stops.
+    /// Waits for a defragmentation that begins after this call. Fails if it fails, or if the process stops.
     pub async fn ask(&self) -> anyhow::Result<()> {
         let (reply, answer) = oneshot::channel();
         self.0.send(reply).await.context("the process stops")?;
@@ -64,10 +61,8 @@ impl Defragmentations {
     }
 }
 
-/// Gives back what compaction made superfluous, of the log first: that needs no room.
-///
-/// # Errors
-/// When log or rows fail, or have no room for it.
+/// Frees the space that compaction made obsolete, that of the log first, because that needs no room. Fails if log or rows fail, or have
+/// no room for it.
 pub async fn defragment<L: Log, R: Rows>(log: &L, rows: &R, state: &State<R>) -> anyhow::Result<()> {
     let begun = Instant::now();
     while !is_deleted(state).await? {
@@ -81,7 +76,7 @@ pub async fn defragment<L: Log, R: Rows>(log: &L, rows: &R, state: &State<R>) ->
     Ok(rows.compact().await?)
 }
 
-/// Returns true if the rows that are read now lack all that compaction made superfluous.
+/// Returns true if the rows that are read now hold nothing that compaction made obsolete.
 async fn is_deleted<R: Rows>(state: &State<R>) -> anyhow::Result<bool> {
     let view = state.view();
     let Some(manifest) = view.rows.fence().await? else {

@@ -1,13 +1,13 @@
-//! The background task: flushes memtables into rows, deletes what compaction made superfluous, destroys old slots.
+//! The background task: flushes memtables into rows, deletes versions that compaction made obsolete, destroys old slots.
 //!
 //! One task writes the rows, so that the manifest moves in one line. Rows only ever trail the log: a flush that was cut short
 //! is done again after the next start, with the same bytes.
 //!
-//! Rows that refuse a change will refuse it again: what they lack stays in the log and in memory, the CORRUPT alarm stops writes, and
-//! the change is tried again from time to time, for an operator may have raised the limit.
+//! Rows that refuse a change will refuse it again: the missing changes stay in the log and in memory, the CORRUPT alarm stops writes,
+//! and the change is tried again from time to time, because an operator may have raised the limit.
 //!
-//! Order: a version is deleted only behind the applied slot, oldest first, a tombstone never before what it covers. Rows are synced
-//! before the watermark moves, and the watermark moves before slots are destroyed.
+//! Order: a version is deleted only behind the applied slot, oldest first, a tombstone never before the versions it covers. Rows are
+//! synced before the watermark moves, and the watermark moves before slots are destroyed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,13 +36,13 @@ mod write_batch;
 use compaction::CompactionScan;
 use write_batch::{WriteBatch, fill_batch};
 
-/// How long to wait before a change is tried again that rows refused.
+/// Delay before a change that the rows have refused for a while is tried again.
 const REFUSED: Duration = Duration::from_secs(30);
 
-/// How long a refusal may pass by itself, as one for lack of memory may, and how often the change is tried meanwhile.
+/// Time within which a refusal may pass by itself, as one for lack of memory may, and the delay between attempts meanwhile.
 const PASSES: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(2));
 
-/// How long to wait before a snapshot is asked for again that could not be had.
+/// Delay before a failed snapshot is requested again.
 const RENEW_AGAIN: Duration = Duration::from_secs(1);
 
 /// The task that writes the rows.
@@ -61,7 +61,7 @@ pub struct Flusher<L, R: Rows> {
     scan: Option<CompactionScan<L>>,
     /// When views were last given a snapshot.
     shown: Instant,
-    /// Since when rows refuse what is to be written.
+    /// Start of the time in which rows refuse the change to be written.
     refused: Option<Instant>,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
@@ -117,15 +117,12 @@ impl<L: Log, R: Rows> Flusher<L, R> {
     }
 
     /// Runs until the sequencer ends and everything it handed over is flushed and synced. A compaction that is under way
-    /// goes on after the next start.
-    ///
-    /// # Errors
-    /// When another writer took the rows over, or rows or log fail.
+    /// continues after the next start. Fails if another writer took the rows over, or rows or log fail.
     pub async fn run(mut self) -> anyhow::Result<()> {
         match self.flush_and_delete().await {
             Err(error) if error.is::<Interrupted>() => {
                 tracing::warn!("rows are not complete: what they lack is taken from the log at the next start");
-                // The sequencer can only end when somebody takes what it hands over.
+                // The sequencer can only end if its memtables are received.
                 while self.immutable.recv().await.is_some() {}
                 Ok(())
             }
@@ -185,7 +182,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         }
     }
 
-    /// Waits before a change is tried again that rows refused; stops writes if they have refused it for a while.
+    /// Waits before a change that the rows refused is tried again; stops writes if they have refused it for a while.
     async fn wait_refused(&mut self, error: &anyhow::Error) -> anyhow::Result<()> {
         let now = Instant::now();
         let lasts = now.duration_since(*self.refused.get_or_insert(now)) >= PASSES.0;
@@ -201,7 +198,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                  the error names (on TiKV raftstore.raft-entry-max-size or storage.max-key-size), then disarm the alarm"
             );
         }
-        // What the manifest is, not what it was to become.
+        // The manifest as it is stored, without the change.
         self.manifest = Manifest::decode(self.stored.clone()).context("decode the fence")?;
         self.scan = None;
         let again = tokio::time::sleep(if lasts { REFUSED } else { PASSES.1 });
@@ -219,11 +216,11 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         }
     }
 
-    /// Lets views read the rows as they are now; `through` is how far they reach, if that moved.
+    /// Lets views read the rows as they are now; `through` is the slot and revision that the rows reach, if that moved.
     async fn show(&mut self, through: Option<(Slot, Revision)>) -> anyhow::Result<()> {
         let snapshot = retry!(&self.stop, self.rows.snapshot())?;
         self.shown = Instant::now();
-        // Nobody is there to take it only when the process stops.
+        // The receiver is gone only when the process stops.
         drop(self.flushed.send(FlushResult { through, snapshot }).await);
         Ok(())
     }
@@ -233,8 +230,8 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         self.rows.renew_after().map(|age| self.shown + age)
     }
 
-    /// Gives views a younger snapshot, whatever else has to wait for rows: what of a flush is there already may be in it. One that could
-    /// not be had is asked for again a little later.
+    /// Gives views a younger snapshot, even while other work waits for the rows. It may hold a part of the current flush. If it fails
+    /// because of a transient error, it is requested again a little later.
     fn renewed(&mut self, snapshot: Result<R::Snapshot, RowsError>) -> anyhow::Result<()> {
         match snapshot {
             Ok(snapshot) => {
@@ -245,7 +242,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                 );
                 self.shown = Instant::now();
                 let through = Some((applied_slot, self.manifest.reached()));
-                // One that waits to be taken is young enough. Nobody is there to take it only when the process stops.
+                // A snapshot that waits in the channel is young enough. The receiver is gone only when the process stops.
                 drop(self.flushed.try_send(FlushResult { through, snapshot }));
             }
             Err(error) if error.is_transient() => {
@@ -258,8 +255,8 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         Ok(())
     }
 
-    /// Repeats what fails because rows are out of reach, as [`retry`]; meanwhile views are given younger snapshots, for not all
-    /// rows need be out of reach.
+    /// Repeats an attempt that fails because rows are out of reach, as [`retry`]; meanwhile views are given younger snapshots,
+    /// because not all rows need be out of reach.
     async fn insist_on<F>(&mut self, attempt: impl Fn() -> F + Send) -> anyhow::Result<()>
     where
         F: Future<Output = Result<(), RowsError>> + Send,
@@ -282,7 +279,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                 Ok(()) => return Ok(()),
                 Err(error) => {
                     if matches!(error, RowsError::Full(_)) {
-                        // What the one before kept may be the space that is missing.
+                        // The previous snapshot may hold the space that is missing.
                         let snapshot = rows.snapshot().await;
                         self.renewed(snapshot)?;
                     }
@@ -309,7 +306,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             let full = std::mem::replace(&mut batch, self.batch());
             self.write_ahead(full, &mut ahead).await?;
         }
-        // These may be ahead of the applied slot, too: whoever replays the log over them sets each row to what it was last.
+        // These may be ahead of the applied slot, too: a replay of the log over them sets each row to its last value.
         for (row, value) in immutable.lease_rows.iter().cloned() {
             let change = match value {
                 Some(value) => Change::Put(row, value),
@@ -385,7 +382,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                 (rows.clone(), stored.clone(), manifest.clone(), batch.changes.clone());
             async move { rows.apply(Some(stored), manifest, changes).await }
         };
-        // What is acknowledged is in the log. Writers wait when too much of it is in memory.
+        // Acknowledged writes are in the log. Writers wait when too much of it is in memory.
         self.insist_on(apply).await?;
         self.stored = manifest;
         self.state.set_deleted(&self.manifest.sizes);

@@ -1,4 +1,4 @@
-//! History is the log itself: what was committed since the compacted revision, read back from slots.
+//! History is the log itself: the commits since the compacted revision, read back from slots.
 
 use std::sync::Arc;
 
@@ -22,13 +22,13 @@ use crate::watch::{History, HistoryError, PrevKv};
 #[error("the compacted revision is not in the log any more")]
 struct GivenUp;
 
-/// How often a read is begun under which slots are destroyed. Compaction is never that fast.
+/// Maximum number of attempts of a read during which slots are destroyed. Compaction is never that fast.
 const ATTEMPTS: usize = 8;
 
-/// Superseded versions that the first request of a read asks for at least: what they bring is not known before.
+/// Minimum number of superseded versions that the first request of a read fetches: their sizes are not known before.
 const FIRST_GETS: usize = 64;
 
-/// Superseded versions that one request asks for at most.
+/// Maximum number of superseded versions that one request fetches.
 const LAST_GETS: usize = 4096;
 
 /// Reads committed revisions back.
@@ -85,7 +85,7 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
             })
         };
         let read = read.await;
-        // Slots that were destroyed meanwhile look free, or hold what came late.
+        // Slots that were destroyed meanwhile look free, or hold late records.
         if self.log.watermark().await? > began {
             return Ok(None);
         }
@@ -141,7 +141,7 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
         if let Some(slot) = self.state.slot_before(revision) {
             return Ok(slot);
         }
-        // Older than what was noted since the start: search by halves. Bases ascend with slots.
+        // Older than the index, which begins at the start of this process: binary search. Bases ascend with slots.
         let mut high = self
             .state
             .first_noted()
@@ -185,7 +185,7 @@ impl<L: Log, R: Rows> History for LogHistory<L, R> {
             }
             match self.try_read(from, max_bytes, prev_kv).await {
                 Ok(Some(found)) => {
-                    // What was read before a compaction passed by may lack versions that it deleted.
+                    // If a compaction ran during the read, the result may lack versions that it deleted.
                     let compacted = self.compacted();
                     if from < compacted {
                         return Err(HistoryError::Compacted(compacted));
@@ -237,8 +237,8 @@ fn read_back(keys: Keys, mut superseded: impl FnMut() -> Option<KeyValue>) -> Ar
     })
 }
 
-/// The events of revisions, with the versions that they superseded where they are still there: of the first one, and of as
-/// many more as fit into `max_bytes`. Superseded versions are read many at once, as many as what came before lets expect to fit.
+/// Returns the events of revisions, with the versions that they superseded if those are still there: of the first one, and of as
+/// many more as fit into `max_bytes`. Superseded versions are read many at once, as many as are expected to fit by the earlier ones.
 async fn with_superseded<S: Snapshot>(
     revisions: Vec<Keys>,
     view: &View<S>,
@@ -305,7 +305,7 @@ fn event_bytes(event: &Event) -> usize {
     len(&event.kv) + event.prev_kv.as_ref().map_or(0, len)
 }
 
-/// Stored bytes are not what was written.
+/// True if stored bytes are not what was written.
 fn is_damage(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         matches!(cause.downcast_ref(), Some(LogError::Corrupt(_)))

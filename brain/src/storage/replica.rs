@@ -1,10 +1,10 @@
 //! The replica of the store in a member's memory: everything committed up to a slot, applied in the order of the log.
 //!
 //! Leader and follower differ only in where records come from: the leader's from its own appends, a follower's from its
-//! leader or from the log. So a change of leader is no new beginning: who stops leading goes on reading where it
-//! stopped, and who begins to lead has only the rest of the log to read.
+//! leader or from the log. So a change of leader needs no reload: a former leader continues to read where it stopped, and
+//! a new leader has only the rest of the log to read.
 //!
-//! Invariant: the published view holds exactly the records below `next`; what is in no rows of it is in its memtables.
+//! Invariant: the published view holds exactly the records below `next`; those that are not in its rows are in its memtables.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub struct ImmutableMemtable {
     pub lease_rows: Vec<(Bytes, Option<Bytes>)>,
     /// Alarms behind its last record: kind and member.
     pub alarms: Vec<(i32, u64)>,
-    /// How much is stored behind its last record.
+    /// Stored bytes behind its last record.
     pub sizes: Sizes,
 }
 
@@ -160,7 +160,7 @@ impl<R: Rows> Replica<R> {
         events
     }
 
-    /// Notes that everything before `next` is committed, where there is nothing to apply.
+    /// Records that everything before `next` is committed, if there is nothing to apply.
     pub fn pass(&mut self, next: Slot) {
         self.next = next;
         self.state.commit(self.applier.revision, next, next);
@@ -211,22 +211,22 @@ impl<R: Rows> Replica<R> {
         self.publish(Some((flushed.snapshot, revision)));
     }
 
-    /// Lets views read newer rows, if they hold no more than what is applied, and no less than those that are read now.
+    /// Lets views read newer rows, if they hold no more than is applied, and no less than the current ones.
     pub fn refresh(&mut self, RefreshedRows { snapshot, manifest }: RefreshedRows<R::Snapshot>) {
         let applied_slot = Slot(manifest.applied_slot);
         if (self.applied_slot..=self.next).contains(&applied_slot) && manifest.reached() <= self.revision() {
-            // Whoever waits for the first looks at the second.
+            // The sizes are set before the progress, because the callers that wait for the progress then read the sizes.
             self.state.set_deleted(&manifest.sizes);
             self.state.set_deleted_up_to(manifest.deleted_up_to);
-            // What stands before is compacted: nobody looks for it.
+            // Slots before that are compacted: nobody looks them up.
             self.state.forget_below(applied_slot.min(Slot(manifest.deleted_slot)));
             let through = Some((applied_slot, manifest.reached()));
             self.swap_rows(FlushResult { through, snapshot });
         }
     }
 
-    /// Begins anew from rows, which are ahead: what lies between is not in the log any more. What is published goes on
-    /// from there.
+    /// Resets from the rows, which are ahead: the records between are not in the log any more. Published state continues from
+    /// there.
     ///
     /// # Errors
     /// As [`Replica::load`].

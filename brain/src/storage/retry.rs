@@ -56,10 +56,7 @@ impl<'a> Backoff<'a> {
         Self { stop, pause }
     }
 
-    /// Returns when the attempt may be repeated after a transient error.
-    ///
-    /// # Errors
-    /// The error if it is not transient, or [`Interrupted`].
+    /// Waits until the attempt may be repeated after a transient error. Returns any other error, and [`Interrupted`] on a stop.
     pub(super) async fn pause_after<E: Transient>(&mut self, error: E) -> anyhow::Result<()> {
         if !error.is_transient() {
             return Err(error.into());

@@ -25,7 +25,7 @@ pub const CORRUPT: i32 = 2;
 /// Slots between two entries of the index from revisions to slots.
 const INDEX_STEP: u64 = 32;
 
-/// How far compaction has come in the rows.
+/// The progress of compaction in the rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CompactionProgress {
     /// Versions superseded at or before this revision are deleted.
@@ -39,7 +39,7 @@ pub struct State<R: Rows> {
     view: ArcSwap<View<R::Snapshot>>,
     leases: Mutex<Leases>,
     alarms: Mutex<BTreeSet<(i32, u64)>>,
-    /// Where revisions stand in the log: base revision of a batch and its first slot, ascending, not every batch.
+    /// Slots of revisions in the log: base revision of a batch and its first slot, ascending, not every batch.
     index: Mutex<Vec<(Revision, Slot)>>,
     /// The next slot: all before it are committed.
     committed: AtomicU64,
@@ -50,17 +50,17 @@ pub struct State<R: Rows> {
     compaction: watch::Sender<CompactionProgress>,
     /// Something stored is damaged: reads and writes are refused.
     corrupt: AtomicBool,
-    /// Why this member cannot lead now, though it holds or held the lock.
+    /// The reason why this member cannot lead now, although it holds or held the lock.
     cannot_lead: ArcSwapOption<String>,
     epoch: Arc<AtomicU64>,
-    /// Tells of a new epoch.
+    /// The watch channel of the epoch.
     epochs: watch::Sender<u64>,
     fetches: Fetches,
-    /// How much is stored.
+    /// Stored bytes.
     sizes: Mutex<Sizes>,
-    /// Rows refuse what is to be flushed.
+    /// True while the rows refuse what is to be flushed.
     flush_refused: AtomicBool,
-    /// Since when a write of rows is under way.
+    /// Start of the write of rows that is under way.
     writing_rows: Mutex<Option<Instant>>,
 }
 
@@ -166,7 +166,7 @@ impl<R: Rows> State<R> {
         Slot(self.known_committed.load(Ordering::Acquire))
     }
 
-    /// How many slots are committed, as far as was heard, that the view does not show.
+    /// Returns the number of slots that are committed, by the newest announcement, and not yet in the view.
     pub fn lag(&self) -> u64 {
         let applied = self.applied.borrow().0;
         self.known_committed.load(Ordering::Acquire).saturating_sub(applied)
@@ -189,14 +189,14 @@ impl<R: Rows> State<R> {
         drop(applied.wait_for(|applied| *applied >= slot).await);
     }
 
-    /// A slot at or before the batch that made `revision`; `None` when it is older than what was noted.
+    /// Returns a slot at or before the batch that made `revision`; `None` if it is older than the index.
     pub fn slot_before(&self, revision: Revision) -> Option<Slot> {
         let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         let after = index.partition_point(|(base, _)| *base < revision);
         after.checked_sub(1).map(|at| index[at].1)
     }
 
-    /// The oldest slot that was noted.
+    /// Returns the oldest slot in the index.
     pub fn first_noted(&self) -> Option<Slot> {
         self.index
             .lock()
@@ -205,29 +205,29 @@ impl<R: Rows> State<R> {
             .map(|(_, slot)| *slot)
     }
 
-    /// Forgets where revisions stand in slots that are destroyed.
+    /// Removes the slots below `watermark` from the index: they are destroyed.
     pub fn forget_below(&self, watermark: Slot) {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         let gone = index.partition_point(|(_, slot)| *slot < watermark);
         index.drain(..gone);
     }
 
-    /// How far compaction has come; changes with every step.
+    /// Subscribes to the progress of compaction, which changes with every step.
     pub fn compaction_progress(&self) -> watch::Receiver<CompactionProgress> {
         self.compaction.subscribe()
     }
 
-    /// Notes that versions superseded up to `revision` are gone.
+    /// Records that versions superseded up to `revision` are deleted.
     pub fn set_deleted_up_to(&self, revision: Revision) {
         self.compaction.send_modify(|compaction| compaction.up_to = revision);
     }
 
-    /// Notes a step in which rows were written or deleted.
+    /// Records a step in which rows were written or deleted.
     pub fn note_step(&self) {
         self.compaction.send_modify(|compaction| compaction.steps += 1);
     }
 
-    /// Something stored is damaged.
+    /// True if something stored is damaged.
     pub fn is_corrupt(&self) -> bool {
         self.corrupt.load(Ordering::Acquire)
     }
@@ -237,7 +237,7 @@ impl<R: Rows> State<R> {
         self.corrupt.store(true, Ordering::Release);
     }
 
-    /// Why this member cannot lead now: its storage did not answer in time. `None` if nothing is known against it.
+    /// Returns the reason why this member cannot lead now: its storage did not answer in time. `None` if there is none.
     pub fn cannot_lead(&self) -> Option<Arc<String>> {
         self.cannot_lead.load_full()
     }
@@ -247,47 +247,47 @@ impl<R: Rows> State<R> {
         self.cannot_lead.store(reason.map(Arc::new));
     }
 
-    /// Rows refuse what is to be flushed: nothing more may be acknowledged.
+    /// True while the rows refuse what is to be flushed: nothing more may be acknowledged.
     pub fn is_flush_refused(&self) -> bool {
         self.flush_refused.load(Ordering::Acquire)
     }
 
-    /// Notes whether rows refuse what is to be flushed; answers with what was so before.
+    /// Records whether the rows refuse what is to be flushed; returns the previous value.
     pub fn set_flush_refused(&self, refused: bool) -> bool {
         self.flush_refused.swap(refused, Ordering::AcqRel)
     }
 
-    /// How long the write of rows that is under way has been tried; `None` while there is none.
+    /// Returns the time since the write of rows that is under way began; `None` while there is none.
     pub fn writing_rows(&self) -> Option<Duration> {
         let since = *self.writing_rows.lock().unwrap_or_else(PoisonError::into_inner);
         since.map(|since| since.elapsed())
     }
 
-    /// Notes that rows are being written, until what is answered is dropped.
+    /// Records that rows are being written, until the returned guard is dropped.
     pub fn write_rows(self: &Arc<Self>) -> WritingRows<R> {
         *self.writing_rows.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         WritingRows(self.clone())
     }
 
-    /// How much is stored, as far as this member knows.
+    /// Returns the stored bytes, as far as this member knows.
     pub fn sizes(&self) -> Sizes {
         *self.sizes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what is written up to the view.
+    /// Records the bytes that are written up to the view.
     pub fn set_written(&self, sizes: &Sizes) {
         let mut known = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
         (known.written, known.logged) = (sizes.written, sizes.logged);
     }
 
-    /// Notes what compaction has given up.
+    /// Records the bytes that compaction has deleted.
     pub fn set_deleted(&self, sizes: &Sizes) {
         let mut known = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
         (known.deleted, known.dropped) = (sizes.deleted, sizes.dropped);
     }
 
-    /// Bytes that the store occupies: those of its rows, or what all members count where the medium is shared. A log of one's own is not
-    /// counted, as etcd counts no log: what it holds is in the rows as well.
+    /// Bytes that the store occupies: those of its rows, or the count of all members if the storage is shared. A log on local disk is not
+    /// counted, as etcd counts no log: its content is in the rows as well.
     pub fn total_size(&self, rows: &R) -> u64 {
         rows.size().unwrap_or_else(|| self.sizes().total())
     }
@@ -297,12 +297,12 @@ impl<R: Rows> State<R> {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// The epoch, for those who show it in every answer.
+    /// Returns the shared cell of the epoch, for callers that put it into every response.
     pub fn epoch_cell(&self) -> Arc<AtomicU64> {
         self.epoch.clone()
     }
 
-    /// Follows the epoch.
+    /// Subscribes to the epoch.
     pub fn epochs(&self) -> watch::Receiver<u64> {
         self.epochs.subscribe()
     }

@@ -10,20 +10,20 @@ use super::error::Message;
 use super::read::Ts;
 use super::{Error, Limits, Tikv};
 
-/// How long to wait until locks are asked for again.
+/// Delay before locks are requested again.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A range may be large: more patience than for a read. But a client that is stuck is given up soon: whoever begins to
-/// lead waits for this.
+/// A range may be large, so the limits are longer than for a read. But a client that is stuck is given up soon: a member
+/// that begins to lead waits for this.
 const LIMITS: Limits = Limits {
     attempt: Duration::from_secs(4),
     total: Duration::from_secs(40),
 };
 
 impl Tikv {
-    /// Destroys all keys of a range on every server, with all of their versions. Nobody may count on what is read or
-    /// written there at the same time. It is tried once, and fails while a server cannot be reached: others have destroyed
-    /// the range or not, and it has to be destroyed again.
+    /// Destroys all keys of a range on every server, with all of their versions. The results of concurrent reads and writes of
+    /// the range are undefined. It is tried once, and fails while a server cannot be reached: others may have destroyed the range,
+    /// and it has to be destroyed again.
     pub(crate) async fn destroy(&self, from: &Bytes, to: &Bytes) -> Result<(), Error> {
         let destroy = |client: TransactionClient| {
             let range = from.to_vec()..to.to_vec();

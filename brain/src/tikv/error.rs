@@ -1,29 +1,29 @@
 //! Errors of calls to TiKV, classified by what to do about them.
 //!
-//! The client reports a lost reply as undetermined, but an error of another kind may follow upon a lost reply, too. So only
-//! what TiKV itself said about a key is taken as final. Everything else may have happened.
+//! The client reports a lost reply as undetermined, but an error of another kind may follow a lost reply, too. So only an
+//! error that TiKV itself reports for a key is final. After any other error, the call may have had its effect.
 
 use tikv_client::{Error as ClientError, ProtoKeyError};
 
-/// Why a call failed, one variant for each reaction.
+/// Errors of calls to TiKV, one variant for each reaction.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// TiKV said no: another transaction was faster, or the key is there already. Nothing was written by this attempt.
+    /// TiKV refused: another transaction was faster, or the key exists already. This attempt wrote nothing.
     #[error("another writer was faster")]
     Conflict,
-    /// TiKV said that this very transaction is committed.
+    /// TiKV reported that this very transaction is committed.
     #[error("the transaction is committed already")]
     Committed,
-    /// Nothing was written by this attempt: there is no space.
+    /// This attempt wrote nothing: there is no space.
     #[error("TiKV has no space left")]
     Full(#[source] anyhow::Error),
-    /// The request or the reply is larger than what may be sent.
+    /// The request or the reply exceeds the size limit of a message.
     #[error("too large for one message")]
     TooLarge(#[source] anyhow::Error),
     /// A lock stands in the way, longer than a writer takes.
     #[error("locked by another transaction")]
     Locked(#[source] anyhow::Error),
-    /// The same may succeed later. Whether it had an effect is not known.
+    /// The same call may succeed later. It is unknown whether it had an effect.
     #[error("TiKV cannot be reached")]
     Unreachable(#[source] anyhow::Error),
 }
@@ -39,13 +39,13 @@ pub(super) enum Health {
     Broken,
 }
 
-/// Whether a message may be too large for TiKV, or for a proxy before it. Who says so of a short one has another reason: a memory
-/// quota, or a connection that is told to calm down.
+/// The size class of a message: a long one may be too large for TiKV, or for a proxy before it. A short one that is rejected as too
+/// large has met another limit: a memory quota, or a connection that has to slow down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Message {
-    /// It may not.
+    /// It cannot be too large.
     Short,
-    /// It may.
+    /// It may be too large.
     Long,
 }
 
@@ -60,7 +60,7 @@ impl Message {
 }
 
 impl Error {
-    /// The failure of such a message: a short one that is called too large may get through later.
+    /// Returns the failure of such a message: a short one that is rejected as too large may succeed later.
     pub(super) fn of(self, message: Message) -> Error {
         match (self, message) {
             (Error::TooLarge(source), Message::Short) => Error::Unreachable(source),
@@ -68,7 +68,7 @@ impl Error {
         }
     }
 
-    /// The same call may succeed a little later.
+    /// True if the same call may succeed a little later.
     pub(super) fn is_transient(&self) -> bool {
         matches!(self, Error::Unreachable(_))
     }
@@ -90,12 +90,12 @@ impl Error {
     }
 }
 
-/// TiKV itself said what became of the transaction.
+/// True if TiKV itself reported the outcome of the transaction.
 pub(super) fn is_final(error: &ClientError) -> bool {
     matches!(Verdict::of(error).kind, Kind::Conflict | Kind::Committed)
 }
 
-/// Tells failures apart.
+/// Classifies failures.
 pub(super) fn classify(error: ClientError) -> (Error, Health) {
     let Verdict { kind, health } = Verdict::of(&error);
     let source = anyhow::Error::new(error);
@@ -153,8 +153,8 @@ impl Verdict {
                     self.note(Kind::Full);
                 }
             }
-            // Codes of gRPC: 8 is what TiKV answers when the reply is too long to be sent, 11 what the client says of one
-            // too long to be decoded.
+            // Codes of gRPC: TiKV answers 8 if the reply is too long to be sent; the client reports 11 for a reply that is too
+            // long to be decoded.
             ClientError::GrpcAPI(status) => match i32::from(status.code()) {
                 8 | 11 => self.note(Kind::TooLarge),
                 _ => self.health = Health::Doubtful,
@@ -183,7 +183,7 @@ fn of_key(error: &ProtoKeyError) -> Kind {
     } else if error.abort.contains("ommitted") {
         Kind::Committed
     } else {
-        // Rolled back by somebody, or refused: begin again with another transaction.
+        // Rolled back by another client, or refused: begin again with another transaction.
         Kind::Unreachable
     }
 }

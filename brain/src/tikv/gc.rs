@@ -1,11 +1,11 @@
-//! Garbage collection: lets a whole TiKV cluster forget what is older than the window.
+//! Garbage collection: lets a whole TiKV cluster collect versions older than the window.
 //!
-//! TiKV collects nothing by itself, and a cluster has one owner of GC at most: TiDB where there is one, else whoever was told
-//! to (`--tikv-gc-interval`), and of its members the one that leads.
+//! TiKV collects nothing by itself, and a cluster has at most one owner of GC: TiDB where there is one, else the store that is
+//! configured to be it (`--tikv-gc-interval`), and of its members the leader.
 //!
-//! Invariant: the safe point never passes a lock that stands. What a lock says of its key would be decided by a record that
-//! may have been collected. So locks below the safe point are ended first, wherever in the cluster they are, if their
-//! transactions are over; those that are not hold the safe point back.
+//! Invariant: the safe point never passes an existing lock. The fate of a lock is decided by a commit record, which may have
+//! been collected. So locks below the safe point are resolved first, in the whole cluster, if their transactions are over;
+//! the locks of other transactions hold the safe point back.
 
 use std::time::Duration;
 
@@ -26,11 +26,11 @@ const REGIONS: i32 = 32;
 /// Locks that are asked for at once.
 const LOCKS: u32 = 1024;
 
-/// How long one look through some regions may take, and how long it is tried: a region may be without a leader for a while.
+/// Timeout of one scan of some regions, and of all of its attempts: a region may be without a leader for a while.
 const ATTEMPT: Duration = Duration::from_secs(10);
 const RESOLVE_LOCKS_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long to wait before it is tried again.
+/// Delay before it is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The outcome of one round.
@@ -38,18 +38,15 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) enum Round {
     /// The safe point is as late as the window permits.
     Done,
-    /// It is not: somebody needs what is later.
+    /// The safe point is held back by another service, which needs later versions.
     Held(String),
-    /// Somebody else is further.
+    /// The safe point of another owner is further already.
     Foreign,
 }
 
 impl Tikv {
-    /// Moves the safe point of the cluster again and again, if the options ask for that, while `leads` says so of the newest
-    /// role. Runs until `stop`.
-    ///
-    /// # Errors
-    /// Never: what fails is tried again.
+    /// Moves the safe point of the cluster periodically, if the options ask for that, while `leads` is true for the newest role.
+    /// Runs until `stop`. Never fails: a failed round is repeated.
     pub async fn collect_garbage<R>(
         self,
         mut role: watch::Receiver<R>,
@@ -83,7 +80,7 @@ impl Tikv {
             tick.tick().await;
             match self.collect_once().await {
                 Ok(round) => {
-                    // A holder names what it holds, and that changes: the kind counts.
+                    // A holder's description names what it holds, which changes: only the kind of the outcome is compared.
                     let kind = Some(std::mem::discriminant(&round));
                     if last != kind {
                         round.tell();
@@ -159,10 +156,10 @@ impl Tikv {
         }
     }
 
-    /// Ends those of the transactions that are over; answers with the beginning of the oldest that is not, or `until`.
+    /// Resolves the locks of transactions that are over; returns the start of the oldest that is not, or `until`.
     ///
-    /// Only all of its locks together say whether an asynchronous commit has happened, and the client does not read them: it
-    /// says that the transaction is not over. (What it has for GC reads them wrong, and rolls back what was acknowledged.)
+    /// Only all of its locks together decide whether an asynchronous commit has happened, and the client does not read them: it
+    /// reports that the transaction is not over. (Its function for GC reads them wrong, and rolls back acknowledged writes.)
     async fn end(&self, locks: Vec<ProtoLockInfo>, until: Ts) -> Result<Ts, Error> {
         if locks.is_empty() {
             return Ok(until);
@@ -180,7 +177,7 @@ impl Tikv {
         Ok(oldest(&alive, until))
     }
 
-    /// Most of the cluster is not ours: what goes wrong there says nothing about the client.
+    /// Most of the cluster is not ours: a failure there does not count against the client.
     async fn patiently<T, F>(&self, op: &'static str, call: impl Fn(TransactionClient) -> F) -> Result<T, Error>
     where
         F: Future<Output = tikv_client::Result<T>>,

@@ -52,7 +52,7 @@ impl Keys {
         self.key(b'f', &[])
     }
 
-    /// Key of a fence shard: what moves with the fence, and stands for it in a change beside others.
+    /// Returns the key of a fence shard, which moves with the fence, and stands for it in a change beside others.
     pub(crate) fn fence_shard(&self, number: u8) -> Bytes {
         self.key(b'f', &[number])
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::keys::MAX_PREFIX_LEN;
 use crate::metrics::TikvMetrics;
 
-/// Where TiKV is, which of its keys are ours, and how patient to be.
+/// The addresses of the TiKV cluster, the keys of this store in it, and the timeouts.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Addresses of PD, `host:port` or with a scheme; at least one.
@@ -19,23 +19,23 @@ pub struct Options {
     pub cluster_id: Option<u64>,
     /// Connections to each TiKV server.
     pub connections: usize,
-    /// How long one request may take before it is sent again.
+    /// Timeout of one request; it is sent again after that.
     pub rpc_timeout: Duration,
-    /// How long a read or an append may take, retries included, before it is given up.
+    /// Timeout of a read or an append, retries included.
     pub timeout: Duration,
-    /// How long a connection may take to be made: see [`super::connect_timeout`].
+    /// Timeout of connecting: see [`super::connect_timeout`].
     pub connect_timeout: Duration,
-    /// How old data may get before the cluster's garbage collection takes it. Snapshots serve for half of it.
+    /// Age at which the cluster's garbage collection removes old versions. A snapshot is used for half of it.
     pub gc_window: Duration,
-    /// Whether this store moves the cluster's safe point. At most one store or database of a cluster does.
+    /// The owner of the cluster's safe point. At most one store or database of a cluster moves it.
     pub gc: Gc,
-    /// How often the certificates are looked at.
+    /// Interval at which the certificates are checked for changes.
     pub tls_interval: Duration,
-    /// Where requests are counted.
+    /// The metrics that count requests.
     pub metrics: TikvMetrics,
 }
 
-/// Files that prove who we are. They are read again when they change.
+/// Files of the client's TLS credentials. They are read again when they change.
 #[derive(Debug, Clone)]
 pub struct Tls {
     /// Certificates of the authority that signed PD's and TiKV's, in PEM.
@@ -51,7 +51,7 @@ pub struct Tls {
 pub enum Gc {
     /// This store, for the whole cluster, this often.
     Every(Duration),
-    /// Somebody else.
+    /// Another service.
     Foreign,
 }
 

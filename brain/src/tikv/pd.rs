@@ -1,4 +1,4 @@
-//! Facts of PD that the client crate does not give: the id of its cluster, where regions begin and end, and what may be collected.
+//! Data of PD that the client crate does not provide: the id of its cluster, the bounds of regions, and safe points.
 //!
 //! A connection of our own, made when it is needed, used with a timeout, and dropped after a failure.
 
@@ -35,7 +35,7 @@ pub(super) struct Region {
     pub(super) to: Bytes,
 }
 
-/// How long the other addresses may take when one has answered.
+/// Time that the other addresses have to answer once one has answered.
 const MOMENT: Duration = Duration::from_millis(250);
 
 /// The members behind the addresses of PD.

@@ -24,13 +24,13 @@ const MAX_FAILURES: u32 = 2;
 /// A call that its caller gave up counts as unanswered after this long.
 const GIVEN_UP: Duration = Duration::from_millis(500);
 
-/// How long to wait before a call is repeated, at first and at most.
+/// Initial and maximum delay before a call is repeated.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
 
 /// The longest reply that is accepted.
 const MAX_REPLY: usize = 256 << 20;
 
-/// How long one attempt and a whole call may take.
+/// Time limits of one attempt and of a whole call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) attempt: Duration,
@@ -117,7 +117,7 @@ impl Pool {
         self.attempt_by(&self.pick()?, op, limit, call).await
     }
 
-    /// Calls once, by a client that was picked before: what belongs together goes one way.
+    /// Calls once, by a client that was picked before: calls that belong together use one client.
     pub(super) async fn attempt_by<T, F>(
         &self,
         PooledClient { member, client }: &PooledClient<'_>,
@@ -154,7 +154,7 @@ impl Pool {
         outcome
     }
 
-    /// Counts a call; one that its caller gives up is not counted. What the client does is large: callers put it into a box.
+    /// Counts a call; one that its caller gives up is not counted. The futures of the client are large: callers box them.
     async fn measured<T>(
         &self,
         op: &'static str,
@@ -197,10 +197,7 @@ impl Pool {
         replaced.into_iter().collect()
     }
 
-    /// The next client in turn, one that is not unhealthy if there is one.
-    ///
-    /// # Errors
-    /// It is not connected.
+    /// Returns the next client in turn, a healthy one if there is one. Fails if that client is not connected.
     pub(super) fn pick(&self) -> Result<PooledClient<'_>, Error> {
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.members.len();
         let (before, from) = self.members.split_at(turn);
@@ -241,9 +238,9 @@ impl Member {
     }
 }
 
-/// The outcome of a call, and what it says about the client.
+/// Returns the outcome of a call, and the health of the client that follows from it.
 async fn guarded<T>(limit: Duration, call: impl Future<Output = tikv_client::Result<T>>) -> (Result<T, Error>, Health) {
-    // The client trusts some of what it receives: a reply that makes it panic must not end more than itself.
+    // The client trusts some of the data it receives: a reply that makes it panic must not end more than this call.
     let call = AssertUnwindSafe(call).catch_unwind();
     match tokio::time::timeout(limit, call).await {
         Ok(Ok(Ok(value))) => (Ok(value), Health::Fine),

@@ -10,20 +10,20 @@ use super::Shared;
 use super::options::Tls;
 use crate::log_once::LogBackoff;
 
-/// How long to wait before clients are replaced once more, at first and at most: what is back is to be used within seconds.
+/// Initial and maximum delay before clients are replaced again: a cluster that is back is to be used within seconds.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// Pause between two log lines about one failure that goes on, at first and at most.
 const SILENCE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
-/// How long a connection may take to be made, at first and at most. The client asks all members of PD at once, then the leader,
-/// and gives each the time of one request.
+/// Initial and maximum timeout of connecting. The client asks all members of PD at once, then the leader, and gives each
+/// the time of one request.
 const CONNECT: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(16));
 
 /// Clients that lived this long begin with the first pause again.
 const CALM: Duration = Duration::from_secs(60);
 
-/// How long a connection may take to be made that was not made so many times.
+/// Returns the timeout of connecting after this many failures.
 #[must_use]
 pub fn connect_timeout(failures: u32) -> Duration {
     let grown = CONNECT.0.saturating_mul(2u32.saturating_pow(failures));
@@ -46,7 +46,7 @@ impl ConnectionSupervisor {
     /// Runs until `stop`.
     ///
     /// # Errors
-    /// Never: what fails is tried again.
+    /// Never: failed attempts are repeated.
     pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
         let mut tls_tick = tokio::time::interval(self.shared.options.tls_interval);
         tls_tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -119,7 +119,7 @@ impl ConnectionSupervisor {
     }
 }
 
-/// Why clients were not replaced.
+/// The reason why clients were not replaced.
 enum Trouble {
     OtherCluster(u64),
     NoPd(anyhow::Error),

@@ -12,10 +12,10 @@ use tokio::time::Instant;
 use super::Tikv;
 use super::pd::Region;
 
-/// How long a boundary is believed.
+/// Time for which a region boundary is cached.
 const BELIEVED: Duration = Duration::from_secs(120);
 
-/// Boundaries kept; when there are more, all are forgotten.
+/// Boundaries that are cached; when there are more, all are dropped.
 const KEPT: usize = 16_384;
 
 /// Regions that are asked for at once.

@@ -243,7 +243,7 @@ async fn certificates_are_read_again_when_they_change() {
     .await;
     let register = here.tikv.register("test");
     assert!(won(&register, None, "before").await);
-    // What the cluster does not take leaves the old connections in use.
+    // Certificates that the cluster rejects leave the old connections in use.
     let (other, mut supervisor) = Tikv::connect(here.tikv.shared.options.clone()).await.unwrap();
     let kept = other.register("test");
     let clients = other.shared.options.connections;
@@ -319,7 +319,7 @@ async fn a_scan_asks_only_the_regions_that_it_needs() {
     assert_eq!(tikv.within_region(&from, &to).await, key(10));
     assert_eq!(tikv.within_region(&from, &key(7)).await, key(7));
     assert_eq!(tikv.within_region(&key(195), &to).await, to);
-    // What is believed of regions may be wrong by now; it must not matter but for the number of requests.
+    // Cached regions may be wrong by now; that may only change the number of requests.
     mock_tikv.merge(&key(10)).await.unwrap();
     assert_eq!(tikv.within_region(&from, &to).await, key(10));
 }

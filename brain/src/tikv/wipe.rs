@@ -17,13 +17,13 @@ use super::{Error, Limits, Tikv};
 /// Keys of one transaction.
 const PAGE: u32 = 512;
 
-/// How often progress is logged.
+/// Interval between log lines about the progress.
 const PROGRESS: Duration = Duration::from_secs(5);
 
-/// How long to wait until a transaction is tried again that met a lock.
+/// Delay before a transaction that met a lock is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long one transaction may take, and all of its repetitions.
+/// Time limits of one transaction, and of all of its repetitions.
 const LIMITS: Limits = Limits {
     attempt: Duration::from_secs(10),
     total: Duration::from_secs(60),
@@ -41,20 +41,14 @@ pub enum Part {
 }
 
 impl Tikv {
-    /// Returns true if no key of the store is there.
-    ///
-    /// # Errors
-    /// TiKV cannot be reached.
+    /// Returns true if the store has no keys.
     pub async fn is_empty(&self) -> anyhow::Result<bool> {
         let (from, to) = self.keys().whole();
         Ok(self.first_keys(&from, &to, 1).await?.is_empty())
     }
 
-    /// Deletes a part of the store; `check` is asked before each transaction. Answers how many keys it deleted. It goes on where one
-    /// that was interrupted has ended.
-    ///
-    /// # Errors
-    /// TiKV cannot be reached, somebody else writes to the store, or `check` fails.
+    /// Deletes a part of the store; `check` is called before each transaction. Returns the number of deleted keys. It continues where an
+    /// interrupted call ended. Fails if TiKV cannot be reached, another process writes to the store, or `check` fails.
     pub async fn wipe(&self, part: Part, check: impl AsyncFn() -> anyhow::Result<()>) -> anyhow::Result<u64> {
         let keys = self.keys();
         let (whole, registers_end) = (keys.whole(), keys.registers_end());

@@ -32,10 +32,10 @@ impl Mutation {
 /// The comparison and the writes of a fenced write.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FencedWrite<'a> {
-    /// The key of the fence, and what it has to hold.
+    /// The key of the fence, and its expected value.
     pub(crate) fence: &'a Bytes,
     pub(crate) expected: Option<&'a Bytes>,
-    /// The primary key, and what it is set to: the fence and its next value, or a fence shard and the fence that is expected.
+    /// The primary key and its new value: the fence and its next value, or a fence shard and the expected fence.
     pub(crate) primary: &'a Bytes,
     pub(crate) new: &'a Bytes,
 }
@@ -95,8 +95,8 @@ impl Tikv {
         }
     }
 
-    /// Makes all changes and sets the primary key, as one transaction, where the fence holds what is expected;
-    /// [`Written::Done`] also when that had been done before. After an error the outcome is not known: repeat the same.
+    /// Makes all changes and sets the primary key, as one transaction, if the fence has the expected value. Returns
+    /// [`Written::Done`] also if that had been done before. After an error the outcome is unknown: repeat the same call.
     pub(crate) async fn write(
         &self,
         behind: FencedWrite<'_>,
@@ -129,7 +129,7 @@ impl Tikv {
     }
 
     /// Makes each of these writes, some or all of them at once; they all expect the same fence and leave it. As many
-    /// transactions are begun, and the fence is read once behind them: who takes it later writes their primary keys later.
+    /// transactions are begun, and the fence is read once after that: a writer that takes it later writes their primary keys later.
     pub(crate) async fn write_all(
         &self,
         writes: &[(FencedWrite<'_>, Vec<Mutation>)],
@@ -149,7 +149,7 @@ impl Tikv {
             }
         });
         let begun = join_all(begin).await;
-        // What goes wrong from here on is done again, one by one.
+        // Writes that fail from here on are repeated, one by one.
         let expected = match self.get_now(first.fence, self.limits()).await {
             Ok(found) if found.as_ref() != first.expected => return Ok(Written::Other(found)),
             found => found.is_ok(),
@@ -173,8 +173,8 @@ impl Tikv {
         Ok(other.unwrap_or(Written::Done))
     }
 
-    /// Ends what a failed write left: it would be in its own way. With its primary key the rest is decided; a rollback of all
-    /// keys could tear it, if the primary one was committed.
+    /// Ends the transaction of a failed write, whose locks would block its repetition. The primary key decides the rest; a
+    /// rollback of all keys could tear the write, if the primary one was committed.
     async fn end_failed(&self, begun: Ts, primary: &Bytes, error: &Error) {
         if begun.0 == 0 {
             return; // nothing was written
@@ -226,7 +226,7 @@ async fn swap_once(
     }
 }
 
-/// `None` when it was committed, else the fence that was found. Notes the timestamp of what it begins.
+/// Returns `None` if it was committed, else the fence that it found. Records the timestamp of the transaction that it begins.
 async fn write_once(
     client: TransactionClient,
     behind: FencedWrite<'_>,
@@ -243,7 +243,7 @@ async fn write_once(
     commit(txn, behind, changes).await.map(|()| None)
 }
 
-/// Begins what is done in one phase if it is one piece in one region; else the client goes on in two.
+/// Begins a transaction that commits in one phase if it is one piece in one region, and in two phases otherwise.
 async fn begin(client: &TransactionClient) -> Result<Transaction, ClientError> {
     client.begin_with_options(options().try_one_pc()).await
 }

@@ -1,5 +1,5 @@
-//! Answers are charged to whoever asks, before they are built: what a connection has no memory for is refused, and a write
-//! that is refused changes nothing.
+//! Answers are charged to the caller before they are built: an answer that a connection has no memory for is refused, and a
+//! write that is refused changes nothing.
 
 use std::sync::Arc;
 
@@ -159,7 +159,7 @@ async fn write_txn_changes_nothing_if_its_answer_is_refused() {
         (VALUES as i64, before)
     );
     assert_eq!(engine.put(b"other", b"").await.unwrap(), before + 1);
-    // Whoever has the memory for it gets it.
+    // A request with enough memory succeeds.
     let done = engine.kv.txn(Ask::new(txn)).await.unwrap().into_inner();
     assert_eq!((done.responses.len(), count(&engine).await), (42, VALUES as i64));
     engine.stop().await.unwrap();

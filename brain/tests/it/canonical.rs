@@ -39,7 +39,7 @@ fn nested(txn: &pb::TxnRequest, response: &mut pb::TxnResponse) {
     }
 }
 
-/// Orders ties by key. Where a limit cut within ties, only their number and what they were sorted by is kept.
+/// Orders ties by key. If a limit cuts within ties, only their number and the field that they were sorted by is kept.
 fn ties(range: &pb::RangeRequest, response: &mut pb::RangeResponse) {
     if range.sort_target == pb::range_request::SortTarget::Key as i32 {
         return;

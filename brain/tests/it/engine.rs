@@ -206,7 +206,7 @@ impl<L: Log, R: Rows> Engine<L, R> {
         .unwrap();
     }
 
-    /// What history has from `from` on, up to the published revision.
+    /// Returns the history from `from` on, up to the published revision.
     pub(crate) async fn history(&self, from: i64) -> Vec<Arc<Committed>> {
         let (mut next, mut all) = (from, Vec::new());
         loop {
@@ -245,7 +245,7 @@ impl<L: Log, R: Rows> Engine<L, R> {
         let from = model.compacted().max(2);
         let history = self.history(from).await;
         let events = history.iter().flat_map(|committed| &committed.events);
-        // What the oldest revision superseded may be gone.
+        // The versions that the oldest revision superseded may be deleted.
         let before = |revision, prev: Option<i64>| prev.filter(|_| revision > from);
         let found: Vec<_> = events
             .map(|brain::types::Event { kv, prev_kv, .. }| {

@@ -1,5 +1,5 @@
-//! What a write needs of the rows is read before the writer takes it: nobody waits for the reads of others, and nothing is
-//! read that is not needed.
+//! The rows that a write needs are read before the writer takes it: no request waits for the reads of others, and no
+//! row is read that is not needed.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -81,7 +81,7 @@ async fn writes_do_not_wait_for_rows_that_others_need() {
     }
     let refused = silent.await.unwrap_err();
     assert_eq!(refused.message(), "etcdserver: request timed out");
-    // Whoever asked for it has gone: so has the read.
+    // The caller has gone, and its read was cancelled.
     let gone = timeout(Duration::from_millis(10), put("silent/2")).await;
     assert!(gone.is_err());
     assert_eq!(rows.reads.under_way.load(Ordering::SeqCst), 0);

@@ -38,7 +38,7 @@ mod hooked_log;
 mod rejoin;
 mod slow_follower;
 
-/// How long anything may take that is to happen.
+/// Timeout of each step of a test.
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Puts before a compaction, and after it.
@@ -72,7 +72,7 @@ impl Leading {
         self.engine.store.state.view().revision
     }
 
-    /// Compacts, and goes on: slots that a follower has noted are destroyed.
+    /// Compacts, and continues: slots in the index of a follower are destroyed.
     async fn compact_and_go_on(&mut self) {
         let first = self.log.read(Slot::FIRST, 0).await.unwrap()[0].0;
         self.engine.compact_at(COMPACTED).await;
@@ -148,7 +148,7 @@ impl<L: Log, R: Rows> Other<L, R> {
         timeout(STEP_TIMEOUT, read).await.expect("it takes too long").unwrap();
     }
 
-    /// It shows all that the leader has, its watchers have heard of it, and history has what is not compacted.
+    /// Asserts that the view is that of the leader, that watchers have received it, and that history has all revisions since compaction.
     async fn has_all_of(&self, leading: &Leading) {
         let revision = leading.revision();
         assert_eq!(self.store.state.view().revision, revision);

@@ -1,4 +1,4 @@
-//! What a leader may answer without a record: a txn that changes nothing proves to nobody who leads.
+//! Answers of a leader that append no record: a txn that changes nothing does not prove leadership.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,10 +30,10 @@ use crate::engine::Engine;
 
 const KEY: &[u8] = b"key";
 
-/// When the lease is renewed that is waited for.
+/// Time after which the lease that requests wait for is renewed.
 const RENEWED: Duration = Duration::from_millis(300);
 
-/// A leader that is asked by a follower, and who says how long it may lead.
+/// A leader that answers a follower, and the sender that sets its lease.
 struct Asked {
     engine: Engine<MemLog, MemRows>,
     kv: KvService<MemRows>,
@@ -92,7 +92,7 @@ impl Asked {
         self.kv.txn(Request::new(txn)).await
     }
 
-    /// Another term of this member's begins: somebody else may have led in between.
+    /// Begins another term of this member: another one may have led in between.
     async fn ends(&self) {
         tokio::task::yield_now().await;
         let next = LeaderLease::none();
@@ -182,7 +182,7 @@ async fn alarms_are_listed_by_who_leads() {
 async fn a_lease_is_not_said_to_be_over_by_who_led_before() {
     let asked = Asked::start(&LeaderLease::none()).await;
     let mut store = asked.kv.store.clone();
-    // Asked by a client: it waits until somebody leads.
+    // Requested by a client: it waits until there is a leader.
     store.router = LeaderRouter::new(asked.roles.subscribe());
     let leases = leases(store);
     let request = pb::LeaseTimeToLiveRequest { id: 4711, keys: false };

@@ -16,13 +16,13 @@ use crate::wire::{Request, Response, Target, pb};
 
 const ID: i64 = 7;
 
-/// How often rows are written.
+/// Interval between flushes.
 const FLUSH: Duration = Duration::from_millis(50);
 
-/// What the lease is granted, in seconds.
+/// The time to live of the lease, in seconds.
 const TTL: i64 = 3_600;
 
-/// How long ago nobody renewed it any more, in seconds.
+/// Time since the lease was last renewed, in seconds.
 const AGO: u64 = 200;
 
 type Member<L> = Engine<L, MemRows>;
@@ -31,7 +31,7 @@ async fn start<L: Log>(log: &L, rows: &MemRows) -> Member<L> {
     Engine::start(log.clone(), rows.clone()).await.unwrap()
 }
 
-/// Grants the lease, as if that had been a while ago.
+/// Grants the lease, as if `AGO` had passed since.
 async fn grant(member: &mut Member<impl Log>) {
     let request = Request::Grant(pb::LeaseGrantRequest { id: ID, ttl: TTL });
     member.call(request).await.unwrap();
@@ -52,7 +52,7 @@ async fn keep_alive(member: &mut Member<impl Log>) {
     member.call(request).await.unwrap();
 }
 
-/// What is left of it, in seconds.
+/// Returns the remaining time of the lease, in seconds.
 async fn left(member: &mut Member<impl Log>) -> i64 {
     let request = Request::TimeToLive(pb::LeaseTimeToLiveRequest { id: ID, keys: false });
     match member.call(request).await.unwrap() {

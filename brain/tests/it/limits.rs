@@ -18,14 +18,14 @@ use crate::failing_rows::FailingRows;
 use crate::pausable_rows::PausableRows;
 use crate::wire::{Request, Response, Target, pb};
 
-/// What rows take in one step, as on TiKV.
+/// Limits of one step of the rows, as on TiKV.
 const STEP: Step = Step {
     rows: 128,
     bytes: 8 << 10,
     at_once: 4,
 };
 
-/// How old a snapshot of them may become.
+/// Maximum age of a snapshot of the rows.
 const RENEW: Duration = Duration::from_secs(60);
 
 /// Rows that refuse long values, and count the rows of their largest step. Clones share them.

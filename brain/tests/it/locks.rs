@@ -1,4 +1,4 @@
-//! Two members configured for different locks: each is told that it leads. The log decides: no read is stale, no write lost.
+//! Two members configured for different locks: each lock says that its holder leads. The log decides: no read is stale, no write lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,10 +38,10 @@ use tonic::Request as Ask;
 use crate::engine::{Endless, Unbounded};
 use crate::wire::pb;
 
-/// How members with different locks learn of each other.
+/// The way in which members with different locks learn of each other.
 #[derive(Clone)]
 pub(crate) enum LockView {
-    /// Each looks into the log, as holders of Leases do.
+    /// Each reads the log, as holders of Leases do.
     Log,
     /// The first one holds this lock, in whose record the second one announces itself.
     Record(StorageLock<MemRegister>),
@@ -92,7 +92,7 @@ pub(crate) struct Member {
 impl Member {
     pub(crate) async fn start<L: Log>(id: u64, (log, rows): (L, MemRows), view: &LockView, flush: Duration) -> Self {
         let lock = view.lock(id);
-        // Somebody held it once and gave it back: whoever takes it need not wait for anybody who held this one.
+        // An earlier holder released it: the next holder need not wait for earlier holders of this lock.
         let released = Record {
             renew_time: Some("2026-01-02T03:04:05Z".parse().unwrap()),
             ..Record::default()
@@ -245,13 +245,13 @@ impl Member {
 
 const KEY: &[u8] = b"counter";
 
-/// How often rows are written.
+/// Interval between flushes.
 const FLUSH: Duration = Duration::from_millis(50);
 
-/// How often the lead must have changed.
+/// Number of changes of the leader before the test ends.
 const CHANGES: usize = 8;
 
-/// What clients know.
+/// The shared knowledge of the clients.
 #[derive(Default)]
 struct Known {
     /// The newest revision that was acknowledged.
@@ -261,7 +261,7 @@ struct Known {
     enough: AtomicBool,
 }
 
-/// Adds as long as it takes; answers with the revisions that were acknowledged.
+/// Adds until the test has seen enough; returns the acknowledged revisions.
 async fn writer(member: Arc<Member>, known: Arc<Known>) -> Vec<i64> {
     let mut acknowledged = Vec::new();
     while !known.enough.load(Ordering::Relaxed) {

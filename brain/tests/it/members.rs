@@ -28,7 +28,7 @@ mod starting;
 mod streams;
 mod wipe;
 
-/// How long anything may take that is to happen.
+/// Timeout of each step of a test.
 pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A TiKV cluster, and the ports of the members that run on it.
@@ -154,12 +154,12 @@ impl Member {
         assert_eq!(heard, Ok(true), "it never said {text:?}");
     }
 
-    /// How many lines of its log hold the text so far.
+    /// Returns the number of lines of its log that contain the text so far.
     pub(crate) fn said(&self, text: &str) -> usize {
         self.said.borrow().iter().filter(|line| line.contains(text)).count()
     }
 
-    /// Waits for its end: the exit code, and all that it said.
+    /// Waits for its end; returns the exit code and its whole log.
     pub(crate) async fn ended(&mut self) -> (Option<i32>, String) {
         let status = timeout(STEP_TIMEOUT, self.child.wait())
             .await

@@ -20,7 +20,7 @@ pub(crate) use range::by_target;
 /// All keys of one revision.
 pub(crate) type Keys = BTreeMap<Bytes, KeyValue>;
 
-/// What one operation changed.
+/// The change of one operation.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Event {
     /// As a watch sends it: a deletion has key and mod revision only.
@@ -36,7 +36,7 @@ pub(crate) struct Event {
 pub(crate) struct Model {
     /// By revision, oldest first; never empty.
     states: BTreeMap<i64, Keys>,
-    /// What each revision changed, in the order of its operations.
+    /// The changes of each revision, in the order of its operations.
     events: BTreeMap<i64, Vec<Event>>,
     /// Revisions below are gone. Before the first compaction -1, as even revision 0 can be compacted once.
     compacted: i64,
@@ -83,12 +83,12 @@ impl Model {
         &self.states[&self.revision()]
     }
 
-    /// What was changed from `revision` on, in order: what a watch of everything from there must see.
+    /// Returns the changes from `revision` on, in order, which a watch of all keys from there must receive.
     pub(crate) fn events_from(&self, revision: i64) -> impl Iterator<Item = &Event> {
         self.events.range(revision..).flat_map(|(_, events)| events)
     }
 
-    /// Does what `request` says.
+    /// Executes `request`.
     pub(crate) fn answer(&mut self, request: &Request) -> Answer {
         verify::request(request)?;
         match request {

@@ -25,18 +25,18 @@ impl Gate {
         }
     }
 
-    /// Stops whoever comes from now on; answers with how many came before.
+    /// Blocks all calls from now on; returns the number of earlier ones.
     pub(crate) fn hold(&self) -> usize {
         self.permits.forget_permits(usize::MAX >> 4);
         *self.arrived.borrow()
     }
 
-    /// How many came.
+    /// Returns the number of calls that arrived.
     pub(crate) fn passed(&self) -> usize {
         *self.arrived.borrow()
     }
 
-    /// Waits until one more than `before` came.
+    /// Waits until more than `before` calls have arrived.
     pub(crate) async fn reached(&self, before: usize) {
         let mut arrived = self.arrived.subscribe();
         arrived.wait_for(|now| *now > before).await.expect("the gate is there");

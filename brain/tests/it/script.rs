@@ -45,7 +45,7 @@ const KEYS: &[&[u8]] = &[
 /// Few, so that sorts by value have ties.
 const VALUES: &[&[u8]] = &[b"", b"", b"1", b"2", b"10", b"\0", b"\xff", b"a value of some length"];
 
-/// What the generator may refer to.
+/// The revisions and leases that the generator may refer to.
 #[derive(Clone, Debug)]
 struct Known {
     revision: i64,

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use crate::counted::Counted;
 use crate::engine::Engine;
 
-/// What leads to an API server.
+/// Returns a kubeconfig for an API server.
 pub(crate) fn kubeconfig(url: &str) -> Value {
     json!({
         "clusters": [{"name": "c", "cluster": {"server": url}}],
@@ -106,7 +106,7 @@ async fn the_very_lease_is_refused_and_another_of_its_name_is_not() {
     let error = self_hosted_lease.check_before(&engine.store.state).await.unwrap_err();
     assert!(error.is::<SelfHosted>());
     names_all(&error.to_string());
-    // By what the lock was told when it was won: nobody is asked.
+    // Decided by what the lock learned when it was won: the API server is not asked.
     lock.get().await.unwrap();
     server.set(None);
     let error = self_hosted_lease.check_leading(&engine.store.state).await.unwrap_err();

@@ -21,16 +21,16 @@ use crate::wire::{Request, Response, Target, pb};
 
 mod points;
 
-/// Attempts that fail: more than a writer makes until its successor is there.
+/// Attempts that fail: more than a writer makes until its successor has started.
 const ATTEMPTS: usize = 12;
 
-/// What the old leader wrote before anything happened.
+/// Number of puts of the old leader before the test interferes.
 const PUTS: usize = 20;
 
 type Old = Engine<Faulty<MemLog>, PausableRows<MemRows>>;
 type New = Engine<MemLog, MemRows>;
 
-/// What old and new leader share.
+/// The storage that old and new leader share.
 struct World {
     log: Faulty<MemLog>,
     rows: MemRows,

@@ -19,16 +19,16 @@ use crate::locks::{LockView, Member};
 use crate::wire::pb::PutRequest;
 use crate::wire::pb::kv_server::Kv as _;
 
-/// How long anything may take that is to happen.
+/// Timeout of each step of a test.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long the end of a process may take, whatever is stuck.
+/// Time within which a process has to end, even if its storage is stuck.
 const STOP: Duration = Duration::from_secs(10);
 
-/// How often rows are written.
+/// Interval between flushes.
 const FLUSH: Duration = Duration::from_millis(50);
 
-/// A member's way to a log that others reach by theirs. Requests on it hang while it is cut.
+/// A member's connection to a log that others reach by connections of their own. Requests on it hang while it is cut.
 #[derive(Clone)]
 struct Way {
     log: MemLog,
@@ -120,7 +120,7 @@ async fn leads(member: &Member) {
     timeout(STEP_TIMEOUT, member.leads()).await.expect("it does not lead");
 }
 
-/// Why a member says that it is not ready to lead.
+/// Returns the reason that a member gives for not being ready to lead.
 async fn cannot_lead(member: &Member) -> String {
     let why = async {
         loop {

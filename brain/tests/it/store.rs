@@ -259,13 +259,13 @@ async fn a_store_without_space_for_rows_stops_and_loses_nothing() {
     timeout(Duration::from_secs(5), engine.stop()).await.unwrap().unwrap();
     rows.1.store(false, Ordering::SeqCst);
     let mut again = Engine::start(log, rows).await.unwrap();
-    // What was not acknowledged may be there, too.
+    // A write that was not acknowledged may be there, too.
     let found = again.mod_revision(b"a").await;
     assert!(found >= Some(acknowledged), "{found:?} instead of {acknowledged}");
     again.stop().await.unwrap();
 }
 
-/// Every n-th append gets lost, or is done and not answered: nobody notices.
+/// Every n-th append is lost, or done and not answered; no client notices.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_of_whose_appends_every_nth_fails_agrees_with_the_model() {
     for fault in [Fault::Lost, Fault::Unanswered, Fault::Unavailable] {

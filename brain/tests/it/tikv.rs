@@ -128,7 +128,7 @@ async fn a_successor_on_tikv_finds_everything_that_was_acknowledged() {
     last.stop().await.unwrap();
 }
 
-/// What a store with so many keys, all of them rows, asks TiKV until it leads.
+/// Returns the requests that a store with this many keys, all of them rows, sends to TiKV until it leads.
 async fn asked_at_start(keys: usize) -> BTreeMap<Rpc, u64> {
     let mut place = Place::on_mock().await;
     let mut engine = Engine::start(place.log.clone(), place.rows.clone()).await.unwrap();

@@ -36,7 +36,7 @@ pub(crate) async fn sees_what_happened(server: &mut Grpc, model: &Model) {
     assert_eq!(seen.len(), expected.len(), "number of events from revision {from}");
 }
 
-/// What came before the oldest revision may be gone already.
+/// Removes the `prev_kv` of an event at the first watched revision, because compaction may have deleted it.
 fn canonical(mut event: Event, from: i64) -> Event {
     if event.kv.mod_revision <= from {
         event.prev_kv = None;

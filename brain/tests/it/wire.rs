@@ -54,7 +54,7 @@ impl From<tonic::Status> for Refusal {
 
 pub(crate) type Answer = Result<Response, Refusal>;
 
-/// Whatever answers like an etcd.
+/// A server that answers like an etcd.
 pub(crate) trait Target {
     fn call(&mut self, request: Request) -> impl Future<Output = Answer>;
 }

@@ -41,12 +41,12 @@ const GOES_ON: Protocol = Protocol {
     ..AGAIN
 };
 
-/// What a walk has to show, besides that nothing is wrong.
+/// The states that a walk has to reach, in addition to breaking no rule.
 #[derive(Debug, PartialEq)]
 enum Worth {
-    /// Everything that the model calls possible.
+    /// Every state that the model calls possible.
     All,
-    /// Nothing: the world is too small for some of it.
+    /// None: the world is too small for some of them.
     Nothing,
 }
 
@@ -68,7 +68,7 @@ fn holds(protocol: &Protocol, worth: Worth) {
     }
 }
 
-/// Some state of a wrong variant breaks a rule.
+/// Checks that some state of a wrong variant breaks a rule.
 fn fails(variant: Variant) {
     fails_in(&SMALL, variant);
 }

@@ -110,7 +110,7 @@ impl Protocol {
         Window(self.window.0 + u64::from(self.is(Variant::WindowTooLarge)))
     }
 
-    /// What can happen next.
+    /// Adds the actions that are possible next.
     pub(crate) fn possible(&self, state: &State, actions: &mut Vec<Action>) {
         actions.extend(state.sent.iter().map(Action::Arrive));
         for (at, writer) in state.writers.as_slice().iter().enumerate() {
@@ -206,7 +206,7 @@ impl Protocol {
         may_be_cut(began, watermark) && !self.is(Variant::NoWatermarkCheck)
     }
 
-    /// The barrier was answered. Where it was overtaken, the slot is read again.
+    /// Takes the answer to a barrier. If the barrier was overtaken, the slot is read again.
     fn answered(&self, state: &mut State, at: usize, ok: bool) {
         let writer = &mut state.writers.as_mut_slice()[at];
         let checked = match self.is(Variant::CheckWhereTheBarrierIs) {

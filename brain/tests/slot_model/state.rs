@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use crate::list::List;
 
-/// What stands in a slot. Two records are equal when their bytes are.
+/// The content of a slot. Two records are equal when their bytes are.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct Record(u16);
 
@@ -103,7 +103,7 @@ pub(crate) struct Reply {
 pub(crate) type Log = List<Placed, 32>;
 pub(crate) type History = List<Placed, 20>;
 
-/// Where a writer stands.
+/// The phase of a writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) enum Phase {
     /// It has not read the rows.
@@ -130,10 +130,10 @@ pub(crate) struct Writer {
     /// Marker and epoch of the fence that it expects, its own once it leads.
     pub(crate) applied_slot: u8,
     pub(crate) floor: u8,
-    /// Where it began to read.
+    /// The slot at which it began to read.
     pub(crate) began: u8,
     pub(crate) next: u8,
-    /// The epoch of what it read.
+    /// The epoch of the records it read.
     pub(crate) epoch: u8,
     /// Epoch and nonce of its own barrier, once that was sent.
     pub(crate) own: u8,
@@ -149,7 +149,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// It leads or led: what it knows was shown to somebody.
+    /// True if it leads or led: clients may have seen its history.
     pub(crate) fn led(&self) -> bool {
         matches!(self.phase, Phase::Fencing | Phase::Leading | Phase::Deposed)
     }
@@ -159,7 +159,7 @@ impl Writer {
         Record::barrier(self.own, self.nonce)
     }
 
-    /// It waits for an answer to this append.
+    /// True if it waits for an answer to this append.
     pub(crate) fn waits_for(&self, to: Placed) -> bool {
         match self.phase {
             Phase::Placing => to.slot == self.next && to.record == self.barrier(),
@@ -168,7 +168,7 @@ impl Writer {
         }
     }
 
-    /// It begins again.
+    /// Returns the writer after a restart.
     pub(crate) fn restarted(&self) -> Self {
         Self {
             attempts: self.attempts,
@@ -176,13 +176,13 @@ impl Writer {
         }
     }
 
-    /// What it acknowledged as a leader: its own batches.
+    /// Returns the records that it acknowledged as a leader: its own batches.
     pub(crate) fn acknowledged(&self) -> impl Iterator<Item = Record> + '_ {
         let own = |record: &Record| !record.is_barrier() && record.epoch() == self.own;
         self.history.iter().map(|placed| placed.record).filter(own)
     }
 
-    /// Where it stands, as the code has it.
+    /// Returns its decoder, as in the code.
     pub(crate) fn walk(&self, window: Window, parts: u8) -> BatchDecoder {
         let first = self.next - self.joined;
         let pending = (0..self.joined).map(|index| {
@@ -209,7 +209,7 @@ impl Writer {
     }
 }
 
-/// What an item is in a history.
+/// Returns the history entry of a log entry.
 pub(crate) fn entry(item: &LogEntry) -> Placed {
     match item {
         LogEntry::Barrier(slot, barrier) => Placed {
@@ -225,7 +225,7 @@ pub(crate) fn entry(item: &LogEntry) -> Placed {
     }
 }
 
-/// A number of the code in the model.
+/// Converts a number of the code to one of the model.
 pub(crate) fn small(number: u64) -> u8 {
     u8::try_from(number).expect("a small model has small numbers")
 }

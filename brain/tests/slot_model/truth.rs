@@ -76,7 +76,7 @@ fn led(state: &State) -> impl Iterator<Item = &Writer> {
     state.writers.as_slice().iter().filter(|writer| writer.led())
 }
 
-/// What was shown to anybody: by leaders, and by the rows.
+/// The histories that clients can see: those of leaders, and that of the rows.
 fn histories(state: &State) -> impl Iterator<Item = History> + '_ {
     led(state)
         .map(|writer| writer.history)
@@ -125,7 +125,7 @@ fn nothing_is_lost(state: &State) -> bool {
     })
 }
 
-/// Below the watermark, what does not belong to the history.
+/// Records below the watermark that do not belong to the history.
 fn stray(state: &State) -> impl Iterator<Item = Placed> + '_ {
     let happened = longest(state);
     state
@@ -135,7 +135,7 @@ fn stray(state: &State) -> impl Iterator<Item = Placed> + '_ {
         .filter(move |placed| !happened.contains(*placed))
 }
 
-/// Who begins to read at any slot from the watermark on, as `Reader::seek` does, finds all that happened from there on.
+/// A reader that begins at any slot from the watermark on, as `Reader::seek` does, finds the whole history from there on.
 fn seekers_agree(protocol: &Protocol, state: &State) -> bool {
     let happened = longest(state);
     (state.watermark..=protocol.last + 1).all(|from| {

@@ -1,7 +1,7 @@
 //! The few calls that change files, so that tests can make each of them fail.
 //!
-//! A failed sync is never a matter of space: what was written before it is in doubt. So its error never looks like one
-//! of those that [`is_full`] knows.
+//! A failed sync is never treated as a lack of space, because the writes before it are in doubt. So its error never looks
+//! like one of those that [`is_full`] detects.
 
 use std::fmt;
 use std::fs::File;
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// The receiver of how long syncs take, or of what stands for them where there is no disk.
+/// The observer of the duration of syncs, or of their equivalent if there is no disk.
 #[derive(Clone)]
 pub struct SyncObserver(Arc<dyn Fn(Duration) + Send + Sync>);
 
@@ -110,7 +110,7 @@ impl Disk {
         rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len)
     }
 
-    /// Gives back what `file` has behind `len` bytes.
+    /// Frees the space of `file` behind `len` bytes.
     pub(super) fn cut(&self, file: &File, len: u64) -> io::Result<()> {
         #[cfg(test)]
         if self.faults.full_cut.swap(false, std::sync::atomic::Ordering::SeqCst) {
@@ -151,7 +151,7 @@ impl Disk {
         file.write_all_at(bytes, at)
     }
 
-    /// A disk whose syncs are told to somebody.
+    /// Returns a disk whose syncs are reported to `on_sync`.
     #[allow(clippy::field_reassign_with_default, reason = "a test build has more fields")]
     pub(super) fn observed(on_sync: SyncObserver) -> Self {
         let mut disk = Self::default();

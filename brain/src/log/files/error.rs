@@ -1,4 +1,4 @@
-//! Why a log does not open: one variant for each thing that somebody can do about it.
+//! Errors of opening a log: one variant for each way to resolve it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use super::disk::is_full;
 use super::page::{PageError, VERSION};
 
-/// Why [`FileLog::open`](super::FileLog::open) refused. Nothing was changed then.
+/// The reason why [`FileLog::open`](super::FileLog::open) refused. It changed nothing then.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The directory is somebody else's.
+    /// The directory holds other files, but no log.
     #[error("{} holds {found:?} but no log: choose another data directory, or restore the file \"control\" of this one", dir.display())]
     NotALog {
         /// The directory that was to be opened.

@@ -72,7 +72,7 @@ pub(super) fn is_intact(frame: &[u8]) -> bool {
     frame.len() >= HEAD as usize && short(frame, 0) == crc32c::crc32c(&frame[4..])
 }
 
-/// Puts a frame behind what is in `buffer` already.
+/// Appends a frame to `buffer`.
 pub(super) fn encode(buffer: &mut Vec<u8>, stamp: u64, kind: Kind, slot: u64, batch: u32, payload: &[u8]) {
     let start = buffer.len();
     let len = u32::try_from(payload.len()).expect("callers bound records far below 4 GiB");

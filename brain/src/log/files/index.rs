@@ -41,7 +41,7 @@ impl Index {
         self.held.push(Held { segment, entries, end });
     }
 
-    /// Adds what was synced to the last segment, whose end is now `end`.
+    /// Adds synced entries to the last segment, whose end is now `end`.
     pub(super) fn extend(&mut self, entries: &[Entry], end: u32) {
         let Some(held) = self.held.last_mut() else { return };
         held.end = end;
@@ -64,7 +64,7 @@ impl Index {
         }
     }
 
-    /// Puts `shorter` in the place of the last segment, with what lies before `end` in it.
+    /// Replaces the last segment by `shorter`, with the entries before `end`.
     pub(super) fn cut_last(&mut self, shorter: Segment, end: u32) {
         if let Some(mut held) = self.held.pop() {
             held.entries.retain(|entry| entry.at < end);
@@ -89,7 +89,7 @@ impl Index {
         self.held.iter().map(|held| u64::from(held.segment.capacity)).sum()
     }
 
-    /// Where the record of `slot` is.
+    /// Returns the segment and the entry of the record of `slot`.
     pub(super) fn find(&self, slot: u64) -> Option<(Arc<Segment>, Entry)> {
         if slot >= self.beyond && slot != u64::MAX {
             return None;

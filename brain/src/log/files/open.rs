@@ -119,7 +119,7 @@ pub(super) fn open(
     if !obsolete.is_empty() {
         disk.sync_dir(dir).map_err(OpenError::io("sync", dir))?;
     }
-    // What the pages say may stand in the page cache only: written anew, it is on disk.
+    // The pages may be in the page cache only, so write them again: then their content is on disk.
     control
         .store(state)
         .map_err(OpenError::io("write", &dir.join(control::NAME)))?;
@@ -151,7 +151,7 @@ fn obsolete(dir: &Path, listing: &Listing, control: &Control) -> Result<Vec<Path
     Ok(obsolete)
 }
 
-/// Reads all segments: what is certain goes into the index, what has to be settled into the end.
+/// Reads all segments: batches that are certain go into the index, and those that must be recovered into the end.
 pub(super) fn check(dir: &Path, mut segments: Vec<Segment>, state: State) -> Result<(Index, End), OpenError> {
     let mut begins = Vec::with_capacity(segments.len());
     for segment in &segments {

@@ -1,6 +1,6 @@
 //! Pages of 4 KiB that open every file of the log: magic, format version, fields, and a checksum at the very end.
 //!
-//! Every format version keeps magic, version and checksum where they are, so that a newer file can be told from a
+//! Every format version keeps the offsets of magic, version and checksum, so that a newer file can be distinguished from a
 //! damaged one.
 
 use super::frame::{number, short};
@@ -10,11 +10,11 @@ use crate::log::LogId;
 pub(super) const PAGE: usize = 4096;
 /// The newest format version this program reads and the one it writes.
 pub(super) const VERSION: u32 = 1;
-/// Where the fields of a file begin, behind magic, version and the log's identity.
+/// Offset of the fields of a file, behind magic, version and the log's identity.
 const FIELDS: usize = 32;
 const CRC: usize = PAGE - 4;
 
-/// Why a page cannot be used.
+/// The reason why a page cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PageError {
     Damaged,

@@ -1,4 +1,4 @@
-//! The end of a log that was just opened: cut what was torn, and write anew what may not be on disk.
+//! Recovery of the end of a log that was just opened: cuts a torn batch, and writes again a batch that may not be on disk.
 //!
 //! The last batch may stand in the page cache only, even after a sync that seems to succeed. So nobody sees it before it
 //! has been written a second time, into a new file, and synced there. Everything before it is proved synced by the batch
@@ -105,7 +105,7 @@ pub(super) fn recover_tail(shared: &Shared, end: End) -> Result<(Active, Next), 
     Ok((active, next))
 }
 
-/// Where a log without records goes on.
+/// Returns the write position of a log without records.
 fn begin(shared: &Shared, next: Option<(Segment, Rest)>) -> Result<(Active, Next), OpenError> {
     let segment = match next {
         Some((segment, Rest::Zeros)) => segment,
@@ -133,7 +133,7 @@ fn warn_torn(segment: &Segment, rest: &Rest, offset: u32) {
     }
 }
 
-/// Tries `make` with the usual length for a segment, and with just what is needed if there is no space for that.
+/// Calls `make` with the usual length for a segment, and with the minimum length if there is no space for that.
 fn spare<T>(shared: &Shared, before: u32, len: u32, make: impl Fn(u32) -> io::Result<T>) -> Result<T, OpenError> {
     let made = match make(capacity_after(shared.options, before, len)) {
         Err(error) if is_full(&error) => make(room_for(len)),
@@ -173,7 +173,7 @@ fn rewrite(
         frame::encode(&mut frames, stamp, Kind::Synced, 0, end, &[]);
         frames
     };
-    // `room_for` counts a frame around what it is told: that is the first one here.
+    // `room_for` adds a frame to its argument, which is the first one here.
     let len = end - FRAMES;
     // A segment that takes the place of one with the same name need not be longer.
     let longer_than = if seq == last.seq {

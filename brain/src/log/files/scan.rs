@@ -1,8 +1,8 @@
 //! Reads the contents of a segment from its bytes alone.
 //!
-//! Frames follow each other from [`FRAMES`] on. Where the next one is not valid the segment ends, and the question is
-//! why. Proof of damage is a valid frame further on whose batch begins behind that place: it was written when
-//! everything before it was synced. Without such a frame the last batch was torn, and nobody was told of it.
+//! Frames follow each other from [`FRAMES`] on. The segment ends at the first one that is not valid, either because the last
+//! batch is torn or because of damage. Proof of damage is a valid frame further on whose batch begins behind that place: it
+//! was written when everything before it was synced. Without such a frame the last batch was torn, and never acknowledged.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -19,9 +19,9 @@ pub(super) struct Scanned {
     pub(super) begin: Option<u32>,
     /// Records in the order of writing.
     pub(super) entries: Vec<Entry>,
-    /// Where the last batch begins.
+    /// Offset at which the last batch begins.
     pub(super) batch: u32,
-    /// Where the last batch ends.
+    /// Offset at which the last batch ends.
     pub(super) end: u32,
     /// True if the last batch is known to be synced.
     pub(super) is_synced: bool,

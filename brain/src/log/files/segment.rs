@@ -1,8 +1,8 @@
 //! Segment files: a header page, then frames, then zeros up to a length that never changes.
 //!
 //! A segment appears under its name whole: preallocated, with its header, synced. So the length in the header is the
-//! length of the file, and whatever is shorter was cut. Only a segment that another follows may be shorter: what it
-//! has behind its last batch is given back when Open leaves it.
+//! length of the file, and a shorter file was cut. Only a segment that another follows may be shorter: its space behind the
+//! last batch is freed when Open leaves it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -34,7 +34,7 @@ pub(super) struct Segment {
     pub(super) path: PathBuf,
 }
 
-/// Where a record lies in its segment.
+/// The position of a record in its segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) slot: u64,
@@ -172,7 +172,7 @@ impl Segment {
         Err(OpenError::damaged(&self.path, self.capacity, what))
     }
 
-    /// The same segment without what lies behind `end`, whose space is given back.
+    /// Returns the same segment without the bytes behind `end`, whose space is freed.
     pub(super) fn shorten(&self, disk: &Disk, end: u32) -> io::Result<Segment> {
         let capacity = end.next_multiple_of(FRAMES).min(self.capacity);
         let file = self.file.try_clone()?;
@@ -185,7 +185,7 @@ impl Segment {
         })
     }
 
-    /// Reads the record of `entry` out of `bytes`, its frame; an error says what is wrong.
+    /// Checks that `bytes`, its frame, holds the record of `entry`; the error describes the damage.
     pub(super) fn check(&self, entry: Entry, bytes: &[u8]) -> Result<(), String> {
         let right = frame::is_intact(bytes)
             && Head::parse(bytes, self.stamp)

@@ -65,7 +65,7 @@ impl Shared {
         self.bytes.fetch_sub(u64::from(segment.capacity), Ordering::Relaxed);
     }
 
-    /// Why nothing may be written or answered any more.
+    /// The reason why the log may not write or answer any more.
     pub(super) fn failure(&self) -> Option<&str> {
         self.failed.get().map(String::as_str)
     }
@@ -109,7 +109,7 @@ impl Shared {
         let watermark = self.state().watermark;
         let dead = self.index().destroyable(watermark);
         let Some(newest) = dead.last() else { return Ok(()) };
-        // From here on the files are garbage, whether or not they are removed: the next open sweeps what is left.
+        // From here on the files are garbage, whether or not they are removed: the next open removes the rest.
         self.change(|state| State {
             first: newest.seq + 1,
             ..state

@@ -22,10 +22,7 @@ pub struct StoredLog {
 
 impl StoredLog {
     /// Reads which slots are taken, and checks headers, frames and checksums as [`FileLog::open`] does. Segments behind the last
-    /// one are not looked at. Blocks.
-    ///
-    /// # Errors
-    /// As [`FileLog::open`].
+    /// one are not read. Blocks.
     pub fn open(dir: &Path) -> Result<StoredLog, OpenError> {
         if !dir.join(control::NAME).exists() {
             return Err(OpenError::Lost { dir: dir.to_owned() });

@@ -3,8 +3,8 @@
 //! It takes every append that is queued, writes them as one batch, syncs once and then answers them all. An append whose
 //! caller has gone is carried out like any other.
 //!
-//! Invariants: nothing is written while what lies before it is not synced; nothing is answered `Ok` or shown to readers
-//! before it is. Space for a segment is taken before the first record goes into it.
+//! Invariants: a batch is written only after everything before it is synced; it is answered `Ok` or shown to readers only
+//! after it is synced itself. Space for a segment is taken before the first record goes into it.
 
 use std::io;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl Request {
 #[derive(Debug)]
 pub(super) struct Active {
     pub(super) segment: Arc<Segment>,
-    /// Where the next batch goes.
+    /// Offset of the next batch.
     pub(super) end: u32,
     /// Set until the first batch is in: the offset at which the segment before this one ends.
     pub(super) begin: Option<u32>,
@@ -68,7 +68,7 @@ pub(super) enum Next {
     UnderWay(JoinHandle<io::Result<Segment>>),
 }
 
-/// Why a batch did not become durable.
+/// The reason why a batch did not become durable.
 enum Refusal {
     Full(String),
     Failed(String),
@@ -83,8 +83,8 @@ impl Refusal {
     }
 }
 
-/// There was no room for a segment. Holds for what was queued by then, so that a long queue does not ask again and again;
-/// not for what was asked after the first of them was answered.
+/// There was no room for a segment. Holds for the appends that were queued by then, so that a long queue does not retry
+/// again and again, but not for appends that came after the first of them was answered.
 struct Full {
     reason: String,
     queued: usize,
@@ -163,7 +163,7 @@ impl Writer {
         }
     }
 
-    /// Goes on in a segment of the first length, and gives back what is left of the one before and of one made ahead.
+    /// Continues in a segment of the first length, and frees the rest of the one before and of one made ahead.
     fn shrink(&mut self) -> Result<(), String> {
         self.is_marked = true;
         if let Next::UnderWay(thread) = std::mem::replace(&mut self.next, Next::None)
@@ -364,7 +364,7 @@ impl Writer {
             .map_err(|error| Refusal::Failed(self.shared.fail(format!("{path}: {error}"))))
     }
 
-    /// Notes behind the last batch that it is synced, for whoever opens the log next. Not synced itself.
+    /// Writes a mark behind the last batch, which tells the next opener that the batch is synced. The mark itself is not synced.
     fn mark(&mut self) {
         let Active {
             segment,

@@ -21,7 +21,7 @@ struct Run {
 }
 
 impl SlotIndex {
-    /// Notes a slot that was seen taken.
+    /// Records a slot that was seen taken.
     pub(super) fn note(&mut self, slot: u64, len: usize, keep: bool) {
         if keep {
             self.kept.insert(slot);
@@ -87,7 +87,7 @@ impl SlotIndex {
         ranges
     }
 
-    /// Forgets what was destroyed: everything below `slot`.
+    /// Removes the destroyed slots, which are all below `slot`.
     pub(super) fn forget_below(&mut self, slot: u64) {
         self.kept = self.kept.split_off(&slot);
         let behind = self.runs.split_off(&slot);

@@ -13,7 +13,7 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// What etcd's range means, said plainly.
+/// A plain implementation of etcd's ranges: returns true if the range contains `candidate`.
 fn names(key: &[u8], range_end: &[u8], candidate: &[u8]) -> bool {
     match range_end {
         [] => candidate == key,

@@ -106,7 +106,7 @@ fn a_long_lease_is_checkpointed_every_five_minutes() {
     assert_eq!(leases.due_checkpoints(at(600), 10), [(A, 3_060)]);
 }
 
-/// A term of that many seconds: what is due at each tick is noted, as the leader does.
+/// A term of this many seconds: checkpoints that are due at each tick are recorded, as by a leader.
 fn term(leases: &mut Leases, begins: u64, lasts: u64) {
     leases.promote(at(begins));
     for tick in 1..=2 * lasts {

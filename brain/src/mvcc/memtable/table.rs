@@ -52,7 +52,7 @@ pub struct Found {
 
 /// Versions of keys in memory.
 ///
-/// Readers ask for a revision, so that they do not see what is inserted for later ones meanwhile.
+/// Readers pass a revision, so that they do not see versions that are inserted for later ones meanwhile.
 #[derive(Debug)]
 pub struct Memtable {
     versions: SkipMap<Place, Version>,
@@ -81,7 +81,7 @@ impl Memtable {
         }
     }
 
-    /// Adds what `key` became at `revision`. Each key once per revision.
+    /// Adds the version of `key` at `revision`. Each key once per revision.
     pub fn insert(&self, key: Bytes, revision: Revision, version: Version) {
         let bytes = key.len() + version.value.as_ref().map_or(0, Bytes::len) + OVERHEAD;
         self.versions.insert(Place { key, revision }, version);
@@ -103,7 +103,7 @@ impl Memtable {
         self.len() == 0
     }
 
-    /// Bytes of keys and values, and an estimate of what holds them.
+    /// Bytes of keys and values, and an estimate of the overhead.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes.load(Relaxed)
@@ -276,7 +276,7 @@ fn found_at(node: &Node<'_>) -> Found {
     }
 }
 
-/// Where a version stands.
+/// The position of a version.
 #[derive(Debug)]
 struct Place {
     key: Bytes,

@@ -20,7 +20,7 @@ const PAGE_ROWS: usize = 512;
 /// Bytes of values that are read at once, but for a longer one alone.
 pub(super) const VALUE_BYTES: usize = 1 << 20;
 
-/// How far the pairs of a page are complete.
+/// The position up to which the pairs of a page are complete.
 #[derive(Debug)]
 enum Reached {
     /// To the end of the span.
@@ -69,11 +69,8 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         }
     }
 
-    /// The next pairs in key order, at most `most`, and not many more bytes of values than are read at once; `None` at the
+    /// Returns the next pairs in key order, at most `most`, and not many more bytes of values than are read at once; `None` at the
     /// end. A page may be empty.
-    ///
-    /// # Errors
-    /// When the rows fail.
     pub async fn next(&mut self, most: usize) -> Result<Option<Vec<KeyValue>>, RowsError> {
         match self.page(most).await? {
             Some(page) => self.load(page).await.map(Some),
@@ -81,11 +78,8 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         }
     }
 
-    /// The same before values are read that are not at hand: what they will take can be charged by [`KeyValue::size`].
+    /// The same without the values that are not in memory, so that their memory can be charged by [`KeyValue::size`] first.
     /// [`Cursor::load`] reads them.
-    ///
-    /// # Errors
-    /// When the rows fail.
     pub async fn page(&mut self, most: usize) -> Result<Option<Vec<KeyValue>>, RowsError> {
         if self.done {
             return Ok(None);
@@ -116,10 +110,7 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         Ok(Some(page))
     }
 
-    /// Reads the values of a page, if they are wanted and not at hand.
-    ///
-    /// # Errors
-    /// When the rows fail.
+    /// Reads the values of a page, if they are wanted and not in memory.
     pub async fn load(&self, page: Vec<KeyValue>) -> Result<Vec<KeyValue>, RowsError> {
         if self.values {
             self.view.load(page, self.at).await
@@ -128,7 +119,7 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         }
     }
 
-    /// How many pairs have no more values together than are read at once.
+    /// Returns the number of pairs whose values together are no more than are read at once.
     fn fitting(&mut self, page: &[KeyValue]) -> usize {
         if !self.values || self.at < self.view.rows_revision {
             return usize::MAX; // object rows were read with their values, in short pages
@@ -210,7 +201,7 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         let Some((key, _)) = last.filter(|_| !page.done) else {
             return Ok((rows, Reached::End));
         };
-        // Skip what is left of the last key's versions, or go to the one that counts.
+        // Skip the remaining versions of the last key, or go to the one that counts.
         self.row_from = if decided.as_ref() == Some(&key) {
             successor(&keys::object_key(&key, 0))
         } else {
@@ -266,7 +257,7 @@ mod tests {
     use crate::rows::Rows;
     use crate::rows::mem::MemRows;
 
-    /// The first step of a flush says how far it reaches; what it brings is not there yet.
+    /// The first step of a flush records the revision that it reaches, but its rows are not there yet.
     #[tokio::test]
     async fn empty_values_in_memory_are_not_looked_for_in_rows_of_a_flush_that_was_cut_short() {
         let memtables = MemtableSet::new();

@@ -22,7 +22,7 @@ const JOURNAL: &str = "jnl";
 /// The prefix of files that fjall renames once they are whole.
 const TEMPORARY: &str = ".tmp";
 
-/// Checks that every file fjall needs is there and that the manifests are what was written.
+/// Checks that every file that fjall needs is there, and that the manifests are as they were written.
 pub(super) fn manifests(dir: &Path) -> Result<(), RowsError> {
     for name in [LOCK, VERSION, KEYSPACES] {
         require(&dir.join(name))?;
@@ -65,7 +65,7 @@ fn manifest(keyspace: &Path) -> Result<(), RowsError> {
     Ok(())
 }
 
-/// Removes files that fjall began and never finished, and names what else is no table: fjall refuses that without its name.
+/// Removes files that fjall began and never finished. Returns an error that names any other file that is no table: fjall's does not.
 pub(super) fn sweep(dir: &Path) -> Result<(), RowsError> {
     for keyspace in list(&dir.join(KEYSPACES))? {
         let tables = list(&keyspace.join(TABLES))?;
@@ -150,7 +150,7 @@ pub(super) fn require_space(dir: &Path, bytes: u64) -> Result<(), RowsError> {
     Ok(())
 }
 
-/// Whether there is nothing in `dir`, or no `dir`.
+/// Returns true if `dir` is empty or does not exist.
 pub(super) fn is_vacant(dir: &Path) -> Result<bool, RowsError> {
     match fs::read_dir(dir) {
         Ok(mut entries) => Ok(entries.next().is_none()),

@@ -2,11 +2,11 @@
 //!
 //! fjall ends a journal at the first entry that it cannot parse, without a word, and goes on with the next journal: batches are then missing
 //! in the middle. And it refuses a journal whose last batch is there in pieces, as it is behind a power failure. So: each older journal must
-//! be whole, because fjall synced it before it began the next one. The newest is cut behind its last whole batch, and what is cut off
-//! stays in a file beside it. The numbers of the batches, which the fence rows carry, must leave none out.
+//! be whole, because fjall synced it before it began the next one. The newest is cut behind its last whole batch, and the bytes that are
+//! cut off stay in a file beside it. The numbers of the batches, which the fence rows carry, must leave none out.
 //!
-//! A kernel that fails to write a page may forget that it is dirty: what then still reads well is lost with the power, and a later sync
-//! says nothing of it. So what is left of the newest journal is written once more, in place, and synced before anything relies on it.
+//! A kernel that fails to write a page may forget that it is dirty: the page still reads well, but is lost with the power, and a later
+//! sync does not report it. So the rest of the newest journal is written once more, in place, and synced before anything relies on it.
 //!
 //! A batch is a start (1, items: u32, sequence number: u64), items (2, kind: u8, compression: u8, keyspace: u64, key length: u16, value length:
 //! u32, stored length: u32, key, value) and an end (3, xxh3-64 of the items: u64, `FJL` 3), all little endian. Zeros fill the file up.
@@ -26,7 +26,7 @@ use crate::rows::RowsError;
 const START: u8 = 1;
 const ITEM: u8 = 2;
 const END: u8 = 3;
-/// The suffix of files that hold what was cut off.
+/// The suffix of files that hold the bytes that were cut off.
 const KEPT: &str = ".jnl.cut";
 
 const TRAILER: [u8; 4] = *b"FJL\x03";
@@ -47,9 +47,9 @@ pub(super) struct Journals {
     /// The fence of the last batch.
     pub(super) fence: Option<Bytes>,
     newest: PathBuf,
-    /// Where the last whole batch of the newest ends.
+    /// Offset in the newest journal at which its last whole batch ends.
     end: u64,
-    /// The damage of the newest behind that.
+    /// The damage behind that offset.
     flaw: Option<&'static str>,
 }
 
@@ -79,13 +79,13 @@ pub(super) struct Cut {
 }
 
 impl Journals {
-    /// Where and why the newest journal has to be cut, as one line, if it has.
+    /// Returns the place and the reason of the cut that the newest journal needs, as one line; `None` if it needs none.
     pub(super) fn flaw(&self) -> Option<String> {
         let flaw = self.flaw?;
         Some(format!("{} ends at byte {}: {flaw}", self.newest.display(), self.end))
     }
 
-    /// Makes sure that the whole batches of the newest journal are on disk, and cuts off what stands behind them.
+    /// Syncs the whole batches of the newest journal, and cuts off the bytes behind them.
     pub(super) fn settle(&self) -> Result<Option<Cut>, RowsError> {
         let (path, end) = (&self.newest, self.end);
         renew(path, end).map_err(|error| named(path, error))?;
@@ -95,7 +95,7 @@ impl Journals {
         let cut = Cut::read(path, end).map_err(|error| named(path, error))?;
         let kept = match keep(path, &cut.tail) {
             Ok(kept) => Some(kept),
-            // Without whole batches in journals only fjall knows what is in tables: it must be possible to take the cut back.
+            // Without whole batches in journals only fjall knows the rows in tables: it must be possible to undo the cut.
             Err(error) if self.fence.is_none() => return Err(named(path, error)),
             Err(error) => {
                 tracing::warn!(file = %path.display(), %error, "cannot keep what is cut off a journal");
@@ -106,7 +106,7 @@ impl Journals {
         Ok(Some(Cut { kept, ..cut }))
     }
 
-    /// Reads one journal: where its last whole batch ends, and what is wrong behind it.
+    /// Reads one journal; returns the end of its last whole batch, and the damage behind it.
     fn read(&mut self, path: &Path) -> Result<(u64, Option<&'static str>), RowsError> {
         let file = File::open(path).map_err(|error| named(path, error))?;
         let mut reader = Reader {
@@ -174,7 +174,7 @@ fn shorten(path: &Path, end: u64) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// Writes what is cut off the journal `path` beside it, in place of what was cut off earlier.
+/// Writes the bytes that are cut off the journal `path` to a file beside it, which replaces that of an earlier cut.
 fn keep(path: &Path, tail: &[u8]) -> std::io::Result<PathBuf> {
     let dir = path.parent().unwrap_or(path);
     for entry in std::fs::read_dir(dir)? {
@@ -198,7 +198,7 @@ fn keep(path: &Path, tail: &[u8]) -> std::io::Result<PathBuf> {
         File::open(dir)?.sync_all()
     };
     if let Err(error) = write() {
-        // What is left of it does no harm: nobody reads it. The first error is the one to report.
+        // A file that remains does no harm: nobody reads it. The first error is the one to report.
         std::fs::remove_file(&kept).ok();
         return Err(error);
     }
@@ -206,7 +206,7 @@ fn keep(path: &Path, tail: &[u8]) -> std::io::Result<PathBuf> {
 }
 
 impl Cut {
-    /// Reads what stands behind `end`, without the zeros that fill the file up.
+    /// Reads the bytes behind `end`, without the zeros that fill the file up.
     fn read(path: &Path, end: u64) -> std::io::Result<Self> {
         let file = File::open(path)?;
         let length = file.metadata()?.len();

@@ -1,5 +1,5 @@
-//! Merging tables, in a thread of our own. fjall's one thread would do it between the tables that it makes of what is in memory: then
-//! nothing is written for as long as a merge takes, which is seconds where there are millions of rows.
+//! Merging tables, in a thread of our own. fjall's one thread would do it between flushes of memtables: then nothing is written for as
+//! long as a merge takes, which is seconds where there are millions of rows.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -29,16 +29,17 @@ pub(super) fn nothing() -> Leveled {
 /// Bytes of tables that were merged and may stay.
 pub(super) const LEFT_OVER: u64 = 8 << 20;
 
-/// How often the reserve stays free where tables that were merged are still there.
+/// The multiple of the reserve that must stay free while more than `LEFT_OVER` bytes of merged tables are still there.
 const KEPT_FREE: u64 = 6;
 
-/// Merges go all the way down once one row of so many is deleted above: else what was deleted stays until very much more was written.
+/// Tables are merged down to the last level once one row in this many is deleted above it. Otherwise deleted rows would stay until very
+/// much more was written.
 const DELETED: u64 = 4;
 
-/// How much larger tables become where they must be.
+/// The factor by which tables are made larger where fjall merges them no other way.
 const LARGE: u64 = 16;
 
-/// Levels that are merged whole are no larger than so many tables as they come from memory.
+/// Maximum size of two levels that are merged whole, in tables as they come from memory.
 const MOST_PULLED: u64 = 32;
 
 /// The limits of merges.
@@ -62,7 +63,7 @@ struct Work {
     live: Live,
     health: Health,
     limits: Limits,
-    /// Held by whoever merges.
+    /// Held while a merge runs.
     turn: Mutex<Unfinished>,
     /// Bytes that the merge under way may write.
     under_way: AtomicU64,
@@ -72,7 +73,7 @@ struct Work {
     changed: Condvar,
 }
 
-/// Numbers of tables that merges began and could not finish, and of those that fjall made of what was in memory meanwhile.
+/// Numbers of tables that merges began and could not finish, and of those that fjall flushed from memory meanwhile.
 #[derive(Debug, Default)]
 struct Unfinished(BTreeSet<u64>);
 
@@ -120,10 +121,7 @@ impl Merger {
         self.work.changed.notify_one();
     }
 
-    /// Returns true if there is something to merge.
-    ///
-    /// # Errors
-    /// [`RowsError::Full`]: there is no space for it, so that it is not begun.
+    /// Returns true if there is something to merge, or [`RowsError::Full`] if there is no space for it, so that the merge will not begin.
     pub(super) fn has_work(&self) -> Result<bool, RowsError> {
         match self.work.next(&Levels::of(&self.work.keyspace)) {
             Some((_, need)) => self.work.require_space(need).map(|()| true),
@@ -147,52 +145,45 @@ impl Merger {
         self.work.under_way.load(Ordering::Acquire)
     }
 
-    /// Bytes that the next small merges, and the next table that comes from memory, need beside what is there.
+    /// Additional bytes that the next small merges, and the next table that comes from memory, need.
     pub(super) fn to_come(&self) -> u64 {
         self.work.limits.memtable_bytes + self.work.to_come.load(Ordering::Acquire)
     }
 
-    /// Merges whatever there is, to learn what is wrong with it.
+    /// Merges all tables, to find out why merges fail.
     pub(super) fn try_to_merge(&self) -> Result<(), RowsError> {
         let mut unfinished = self.work.turn();
         let strategy = Leveled::default().with_l0_threshold(1);
         self.work.merge(&mut unfinished, strategy, 0).map(|_| ())
     }
 
-    /// One merge of this shape.
-    ///
-    /// # Errors
-    /// [`RowsError::Full`]: there is no space for it.
+    /// Does one merge of this shape. Returns [`RowsError::Full`] if there is no space for it.
     #[cfg(test)]
     pub(super) fn step(&self, shape: Shape) -> Result<bool, RowsError> {
         self.work.step(shape)
     }
 
-    /// As if a merge had begun tables of these numbers, and had not finished them.
+    /// Simulates a merge that began tables of these numbers, and did not finish them.
     #[cfg(test)]
     pub(super) fn leave_unfinished(&self, numbers: std::ops::Range<u64>) {
         self.work.turn().0.extend(numbers);
     }
 
-    /// Merges all tables at once, if there is space to spare. Blocks; answers whether it was done.
-    ///
-    /// # Errors
-    /// [`RowsError::Full`] where somebody else took the space meanwhile.
+    /// Merges all tables at once, if there is space to spare. Blocks; returns true if it was done, or [`RowsError::Full`] if the space was
+    /// used up meanwhile.
     pub(super) fn merge_everything(&self) -> Result<bool, RowsError> {
         self.work.merge_everything()
     }
 
-    /// Pushes some tables one level down, so that in the end all rows are in the last one. `false` when they are.
-    ///
-    /// # Errors
-    /// [`RowsError::Full`] where there is no space even for that.
+    /// Pushes some tables one level down, so that in the end all rows are in the last one. Returns false if they are, or
+    /// [`RowsError::Full`] if there is no space even for that.
     pub(super) fn push_down(&self) -> Result<bool, RowsError> {
         self.work.push_down()
     }
 }
 
 impl Merger {
-    /// Merges nothing any more, but what is being merged.
+    /// Stops after the merge that is under way.
     pub(super) fn end(&self) {
         self.work.state().stop = true;
         self.work.changed.notify_one();
@@ -218,7 +209,7 @@ impl Work {
     fn run(&self) {
         while self.is_asked() {
             if let Err(error) = self.merge_all() {
-                // What it has written of new tables stays until the next start: it is not tried again.
+                // New tables that it has written stay until the next start: the merge is not repeated.
                 tracing::error!(error = describe(&error), "tables of the rows cannot be merged");
                 self.health.fail(&error);
                 return;
@@ -259,7 +250,7 @@ impl Work {
         }
     }
 
-    /// Returns true if tables say of many rows in the last level that they are deleted, and no view is so old that merges would keep those.
+    /// Returns true if the tables delete many rows of the last level, and no view is so old that merges would keep those rows.
     fn is_much_deleted(&self) -> bool {
         let counts = Counts::of(&self.keyspace);
         let newest = self.keyspace.tree.get_highest_persisted_seqno();
@@ -294,7 +285,7 @@ impl Work {
     }
 
     /// Merges a level and the last one whole: fjall merges no table whose keys go beyond those of the level below, until there are others
-    /// of it. Only where they are small, because level 0 waits meanwhile, and where what is written meanwhile need not wait for space.
+    /// of it. Only if they are small, because level 0 waits meanwhile, and if writes need not wait for space meanwhile.
     fn pull_down(&self) -> Result<bool, RowsError> {
         let mut unfinished = self.turn();
         self.remove_unfinished(&mut unfinished)?;
@@ -307,10 +298,8 @@ impl Work {
         self.merge(&mut unfinished, PullDown(level, LAST), need)
     }
 
-    /// One merge, if there is something to merge and space for it. Answers whether anything was done.
-    ///
-    /// # Errors
-    /// [`RowsError::Full`] leaves everything as it was: there is no space, or somebody else took it meanwhile.
+    /// Does one merge, if there is something to merge and space for it. Returns true if anything was done. [`RowsError::Full`] leaves
+    /// everything as it was: there is no space, or it was used up meanwhile.
     fn step(&self, shape: Shape) -> Result<bool, RowsError> {
         let mut unfinished = self.turn();
         self.remove_unfinished(&mut unfinished)?;
@@ -321,7 +310,7 @@ impl Work {
         self.merge(&mut unfinished, shape.strategy(), need)
     }
 
-    /// One merge that may write so many bytes. Answers whether anything was done.
+    /// Does one merge that may write this many bytes. Returns true if anything was done.
     fn merge(
         &self,
         unfinished: &mut Unfinished,
@@ -333,7 +322,7 @@ impl Work {
         let merged = self.promised(need, || Ok(tree.compact(Arc::new(strategy), self.live.watermark())?));
         self.note_unfinished(unfinished, first, &merged);
         merged?;
-        // Whatever was done made a new version.
+        // Every merge that changes something makes a new version.
         Ok(tree.current_version().id() != before)
     }
 
@@ -360,16 +349,14 @@ impl Work {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes what merges left that could not be finished; the rows never knew of it.
-    ///
-    /// # Errors
-    /// [`RowsError::Full`] while fjall makes a table that may have one of these numbers: before that is known nothing is merged, for
-    /// a table that was merged away is not known either, and views may need it.
+    /// Removes tables of unfinished merges, which never became part of the rows. Returns [`RowsError::Full`] while fjall makes a table that
+    /// may have one of these numbers. Until that is known nothing is merged, because a table that was merged away is not known either, and
+    /// views may need it.
     fn remove_unfinished(&self, unfinished: &mut Unfinished) -> Result<(), RowsError> {
         if unfinished.0.is_empty() {
             return Ok(());
         }
-        // Looked at first: a table is known as soon as what it is made of is not in memory any more.
+        // Read first: a table is known as soon as its memtable is not in memory any more.
         let is_made = self.keyspace.sealed_memtable_count() > 0;
         let version = self.keyspace.tree.current_version();
         for table in version.iter_tables() {
@@ -391,8 +378,8 @@ impl Work {
         Ok(())
     }
 
-    /// Merges all tables at once, if there is much space for it: the new tables stand beside the old ones until they are whole, and what
-    /// is written meanwhile must not wait for that. Answers whether it was done.
+    /// Merges all tables at once, if there is much space for it: the new tables stand beside the old ones until they are complete, and
+    /// writes must not wait for that meanwhile. Returns true if it was done.
     fn merge_everything(&self) -> Result<bool, RowsError> {
         let mut unfinished = self.turn();
         self.remove_unfinished(&mut unfinished)?;
@@ -419,7 +406,7 @@ impl Work {
         inspect::require_space(&self.dir, self.tight_below()).is_err()
     }
 
-    /// The tables as they are. Notes what the next merges will need.
+    /// Returns the current tables. Records the bytes that the next merges will need.
     fn levels(&self) -> Levels {
         let levels = Levels::of(&self.keyspace);
         let need = levels.most_need(Shape::tight(self.limits.memtable_bytes));
@@ -427,7 +414,7 @@ impl Work {
         levels
     }
 
-    /// The next merge: its shape, and what it needs. Space must not become short even for as long as it lasts, or it is a small one.
+    /// Returns the next merge: its shape, and the bytes it needs. It is a small one if space would become short while a large one lasts.
     fn next(&self, levels: &Levels) -> Option<(Shape, u64)> {
         let (ample, tight) = (
             Shape::ample(self.limits.memtable_bytes),
@@ -449,7 +436,7 @@ impl Work {
                 "views keep {left_over} bytes of tables that were merged"
             )));
         }
-        // What is about to be given back must not be what somebody else misses.
+        // While merged tables are about to be deleted, more space is kept free, so that none is missing elsewhere.
         let floor = match left_over > LEFT_OVER {
             true => self.limits.reserve_bytes.saturating_mul(KEPT_FREE),
             false => self.limits.reserve_bytes,
@@ -458,10 +445,7 @@ impl Work {
     }
 }
 
-/// Bytes of files of tables that were merged: they go when views are renewed.
-///
-/// # Errors
-/// When the files cannot be listed.
+/// Returns the bytes of files of tables that were merged: they are deleted once views are renewed.
 pub(super) fn left_over(keyspace: &Keyspace) -> Result<u64, RowsError> {
     let files = inspect::table_bytes(keyspace.path())?;
     Ok(files.saturating_sub(keyspace.disk_space()))

@@ -22,7 +22,7 @@ use super::snapshot::{FjallSnapshot, Live};
 use super::{Options, Shared, Writer};
 use crate::rows::RowsError;
 
-/// Why rows could not be opened.
+/// Errors of opening the rows.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Stop the other process, or choose another directory.
@@ -38,7 +38,7 @@ pub enum OpenError {
     Uncovered {
         /// The journal, and where it is damaged.
         flaw: String,
-        /// Why the log does not help.
+        /// The reason why the log cannot replace the rows.
         reason: anyhow::Error,
     },
     /// As when reading.
@@ -106,7 +106,7 @@ pub(super) fn open(
     };
     let work = (health.clone(), limits);
     let merger = Merger::start(dir.clone(), keyspace.clone(), live.clone(), work).map_err(io)?;
-    // What was not done before the last end.
+    // Merges that were not done before the last process ended.
     merger.ask();
     Ok(Shared {
         merger,
@@ -150,7 +150,7 @@ fn create(dir: &Path, options: &Options) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Checks what fjall does not, while nobody else has the database open, and keeps others out.
+/// Makes the checks that fjall does not make, while no other process has the database open, and keeps others out.
 pub(super) fn look_before(dir: &Path) -> Result<(File, Journals), OpenError> {
     inspect::manifests(dir)?;
     let path = dir.join(inspect::LOCK);

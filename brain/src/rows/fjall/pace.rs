@@ -17,7 +17,7 @@ const UNIT: Duration = Duration::from_millis(4);
 /// The longest wait for a MiB.
 const LONGEST: Duration = Duration::from_millis(400);
 
-/// How long a batch of so many bytes waits.
+/// Returns the delay of a batch of this many bytes.
 pub(super) fn wait(level0_runs: usize, sealed_memtables: usize, bytes: usize) -> Duration {
     let pressure = level0_runs.saturating_sub(FREE_RUNS) + SEALED * sealed_memtables;
     let pressure = u32::try_from(pressure).unwrap_or(u32::MAX);

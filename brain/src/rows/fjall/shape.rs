@@ -11,13 +11,13 @@ const LEVELS: usize = 7;
 /// The level below which there is none.
 pub(super) const LAST: u8 = 6;
 
-/// How much larger each level is than the one above.
+/// The ratio of the size of a level to that of the one above.
 const RATIO: u8 = 10;
 
-/// fjall looks at no merge that takes more of the lower level, in tables.
+/// Maximum number of tables of the lower level in a merge: fjall considers no larger one.
 const MOST_TABLES: u64 = 50;
 
-/// How tables are merged.
+/// The shape of merges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape {
     /// Tables of level 0 that are merged at once. The level below holds about as much, and each further one ten times as much.
@@ -30,7 +30,7 @@ impl Shape {
     /// Tables of level 0 that are merged at once where there is space.
     pub(super) const AMPLE_RUNS: u8 = 8;
 
-    /// Where there is space: what a merge writes is twice what is new.
+    /// The shape when there is space: a merge writes twice what is new.
     pub(super) fn ample(memtable_bytes: u64) -> Self {
         Self {
             level0: Self::AMPLE_RUNS,
@@ -38,7 +38,7 @@ impl Shape {
         }
     }
 
-    /// Where space is short: many merges of a few tables, each of which needs little beside what is there.
+    /// The shape when space is short: many merges of a few tables, each of which needs little additional space.
     pub(super) fn tight(memtable_bytes: u64) -> Self {
         Self {
             level0: 2,
@@ -46,17 +46,17 @@ impl Shape {
         }
     }
 
-    /// To give space back where there is none for a merge of everything at once: no level but the last is to hold anything.
+    /// The shape that gives space back when there is none for a merge of everything at once: only the last level is to hold tables.
     pub(super) fn down(table_bytes: u64) -> Self {
         Self { level0: 0, table_bytes }
     }
 
-    /// To empty level 0 though the levels below cannot be merged.
+    /// The shape that empties level 0 although the levels below cannot be merged.
     pub(super) fn level0(table_bytes: u64) -> Self {
         Self { level0: 1, table_bytes }
     }
 
-    /// As fjall wants it.
+    /// The same as a strategy of fjall.
     pub(super) fn strategy(self) -> Leveled {
         Leveled::default()
             .with_table_target_size(self.table_bytes)
@@ -88,7 +88,7 @@ fn sum(tables: &[Table]) -> u64 {
 }
 
 impl Levels {
-    /// Bytes that merging all of level 0 needs, beside what is there.
+    /// Additional bytes that merging all of level 0 needs.
     pub(super) fn level0_need(&self, shape: Shape) -> u64 {
         let level0 = &self.0[0];
         let (Some(first), Some(last)) = (
@@ -139,8 +139,7 @@ impl Levels {
         ))
     }
 
-    /// Bytes that the next merge needs beside what is there; `None` if there is nothing to merge, or fjall finds no merge of the level
-    /// that is fullest.
+    /// Additional bytes that the next merge needs; `None` if there is nothing to merge, or fjall finds no merge of the fullest level.
     pub(super) fn need(&self, shape: Shape) -> Option<u64> {
         match self.fullest(shape)? {
             0 => Some(self.level0_need(shape)),
@@ -279,7 +278,7 @@ mod tests {
         assert_eq!((stuck.fullest(down), stuck.need(down)), (Some(5), None));
         assert_eq!(stuck.lowest(), Some((5, 9 * MIB)));
         assert_eq!(levels(&[(6, &below)]).lowest(), None);
-        // What is above it goes to its level.
+        // Tables above that level are merged into it.
         let above = levels(&[(0, &[table(20, 30, 1)]), (5, &[table(20, 240, 1)]), (6, &below)]);
         assert_eq!((above.fullest(down), above.need(down)), (Some(5), None));
         assert_eq!(above.need(Shape::level0(4 * MIB)), Some(2 * MIB));

@@ -24,8 +24,8 @@ pub struct FjallSnapshot {
 }
 
 struct View {
-    /// `None` before the first batch. Of a snapshot at sequence number 0 fjall 3.1 loses sight while it looks for what no
-    /// snapshot needs any more, and then takes more away than it may.
+    /// `None` before the first batch. fjall 3.1 ignores a snapshot at sequence number 0 when it looks for versions that no
+    /// snapshot needs any more, and then removes more than it may.
     snapshot: Option<::fjall::Snapshot>,
     keyspace: Keyspace,
     _place: Place,
@@ -75,7 +75,8 @@ impl Drop for Place {
 }
 
 impl FjallSnapshot {
-    /// The rows as they are now. No batch may be under way, and the view before must not be gone yet: what it needs, this one may need.
+    /// Returns the rows as they are now. No batch may be under way, and the previous view must still exist: this one may need what that
+    /// one needs.
     pub(super) fn take(database: &Database, keyspace: &Keyspace, live: &Live) -> Self {
         let snapshot = database.snapshot();
         Self {

@@ -26,10 +26,7 @@ pub struct StoredRows {
 }
 
 impl StoredRows {
-    /// Opens a copy of the rows in `dir`. Blocks. Messages name the files of `dir`.
-    ///
-    /// # Errors
-    /// As [`FjallRows::open`](super::FjallRows::open), or that there is no place for the copy.
+    /// Opens a copy of the rows in `dir`. Blocks. Error messages name the files of `dir`. Also fails if there is no place for the copy.
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
         let dir = std::path::absolute(dir).map_err(super::guard::io)?;
         if inspect::is_vacant(&dir)? {
@@ -58,7 +55,7 @@ impl StoredRows {
         &self.snapshot
     }
 
-    /// Where the newest journal is not whole, as one line: what stands behind that place is not in the snapshot.
+    /// The place from which on the newest journal is not whole, as one line. The snapshot holds nothing of what stands behind it.
     #[must_use]
     pub fn cut(&self) -> Option<&str> {
         self.cut.as_deref()

@@ -1,4 +1,4 @@
-//! Beyond the laws of rows: coming back, after a close, a crash and damage.
+//! Tests in addition to the laws of rows: reopening after a close, a crash and damage.
 
 use super::*;
 use crate::rows::laws;
@@ -33,7 +33,7 @@ async fn the_laws_of_rows_hold_on_disk() {
     }
 }
 
-/// A history whose every prefix can be told: batch `n` is drawn from `seed`, and the fence says `n`.
+/// A history whose prefixes can be distinguished: batch `n` is drawn from `seed`, and its fence is `n`.
 struct History {
     seed: u64,
     max_value: usize,

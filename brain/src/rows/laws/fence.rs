@@ -1,4 +1,4 @@
-//! Laws of the fence: who may write.
+//! Laws of the fence, which decides which writer may write.
 
 use bytes::Bytes;
 

@@ -54,7 +54,7 @@ impl TikvSnapshot {
         self
     }
 
-    /// How many rows fit into `bytes`, about.
+    /// Returns the approximate number of rows that fit into `bytes`.
     fn rows_in(&self, bytes: usize) -> usize {
         let average = self.shared.average.load(Ordering::Relaxed);
         (bytes.min(CHUNK) / average).clamp(1, CHUNK_ROWS)
@@ -120,7 +120,7 @@ impl TikvSnapshot {
     }
 }
 
-/// Rows with their keys in TiKV, and what of the range was not looked at.
+/// Rows with their keys in TiKV, and the part of the range that was not read.
 struct Part {
     found: Vec<(Bytes, Bytes)>,
     left: Option<(Bytes, Bytes)>,

@@ -82,10 +82,10 @@ async fn a_change_whose_replies_are_lost_is_made_once() {
     }
 }
 
-/// How long a lock lives that nobody resolves.
+/// Time to live of a lock that nobody resolves.
 const LASTING: Duration = Duration::from_secs(60);
 
-/// Whoever waits for a lock to run out is found out.
+/// A store whose locks live so long that a test notices if anything waits for one to expire.
 async fn with_lasting_locks() -> Connected {
     let setup = mock_tikv::Options {
         lock_ttl: Some(LASTING),
@@ -275,7 +275,7 @@ async fn a_late_transaction_fails(one_phase: bool) {
     let keys = here.tikv.keys();
     let old = TikvRows::new(here.tikv.clone());
     old.apply(None, fence(0), many("0")).await.unwrap();
-    // What `apply_parallel` does, as far as its commit.
+    // The same steps as `apply_parallel`, up to its commit.
     let client = tikv_client::TransactionClient::new(vec![here.mock_tikv().pd()]);
     let options = tikv_client::TransactionOptions::new_optimistic();
     let options = if one_phase { options.try_one_pc() } else { options };

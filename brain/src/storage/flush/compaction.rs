@@ -1,4 +1,4 @@
-//! Deletes what compaction made superfluous: old versions in rows, batch by batch, and then slots of the log.
+//! Deletes what compaction made obsolete: old versions in rows, batch by batch, and then slots of the log.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -18,13 +18,13 @@ use crate::mvcc::sizes::superseded_by;
 use crate::rows::{Change, Rows};
 use crate::types::Revision;
 
-/// How much of the log compaction reads at once, in bytes.
+/// Bytes of the log that compaction reads at once.
 const READ_AHEAD: usize = 4 << 20;
 
 /// Bytes of log behind the compacted revision, none of them of keys, that are given up.
 const UNNEEDED_LOG: i64 = 256 << 10;
 
-/// Where a compaction reads on.
+/// The position at which a compaction continues to read the log.
 pub(super) struct CompactionScan<L> {
     reader: Reader<L>,
     /// Bytes of the records that were read from the manifest's `deleted_slot` on.
@@ -34,14 +34,14 @@ pub(super) struct CompactionScan<L> {
 }
 
 impl<L: Log, R: Rows> Flusher<L, R> {
-    /// Deletes some of what compaction made superfluous, no more than one batch; `true` if there is more.
+    /// Deletes some of what compaction made obsolete, no more than one batch; returns true if there is more.
     pub(super) async fn delete_step(&mut self) -> anyhow::Result<bool> {
         let target = self.manifest.compacted.min(self.manifest.revision);
         if target <= self.manifest.deleted_up_to {
             self.drop_idle_log().await?;
             return Ok(false);
         }
-        // The log is read once: what was read ahead serves the next batch.
+        // The log is read once: records that were read ahead serve the next batch.
         let mut scan = match self.scan.take() {
             Some(scan) => scan,
             None => {

@@ -23,15 +23,12 @@ pub struct Leadership {
     pub writer: Writer,
     /// The manifest as it is stored, this epoch in it.
     pub manifest: Manifest,
-    /// How long older leaders may go on answering reads: nobody is served before.
+    /// Time for which older leaders may still answer reads: nobody is served before it has passed.
     pub wait: Duration,
 }
 
 impl Leadership {
-    /// Notes in the rows that older leaders have been waited for.
-    ///
-    /// # Errors
-    /// The rows fail, or belong to a later leader.
+    /// Records in the rows that the leases of older leaders have been waited out. Fails if the rows belong to a later leader.
     pub async fn waited<R: Rows>(&mut self, rows: &R) -> Result<(), RowsError> {
         let stored = Bytes::from(self.manifest.encode_to_vec());
         self.manifest.prior_lease_ms = 0;
@@ -41,7 +38,7 @@ impl Leadership {
     }
 }
 
-/// Why a store cannot be opened.
+/// Errors of opening a store.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Stored by a newer brain.
@@ -58,7 +55,7 @@ pub enum OpenError {
         /// The format found.
         found: u32,
     },
-    /// The rows lack what the log has given up already.
+    /// The rows lack records that the log has destroyed already.
     #[error(
         "the rows reach slot {applied_slot} of the log but the log begins at slot {watermark}: rows were lost or rolled back; restore the data directory from a backup"
     )]
@@ -68,7 +65,7 @@ pub enum OpenError {
         /// The slot below which the log is gone.
         watermark: Slot,
     },
-    /// The log lacks what is in the rows.
+    /// The log lacks records that are in the rows.
     #[error(
         "the log ends before slot {last}, which the rows come from: the log was rolled back; restore log and rows from one copy"
     )]
@@ -82,7 +79,7 @@ pub enum OpenError {
     /// Slots were destroyed while they were read: begin again from rows.
     #[error("the log was cut while it was read")]
     Destroyed,
-    /// A record does not decode, or contradicts what stands before it.
+    /// A record does not decode, or contradicts the records before it.
     #[error("the log is damaged: slot {slot}: {reason}")]
     Record {
         /// The slot.
@@ -114,13 +111,13 @@ impl From<LogError> for OpenError {
 }
 
 impl<R: Rows> Replica<R> {
-    /// Becomes the only writer: reads and shows what is left of the log, places the candidate's barrier behind it, and
-    /// writes the epoch into the manifest. Watchers are not told: they have history.
+    /// Becomes the only writer: reads and applies the rest of the log, places the candidate's barrier behind it, and writes the
+    /// epoch into the manifest. Watchers are not notified: they read history.
     ///
-    /// May be dropped and begun again. `seen` says that this member knows the last holder of its lock to have ended.
+    /// May be dropped and begun again. `seen` is true if this member knows that the last holder of its lock has ended.
     ///
     /// # Errors
-    /// [`OpenError`]. After [`OpenError::Destroyed`] the replica has to begin anew from rows.
+    /// [`OpenError`]. After [`OpenError::Destroyed`] the replica has to be reset from the rows.
     pub async fn lead<L: Log>(
         &mut self,
         log: &L,
@@ -128,13 +125,13 @@ impl<R: Rows> Replica<R> {
         (candidate, seen): (Candidate, bool),
     ) -> Result<Leadership, OpenError> {
         let began = self.next();
-        // What an older leader left unfinished may hold the manifest, and whoever reads that would wait for it.
+        // An unfinished write of an older leader may lock the manifest, and every read of it would wait.
         rows.take_over().await?;
         // A barrier may be in the log but not yet in the manifest.
         let floor = read_manifest(rows.fence().await?)?.epoch.max(self.state.epoch());
         let mut read = Vec::new();
         let mut reader = Reader::new(log.clone(), began);
-        // What does not read is refused before anything is written.
+        // A record that cannot be decoded is refused before anything is written.
         let (writer, own) = Writer::open(log, &mut reader, (began, floor), candidate, |item| {
             read.push(Read::of(item)?);
             Ok::<(), OpenError>(())
@@ -161,7 +158,7 @@ impl<R: Rows> Replica<R> {
     }
 }
 
-/// Writes a later epoch into the manifest: whatever an older leader still has in hand fails from now on.
+/// Writes a later epoch into the manifest: every pending write of an older leader fails from now on.
 async fn take_over_manifest<R: Rows>(
     rows: &R,
     (epoch, log): (u64, Option<LogId>),

@@ -22,14 +22,14 @@ use crate::storage::state::State;
 use crate::types::LeaseId;
 
 impl<R: Rows> Replica<R> {
-    /// The state of the rows as they are now; nothing of the log's tail.
+    /// Loads the state of the rows as they are now, without the tail of the log.
     ///
     /// # Errors
     /// [`OpenError`]; nothing was changed.
     pub async fn load<L: Log>(log: &L, rows: &R) -> Result<Self, OpenError> {
         let snapshot = rows.snapshot().await?;
         let manifest = read_manifest(snapshot.fence().await?)?;
-        // Asked after the snapshot: a watermark beyond its applied slot may be newer than it.
+        // Read after the snapshot: a watermark beyond its applied slot may be newer than it.
         let (mut applied_slot, watermark) = (Slot(manifest.applied_slot), log.watermark().await?);
         if watermark > applied_slot {
             applied_slot = Slot(read_manifest(rows.fence().await?)?.applied_slot);
@@ -83,18 +83,12 @@ impl<R: Rows> Replica<R> {
     }
 }
 
-/// The log that rows come from, where they name one.
-///
-/// # Errors
-/// When the rows fail, or are newer than this version.
+/// Returns the log that the rows come from, if they name one. Fails if the rows are newer than this version.
 pub async fn origin<R: Rows>(rows: &R) -> Result<Option<Origin>, OpenError> {
     Ok(read_manifest(rows.fence().await?)?.origin())
 }
 
-/// Refuses a manifest that names another log than the stored one, or lacks what that has given up.
-///
-/// # Errors
-/// [`OpenError`]; nothing was changed.
+/// Refuses a manifest that names another log than the stored one, or lacks records that this log has destroyed.
 pub fn check_reach(stored: Option<Bytes>, log: Option<(LogId, Slot)>) -> Result<(), OpenError> {
     let manifest = read_manifest(stored)?;
     let Some((id, watermark)) = log else {
@@ -113,7 +107,7 @@ pub fn check_reach(stored: Option<Bytes>, log: Option<(LogId, Slot)>) -> Result<
     Ok(())
 }
 
-/// Refuses a log that lacks what the rows hold, or is another one than they come from.
+/// Refuses a log that lacks records of the rows, or is another one than they come from.
 async fn check_origin<L: Log, R: Rows>(log: &L, rows: &R, manifest: &Manifest) -> Result<(), OpenError> {
     if let (Some(id), Some(origin)) = (log.id(), manifest.origin())
         && origin.id != id
@@ -133,10 +127,8 @@ async fn check_origin<L: Log, R: Rows>(log: &L, rows: &R, manifest: &Manifest) -
     })
 }
 
-/// The stored manifest, or that of an empty store.
-///
-/// # Errors
-/// [`OpenError::Newer`], or that it does not decode.
+/// Decodes the stored manifest; `None` is that of an empty store. Returns [`OpenError::Newer`] or [`OpenError::Older`] for another
+/// format.
 pub(super) fn read_manifest(stored: Option<Bytes>) -> Result<Manifest, OpenError> {
     let manifest = match stored {
         Some(bytes) => Manifest::decode(bytes)

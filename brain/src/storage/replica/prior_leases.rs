@@ -1,7 +1,7 @@
 //! Leases of earlier leaders that may still answer reads, by the locks that they held.
 //!
-//! A lock tells whoever takes it that the one before has ended, but nothing of holders of another lock: members may be
-//! configured for different ones, be it only while that is changed. The log tells of all of them.
+//! A lock proves to its new holder that the previous one has ended, but proves nothing about holders of another lock: members
+//! may be configured for different ones, even if only during a change of configuration. The log records all of them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

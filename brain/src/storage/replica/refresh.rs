@@ -22,23 +22,20 @@ pub struct RefreshedRows<S> {
 }
 
 impl<S: Snapshot> RefreshedRows<S> {
-    /// Reads them now.
-    ///
-    /// # Errors
-    /// When the rows fail.
+    /// Reads the rows now.
     pub async fn read<R: Rows<Snapshot = S>>(rows: R) -> Result<Self, OpenError> {
         let snapshot = rows.snapshot().await?;
         let manifest = read_manifest(snapshot.fence().await?)?;
         Ok(RefreshedRows { snapshot, manifest })
     }
 
-    /// Returns true if they hold what a replica has not applied.
+    /// Returns true if they hold records that a replica has not applied.
     pub fn is_ahead_of<R: Rows>(&self, replica: &Replica<R>) -> bool {
         Slot(self.manifest.applied_slot) > replica.next()
     }
 }
 
-/// Reads rows when they are wanted. What is under way is lost when this is dropped.
+/// Reads rows when they are wanted. Dropping it cancels a read that is under way.
 pub struct RowsRefresher<R: Rows> {
     rows: R,
     reading: Option<BoxFuture<'static, Result<RefreshedRows<R::Snapshot>, OpenError>>>,
@@ -48,7 +45,7 @@ pub struct RowsRefresher<R: Rows> {
 }
 
 impl<R: Rows> RowsRefresher<R> {
-    /// None are wanted yet.
+    /// Returns a refresher; no rows are wanted yet.
     pub fn new(rows: R) -> Self {
         let now = Instant::now();
         Self {
@@ -60,20 +57,20 @@ impl<R: Rows> RowsRefresher<R> {
         }
     }
 
-    /// They have changed.
+    /// Requests a read, because the rows have changed.
     pub fn want(&mut self) {
         self.is_wanted = true;
     }
 
-    /// They may have changed, if those read last are so old.
+    /// Requests a read if the last one is at least this old, because the rows may have changed since.
     pub fn want_after(&mut self, age: Duration) {
         self.is_wanted |= self.last.elapsed() >= age;
     }
 
-    /// Answers when wanted rows are read; what failed is wanted again. May be dropped and asked again.
+    /// Returns wanted rows once they are read. After a failure they are wanted again. May be dropped and called again.
     ///
     /// # Errors
-    /// When the rows fail.
+    /// The rows cannot be read.
     pub async fn next(&mut self) -> Result<RefreshedRows<R::Snapshot>, OpenError> {
         if self.reading.is_none() {
             if !self.is_wanted {

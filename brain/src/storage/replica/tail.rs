@@ -1,7 +1,7 @@
-//! Follows the log by itself: applies what others appended, once something later proves that it is committed.
+//! Follows the log without a leader: applies records of others once something later proves that they are committed.
 //!
-//! A record that can be read may not be known to be committed by the one who appended it, and nobody may look newer than
-//! the leader. Proof is a slot a whole window further on, which its writer takes only behind committed ones, or a barrier.
+//! A record that can be read may not be known as committed by its own writer, and no member may look newer than the leader.
+//! Proof is a slot a whole window further on, which a writer takes only behind committed ones, or a barrier.
 
 use std::collections::VecDeque;
 
@@ -14,10 +14,10 @@ use crate::log::{Log, Slot};
 use crate::mvcc::record::Record;
 use crate::rows::Rows;
 
-/// How much is read at once, in bytes: enough to be faster than who writes.
+/// Bytes that are read at once: enough to be faster than the writer.
 const CHUNK: usize = 4 << 20;
 
-/// Where a replica reads on in the log.
+/// The position at which a replica continues to read the log.
 #[derive(Debug)]
 pub struct Tail<L> {
     log: L,
@@ -25,7 +25,7 @@ pub struct Tail<L> {
     began: Slot,
     /// Read, but perhaps not committed.
     unproven: VecDeque<LogEntry>,
-    /// Everything below is.
+    /// Everything below is committed.
     proven_below: Slot,
 }
 
@@ -41,12 +41,9 @@ impl<L: Log> Tail<L> {
         }
     }
 
-    /// Applies what is committed now: up to `committed`, if that is told, or else what the log proves, up to its end. After
-    /// `limit` chunks of the log, and when it got on, it answers `false`: there may be more, and whoever writes may be faster than this reads.
-    /// Watchers are not told: they have history.
-    ///
-    /// # Errors
-    /// [`OpenError::Destroyed`] when the replica has to begin anew from rows.
+    /// Applies committed records: up to `committed`, if that is given, or else what the log proves, up to its end. After `limit` chunks of
+    /// the log, if it made progress, it returns `false`: there may be more, and the writer may be faster than this reads. Watchers are not
+    /// notified: they read history. Returns [`OpenError::Destroyed`] if the replica has to be reset from the rows.
     pub async fn catch_up<R: Rows>(
         &mut self,
         replica: &mut Replica<R>,
@@ -58,7 +55,7 @@ impl<L: Log> Tail<L> {
             let item = self.reader.next().await?;
             let is_end = item.is_none();
             if let Some(item) = item {
-                // A barrier proves itself: who reads it first makes it so for all.
+                // A barrier proves itself: the first reader makes it committed for all.
                 let proven_below = match &item {
                     LogEntry::Barrier(slot, _) => slot.next(),
                     LogEntry::Batch { next, .. } => Slot(next.0.saturating_sub(WINDOW)),
@@ -71,7 +68,7 @@ impl<L: Log> Tail<L> {
             }
             let proven_below = self.proven_below.max(committed.unwrap_or(Slot::FIRST));
             let proven = self.unproven.partition_point(|item| end_of(item) <= proven_below);
-            // What stands in a destroyed slot came late, and a destroyed slot looks like a free one.
+            // A record in a destroyed slot came late, and a destroyed slot looks like a free one.
             self.check_watermark().await?;
             for item in self.unproven.drain(..proven) {
                 replica.replay(Read::of(item)?)?;
@@ -81,7 +78,7 @@ impl<L: Log> Tail<L> {
                 return Ok(true);
             }
             chunks += 1;
-            // Large records are proved many chunks later: whoever asks again begins where the replica is.
+            // Large records are proved many chunks later: the next call begins where the replica is.
             if chunks >= limit && replica.next() > start {
                 return Ok(false);
             }
@@ -96,7 +93,7 @@ impl<L: Log> Tail<L> {
     }
 }
 
-/// An item of the log whose record reads.
+/// An item of the log with its decoded record.
 #[derive(Debug)]
 pub(super) enum Read {
     Barrier(Slot, Barrier),
@@ -104,10 +101,7 @@ pub(super) enum Read {
 }
 
 impl Read {
-    /// Reads the record of an item.
-    ///
-    /// # Errors
-    /// [`OpenError::Record`] when it does not decode.
+    /// Decodes the record of an item. Returns [`OpenError::Record`] if it does not decode.
     pub(super) fn of(item: LogEntry) -> Result<Read, OpenError> {
         match item {
             LogEntry::Barrier(slot, barrier) => Ok(Read::Barrier(slot, barrier)),
@@ -133,10 +127,7 @@ fn end_of(item: &LogEntry) -> Slot {
 }
 
 impl<R: Rows> Replica<R> {
-    /// Applies an item of the log that is known to be committed.
-    ///
-    /// # Errors
-    /// That it contradicts what stands before it.
+    /// Applies an item of the log that is known to be committed. Fails if it contradicts the items before it.
     pub(super) fn replay(&mut self, read: Read) -> Result<(), OpenError> {
         let (record, first, next) = match read {
             Read::Barrier(slot, barrier) => {

@@ -30,13 +30,13 @@ async fn store(mock_tikv: &MockTikv, window: Duration) -> (Tikv, ConnectionSuper
     Tikv::connect(options).await.unwrap()
 }
 
-/// How old the safe point is.
+/// Returns the age of the safe point.
 async fn age(tikv: &Tikv, mock_tikv: &MockTikv) -> Duration {
     let now = tikv.timestamp().await.unwrap();
     Duration::from_millis(now.millis() - Ts(mock_tikv.safe_point()).millis())
 }
 
-/// Waits until PD was asked so often.
+/// Waits until PD has received this many requests.
 async fn rounds(mock_tikv: &MockTikv, rpc: Rpc, number: u64) {
     mock_tikv.reset_requests();
     let asked = || mock_tikv.requests().get(&rpc).copied().unwrap_or(0);
@@ -76,7 +76,7 @@ async fn only_the_member_that_leads_moves_the_safe_point() {
             );
             leads.send_replace(false);
         }
-        // Nobody goes on who leads no more: of what is left to collect, the first one wants the least.
+        // A member that leads no more does not continue: of the versions left to collect, the first member wants the least.
         members[0].2.send_replace(true);
         rounds(&mock_tikv, rpc, 2).await;
         let before = mock_tikv.safe_point();
@@ -129,7 +129,7 @@ async fn pd_with_gc_states_refuses_what_nobody_permitted() {
     assert_eq!(mock_tikv.safe_point(), 0);
 }
 
-/// A cluster whose locks live so long, and somebody else's client.
+/// Returns a cluster whose locks live this long, and a client of another application.
 async fn with_locks(lock_ttl: Duration) -> (MockTikv, Tikv, TransactionClient) {
     let setup = mock_tikv::Options {
         lock_ttl: Some(lock_ttl),
@@ -154,7 +154,7 @@ async fn leave_locks(mock_tikv: &MockTikv, client: &TransactionClient, options: 
     }
     let lost = Fault::new(Rpc::Commit, Action::LoseRequest { silent: false });
     let id = mock_tikv.faults().add(lost.times(1_000)).unwrap();
-    // An asynchronous commit is acknowledged before it is told; another one fails for all that its client can see.
+    // An asynchronous commit is acknowledged before its commit request is sent; another commit fails as far as its client can see.
     drop(txn.commit().await);
     until("the commit is lost", || mock_tikv.faults().happened(id).unwrap() > 0).await;
     Ts::of(&txn.start_timestamp())

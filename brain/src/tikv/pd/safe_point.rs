@@ -1,9 +1,9 @@
 //! Safe points: up to where the versions of a whole cluster may be collected.
 //!
-//! The owner of GC asks PD twice. First it says up to where it will not read any more, and learns what others still need;
-//! then, when no older lock is left, it says up to where TiKV may collect. PD 9.0 has calls of their own for that, and
-//! refuses the second one beyond what the first one permitted. Before, the first one was the safe point of the service
-//! `gc_worker`, and nothing but the owner's own care kept the second one below those of other services.
+//! The owner of GC calls PD twice. First it sends the timestamp below which it will not read any more, and receives that which
+//! others still need; then, when no older lock is left, it sends the timestamp up to which TiKV may collect. PD 9.0 has
+//! separate calls for that, and refuses the second one beyond the result of the first one. Before, the first one was the safe
+//! point of the service `gc_worker`, and only the owner itself kept the second one below those of other services.
 
 use bytes::Bytes;
 use tonic::{Code, Status};
@@ -17,16 +17,16 @@ use super::wire::{
 /// The service that stands for the owner of GC.
 const OWNER: &[u8] = b"gc_worker";
 
-/// The keyspace of those who use none.
+/// The keyspace id of clients without a keyspace.
 const NO_KEYSPACE: u32 = u32::MAX;
 
 /// The text in PD's answer when a safe point is further than it was to be moved.
 const DECREASING: &str = "ErrDecreasing";
 
-/// How far versions may be collected.
+/// The extent to which versions may be collected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::tikv) enum Permitted {
-    /// Up to here, and who needs what is later, if anybody.
+    /// Up to `safe_point`. `held_by` names the service that needs later versions, if one does.
     Until {
         safe_point: u64,
         held_by: Option<String>,
@@ -53,7 +53,7 @@ pub(in crate::tikv) enum Calls {
 }
 
 impl Pd {
-    /// Says that nobody needs what is older than `target`, and asks what others need.
+    /// Reports that nothing older than `target` is needed here, and returns up to where the needs of others permit it.
     pub(in crate::tikv) async fn permit(&self, target: u64) -> anyhow::Result<Permitted> {
         match self.advance("/pdpb.PD/AdvanceTxnSafePoint", target).await {
             Ok(answer) => Ok(Permitted::Until {
@@ -87,7 +87,7 @@ impl Pd {
         })
     }
 
-    /// Lets TiKV collect what is older than `until`, which was permitted.
+    /// Lets TiKV collect versions older than `until`, which was permitted.
     pub(in crate::tikv) async fn collect(&self, until: u64, calls: Calls) -> anyhow::Result<Collected> {
         match calls {
             Calls::States => match self.advance("/pdpb.PD/AdvanceGCSafePoint", until).await {

@@ -162,7 +162,7 @@ pub(super) struct AdvanceSafePointRequest {
     pub(super) target: u64,
 }
 
-/// The same for both, too; but only that of transactions names who blocks it.
+/// The same for both, too; but only that of transactions names the service that blocks it.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct AdvanceSafePointResponse {
     #[prost(message, optional, tag = "1")]

@@ -1,4 +1,4 @@
-//! What txns look at is read before them, and counted.
+//! The rows that txns look at are read before the txns are evaluated, and counted.
 
 use bytes::Bytes;
 

@@ -16,7 +16,7 @@ pub(super) struct HookedLog {
 }
 
 impl HookedLog {
-    /// `before` hears where a read begins.
+    /// `before` receives the slot at which a read begins.
     pub(super) fn new<F>(log: &MemLog, before: impl Fn(Slot) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<(), LogError>> + Send + 'static,

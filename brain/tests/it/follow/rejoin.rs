@@ -10,21 +10,21 @@ use brain::watch::{History as _, HistoryError, PrevKv};
 use super::hooked_log::HookedLog;
 use super::{COMPACTED, Leading, Other, PUTS};
 
-/// What happens to who looks back in a log: reads from a slot that others began behind before.
+/// The fault of a read that looks back in a log, that is, one from a slot before that of an earlier read.
 #[derive(Clone, Copy)]
 enum Back {
-    /// It waits for ever.
+    /// It blocks for ever.
     Hangs,
-    /// The log begins later now, and what was before is gone, but for what came late.
+    /// The log is cut: the slots before its new beginning are destroyed, and hold nothing but late records.
     Cuts,
-    /// The log begins later again and again.
+    /// The beginning of the log moves with each read.
     Creeps,
 }
 
-/// Where a log is cut: behind the slots that are noted for what is read then.
+/// The slot at which a log is cut, behind the indexed slots of the revisions that are read then.
 const CUT: Slot = Slot(36);
 
-/// A log in which this happens to who looks back.
+/// Returns a log with this fault.
 fn looks_back(log: &MemLog, back: Back) -> HookedLog {
     let (cut, highest) = (log.clone(), Arc::new(AtomicU64::new(0)));
     HookedLog::new(log, move |from| {

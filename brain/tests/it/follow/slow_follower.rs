@@ -50,7 +50,7 @@ async fn distant_follower_resets_from_rows_in_bounded_memory() {
     for _ in 0..40 {
         leading.engine.put(b"large", &value).await.unwrap();
     }
-    // What is too much is noticed before more is read.
+    // The follower notices that it holds too much before it reads more.
     other.tail().await;
     other.tail().await;
     let (revision, bytes) = (other.store.state.view().revision, other.node.replica.memtable_bytes());

@@ -54,7 +54,7 @@ async fn members_tell_who_they_are_and_at_once_who_leads_now() {
     let mut maintenance = MaintenanceClient::new(leader.connect().await);
     let (told, moved) = tokio::join!(
         async {
-            // Nobody may lead for a moment; whoever asks again hears of the next one.
+            // There may be no leader for a moment; a repeated request returns the next one.
             loop {
                 let told = about(leader, &query).await;
                 if told["epoch"].as_u64().unwrap() > epoch && told["leader"] != Value::Null {

@@ -1,4 +1,4 @@
-//! Certificates between members: a wrong one is refused by either side and said once, and a replaced one is used at once.
+//! Certificates between members: either side refuses a wrong one and logs it once, and a replaced one is used at once.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{Member, STEP_TIMEOUT, Site};
 
-/// What the member that accepts says, and the one that dials.
+/// Log lines of the member that accepts, and of the one that dials.
 const ACCEPTS: &str = "a peer is refused";
 const DIALS: &str = "the leader refuses this member's certificate, or has a wrong one";
 
@@ -245,7 +245,7 @@ async fn a_peer_of_another_cluster_is_refused_and_both_say_so_once() {
     stranger
         .says("a peer left before it had proved to be a member of this cluster")
         .await;
-    // Dialled again and again: what is said is not.
+    // It dials repeatedly, but logs the refusal only once.
     follower.says_often("cannot follow the leader", 10).await;
     assert_eq!(follower.said("the leader belongs to another cluster"), 1);
     assert_eq!(stranger.said("a peer left before"), 1);

@@ -6,7 +6,7 @@ use mock_tikv::Rpc;
 
 use super::{STEP_TIMEOUT, Site};
 
-/// How many minutes old the safe point is.
+/// Returns the age of the safe point in minutes.
 fn age(site: &Site) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let safe_point = Duration::from_millis(site.tikv.safe_point() >> 18);

@@ -10,10 +10,10 @@ use super::{STEP_TIMEOUT, Site};
 /// Renewals over which requests are counted.
 const RENEWALS: u64 = 40;
 
-/// How often to look whether it was renewed.
+/// Interval at which the test checks whether the lock was renewed.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A leader is heard for so long that followers on a busy machine do not ask for it; renewals come often.
+/// The lease is so long that followers on a busy machine do not try to take the lock; renewals are frequent.
 const TIMING: [&str; 3] = [
     "--election-lease-duration=60s",
     "--election-renew-deadline=45s",
@@ -48,7 +48,7 @@ async fn a_renewal_costs_three_requests_and_followers_ask_nothing() {
     for member in &members {
         member.says("ready to serve client requests").await;
     }
-    // A follower that has heard of no renewal yet looks once more.
+    // A follower that has received no renewal yet reads the lock once more.
     renewals(&site, 5).await;
     site.tikv.reset_requests();
     renewals(&site, RENEWALS).await;

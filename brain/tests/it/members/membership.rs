@@ -1,4 +1,4 @@
-//! Who is a member: rows of those that are down, too, and clusters that share a key prefix by mistake.
+//! Membership: rows of members that are down, and clusters that share a key prefix by mistake.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ async fn lists(member: &Member, expected: &[(String, String, String)]) {
     }
 }
 
-/// What a member is shown as that has been started.
+/// Returns the expected entry of a started member in the member list.
 fn started(site: &Site, member: usize) -> (String, String, String) {
     (format!("b{member}"), site.peer_url(member), site.client_url(member))
 }
@@ -56,7 +56,7 @@ async fn members_that_are_down_are_listed_by_all_and_unstarted_ones_without_a_na
     let all: Vec<_> = (0..3).map(|member| started(&site, member)).collect();
     lists(&first, &all).await;
     lists(&second, &all).await;
-    // Who knows only what is stored.
+    // A member that knows only what is stored.
     first.stop().await;
     second.stop().await;
     let again = site.start(1, 3, &[]).await;
@@ -86,7 +86,7 @@ async fn another_cluster_on_the_same_prefix_is_refused_and_touches_nothing() {
         assert!(last.contains("choose another --tikv-key-prefix"), "{last}");
         assert!(other.tikv.contents() == before, "a refused member wrote something");
     }
-    // The same cluster, moved: somebody has to say so.
+    // The same cluster with new addresses: a flag has to confirm that.
     other
         .start(0, 1, &["--initial-cluster-state=existing"])
         .await

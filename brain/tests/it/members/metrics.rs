@@ -5,7 +5,7 @@ use tokio::time::timeout;
 
 use super::{Member, STEP_TIMEOUT, Site};
 
-/// What a member shows of one series.
+/// Returns the value of one series in the metrics of a member.
 async fn shown(member: &Member, series: &str) -> u64 {
     let (status, page) = member.get("/metrics").await;
     assert_eq!(status, 200);

@@ -21,10 +21,10 @@ const REQUEST: Duration = Duration::from_secs(10);
 /// what may wait for a leader (128 MiB each), what is in memory before it is in rows, and the ring of watchers.
 const MEMORY: u64 = 512 << 20;
 
-/// How long it may take until all is well again, on a busy machine.
+/// Time within which the cluster has to recover, on a busy machine.
 const SECONDS: Duration = Duration::from_secs(20);
 
-/// How long storage is out of order: longer in long tests.
+/// Returns the length of a storage outage, which is longer in long tests.
 fn outage(short: u64, long: u64) -> Duration {
     let is_long = std::env::var_os("KUBEBRAIN_LONG").is_some();
     Duration::from_secs(number("OUTAGE", if is_long { long } else { short }))
@@ -46,7 +46,7 @@ fn get(key: &str, serializable: bool) -> pb::RangeRequest {
     }
 }
 
-/// Writers that never wait for each other. What they are told is counted; a request that hangs is a panic.
+/// Writers that never wait for each other. Their outcomes are counted; a request that hangs is a panic.
 struct Load {
     writers: JoinSet<Told>,
     stop: CancellationToken,
@@ -338,7 +338,7 @@ async fn a_log_without_space_raises_the_alarm_and_reads_go_on() {
     let (status, body) = member.get("/health").await;
     assert!(status == 503 && body.contains("ALARM NOSPACE"), "{status} {body}");
     site.tikv.faults().clear();
-    // Deletes go on by themselves, and puts when somebody has disarmed the alarm.
+    // Deletes work again by themselves, and puts once the alarm is disarmed.
     let delete = pb::DeleteRangeRequest {
         key: b"a".to_vec().into(),
         ..pb::DeleteRangeRequest::default()
@@ -416,13 +416,13 @@ async fn leader_whose_rows_take_no_write_gives_the_lock_up_to_a_follower() {
     let leader = site.start(0, 2, &[]).await;
     let follower = site.start(1, 2, &[]).await;
     let mut kv = KvClient::new(follower.connect().await);
-    // What the manifest is in can be written: only objects cannot.
+    // The manifest can be written; only objects cannot.
     let silent = Fault::new(Rpc::Prewrite, Action::LoseRequest { silent: true });
     let stuck = site.tikv.faults().add(silent.on_keys(Site::key(b'r', b"o"))).unwrap();
     kv.put(put("before", 1)).await.unwrap();
     leader.says("the rows have not taken a write for").await;
     assert!(site.tikv.faults().happened(stuck).unwrap() > 0);
-    // What the one could not flush the other has in memory.
+    // The follower has in memory what the old leader could not flush.
     until_done(&mut kv, "meanwhile").await;
     assert_eq!(leader.said("cannot begin"), 0);
     site.tikv.faults().clear();

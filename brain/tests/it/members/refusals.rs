@@ -155,7 +155,7 @@ async fn a_watch_that_meets_a_damaged_slot_stops_the_service_and_names_it() {
     let taken = slots(&site.tikv.contents());
     let (key, slot) = &taken[taken.len() / 2];
     assert!(site.tikv.damage(key, "rot").await.unwrap());
-    // What is in rows is not read at the start.
+    // The start does not read log slots whose records are in rows.
     let member = site.lone().await;
     let create = pb::WatchCreateRequest {
         key: vec![0].into(),
@@ -275,7 +275,7 @@ async fn a_slot_that_is_damaged_under_a_running_leader_is_refused_by_who_joins()
     let (code, said) = follower.ended().await;
     assert_eq!(code, Some(1), "{said}");
     assert!(said.lines().last().unwrap().contains("slot "), "{said}");
-    // Who has it in memory goes on, until it has to read it.
+    // The leader has the records in memory, and goes on until it has to read the slot.
     put(&leader, 1).await;
     leader.kill().await;
 }

@@ -104,7 +104,7 @@ async fn a_member_that_waits_for_the_api_server_of_its_lease_ends_at_once() {
         ..pb::PutRequest::default()
     };
     KvClient::new(member.connect().await).put(put).await.unwrap();
-    // Only what is in rows is known before somebody leads.
+    // Until there is a leader, only data in rows is known.
     member.compact(2).await;
     member.stop().await;
     let file = tempfile::NamedTempFile::new().unwrap();

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::{Member, STEP_TIMEOUT, Site};
 
-/// Runs the subcommand to its end: the exit code, and all that it said.
+/// Runs the subcommand to its end; returns the exit code and its whole log.
 async fn wipe(site: &Site, prefix: &str, more: &[&str]) -> (Option<i32>, String) {
     begin(site, prefix, more).ended().await
 }

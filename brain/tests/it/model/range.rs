@@ -85,7 +85,7 @@ fn shape(range: &pb::RangeRequest, kvs: &mut Vec<KeyValue>) -> bool {
     more
 }
 
-/// How two keys compare by what the request sorts by.
+/// Compares two keys by the field that the request sorts by.
 pub(crate) fn by_target(range: &pb::RangeRequest, a: &KeyValue, b: &KeyValue) -> Ordering {
     match range.sort_target() {
         SortTarget::Key => a.key.cmp(&b.key),

@@ -75,7 +75,7 @@ fn txn(txn: &pb::TxnRequest, max_ops: usize) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What a list of operations may put and delete.
+/// The keys that a list of operations may put and delete.
 #[derive(Default)]
 struct Touched {
     puts: BTreeSet<Bytes>,

@@ -11,7 +11,7 @@ use crate::wire::{Answer, Request, Response, Target, pb};
 pub(crate) struct Run {
     seed: u64,
     script: Script,
-    /// What the target must be like now.
+    /// The state that the target must have now.
     pub(crate) model: Model,
     requests: usize,
     /// Requests that were answered.
@@ -130,7 +130,7 @@ impl Run {
     }
 }
 
-/// How a script went.
+/// The outcome of a script.
 #[derive(Debug)]
 pub(crate) struct Report {
     /// Requests refused, by error text.
@@ -138,7 +138,7 @@ pub(crate) struct Report {
     pub(crate) last_revision: i64,
 }
 
-/// A whole script on one fresh target; answers also what the target must be like now.
+/// Runs a whole script on one fresh target; also returns the state that the target must have now.
 ///
 /// # Panics
 /// At the first difference.
@@ -157,7 +157,7 @@ pub(crate) async fn run(seed: u64, requests: usize, target: &mut impl Target) ->
 mod tests {
     use super::*;
 
-    /// A right target, except that it is told a lie about one request.
+    /// A correct target, except that it flips `prev_kv` of the puts from request 1,500 on.
     struct Liar {
         model: Model,
         asked: usize,

@@ -26,7 +26,7 @@ fn load_pem_file(tag: &str, path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).map_err(|e| internal_err!("failed to load {} from path {}: {:?}", tag, path.display(), e))
 }
 
-/// Where PEM files are, which are read anew for each connection: they may have been renewed.
+/// Paths of the PEM files. They are read again for each connection, because they may have been renewed.
 struct Files {
     ca: PathBuf,
     cert: PathBuf,

@@ -263,7 +263,7 @@ mod test {
     fn test_group_keys_by_region() {
         let client = MockPdClient::default();
 
-        // In order of their regions, as those who ask sort them.
+        // In the order of their regions, as callers sort them.
         let tasks: Vec<Key> = vec![
             vec![1].into(),
             vec![2].into(),

@@ -244,7 +244,7 @@ impl Connection {
             .map(|ep| async move { (ep, self.try_connect(ep.as_str(), cluster_id, timeout).await) })
             .collect();
 
-        // A member that has not heard of the last election names a leader that may be gone: then the next answer counts.
+        // A member that does not know of the last election names a leader that may be gone: then the next answer counts.
         let mut tried = HashSet::new();
         while let Some((ep, answer)) = answers.next().await {
             let resp = match answer {
@@ -275,7 +275,7 @@ impl Connection {
     }
 }
 
-/// What stands at the head of each answer of PD.
+/// Returns the header of an answer of PD, or the error in it.
 fn check_header(header: Option<&pdpb::ResponseHeader>) -> Result<&pdpb::ResponseHeader> {
     let header = header.ok_or_else(|| internal_err!("PD answers without a header"))?;
     match &header.error {

@@ -22,8 +22,8 @@ use crate::region::StoreId;
 use crate::Error;
 use crate::Result;
 
-// How often a request is made anew, each time after a connection to the leader of PD was made, which is tried so often.
-// Callers with less patience have limits of their own.
+// Attempts of a request, each after reconnecting to the leader of PD, and attempts of one reconnect.
+// Callers that cannot wait that long have limits of their own.
 const RECONNECT_INTERVAL_SEC: u64 = 1;
 const MAX_REQUEST_COUNT: usize = 5;
 const LEADER_CHANGE_RETRY: usize = 10;

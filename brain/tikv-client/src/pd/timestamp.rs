@@ -112,7 +112,7 @@ async fn run_tso(
         // Wake up the sending future blocked by too many pending requests or locked.
         sending_future_waker.wake();
     }
-    // PD ended it, or nobody holds the oracle any more. Whoever waits is told by its channel, and connects anew.
+    // PD ended the stream, or no handle on the oracle is left. A waiting caller is notified by its channel, and reconnects.
     info!("TSO stream terminated");
     Ok(())
 }

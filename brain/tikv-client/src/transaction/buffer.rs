@@ -280,7 +280,7 @@ impl Buffer {
             .unwrap_or(MutationValue::Undetermined)
     }
 
-    /// Keeps what was read. What is known already has to be the same.
+    /// Caches values that were read. Cached values have to be the same.
     fn update_cache(&mut self, key: &Key, value: Option<&Value>) -> Result<()> {
         if !self.caches_reads {
             return Ok(());

@@ -137,7 +137,7 @@ impl<PdC: PdClient> Committer<PdC> {
             return Err(Error::UndeterminedError(Box::new(e)));
         }
 
-        // What TiKV does not commit asynchronously after all has no such timestamp.
+        // A response without this timestamp means that TiKV does not commit asynchronously after all.
         let commits = self.options.async_commit && response.iter().all(|r| r.min_commit_ts != 0);
         self.options.async_commit = commits;
         let min_commit_ts = response.iter().map(|r| r.min_commit_ts).max();
@@ -278,11 +278,11 @@ impl<PdC: PdClient> Committer<PdC> {
     }
 }
 
-/// How far a transaction has come when all of its locks are written.
+/// The state of a transaction when all of its locks are written.
 enum Prewritten {
-    /// In one phase.
+    /// Committed in one phase.
     Committed(Timestamp),
-    /// As an asynchronous commit.
+    /// Commits asynchronously.
     CommitsAt(Timestamp),
     /// Its primary key decides it.
     Locked,

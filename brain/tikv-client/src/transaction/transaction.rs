@@ -367,7 +367,7 @@ impl<PdC: PdClient> Transaction<PdC> {
         res
     }
 
-    /// What commits or rolls back the mutations so far, if there are any.
+    /// Returns the committer of the mutations so far, if there are any.
     fn committer(&self) -> Result<Option<Committer<PdC>>> {
         let mutations = self.buffer.to_proto_mutations();
         if mutations.is_empty() {

@@ -1,4 +1,4 @@
-//! kill -9 of a process that appends: everything it was told is there.
+//! kill -9 of a process that appends: every acknowledged append is there.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};

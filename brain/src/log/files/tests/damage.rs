@@ -30,7 +30,7 @@ async fn open_changed(dir: &Path, file: &Path, written: &[(u64, Bytes)], change:
     };
     let found = read_all(&log, 0).await;
     assert_eq!(found, written[..found.len()], "wrong data");
-    // What opened once has to open again, with the same in it and room for more.
+    // A log that opened once has to open again, with the same records and room for more.
     log.append(Slot(1000), record(1000, 0, 50)).await.unwrap();
     drop(log);
     assert_eq!(read_all(&open_small(copied.path()), 0).await[..found.len()], found);
@@ -50,7 +50,7 @@ fn unmark(file: &Path) -> usize {
     end - 32
 }
 
-/// Where the frames of a segment end.
+/// Returns the offset at which the frames of a segment end.
 fn used(bytes: &[u8]) -> usize {
     bytes.iter().rposition(|byte| *byte != 0).unwrap() / 8 * 8 + 8
 }

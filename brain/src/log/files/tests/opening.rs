@@ -1,4 +1,4 @@
-//! What Open makes of directories in every state that a stop, or somebody's hands, can leave them in.
+//! Opening directories in every state that a stop, or a user, can leave them in.
 
 use super::*;
 

@@ -13,14 +13,14 @@ use super::*;
 
 const SECTOR: usize = 512;
 
-/// What must be there whatever happens.
+/// The slot and the watermark that must survive every power failure.
 #[derive(Debug, Default)]
 struct Promised {
     slot: AtomicU64,
     watermark: AtomicU64,
 }
 
-/// Watches every write and sync, and tries what the disk would look like if the power failed right then.
+/// Watches every write and sync, and tests the state that the disk would have if the power failed right then.
 #[derive(Debug)]
 pub(crate) struct Power {
     dir: PathBuf,
@@ -150,5 +150,5 @@ async fn promises_survive_a_power_loss_at_any_write_or_sync() {
     }
 }
 
-/// How [`Disk`] keeps its watcher.
+/// The cell in which [`Disk`] keeps its watcher.
 pub(crate) type Watcher = Mutex<Option<Power>>;

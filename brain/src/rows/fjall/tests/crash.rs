@@ -74,7 +74,7 @@ async fn rounds(history: &History, batches: impl Iterator<Item = u64>) {
     }
 }
 
-/// Kills the child once it has synced batch `until`: the last batch it said it had synced.
+/// Kills the child once it has synced batch `until`; returns the last batch that it reported as synced.
 fn run_and_kill(dir: &Path, max_value: usize, until: u64) -> u64 {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([

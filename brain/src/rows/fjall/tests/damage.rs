@@ -1,4 +1,4 @@
-//! Whatever happens to the files: an error that says so, or the rows of an earlier batch together with that batch's fence.
+//! Damage to any file leads to an error that names it, or to the rows of an earlier batch together with that batch's fence.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -160,7 +160,7 @@ async fn a_flipped_bit_is_told_or_leaves_an_earlier_batch() {
             fs::remove_dir_all(&scratch).unwrap();
         }
     }
-    // How much of it is in tables by then, and told when it is damaged, is up to fjall's own thread.
+    // fjall's own thread decides how much is in tables by then, where damage is detected.
     assert!(refused > 0, "{refused} refused, {earlier} earlier, {unharmed} unharmed");
 }
 
@@ -302,7 +302,7 @@ async fn a_batch_with_another_sequence_number_is_told() {
 }
 
 /// A directory with some batches in tables and some in the journal alone, that journal, and where the first of these begins in
-/// it. What gets into tables, and when, is up to fjall's own thread: it is tried until there is both.
+/// it. fjall's own thread decides which batches get into tables, and when: it is tried until there are both.
 async fn partly_in_tables() -> (tempfile::TempDir, PathBuf, Vec<u8>, usize) {
     for _ in 0..20 {
         let root = tempfile::tempdir().unwrap();
@@ -315,7 +315,7 @@ async fn partly_in_tables() -> (tempfile::TempDir, PathBuf, Vec<u8>, usize) {
     panic!("fjall never wrote a part of the batches");
 }
 
-/// Where the first batch begins that is in no table, if others are in one.
+/// Returns the offset of the first batch that is in no table; `None` if no batch is in a table, or all are.
 async fn first_unflushed(dir: &Path, journal: &[u8]) -> Option<usize> {
     let scratch = dir.with_extension("tables");
     copy(dir, &scratch);

@@ -106,10 +106,10 @@ async fn fill_a_disk(disk: &Path) {
     batch += 1;
     while let Err(error) = apply(&rows, batch, changes(batch)).await {
         assert!(matches!(error, RowsError::Full(_)), "{}", guard::describe(&error));
-        // Who is refused takes a younger view, so that what merges left over goes.
+        // A writer that is refused takes a younger view, so that tables which merges left over are deleted.
         drop(rows.snapshot().await.unwrap());
     }
-    // Whether or not there is space for all of it, it ends.
+    // The compaction ends, whether or not there is space for all of it.
     match rows.compact().await {
         Ok(()) | Err(RowsError::Full(_)) => {}
         Err(error) => panic!("{}", guard::describe(&error)),

@@ -62,7 +62,7 @@ pub(crate) fn new_pessimistic_lock_request(
         start_version,
         lock_ttl,
         for_update_ts,
-        // Who waits for another lock does so as long as TiKV is set up for.
+        // A request waits for another lock as long as TiKV is configured to.
         is_first_lock: false,
         wait_timeout: 0,
         return_values: need_value,

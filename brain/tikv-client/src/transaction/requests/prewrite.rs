@@ -32,7 +32,7 @@ pub(crate) fn new_prewrite_request(
         primary_lock,
         start_version,
         lock_ttl,
-        // As large as can be: whoever meets one of its locks resolves all of them in that region, and not one after the other.
+        // As large as possible: a client that meets one of its locks resolves all of them in that region, and not one after the other.
         txn_size: u64::MAX,
         ..Default::default()
     }
@@ -93,8 +93,8 @@ impl Shardable for kvrpcpb::PrewriteRequest {
     fn clone_then_apply_shard(&self, shard: Self::Shard) -> Self {
         // Only if there is only one request to send
         let try_one_pc = self.try_one_pc && shard.len() == self.secondaries.len() + 1;
-        // The keys of an asynchronous commit go with its primary key. What is sent in one phase keeps them until it is
-        // known that it is not sharded anew.
+        // The keys of an asynchronous commit go with its primary key. A one-phase commit keeps them until it is known that it
+        // is not sharded again.
         let keeps_secondaries =
             try_one_pc || (self.use_async_commit && shard.iter().any(|m| m.key == self.primary_lock));
         let secondaries = if keeps_secondaries {

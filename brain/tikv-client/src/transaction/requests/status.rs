@@ -204,17 +204,17 @@ impl Merge<SecondaryLocks> for CollectWithShard {
     }
 }
 
-/// What the secondary locks of an asynchronous commit say about it.
+/// The state of an asynchronous commit according to its secondary locks.
 pub(crate) struct SecondaryLocksStatus {
-    /// The commit timestamp, if a lock is there no more: 0 if it was rolled back.
+    /// The commit timestamp, if a lock is gone; 0 if it was rolled back.
     pub(crate) ended_at: Option<u64>,
     pub(crate) min_commit_ts: u64,
-    /// It is no asynchronous commit after all.
+    /// True if it is no asynchronous commit after all.
     pub(crate) fallback_2pc: bool,
 }
 
 impl SecondaryLocksStatus {
-    /// The timestamp at which a transaction commits whose primary lock has this one, or 0: it is rolled back.
+    /// Returns the timestamp at which a transaction commits whose primary lock has `primary_min_commit_ts`; 0 if it is rolled back.
     pub(crate) fn commit_version(&self, primary_min_commit_ts: u64) -> Result<u64> {
         let earliest = self.min_commit_ts.max(primary_min_commit_ts);
         match self.ended_at {
