@@ -105,11 +105,11 @@ impl<R: Rows> State<R> {
         *self.index.lock().unwrap_or_else(PoisonError::into_inner) = index;
         self.committed.store(other.committed().0, Ordering::Release);
         self.set_applied(other.committed());
-        self.set_deleted_up_to(other.compaction_progress().borrow().up_to);
-        self.set_epoch(other.epoch());
         let sizes = other.sizes();
         self.set_written(&sizes);
         self.set_deleted(&sizes);
+        self.set_deleted_up_to(other.compaction_progress().borrow().up_to);
+        self.set_epoch(other.epoch());
     }
 
     /// The newest view.

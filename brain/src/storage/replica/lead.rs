@@ -152,8 +152,8 @@ impl<R: Rows> Replica<R> {
             through: Some((Slot(through.applied_slot), through.reached())),
             snapshot,
         });
-        self.state.set_deleted_up_to(manifest.deleted_up_to);
         self.state.set_deleted(&manifest.sizes);
+        self.state.set_deleted_up_to(manifest.deleted_up_to);
         Ok(Leadership { writer, manifest, wait })
     }
 }
