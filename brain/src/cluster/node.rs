@@ -1,6 +1,6 @@
 //! The running store of a member, and its terms as leader: the tasks that write, from the barrier to the end of the epoch.
 //!
-//! Invariant: at most one term is under way, and its tasks are gone before the next one begins.
+//! Invariant: at most one term is in progress, and its tasks have ended before the next one begins.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,22 +28,22 @@ use crate::storage::retry::is_transient;
 use crate::tasks::Owned;
 use crate::watch::{History as _, HistoryError, Hub, PrevKv};
 
-/// Generations on their way to the flush and back. Few: their bytes are what is bounded.
+/// The number of memtables on their way to the flush and back. Small, because their bytes are bounded, not their number.
 const MEMTABLES: usize = 4;
 
-/// First and longest pause before a term that storage did not let begin is tried again.
+/// The first and the longest pause before a term that could not begin because of storage is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// Bytes of history that are read for all watchers together when a term begins. Older history each watcher reads by itself.
+/// The bytes of history that are read for all watchers together when a term begins. Older history is read by each watcher.
 const CHUNK: usize = 1 << 20;
 
-/// The longest that this may take: the member serves nobody meanwhile.
+/// The time limit of that read: the member does not serve in the meantime.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// How a term ended.
+/// The reason why a term ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TermEnd {
-    /// As asked: everything acknowledged is flushed.
+    /// It was stopped: everything acknowledged is flushed.
     Stopped,
     /// The lock was lost.
     Lost,
@@ -51,21 +51,21 @@ pub enum TermEnd {
     Deposed,
 }
 
-/// The lock by which a member leads.
+/// The claim of a member to lead, by its lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockClaim {
     /// The lock that it holds: see [`Candidate::lock`].
     pub lock: u64,
-    /// It knows that whoever held that lock before answers reads no more.
+    /// True if it is known that the previous holder of that lock no longer answers reads.
     pub predecessor_expired: bool,
 }
 
-/// Notified of the progress of a term that begins.
+/// The channels that report the progress of a term that begins.
 #[derive(Debug)]
 pub struct TermNotifier {
-    /// The barrier stands: everything that older leaders acknowledged is known.
+    /// The barrier is placed: everything that older leaders acknowledged is known.
     pub placed: oneshot::Sender<()>,
-    /// Requests are taken.
+    /// Requests are accepted.
     pub begun: oneshot::Sender<()>,
 }
 
@@ -78,11 +78,11 @@ pub struct Node<L, R: Rows, Q> {
     pub engine: (L, R),
     /// The state in memory.
     pub replica: Replica<R>,
-    /// Where the sequencer takes its place.
+    /// The queue of the sequencer, which takes it for the duration of a term.
     pub queue: QueueOwner,
-    /// Where watchers hear of what is committed.
+    /// Publishes commits to watchers.
     pub hub: Hub,
-    /// Where followers do.
+    /// Publishes commits to followers.
     pub feed: CommitFeed,
     /// The space quota of the store.
     pub space: Q,
@@ -90,7 +90,7 @@ pub struct Node<L, R: Rows, Q> {
     pub options: Options,
     /// Announces the epoch once the barrier is placed, before earlier leases are waited out.
     pub announce_epoch: Option<EpochAnnouncer>,
-    /// Length of the read lease after a renewal of the lock; zero where no other member can lead.
+    /// The length of the read lease after a renewal of the lock; zero if no other member can lead.
     pub lease: Duration,
     /// The metrics.
     pub metrics: Arc<Metrics>,
@@ -99,10 +99,8 @@ pub struct Node<L, R: Rows, Q> {
 }
 
 impl<L: Log, R: Rows, Q: Space + Clone> Node<L, R, Q> {
-    /// Leads until `stop`, then finishes what is queued and, where nobody else can, flushes; or until `lost`, and then stops where it stands.
-    ///
-    /// # Errors
-    /// When log or rows fail, or are damaged. The member cannot go on then.
+    /// Leads until `stop`, then finishes queued requests and, if no other member can lead, flushes; or until `lost`, and then stops
+    /// at once. Fails if log or rows fail or are damaged; the member cannot continue then.
     // The epoch is known once the barrier is placed.
     #[instrument(skip_all, fields(epoch = Empty))]
     pub async fn term(
@@ -131,7 +129,7 @@ impl<L: Log, R: Rows, Q: Space + Clone> Node<L, R, Q> {
             immutable,
             flushed: from_flush,
         };
-        // Whoever waits for it may be gone.
+        // The receiver may be gone.
         let _gone = begun.send(());
         let state = self.replica.state().clone();
         let immutables = self.replica.immutables();
@@ -162,7 +160,7 @@ impl<L: Log, R: Rows, Q: Space + Clone> Node<L, R, Q> {
             self.space.clone(),
             (self.options.clone(), self.metrics.clone()),
         );
-        // Whatever ends the background ends the sequencer, too.
+        // The end of the background task ends the sequencer, too.
         let over = lost.child_token();
         let mut sequencer = Owned::start(sequencer.run(stop.clone(), over.clone()).in_current_span());
         let mut background = Owned::start(background.run().in_current_span());
@@ -179,14 +177,15 @@ impl<L: Log, R: Rows, Q: Space + Clone> Node<L, R, Q> {
         };
         self.replica = replica;
         self.queue.leave();
-        // Stopped in order: what is acknowledged is flushed, if nobody else can. Otherwise whoever leads next does that.
+        // After an orderly stop everything acknowledged is flushed, if no other member can lead. Otherwise the next leader flushes
+        // it.
         let in_order = ended.is_ok() && failed.is_none() && !lost.is_cancelled();
         let flushed = match failed {
             Some(ended) => ended,
             None if in_order && self.lease.is_zero() => tokio::select! {
                 biased;
                 ended = background.end() => ended.context("the flush")?,
-                // The next start takes from the log what the rows lack.
+                // The next start reads from the log what the rows lack.
                 () = lost.cancelled() => Ok(()),
             },
             None if ended.as_ref().is_err_and(|error| error.is::<FlushEnded>()) => {
@@ -197,7 +196,7 @@ impl<L: Log, R: Rows, Q: Space + Clone> Node<L, R, Q> {
                 Ok(())
             }
         };
-        // The flush first: the sequencer ends when it does.
+        // The error of the flush takes precedence: the sequencer ends when the flush does.
         match flushed.context("the flush").and(ended.context("the sequencer")) {
             Ok(()) if in_order => Ok((self, TermEnd::Stopped)),
             Ok(()) => Ok((self, TermEnd::Lost)),
@@ -209,7 +208,8 @@ impl<L: Log, R: Rows, Q: Space + Clone> Node<L, R, Q> {
         }
     }
 
-    /// Becomes the only writer, however long storage is out of reach, and tells watchers what was committed meanwhile.
+    /// Becomes the only writer, with retries as long as storage is unreachable, and publishes to watchers what was committed in the
+    /// meantime.
     async fn begin(&mut self, claim: LockClaim, placed: oneshot::Sender<()>) -> anyhow::Result<Leadership> {
         let (mut placed, mut pause) = (Some(placed), RETRY.0);
         loop {
@@ -242,21 +242,21 @@ impl<L: Log, R: Rows, Q: Space + Clone> Node<L, R, Q> {
                 .lead(log, rows, (candidate, claim.predecessor_expired))
                 .await
             {
-                // What is missing in the log is in rows by now.
+                // The slots missing in the log are in rows by now.
                 Err(OpenError::Destroyed) => self.replica.reset_from_snapshot(log, rows).await?,
                 outcome => break outcome?,
             }
         };
         Span::current().record("epoch", self.replica.state().epoch());
         if let Some(placed) = placed.take() {
-            // Whoever waits for it may be gone.
+            // The receiver may be gone.
             let _gone = placed.send(());
         }
         if let Some(announce_epoch) = &self.announce_epoch {
             announce_epoch(self.replica.state().epoch()).await?;
         }
         if !leadership.wait.is_zero() {
-            // Somebody may be reading yet, and nobody saw its lock run out.
+            // An older leader whose lease was not seen to expire may still serve reads.
             tracing::info!(wait = ?leadership.wait, "waiting for an older leader's right to end");
             tokio::time::sleep(leadership.wait).await;
             leadership.waited(rows).await?;
@@ -268,8 +268,8 @@ impl<L: Log, R: Rows, Q: Space + Clone> Node<L, R, Q> {
 }
 
 impl<L: Log, R: Rows, Q> Node<L, R, Q> {
-    /// Tells watchers that there is more in the log than they heard of: what it is, if that can be read at once; else each
-    /// of them reads back what concerns it.
+    /// Publishes to watchers the commits in the log that they have not received, if these can be read at once; otherwise each
+    /// watcher reads those that concern it.
     pub(crate) async fn show_missed(&self) {
         let newest = self.replica.revision();
         if self.hub.revision() >= newest {
