@@ -60,7 +60,7 @@ async fn strangers_are_refused() {
     assert!(meet(&port(0), &other, 1).await.0.is_err());
 }
 
-/// Reads the first message of member 2; the next one follows.
+/// Reads the first message of member 2: magic, id and nonce.
 async fn hello(io: &mut DuplexStream) -> [u8; 48] {
     read(io).await.unwrap()
 }
