@@ -1,8 +1,8 @@
-//! gRPC in and out: etcd's services over the modules below. Protobuf types stop here.
+//! The gRPC API: etcd's services over the modules below. Protobuf types stay in this module.
 
-/// Has a request answered by whoever leads: by a method of the service here, or by the same RPC of the leader, in this
-/// member's name.
-// A macro, for each RPC of a client is a method of its own.
+/// Answers a request on the leader: by a method of the service here, or by the same RPC of the leader, with this member's id in the
+/// header.
+// It is a macro because each RPC of a client is a method of its own.
 macro_rules! by_leader {
     ($service:ident . $here:ident, $client:ident . $rpc:ident, $request:expr) => {{
         let there = |leader, request| async move {
