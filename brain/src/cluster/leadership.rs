@@ -299,7 +299,7 @@ impl LeadershipLoop {
                     awaited = Some((asked, Instant::now() + ARRIVAL));
                 }
                 follows = arrival(self.cluster.as_ref(), awaited.as_ref()), if !drain.is_cancelled() => {
-                    // A client that went away assumes that the transfer failed.
+                    // If the reply channel is closed, the client has already been answered with an error.
                     let asked = awaited.take().map(|(asked, _)| asked).filter(|asked| !asked.reply.is_closed());
                     if follows && asked.is_some() {
                         self.roles.send_replace(Role::Transferring);
