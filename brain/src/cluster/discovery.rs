@@ -21,7 +21,7 @@ use crate::flags::url::Url;
 /// The time for which an answer of DNS is cached: a leader that cannot be reached is dialled more often.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The timeout of one DNS query, and the number of attempts.
+/// The timeout of one DNS query, and the number of retries after a failure.
 const DNS_TIMEOUT: (Duration, usize) = (Duration::from_secs(1), 2);
 
 /// The DNS address of a member.
