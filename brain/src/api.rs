@@ -1,4 +1,4 @@
-//! gRPC in and out: etcd's services over the modules below. Protobuf types stop here.
+//! The gRPC API: etcd's services over the modules below. Protobuf types stay in this module.
 
 pub mod about;
 pub mod auth;

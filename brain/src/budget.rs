@@ -1,13 +1,13 @@
-//! Bytes of memory that requests and answers take, counted for each connection and in total.
+//! The memory of requests and responses in bytes, counted for each connection and in total.
 //!
-//! Invariant: what is charged is given back exactly once: a [`Charge`] does so when it is dropped.
+//! Invariant: every charge is released exactly once: when the [`Charge`] is dropped.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::IntGauge;
 
-/// The most that a connection may take of the reserved part, in bytes.
+/// The most that a connection may take from the reserved part, in bytes.
 const SMALL: usize = 256 * 1024;
 
 /// The budget of all connections together. Clones share it.
@@ -17,13 +17,13 @@ pub struct Budget(Arc<Total>);
 #[derive(Debug)]
 struct Total {
     limit: usize,
-    /// The part that is left to connections that take little.
+    /// The part that is reserved for connections that use little memory.
     reserved: usize,
     used: AtomicUsize,
     shown: IntGauge,
 }
 
-/// Why a charge was refused.
+/// The reason why a charge was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Exceeded {
     /// The connection's share is used up.
@@ -38,8 +38,8 @@ pub enum Exceeded {
 }
 
 impl Budget {
-    /// A budget of `limit` bytes: one connection may take half, one address three quarters, and the last eighth is for
-    /// connections that take little. `shown` follows what is taken.
+    /// Creates a budget of `limit` bytes: one connection may use half, one address three quarters, and the last eighth is reserved
+    /// for connections that use little. `shown` is set to the bytes in use.
     #[must_use]
     pub fn new(limit: usize, shown: IntGauge) -> Self {
         Self(Arc::new(Total {
@@ -50,7 +50,7 @@ impl Budget {
         }))
     }
 
-    /// The account of a new connection, of an address if it has one.
+    /// Creates the account of a new connection, of an address if it has one.
     #[must_use]
     pub fn account(&self, address: Option<&AddressUse>) -> Account {
         Account(Arc::new(Connection {
@@ -61,13 +61,13 @@ impl Budget {
         }))
     }
 
-    /// Bytes that are taken.
+    /// Returns the bytes in use.
     #[must_use]
     pub fn used(&self) -> usize {
         self.0.used.load(Ordering::Relaxed)
     }
 
-    /// Bytes beyond seven eighths of what connections may take that take much: so many are to be given back.
+    /// Returns the bytes in use beyond seven eighths of the part that is not reserved: this much should be released.
     #[must_use]
     pub fn shortage(&self) -> usize {
         let common = self.0.limit - self.0.reserved;
@@ -80,7 +80,7 @@ impl Budget {
 pub struct AddressUse(Arc<AtomicUsize>);
 
 impl AddressUse {
-    /// Bytes that are taken.
+    /// Returns the bytes in use.
     #[must_use]
     pub fn used(&self) -> usize {
         self.0.load(Ordering::Relaxed)
@@ -96,15 +96,12 @@ struct Connection {
     total: Arc<Total>,
     address: Option<AddressUse>,
     used: AtomicUsize,
-    /// Bytes of requests that came and of answers that went.
+    /// The bytes of requests received and of responses sent.
     moved: AtomicU64,
 }
 
 impl Account {
-    /// Takes bytes until the charge is dropped.
-    ///
-    /// # Errors
-    /// There are not so many left.
+    /// Charges bytes until the charge is dropped. Fails if not enough bytes are left.
     pub fn charge(&self, bytes: usize) -> Result<Charge, Exceeded> {
         let mut charge = Charge {
             account: self.clone(),
@@ -114,19 +111,19 @@ impl Account {
         Ok(charge)
     }
 
-    /// Bytes that are taken.
+    /// Returns the bytes in use.
     #[must_use]
     pub fn used(&self) -> usize {
         self.0.used.load(Ordering::Relaxed)
     }
 
-    /// Bytes that a connection may take of the part which is reserved: 256 KiB, less where the budget is small.
+    /// Returns the bytes that a connection may take from the reserved part: 256 KiB, less if the budget is small.
     #[must_use]
     pub fn small(&self) -> usize {
         SMALL.min(self.0.total.limit / 32)
     }
 
-    /// Bytes of requests that came and of answers that went.
+    /// Returns the bytes of requests received and of responses sent.
     #[must_use]
     pub fn moved(&self) -> u64 {
         self.0.moved.load(Ordering::Relaxed)
@@ -164,7 +161,7 @@ impl Account {
     }
 }
 
-/// Adds if the sum is within the limit, which it answers.
+/// Adds `bytes` if the sum is within the limit; returns the sum.
 fn add(used: &AtomicUsize, bytes: usize, limit: usize) -> Option<usize> {
     let sum = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
     let before = used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).ok()?;
@@ -175,7 +172,7 @@ fn gauge(bytes: usize) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-/// Bytes that are taken until this is dropped.
+/// Bytes that are charged until this is dropped.
 #[derive(Debug)]
 pub struct Charge {
     account: Account,
@@ -183,27 +180,21 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// Takes more bytes.
-    ///
-    /// # Errors
-    /// There are not so many left; what was taken before stays.
+    /// Charges more bytes. Fails if not enough bytes are left; the earlier charge stays.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Exceeded> {
         self.account.take(bytes)?;
         self.bytes += bytes;
         Ok(())
     }
 
-    /// Gives bytes back, at most what was taken.
+    /// Releases bytes, at most the charged ones.
     pub fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         self.account.give_back(bytes);
     }
 
-    /// Takes or gives back until so many bytes are taken.
-    ///
-    /// # Errors
-    /// As [`Charge::grow`].
+    /// Charges or releases bytes until exactly `bytes` are charged. Fails as [`Charge::grow`].
     pub fn set(&mut self, bytes: usize) -> Result<(), Exceeded> {
         match bytes.checked_sub(self.bytes) {
             Some(more) => self.grow(more),
@@ -214,18 +205,18 @@ impl Charge {
         }
     }
 
-    /// Bytes that are taken.
+    /// Returns the charged bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Counts bytes that came from the client or went to it.
+    /// Counts bytes that were received from the client or sent to it.
     pub fn moved(&self, bytes: usize) {
         self.account.0.moved.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Moves bytes, at most what was taken, into a charge of their own.
+    /// Moves bytes, at most the charged ones, into a new charge.
     #[must_use]
     pub fn split(&mut self, bytes: usize) -> Charge {
         let bytes = bytes.min(self.bytes);
@@ -243,29 +234,23 @@ impl Drop for Charge {
     }
 }
 
-/// Charges a request for its answer while that is built. Clones share it.
+/// Charges the response of a request while it is built. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Meter(Option<Arc<Mutex<Charge>>>);
 
 impl Meter {
-    /// Charges an account.
-    ///
-    /// # Errors
-    /// As [`Account::charge`].
+    /// Creates a meter that charges an account. Fails as [`Account::charge`].
     pub fn new(account: &Account) -> Result<Self, Exceeded> {
         Ok(Self(Some(Arc::new(Mutex::new(account.charge(0)?)))))
     }
 
-    /// Charges nobody.
+    /// Creates a meter that charges nobody.
     #[must_use]
     pub fn unlimited() -> Self {
         Self(None)
     }
 
-    /// Takes bytes until [`Meter::release`], or until all clones are dropped.
-    ///
-    /// # Errors
-    /// There are not so many left.
+    /// Charges bytes until [`Meter::release`], or until all clones are dropped. Fails if not enough bytes are left.
     pub fn charge(&self, bytes: usize) -> Result<(), Exceeded> {
         match &self.0 {
             Some(charge) => charge.lock().unwrap_or_else(PoisonError::into_inner).grow(bytes),
@@ -273,24 +258,22 @@ impl Meter {
         }
     }
 
-    /// A charge of its own to the same account, for what outlives the answer; `None` where nobody is charged.
-    ///
-    /// # Errors
-    /// There are not so many left.
+    /// Returns a separate charge to the same account, for data that outlives the response; `None` if nobody is charged. Fails if
+    /// not enough bytes are left.
     pub fn hold(&self, bytes: usize) -> Result<Option<Charge>, Exceeded> {
         let Some(charge) = &self.0 else { return Ok(None) };
         let account = charge.lock().unwrap_or_else(PoisonError::into_inner).account.clone();
         account.charge(bytes).map(Some)
     }
 
-    /// Another meter of the same account: what it took is given back when it is dropped, whatever becomes of this one.
+    /// Returns another meter of the same account: its charge is released when it is dropped, independent of this one.
     #[must_use]
     pub fn another(&self) -> Self {
         let charge = self.hold(0).ok().flatten();
         Self(charge.map(|charge| Arc::new(Mutex::new(charge))))
     }
 
-    /// Gives back what was taken: the answer is encoded, and counted in that form.
+    /// Releases the charge: the response is encoded, and charged in that form.
     pub fn release(&self) {
         if let Some(charge) = &self.0 {
             charge.lock().unwrap_or_else(PoisonError::into_inner).shrink(usize::MAX);

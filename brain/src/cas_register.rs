@@ -7,15 +7,15 @@ use bytes::Bytes;
 /// One value, or none, that several members read and replace.
 ///
 /// Laws, proved for every implementation by `cas_register::laws`:
-/// 1. `get` shows the newest value: whatever was set, by anyone, before it was asked.
+/// 1. `get` returns the newest value: everything that was set, by any member, before the call.
 /// 2. `compare_and_set` sets the value only if the register holds `expected` at that very moment.
 /// 3. `Swapped` and `Mismatch` are final. `Unknown` promises nothing: the value may have been set, or may yet be set as long as the
-///    register holds `expected`; only `get` can tell, and only what differs from `expected` ends the doubt.
+///    register holds `expected`; only `get` can resolve it, and only a value other than `expected` does.
 pub trait CasRegister: Clone + Send + Sync + 'static {
     /// The value; `None` while there is none.
-    ///
+    /// Returns the value; `None` if there is none.
     /// # Errors
-    /// When the register cannot be reached.
+    /// The register cannot be reached.
     fn get(&self) -> impl Future<Output = anyhow::Result<Option<Bytes>>> + Send;
 
     /// Sets the value to `new`, or removes it, if the register holds `expected`.

@@ -1,7 +1,7 @@
-//! The data directory: whose it is, and that only one process works in it.
+//! The data directory: its owner, and the lock that admits one process.
 //!
-//! Invariant: nothing is created or changed in a directory that is refused, and a directory without `IDENTITY`
-//! is only taken when it is empty.
+//! Invariant: nothing is created or changed in a directory that is refused, and a directory without `IDENTITY` is accepted only if
+//! it is empty.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -21,7 +21,7 @@ mod look;
 /// The newest layout of the directory that this program reads and writes.
 pub const FORMAT: u32 = 3;
 
-/// The oldest one: an older `IDENTITY` does not name the log.
+/// The oldest layout that this program reads: in older ones, `IDENTITY` does not name the log.
 pub const OLDEST_FORMAT: u32 = 3;
 
 const IDENTITY: &str = "IDENTITY";
@@ -33,32 +33,32 @@ pub const LOG: &str = "log";
 /// Directory of the rows.
 pub const ROWS: &str = "rows";
 
-/// A data directory that is ours until it is dropped.
+/// A data directory that this process owns until it is dropped.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
     identity: Identity,
-    /// Holds the lock; the kernel frees it when the process ends, however it ends.
+    /// Holds the lock; the kernel releases it when the process ends, for whatever reason.
     _lock: File,
 }
 
-/// Why a data directory is refused. Each message is one line that says what to do.
+/// The reason why a data directory is refused. Each message is one line that says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
-    /// Another process, or another part of this one, works in it.
+    /// Another process, or another part of this one, uses it.
     #[error("data directory {} is in use by {owner}: stop that one first, or choose another --data-dir", path.display())]
     InUse {
         /// The directory.
         path: PathBuf,
-        /// `process <pid>` where known.
+        /// `process <pid>` if known.
         owner: String,
     },
-    /// It holds something else.
+    /// It contains something else.
     #[error("data directory {} is not kubebrain's: it holds {found}; choose an empty --data-dir", path.display())]
     Foreign {
         /// The directory.
         path: PathBuf,
-        /// The contents that were found.
+        /// The contents found.
         found: String,
     },
     /// A newer program wrote it.
@@ -85,7 +85,7 @@ pub enum DataDirError {
         /// The fault.
         what: String,
     },
-    /// A part of it is gone. To begin that part anew would be to go back to an empty store under the same ids.
+    /// A part of it is missing. To recreate that part would be to return to an empty store under the same ids.
     #[error("data directory {}: {part} missing: restore the whole data directory from one copy, or choose an empty --data-dir", path.display())]
     Missing {
         /// The directory.
@@ -93,29 +93,27 @@ pub enum DataDirError {
         /// The part, with its verb.
         part: &'static str,
     },
-    /// Its log is another one.
+    /// It contains another log.
     #[error("data directory {} holds another log than its {IDENTITY} file names: restore the whole data directory from one copy", path.display())]
     OtherLog {
         /// The directory.
         path: PathBuf,
     },
-    /// The file system refuses.
+    /// The file system returned an error.
     #[error("data directory {} {action}", path.display())]
     Io {
         /// The directory.
         path: PathBuf,
         /// The operation that failed.
         action: &'static str,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
 }
 
 impl DataDir {
-    /// Opens the directory, or creates it with the identity that `fresh` answers, and locks it.
-    ///
-    /// # Errors
-    /// It cannot be ours; nothing was changed in it.
+    /// Opens the directory, or creates it with the identity that `fresh` returns, and locks it. If it is refused, nothing was
+    /// changed in it.
     pub fn open(path: &Path, fresh: impl FnOnce() -> Identity) -> Result<DataDir, DataDirError> {
         let io = |action| {
             move |source| DataDirError::Io {
@@ -130,7 +128,7 @@ impl DataDir {
             tracing::warn!(error = warning, "check file permission");
         }
         let mut lock = lock(path)?;
-        // Another process may have been here between the look and the lock.
+        // Another process may have changed it between the check and the lock.
         let identity = match inspect(path)? {
             Some(identity) => identity,
             None => {
@@ -140,7 +138,8 @@ impl DataDir {
             }
         };
         if let Err(error) = note_owner(&mut lock) {
-            // Only for the message to a second process: a full disk must not stop the one that can free space.
+            // The process id is only for the message to a second process: a full disk must not stop the process that can free
+            // space.
             tracing::debug!(%error, "cannot write the process id into the lock file");
         }
         Ok(DataDir {
@@ -150,16 +149,14 @@ impl DataDir {
         })
     }
 
-    /// The path of the directory.
+    /// Returns the path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Stores durably which log is in the directory.
-    ///
-    /// # Errors
-    /// [`DataDirError::OtherLog`] if another one is stored, or that the file system refuses.
+    /// Stores durably which log is in the directory. Fails with [`DataDirError::OtherLog`] if another one is stored, or if the file
+    /// system returns an error.
     pub fn set_log(&mut self, id: LogId) -> Result<(), DataDirError> {
         match self.identity.log {
             Some(stored) if stored == id => return Ok(()),
@@ -183,15 +180,15 @@ impl DataDir {
         Ok(())
     }
 
-    /// The identity of the store.
+    /// Returns the identity of the store.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 }
 
-/// What etcd warns of, in its words, when others than its owner have rights in a directory. It goes on, and so do we: a
-/// mounted volume often belongs to a group. Everything below is for its owner alone.
+/// Returns etcd's warning, in its words, if others than its owner have permissions in a directory. Etcd continues, and so does this
+/// member: a mounted volume often belongs to a group. Everything below it is accessible to its owner alone.
 fn loose_permission(path: &Path) -> io::Result<Option<String>> {
     let mode = fs::metadata(path)?.permissions().mode() & 0o777;
     if mode == 0o700 {
@@ -212,7 +209,7 @@ fn loose_permission(path: &Path) -> io::Result<Option<String>> {
     )))
 }
 
-/// Creates the directory, durably, unless it exists.
+/// Creates the directory durably, unless it exists.
 fn create(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -236,7 +233,7 @@ fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// The identity of a brain's directory, none of an empty one. Changes nothing.
+/// Returns the identity of a brain's directory, `None` for an empty one. Changes nothing.
 fn inspect(path: &Path) -> Result<Option<Identity>, DataDirError> {
     let io = |source| DataDirError::Io {
         path: path.to_owned(),
@@ -256,7 +253,7 @@ fn inspect(path: &Path) -> Result<Option<Identity>, DataDirError> {
     let mut found = Vec::new();
     for entry in fs::read_dir(path).map_err(io)? {
         let name = entry.map_err(io)?.file_name();
-        // A file system of its own begins with lost+found; the rest is a first start that was cut short.
+        // A new file system contains lost+found; the other files remain from a first start that was interrupted.
         if ![LOCK, IDENTITY_NEW, "lost+found"].iter().any(|ours| name == *ours) {
             found.push(name.to_string_lossy().into_owned());
         }
@@ -273,7 +270,7 @@ fn inspect(path: &Path) -> Result<Option<Identity>, DataDirError> {
     })
 }
 
-/// Refuses a directory that lacks what its identity says to be there.
+/// Refuses a directory that lacks parts that its identity requires.
 fn require_parts(path: &Path, identity: &Identity) -> Result<(), DataDirError> {
     if identity.log.is_none() {
         return Ok(());
@@ -313,7 +310,7 @@ fn lock(path: &Path) -> Result<File, DataDirError> {
         .create(true)
         .truncate(false)
         .mode(0o600)
-        // What a link names is somebody else's.
+        // The target of a link may belong to someone else.
         .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
         .open(path.join(LOCK))
         .map_err(io)?;
@@ -321,7 +318,7 @@ fn lock(path: &Path) -> Result<File, DataDirError> {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let mut pid = String::new();
-            // Only for the message: a file that does not read names nobody.
+            // The process id is only for the message: an unreadable file names no process.
             let owner = match file.read_to_string(&mut pid).map(|_| pid.trim().parse::<u32>()) {
                 Ok(Ok(pid)) => format!("process {pid}"),
                 _ => "another process".to_owned(),
@@ -345,7 +342,7 @@ fn note_owner(lock: &mut File) -> io::Result<()> {
     lock.write_all(format!("{}\n", std::process::id()).as_bytes())
 }
 
-/// Writes the identity so that it is there wholly or not at all.
+/// Writes the identity atomically.
 fn write(path: &Path, identity: &Identity) -> io::Result<()> {
     let new = path.join(IDENTITY_NEW);
     let mut file = OpenOptions::new()

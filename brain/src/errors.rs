@@ -21,17 +21,17 @@ pub enum Error {
     DuplicateKey,
     /// The client announced an API version that no server speaks.
     InvalidClientApiVersion,
-    /// A range asks for an order or a target that does not exist.
+    /// A range requests an order or a target that does not exist.
     InvalidSortOption,
     /// The revision is below the compacted one.
     Compacted,
     /// The revision does not exist yet.
     FutureRev,
-    /// The quota is used up, or the NOSPACE alarm stands.
+    /// The quota is used up, or the NOSPACE alarm is raised.
     NoSpace,
-    /// No such lease, or it has expired.
+    /// The lease does not exist, or has expired.
     LeaseNotFound,
-    /// A grant with an id that is taken.
+    /// A grant with an id that is already used.
     LeaseExist,
     /// A grant for longer than 9,000,000,000 seconds.
     LeaseTtlTooLarge,
@@ -71,22 +71,22 @@ pub enum Error {
     NoLeader,
     /// Only the leader can do this.
     NotLeader,
-    /// The read was not confirmed before leadership moved: ask again.
+    /// The read was not confirmed before leadership moved: try again.
     LeaderChanged,
     NotCapable,
     /// The server is stopping.
     Stopped,
-    /// The outcome is unknown: wholly there or wholly not.
+    /// The outcome is unknown: the request has been applied completely or not at all.
     Timeout,
     TimeoutDueToLeaderFail,
     TimeoutDueToConnectionLost,
     TimeoutWaitAppliedIndex,
-    /// Not enough members to answer.
+    /// There are not enough members to answer.
     Unhealthy,
-    /// Damaged data: the CORRUPT alarm stands.
+    /// Data is damaged: the CORRUPT alarm is raised.
     Corrupt,
     NotSupportedForLearner,
-    /// Leadership cannot move to the member named.
+    /// Leadership cannot be transferred to the named member.
     BadLeaderTransferee,
     WrongDowngradeVersionFormat,
     InvalidDowngradeTargetVersion,
@@ -98,7 +98,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Every error there is.
+    /// All errors.
     pub const ALL: &[Error] = &[
         Error::EmptyKey,
         Error::KeyNotFound,
@@ -165,7 +165,7 @@ impl Error {
         Error::DeadlineExceeded,
     ];
 
-    /// The gRPC code that goes with it.
+    /// Returns the gRPC code of the error.
     #[must_use]
     pub fn code(self) -> Code {
         self.pair().0

@@ -1,7 +1,7 @@
 //! The command line: etcd's flags, defaults and `ETCD_*` variables.
 //!
-//! A flag works, or is accepted with one warning that it has no effect here, or is refused with a reason. The
-//! table decides which; nothing is ignored in silence. A flag wins over its variable, the last one over those before.
+//! A flag works, or is accepted with one warning that it has no effect here, or is refused with a reason. The table decides which;
+//! no flag is ignored silently. A flag takes precedence over its variable, and its last occurrence over earlier ones.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -26,7 +26,7 @@ pub use config::{
     TikvOptions, TlsOptions, TlsPolicy, TlsVersion,
 };
 
-/// The request of the command line.
+/// The action that the command line requests.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Asked {
     /// Serve; log the warnings first.
@@ -35,15 +35,13 @@ pub enum Asked {
     Print(String),
 }
 
-/// A fault of the command line, as one line.
+/// An error of the command line, as one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct FlagError(String);
 
-/// Reads the arguments behind the program's name and the environment.
-///
-/// # Errors
-/// The first thing that is wrong, naming the flag or variable.
+/// Parses the arguments after the program's name, and the environment. Fails with the first error, which names the flag or
+/// variable.
 pub fn parse(
     args: impl IntoIterator<Item = OsString>,
     env: impl IntoIterator<Item = (OsString, OsString)>,
@@ -72,7 +70,7 @@ pub fn parse(
             given.insert(flag.name, Given::new(flag, format!("--{}", flag.name), value)?);
         }
     }
-    // Whoever wipes or looks into a store says on the command line which.
+    // `wipe` and `debug` take the store from the command line alone, not from variables.
     let reads_variables = !wipes && dump.is_none();
     for (flag, variable, value) in variables(env.into_iter().filter(|_| reads_variables), &mut warnings) {
         if !given.contains_key(flag.name) {
@@ -95,7 +93,7 @@ pub fn parse(
     Ok(Asked::Serve(Box::new(config), warnings))
 }
 
-/// A value that was given, and by what.
+/// A given value, and the flag or variable that gave it.
 #[derive(Debug, Clone)]
 struct Given {
     origin: String,
@@ -115,7 +113,7 @@ impl Given {
     }
 }
 
-/// The truth values of Go.
+/// Parses a boolean as Go does.
 fn go_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
@@ -124,7 +122,7 @@ fn go_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// Applies the table: moves old names to new ones, warns of what has no effect, refuses what would mislead.
+/// Applies the table: renames old names, warns of flags without effect, refuses misleading ones.
 fn settle(
     given: BTreeMap<&'static str, Given>,
     warnings: &mut Vec<String>,
@@ -182,7 +180,7 @@ fn settle(
     Ok(settled)
 }
 
-/// Flags given by the environment. Empty variables count as absent; unknown ones are warned of.
+/// Returns the flags given by the environment. Empty variables count as absent; unknown ones cause a warning.
 fn variables(
     env: impl IntoIterator<Item = (OsString, OsString)>,
     warnings: &mut Vec<String>,
@@ -204,7 +202,7 @@ fn variables(
     found
 }
 
-/// The arguments with Go's `-flag` written `--flag`. Values are left as they are.
+/// Returns the arguments with Go's `-flag` replaced by `--flag`. Values stay unchanged.
 fn two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut out = vec![OsString::from("kubebrain")];
     let mut is_value = false;
@@ -230,7 +228,7 @@ fn two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     out
 }
 
-/// The table as a clap command: it knows syntax and help, nothing else.
+/// Builds a clap command from the table: it handles only syntax and help.
 fn command() -> Command {
     let mut command = Command::new("kubebrain")
         .about("A server that every etcd v3 client takes for etcd")
@@ -279,7 +277,7 @@ fn arg(flag: &'static Flag) -> Arg {
         .hide_short_help(hidden)
 }
 
-/// An error of clap in one line, naming the argument.
+/// Formats an error of clap as one line that names the argument.
 fn one_line(error: &clap::Error) -> FlagError {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),

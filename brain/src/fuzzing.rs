@@ -1,9 +1,8 @@
-//! Bytes that nobody meant: everything that reads what comes from clients, files or TiKV is tried with damaged input.
+//! Fuzzing: every decoder of data from clients, files or TiKV is run on damaged input.
 //!
-//! Each target takes any bytes and must not panic; beyond that it says what holds. Its inputs are the files of its directory in
-//! `brain/fuzz`, what the code under test writes itself, and mutations of both. An input that fails is made as small as it
-//! goes and kept in that directory, so that it is tried first from then on. `KUBEBRAIN_FUZZ_SECONDS` tries for so long
-//! instead of so often.
+//! A target takes any bytes and must not panic; it may check more properties. Its inputs are the files of its directory in
+//! `brain/fuzz`, the output of the code under test, and mutations of both. A failing input is minimised and stored in that
+//! directory, so that it is tried first from then on. `KUBEBRAIN_FUZZ_SECONDS` sets a time limit instead of a number of cases.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +16,7 @@ use tokio::time::Instant;
 mod targets;
 
 const SECONDS: &str = "KUBEBRAIN_FUZZ_SECONDS";
-/// Between two looks at the time.
+/// The number of cases between two checks of the time.
 const ROUND: u32 = 256;
 
 /// A change of some bytes.
@@ -25,11 +24,11 @@ const ROUND: u32 = 256;
 enum Mutation {
     Flip(Index, u8),
     Put(Index, u8),
-    /// Numbers that lengths and counts are confused by.
+    /// A number that is likely to confuse lengths and counts.
     Number(Index, u64, bool),
     Insert(Index, Vec<u8>),
     Remove(Index, usize),
-    /// Repeats a piece.
+    /// Repeats a part.
     Repeat(Index, usize, usize),
     Truncate(Index),
 }
@@ -96,13 +95,13 @@ impl Mutation {
     }
 }
 
-/// Tries the target `cases` times, or for as long as is asked for. `seeds` are good inputs beside those of the directory.
+/// Runs the target on `cases` inputs, or for the requested time. `seeds` are valid inputs in addition to those of the directory.
 pub(crate) fn fuzz(name: &str, cases: u32, seeds: Vec<Vec<u8>>, target: impl Fn(&[u8])) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz").join(name);
     let mut corpus = seeds;
     for path in files(&dir) {
         let input = fs::read(&path).unwrap();
-        // first as it is: what has failed once is not left to chance
+        // Run unmodified first: a past failure must be tried again in every run.
         target(&input);
         corpus.push(input);
     }
@@ -146,7 +145,7 @@ pub(crate) fn fuzz(name: &str, cases: u32, seeds: Vec<Vec<u8>>, target: impl Fn(
     }
 }
 
-/// A directory, in memory where there is one.
+/// Creates a temporary directory, in memory if possible.
 fn scratch() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     let made = match memory.is_dir() {

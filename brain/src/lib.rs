@@ -1,7 +1,7 @@
 //! `kubebrain`: a server that every etcd v3 client takes for etcd.
 //!
-//! Modules in reading order: the two seams below which bytes are durable, the versions between them,
-//! the one writer, and what clients see. Arrows point downwards only: see ARCHITECTURE.md.
+//! Modules in reading order: the two traits below which bytes are durable, the versions between them, the only writer, and the API
+//! for clients. Dependencies point downwards only: see ARCHITECTURE.md.
 
 pub mod cas_register;
 pub mod tikv;

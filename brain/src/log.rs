@@ -1,8 +1,8 @@
 //! The log: a sequence of slots, each written at most once. It knows nothing of etcd.
 //!
-//! Epochs, barriers and the bound on open slots belong to the layer above. Where several writers share a log, barriers
-//! have to outlive destruction, and only that layer can tell them: such an engine is told when it is made which records
-//! to spare ([`MemLog::keeping`]). In files a second writer is shut out by a lock, and barriers go with their segment.
+//! Epochs, barriers and the limit of open slots belong to the layer above. If several writers share a log, barriers must survive
+//! destruction, and only that layer can recognise them: such an engine is configured at creation with the records to keep
+//! ([`MemLog::keeping`]). For a log in files a lock excludes a second writer, and barriers are destroyed with their segment.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ mod watched;
 pub mod window;
 pub mod writer;
 
-/// Position of a record in the log. The first slot of a fresh log is 1.
+/// The position of a record in the log. The first slot of a fresh log is 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Slot(pub u64);
 
@@ -35,7 +35,7 @@ impl Slot {
     /// The slot of the first record of a fresh log.
     pub const FIRST: Slot = Slot(1);
 
-    /// The slot right behind this one.
+    /// Returns the slot after this one.
     #[must_use]
     pub fn next(self) -> Slot {
         Slot(self.0 + 1)
@@ -52,65 +52,65 @@ impl fmt::Display for Slot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogId(pub [u8; 16]);
 
-/// The part of the log that rows come from, as they record it. Records are synced before rows are made of them, so no crash makes the
-/// log shorter than this.
+/// The part of the log that rows are made of, as the rows record it. Records are synced before rows are made of them, so no crash
+/// makes the log shorter than this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     /// The log.
     pub id: LogId,
-    /// The last taken slot that any row comes from.
+    /// The last taken slot that any row is made of.
     pub last: Slot,
 }
 
 /// A sequence of slots, each written at most once.
 ///
 /// Laws, proved for every implementation by `log::laws`:
-/// 1. What was appended (`Ok`), or returned by `read` once, is durable and never changes until destroyed.
-/// 2. Appending the same bytes to the same slot again does no harm and answers `Ok`.
-/// 3. `Taken` means that other bytes are there: the writer is deposed. `Unknown` promises nothing: the append
-///    may happen now, later or never, and the only cure is to repeat it with the same bytes.
+/// 1. A record that was appended (`Ok`), or returned by `read` once, is durable and never changes until destroyed.
+/// 2. Appending the same bytes to the same slot again does no harm and returns `Ok`.
+/// 3. `Taken` means that the slot has other bytes: the writer is deposed. `Unknown` promises nothing: the append may happen now,
+///    later or never, and the only remedy is to repeat it with the same bytes.
 /// 4. Slots may be appended in any order and may stay free; a free slot does not hide a later one from `read`.
-/// 5. The watermark only moves forward, is durable before `raise_watermark` answers, and no slot at or above it
-///    is ever destroyed. A destroyed slot reads as a free one.
+/// 5. The watermark only moves forward, is durable before `raise_watermark` returns, and no slot at or above it is ever destroyed.
+///    A destroyed slot reads as a free one.
 pub trait Log: Clone + Send + Sync + 'static {
-    /// Writes `record` to `slot` and answers when it is durable. `record` must not be empty nor longer than
+    /// Writes `record` to `slot` and returns when it is durable. `record` must not be empty nor longer than
     /// [`Log::max_record_len`].
     fn append(&self, slot: Slot, record: Bytes) -> impl Future<Output = Result<(), AppendError>> + Send;
 
-    /// Taken slots at or after `from` in ascending order: at least one if there is any, and then as many as fit
-    /// into `max_bytes`. An empty answer means that no slot from `from` on is taken.
+    /// Returns taken slots at or after `from` in ascending order: at least one if there is any, and then as many as fit into
+    /// `max_bytes`. An empty result means that no slot from `from` on is taken.
     fn read(&self, from: Slot, max_bytes: usize) -> impl Future<Output = Result<Vec<(Slot, Bytes)>, LogError>> + Send;
 
-    /// The slot below which everything may have been destroyed.
+    /// Returns the slot below which everything may have been destroyed.
     fn watermark(&self) -> impl Future<Output = Result<Slot, LogError>> + Send;
 
-    /// Moves the watermark forward to `to`; does nothing when it is there or further already.
+    /// Moves the watermark forward to `to`; does nothing if it is already there or further.
     fn raise_watermark(&self, to: Slot) -> impl Future<Output = Result<(), LogError>> + Send;
 
-    /// Destroys slots below the watermark, as many as the engine can cheaply; the rest stays for a later call.
+    /// Destroys slots below the watermark, as many as the engine can cheaply; the rest remains for a later call.
     fn destroy_below_watermark(&self) -> impl Future<Output = Result<(), LogError>> + Send;
 
-    /// Gives space back that was taken for records to come.
+    /// Releases space that was allocated for future records.
     fn shrink(&self) -> impl Future<Output = Result<(), LogError>> + Send {
         async { Ok(()) }
     }
 
-    /// The log's id, where it can be taken for another one: where it does not stand beside the rows in one store.
+    /// Returns the log's id if it can be confused with another log, because it is not in one store with the rows.
     fn id(&self) -> Option<LogId> {
         None
     }
 
-    /// The longest record that one slot takes, in bytes.
+    /// Returns the longest record that one slot accepts, in bytes.
     fn max_record_len(&self) -> usize;
 
-    /// Bytes that the log occupies on its medium.
+    /// Returns the bytes that the log occupies on its medium.
     fn size(&self) -> u64;
 }
 
-/// Why an append did not answer `Ok`, one variant for each reaction.
+/// The reason why an append did not return `Ok`, one variant for each reaction.
 #[derive(Debug, thiserror::Error)]
 pub enum AppendError {
-    /// Deposed: step down; the outcome of what was appended here is unknown.
+    /// Deposed: step down; the outcome of earlier appends is unknown.
     #[error("slot {0} holds another record")]
     Taken(Slot, Bytes),
     /// Repeat with the same bytes until the outcome is known.
@@ -122,18 +122,18 @@ pub enum AppendError {
     /// Nothing was written: raise the NOSPACE alarm.
     #[error("no space left for the log")]
     Full(#[source] anyhow::Error),
-    /// The medium failed and nothing is sure any more: end the process.
+    /// The medium failed and the state of the log is uncertain: end the process.
     #[error("the log failed")]
     Failed(#[source] anyhow::Error),
 }
 
-/// Why the log could not be read or moved.
+/// The reason why the log could not be read or its watermark moved.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// Stored bytes are not what was written: stop serving, repair nothing.
     #[error("the log is damaged: {0}")]
     Corrupt(String),
-    /// The medium cannot be reached: the same may succeed later.
+    /// The medium cannot be reached: a retry may succeed.
     #[error("the log cannot be reached")]
     Unavailable(#[source] anyhow::Error),
     /// The medium failed: end the process.
@@ -141,7 +141,7 @@ pub enum LogError {
     Failed(#[source] anyhow::Error),
 }
 
-/// Refuses a record that no slot takes. Only a defect of the caller leads here, and repeating it would not help.
+/// Refuses a record that no slot accepts. Only a defect of the caller causes this, and a retry would not help.
 fn check_len(record: &Bytes, max: usize) -> Result<(), AppendError> {
     if (1..=max).contains(&record.len()) {
         return Ok(());

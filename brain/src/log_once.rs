@@ -56,7 +56,7 @@ impl LogOncePerMessage {
     }
 }
 
-/// Decides when a failure that goes on is logged: after a pause that doubles with each line.
+/// Decides when a continuing failure is logged: after a pause that doubles with each line.
 #[derive(Debug)]
 pub struct LogBackoff {
     silent_until: Instant,
@@ -65,7 +65,7 @@ pub struct LogBackoff {
 }
 
 impl LogBackoff {
-    /// Due at once, then after `first`, twice that, and so on up to `longest`.
+    /// Creates one that is due at once, then after `first`, twice that, and so on up to `longest`.
     #[must_use]
     pub fn new(first: Duration, longest: Duration) -> Self {
         Self {

@@ -2,13 +2,13 @@
 
 use std::fs;
 
-/// Limits of cgroups of version 2 and 1, as a container sees its own.
+/// The limits of cgroups of version 2 and 1, as a container sees its own.
 const LIMITS: [&str; 2] = [
     "/sys/fs/cgroup/memory.max",
     "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 ];
 
-/// Bytes of memory that this process may use.
+/// Returns the bytes of memory that this process may use.
 #[must_use]
 pub fn available() -> u64 {
     let system = rustix::system::sysinfo();
@@ -19,12 +19,12 @@ pub fn available() -> u64 {
         .fold(physical, u64::min)
 }
 
-/// The limit that the file of a cgroup tells; none is `max`.
+/// Parses the limit in the file of a cgroup; `max` is no limit.
 fn limit(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// An eighth of `memory`, between 64 MiB and 1 GiB: what the blocks of the embedded store may occupy.
+/// Returns an eighth of `memory`, between 64 MiB and 1 GiB: the memory for cached blocks of the embedded store.
 #[must_use]
 pub fn cache_share(memory: u64) -> u64 {
     (memory / 8).clamp(64 << 20, 1 << 30)

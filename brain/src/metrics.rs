@@ -1,8 +1,8 @@
-//! Metrics under etcd's names, as handles that are passed down.
+//! Metrics with etcd's names, as handles that are passed to the modules that update them.
 //!
-//! Counters, gauges and histograms may be touched from anywhere at any time; nothing here blocks. Names, types,
-//! labels and buckets are etcd's wherever etcd has one, so that dashboards and alerts keep working. What is never measured,
-//! because there is nothing like it here, is there for them, too, and says so.
+//! Counters, gauges and histograms may be updated from anywhere at any time; nothing here blocks. Names, types, labels and buckets
+//! are etcd's if etcd has the metric, so that dashboards and alerts keep working. Metrics that are never measured, because there is
+//! nothing like it here, exist for the same reason, and their help texts say so.
 
 use std::sync::{Mutex, OnceLock};
 
@@ -24,10 +24,10 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 type Observe = Box<dyn Fn(&Metrics) + Send + Sync>;
 
-/// All handles. Parts are cheap to clone and are handed to whoever reports on them.
+/// All handles. Parts are cheap to clone and are passed to the modules that update them.
 pub struct Metrics {
     registry: Registry,
-    /// Brings gauges up to date.
+    /// Updates gauges before a scrape.
     observe: OnceLock<Observe>,
     /// Metrics that are read from the kernel at each scrape; one scrape at a time.
     process: Mutex<ProcessMetrics>,
@@ -55,7 +55,7 @@ pub struct Metrics {
 pub struct DiskMetrics {
     /// One fdatasync of the log; on TiKV one append to it, which is durable there when it is answered.
     pub wal_fsync: Histogram,
-    /// One write to the log; never measured: it waits for no disk.
+    /// One write to the log; never measured: it does not wait for a disk.
     pub wal_write: Histogram,
     /// Bytes written to the log; always 0.
     pub wal_write_bytes: IntGauge,
@@ -63,9 +63,9 @@ pub struct DiskMetrics {
     pub backend_commit: Histogram,
     /// One snapshot sent to a client; never measured: there are none.
     pub backend_snapshot: Histogram,
-    /// One defragmentation that a client asked for.
+    /// One defragmentation requested by a client.
     pub defrag: Histogram,
-    /// Those under way.
+    /// Defragmentations in progress.
     pub defrag_inflight: IntGauge,
     /// Bytes that the log of a data directory occupies.
     pub log_size: IntGauge,
@@ -78,9 +78,9 @@ pub struct MvccMetrics {
     pub db_total_size: IntGauge,
     /// Bytes of it that hold data.
     pub db_in_use: IntGauge,
-    /// Views held open by reads; always 0: they keep nobody from writing.
+    /// Views held open by reads; always 0: they block no writes.
     pub open_reads: IntGauge,
-    /// Puts, each of a txn counted.
+    /// Puts, including each put of a txn.
     pub puts: IntCounter,
     /// Ranges and range streams.
     pub ranges: IntCounter,
@@ -88,7 +88,7 @@ pub struct MvccMetrics {
     pub deletes: IntCounter,
     /// Txns.
     pub txns: IntCounter,
-    /// Keys that exist; always 0: nobody counts them.
+    /// Keys that exist; always 0: they are not counted.
     pub keys: IntGauge,
     /// Events sent to watchers.
     pub events: IntCounter,
@@ -108,7 +108,7 @@ pub struct MvccMetrics {
     pub compaction_keys: IntCounter,
     /// When the last compaction ended, in seconds since 1970; always 0.
     pub compaction_last: IntGauge,
-    /// One compaction, in milliseconds; never measured: it goes along with flushes.
+    /// One compaction, in milliseconds; never measured: it happens during flushes.
     pub compaction_total: Histogram,
     /// One pause of writers by a compaction, in milliseconds; never measured: they do not pause.
     pub compaction_pause: Histogram,
@@ -142,29 +142,29 @@ pub struct ServerMetrics {
     pub has_leader: IntGauge,
     /// 1 when this member leads.
     pub is_leader: IntGauge,
-    /// 1 when this member learns; always 0.
+    /// 1 when this member is a learner; always 0.
     pub is_learner: IntGauge,
-    /// Leaders that this member learned of, each when it is another one than before, and each term of its own.
+    /// Changes of leader seen by this member, and each term of its own.
     pub leader_changes: IntCounter,
     /// Requests that were committed.
     pub proposals_committed: IntGauge,
     /// Requests that are visible.
     pub proposals_applied: IntGauge,
-    /// Requests of this member's clients that the leader has not answered yet: changes, and what else only it can do.
+    /// Requests of this member's clients that the leader has not answered yet: changes, and others that only the leader can answer.
     pub proposals_pending: IntGauge,
-    /// Such requests that were not answered in time, or lost with their leader: what became of them may be unknown.
+    /// Such requests that were not answered in time, or were lost with their leader: their outcome may be unknown.
     pub proposals_failed: IntCounter,
     /// The quota in bytes.
     pub quota: IntGauge,
     /// Requests that were slow to apply; always 0.
     pub slow_apply: IntCounter,
-    /// Linearizable reads that waited long until everything before them was known here.
+    /// Linearizable reads that waited long until everything before them was known to this member.
     pub slow_read_indexes: IntCounter,
-    /// Linearizable reads that failed because that could not be known.
+    /// Linearizable reads that failed because this could not be determined.
     pub read_indexes_failed: IntCounter,
     /// Heartbeats that could not be sent; always 0: a lock is renewed instead.
     pub heartbeat_failures: IntCounter,
-    /// Committed slots that this member has heard of and does not show yet.
+    /// Committed slots that this member knows of but has not applied yet.
     pub follower_lag: IntGauge,
     /// Snapshots being applied; always 0.
     pub snapshots_applying: IntGauge,
@@ -180,9 +180,9 @@ pub struct ServerMetrics {
 /// Health checks.
 #[derive(Debug, Clone)]
 pub struct HealthMetrics {
-    /// `/health` that was true.
+    /// Successful requests to `/health`.
     pub success: IntCounter,
-    /// `/health` that was false.
+    /// Failed requests to `/health`.
     pub failures: IntCounter,
     /// Last result by `type` and `name`.
     pub check: IntGaugeVec,
@@ -218,7 +218,7 @@ pub struct NetworkMetrics {
 pub struct TlsMetrics {
     /// Reloads by `result`: `success` or `failure`.
     pub reloads: IntCounterVec,
-    /// When the certificate in use expires, in seconds since 1970.
+    /// Expiry of the certificate in use, in seconds since 1970.
     pub expiry: IntGauge,
 }
 
@@ -234,7 +234,7 @@ pub struct TikvMetrics {
 }
 
 impl Metrics {
-    /// Registers everything but what is of one storage engine only; `extensive` adds a histogram for each RPC.
+    /// Registers all metrics except those of a single storage engine; `extensive` adds a histogram for each RPC.
     #[must_use]
     pub fn new(extensive: bool) -> Metrics {
         let r = Register(Registry::new());
@@ -254,22 +254,19 @@ impl Metrics {
         }
     }
 
-    /// Requests to TiKV, shown from the first call on: where there is a TiKV.
+    /// Returns the metrics of requests to TiKV, which are registered by the first call: only if there is a TiKV.
     pub fn tikv(&self) -> TikvMetrics {
         let register = || TikvMetrics::register(&Register(self.registry.clone()));
         self.tikv.get_or_init(register).clone()
     }
 
-    /// Has `observe` called at the beginning of each scrape, for gauges that are not worth keeping up to date. Only
-    /// the first call counts.
+    /// Registers `observe`, which is called at the beginning of each scrape, for gauges that are not worth updating continuously.
+    /// Only the first call has an effect.
     pub fn before_render(&self, observe: impl Fn(&Metrics) + Send + Sync + 'static) {
         self.observe.get_or_init(|| Box::new(observe));
     }
 
-    /// Everything in the text format of Prometheus; see [`CONTENT_TYPE`].
-    ///
-    /// # Errors
-    /// The encoder's.
+    /// Renders all metrics in the text format of Prometheus; see [`CONTENT_TYPE`]. Fails if the encoder does.
     pub fn render(&self) -> anyhow::Result<Vec<u8>> {
         let process = self.process.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         process.refresh();
@@ -289,7 +286,7 @@ impl std::fmt::Debug for Metrics {
 }
 
 impl ServerMetrics {
-    /// Tells who we are: once, when it is known.
+    /// Sets the metrics that identify this member: once, when its id is known.
     pub fn set_identity(&self, member_id: u64) {
         self.identity.with_label_values(&[&format!("{member_id:x}")]).set(1);
         self.version.with_label_values(&[crate::version::ETCD]).set(1);
@@ -301,7 +298,7 @@ impl ServerMetrics {
 }
 
 impl HealthMetrics {
-    /// Records one check.
+    /// Records the result of one check.
     pub fn record(&self, kind: &str, name: &str, ok: bool) {
         self.check.with_label_values(&[kind, name]).set(ok.into());
         self.checks

@@ -1,4 +1,4 @@
-//! The versions of keys, without clock, task or disk of its own: evaluation, codec, memtables, views and leases.
+//! The versions of keys, without clocks, tasks or disk access: evaluation, codec, memtables, views and leases.
 
 pub mod apply;
 pub mod count_cache;

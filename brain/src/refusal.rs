@@ -1,6 +1,6 @@
-//! Why a member does not serve: a word for programs, which stays as it is, and a line for people.
+//! The reason why a member does not serve: a stable code for programs, and a line for people.
 //!
-//! `/member` answers with it as long as there is no store, and a process that ends leaves it where Kubernetes looks for it.
+//! `/member` returns it as long as there is no store, and a process that ends writes it to the file that Kubernetes reads.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -8,57 +8,54 @@ use std::path::Path;
 
 use serde::Serialize;
 
-/// The file of a container in which Kubernetes looks for the reason of its end.
+/// The file of a container from which Kubernetes reads the reason of its termination.
 pub const TERMINATION_LOG: &str = "/dev/termination-log";
 
-/// Why a member does not serve, for programs. The words are part of the interface.
+/// The reason why a member does not serve, for programs. The codes are part of the interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Code {
-    /// It has just begun.
+    /// The member has just started.
     Starting,
-    /// Nobody leads yet.
+    /// There is no leader yet.
     NoLeader,
     /// Storage does not answer.
     StorageUnreachable,
     /// The key prefix belongs to another cluster.
     PrefixTaken,
-    /// The key prefix is being wiped, or was and not to the end.
+    /// A wipe of the key prefix is in progress, or was interrupted.
     PrefixWiping,
-    /// PD leads to another TiKV cluster than the one that holds the data, or that is wanted.
+    /// PD belongs to another TiKV cluster than the one that holds the data, or that is configured.
     ClusterIDMismatch,
     /// A newer version stored the data.
     FormatTooNew,
-    /// An older version stored the data, in a format that is not read any more.
+    /// An older version stored the data, in a format that is no longer supported.
     FormatTooOld,
     /// Stored bytes are not what was written, or a part is missing.
     Corrupt,
-    /// The Lease that is competed for is stored here.
+    /// The Lease of the election is stored here.
     LeaseStoredHere,
-    /// Anything else.
+    /// Any other reason.
     Failed,
 }
 
-/// Why a member does not serve.
+/// The reason why a member does not serve.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Refusal {
-    /// For programs.
+    /// The code for programs.
     pub code: Code,
-    /// For people.
+    /// The message for people.
     pub message: String,
 }
 
 impl Refusal {
-    /// A reason in other words than those of an error.
+    /// Creates a reason with a message that is not that of an error.
     #[must_use]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let message = message.into();
         Self { code, message }
     }
 
-    /// Writes it into a file that is there, and makes none.
-    ///
-    /// # Errors
-    /// The file is not there, or cannot be written.
+    /// Writes it into an existing file, and creates none. Fails if the file does not exist, or cannot be written.
     pub fn leave_in(&self, path: &Path) -> io::Result<()> {
         let line = serde_json::to_vec(self)?;
         OpenOptions::new()

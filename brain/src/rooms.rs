@@ -1,9 +1,9 @@
-//! Holds the arrows between the rooms of this crate against the order in ARCHITECTURE.md.
+//! Checks the dependencies between the modules of this crate against the order in ARCHITECTURE.md.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The rooms as ARCHITECTURE.md lists them: each may use those behind it.
+/// Returns the modules in the order of ARCHITECTURE.md: each may use those after it.
 fn order() -> Vec<String> {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../ARCHITECTURE.md")).unwrap();
     let (_, rest) = text.split_once("```text\nserver > ").expect("the block of rooms");

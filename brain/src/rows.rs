@@ -1,4 +1,4 @@
-//! Rows: an ordered map of bytes with snapshots, the log materialised. It knows nothing of etcd.
+//! Rows: an ordered map of bytes with snapshots; the materialised log. It knows nothing of etcd.
 
 use std::time::Duration;
 
@@ -14,28 +14,29 @@ mod tikv;
 
 /// An ordered map from bytes to bytes that trails the log.
 ///
-/// One row, the fence, is special: it is written with every change and compared before it. Who writes it tells in it
-/// which part of the log the rows hold; whoever finds another fence than expected has been superseded.
+/// One row, the fence, is special: every change writes it, after comparing it. The writer records in it which part of the log the
+/// rows hold; a writer that finds another fence than expected has been superseded.
 ///
 /// Laws, proved for every implementation by `rows::laws`:
-/// 1. `apply` is atomic: all of its changes and the fence are there, or nothing is; also after a crash.
-/// 2. After a crash the rows are what some prefix of the applied changes made them, and at least all that `sync` covered.
-/// 3. A snapshot never changes, and shows everything applied before it was taken.
+/// 1. `apply` is atomic: all of its changes and the fence are applied, or none; also after a crash.
+/// 2. After a crash the rows are the result of some prefix of the applied changes, which includes at least everything that `sync`
+///    covered.
+/// 3. A snapshot never changes, and contains everything applied before it was taken.
 /// 4. Row order is the order of keys as unsigned bytes, for all byte strings.
-/// 5. `apply` with the fence that is stored already answers `Ok` and changes nothing, unless that fence is also the expected
-///    one: so an `apply` whose outcome is unknown is repeated until it is known.
-/// 6. `apply_parallel` makes all of its changes, not as one: after an error or a crash any of its steps may be there, each wholly.
-///    It leaves the fence as it is, and shows nothing once that is another one.
-/// 7. Nothing that was begun before `take_over` answers is still under way, and no `apply` or `apply_parallel` that expects an older
-///    fence than the stored one will ever show.
+/// 5. `apply` with the fence that is already stored returns `Ok` and changes nothing, unless that fence is also the expected one:
+///    so an `apply` whose outcome is unknown is repeated until it is known.
+/// 6. `apply_parallel` applies all of its changes, but not atomically: after an error or a crash any of its steps may be applied,
+///    each of them completely. It does not change the fence, and has no effect once the fence is another one.
+/// 7. When `take_over` returns, nothing that was begun before is still in progress, and no `apply` or `apply_parallel` that expects
+///    an older fence than the stored one will ever take effect.
 pub trait Rows: Clone + Send + Sync + 'static {
     /// A consistent view of all rows.
     type Snapshot: Snapshot;
 
-    /// A view of the rows as they are now.
+    /// Returns a view of the current rows.
     fn snapshot(&self) -> impl Future<Output = Result<Self::Snapshot, RowsError>> + Send;
 
-    /// The fence as last applied; `None` in a fresh map.
+    /// Returns the fence as last applied; `None` in a fresh map.
     fn fence(&self) -> impl Future<Output = Result<Option<Bytes>, RowsError>> + Send;
 
     /// Writes `changes` and the new `fence` in one step, if the stored fence is `expected`.
@@ -46,8 +47,8 @@ pub trait Rows: Clone + Send + Sync + 'static {
         changes: Vec<Change>,
     ) -> impl Future<Output = Result<(), RowsError>> + Send;
 
-    /// Writes steps whose order does not matter, behind a `fence` that stays; no row occurs in two of them. Nobody else writes
-    /// meanwhile: several of them may be under way at once.
+    /// Writes steps whose order does not matter, guarded by a `fence` that does not change; no row occurs in two of them. No other
+    /// writer writes in the meantime: several of them may be in progress at once.
     fn apply_parallel(
         &self,
         fence: Bytes,
@@ -61,41 +62,41 @@ pub trait Rows: Clone + Send + Sync + 'static {
         }
     }
 
-    /// Ends whatever an older writer left unfinished. A new writer does this before it writes its first fence.
+    /// Ends everything that an older writer left unfinished. A new writer calls this before it writes its first fence.
     fn take_over(&self) -> impl Future<Output = Result<(), RowsError>> + Send;
 
-    /// Answers when everything applied so far is durable.
+    /// Returns when everything applied so far is durable.
     fn sync(&self) -> impl Future<Output = Result<(), RowsError>> + Send;
 
-    /// Gives space back that is occupied by what was overwritten or deleted, where the engine can do more of that than it does by
-    /// itself. Writes may wait meanwhile.
+    /// Reclaims space that overwritten or deleted rows occupy, if the engine can do more of that than it does by itself. Writes may
+    /// wait in the meantime.
     fn compact(&self) -> impl Future<Output = Result<(), RowsError>> + Send {
         async { Ok(()) }
     }
 
-    /// How old a snapshot should get before it is replaced; `None` where it serves for ever.
+    /// Returns the age at which a snapshot should be replaced; `None` if it stays valid for ever.
     fn renew_after(&self) -> Option<Duration>;
 
-    /// How much one `apply` should carry at most. It takes more, but no faster.
+    /// Returns the recommended upper limit of one `apply`. It accepts more, but no faster.
     fn step(&self) -> Step;
 
-    /// The longest row key that `apply` takes, in bytes.
+    /// Returns the longest row key that `apply` accepts, in bytes.
     fn max_key_len(&self) -> usize;
 
-    /// The longest value of a row that `apply` takes, in bytes.
+    /// Returns the longest value of a row that `apply` accepts, in bytes.
     fn max_value_len(&self) -> usize;
 
-    /// Bytes that the rows occupy on their medium, and in memory as long as they are only there; `None` where only those who write them
-    /// can count them.
+    /// Returns the bytes that the rows occupy on their medium, and those in memory that are not there yet; `None` if only the
+    /// writers of the rows can count them.
     fn size(&self) -> Option<u64>;
 
-    /// Bytes of the medium that the engine will need beside what it occupies, even if nothing more is put; more than that must
-    /// be free for it to go on.
+    /// Returns the bytes of the medium that the engine will need in addition to those it occupies, even if nothing more is put;
+    /// more than that must be free for it to continue.
     fn to_come(&self) -> u64 {
         0
     }
 
-    /// Bytes that it occupies now and will give back by itself within seconds.
+    /// Returns the bytes that it occupies now and will release by itself within seconds.
     fn left_over(&self) -> u64 {
         0
     }
@@ -113,22 +114,22 @@ pub enum Change {
 
 /// A consistent view of rows. Cheap to clone; the last clone dropped releases it.
 pub trait Snapshot: Clone + Send + Sync + 'static {
-    /// The fence as it was; `None` in a fresh map.
+    /// Returns the fence of the snapshot; `None` in a fresh map.
     fn fence(&self) -> impl Future<Output = Result<Option<Bytes>, RowsError>> + Send;
 
-    /// The value of one row.
+    /// Returns the value of one row.
     fn get(&self, key: &[u8]) -> impl Future<Output = Result<Option<Bytes>, RowsError>> + Send;
 
-    /// The values of many rows, in the order of `keys`.
+    /// Returns the values of many rows, in the order of `keys`.
     fn multi_get(&self, keys: &[Bytes]) -> impl Future<Output = Result<Vec<Option<Bytes>>, RowsError>> + Send;
 
-    /// Rows of a range in ascending or descending order. Ends where `scan.max_rows` rows or `scan.max_bytes` bytes are reached,
-    /// whichever comes first, but never before the first row. Fewer rows than both limits allow means the range is done:
-    /// [`Page::done`] says so.
+    /// Returns rows of a range in ascending or descending order. Stops when `scan.max_rows` rows or `scan.max_bytes` bytes are
+    /// reached, whichever comes first, but never before the first row. If both limits allow more rows, the range is done, and
+    /// [`Page::done`] is set.
     fn scan(&self, scan: Scan) -> impl Future<Output = Result<Page, RowsError>> + Send;
 
-    /// Up to `parts - 1` keys strictly inside `(from, to)`, ascending, that cut the range into parts of roughly equal
-    /// size; fewer, or none, where the engine cannot tell. `to` of `None` is the end of the map.
+    /// Returns up to `parts - 1` keys strictly inside `(from, to)`, ascending, that split the range into parts of roughly equal
+    /// size; fewer, or none, if the engine cannot determine them. `to` of `None` is the end of the map.
     fn split_points(
         &self,
         from: &[u8],
@@ -144,9 +145,9 @@ pub struct Scan {
     pub from: Bytes,
     /// End of the range, not part of it; `None` is the end of the map.
     pub to: Option<Bytes>,
-    /// Which end to begin at.
+    /// The end to begin at.
     pub order: Order,
-    /// Return keys with empty values.
+    /// True if values are returned empty.
     pub keys_only: bool,
     /// Rows to return at most.
     pub max_rows: usize,
@@ -166,9 +167,9 @@ pub enum Order {
 /// Rows that a scan found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// Keys and values in the order asked for.
+    /// Keys and values in the requested order.
     pub rows: Vec<(Bytes, Bytes)>,
-    /// Nothing is left of the range.
+    /// True if the range has no more rows.
     pub done: bool,
 }
 
@@ -179,14 +180,14 @@ pub struct Step {
     pub rows: usize,
     /// Bytes of keys and values.
     pub bytes: usize,
-    /// How many steps one `apply_parallel` carries well.
+    /// The number of steps that one `apply_parallel` handles well.
     pub at_once: usize,
 }
 
-/// Why rows could not be read or written, one variant for each reaction.
+/// The reason why rows could not be read or written, one variant for each reaction.
 #[derive(Debug, thiserror::Error)]
 pub enum RowsError {
-    /// Somebody else wrote the fence: stop writing.
+    /// Another writer wrote the fence: stop writing.
     #[error("the rows belong to another writer")]
     Fenced(Option<Bytes>),
     /// Stored bytes are not what was written: stop serving, repair nothing.
@@ -195,16 +196,16 @@ pub enum RowsError {
     /// No space on the medium; nothing was written.
     #[error("no space left for rows")]
     Full(#[source] anyhow::Error),
-    /// Lost contact before a change was known to be there: repeat it with the same fence.
+    /// Lost contact before a change was confirmed: repeat it with the same fence.
     #[error("lost contact with the rows before a change was confirmed")]
     Unknown(#[source] anyhow::Error),
-    /// The medium cannot be reached: the same may succeed later.
+    /// The medium cannot be reached: a retry may succeed.
     #[error("the rows cannot be reached")]
     Unavailable(#[source] anyhow::Error),
     /// The medium failed: end the process.
     #[error("the rows failed")]
     Failed(#[source] anyhow::Error),
-    /// The change breaks the rules of rows, and nothing was written: do not try it again.
+    /// The change violates the rules of rows, and nothing was written: do not retry it.
     #[error("the rows do not take this change: {0}")]
     Refused(String),
 }
@@ -228,7 +229,7 @@ impl Change {
     }
 }
 
-/// Refuses what no engine that has these limits takes.
+/// Refuses changes that no engine with these limits accepts.
 fn check_lengths(changes: &[Change], max_key_len: usize, max_value_len: usize) -> Result<(), RowsError> {
     for change in changes {
         let (key, value) = match change {

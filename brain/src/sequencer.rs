@@ -1,11 +1,11 @@
-//! The one writer: takes what is queued, evaluates it in order, appends it as one record, publishes what is committed.
+//! The only writer: takes queued requests, evaluates them in order, appends them as one record, publishes committed batches.
 //!
-//! A single task owns all mutable state of the write path. While one record is on its way the next batch is evaluated over
-//! it, so throughput comes from the size of batches, and revisions are dense by construction. What a request needs of the rows
-//! was read before it came here: storage is waited for by whoever needs it, never by the writer.
+//! A single task owns all mutable state of the write path. While one record is in flight the next batch is evaluated on top of it,
+//! so throughput comes from the size of batches, and revisions are dense by construction. The rows that a request needs were read
+//! before it was queued: the caller waits for storage, never the writer.
 //!
-//! Invariant: nothing of a batch is visible before its record and all before it are durable; then the view is published
-//! first, events follow in order, replies come last.
+//! Invariant: nothing of a batch is visible before its record and all earlier ones are durable; then the view is published first,
+//! events follow in order, replies come last.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -47,23 +47,23 @@ mod fetch;
 mod options;
 mod tick;
 
-/// How often leases are looked at, as etcd does.
+/// The interval at which leases are checked, as in etcd.
 const TICK: Duration = Duration::from_millis(500);
 
-/// Timeout of the last record of a term, which checkpoints leases. They are not worth a longer wait.
+/// The timeout of the last record of a term, which checkpoints leases. They are not worth a longer wait.
 const FINAL_CHECKPOINT_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Bytes of requests after which space is looked at again; a tick does, too.
+/// The bytes of requests after which space is checked again; a tick checks it, too.
 const CHECK_SPACE_EVERY: usize = 1 << 20;
 
-/// Rows are not written any more. The flush knows why.
+/// Rows are no longer written. The flush has the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("the flush ended")]
 pub struct FlushEnded;
 
 /// The space quota.
 pub trait Space: Send + Sync + 'static {
-    /// The quota is used up or the disk is nearly full. `size` is what log and rows occupy, in bytes.
+    /// Returns true if the quota is used up or the disk is nearly full. `size` is the space that log and rows occupy, in bytes.
     fn exceeded(&mut self, size: u64, rows: &impl Rows) -> bool;
 }
 
@@ -84,13 +84,13 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
     writer: Writer,
     commands: mpsc::Receiver<Command>,
     pending: VecDeque<Command>,
-    /// Leases that ran out, whose keys are to be read.
+    /// Expired leases whose keys are to be read.
     expired: VecDeque<LeaseId>,
     fetching: FuturesUnordered<BoxFuture<'static, Expired>>,
     retries: Retries,
     immutable: mpsc::Sender<Arc<ImmutableMemtable>>,
     flushed: mpsc::Receiver<FlushResult<R::Snapshot>>,
-    /// The flush had no room for the active memtable when it was to have it.
+    /// True if the flush had no room for the active memtable when it was due.
     is_freeze_due: bool,
     publish: E,
     space: Q,
@@ -99,11 +99,11 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
     under_way: FuturesOrdered<BoxFuture<'static, Result<UnderWay, WriteError>>>,
     deltas: VecDeque<Arc<Delta>>,
     head: Head,
-    /// Bytes of requests since space was looked at.
+    /// The bytes of requests since space was last checked.
     unchecked: usize,
-    /// The NOSPACE alarm is on its way: it counts already.
+    /// True if the NOSPACE alarm is being raised: it already counts.
     is_raising: bool,
-    /// The CORRUPT alarm is on its way.
+    /// True if the CORRUPT alarm is being raised.
     is_raising_corrupt: bool,
 }
 
@@ -111,9 +111,9 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
 pub struct Channels<S> {
     /// Requests.
     pub commands: mpsc::Receiver<Command>,
-    /// Where memtables to flush go.
+    /// Sends memtables to flush.
     pub immutable: mpsc::Sender<Arc<ImmutableMemtable>>,
-    /// Where flushed ones come back.
+    /// Receives flushed ones.
     pub flushed: mpsc::Receiver<FlushResult<S>>,
 }
 
@@ -124,7 +124,7 @@ where
     E: FnMut(CommitEvent) + Send + 'static,
     Q: Space,
 {
-    /// The writer of an epoch. `publish` is given every committed batch once, in order.
+    /// Creates the writer of an epoch. `publish` is called with every committed batch once, in order.
     pub fn new(
         (log, rows): (L, R),
         (replica, writer): (Replica<R>, Writer),
@@ -164,10 +164,10 @@ where
         }
     }
 
-    /// Runs until `stop`, then finishes what is queued, notes how long leases have left, and hands the last memtable to the
-    /// flush. When `lost` is cancelled it stops where it is: nothing that is not published yet will be, nor is it answered.
+    /// Runs until `stop`, then finishes queued requests, checkpoints the remaining time of leases, and passes the last memtable to
+    /// the flush. When `lost` is cancelled it stops at once: batches that are not published yet will not be, and are not answered.
     ///
-    /// Answers with what the member has in memory, whatever became of the epoch, and why it could not be finished:
+    /// Returns the member's state in memory, whatever the end of the epoch was, and the error for which it could not be finished:
     /// another writer took over, or log or rows failed.
     pub async fn run(mut self, stop: CancellationToken, lost: CancellationToken) -> (Replica<R>, anyhow::Result<()>) {
         let ended = tokio::select! {
@@ -183,7 +183,7 @@ where
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut stopping, mut collected) = (false, false);
         let immutable = self.immutable.clone();
-        // When the term ends, whatever became of its record.
+        // The term ends then, whatever the outcome of its last record.
         let mut over: Option<Instant> = None;
         loop {
             if stopping && collected && self.pending.is_empty() && self.under_way.is_empty() {
@@ -197,7 +197,7 @@ where
             tokio::select! {
                 biased;
                 Some(committed) = self.under_way.next() => self.publish_batch(committed?),
-                // It ends before this task only when it fails. Who waits for it to make room would wait for ever.
+                // The flush ends before this task only on failure. Otherwise a wait for it to make room would last for ever.
                 flushed = self.flushed.recv() => self.swap_rows(flushed.ok_or(FlushEnded)?),
                 () = passed(over) => return self.freeze_last().await,
                 Ok(room) = immutable.reserve(), if self.is_freeze_due => self.freeze_into(room),
@@ -208,7 +208,7 @@ where
                     stopping = true;
                 }
                 () = std::future::ready(()), if !self.pending.is_empty() && self.may_take() => self.take(&mut tick).await?,
-                // The last one comes after those that were on their way into the queue when it was closed.
+                // The last one follows those that were being queued when the queue was closed.
                 command = self.commands.recv(), if !collected && (self.may_collect() || (stopping && self.commands.is_empty())) => match command {
                     Some(command) => self.collect(command),
                     None => collected = true,
@@ -217,18 +217,18 @@ where
         }
     }
 
-    /// Another batch may be evaluated.
+    /// Returns true if another batch may be evaluated.
     fn may_take(&self) -> bool {
         let queued = self.pending.len() + self.commands.len();
         self.options.is_room(self.under_way.len(), queued) && self.may_remember()
     }
 
-    /// Requests may be collected for another batch, if they are not many yet.
+    /// Returns true if more requests may be collected for another batch: there are few of them yet.
     fn may_collect(&self) -> bool {
         self.pending.len() < MIN_BATCH && self.options.is_room(self.under_way.len(), MIN_BATCH) && self.may_remember()
     }
 
-    /// Takes over a request and those that came with it, for a batch as soon as there is room for it.
+    /// Takes a request and those queued with it, for a batch as soon as there is room for it.
     fn collect(&mut self, command: Command) {
         self.pending.push_back(command);
         while self.pending.len() < MIN_BATCH
@@ -239,13 +239,13 @@ where
     }
 
     fn may_remember(&self) -> bool {
-        // While rows refuse an immutable memtable, no key is written: what there is to do takes no room.
+        // While rows refuse an immutable memtable, no key is written: the remaining work takes no room.
         self.replica.immutables().next().is_none()
             || self.replica.memtable_bytes() < self.options.memtable_bytes
             || self.state.is_flush_refused()
     }
 
-    /// Evaluates what is queued and sends it on its way; what is too much for one batch goes back to where it stood.
+    /// Evaluates queued requests and appends the batch; requests that exceed one batch return to their place in the queue.
     async fn take(&mut self, tick: &mut Interval) -> anyhow::Result<()> {
         let mut commands = VecDeque::new();
         let mut bytes = 0;
@@ -269,8 +269,8 @@ where
         let under_way = self.deltas.iter().cloned().collect();
         let builder = Builder::new(self.state.clone(), under_way, self.head, no_space);
         let mut evaluating = pin!(builder.evaluate(commands));
-        // What takes long lets go of the thread: what is under way goes on then. What was published since is laid over
-        // itself, which changes nothing.
+        // A long evaluation yields the thread, and batches in flight make progress. A batch published in the meantime is then
+        // overlaid on itself, which changes nothing.
         let immutable = self.immutable.clone();
         let mut batch = loop {
             tokio::select! {
@@ -320,7 +320,7 @@ where
         }));
     }
 
-    /// Shows a committed batch to the world.
+    /// Publishes a committed batch.
     fn publish_batch(&mut self, under_way: UnderWay) {
         let UnderWay {
             batch,
@@ -350,7 +350,7 @@ where
                 }),
                 BatchReply::Again(request) => Reply::Again(request),
             };
-            // Whoever has gone away does not need to know.
+            // The client may be gone.
             drop(reply.send(outcome));
         }
         self.end_leases(batch.again);
@@ -359,7 +359,7 @@ where
         }
     }
 
-    /// Hands the active memtable to the flush and begins a new one, as soon as the flush has room for it.
+    /// Passes the active memtable to the flush and begins a new one, as soon as the flush has room for it.
     fn freeze(&mut self) {
         match self.immutable.clone().try_reserve() {
             Ok(room) => self.freeze_into(room),
@@ -374,12 +374,12 @@ where
         }
     }
 
-    /// Hands the last memtable to the flush.
+    /// Passes the last memtable to the flush.
     async fn freeze_last(&mut self) -> anyhow::Result<()> {
         let Some(immutable) = self.replica.rotate() else {
             return Ok(());
         };
-        // Wait for room, but take back what is flushed meanwhile: the flush may be waiting for that.
+        // Waits for room, but keeps receiving flushed memtables: the flush may be waiting for that.
         let sender = self.immutable.clone();
         loop {
             tokio::select! {
@@ -398,7 +398,7 @@ where
     }
 }
 
-/// Waits until then, or for ever.
+/// Waits until `then`, or for ever.
 async fn passed(then: Option<Instant>) {
     match then {
         Some(then) => tokio::time::sleep_until(then).await,
@@ -406,7 +406,7 @@ async fn passed(then: Option<Instant>) {
     }
 }
 
-/// Counts what a record does.
+/// Counts the changes of a record.
 fn count(record: &Record, metrics: &Metrics) {
     for entry in &record.entries {
         match &entry.change {

@@ -1,4 +1,4 @@
-//! The program: reads the flags, opens a store over the engine that they name, and serves it until it is told to end.
+//! The program: reads the flags, opens a store on the configured engine, and serves it until it has to stop.
 
 use std::process::ExitCode;
 
@@ -22,8 +22,8 @@ mod wipe;
 /// Runs the program to its end.
 #[must_use]
 pub fn main() -> ExitCode {
-    // Memory comes in small pieces, many of which stay for as long as a connection does: in huge pages each of them keeps much
-    // that nobody uses. A kernel without huge pages refuses this, and needs it not.
+    // The process has many small allocations, many of which live as long as a connection: huge pages would keep much unused memory
+    // resident for them. A kernel without huge pages refuses this call and does not need it.
     let _refused = rustix::thread::disable_transparent_huge_pages(true);
     process::run(|mut config, signals| async move {
         engine::cap_requests(&mut config);

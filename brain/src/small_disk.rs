@@ -1,21 +1,21 @@
-//! A disk that can be filled: a small file system that only one test sees.
+//! A disk that can be filled: a small file system that only one test uses.
 
 use std::path::PathBuf;
 
-/// Names the directory where it is mounted, in the process that fills it.
+/// The variable with the directory where it is mounted, set in the process that fills it.
 const DIR: &str = "KUBEBRAIN_TEST_SMALL_DISK";
 
-/// Runs the test of this full name once more, in a process of its own with a file system of so many MiB that ends with it.
-/// `Some` in that process: the directory of the file system. `None` in the other one, where the test has passed.
+/// Runs the test with this full name again, in a separate process with a file system of `mib` MiB that ends with it. Returns `Some`
+/// in that process: the directory of the file system. Returns `None` in the other one, after the test has passed.
 ///
 /// # Panics
-/// The test failed there.
+/// If the test failed there.
 pub(crate) fn mounted_for(test: &str, mib: u32) -> Option<PathBuf> {
     if let Some(dir) = std::env::var_os(DIR) {
         return Some(dir.into());
     }
     let dir = tempfile::tempdir().unwrap();
-    // Only root mounts file systems, or whoever is root in a user namespace.
+    // Only root can mount file systems, or a user who is root in a user namespace.
     let user: &[&str] = match rustix::process::geteuid().is_root() {
         true => &[],
         false => &["--user", "--map-root-user"],

@@ -1,4 +1,4 @@
-//! A member's state in memory, what keeps it in step with log and rows, and what of it is published.
+//! A member's state in memory, the tasks that keep it in step with log and rows, and the published part of it.
 
 pub mod commit_feed;
 pub mod defragment;

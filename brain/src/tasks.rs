@@ -1,4 +1,4 @@
-//! The only ways to start a task: one of the process, which ends it when it ends early, or one that its owner waits for.
+//! The only ways to start a task: one of the process, whose early end stops the process, or one that its owner waits for.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -8,12 +8,13 @@ use anyhow::Context;
 use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// How long tasks may take to end after the stop. Whatever starts the process kills it sooner or later, without a word.
+/// The time for which tasks may take to end after the stop. The supervisor of the process kills it at some later time, without
+/// notice.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// The long-lived tasks of the process.
 ///
-/// A task that fails, panics or ends before the stop stops all others: a half-dead server must not serve.
+/// A task that fails, panics or ends before the stop stops all others: a partially running server must not serve.
 #[derive(Debug)]
 pub struct Tasks {
     set: JoinSet<anyhow::Result<()>>,
@@ -22,7 +23,7 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// No tasks yet; `stop` is cancelled by the first one that ends.
+    /// Creates an empty set; `stop` is cancelled by the first task that ends.
     #[must_use]
     pub fn new(stop: CancellationToken) -> Self {
         Self {
@@ -32,23 +33,20 @@ impl Tasks {
         }
     }
 
-    /// Starts `task` under a name that errors will carry.
+    /// Starts `task` with a name that errors contain.
     pub fn spawn(&mut self, name: &'static str, task: impl Future<Output = anyhow::Result<()>> + Send + 'static) {
         let task = self.set.spawn(task);
         self.names.insert(task.id(), name);
     }
 
-    /// Ends all tasks where they stand, as a killed process would.
+    /// Aborts all tasks, as if the process were killed.
     pub async fn abort(mut self) {
         self.set.shutdown().await;
     }
 
-    /// Waits for all tasks. The first that fails, panics or ends before the stop stops the others, and is the error; one that
-    /// ended before the stop without a failure only if none failed, for that may be why it ended.
-    /// None is waited for without end after the stop.
-    ///
-    /// # Errors
-    /// The first failure, under the name of its task.
+    /// Waits for all tasks, but not indefinitely after the stop. The first task that fails, panics or ends before the stop stops
+    /// the others, and is the error; a task that ended before the stop without a failure is the error only if none failed, because
+    /// a failure may be the reason. The error contains the name of the task.
     pub async fn join(mut self) -> anyhow::Result<()> {
         let stop = self.stop.clone();
         let too_late = async move {
@@ -94,31 +92,28 @@ impl Tasks {
     }
 }
 
-/// A task that its owner waits for, as a future. It ends where it stands when this is dropped.
+/// A task that its owner waits for, as a future. It is aborted on drop.
 #[derive(Debug)]
 pub struct Owned<T>(JoinSet<T>);
 
 impl<T: Send + 'static> Owned<T> {
-    /// Starts it.
+    /// Starts the task.
     pub fn start(task: impl Future<Output = T> + Send + 'static) -> Self {
         let mut set = JoinSet::new();
         set.spawn(task);
         Self(set)
     }
 
-    /// Waits for its end.
-    ///
-    /// # Errors
-    /// It panicked.
+    /// Waits for its end. Fails if it panicked.
     ///
     /// # Panics
-    /// When its end was answered before.
+    /// If its end was already returned.
     pub async fn end(&mut self) -> anyhow::Result<T> {
         let ended = self.0.join_next().await.expect("asked once for its end");
         ended.context("a task panicked")
     }
 
-    /// Ends it where it stands, and waits until it is gone.
+    /// Aborts it, and waits until it is gone.
     pub async fn abort(mut self) {
         self.0.shutdown().await;
     }

@@ -1,4 +1,4 @@
-//! Logs: where they go, and in which shape.
+//! Logs: their targets and their format.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -10,13 +10,11 @@ use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt as _};
 
 use crate::flags::{LogFormat, LogLevel, LogOptions, LogOutput};
 
-/// Crates whose INFO is not ours to show; below WARN they speak only at `debug`.
+/// Crates whose INFO lines are not logged; they log below WARN only at `debug`.
 const CHATTY: &[&str] = &["hyper", "hyper_util", "tonic", "tower", "rustls", "fjall", "lsm_tree"];
 
-/// Sets the process's logger; call it once, before anything logs. `RUST_LOG` overrides the level.
-///
-/// # Errors
-/// A file cannot be opened, or a logger is set already.
+/// Sets the process's logger; call it once, before anything logs. `RUST_LOG` overrides the level. Fails if a file cannot be opened,
+/// or a logger is already set.
 pub fn init(options: &LogOptions) -> anyhow::Result<()> {
     let writer = writer(&options.outputs)?;
     let builder = tracing_subscriber::fmt()
@@ -47,7 +45,7 @@ fn filter(level: LogLevel) -> EnvFilter {
         theirs
     };
     let chatty: Vec<String> = CHATTY.iter().map(|name| format!("{name}={theirs}")).collect();
-    // These repeat every failed call or connection, which we log once ourselves.
+    // These crates repeat every failed call or connection, which kubebrain itself logs once.
     let default = format!(
         "{ours},{},h2=error,tikv_client=off,kube_client::client=off",
         chatty.join(",")
@@ -55,7 +53,7 @@ fn filter(level: LogLevel) -> EnvFilter {
     EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default))
 }
 
-/// One writer for all targets.
+/// Returns one writer for all targets.
 fn writer(outputs: &[LogOutput]) -> anyhow::Result<BoxMakeWriter> {
     let mut all: Option<BoxMakeWriter> = None;
     for output in outputs {

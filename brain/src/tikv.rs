@@ -1,14 +1,14 @@
-//! TiKV: the one place that speaks to it. No type of the client crate leaves this module.
+//! TiKV: the only module that talks to it. No type of the client crate leaves this module.
 //!
-//! What the client does not do by itself is done here: a limit on every call (it has none for a whole one), repetition of
-//! what passes (a busy server is reported at once), several connections, replacement of clients that are stuck, certificates
-//! that change, and a sober view of what a failed commit means (`error.rs`). Never used: async commit, which loses
-//! acknowledged writes with this client, and its heartbeats, which leave a task behind each transaction.
+//! It adds what the client lacks: a limit on every call (it has none for a whole one), retries of transient errors (a busy server
+//! is reported at once), several connections, replacement of stuck clients, reloading of certificates, and an exact classification
+//! of failed commits (`error.rs`). Never used: async commit, which loses acknowledged writes with this client, and its heartbeats,
+//! which leave a task behind each transaction.
 //!
-//! Writes are of three kinds only: `insert` of one key, once (slots); `swap` of one key (registers); and `write`, a
-//! transaction of any size whose primary key is a fence (rows). The first two are one mutation each and commit in one phase:
-//! no lock is ever left by them. What is undecided is decided in three ways: an insert by repeating it, a swap by rolling it
-//! back, a fenced write by looking at the fence.
+//! There are only three kinds of writes: `insert` of one key, once (slots); `swap` of one key (registers); and `write`, a
+//! transaction of any size whose primary key is a fence (rows). The first two are one mutation each and commit in one phase: they
+//! never leave a lock. An unknown outcome is resolved in three ways: an insert by repeating it, a swap by rolling it back, a fenced
+//! write by reading the fence.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,10 +46,10 @@ mod write;
 
 use crate::cas_register::{Cas, CasRegister};
 
-/// The register that names the cluster which a store was begun on.
+/// The register with the id of the TiKV cluster on which the store was begun.
 const CLUSTER: &str = "cluster";
 
-/// How long a request to an election's register may take.
+/// The timeout of a request to an election's register.
 const CELL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connection to a TiKV cluster, for the keys behind one prefix. Clones share it.
@@ -67,13 +67,13 @@ struct Shared {
     regions: regions::Regions,
 }
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The options cannot work: tell the user.
+    /// The options are invalid: report them to the user.
     #[error("{0}")]
     Options(String),
-    /// The store was begun on another cluster: refuse, touch nothing.
+    /// The store was begun on another cluster: refuse, change nothing.
     #[error("the store belongs to TiKV cluster {pinned}, but the addresses of PD lead to cluster {found}")]
     OtherCluster {
         /// The cluster that the store was begun on.
@@ -81,7 +81,7 @@ pub enum ConnectError {
         /// The cluster that was found.
         found: u64,
     },
-    /// PD leads to another cluster than the options name: refuse, touch nothing.
+    /// PD belongs to another cluster than the options name: refuse, change nothing.
     #[error("--tikv-cluster-id is {wanted}, but the addresses of PD lead to cluster {found}")]
     UnwantedCluster {
         /// The cluster that the options name.
@@ -92,27 +92,20 @@ pub enum ConnectError {
     /// Stored bytes are not what was written: refuse.
     #[error("the register {0:?} holds something else than a cluster id")]
     Corrupt(&'static str),
-    /// Try again later.
+    /// TiKV cannot be reached: try again later.
     #[error("TiKV cannot be reached")]
     Unreachable(#[source] anyhow::Error),
 }
 
 impl Tikv {
-    /// Connects, and pins the store to the cluster when it is begun. The [`ConnectionSupervisor`] has to run as long as the connection
-    /// is used.
-    ///
-    /// # Errors
-    /// [`ConnectError`].
+    /// Connects, and pins a new store to the cluster. The [`ConnectionSupervisor`] has to run as long as the connection is used.
     pub async fn connect(options: Options) -> Result<(Tikv, ConnectionSupervisor), ConnectError> {
         let (tikv, supervisor) = Self::attach(options).await?;
         tikv.pin().await?;
         Ok((tikv, supervisor))
     }
 
-    /// Connects, and neither writes anything nor asks which cluster the store was begun on.
-    ///
-    /// # Errors
-    /// [`ConnectError`].
+    /// Connects, but neither writes anything nor checks on which cluster the store was begun.
     pub async fn attach(options: Options) -> Result<(Tikv, ConnectionSupervisor), ConnectError> {
         options.check().map_err(ConnectError::Options)?;
         let keys =
@@ -137,13 +130,13 @@ impl Tikv {
         Ok((Tikv { shared }, supervisor))
     }
 
-    /// The id of the TiKV cluster, which PD chose when it was made.
+    /// Returns the id of the TiKV cluster, which PD chose when the cluster was created.
     #[must_use]
     pub fn cluster_id(&self) -> u64 {
         self.shared.cluster_id
     }
 
-    /// A register of this store. Its name is part of the format.
+    /// Returns a register of this store. Its name is part of the format.
     #[must_use]
     pub fn register(&self, name: &str) -> TikvRegister {
         TikvRegister::new(self.clone(), self.keys().register(name), CELL_TIMEOUT)
@@ -153,7 +146,7 @@ impl Tikv {
         &self.shared.keys
     }
 
-    /// For reads and appends.
+    /// Returns the limits of reads and appends.
     fn limits(&self) -> Limits {
         let options = &self.shared.options;
         Limits {
@@ -162,12 +155,12 @@ impl Tikv {
         }
     }
 
-    /// How long a snapshot serves.
+    /// Returns the age up to which a snapshot is used.
     pub(crate) fn snapshot_age(&self) -> Duration {
         self.shared.options.gc_window / 2
     }
 
-    /// Notes the cluster in the store, or compares it with what was noted.
+    /// Stores the cluster's id in the store, or compares it with the stored one.
     async fn pin(&self) -> Result<(), ConnectError> {
         while !self.check_pin().await? {
             let id = Bytes::copy_from_slice(&self.cluster_id().to_be_bytes());
@@ -179,10 +172,8 @@ impl Tikv {
         Ok(())
     }
 
-    /// Returns true if the store exists and belongs to this TiKV cluster.
-    ///
-    /// # Errors
-    /// [`ConnectError::OtherCluster`], or the register cannot be read.
+    /// Returns true if the store exists and belongs to this TiKV cluster. Fails with [`ConnectError::OtherCluster`] if it belongs
+    /// to another one, or if the register cannot be read.
     pub async fn check_pin(&self) -> Result<bool, ConnectError> {
         let Some(bytes) = self.pinned().get().await.map_err(ConnectError::Unreachable)? else {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! Types that all rooms share: revisions, leases, keys with their values, events, and the errors of the store.
+//! The types that all modules share: revisions, leases, keys with their values, events, and the errors of the store.
 
 use bytes::Bytes;
 
@@ -19,23 +19,23 @@ impl LeaseId {
 /// A key as it was from `mod_revision` on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeyValue {
-    /// Any bytes but none.
+    /// The key; never empty.
     pub key: Bytes,
-    /// Any bytes; empty for a deletion, and where the value was not read.
+    /// The value; empty for a deletion, and if it was not read.
     pub value: Bytes,
-    /// Bytes of the value, also where it was not read.
+    /// The length of the value in bytes, also if it was not read.
     pub size: u32,
-    /// Revision of the put that brought the key into being; 0 for a deletion.
+    /// The revision of the put that created the key; 0 for a deletion.
     pub create_revision: Revision,
-    /// Revision of the request that made this version.
+    /// The revision of the request that wrote this version.
     pub mod_revision: Revision,
-    /// Puts since the key came into being, this one included; 0 for a deletion.
+    /// The number of puts since the key was created, this one included; 0 for a deletion.
     pub version: i64,
     /// The lease the key is attached to.
     pub lease: LeaseId,
 }
 
-/// The pair as clients and members send it.
+/// Converts a pair to its wire format.
 impl From<KeyValue> for mvccpb::KeyValue {
     fn from(kv: KeyValue) -> Self {
         Self {
@@ -61,12 +61,12 @@ pub enum EventKind {
 /// The version that a change superseded.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Prev {
-    /// There was none, or nothing is known of it.
+    /// There was none, or it is unknown.
     #[default]
     Nothing,
     /// It was this one.
     Version(KeyValue),
-    /// There was one, but nobody has read its value: whoever wants it reads it back from history.
+    /// There was one, but its value was not read: a watcher that needs it reads it from history.
     Unread,
 }
 
@@ -77,9 +77,9 @@ pub struct Event {
     pub kind: EventKind,
     /// The key afterwards. A deletion has only `key` and `mod_revision`.
     pub kv: KeyValue,
-    /// The key before; `None` when it did not exist, or when compaction took that version away already.
+    /// The key before; `None` if it did not exist, or if compaction has already removed that version.
     pub prev_kv: Option<KeyValue>,
-    /// It existed, but its value was not read: `prev_kv` is only in history.
+    /// True if it existed, but its value was not read: `prev_kv` is only in history.
     pub is_prev_unread: bool,
 }
 
@@ -92,7 +92,7 @@ pub struct Committed {
     pub events: Vec<Event>,
 }
 
-/// Why a request was refused or failed, one variant for each answer a client gets.
+/// The reason why a request was refused or failed, one variant for each status that a client gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The revision was compacted.
@@ -101,31 +101,31 @@ pub enum Error {
     /// The revision does not exist yet.
     #[error("required revision is a future revision")]
     FutureRevision,
-    /// A put that keeps value or lease of a key that does not exist.
+    /// A put keeps the value or lease of a key that does not exist.
     #[error("key not found")]
     KeyNotFound,
-    /// No such lease.
+    /// There is no such lease.
     #[error("requested lease not found")]
     LeaseNotFound,
-    /// The id of a new lease is taken.
+    /// The id of a new lease is already used.
     #[error("lease already exists")]
     LeaseExists,
     /// The quota is used up or the disk is full.
     #[error("database space exceeded")]
     NoSpace,
-    /// More than can be evaluated in one request.
+    /// The request is larger than one evaluation allows.
     #[error("request is too large")]
     TooLarge,
     /// The writer's queue is full.
     #[error("too many requests")]
     TooManyRequests,
-    /// The outcome is unknown: wholly there or wholly not.
+    /// The outcome is unknown: the request has been applied completely or not at all.
     #[error("request timed out")]
     Timeout,
-    /// This member does not lead; nothing was done.
+    /// This member does not lead; the request had no effect.
     #[error("not leader")]
     NotLeader,
-    /// The server is stopping; nothing was done.
+    /// The server is stopping; the request had no effect.
     #[error("server stopped")]
     Stopped,
     /// Stored data is damaged.

@@ -1,15 +1,15 @@
-//! Versions: etcd's that we answer for, and our own.
+//! The versions: that of etcd which is emulated, and that of kubebrain.
 
-/// The version of etcd whose behaviour is served; clients decide by it what they may ask.
+/// The version of etcd whose behaviour is served; clients determine the available features by it.
 pub const ETCD: &str = "3.6.16";
 
-/// The version of the cluster as etcd words it: no patch level.
+/// The cluster version in etcd's format: without a patch level.
 pub const CLUSTER: &str = "3.6.0";
 
-/// Our own version.
+/// The version of kubebrain.
 pub const KUBEBRAIN: &str = env!("CARGO_PKG_VERSION");
 
-/// The lines of `--version`: etcd's shape, and our own.
+/// Returns the lines of `--version`: etcd's format, with kubebrain's version added.
 #[must_use]
 pub fn describe() -> String {
     let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);

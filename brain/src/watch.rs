@@ -1,9 +1,8 @@
-//! Committed events to their watchers: in order, once, without a gap, a revision at a time.
+//! Delivers committed events to watchers: in order, once, without gaps, one revision at a time.
 //!
-//! The writer only appends to the ring and goes on. The dispatcher finds the watchers of each event through
-//! the index and leaves them positions in the ring; a watcher whose mailbox is full, or whose position fell
-//! off the ring, catches up from [history](History) by itself. So no watcher can slow the writer or another watcher,
-//! and none loses an event.
+//! The writer only appends to the ring and continues. The dispatcher finds the watchers of each event in the index and delivers to
+//! them positions in the ring; a watcher whose mailbox is full, or whose position was evicted from the ring, catches up from
+//! [history](History) by itself. So no watcher can delay the writer or another watcher, and none loses an event.
 //!
 //! Invariant: once `dispatched` is R, every event at or before R of every open mailbox is in it or was taken from it.
 
@@ -30,22 +29,22 @@ pub use self::subscription::{Batch, EventFilter, Step, Subscription};
 use self::ring::Limit;
 use crate::types::Revision;
 
-/// Bounds of everything that watching keeps in memory.
+/// The limits of everything that watching keeps in memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// The ring: keys, values and their encodings, in bytes.
+    /// The size of the ring in bytes: keys, values and their encodings.
     pub ring_bytes: usize,
-    /// Runs of events in one mailbox; one more and its watcher has to catch up.
+    /// The most runs of events in one mailbox; with more, its watcher has to catch up.
     pub mailbox_runs: usize,
-    /// Keys and values in one batch, in bytes; the revision that reaches it is finished.
+    /// The bytes of keys and values in one batch; the revision that reaches the limit is completed.
     pub batch_bytes: usize,
-    /// Events that are looked at for one batch; the revision that reaches it is finished.
+    /// The events that are examined for one batch; the revision that reaches the limit is completed.
     pub batch_events: usize,
-    /// The bytes that are asked of history at once.
+    /// The bytes that one read of history requests.
     pub chunk_bytes: usize,
-    /// Chunks of history that are kept for other watchers, in bytes with their encodings.
+    /// The size in bytes of the cache of history chunks, with their encodings.
     pub cache_bytes: usize,
-    /// The longest key that the store takes, in bytes.
+    /// The longest key that the store accepts, in bytes.
     pub key_bytes: usize,
 }
 

@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::record::Timestamp;
 
-/// A point on one process's own clock. Means nothing to anyone else.
+/// A point on the clock of one process. It means nothing to other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(Duration);
 
@@ -39,10 +39,10 @@ impl fmt::Display for Moment {
     }
 }
 
-/// Where an elector reads the time.
+/// The time source of an elector.
 ///
-/// Laws: `now` never goes back, and goes on while the machine sleeps; its rate differs between candidates by less than the ratio
-/// of lease duration to renew deadline. `wall` promises nothing: it is shown to people and never compared.
+/// Laws: `now` never goes back, and advances while the machine is suspended; its rate differs between candidates by less than the
+/// ratio of lease duration to renew deadline. `wall` promises nothing: it is shown to people and never compared.
 pub trait Clock: Clone + Send + Sync + 'static {
     /// The time on the candidate's own clock.
     fn now(&self) -> Moment;
@@ -53,8 +53,8 @@ pub trait Clock: Clone + Send + Sync + 'static {
     }
 }
 
-/// `CLOCK_BOOTTIME`. The monotonic clock stands still while a machine is suspended, and would let a leader that wakes up believe
-/// that its lease is still good.
+/// `CLOCK_BOOTTIME`. The monotonic clock stops while a machine is suspended, and would make a leader that wakes up believe that its
+/// lease is still valid.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BootClock;
 

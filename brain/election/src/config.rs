@@ -2,44 +2,44 @@
 
 use std::time::Duration;
 
-/// client-go spreads its retries by this factor, and demands this much room between retry period and renew deadline.
+/// client-go multiplies its retry period by this factor for jitter, and requires the renew deadline to be longer than the product.
 pub(crate) const JITTER: f64 = 1.2;
 
 /// A candidate's identity and durations. Build with [`Config::storage`] or [`Config::lease`], adjust, and give it to
 /// [`Elector::new`](crate::Elector::new), which checks it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The identity of the candidate. No two processes, and no two lives of one process, may share it: the record is all an elector
-    /// knows of what an earlier life of it did. See [`Config::unique`].
+    /// The identity of the candidate. No two processes, and no two runs of one process, may share it: the record is all that an
+    /// elector knows of an earlier run. See [`Config::unique`].
     pub identity: String,
-    /// How long others must see the record unchanged before they may take it.
+    /// The time for which others must see the record unchanged before they may take it.
     pub lease_duration: Duration,
-    /// A leader that has not renewed for this long, counted from when it sent its last successful request, is none.
+    /// A leader that has not renewed for this long, counted from when it sent its last successful request, no longer leads.
     pub renew_deadline: Duration,
-    /// Time between renewals, and, jittered to between once and 2.2 times as much, between a candidate's looks.
+    /// The time between renewals and, jittered by a factor of 1 to 2.2, between a candidate's reads of the lock.
     pub retry_period: Duration,
-    /// The most that one call to the lock may take.
+    /// The time limit of one call to the lock.
     pub call_timeout: Duration,
-    /// What happens when leadership is lost.
+    /// The elector's reaction to the loss of leadership.
     pub after_loss: AfterLoss,
 }
 
-/// What an elector does after it lost the lock without having been asked to give it up.
+/// The reaction of an elector that lost the lock without a request to give it up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterLoss {
-    /// Be a candidate again: for a brain, which goes on as a follower.
+    /// Become a candidate again: for a brain, which continues as a follower.
     Campaign,
-    /// End `run` with [`RunError::Lost`](crate::RunError::Lost): for an operator, whose process stops then.
+    /// Return [`RunError::Lost`](crate::RunError::Lost) from `run`: for an operator, whose process then stops.
     Return,
 }
 
-/// Why a [`Config`] cannot work.
+/// The reason why a [`Config`] is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// Without a name a candidate cannot find itself in the record.
+    /// A candidate without an identity cannot recognise itself in the record.
     #[error("identity must not be empty")]
     NoIdentity,
-    /// A duration of zero.
+    /// A duration is zero.
     #[error("{0} must be more than zero")]
     Zero(&'static str),
     /// A leader must stop before others may start.
@@ -48,22 +48,22 @@ pub enum ConfigError {
     /// A leader must have time for more than one attempt.
     #[error("renew deadline {renew:?} must be longer than {JITTER} times retry period {retry:?}")]
     RenewTooShort { renew: Duration, retry: Duration },
-    /// A call that may outlast the renew deadline.
+    /// A call might take longer than the renew deadline.
     #[error("call timeout {call:?} must not be longer than renew deadline {renew:?}")]
     CallTooLong { call: Duration, renew: Duration },
-    /// More than a record can say.
+    /// The lease duration is longer than a record can hold.
     #[error("lease duration {0:?} must not be longer than one day")]
     LeaseTooLong(Duration),
 }
 
 impl Config {
-    /// For a lock in the brain's own storage: 2 s, 1.5 s, 0.4 s, and 0.5 s for a call.
+    /// The durations for a lock in the brain's own storage: 2 s, 1.5 s, 0.4 s, and 0.5 s for a call.
     #[must_use]
     pub fn storage(identity: impl Into<String>) -> Self {
         Self::with(identity, [2_000, 1_500, 400, 500])
     }
 
-    /// For a Kubernetes Lease, as client-go: 15 s, 10 s, 2 s, and 5 s for a call.
+    /// The durations for a Kubernetes Lease, as in client-go: 15 s, 10 s, 2 s, and 5 s for a call.
     #[must_use]
     pub fn lease(identity: impl Into<String>) -> Self {
         Self::with(identity, [15_000, 10_000, 2_000, 5_000])
@@ -81,14 +81,16 @@ impl Config {
         }
     }
 
-    /// `name`, an underscore and 64 random bits: an identity that no other life of this process shares.
+    /// Returns `name`, an underscore and 64 random bits: an identity that no other run of this process shares.
     #[must_use]
     pub fn unique(name: &str) -> String {
         format!("{name}_{:016x}", rand::random::<u64>())
     }
 
+    /// Checks the rules between the durations.
+    ///
     /// # Errors
-    /// The first rule that does not hold.
+    /// Returns the first rule that does not hold.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let (lease, renew, retry) = (self.lease_duration, self.renew_deadline, self.retry_period);
         if self.identity.is_empty() {

@@ -1,7 +1,7 @@
-//! The loop around [`State`]: calls the lock, with a time limit each, and shows what came of it.
+//! The loop around [`State`]: calls the lock, with a time limit for each call, and publishes the result.
 //!
-//! Invariant: the handle shows a right only while `State` holds it, and `State` is told of every answer before anything else is
-//! awaited; so the loop may be dropped at any await.
+//! Invariant: the handle shows a valid lease only while `State` holds it, and every answer is applied to `State` before the next
+//! await; so the loop may be dropped at any await.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,11 +21,12 @@ use crate::{
     Record, State,
 };
 
-/// Commands that may wait; further callers wait to send.
+/// The capacity of the command queue; further callers block on send.
 const COMMANDS: usize = 4;
-/// Attempts to give the lock away. Each may meet a renewal of our own that was still on its way, or get no answer.
+/// The number of attempts to give the lock away. Each may conflict with a renewal of this candidate that was still in flight, or
+/// get no answer.
 const YIELDS: usize = 3;
-/// How long they may take together: whoever stops the process does not wait for long.
+/// The time limit of all these attempts together, so that the process can stop soon.
 const RELEASE_LIMIT: Duration = Duration::from_secs(1);
 
 /// One candidate for one lock.
@@ -37,17 +38,17 @@ pub struct Elector<L: Lock, C: Clock = BootClock> {
     state: State<L::Version>,
     shared: Arc<Shared>,
     commands: mpsc::Receiver<Command>,
-    /// Keeps `commands` open when all handles are gone.
+    /// Keeps `commands` open after all handles are dropped.
     _commands: mpsc::Sender<Command>,
     rng: StdRng,
-    /// True if the last call failed: only the first failure of a row is a warning.
+    /// True if the last call failed: only the first of consecutive failures is logged as a warning.
     failing: bool,
 }
 
-/// How [`Elector::run`] ends other than by being stopped.
+/// The reasons why [`Elector::run`] ends without having been stopped.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// Leadership was lost, and [`AfterLoss::Return`] asked for this.
+    /// Leadership was lost, and the configuration has [`AfterLoss::Return`].
     #[error("lost the lock {lock} to {to}")]
     Lost {
         /// The lock's name.
@@ -58,20 +59,20 @@ pub enum RunError {
 }
 
 impl<L: Lock> Elector<L> {
-    /// A candidate on the machine's own clock, and the handle to ask it by. Does nothing until [`Elector::run`].
+    /// Creates a candidate on the machine's own clock, and its handle. It does nothing until [`Elector::run`].
     ///
     /// # Errors
-    /// The configuration cannot work.
+    /// The configuration is invalid.
     pub fn new(lock: L, config: Config) -> Result<(Self, Handle), ConfigError> {
         Self::with_clock(lock, config, BootClock, rand::random())
     }
 }
 
 impl<L: Lock, C: Clock> Elector<L, C> {
-    /// As [`Elector::new`], with a clock and a seed for the jitter.
+    /// Like [`Elector::new`], with a clock and a seed for the jitter.
     ///
     /// # Errors
-    /// The configuration cannot work.
+    /// The configuration is invalid.
     pub fn with_clock(lock: L, config: Config, clock: C, seed: u64) -> Result<(Self, Handle<C>), ConfigError> {
         config.validate()?;
         let (sender, commands) = mpsc::channel(COMMANDS);
@@ -97,8 +98,8 @@ impl<L: Lock, C: Clock> Elector<L, C> {
         Ok((elector, handle))
     }
 
-    /// Campaigns and leads until `stop`, then releases the lock if it holds it. May be dropped at any time: the term is over
-    /// at once then, though others have to wait for the lease to run out.
+    /// Campaigns and leads until `stop`, then releases the lock if it holds it. May be dropped at any time: the term then ends at
+    /// once, but other candidates have to wait until the lease expires.
     ///
     /// # Errors
     /// [`RunError::Lost`], if the configuration asks for it.
@@ -128,7 +129,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
         Ok(())
     }
 
-    /// One round: acts until there is nothing to do for a while, or a term has ended, and answers for how long.
+    /// Runs one round: acts until there is nothing to do for a while or a term has ended, and returns the time to wait.
     async fn turn(&mut self) -> Duration {
         let began = self.clock.now();
         let led = self.state.held().is_some();
@@ -157,7 +158,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
             };
             match outcome {
                 Ok(Done::Read) => self.publish(),
-                // A leader has to know at once who wrote; a candidate is in no hurry.
+                // A leader has to learn at once who wrote; a candidate need not hurry.
                 Err(LockError::Conflict) if led => {
                     debug!(lock = self.lock.describe(), "the lock changed under a renewal")
                 }
@@ -185,7 +186,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
         Ok(Done::Read)
     }
 
-    /// Writes a claim or a renewal; the right counts from before it is sent.
+    /// Writes a claim or a renewal; the lease counts from before it is sent.
     async fn write(
         &mut self,
         record: Record,
@@ -196,7 +197,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
         if let Some(predecessor) = claim {
             self.state.claiming(predecessor);
         }
-        // Until the answer is known, nothing is: also if this future is dropped.
+        // The state is in doubt until the answer arrives, also if this future is dropped.
         self.state.doubt();
         let sent = self.clock.now();
         let outcome = match &over {
@@ -248,7 +249,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
             Err(TransferError::NotLeading)
         } else {
             let outcome = self.yield_to("").await;
-            // Also where the record has to run out by itself.
+            // The term ends also if the record could not be changed and has to expire.
             self.state.end();
             outcome
         };
@@ -258,7 +259,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
         }
     }
 
-    /// Ends the term, then names `to` in the record, in a few attempts: one that got no answer may have arrived or not.
+    /// Ends the term, then names `to` in the record, in a few attempts: an attempt without an answer may or may not have arrived.
     async fn name(&mut self, to: &str) -> Result<(), TransferError> {
         let mut outcome = self.yield_to(to).await;
         for _ in 1..YIELDS {
@@ -274,7 +275,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
         outcome
     }
 
-    /// Ends the term, then names `to`, or nobody, in the record.
+    /// Ends the term, then names `to`, or no holder, in the record.
     async fn yield_to(&mut self, to: &str) -> Result<(), TransferError> {
         if !self.state.is_fresh() {
             self.read().await.map_err(TransferError::Lock)?;
@@ -295,7 +296,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
         Ok(())
     }
 
-    /// Gives the lock back, if the record names this candidate, or a claim on its way may yet let it.
+    /// Releases the lock if the record names this candidate, or if a claim in flight may still do so.
     async fn release(&mut self) {
         for _ in 0..YIELDS {
             if !self.state.may_be_named() {
@@ -315,7 +316,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
         }
     }
 
-    /// The time a call may take: never longer than the right that it is to prolong.
+    /// Returns the time limit of a call: never longer than the lease that it is to extend.
     fn limit(&self) -> Duration {
         let left = self.state.valid_until().map(|until| until.since(self.clock.now()));
         self.config.call_timeout.min(left.unwrap_or(Duration::MAX))

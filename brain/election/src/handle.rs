@@ -11,31 +11,31 @@ use crate::{BootClock, Clock, LockError, Moment, Record};
 /// The leader, as one candidate sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ElectionState {
-    /// Nobody, or nobody known.
+    /// There is no leader, or none is known.
     NoLeader,
-    /// Another candidate, by the last record seen.
+    /// Another candidate leads, by the last record seen.
     Following {
         /// Its identity.
         leader: String,
     },
-    /// This one. Before acting on it, ask [`Handle::valid_until`].
+    /// This candidate leads. Check [`Handle::valid_until`] before acting on it.
     Leading(Term),
 }
 
-/// One unbroken time of leading.
+/// One uninterrupted leadership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Term {
     /// Counts this elector's terms, from 1.
     pub number: u64,
-    /// How often the lock's holder had changed, by the record.
+    /// The number of times that the lock's holder had changed, by the record.
     pub transitions: u32,
-    /// When it was won, on this process's clock.
+    /// The time at which it was won, on this process's clock.
     pub since: Moment,
-    /// What is known of the leader before. Who leads after [`Predecessor::Unseen`] must wait before it serves.
+    /// The knowledge of the leader before. A leader after [`Predecessor::Unseen`] must wait before it serves.
     pub predecessor: Predecessor,
 }
 
-/// Why the lock was not handed over. Except after `NotLeading` and `TooEarly`, this candidate leads no more.
+/// The reason why the lock was not handed over. Except after `NotLeading` and `TooEarly`, this candidate no longer leads.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
     /// There is nothing to transfer.
@@ -44,10 +44,10 @@ pub enum TransferError {
     /// An older leader that this candidate did not see end may still be valid: try again after a lease duration.
     #[error("an older leader may still be valid, and the next one would not know")]
     TooEarly,
-    /// Nobody can be named by an empty or its own identity.
+    /// The target's identity is empty or this candidate's own.
     #[error("{0:?} is no other candidate")]
     BadTarget(String),
-    /// The outcome is unknown: the lock may name the other, or run out.
+    /// The outcome is unknown: the lock may name the target, or expire.
     #[error("the lock did not confirm the hand-over")]
     Lock(#[source] LockError),
     /// The elector has ended.
@@ -55,7 +55,7 @@ pub enum TransferError {
     Ended,
 }
 
-/// The watchdog's finding: the elector says it leads, yet has neither renewed nor stepped down.
+/// The finding of the watchdog: the elector claims to lead, but has neither renewed nor stepped down.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("leader election is stuck: leading, but the lease was last renewed {since:?} ago")]
 pub struct Overdue {
@@ -71,7 +71,7 @@ pub(crate) enum Command {
     Compete,
 }
 
-/// What the elector shows: written by it alone.
+/// The published state of the elector; only the elector writes it.
 #[derive(Debug)]
 pub(crate) struct Shared {
     held: Mutex<Option<Held>>,
@@ -88,8 +88,8 @@ impl Shared {
         }
     }
 
-    /// Shows the right before the state, and takes it away before it: who sees `Leading` finds the right of that term.
-    /// Answers whether the state changed.
+    /// Publishes the lease before the state, and revokes it before the state: a reader that sees `Leading` finds the lease of that
+    /// term. Returns true if the state changed.
     pub(crate) fn publish(&self, held: Option<&Held>, election_state: ElectionState) -> bool {
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = held.cloned();
         self.renewal.send_if_modified(|shown| {
@@ -123,34 +123,34 @@ pub struct Handle<C = BootClock> {
 }
 
 impl<C: Clock> Handle<C> {
-    /// Follows who leads. Only the newest state is kept.
+    /// Subscribes to changes of the leader. Only the newest state is kept.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<ElectionState> {
         self.shared.election_state.subscribe()
     }
 
-    /// The leader, by the elector's last turn.
+    /// Returns the leader as of the elector's last round.
     #[must_use]
     pub fn election_state(&self) -> ElectionState {
         self.shared.election_state.borrow().clone()
     }
 
-    /// Until when this process may act as the leader of term `number`: `None` if it may not now, by its own clock. Right also
-    /// when the elector's task did not run for a while.
+    /// Returns the time until which this process may act as the leader of term `number`; `None` if it may not now, by its own
+    /// clock. The result is correct even if the elector's task has not run for a while.
     #[must_use]
     pub fn valid_until(&self, number: u64) -> Option<Moment> {
         let renewed = self.renewed(number)?;
         Some(renewed + self.renew_deadline).filter(|until| self.clock.now() < *until)
     }
 
-    /// When the last request that prolonged term `number` was sent; `None` if that term is over.
+    /// Returns when the last request that extended term `number` was sent; `None` if that term is over.
     #[must_use]
     pub fn renewed(&self, number: u64) -> Option<Moment> {
         let held = self.shared.held()?;
         (held.term.number == number).then_some(held.renewed)
     }
 
-    /// Follows what this candidate writes while it leads, for those to whom it can tell it: see [`Handle::hear`].
+    /// Subscribes to the records that this candidate writes while it leads, to forward them to followers: see [`Handle::hear`].
     #[must_use]
     pub fn renewals(&self) -> watch::Receiver<Option<Record>> {
         self.shared.renewal.subscribe()
@@ -163,11 +163,11 @@ impl<C: Clock> Handle<C> {
         held.is_some_and(|held| self.clock.now() < held.renewed + self.renew_deadline)
     }
 
-    /// For health checks: finds an elector that leads but has neither renewed nor stepped down for a lease duration and
+    /// Detects, for health checks, an elector that leads but has neither renewed nor stepped down for a lease duration and
     /// `tolerance`. A follower is always healthy.
     ///
     /// # Errors
-    /// The elector's task does not run.
+    /// The elector's task does not make progress.
     pub fn check(&self, tolerance: Duration) -> Result<(), Overdue> {
         let Some(held) = self.shared.held() else { return Ok(()) };
         let since = self.clock.now().since(held.renewed);
@@ -178,8 +178,8 @@ impl<C: Clock> Handle<C> {
         }
     }
 
-    /// Ends this candidate's term and names `to` in the record, which can then lead as soon as it looks. Drain before.
-    /// If `to` does not look, the others take over after a lease duration.
+    /// Ends this candidate's term and names `to` in the record, which can then lead as soon as it reads the lock. Drain before. If
+    /// `to` does not read the lock, the others take over after a lease duration.
     ///
     /// # Errors
     /// See [`TransferError`]; each variant says who leads now.
@@ -190,11 +190,11 @@ impl<C: Clock> Handle<C> {
         answer.await.map_err(|_| TransferError::Ended)?
     }
 
-    /// Ends this candidate's term, gives the lock to whoever looks first, and claims it no more before [`Handle::compete`]: for
-    /// a leader that can renew the lock and nothing else.
+    /// Ends this candidate's term, releases the lock to the first candidate that takes it, and does not claim it again before
+    /// [`Handle::compete`]: for a leader that can renew the lock but do nothing else.
     ///
     /// # Errors
-    /// See [`TransferError`]. An error claims nothing.
+    /// See [`TransferError`]. After an error, too, it claims nothing.
     pub async fn step_down(&self) -> Result<(), TransferError> {
         let (reply, answer) = oneshot::channel();
         let command = Command::StepDown(reply);
@@ -204,21 +204,21 @@ impl<C: Clock> Handle<C> {
 
     /// Competes again after [`Handle::step_down`].
     pub async fn compete(&self) {
-        // An elector that has ended competes for nothing.
+        // An elector that has ended does not compete.
         drop(self.commands.send(Command::Compete).await);
     }
 
-    /// Tells a follower that who leads said so of itself, by [`Handle::renewals`]: the lock is not read as long as new ones
-    /// come. [`Handle::look`] when whoever said it is gone.
+    /// Passes on to a follower a record that its leader wrote and published with [`Handle::renewals`]: the lock is not read as long
+    /// as new ones arrive. Call [`Handle::look`] when the sender is gone.
     pub fn hear(&self, record: Record) {
-        // A full queue has the elector awake, and it reads the lock.
+        // If the queue is full, the elector is awake and reads the lock.
         drop(self.commands.try_send(Command::Heard(record, self.clock.now())));
     }
 
-    /// Lets the elector read the lock at once instead of at its next turn: for a follower that was told of a transfer, or
-    /// hears its leader no more.
+    /// Makes the elector read the lock at once instead of in its next round: for a follower that was notified of a transfer, or
+    /// that no longer receives renewals.
     pub fn look(&self) {
-        // A full queue has the elector awake, and an ended one has nothing to look for.
+        // If the queue is full, the elector is awake; if it has ended, there is nothing to read.
         drop(self.commands.try_send(Command::Look));
     }
 }

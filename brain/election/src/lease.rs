@@ -15,19 +15,20 @@ use crate::{Lock, LockError, Record};
 
 /// The Lease `name` in one namespace.
 ///
-/// Needs the verbs get, create and update on it (create is not needed where the Lease was made beforehand). Everything in it but the
-/// record stays as it is. A Lease counts whole seconds: durations are rounded up, which lets others wait longer, never shorter.
+/// Needs the verbs get, create and update on it (create is not needed if the Lease was created beforehand). All its fields except
+/// those of the record stay unchanged. A Lease counts whole seconds: durations are rounded up, which makes others wait longer,
+/// never shorter.
 #[derive(Clone, Debug)]
 pub struct LeaseLock {
     api: Api<Lease>,
     name: String,
     namespace: String,
-    /// By the last answer to a call of the elector's.
+    /// The UID in the answer to the elector's last call.
     uid: Arc<Mutex<Option<String>>>,
 }
 
-/// A client for locks alone: with its own connections, a limit on each read, write and connect, and no retries below the
-/// elector's, which would hold a renewal past its deadline.
+/// Creates a client for locks alone: with its own connections, a time limit on each read, write and connect, and no retries below
+/// the elector's, which would hold a renewal past its deadline.
 ///
 /// # Errors
 /// The configuration names files or proxies that do not work.
@@ -40,7 +41,7 @@ pub fn client(mut config: kube::Config, call_timeout: Duration) -> kube::Result<
 }
 
 impl LeaseLock {
-    /// The Lease `namespace`/`name`, whether or not it exists. Take a [`client`] that nothing else uses.
+    /// Creates a lock on the Lease `namespace`/`name`, whether or not it exists. Pass a [`client`] that nothing else uses.
     #[must_use]
     pub fn new(client: Client, namespace: &str, name: &str) -> Self {
         Self {
@@ -51,11 +52,11 @@ impl LeaseLock {
         }
     }
 
-    /// The Lease `name` in the cluster that `kubeconfig` leads to, or in that whose pod this is; without a `namespace`, in
-    /// the one of the kubeconfig or the pod. Nothing is asked yet.
+    /// Creates a lock on the Lease `name` in the cluster of `kubeconfig`, or of the pod that this process runs in; without a
+    /// `namespace`, in that of the kubeconfig or the pod. Sends no request yet.
     ///
     /// # Errors
-    /// The kubeconfig cannot be used, or there is none and this is no pod.
+    /// The kubeconfig cannot be used, or there is none and this process does not run in a pod.
     pub async fn connect(
         kubeconfig: Option<&Path>,
         namespace: Option<&str>,
@@ -78,20 +79,20 @@ impl LeaseLock {
         Ok(Self::new(client, &namespace, name))
     }
 
-    /// The Lease's namespace and name.
+    /// Returns the Lease's namespace and name.
     #[must_use]
     pub fn place(&self) -> (&str, &str) {
         (&self.namespace, &self.name)
     }
 
-    /// The Lease's UID, which no other object of any cluster has, by the last answer to a call of the elector's.
+    /// Returns the Lease's UID, which no other object of any cluster has, from the answer to the elector's last call.
     #[must_use]
     pub fn uid(&self) -> Option<String> {
         self.uid.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Asks for the Lease's UID in such a way that an API server can answer whose own store does not; `None` if there is
-    /// no such Lease.
+    /// Requests the Lease's UID with resourceVersion 0, which an API server can answer even if its own store does not; `None` if
+    /// there is no such Lease.
     ///
     /// # Errors
     /// The API server does not answer.
@@ -115,7 +116,7 @@ impl LeaseLock {
 }
 
 impl Lock for LeaseLock {
-    /// The object as it was read: a write replaces it as a whole.
+    /// The object as read: a write replaces it as a whole.
     type Version = Arc<Lease>;
 
     async fn get(&self) -> Result<Option<(Record, Arc<Lease>)>, LockError> {
@@ -170,7 +171,7 @@ fn written(answer: kube::Result<Lease>, action: &'static str) -> Result<Arc<Leas
             ))
         }
         Ok(lease) => Ok(Arc::new(lease)),
-        // Exists already, was changed since, or was deleted since.
+        // The Lease already exists, or was changed or deleted since.
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) && !is_namespace(&status) => {
             Err(LockError::Conflict)
         }
@@ -178,7 +179,7 @@ fn written(answer: kube::Result<Lease>, action: &'static str) -> Result<Arc<Leas
     }
 }
 
-/// A 404 that speaks of the namespace is no race: it will not pass by itself.
+/// True for a 404 about the namespace: that is no race, and does not pass by itself.
 fn is_namespace(status: &kube::core::Status) -> bool {
     status
         .details
@@ -209,7 +210,7 @@ fn record(lease: &Lease) -> anyhow::Result<Record> {
     })
 }
 
-/// `before` with the record in it. Strategy and preferred holder belong to coordinated election and stay.
+/// Returns `before` with the record in it. Strategy and preferred holder belong to coordinated election and stay unchanged.
 fn spec(record: &Record, before: LeaseSpec) -> anyhow::Result<LeaseSpec> {
     let seconds = record.lease_duration.as_nanos().div_ceil(1_000_000_000);
     Ok(LeaseSpec {

@@ -1,15 +1,15 @@
 //! Leader election: client-go's algorithm over any lock that compares and sets.
 //!
-//! A lock only chooses who *tries* to lead; what protects data is the fence of the one who leads (a barrier in the brain's log,
-//! idempotent server-side applies in the operator). The elector promises this much, as long as clocks run equally fast within
-//! the ratio of lease duration to renew deadline: the times during which two candidates hold themselves valid never overlap.
+//! A lock only decides which candidate *tries* to lead; data is protected by the leader's fence (a barrier in the brain's log,
+//! idempotent server-side applies in the operator). The elector guarantees, as long as clocks run equally fast within the ratio of
+//! lease duration to renew deadline: the times during which two candidates consider themselves valid never overlap.
 //!
 //! - A candidate takes a held lock only after it has seen the record unchanged for the record's whole lease duration on its *own*
-//!   clock; wall clocks are compared nowhere. The clock counts suspended time ([`BootClock`]).
-//! - A leader's right ends by itself: a renew deadline after it *sent* the last renewal that succeeded ([`Handle::valid_until`]).
-//! - It gives the lock away (release, transfer) only after it has ended its own right.
+//!   clock; wall clocks are never compared. The clock counts suspended time ([`BootClock`]).
+//! - A leader's lease ends by itself: a renew deadline after it *sent* the last renewal that succeeded ([`Handle::valid_until`]).
+//! - It gives the lock away (release, transfer) only after it has ended its own lease.
 //!
-//! Modules in reading order: what is stored and where, how time is read, what is decided, who does it, who may ask.
+//! Modules in reading order: the record and the lock, the clock, the algorithm, the loop, the handle.
 
 mod clock;
 mod config;

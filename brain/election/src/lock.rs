@@ -9,37 +9,38 @@ use crate::record::Record;
 /// Laws, proved for every implementation by [`laws`](crate::laws):
 /// 1. `create` writes only where there is no record; `update` writes only over the very write that `expected` names.
 /// 2. A version names one record for ever: no write of another record has the same, also not one that restores an older record.
-///    (Kubernetes does not count a write that changes nothing. The elector makes none: `renew_time` always moves on.)
-/// 3. `get` shows every write that was answered before it was asked, and never an older one than an earlier `get` did.
-/// 4. [`LockError::Conflict`] means that nothing was written and never will be. [`LockError::Failed`] of a write promises
-///    nothing: it may be there, or appear later, as long as law 1 lets it. So may a write whose future was dropped.
+/// 2. A version identifies one record for ever: no write of another record has the same, not even one that restores an older
+///    record. (Kubernetes does not count a write that changes nothing. The elector makes none: `renew_time` always advances.)
+/// 3. `get` returns every write that was acknowledged before the call, and never an older one than an earlier `get` did.
+/// 4. [`LockError::Conflict`] means that nothing was written and never will be. [`LockError::Failed`] of a write promises nothing:
+///    the write may be there, or appear later, as long as law 1 allows it. So may a write whose future was dropped.
 ///
 /// Calls need no time limit of their own (the elector has one), but must be safe to drop.
 pub trait Lock: Send + Sync + 'static {
-    /// Names one write.
+    /// The identifier of one write.
     type Version: Clone + Send + Sync + 'static;
 
-    /// The record and its version; `None` if there is none.
+    /// Returns the record and its version; `None` if there is none.
     fn get(&self) -> impl Future<Output = Result<Option<(Record, Self::Version)>, LockError>> + Send;
 
     /// Writes the first record.
     fn create(&self, record: &Record) -> impl Future<Output = Result<Self::Version, LockError>> + Send;
 
-    /// Writes over the record that `expected` names.
+    /// Replaces the record that `expected` names.
     fn update(
         &self,
         record: &Record,
         expected: &Self::Version,
     ) -> impl Future<Output = Result<Self::Version, LockError>> + Send;
 
-    /// The lock's name in log lines.
+    /// Returns the lock's name for log lines.
     fn describe(&self) -> String;
 }
 
-/// Why a call to a lock did not succeed.
+/// The reason why a call to a lock failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Somebody else was there first: read again.
+    /// Another candidate wrote first: read again.
     #[error("another candidate changed the lock")]
     Conflict,
     /// The outcome is unknown, or the lock cannot be read: try again later.

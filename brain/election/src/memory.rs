@@ -1,6 +1,6 @@
 //! A lock in memory, for tests: like a lock behind a network, it loses requests and answers and delivers late, on demand.
 //!
-//! Time is tokio's, so that a paused clock rules it. A request that is on its way arrives even if its sender gave up.
+//! It uses tokio's time, so that a paused clock controls it. A request in flight arrives even if its sender gave up.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,16 +13,16 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::{Lock, LockError, Record};
 
-/// How the way to the lock behaves. The default does no harm.
+/// The faults of the network to the lock. The default has none.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// Share of requests that never arrive.
+    /// The share of requests that never arrive.
     pub lose_request: f64,
-    /// Share of answers that never arrive.
+    /// The share of answers that never arrive.
     pub lose_answer: f64,
-    /// How long each way takes.
+    /// The delay of each direction.
     pub delay: Range<Duration>,
-    /// Share of requests that arrive `late` later than that.
+    /// The share of requests that arrive later than that, by `late`.
     pub hold_back: f64,
     /// See `hold_back`.
     pub late: Duration,
@@ -38,9 +38,9 @@ struct Inner {
     writes: u64,
     faults: Faults,
     rng: StdRng,
-    /// What has been sent and not arrived, by arrival.
+    /// The requests that were sent and have not arrived, by time of arrival.
     under_way: BTreeMap<(Instant, u64), Request>,
-    /// What was answered and not been fetched, by request.
+    /// The answers that have not been fetched, by request.
     answers: BTreeMap<u64, Answer>,
     requests: u64,
 }
@@ -48,14 +48,14 @@ struct Inner {
 #[derive(Debug)]
 enum Request {
     Get,
-    /// The version it must have; `None`: nothing may be there.
+    /// The expected version; `None`: there must be no record.
     Write(Record, Option<u64>),
 }
 
 type Answer = Result<Option<(Record, u64)>, LockError>;
 
 impl MemoryLock {
-    /// An empty lock; `seed` decides which faults happen.
+    /// Creates an empty lock; `seed` decides which faults happen.
     #[must_use]
     pub fn new(seed: u64, faults: Faults) -> Self {
         Self(Arc::new(Mutex::new(Inner {
@@ -69,12 +69,12 @@ impl MemoryLock {
         })))
     }
 
-    /// From now on the way behaves like this.
+    /// Replaces the faults from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.inner().faults = faults;
     }
 
-    /// The record as it is now.
+    /// Returns the current record.
     #[must_use]
     pub fn record(&self) -> Option<Record> {
         let mut inner = self.inner();
@@ -82,13 +82,13 @@ impl MemoryLock {
         inner.record.as_ref().map(|(record, _)| record.clone())
     }
 
-    /// Requests that were sent so far.
+    /// Returns the number of requests sent so far.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.inner().requests
     }
 
-    /// Puts a record, or none, there by force, as an administrator can.
+    /// Sets or removes the record by force, as an administrator can.
     pub fn force(&self, record: Option<Record>) {
         let mut inner = self.inner();
         inner.deliver(Instant::now());
@@ -123,7 +123,7 @@ impl MemoryLock {
 }
 
 impl Inner {
-    /// Sends a request; tells its number and when its answer arrives, if it does.
+    /// Sends a request; returns its number and the time at which its answer arrives, if it does.
     fn send(&mut self, request: Request, now: Instant) -> (u64, Option<Instant>) {
         self.requests += 1;
         let id = self.requests;

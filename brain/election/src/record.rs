@@ -12,50 +12,53 @@ pub struct Record {
     /// The holder; empty after a release.
     #[serde(default)]
     pub holder_identity: String,
-    /// How long the record must be seen unchanged before another may take it. Zero: unsaid.
+    /// The time for which the record must be seen unchanged before another may take it. Zero: unspecified.
     #[serde(rename = "leaseDurationSeconds", default, with = "seconds")]
     pub lease_duration: Duration,
-    /// When the holder got it, on the writer's wall clock.
+    /// The time at which the holder acquired it, on the writer's wall clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acquire_time: Option<Timestamp>,
-    /// When it was last written, on the writer's wall clock, but later than the record before it: no two renewals are equal.
+    /// The time of the last write, on the writer's wall clock, but always later than in the record before: no two renewals are
+    /// equal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renew_time: Option<Timestamp>,
-    /// How often the holder changed.
+    /// The number of times that the holder changed.
     #[serde(default)]
     pub leader_transitions: u32,
 }
 
-/// The stored bytes are no record.
+/// The stored bytes are not a record.
 #[derive(Debug, thiserror::Error)]
 #[error("bytes of the lock are not a leader election record")]
 pub struct DecodeError(#[from] serde_json::Error);
 
 impl Record {
-    /// The record as JSON.
+    /// Returns the record as JSON.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("strings, numbers and times always have a JSON form")
     }
 
+    /// Decodes a record from JSON.
+    ///
     /// # Errors
     /// The bytes are not a record: not JSON, a field of another type, a duration that is negative or absurd.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        // A derived decoder takes a list of the fields' values as well, and `[]` for an empty record.
+        // A derived decoder also accepts a list of the fields' values, and `[]` for an empty record.
         if !bytes.trim_ascii_start().starts_with(b"{") {
             return Err(DecodeError(serde::de::Error::custom("not a JSON object")));
         }
         Ok(serde_json::from_slice(bytes)?)
     }
 
-    /// Nobody holds it.
+    /// Returns true if the lock has no holder.
     #[must_use]
     pub fn is_free(&self) -> bool {
         self.holder_identity.is_empty()
     }
 }
 
-/// `wall` with the precision of a record, or just after `previous` if the wall clock stands still or went back.
+/// Returns `wall` with the precision of a record, or just after `previous` if the wall clock stands still or went back.
 pub(crate) fn later_than(previous: Option<Timestamp>, wall: Timestamp) -> Timestamp {
     let micros = match previous {
         Some(previous) => wall.as_microsecond().max(previous.as_microsecond().saturating_add(1)),
@@ -64,7 +67,7 @@ pub(crate) fn later_than(previous: Option<Timestamp>, wall: Timestamp) -> Timest
     Timestamp::from_microsecond(micros).unwrap_or(Timestamp::MAX)
 }
 
-/// A duration as a number of seconds: whole where it is whole, as client-go writes it; else with milliseconds.
+/// A duration as a number of seconds: an integer if whole, as client-go writes it; else with milliseconds.
 mod seconds {
     use std::time::Duration;
 

@@ -1,9 +1,9 @@
-//! The algorithm, without clock and I/O: what was seen when, and what follows.
+//! The algorithm, without clock and I/O: the observations with their times, and the decisions that follow.
 //!
 //! Invariants:
-//! - `held` implies that the last record known names this candidate.
-//! - A right begins when the request that won it was *sent*, and ends a renew deadline later, whatever answers come.
-//! - A candidate counts from when it *got* the answer that first showed a record; both errors are on the safe side.
+//! - `held` implies that the last known record names this candidate.
+//! - A lease begins when the request that won it was *sent*, and ends a renew deadline later, whatever answers arrive.
+//! - A candidate counts from when it *received* the answer that first showed a record; both errors are on the safe side.
 
 use std::time::Duration;
 
@@ -11,38 +11,38 @@ use crate::config::Config;
 use crate::record::{Record, Timestamp, later_than};
 use crate::{ElectionState, Moment, Term};
 
-/// What a candidate knows of whoever led before it.
+/// A candidate's knowledge of the previous leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Predecessor {
-    /// It gave the lock back.
+    /// It released the lock.
     Released,
     /// This candidate saw its record unchanged for a full lease duration.
     Expired,
-    /// The record already named this candidate: it was handed over, or is left from this candidate's own last term.
+    /// The record already named this candidate: the lock was handed over to it, or the record remains from its own last term.
     Named,
-    /// There was no record, or one that nobody had ever held. Somebody may have deleted it, and an older leader may still be
-    /// reading: who leads so has to wait a lease duration before it serves.
+    /// There was no record, or one without any earlier holder. It may have been deleted, and an older leader may still serve reads:
+    /// a leader after this has to wait a lease duration before it serves.
     Unseen,
 }
 
 impl Predecessor {
-    /// Returns true if this candidate itself knows that no older leader can be valid.
+    /// Returns true if this candidate knows by itself that no older leader can be valid.
     #[must_use]
     pub const fn ended(self) -> bool {
         !matches!(self, Self::Unseen)
     }
 }
 
-/// What to do now.
+/// The next action of a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision<V> {
-    /// Read the lock: nothing is known, or what is known is in doubt.
+    /// Read the lock: nothing is known, or the known state is in doubt.
     Read,
-    /// Nobody holds the lock: write this record over what was seen (`None`: nothing was there).
+    /// The lock has no holder: replace what was seen (`None`: no record) with this record.
     Acquire(Record, Option<V>, Predecessor),
-    /// Held by this candidate: write this record over its last one.
+    /// This candidate holds the lock: replace its last record with this one.
     Renew(Record, V),
-    /// Held by another, for at least so long.
+    /// Another candidate holds the lock, for at least this long.
     Wait(Duration),
 }
 
@@ -57,35 +57,35 @@ struct Observed<V> {
 #[derive(Debug)]
 pub struct State<V> {
     config: Config,
-    /// The last record known; `None`: there was none.
+    /// The last known record; `None`: there was none.
     seen: Option<Observed<V>>,
     /// True if `seen` may be acted on without another read.
     fresh: bool,
     held: Option<Held>,
     terms: u64,
-    /// The claim that was sent last, if its answer is not known.
+    /// The last claim sent, if its answer is not known.
     claim: Option<Predecessor>,
-    /// An older claim, made without having seen the predecessor end, was never answered.
+    /// True if an older claim, made without having seen the predecessor end, was never answered.
     unseen_claim: bool,
-    /// Until then a leader that this candidate did not see end may be valid.
+    /// Until then a leader whose end this candidate did not see may be valid.
     unseen_until: Option<Moment>,
-    /// Until then who holds the lock is heard to renew it: nothing else is to be learnt from it.
+    /// Until then the holder is known to renew the lock, by the renewals that arrive: there is no need to read it.
     quiet_until: Option<Moment>,
-    /// Nothing is claimed.
+    /// True if nothing is claimed.
     resting: bool,
 }
 
-/// A term, and when the last request that prolonged it was sent.
+/// A term, and the time at which the last request that extended it was sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
     pub(crate) term: Term,
     pub(crate) renewed: Moment,
-    /// What that request wrote.
+    /// The record that this request wrote.
     pub(crate) record: Record,
 }
 
 impl<V: Clone> State<V> {
-    /// Knows nothing yet.
+    /// Creates a state without any knowledge.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
@@ -102,18 +102,18 @@ impl<V: Clone> State<V> {
         }
     }
 
-    /// From now on nothing is claimed, whoever the record names; or everything as usual. A term goes on.
+    /// Stops claiming, even if the record names this candidate, or claims again as usual. A term continues.
     pub fn rest(&mut self, resting: bool) {
         self.resting = resting;
     }
 
-    /// Ends the term, if any. The record may name this candidate until it runs out.
+    /// Ends the term, if any. The record may name this candidate until it expires.
     pub fn end(&mut self) {
         self.held = None;
         self.doubt();
     }
 
-    /// What is to be done at `now`.
+    /// Returns the action to take at `now`.
     #[must_use]
     pub fn decide(&self, now: Moment, wall: Timestamp) -> Decision<V> {
         if !self.fresh {
@@ -137,7 +137,7 @@ impl<V: Clone> State<V> {
                 Predecessor::Named
             }
         } else if seen.record.is_free() {
-            // A lock that was made beforehand says nothing of who led without it.
+            // A lock that was created beforehand does not tell who led without it.
             let released = seen.record.renew_time.is_some();
             if released {
                 Predecessor::Released
@@ -154,7 +154,7 @@ impl<V: Clone> State<V> {
         Decision::Acquire(record, Some(seen.version.clone()), predecessor)
     }
 
-    /// Takes note of what a read showed at `now`. A leader that is not named in it leads no more.
+    /// Records what a read returned at `now`. A leader that the record does not name leads no more.
     pub fn read(&mut self, seen: Option<(Record, V)>, now: Moment) {
         let before = self.seen.take();
         self.seen = seen.map(|(record, version)| {
@@ -170,10 +170,10 @@ impl<V: Clone> State<V> {
         }
     }
 
-    /// Takes note of a record that its holder, by its own word, wrote, heard at `now`: as good as a read that showed it, but
-    /// not as new, so that it only ever makes this candidate wait for longer. Nothing is claimed before another read, and only
-    /// one that shows this very record lets the time count from `now`. What names another holder than the last read did is
-    /// not listened to, nor what is older.
+    /// Records a renewal that the holder reports to have written, received at `now`: as good as a read that returned it, but not as
+    /// fresh, so that it can only make this candidate wait longer. Nothing is claimed before another read, and only a read that
+    /// returns this very record lets the time count from `now`. A record that names another holder than the last read did, or an
+    /// older one, is ignored.
     pub fn hear(&mut self, record: Record, now: Moment) {
         let Some(seen) = self.seen.as_mut().filter(|_| self.held.is_none()) else {
             return;
@@ -188,37 +188,38 @@ impl<V: Clone> State<V> {
         self.quiet_until = Some(now + self.config.lease_duration / 2);
     }
 
-    /// How long the lock need not be read, because its holder is heard. It leaves half a lease to find that it went silent.
+    /// Returns how long the lock need not be read because the holder's renewals arrive. This leaves half a lease to detect that
+    /// they stopped.
     #[must_use]
     pub fn quiet(&self, now: Moment) -> Option<Duration> {
         let left = self.quiet_until?.since(now);
         (self.held.is_none() && !left.is_zero()).then_some(left)
     }
 
-    /// The leader's renewals are not heard any more.
+    /// Records that the leader's renewals no longer arrive.
     pub fn hear_nothing(&mut self) {
         self.quiet_until = None;
     }
 
-    /// What is known of the lock may not be true any more: the next decision is to read.
+    /// Marks the known state of the lock as possibly outdated: the next decision is to read.
     pub fn doubt(&mut self) {
         self.fresh = false;
     }
 
-    /// Takes note that a claim is about to be sent. [`Self::wrote`] or [`Self::refused`] tells how it ended, if that is known.
+    /// Records that a claim is about to be sent. [`Self::wrote`] or [`Self::refused`] records its outcome, if that becomes known.
     pub fn claiming(&mut self, predecessor: Predecessor) {
         self.unseen_claim |= self.claim == Some(Predecessor::Unseen);
         self.claim = Some(predecessor);
     }
 
-    /// Takes note that the claim was refused: nothing came of it.
+    /// Records that the claim was refused: it wrote nothing.
     pub fn refused(&mut self) {
         self.claim = None;
         self.doubt();
     }
 
-    /// Takes note that `record`, sent at `sent`, was written as `version`, known at `now`. An answer that comes after the
-    /// renew deadline wins nothing.
+    /// Records that `record`, sent at `sent`, was written as `version`, known at `now`. An answer after the renew deadline wins
+    /// nothing.
     pub fn wrote(&mut self, record: Record, version: V, sent: Moment, now: Moment) {
         let transitions = record.leader_transitions;
         self.seen = Some(Observed {
@@ -258,7 +259,7 @@ impl<V: Clone> State<V> {
         }
     }
 
-    /// Ends the term if its time is over at `now`. Answers whether it did.
+    /// Ends the term if its time is over at `now`. Returns true if it did.
     pub fn expire(&mut self, now: Moment) -> bool {
         let over = self.valid_until().is_some_and(|until| now >= until);
         if over {
@@ -268,10 +269,10 @@ impl<V: Clone> State<V> {
         over
     }
 
-    /// Ends the term, if any, and answers what to write so that `to` (or, if empty, whoever comes first) can lead at once.
+    /// Ends the term, if any, and returns the record to write so that `to` (or, if empty, the first candidate) can lead at once.
     ///
-    /// `None`: the last known record does not name this candidate; or an older leader that it did not see end may still be valid,
-    /// and whoever takes over must wait as well: the record has to run out by itself.
+    /// `None`: the last known record does not name this candidate; or an older leader whose end it did not see may still be valid,
+    /// and the successor must wait as well: the record has to expire.
     pub fn yield_to(&mut self, to: &str, now: Moment, wall: Timestamp) -> Option<(Record, V)> {
         if self.predecessor_may_lead(now) || self.unseen_claim || self.claim == Some(Predecessor::Unseen) {
             return None;
@@ -294,13 +295,13 @@ impl<V: Clone> State<V> {
         Some((record, seen.version.clone()))
     }
 
-    /// When this candidate's right to lead ends, if it leads.
+    /// Returns when this candidate's lease ends, if it leads.
     #[must_use]
     pub fn valid_until(&self) -> Option<Moment> {
         self.held.as_ref().map(|held| held.renewed + self.config.renew_deadline)
     }
 
-    /// The leader at `now`, as far as this candidate knows.
+    /// Returns the leader at `now`, as far as this candidate knows.
     #[must_use]
     pub fn election_state(&self, now: Moment) -> ElectionState {
         if let Some(held) = &self.held {
@@ -316,13 +317,13 @@ impl<V: Clone> State<V> {
         }
     }
 
-    /// Whether the record may name this candidate, now or when a claim that is still on its way arrives.
+    /// Returns true if the record may name this candidate, now or when a claim in flight arrives.
     #[must_use]
     pub fn may_be_named(&self) -> bool {
         self.claim.is_some() || self.seen.as_ref().is_some_and(|seen| self.is_me(&seen.record))
     }
 
-    /// The holder, by the last record known; `None` if it is free.
+    /// Returns the holder in the last known record; `None` if there is none.
     pub(crate) fn holder(&self) -> Option<&str> {
         let seen = self.seen.as_ref().filter(|seen| !seen.record.is_free())?;
         Some(&seen.record.holder_identity)
@@ -345,7 +346,8 @@ impl<V: Clone> State<V> {
         self.unseen_until.is_some_and(|until| now < until)
     }
 
-    /// When an unchanged record may be taken. The holder says how long; if it does not, our own duration holds.
+    /// Returns when an unchanged record may be taken. The record holds the lease duration; without one, the configured duration
+    /// applies.
     fn expiry(&self, seen: &Observed<V>) -> Moment {
         let said = seen.record.lease_duration;
         seen.at
@@ -356,7 +358,7 @@ impl<V: Clone> State<V> {
             }
     }
 
-    /// A record that names this candidate, over `before`.
+    /// Returns a record that names this candidate, as the successor of `before`.
     fn claim_over(&self, before: Option<&Record>, wall: Timestamp) -> Record {
         let mine = before.filter(|before| self.is_me(before));
         let renew_time = later_than(before.and_then(|before| before.renew_time), wall);

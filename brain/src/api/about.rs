@@ -1,4 +1,4 @@
-//! The answer of `/member` from a store.
+//! The `/member` response of a member with a store.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use crate::net::http::{Alarm, Health as _};
 use crate::rows::Rows;
 use crate::version;
 
-/// How long storage is waited for: what answers later is not ready for whoever asks.
+/// The timeout of the test reads: storage that answers later counts as not ready.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Tells of a member by its store.
+/// Describes a member by its store.
 pub struct AboutStore<R: Rows> {
     /// The member's name.
     pub name: String,
     /// The members of the cluster.
     pub members: Members,
-    /// Where data is kept.
+    /// The storage in use.
     pub storage: StorageInUse,
     /// The store.
     pub store: ApiContext<R>,
@@ -40,7 +40,7 @@ impl<R: Rows> Describe for AboutStore<R> {
             tokio::time::timeout(READ_TIMEOUT, health.serializable_read()),
         );
         let alarms = health.alarms();
-        // Read together, so that role, leader and epoch belong together as nearly as can be.
+        // Both are read at the same time, so that role, leader and epoch match as closely as possible.
         let (role, epoch) = (self.store.router.role(), self.store.state.epoch());
         let (role, leader) = match role {
             forward::Role::Leading(_) => (Role::Leader, Some(self.store.member_id)),

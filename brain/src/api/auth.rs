@@ -1,6 +1,6 @@
-//! The service `etcdserverpb.Auth` of a store without users: what etcd answers as long as nobody was added.
+//! The service `etcdserverpb.Auth` of a store without users: it answers as etcd does before the first user is added.
 //!
-//! Users and roles cannot be added: who may connect is decided by certificates.
+//! Users and roles cannot be added: certificates decide which clients may connect.
 
 use tonic::{Request, Response, Status};
 
@@ -13,7 +13,7 @@ use pb::auth_server::Auth;
 /// The service over a store.
 pub struct AuthService<R: Rows>(pub ApiContext<R>);
 
-/// Etcd counts changes of users and roles, from 1 on.
+/// The auth revision: etcd counts changes of users and roles, starting at 1.
 const REVISION: u64 = 1;
 
 type Answer<T> = Result<Response<T>, Status>;

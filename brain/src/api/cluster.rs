@@ -1,4 +1,4 @@
-//! The service `etcdserverpb.Cluster`: who is a member is said by the configuration, not by requests.
+//! The service `etcdserverpb.Cluster`: the configuration determines the members, not requests.
 
 use tonic::{Request, Response, Status};
 
@@ -8,7 +8,7 @@ use crate::errors::Error;
 use crate::flags::url::Url;
 use crate::pb::etcdserverpb as pb;
 
-/// The service over what is known of the members.
+/// The service over the list of members.
 #[derive(Debug, Clone)]
 pub struct ClusterService {
     /// This member's id.
@@ -17,9 +17,9 @@ pub struct ClusterService {
     pub members: Members,
     /// The cluster's id.
     pub cluster_id: u64,
-    /// The epoch, which takes the place of etcd's raft term.
+    /// The epoch, which is reported as etcd's raft term.
     pub epoch: std::sync::Arc<std::sync::atomic::AtomicU64>,
-    /// The way to the leader, which a linearizable list needs.
+    /// The router to the leader, which a linearizable list needs.
     pub router: LeaderRouter,
 }
 
@@ -65,7 +65,7 @@ impl pb::cluster_server::Cluster for ClusterService {
         if request.get_ref().linearizable {
             self.router.read_index().await?;
         }
-        // Like etcd's, this header has no revision.
+        // Like etcd's, this header carries no revision.
         let header = pb::ResponseHeader {
             cluster_id: self.cluster_id,
             member_id: self.id,

@@ -1,7 +1,7 @@
 //! The common part of locks and elections: the keys below a name, of which the one created first wins.
 //!
-//! Etcd serves both as a client of itself. So does this: every step is a request that a client could send, checked as one,
-//! and clients see refusals as a client's errors: etcd's texts under the code `Unknown`.
+//! Etcd serves both as a client of itself, and so does this module: every step is a request that a client could send, with the same
+//! checks, and clients receive refusals as a client's errors: etcd's texts with the code `Unknown`.
 
 use std::sync::Arc;
 
@@ -27,26 +27,26 @@ pub use cleanup::Cleanup;
 
 mod cleanup;
 
-/// The time to live of leases that are granted to those who bring none, in seconds.
+/// The time to live of leases that are granted to clients that bring none, in seconds.
 const TTL: i64 = 60;
 
 /// Locks and elections over the store.
 pub struct Concurrency<H, R: Rows> {
-    /// Writes keys of waiters as a client would.
+    /// Writes the keys of waiters as a client would.
     pub kv: Arc<KvService<R>>,
-    /// Grants leases to those who bring none.
+    /// Grants leases to clients that bring none.
     pub leases: Arc<LeaseService<R>>,
-    /// Where changes are heard of.
+    /// The source of new changes.
     pub hub: Hub,
-    /// Where changes are read that were missed.
+    /// The reader of changes that were missed.
     pub replay: Arc<Replay<H>>,
-    /// Where those are named who went away while they waited.
+    /// The queue of the waiters whose clients went away.
     pub cleanup: Cleanup,
-    /// Ends what waits, so that clients leave.
+    /// Ends all waits, so that clients leave.
     pub stop: CancellationToken,
 }
 
-/// A key below a prefix that holds the lock or the lead, or waits for it.
+/// A key below a prefix that holds the lock or the leadership, or waits for it.
 #[derive(Debug, Clone)]
 pub(super) struct Waiter {
     pub(super) key: Bytes,
@@ -56,21 +56,21 @@ pub(super) struct Waiter {
     pub(super) header: Option<pb::ResponseHeader>,
 }
 
-/// A key that is waited for, as of a revision.
+/// A key whose deletion is awaited, as of a revision.
 #[derive(Debug)]
 pub(super) struct Before {
     key: Bytes,
     revision: Revision,
 }
 
-/// The keys of a contest begin with its name and a slash.
+/// Returns the prefix of all keys of a lock or election: its name and a slash.
 pub(super) fn prefix(name: &[u8]) -> Bytes {
     let mut prefix = BytesMut::from(name);
     prefix.put_u8(b'/');
     prefix.freeze()
 }
 
-/// The key of the waiter with this lease: the prefix and the lease's id in hexadecimal, as Go writes it.
+/// Returns the key of the waiter with this lease: the prefix and the lease's id in hexadecimal, as Go formats it.
 pub(super) fn key_of(prefix: &Bytes, lease: i64) -> Bytes {
     let sign = if lease < 0 { "-" } else { "" };
     let mut key = BytesMut::from(prefix.as_ref());
@@ -78,7 +78,7 @@ pub(super) fn key_of(prefix: &Bytes, lease: i64) -> Bytes {
     key.freeze()
 }
 
-/// The end of the range of keys that begin with `prefix`, which is not only of bytes 0xff.
+/// Returns the end of the range of keys that begin with `prefix`, which must not consist of bytes 0xff alone.
 fn end_of(prefix: &Bytes) -> Bytes {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
@@ -90,7 +90,7 @@ fn end_of(prefix: &Bytes) -> Bytes {
     end.into()
 }
 
-/// The key of a prefix that was created first.
+/// Returns the request for the key of a prefix that was created first.
 pub(super) fn first_of(prefix: &Bytes) -> pb::RangeRequest {
     pb::RangeRequest {
         key: prefix.clone(),
@@ -102,7 +102,7 @@ pub(super) fn first_of(prefix: &Bytes) -> pb::RangeRequest {
     }
 }
 
-/// The same without its value.
+/// Returns the same request without the value.
 fn key_of_first(prefix: &Bytes) -> pb::RangeRequest {
     pb::RangeRequest {
         keys_only: true,
@@ -110,7 +110,7 @@ fn key_of_first(prefix: &Bytes) -> pb::RangeRequest {
     }
 }
 
-/// A key alone.
+/// Returns the request for a single key.
 pub(super) fn point(key: Bytes) -> pb::RangeRequest {
     pb::RangeRequest {
         key,
@@ -134,7 +134,7 @@ pub(super) fn delete(key: Bytes) -> pb::DeleteRangeRequest {
     }
 }
 
-/// A transaction that depends on a key's create revision, which is 0 if there is no such key.
+/// Returns a transaction that depends on a key's create revision, which is 0 if there is no such key.
 pub(super) fn if_created(
     key: Bytes,
     at: Revision,
@@ -158,7 +158,7 @@ pub(super) fn if_created(
     }
 }
 
-/// The pairs that one range of a transaction found.
+/// Returns the pairs that one range of a transaction found.
 pub(super) fn found(txn: &pb::TxnResponse, at: usize) -> &[KeyValue] {
     match txn.responses.get(at).and_then(|op| op.response.as_ref()) {
         Some(pb::response_op::Response::ResponseRange(range)) => &range.kvs,
@@ -166,20 +166,20 @@ pub(super) fn found(txn: &pb::TxnResponse, at: usize) -> &[KeyValue] {
     }
 }
 
-/// A request of our own, for which whoever asked is charged.
+/// Returns an internal request that is charged to the client of the original one.
 fn charged<T>(message: T, meter: &Meter) -> Request<T> {
     let mut request = Request::new(message);
     request.extensions_mut().insert(meter.another());
     request
 }
 
-/// The meaning of a refusal for a client.
+/// Converts a refusal to the status that a client gets.
 fn seen_by_client(status: Status) -> Status {
     Status::unknown(status.message())
 }
 
 impl<H: History, R: Rows> Concurrency<H, R> {
-    /// The lease of a waiter's key: a new one if the request names none. Only the client keeps it alive.
+    /// Returns the lease of a waiter's key: a new one if the request names none. Only the client keeps it alive.
     pub(super) async fn lease(&self, brought: i64) -> Result<i64, Status> {
         if brought != 0 {
             return Ok(brought);
@@ -204,7 +204,7 @@ impl<H: History, R: Rows> Concurrency<H, R> {
         answer.map(tonic::Response::into_inner).map_err(seen_by_client)
     }
 
-    /// The youngest key of the prefix that was created before `waiter`.
+    /// Returns the youngest key of the prefix that was created before `waiter`.
     pub(super) async fn before(
         &self,
         prefix: &Bytes,
@@ -223,8 +223,8 @@ impl<H: History, R: Rows> Concurrency<H, R> {
         }))
     }
 
-    /// Waits until all keys of the prefix that were created before `waiter` are gone; `before` is the youngest of them. A caller that
-    /// does not wait to the end must be cleaned up after: [`Concurrency::cleanup_guard`].
+    /// Waits until all keys of the prefix that were created before `waiter` are gone; `before` is the youngest of them. A caller
+    /// that stops waiting early must delete the waiter's key: [`Concurrency::cleanup_guard`].
     pub(super) async fn wait_turn(
         &self,
         prefix: &Bytes,
@@ -238,7 +238,7 @@ impl<H: History, R: Rows> Concurrency<H, R> {
                 puts: false,
                 deletes: true,
             };
-            // A compaction of what was not heard yet is no harm: the key is looked for again.
+            // A compaction of events not received yet does no harm: the key is read again.
             let mut events = self.watch(before.key, Bytes::new(), deletes, before.revision, meter)?;
             drop(events.next().await?);
             next = self.before(prefix, waiter, meter).await?;
@@ -246,7 +246,7 @@ impl<H: History, R: Rows> Concurrency<H, R> {
         Ok(())
     }
 
-    /// Deletes a waiter's key if its client goes away, unless the key was created anew by then.
+    /// Returns a guard that deletes a waiter's key if its client goes away, unless the key has been recreated by then.
     pub(super) fn cleanup_guard(&self, waiter: &Waiter) -> CleanupGuard<'_> {
         let delete = vec![pb::request_op::Request::RequestDeleteRange(delete(waiter.key.clone()))];
         CleanupGuard {
@@ -255,7 +255,7 @@ impl<H: History, R: Rows> Concurrency<H, R> {
         }
     }
 
-    /// Follows events from a revision on.
+    /// Subscribes to events from a revision on.
     pub(super) fn watch(
         &self,
         key: Bytes,
@@ -278,20 +278,20 @@ impl<H: History, R: Rows> Concurrency<H, R> {
         })
     }
 
-    /// Follows all events of a prefix.
+    /// Subscribes to all events of a prefix.
     pub(super) fn watch_all(&self, prefix: &Bytes, from: Revision, meter: &Meter) -> Result<Events<H>, Status> {
         self.watch(prefix.clone(), end_of(prefix), EventFilter::ALL, from, meter)
     }
 }
 
-/// Has the waiter's key deleted if it is dropped before [`CleanupGuard::done`].
+/// Queues the deletion of the waiter's key if it is dropped before [`CleanupGuard::done`].
 pub(super) struct CleanupGuard<'a> {
     cleanup: &'a Cleanup,
     clean_up: Option<pb::TxnRequest>,
 }
 
 impl CleanupGuard<'_> {
-    /// The wait is over.
+    /// Disarms the guard: the wait is over.
     pub(super) fn done(mut self) {
         self.clean_up = None;
     }
@@ -305,7 +305,7 @@ impl Drop for CleanupGuard<'_> {
     }
 }
 
-/// Events as they come.
+/// A stream of events.
 pub(super) struct Events<H> {
     subscription: Subscription,
     inbox: Arc<Inbox>,
@@ -314,10 +314,8 @@ pub(super) struct Events<H> {
 }
 
 impl<H: History> Events<H> {
-    /// The next events, and a revision up to which there are no others; `None` when what comes next was compacted.
-    ///
-    /// # Errors
-    /// [`Error::Stopped`].
+    /// Returns the next events, and a revision up to which there are no others; `None` if the next events were compacted. Fails
+    /// with [`Error::Stopped`] when the server stops.
     pub(super) async fn next(&mut self) -> Result<Option<(Vec<Arc<Entry>>, Revision)>, Status> {
         let stop = self.stop.clone();
         tokio::select! {

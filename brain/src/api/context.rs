@@ -1,4 +1,4 @@
-//! The context of the services: the published state, the way to the sequencer, and who answers.
+//! The context of the services: the published state, the sequencer, the router to the leader, and the ids for headers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,20 +22,19 @@ use crate::storage::state::State;
 use crate::types;
 use crate::types::Revision;
 
-/// The metadata beside a leader's answer to a forwarded request: the slot below which everything was committed
-/// then, what the request did with it.
+/// The metadata of a leader's answer to a forwarded request: the slot below which everything was committed after the request.
 const COMMITTED: &str = "kubebrain-committed";
 
-/// A question to the leader that takes longer is slow, as one that etcd has to repeat.
+/// A read index that takes longer is slow; etcd would have to repeat it.
 const SLOW_READ_INDEX: Duration = Duration::from_millis(500);
 
 /// Everything that handlers of requests share. Cheap to clone.
 pub struct ApiContext<R: Rows> {
     /// The published state.
     pub state: Arc<State<R>>,
-    /// The handle of the sequencer, which changes it.
+    /// The handle of the sequencer, which changes the state.
     pub sequencer: Handle,
-    /// The way to the leader.
+    /// The router to the leader.
     pub router: LeaderRouter,
     /// Limits of requests.
     pub limits: Limits,
@@ -60,7 +59,7 @@ impl<R: Rows> Clone for ApiContext<R> {
 }
 
 impl<R: Rows> ApiContext<R> {
-    /// A header for an answer as of a revision.
+    /// Returns a header for an answer as of a revision.
     #[must_use]
     pub fn header(&self, revision: Revision) -> ResponseHeader {
         ResponseHeader {
@@ -71,10 +70,8 @@ impl<R: Rows> ApiContext<R> {
         }
     }
 
-    /// The newest state. Everything that was acknowledged before is in it.
-    ///
-    /// # Errors
-    /// `corrupt cluster` when stored data was found damaged.
+    /// Returns the newest state, which contains everything that was acknowledged before. Fails with `corrupt cluster` if stored
+    /// data was found damaged.
     pub fn view(&self) -> Result<Arc<View<R::Snapshot>>, Status> {
         if self.state.is_corrupt() {
             return Err(Error::Corrupt.into());
@@ -82,7 +79,7 @@ impl<R: Rows> ApiContext<R> {
         Ok(self.state.view())
     }
 
-    /// The id of the leader; 0 when none is known.
+    /// Returns the id of the leader; 0 if none is known.
     #[must_use]
     pub fn leader(&self) -> u64 {
         match self.router.role() {
@@ -99,10 +96,8 @@ impl<R: Rows> ApiContext<R> {
         }
     }
 
-    /// A state in which is everything that any member acknowledged before this question.
-    ///
-    /// # Errors
-    /// `corrupt cluster` when stored data was found damaged; `request timed out` when nobody leads.
+    /// Returns a state that contains everything that any member acknowledged before this call. Fails with `corrupt cluster` if
+    /// stored data was found damaged, with `request timed out` if there is no leader.
     pub async fn linearizable(&self) -> Result<Arc<View<R::Snapshot>>, Status> {
         let began = Instant::now();
         let known = self.wait_read_index().await;
@@ -153,11 +148,9 @@ impl<R: Rows> ApiContext<R> {
         self.on_leader(request, local, remote).await
     }
 
-    /// Forwards to the leader, as [`LeaderRouter::forward`], and waits until this member's view has the leader's change. Reads and watches
-    /// here find it from then on.
-    ///
-    /// # Errors
-    /// As [`LeaderRouter::forward`]; `request timed out` when this member does not hear of it in time.
+    /// Forwards to the leader, as [`LeaderRouter::forward`], and waits until this member's view contains the leader's change. Reads
+    /// and watches on this member return it from then on. Fails as [`LeaderRouter::forward`]; with `request timed out` if this
+    /// member does not receive the change in time.
     pub async fn on_leader<Q: prost::Message + Clone, A, H, T>(
         &self,
         request: tonic::Request<Q>,
@@ -168,7 +161,7 @@ impl<R: Rows> ApiContext<R> {
         H: Future<Output = Result<Response<A>, Status>>,
         T: Future<Output = Result<Response<A>, Status>>,
     {
-        // Counted once, by the member that a client asked.
+        // Only the member that the client contacted counts it.
         let server = (!self.router.is_forwarded()).then_some(&self.metrics.server);
         let pending = server.map(|server| Pending::new(&server.proposals_pending));
         let answer = self.router.forward(request, here, there).await;
@@ -196,10 +189,8 @@ impl<R: Rows> ApiContext<R> {
         applied.map_err(|_| Error::Timeout.into())
     }
 
-    /// Queues a request for the sequencer and waits for its outcome; `size` is its length on the wire.
-    ///
-    /// # Errors
-    /// With etcd's status; `not leader` when nothing was done and somebody else may lead.
+    /// Queues a request for the sequencer and waits for its outcome; `size` is its length on the wire. Fails with etcd's status;
+    /// with `not leader` if nothing was done and another member may lead.
     pub async fn propose(&self, request: Request, size: usize) -> Result<Answer, Status> {
         if self.state.is_corrupt() {
             return Err(Error::Corrupt.into());
@@ -212,7 +203,7 @@ impl<R: Rows> ApiContext<R> {
         outcome.result.map_err(to_status)
     }
 
-    /// The status of a refusal because of what this leader has in memory; `not leader` where somebody else may know better.
+    /// Returns the status of a refusal that depends on this leader's memory; `not leader` if another member may know better.
     pub async fn refuse(&self, error: Error) -> Status {
         let lease = self.router.lease();
         self.router
@@ -222,7 +213,7 @@ impl<R: Rows> ApiContext<R> {
             .unwrap_or(error.into())
     }
 
-    /// The status of a read that failed. Damage stops the serving.
+    /// Returns the status of a failed read. If data is damaged, the member stops serving.
     pub fn failed(&self, error: ViewError) -> Status {
         match error {
             ViewError::Refused(error) => to_status(error),
@@ -230,7 +221,7 @@ impl<R: Rows> ApiContext<R> {
         }
     }
 
-    /// The status of a read that the rows failed. Damage stops the serving.
+    /// Returns the status of a read that failed in the rows. If data is damaged, the member stops serving.
     pub fn rows_failed(&self, error: &RowsError) -> Status {
         let source = error as &dyn std::error::Error;
         match error {
@@ -239,7 +230,7 @@ impl<R: Rows> ApiContext<R> {
                 self.state.set_corrupt();
                 Error::Corrupt.into()
             }
-            // Whoever keeps the connection says so, once and not for each read.
+            // The connection's supervisor logs this, once and not for each read.
             RowsError::Unavailable(_) => {
                 tracing::debug!(error = source, "a read failed");
                 Error::Timeout.into()
@@ -252,7 +243,7 @@ impl<R: Rows> ApiContext<R> {
     }
 }
 
-/// A request that waits, until this is dropped.
+/// Counts a request as pending until it is dropped.
 pub(super) struct Pending<'a>(&'a IntGauge);
 
 impl<'a> Pending<'a> {
@@ -268,7 +259,7 @@ impl Drop for Pending<'_> {
     }
 }
 
-/// Etcd's status for an error of the store.
+/// Returns etcd's status for an error of the store.
 #[must_use]
 pub fn to_status(error: types::Error) -> Status {
     let error = match error {

@@ -1,4 +1,4 @@
-//! The service `v3electionpb.Election`: the waiter that was created first leads, and its value is what it proclaims.
+//! The service `v3electionpb.Election`: the waiter that was created first leads, and its value is its proclamation.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ impl<H: History, R: Rows> pb::election_server::Election for ElectionService<H, R
     async fn resign(&self, request: Request<pb::ResignRequest>) -> Result<Response<pb::ResignResponse>, Status> {
         let meter = meter(&request);
         let leader = request.into_inner().leader.ok_or_else(leader_missing)?;
-        // As in etcd, who names no lease is granted one.
+        // As in etcd, a client that names no lease is granted one.
         self.0.lease(leader.lease).await?;
         let resign = vec![Wire::RequestDeleteRange(delete(leader.key.clone()))];
         let txn = self
@@ -94,7 +94,7 @@ impl<H: History, R: Rows> pb::election_server::Election for ElectionService<H, R
 }
 
 impl<H: History, R: Rows> ElectionService<H, R> {
-    /// Creates the waiter's key, or takes the key that the lease has already; it gets this value either way.
+    /// Creates the waiter's key, or takes the key that the lease already has; the key gets this value either way.
     async fn enter(&self, (key, value, lease): (Bytes, Bytes, i64), meter: &Meter) -> Result<Waiter, Status> {
         let enter = vec![Wire::RequestPut(put(key.clone(), value.clone(), lease))];
         let look = vec![Wire::RequestRange(point(key.clone()))];
@@ -116,7 +116,7 @@ impl<H: History, R: Rows> ElectionService<H, R> {
         Ok(waiter)
     }
 
-    /// Gives a waiter another value.
+    /// Replaces the value of a waiter.
     async fn replace(
         &self,
         (key, revision): (Bytes, i64),
@@ -141,7 +141,7 @@ fn leader_missing() -> Status {
     Status::unknown("\"leader\" field must be provided")
 }
 
-/// The leader's value, and every later one of it; then the next leader's. Values may be left out where leaders change.
+/// Returns the leader's value and every later one of it, then those of the next leader. Values may be skipped when leaders change.
 fn observe<H: History, R: Rows>(
     concurrency: Arc<Concurrency<H, R>>,
     prefix: Bytes,
@@ -169,7 +169,7 @@ fn observe<H: History, R: Rows>(
     }
 }
 
-/// The key of the leader, now or as soon as there is one; `None` when the revisions in between were compacted.
+/// Returns the key of the leader, now or as soon as there is one; `None` if the revisions in between were compacted.
 async fn leading<H: History, R: Rows>(
     concurrency: &Concurrency<H, R>,
     prefix: &Bytes,

@@ -9,11 +9,11 @@ use crate::net::http::{Alarm, Health};
 use crate::rows::{Rows, Snapshot as _};
 use crate::storage::state::{CORRUPT, NOSPACE};
 
-/// Reads one row of the storage below: what clients' reads would meet is met here, at the cost of one get.
+/// Reads one row of the storage below: a clients' read would have the same result, and it costs one get.
 pub struct StoreHealth<R: Rows>(pub ApiContext<R>);
 
 impl<R: Rows> StoreHealth<R> {
-    /// Storage is asked, whatever is in memory.
+    /// Reads from storage, even if the answer is in memory.
     async fn read(&self, view: Arc<View<R::Snapshot>>) -> Result<(), String> {
         let read = view.rows.get(&keys::index_key(b"")).await;
         let failed = read.map_err(|error| self.0.rows_failed(&error));
@@ -36,7 +36,7 @@ impl<R: Rows> Health for StoreHealth<R> {
         self.read(view.map_err(|status| status.message().to_owned())?).await
     }
 
-    /// Storage is not asked: a restart brings none back that is out of reach.
+    /// Sends no request to storage: a restart does not help if storage is unreachable.
     async fn alive(&self) -> Result<(), String> {
         let view = self.0.view();
         view.map(|_| ()).map_err(|status| status.message().to_owned())

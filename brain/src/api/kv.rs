@@ -28,7 +28,7 @@ mod stream;
 pub struct KvService<R: Rows> {
     /// The store.
     pub store: ApiContext<R>,
-    /// Ends what waits, so that clients leave.
+    /// Ends all waits, so that clients leave.
     pub stop: CancellationToken,
 }
 
@@ -175,7 +175,7 @@ impl<R: Rows> KvService<R> {
     }
 
     async fn write(&self, op: Op, size: usize, meter: Meter) -> Result<(i64, OpResult), Status> {
-        // The writer says so, too, but not while it waits for space itself.
+        // The sequencer refuses it, too, but not while it waits for space itself.
         if op.puts() && self.store.state.has_alarm(NOSPACE) && !self.store.state.has_alarm(CORRUPT) {
             return Err(self.store.refuse(Error::NoSpace).await);
         }
@@ -183,7 +183,7 @@ impl<R: Rows> KvService<R> {
         result.map(|result| (revision, result)).ok_or_else(unexpected)
     }
 
-    /// A txn that changes nothing needs no writer.
+    /// Evaluates a txn that changes nothing; it needs no sequencer.
     async fn read_only(&self, op: TxnOp, meter: &Meter) -> Result<Response<pb::TxnResponse>, Status> {
         let view = self.store.linearizable().await?;
         let state = &self.store.state;
@@ -194,19 +194,19 @@ impl<R: Rows> KvService<R> {
     }
 }
 
-/// The same service of the leader. It has checked sizes as this one would.
+/// Returns a client of the same service of the leader. The leader has checked sizes as this member would.
 fn client(leader: Channel) -> pb::kv_client::KvClient<Channel> {
     pb::kv_client::KvClient::new(leader)
         .max_decoding_message_size(usize::MAX)
         .max_encoding_message_size(usize::MAX)
 }
 
-/// The meter that charges a request for its answer. Without a budget it charges nobody.
+/// Returns the meter that charges a request for its answer. Without a budget it charges nobody.
 pub(super) fn meter<T>(request: &Request<T>) -> Meter {
     request.extensions().get().cloned().unwrap_or_default()
 }
 
-/// Returns true if a txn changes nothing, whatever its compares say.
+/// Returns true if a txn changes nothing, whatever its compares evaluate to.
 fn is_readonly(txn: &pb::TxnRequest) -> bool {
     use pb::request_op::Request;
     let mut ops = txn.success.iter().chain(&txn.failure);
@@ -217,7 +217,7 @@ fn is_readonly(txn: &pb::TxnRequest) -> bool {
     })
 }
 
-/// An operation is always answered by a result of its kind.
+/// The status for a result whose kind does not match its operation, which never happens.
 fn unexpected() -> Status {
     Status::internal("etcdserver: a result of another kind than the operation")
 }

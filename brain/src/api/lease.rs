@@ -131,9 +131,9 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
 }
 
 impl<R: Rows> LeaseService<R> {
-    /// `min_ttl` is the shortest time to live that is granted, in seconds: etcd raises shorter ones to 1.5 election timeouts.
-    /// `stop` ends streams of keep-alives, and so does `has_leader` for clients that want to be told; it is `None` for other
-    /// members.
+    /// Creates the service. `min_ttl` is the shortest time to live that is granted, in seconds: etcd raises shorter ones to 1.5
+    /// election timeouts. `stop` ends streams of keep-alives; so does `has_leader`, for clients that require a leader; it is `None`
+    /// for other members.
     #[must_use]
     pub fn new(
         store: ApiContext<R>,
@@ -197,7 +197,7 @@ impl<R: Rows> LeaseService<R> {
         let leader_lease = self.store.router.lease();
         let header = Some(self.store.header(self.store.linearizable().await?.revision));
         let info = self.store.state.leases().info(LeaseId(request.id), since_boot());
-        // Whoever leads next hears of keep-alives that this member never does.
+        // The next leader receives keep-alives that this member never does.
         self.store.router.confirm_leadership(leader_lease).await?;
         let answer = match info {
             None => pb::LeaseTimeToLiveResponse {
@@ -232,16 +232,13 @@ impl<R: Rows> LeaseService<R> {
         Ok(Response::new(pb::LeaseLeasesResponse { header, leases }))
     }
 
-    /// Answers one keep-alive of a stream.
-    ///
-    /// # Errors
-    /// With etcd's status.
+    /// Answers one keep-alive of a stream. Fails with etcd's status.
     pub async fn keep_alive(&self, request: pb::LeaseKeepAliveRequest) -> Result<pb::LeaseKeepAliveResponse, Status> {
         let answers = self.keep_alives.renew(&[request.id]).await?;
         answered(&answers, request.id)
     }
 
-    /// A positive id that no lease has.
+    /// Returns a positive id that no lease has.
     fn free_id(&self) -> i64 {
         let leases = self.store.state.leases();
         loop {
@@ -253,7 +250,7 @@ impl<R: Rows> LeaseService<R> {
     }
 }
 
-/// The same service of the leader.
+/// Returns a client of the same service of the leader.
 fn client(leader: Channel) -> pb::lease_client::LeaseClient<Channel> {
     pb::lease_client::LeaseClient::new(leader).max_decoding_message_size(usize::MAX)
 }

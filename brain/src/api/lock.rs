@@ -1,4 +1,4 @@
-//! The service `v3lockpb.Lock`: the waiter that was created first holds the lock, the others wait for it to go.
+//! The service `v3lockpb.Lock`: the waiter that was created first holds the lock, and the others wait until its key is gone.
 
 use std::sync::Arc;
 
@@ -38,13 +38,13 @@ impl<H: History, R: Rows> pb::lock_server::Lock for LockService<H, R> {
             header: txn.header,
             key,
         };
-        // A waiter that was there before may hold the lock: it is not taken back unless it waits.
+        // A waiter whose key existed before may hold the lock: its key is not deleted unless it waits.
         let waiting = txn.succeeded.then(|| self.0.cleanup_guard(&waiter));
         let before = self.0.before(&prefix, &waiter, &meter).await?;
         let header = if before.is_some() {
             let waiting = waiting.unwrap_or_else(|| self.0.cleanup_guard(&waiter));
             self.0.wait_turn(&prefix, &waiter, before, &meter).await?;
-            // It may have lost its lease meanwhile.
+            // The waiter may have lost its lease in the meantime.
             let mine = self.0.range(point(waiter.key.clone()), &meter).await?;
             waiting.done();
             if mine.kvs.is_empty() {

@@ -19,25 +19,25 @@ use crate::rows::{Rows, RowsError, Snapshot};
 use crate::sequencer::command::Request as Command;
 use crate::storage::state::{CORRUPT, NOSPACE};
 
-/// Hands the lead over to the member of an id, and waits until it has it.
+/// Transfers leadership to the member with an id, and waits until that member leads.
 pub type MoveLeader = Arc<dyn Fn(u64) -> BoxFuture<'static, Result<(), Error>> + Send + Sync>;
 
-/// Gives back space that log and rows do not need.
+/// Reclaims space that log and rows do not need.
 pub type Defragment = Arc<dyn Fn() -> BoxFuture<'static, anyhow::Result<()>> + Send + Sync>;
 
 /// The service over a store.
 pub struct MaintenanceService<R: Rows> {
     /// The store.
     pub store: ApiContext<R>,
-    /// Bytes that the store occupies on its medium.
+    /// Returns the bytes that the store occupies on its medium.
     pub size: Arc<dyn Fn() -> u64 + Send + Sync>,
-    /// Gives space back.
+    /// Reclaims space.
     pub defragment: Defragment,
-    /// `--quota-backend-bytes`; 0 is none.
+    /// `--quota-backend-bytes`; 0 means no quota.
     pub quota: u64,
-    /// Hands the lead over to the member of an id.
+    /// Transfers leadership to the member with an id.
     pub move_leader: MoveLeader,
-    /// The members whose alarms may be raised.
+    /// The members for which alarms may be raised.
     pub members: Members,
 }
 
@@ -53,7 +53,7 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
 
     async fn status(&self, _: Request<pb::StatusRequest>) -> Result<Response<pb::StatusResponse>, Status> {
         let committed = self.store.state.committed().0;
-        // Never none at all: etcdctl divides by it.
+        // The size is never 0: etcdctl divides by it.
         let total = (self.size)().max(1);
         let in_use = self.store.state.sizes().in_use().min(total);
         let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
@@ -64,7 +64,7 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
                 CORRUPT => "CORRUPT",
                 _ => "NONE",
             };
-            // As protobuf's text format, which leaves zeros out.
+            // The format is protobuf's text format, which omits zeros.
             match member {
                 0 => format!("alarm:{kind} "),
                 _ => format!("memberID:{member} alarm:{kind} "),
@@ -120,7 +120,7 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
             header: Some(self.store.header(view.revision)),
             hash,
             compact_revision: view.compacted,
-            // Etcd echoes what was asked for.
+            // Etcd echoes the requested revision.
             hash_revision: if asked == 0 { at } else { asked },
         }))
     }
@@ -167,8 +167,8 @@ const ACTIVATE: i32 = 1;
 const DEACTIVATE: i32 = 2;
 
 impl<R: Rows> MaintenanceService<R> {
-    /// Refuses alarms that nobody would ever clear: they are stored as long as they stand. Etcd takes any member's, and ends
-    /// at a kind that it does not know.
+    /// Refuses alarms that would never be cleared: an alarm is stored as long as it is raised. Etcd accepts any member id, and
+    /// aborts on an unknown kind.
     fn check_alarm(&self, member: u64, kind: i32) -> Result<(), Status> {
         if !matches!(kind, 0 | NOSPACE | CORRUPT) {
             return Err(Status::invalid_argument("etcdserver: unknown alarm type"));
@@ -191,7 +191,7 @@ impl<R: Rows> MaintenanceService<R> {
         let raised = self.store.state.alarms().contains(&(kind, member));
         let mut is_asked = false;
         let alarms = match request.action {
-            // GET: of one kind, or all.
+            // GET returns the alarms of one kind, or all.
             0 => {
                 let raised = self.store.state.alarms();
                 let asked = raised.iter().filter(|(raised, _)| kind == 0 || *raised == kind);
@@ -202,7 +202,7 @@ impl<R: Rows> MaintenanceService<R> {
                     })
                     .collect()
             }
-            // ACTIVATE and DEACTIVATE answer with what is raised or was cleared.
+            // ACTIVATE and DEACTIVATE return the alarm that is raised or was cleared.
             action @ (ACTIVATE | DEACTIVATE) if kind != 0 && (action == ACTIVATE || raised) => {
                 self.store
                     .propose(Command::Alarm(member, kind, action == ACTIVATE), 64)
@@ -223,18 +223,18 @@ impl<R: Rows> MaintenanceService<R> {
     }
 }
 
-/// The same service of the leader.
+/// Returns a client of the same service of the leader.
 fn client(leader: Channel) -> pb::maintenance_client::MaintenanceClient<Channel> {
     pb::maintenance_client::MaintenanceClient::new(leader)
 }
 
-/// Numbers with dots between them, two or three.
+/// Returns true for two or three numbers separated by dots.
 fn is_version(text: &str) -> bool {
     let parts: Vec<_> = text.split('.').collect();
     (2..=3).contains(&parts.len()) && parts.iter().all(|part| part.parse::<u32>().is_ok())
 }
 
-/// A hash of all pairs at a revision: equal on all members that have the same.
+/// Returns a hash of all pairs at a revision: equal on all members that have the same pairs.
 async fn hash<S: Snapshot>(view: &View<S>, at: i64) -> Result<u32, RowsError> {
     let everything = Span {
         key: bytes::Bytes::from_static(&[0]),

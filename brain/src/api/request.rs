@@ -1,4 +1,4 @@
-//! Requests from the wire: checked as etcd checks them before it looks at its state, then turned into operations.
+//! Requests from the wire: validated as etcd does before it reads its state, then converted to operations.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -33,12 +33,12 @@ pub struct Limits {
 /// Bytes that etcd adds to a request before it compares it with `--max-request-bytes`.
 const ENVELOPE: usize = 20;
 
-/// Operations of a txn and all that are nested in it, as a multiple of `--max-txn-ops`. Etcd bounds each way from the outermost
-/// txn to an innermost one, but not how many ways there are.
+/// The number of operations of a txn and all those nested in it, as a multiple of `--max-txn-ops`. Etcd limits each path from the
+/// outermost txn to an innermost one, but not the number of paths.
 const NESTED: usize = 8;
 
 impl Limits {
-    /// The limits of the flags and of `rows`: an acknowledged request must fit into rows later.
+    /// Returns the limits of the flags and of `rows`: an acknowledged request must fit into rows later.
     #[must_use]
     pub fn new<R: Rows>(txn_ops: usize, request_bytes: usize, rows: &R) -> Self {
         Self {
@@ -49,10 +49,7 @@ impl Limits {
         }
     }
 
-    /// Refuses what is too long. `encoded` is the request's length on the wire.
-    ///
-    /// # Errors
-    /// [`Error::RequestTooLarge`].
+    /// Refuses a request that is too long. `encoded` is the request's length on the wire. Fails with [`Error::RequestTooLarge`].
     pub fn check_size(&self, encoded: usize) -> Result<usize, Error> {
         if encoded + ENVELOPE > self.request_bytes {
             Err(Error::RequestTooLarge)
@@ -62,10 +59,7 @@ impl Limits {
     }
 }
 
-/// Reads a range request.
-///
-/// # Errors
-/// As etcd's `checkRangeRequest`.
+/// Converts a range request. Fails as etcd's `checkRangeRequest`.
 pub fn range(request: &pb::RangeRequest) -> Result<RangeOp, Error> {
     if request.key.is_empty() {
         return Err(Error::EmptyKey);
@@ -97,10 +91,7 @@ pub fn range(request: &pb::RangeRequest) -> Result<RangeOp, Error> {
     })
 }
 
-/// Reads a put request.
-///
-/// # Errors
-/// As etcd's `checkPutRequest`.
+/// Converts a put request. Fails as etcd's `checkPutRequest`.
 pub fn put(request: &pb::PutRequest, limits: &Limits) -> Result<PutOp, Error> {
     if request.key.is_empty() {
         return Err(Error::EmptyKey);
@@ -124,10 +115,7 @@ pub fn put(request: &pb::PutRequest, limits: &Limits) -> Result<PutOp, Error> {
     })
 }
 
-/// Reads a delete request.
-///
-/// # Errors
-/// As etcd's `checkDeleteRequest`.
+/// Converts a delete request. Fails as etcd's `checkDeleteRequest`.
 pub fn delete(request: &pb::DeleteRangeRequest) -> Result<DeleteOp, Error> {
     if request.key.is_empty() {
         return Err(Error::EmptyKey);
@@ -138,20 +126,14 @@ pub fn delete(request: &pb::DeleteRangeRequest) -> Result<DeleteOp, Error> {
     })
 }
 
-/// Reads a txn request.
-///
-/// # Errors
-/// As etcd's `checkTxnRequest` and `checkIntervals`.
+/// Converts a txn request. Fails as etcd's `checkTxnRequest` and `checkIntervals`.
 pub fn txn(request: &pb::TxnRequest, limits: &Limits) -> Result<TxnOp, Error> {
     let op = checked(request, limits)?;
     disjoint(op)
 }
 
-/// Reads a txn request that is for the writer; answers with its length, too.
-///
-/// # Errors
-/// As etcd's `checkTxnRequest`, [`Limits::check_size`], and `checkIntervals`. Etcd looks at the length last; here what is too
-/// long is refused before its ranges are compared.
+/// Converts a txn request for the sequencer; returns its length, too. Fails as etcd's `checkTxnRequest`, [`Limits::check_size`],
+/// and `checkIntervals`. Etcd checks the length last; here a request that is too long is refused before its ranges are compared.
 pub fn write_txn(request: &pb::TxnRequest, limits: &Limits) -> Result<(TxnOp, usize), Error> {
     let op = checked(request, limits)?;
     let size = limits.check_size(request.encoded_len())?;
@@ -242,7 +224,7 @@ fn compare(request: &pb::Compare) -> Compare {
     }
 }
 
-/// Counts operations, at each level as etcd does; answers with how many may follow.
+/// Counts operations, at each level as etcd does; returns how many more are allowed.
 fn count_ops(request: &pb::TxnRequest, most: usize) -> Result<usize, Error> {
     let ops = request
         .compare
@@ -263,7 +245,7 @@ fn count_ops(request: &pb::TxnRequest, most: usize) -> Result<usize, Error> {
 struct Intervals(BTreeMap<Bytes, Bytes>);
 
 impl Intervals {
-    /// Adds the keys of a span. Etcd does not see overlaps with what reaches to the end of the key space.
+    /// Adds the keys of a span. Etcd does not detect overlaps with a range that extends to the end of the key space.
     fn add(&mut self, span: &Span) {
         if let Some(end) = span.limit().filter(|_| !span.is_empty()) {
             self.insert(span.key.clone(), end);
@@ -297,7 +279,7 @@ impl Intervals {
     }
 }
 
-/// Refuses a branch that puts a key twice, or puts one that it deletes. Answers with what it puts and deletes.
+/// Refuses a branch that puts a key twice, or puts one that it deletes. Returns the keys that it puts and deletes.
 fn check_overlaps(ops: &[Op]) -> Result<(HashSet<&Bytes>, Intervals), Error> {
     let mut deletes = Intervals::default();
     for op in ops {
@@ -343,7 +325,7 @@ fn span(key: &Bytes, end: &Bytes) -> Span {
     }
 }
 
-/// A copy of its own: a slice would keep the whole receive buffer of the connection in memory.
+/// Returns a copy: a slice would keep the whole receive buffer of the connection in memory.
 pub(super) fn own(bytes: &Bytes) -> Bytes {
     Bytes::copy_from_slice(bytes)
 }

@@ -1,4 +1,4 @@
-//! Results as they go over the wire.
+//! Results in their wire format.
 
 use crate::mvcc::op::{OpResult, RangeResult, TxnResult};
 use crate::pb::etcdserverpb as pb;
@@ -6,13 +6,13 @@ use crate::pb::mvccpb;
 use crate::types::{KeyValue, Revision};
 use pb::response_op::Response;
 
-/// A pair.
+/// Converts a pair.
 #[must_use]
 pub fn key_value(kv: KeyValue) -> mvccpb::KeyValue {
     kv.into()
 }
 
-/// A range, under a header.
+/// Converts the result of a range, with a header.
 #[must_use]
 pub fn range(header: pb::ResponseHeader, result: RangeResult) -> pb::RangeResponse {
     pb::RangeResponse {
@@ -23,7 +23,7 @@ pub fn range(header: pb::ResponseHeader, result: RangeResult) -> pb::RangeRespon
     }
 }
 
-/// A put, under a header.
+/// Converts the result of a put, with a header.
 #[must_use]
 pub fn put(header: pb::ResponseHeader, prev: Option<KeyValue>) -> pb::PutResponse {
     pb::PutResponse {
@@ -32,7 +32,7 @@ pub fn put(header: pb::ResponseHeader, prev: Option<KeyValue>) -> pb::PutRespons
     }
 }
 
-/// A deletion, under a header.
+/// Converts the result of a deletion, with a header.
 #[must_use]
 pub fn delete(header: pb::ResponseHeader, deleted: i64, kvs: Vec<KeyValue>) -> pb::DeleteRangeResponse {
     let prev_kvs = kvs.into_iter().map(key_value).collect();
@@ -43,7 +43,7 @@ pub fn delete(header: pb::ResponseHeader, deleted: i64, kvs: Vec<KeyValue>) -> p
     }
 }
 
-/// A txn, under a header.
+/// Converts the result of a txn, with a header.
 #[must_use]
 pub fn txn(header: pb::ResponseHeader, result: TxnResult) -> pb::TxnResponse {
     let responses = result
@@ -58,7 +58,7 @@ pub fn txn(header: pb::ResponseHeader, result: TxnResult) -> pb::TxnResponse {
     }
 }
 
-/// An operation of a txn. Inner headers carry nothing but the revision, those of nested txns not even that.
+/// Converts the result of an operation of a txn. Inner headers carry only the revision, those of nested txns not even that.
 fn op(revision: Revision, result: OpResult) -> pb::ResponseOp {
     let header = pb::ResponseHeader {
         revision,

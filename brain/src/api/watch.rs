@@ -1,7 +1,7 @@
 //! The service `etcdserverpb.Watch`: streams of watchers.
 //!
-//! A stream is worked only while its client takes what it is sent: the responses are pulled through HTTP/2's flow
-//! control, and one that is not read keeps a single batch in memory. Its watchers lag and read history later.
+//! A stream is driven only while its client reads: responses are pulled through HTTP/2's flow control, and a stream that is not
+//! read keeps a single batch in memory. Its watchers lag and read history later.
 
 mod progress;
 mod request;
@@ -38,7 +38,7 @@ const SHORTEST_NOTIFY_INTERVAL: Duration = Duration::from_millis(100);
 /// Options of the service.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// `--max-request-bytes`; responses that may be fragmented are when they are longer by 512 KiB.
+    /// `--max-request-bytes`; responses that may be fragmented are split if they exceed it by more than 512 KiB.
     pub max_request_bytes: usize,
     /// `--watch-progress-notify-interval`; each stream adds up to a tenth of it.
     pub progress_notify_interval: Duration,
@@ -46,7 +46,7 @@ pub struct Options {
     pub cluster_id: u64,
     /// Sent in every header.
     pub member_id: u64,
-    /// Sent in every header, as it is at that time.
+    /// Sent in every header, with its value at that time.
     pub raft_term: Arc<AtomicU64>,
     /// True if the member reaches a leader. While it is false, streams of clients that require one end and are refused.
     pub has_leader: watch::Receiver<bool>,
@@ -82,7 +82,7 @@ impl<H> Shared<H> {
 }
 
 impl<H: History> WatchService<H> {
-    /// A service over what `hub` publishes and `history` remembers.
+    /// Creates a service over the events that `hub` publishes and those that `history` keeps.
     #[must_use]
     pub fn new(hub: Hub, history: H, mut options: Options) -> Self {
         if options.progress_notify_interval < SHORTEST_NOTIFY_INTERVAL {
@@ -99,13 +99,13 @@ impl<H: History> WatchService<H> {
         }
     }
 
-    /// Its reader of history, for others that watch.
+    /// Returns its reader of history, for others that watch.
     #[must_use]
     pub fn replay(&self) -> Arc<Replay<H>> {
         Arc::clone(&self.shared.replay)
     }
 
-    /// The service as tonic's router takes it, with etcd's limit for requests.
+    /// Returns the service as tonic's router takes it, with etcd's limit for requests.
     #[must_use]
     pub fn into_server(self) -> WatchServer<Self> {
         let longest = self.shared.max_fragment_bytes();

@@ -1,7 +1,7 @@
-//! Members by DNS, as etcd's `--discovery-srv`: SRV records of a domain, such as those of a headless Service whose ports are
-//! called `etcd-server` or `etcd-server-ssl`. A member is called as the first label of its host name.
+//! Discovery of members by DNS, as etcd's `--discovery-srv`: SRV records of a domain, such as those of a headless Service whose
+//! ports are named `etcd-server` or `etcd-server-ssl`. The name of a member is the first label of its host name.
 //!
-//! Records are looked up whenever somebody is to be dialled, so that members come and go without a word.
+//! Records are looked up before every dial, so that members can come and go without notice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -18,36 +18,36 @@ use tracing::{info, warn};
 use crate::flags::SrvDiscovery;
 use crate::flags::url::Url;
 
-/// The time for which an answer of DNS is used: a leader that cannot be reached is dialled more often.
+/// The time for which an answer of DNS is cached: a leader that cannot be reached is dialled more often.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// How long one question may take, and how often it is asked.
+/// The timeout of one DNS query, and the number of retries after a failure.
 const DNS_TIMEOUT: (Duration, usize) = (Duration::from_secs(1), 2);
 
-/// Where a member is.
+/// The DNS address of a member.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// True if TLS is spoken.
+    /// True if the port speaks TLS.
     pub tls: bool,
-    /// The host name, without a dot at its end.
+    /// The host name, without the trailing dot.
     pub host: String,
     /// The port.
     pub port: u16,
 }
 
 impl Place {
-    /// How it is spoken to.
+    /// Returns the URL scheme for this place.
     #[must_use]
     pub fn scheme(&self) -> &'static str {
         if self.tls { "https" } else { "http" }
     }
 }
 
-/// The members that a domain names. Clones share what was found.
+/// The members listed in a domain. Clones share the cache.
 #[derive(Clone)]
 pub struct Discovery {
     resolver: TokioResolver,
-    /// Names of the SRV records, and whether their ports speak TLS.
+    /// The names of the SRV records, and whether their ports speak TLS.
     records: Arc<[(String, bool)]>,
     found: Arc<Mutex<Found>>,
 }
@@ -60,10 +60,7 @@ struct Found {
 }
 
 impl Discovery {
-    /// Asks the servers that the system is configured for.
-    ///
-    /// # Errors
-    /// The system's configuration cannot be read.
+    /// Uses the DNS servers that the system is configured with. Fails if the system's configuration cannot be read.
     pub fn new(options: &SrvDiscovery) -> anyhow::Result<Self> {
         let builder = TokioResolver::builder_tokio().context("read /etc/resolv.conf")?;
         Self::with(builder, options)
@@ -75,7 +72,7 @@ impl Discovery {
     ) -> anyhow::Result<Self> {
         let asked = builder.options_mut();
         (asked.timeout, asked.attempts) = DNS_TIMEOUT;
-        // A member that was replaced is somewhere else.
+        // Caching is off: a replaced member has another address.
         asked.cache_size = 0;
         asked.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
         let suffix = match options.name.as_str() {
@@ -90,10 +87,7 @@ impl Discovery {
         })
     }
 
-    /// Where a member is, as of now.
-    ///
-    /// # Errors
-    /// DNS does not answer, or does not name it.
+    /// Returns the current places of a member. Fails if DNS does not answer, or does not list the member.
     pub async fn find(&self, name: &str) -> anyhow::Result<BTreeSet<Place>> {
         let name = name.to_ascii_lowercase();
         let members = self.members().await?;
@@ -104,10 +98,7 @@ impl Discovery {
             .with_context(|| format!("the SRV records name no {name:?}, only {}", known()))
     }
 
-    /// All members.
-    ///
-    /// # Errors
-    /// DNS does not answer.
+    /// Returns all members. Fails if DNS does not answer.
     pub async fn members(&self) -> anyhow::Result<BTreeMap<String, BTreeSet<Place>>> {
         {
             let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
@@ -136,10 +127,7 @@ impl Discovery {
         asked
     }
 
-    /// All members as `--initial-cluster` would name them, with `name` at its `urls`.
-    ///
-    /// # Errors
-    /// DNS does not answer.
+    /// Returns all members as `--initial-cluster` would list them, with `name` at its `urls`. Fails if DNS does not answer.
     pub async fn cluster(&self, name: &str, urls: &[Url]) -> anyhow::Result<BTreeMap<String, Vec<Url>>> {
         let members = self.members().await?;
         let url = |place: &Place| Url::parse(&format!("{}://{}:{}", place.scheme(), place.host, place.port)).ok();
@@ -151,7 +139,7 @@ impl Discovery {
         Ok(cluster)
     }
 
-    /// As etcd: both services are asked for, and one that fails does not matter if the other one answers.
+    /// Queries both services, as etcd: one that fails does not matter if the other one answers.
     async fn ask(&self) -> anyhow::Result<BTreeMap<String, BTreeSet<Place>>> {
         let mut members: BTreeMap<String, BTreeSet<Place>> = BTreeMap::new();
         let mut failed = None;
@@ -189,10 +177,7 @@ impl Discovery {
         }
     }
 
-    /// The addresses of a place.
-    ///
-    /// # Errors
-    /// DNS does not know its host.
+    /// Resolves the addresses of a place. Fails if DNS does not know its host.
     pub async fn addresses(&self, place: &Place) -> anyhow::Result<Vec<SocketAddr>> {
         let host = format!("{}.", place.host);
         let found = self.resolver.lookup_ip(host.as_str()).await;

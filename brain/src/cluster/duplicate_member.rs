@@ -1,8 +1,8 @@
-//! Notices another process that lives under this member's name.
+//! Detects another process that runs under this member's name.
 //!
-//! An earlier life of this member may be named in the lock that it held: nobody writes that any more. If somebody does,
-//! there are two processes of one name, because somebody started a member twice, or configured two clusters alike whose
-//! addresses mean something else on each machine. Neither could reach the other members: the later one ends.
+//! The lock may name an earlier run of this member: no process renews that record any more. If it is renewed, there are two
+//! processes of one name, because a member was started twice, or because two clusters have the same configuration, with addresses
+//! that mean something else on each machine. Neither could reach the other members: the later one ends.
 
 use std::time::Duration;
 
@@ -12,10 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::peers::name_of;
 
-/// Looks at the lock until it names no other process of this name, and then waits for `stop`.
-///
-/// # Errors
-/// Another process holds the lock under this name, and lives.
+/// Reads the lock until it names no other process of this name, and then waits for `stop`. Fails if another running process holds
+/// the lock under this name.
 pub async fn watch<K: Lock>(lock: K, identity: String, every: Duration, stop: CancellationToken) -> anyhow::Result<()> {
     let looked = async {
         let mut before: Option<Record> = None;

@@ -1,6 +1,6 @@
-//! Follows a leader: applies what it commits, and where its stream has a gap, or ends, what the log has.
+//! Follows a leader: applies what it commits, and reads the log where its stream has a gap or ends.
 //!
-//! Invariant: a slot is applied only when the leader said that it is committed, or the log proves it.
+//! Invariant: a slot is applied only when the leader has reported it as committed, or the log proves it.
 
 use std::time::Duration;
 
@@ -25,23 +25,24 @@ use crate::rows::Rows;
 use crate::storage::replica::{OpenError, RefreshedRows, RowsRefresher};
 use crate::tasks::Owned;
 
-/// How often a member that has no leader looks into the log.
+/// The interval at which a member without a leader reads the log.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// How often it looks whether rows have moved, and how long it keeps what is not rotated.
+/// The interval at which a follower checks whether to rotate its memtable and to read newer rows.
 const ROWS: Duration = Duration::from_secs(2);
 
-/// How long a leader may take to answer the first question.
+/// The time limit for a leader to open the stream.
 const CONNECT: Duration = Duration::from_secs(2);
 
-/// Chunks of the log that are read before anything else is looked at.
+/// The number of chunks of the log that are read before other events are handled.
 const STEP: usize = 4;
 
-/// The most that a follower may have in memory that is in no rows it can read, as a multiple of what a leader may have: beyond, it applies
-/// nothing more. Its leader has as much, and rows that it writes are read here a moment later.
+/// The most that a follower may hold in memory and not in rows that it can read, as a multiple of the leader's bound: above it, the
+/// follower applies nothing more. Its leader holds as much, and the follower can read the rows that the leader writes a moment
+/// later.
 const MOST_RECENT: usize = 2;
 
-/// The data that this member sends to its leader of itself.
+/// The data that this member sends to its leader about itself.
 #[derive(Debug, Clone)]
 pub struct Follower {
     /// This member.
@@ -55,11 +56,8 @@ pub struct Follower {
 }
 
 impl<E: Engine> Node<E> {
-    /// Keeps up by the log alone, until `end` or without one, and notes when it was read: once at least. May be dropped
-    /// at any time.
-    ///
-    /// # Errors
-    /// When log or rows are damaged.
+    /// Keeps up by reading the log alone, until `end` or without limit, and records in `liveness` when it was read: at least once.
+    /// May be dropped at any time. Fails if log or rows are damaged.
     pub async fn tail(
         &mut self,
         liveness: &Liveness,
@@ -93,11 +91,8 @@ impl<E: Engine> Node<E> {
         }
     }
 
-    /// Follows the leader behind `channel` until its stream ends. `roles` shows that it does; as long as the leader is heard to
-    /// renew its lock, `election` need not ask.
-    ///
-    /// # Errors
-    /// When the leader cannot be followed, or log or rows are damaged.
+    /// Follows the leader behind `channel` until its stream ends, and publishes that in `roles`; as long as the leader's renewals
+    /// arrive, `election` need not read the lock. Fails if the leader cannot be followed, or if log or rows are damaged.
     pub async fn follow(
         &mut self,
         channel: Channel,
@@ -127,7 +122,7 @@ impl<E: Engine> Node<E> {
             let response = tokio::select! {
                 response = stream.message() => response?,
                 ended = asking.end() => return ended.map(|()| tracing::info!("the leader does not answer")),
-                // The leader's word is not waited for any longer because rows take long.
+                // A slow read of rows does not delay the leader's messages.
                 read = refresher.next() => {
                     self.refresh(read).await?;
                     self.catch_up_if_behind().await?;
@@ -138,7 +133,7 @@ impl<E: Engine> Node<E> {
                     if self.is_overfull() {
                         refresher.want_after(ROWS);
                     }
-                    // A leader that cannot write rows says nothing of them, and what was read of them serves for a while only.
+                    // A leader that cannot write rows announces none, and a snapshot of the rows is valid only for a while.
                     if let Some(age) = self.rows.renew_after() {
                         refresher.want_after(age);
                     }
@@ -172,7 +167,7 @@ impl<E: Engine> Node<E> {
             follower.members.learn(members.members);
         }
         if self.is_overfull() {
-            // What is left out is read from the log, or from rows, when there is room again. Who reads here waits for it.
+            // Skipped batches are read from the log, or from rows, when there is room again. Reads on this member wait for them.
             return Ok(());
         }
         if response.committed > 0 {
@@ -184,12 +179,12 @@ impl<E: Engine> Node<E> {
         Ok(())
     }
 
-    /// Returns true if more is in memory than may be. Rows cannot be read, else it would be in them.
+    /// Returns true if memory holds more than it may. In that case the rows cannot be read, or the data would be in them.
     fn is_overfull(&self) -> bool {
         self.replica.memtable_bytes() >= MOST_RECENT * self.options.memtable_bytes
     }
 
-    /// Reads what was left out while too much was in memory.
+    /// Reads the batches that were skipped while memory was overfull.
     async fn catch_up_if_behind(&mut self) -> anyhow::Result<()> {
         let heard = self.replica.state().known_committed();
         if !self.is_overfull() && heard > self.replica.next() {
@@ -231,7 +226,8 @@ impl<E: Engine> Node<E> {
         Ok(())
     }
 
-    /// Reads some of the log: what is below `committed`, or else what is proved to be committed; whether there is no more.
+    /// Reads part of the log: the slots below `committed`, or else those that are proved to be committed. Returns true if there are
+    /// no more.
     async fn step(&mut self, committed: Option<Slot>) -> anyhow::Result<bool> {
         self.trim_memory().await?;
         let mut tail = crate::storage::replica::Tail::new(self.log.clone(), &self.replica);
@@ -276,13 +272,13 @@ impl<E: Engine> Node<E> {
         Ok(())
     }
 
-    /// Takes newer rows, if they could be read.
+    /// Switches to newer rows, if they could be read.
     async fn refresh(
         &mut self,
         read: Result<RefreshedRows<<E::Rows as Rows>::Snapshot>, OpenError>,
     ) -> anyhow::Result<()> {
         match read.map_err(anyhow::Error::from) {
-            // They hold what was left out: nothing else makes room again.
+            // They contain what was skipped: nothing else frees memory.
             Ok(newer) if newer.is_ahead_of(&self.replica) && self.is_overfull() => self.reset_from_snapshot().await?,
             Ok(newer) => {
                 self.replica.refresh(newer);
@@ -304,7 +300,7 @@ impl<E: Engine> Node<E> {
     }
 }
 
-/// Damaged data is not cured by trying again.
+/// Returns true if data is damaged, which a retry does not cure.
 pub(super) fn is_damage(error: &anyhow::Error) -> bool {
     use crate::log::LogError;
     use crate::log::writer::OpenError as LogOpenError;

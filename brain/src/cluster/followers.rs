@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 
 use tokio::sync::watch;
 
-/// Those whose streams are open, by member id. Clones share them.
+/// The followers with open streams, by member id. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Followers(watch::Sender<BTreeMap<u64, Follower>>);
 
 #[derive(Debug, Default)]
 struct Follower {
-    /// In the election; `None` while it cannot lead.
+    /// The identity in the election; `None` while it cannot lead.
     identity: Option<String>,
     streams: u64,
 }
 
 impl Followers {
-    /// The identity in the election of one that can lead: of any, if no id is given.
+    /// Returns the election identity of a follower that can lead: of the one with this id, or of any if no id is given.
     #[must_use]
     pub fn identity(&self, id: Option<u64>) -> Option<String> {
         let followers = self.0.borrow();
@@ -26,7 +26,7 @@ impl Followers {
         }
     }
 
-    /// Waits until a member follows that can lead.
+    /// Waits until this member follows and can lead.
     pub async fn follows(&self, id: u64) {
         // The sending side is `self`.
         drop(
@@ -37,7 +37,7 @@ impl Followers {
         );
     }
 
-    /// Notes one, until what comes back is dropped; without its identity if it cannot lead.
+    /// Registers a follower until the returned guard is dropped; without an identity if it cannot lead.
     pub(super) fn enter(&self, id: u64, identity: Option<String>) -> Entered {
         self.0.send_modify(|followers| {
             let follower = followers.entry(id).or_default();
@@ -48,7 +48,7 @@ impl Followers {
     }
 }
 
-/// A follower's place, until its stream ends.
+/// The registration of a follower, until its stream ends.
 pub(super) struct Entered(Followers, u64);
 
 impl Drop for Entered {
@@ -79,7 +79,7 @@ mod tests {
         let second = followers.enter(2, Some("two, started anew".to_owned()));
         drop(first);
         assert_eq!(followers.identity(Some(2)).as_deref(), Some("two, started anew"));
-        // What it said last counts.
+        // The newest stream of a follower counts.
         let third = followers.enter(2, None);
         assert_eq!(followers.identity(Some(2)), None, "it cannot lead");
         assert_eq!(followers.identity(None).as_deref(), Some("one"), "the other one can");

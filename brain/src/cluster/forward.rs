@@ -1,4 +1,4 @@
-//! Requests that another member has to answer: the leader, where this one follows.
+//! Forwards requests to the leader, if this member follows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,29 +23,29 @@ mod role;
 mod strict;
 mod unsent;
 
-/// How long a request waits for a leader, as etcd's `ReqTimeout` with default timings.
+/// The time for which a request waits for a leader; etcd's `ReqTimeout` with default timings.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(7);
 
 /// Routes requests to the leader: this member, or another one.
 #[derive(Debug, Clone)]
 pub struct LeaderRouter {
     role: watch::Receiver<Role>,
-    /// Requests may go on to another member.
+    /// True if requests may be forwarded to another member.
     forwards: bool,
-    /// Room for requests that wait for a leader, or for its answer, in bytes. Those that find none are refused.
+    /// The memory for requests that wait for a leader, or for its answer, in bytes. If it is used up, requests are refused.
     room: Arc<Semaphore>,
-    /// With strict reads the leader asks storage, too.
+    /// The leader's check of storage for strict reads.
     strict: Option<StorageCheck>,
 }
 
-/// Bytes of requests that may wait for a leader or its answer.
+/// The bytes of requests that may wait for a leader or its answer.
 const ROOM: u32 = 128 << 20;
 
-/// The memory of a request besides its own bytes.
+/// The memory of a request in addition to its own bytes.
 const OVERHEAD: usize = 1 << 10;
 
 impl LeaderRouter {
-    /// Routes by the role that the sender publishes.
+    /// Creates a router that follows the role published by the sender.
     #[must_use]
     pub fn new(role: watch::Receiver<Role>) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl LeaderRouter {
         }
     }
 
-    /// The same, but what the leader answers from memory is confirmed by storage first.
+    /// Returns the same router, but with answers from the leader's memory confirmed by storage first.
     #[must_use]
     pub fn strict(self, check: StorageCheck) -> Self {
         Self {
@@ -65,7 +65,7 @@ impl LeaderRouter {
         }
     }
 
-    /// The same for requests that another member has forwarded: they go no further.
+    /// Returns the same router for requests that another member has forwarded: they are not forwarded again.
     #[must_use]
     pub fn local_only(self) -> Self {
         Self {
@@ -74,13 +74,13 @@ impl LeaderRouter {
         }
     }
 
-    /// Returns true if requests come from another member: they go no further.
+    /// Returns true if requests come from another member: they are not forwarded again.
     #[must_use]
     pub fn is_forwarded(&self) -> bool {
         !self.forwards
     }
 
-    /// A router for a single member: no other member can lead.
+    /// Returns a router for a single member: no other member can lead.
     #[must_use]
     pub fn single_member() -> Self {
         Self::new(watch::channel(Role::Leading(LeaderLease::unbounded())).1)
@@ -97,7 +97,7 @@ impl LeaderRouter {
         matches!(&*self.role.borrow(), Role::Leading(lease) if lease.holds(crate::clock::since_boot()))
     }
 
-    /// The lease of this member's term, while it leads.
+    /// Returns the lease of this member's term, while it leads.
     #[must_use]
     pub fn lease(&self) -> Option<LeaderLease> {
         match &*self.role.borrow() {
@@ -106,11 +106,8 @@ impl LeaderRouter {
         }
     }
 
-    /// Waits until it is sure that nobody else has led while this member did by a lease: what it had in memory up to now is
-    /// the newest then.
-    ///
-    /// # Errors
-    /// `not leader` when its term is over, `request timed out`.
+    /// Waits until it is certain that no other member has led while this member held its lease: its memory was then the newest
+    /// state up to this call. Fails with `not leader` if its term is over, or with `request timed out`.
     pub async fn confirm_leadership(&self, lease: Option<LeaderLease>) -> Result<(), Status> {
         let lease = lease.ok_or(Error::NotLeader)?;
         if lease.is_unbounded() {
@@ -143,35 +140,33 @@ impl LeaderRouter {
         Ok(confirmed.unwrap_or(Err(Error::Timeout))?)
     }
 
-    /// With strict reads: asks storage whether this member still led by this lease when it was called.
+    /// With strict reads, checks in storage whether this member still led by this lease at the time of the call.
     async fn ask_storage(&self, lease: &LeaderLease) -> Result<(), Error> {
         let Some(check) = self.strict.as_ref().filter(|_| !lease.is_unbounded()) else {
             return Ok(());
         };
         check.ask().await?;
-        // Storage was asked for leaders later than the one that is known here now.
+        // The check was for leaders later than the leader known here now.
         match self.lease() {
             Some(now) if now.is(lease) => Ok(()),
             _ => Err(Error::NotLeader),
         }
     }
 
-    /// Follows the role of this member.
+    /// Subscribes to the role of this member.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Role> {
         self.role.clone()
     }
 
-    /// The current role of this member.
+    /// Returns the current role of this member.
     #[must_use]
     pub fn role(&self) -> Role {
         self.role.borrow().clone()
     }
 
-    /// Waits until somebody leads, and answers with the way to it; `None` is this member.
-    ///
-    /// # Errors
-    /// `request timed out` when nobody does for long, `server stopped`.
+    /// Waits for a leader and returns a client for it; `None` means this member. Fails with `request timed out` if there is none
+    /// for long, or with `server stopped`.
     pub async fn leader(&self) -> Result<Option<LeaderClient>, Status> {
         if !self.forwards {
             return match self.role() {
@@ -185,11 +180,9 @@ impl LeaderRouter {
         }
     }
 
-    /// Has the leader answer: `here` if it is this member, else `there`, over a channel to it. They are asked again only
-    /// while it is sure that nothing was done.
-    ///
-    /// # Errors
-    /// The leader's; `request timed out` when it went away, and the outcome is unknown; `too many requests`.
+    /// Answers a request on the leader: with `here` if it is this member, else with `there`, over a channel to it. A request is
+    /// retried only if it certainly had no effect. Fails with the leader's error; with `request timed out` if the leader went away
+    /// and the outcome is unknown; with `too many requests`.
     pub async fn forward<Q: Message + Clone, A, H, T>(
         &self,
         request: Request<Q>,
@@ -233,7 +226,7 @@ impl LeaderRouter {
             };
             match outcome {
                 Ok(answer) => return Ok(answer),
-                // It does not lead any more, or was not reached: nothing was done.
+                // The member no longer leads, or was not reached: the request had no effect.
                 Err(status)
                     if self.forwards
                         && (is_not_leader(&status) || was_not_sent(&status))
@@ -248,11 +241,8 @@ impl LeaderRouter {
         }
     }
 
-    /// Waits until everything that was acknowledged before this question, by any member, is committed below the slot that
-    /// is answered; `None` says that this member knows all of it.
-    ///
-    /// # Errors
-    /// As [`LeaderRouter::leader`].
+    /// Waits until everything that any member acknowledged before this call is committed below the returned slot; `None` means that
+    /// this member knows all of it. Fails as [`LeaderRouter::leader`].
     pub async fn read_index(&self) -> Result<Option<Slot>, Status> {
         let deadline = Instant::now() + REQUEST_TIMEOUT;
         loop {
@@ -278,7 +268,7 @@ impl LeaderRouter {
             };
             match tokio::time::timeout_at(deadline, leader.reads.ask()).await {
                 Ok(Some(slot)) => return Ok(Some(slot)),
-                // The question was lost with its leader.
+                // The request was lost with its leader.
                 Ok(None) => self.wait_for_change(Some(leader.member), deadline).await?,
                 Err(_) => return Err(Error::Timeout.into()),
             }
@@ -319,7 +309,7 @@ impl LeaderRouter {
             .unwrap_or_else(|_| Err(Error::Timeout.into()))
     }
 
-    /// Waits until somebody else leads than `member` (`None`: this one), or a moment has passed.
+    /// Waits until a member other than `member` (`None`: this one) leads, or a moment has passed.
     async fn wait_for_change(&self, member: Option<u64>, deadline: Instant) -> Result<(), Status> {
         let mut roles = self.role.clone();
         let other = roles.wait_for(|role| match role {
@@ -337,17 +327,17 @@ impl LeaderRouter {
     }
 }
 
-/// How often a lease that has run out is looked at again.
+/// The interval at which an expired lease is checked again.
 const LEASE_POLL: Duration = Duration::from_millis(50);
 
-/// How long to wait before a leader that says it is none is asked again.
+/// The pause before a request is sent again to a leader that reports not to lead.
 const RETRY: Duration = Duration::from_millis(100);
 
 fn is_not_leader(status: &Status) -> bool {
     status.message() == Error::NotLeader.to_string()
 }
 
-/// The connection broke, rather than that the leader answered so.
+/// Returns true if the connection broke, and false if the leader answered with this status.
 fn is_transport(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }

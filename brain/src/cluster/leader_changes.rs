@@ -9,17 +9,14 @@ use crate::cluster::forward::{LeaderLease, Role};
 /// The last known leader.
 enum Known {
     Nobody,
-    /// This member, by the lease of a term.
+    /// This member led, by the lease of a term.
     Here(LeaderLease),
-    /// Another member.
+    /// Another member led.
     There(u64),
 }
 
-/// Counts each leader that is not the one before, the first one, too, and each term of this member's own, until `stop`.
-/// Losing sight of a leader is no change, nor is hearing of the same one again.
-///
-/// # Errors
-/// None.
+/// Counts each new leader, the first one included, and each term of this member, until `stop`. Losing the leader is no change, nor
+/// is finding the same one again.
 pub(crate) async fn count(
     mut roles: watch::Receiver<Role>,
     changes: IntCounter,
@@ -34,7 +31,7 @@ pub(crate) async fn count(
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             changed = roles.changed() => if changed.is_err() {
-                // Nobody says any more who leads.
+                // The role is no longer published.
                 stop.cancelled().await;
                 return Ok(());
             }
@@ -42,7 +39,7 @@ pub(crate) async fn count(
     }
 }
 
-/// The leader, if it is another one than before.
+/// Returns the leader, if it is not the same as before.
 fn other(known: &Known, role: &Role) -> Option<Known> {
     match (role, known) {
         (Role::Leading(lease), Known::Here(before)) if lease.is(before) => None,

@@ -1,4 +1,4 @@
-//! Leads while the elector says so, and follows otherwise.
+//! The leadership loop: leads while this member holds the lock, and follows otherwise.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,10 +35,10 @@ const REDIAL: Duration = Duration::from_millis(100);
 /// Longer than any election: a leader that cannot be followed for this long needs a human.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// Timeout for the writer to finish queued requests in an orderly end.
+/// The timeout for the writer to finish queued requests in an orderly shutdown.
 const DRAIN: Duration = Duration::from_millis(2_500);
 
-/// The same where nobody else can lead, and rows are flushed then.
+/// The same if no other member can lead: then rows are flushed, too.
 const FLUSH: Duration = Duration::from_secs(4);
 
 /// Timeout of a transfer of the lock, and of its release.
@@ -56,7 +56,7 @@ const ARRIVAL: Duration = Duration::from_secs(2);
 /// A request to transfer leadership to another member.
 #[derive(Debug)]
 pub struct TransferLeader {
-    /// Its id.
+    /// The target's id.
     pub target: u64,
     /// The channel for the outcome.
     pub reply: oneshot::Sender<Result<(), Error>>,
@@ -65,13 +65,13 @@ pub struct TransferLeader {
 /// The other members, and the followers among them.
 #[derive(Debug, Clone)]
 pub struct Cluster {
-    /// Where they are.
+    /// The connections to them.
     pub peers: Peers,
     /// This member, as a follower.
     pub follower: Follower,
     /// The members that follow this one.
     pub followers: Followers,
-    /// Log lines about leaders that cannot be followed.
+    /// Limits log lines about leaders that cannot be followed.
     pub log_once: LogOncePerMessage,
 }
 
@@ -83,13 +83,13 @@ pub struct LeadershipLoop {
     pub renew_deadline: Duration,
     /// Publishes the role of this member.
     pub roles: watch::Sender<Role>,
-    /// The others; `None` where there are none, and nobody else can lead.
+    /// The other members; `None` if there are none, and no other member can lead.
     pub cluster: Option<Cluster>,
     /// Requests to transfer leadership.
     pub transfers: mpsc::Receiver<TransferLeader>,
     /// The id of the lock: see [`LockClaim`].
     pub lock: Box<dyn Fn() -> u64 + Send + Sync>,
-    /// The latest epoch that began by another lock, if renewals of this one tell.
+    /// The latest epoch that began under another lock, if renewals of this lock reveal it.
     pub announced_epoch: Box<dyn Fn() -> Option<u64> + Send + Sync>,
     /// The Lease that must not be stored in this cluster.
     pub self_hosted_lease: Option<SelfHostedLease>,
@@ -99,18 +99,18 @@ pub struct LeadershipLoop {
     pub rest: Rest,
 }
 
-/// A member whose storage failed while it led competes no more until it rested and storage answers: others may have a better
-/// way to it.
+/// The pause of a member whose storage failed while it led: it does not compete before the pause is over and storage answers,
+/// because other members may have a better path to storage.
 #[derive(Debug, Default)]
 pub struct Rest {
-    /// It competes again then, if storage answers.
+    /// It competes again at this time, if storage answers.
     until: Option<Instant>,
-    /// Terms in a row that ended so.
+    /// The number of consecutive terms that ended with a storage failure.
     failures: u32,
 }
 
 impl Rest {
-    /// Storage failed in a term that began then.
+    /// Records that storage failed in a term that began at `term`.
     fn begin(&mut self, term: Instant, lease: Duration) {
         if term.elapsed() >= GOOD_TERM {
             self.failures = 0;
@@ -121,7 +121,7 @@ impl Rest {
         self.until = Some(Instant::now() + rest);
     }
 
-    /// When it may compete again: soon, if nobody else leads, for then nobody has a better way to storage.
+    /// Returns when it may compete again: soon, if there is no leader, because then no member has a better path to storage.
     fn until(&self, election_state: &ElectionState, lease: Duration) -> Option<Instant> {
         let soon = Instant::now() + storage::limit(lease);
         match election_state {
@@ -132,9 +132,7 @@ impl Rest {
 }
 
 /// Runs a member until `stop`. `ended` is cancelled when it neither leads nor follows any more: the lock is needed until then.
-///
-/// # Errors
-/// When log or rows fail, or another process writes to a store that only this one may write to.
+/// Fails if log or rows fail, or if another process writes to a store that only this one may write to.
 pub async fn run<E: Engine>(
     node: Node<E>,
     mut leadership: LeadershipLoop,
@@ -161,7 +159,7 @@ impl LeadershipLoop {
                         "another process writes to this store, although its lock is held here"
                     );
                     warn!("a later leader writes, although the lock is held here: do all members use the same lock?");
-                    // Long enough for the other one to serve for a while.
+                    // Long enough for the other leader to serve for a while.
                     let rest = self.renew_deadline.mul_f64(rand::rng().random_range(2.0..4.0));
                     self.wait(&mut node, &now, &mut election_state, Some(rest), stop)
                         .await?;
@@ -173,7 +171,7 @@ impl LeadershipLoop {
         Ok(())
     }
 
-    /// Follows, until who leads has changed or the limit has passed.
+    /// Follows until the leader changes or the limit has passed.
     async fn wait<E: Engine>(
         &mut self,
         node: &mut Node<E>,
@@ -204,7 +202,7 @@ impl LeadershipLoop {
                     self.rest.until = None;
                     tracing::info!("storage answers again: this member can lead");
                     self.election.compete().await;
-                    // The leader is told so by whoever follows it anew.
+                    // A new stream reports to the leader that this member can lead.
                     break Ok(());
                 }
                 damaged = &mut followed => break damaged,
@@ -231,14 +229,14 @@ impl LeadershipLoop {
         let drain_limit = if self.cluster.is_some() { DRAIN } else { FLUSH };
         let slow = over_limit(&drain, drain_limit);
         tokio::pin!(slow);
-        // Why this member gives the lock up.
+        // The reason why this member gives up the lock.
         let mut unable: Option<String> = None;
         let (begun, mut begins) = oneshot::channel();
         let (placed, placing) = oneshot::channel();
         let (mut leads, mut overtaken) = (false, false);
         let mut election_state = self.election.watch();
         let mut transferring: Option<TransferLeader> = None;
-        // A leader that saw nobody end before it may name no other within its first lease: whoever asks waits.
+        // A leader that saw no predecessor end may not hand over within its first lease: requests to transfer wait.
         let transferable = tokio::time::sleep(node.lease * u32::from(!term.predecessor.ended()));
         tokio::pin!(transferable);
         let mut may_transfer = false;
@@ -264,7 +262,8 @@ impl LeadershipLoop {
                     drain.cancel();
                 }
                 begun = &mut begins, if !leads && !lost.is_cancelled() => {
-                    // Without a word its end follows. Who leaves already does not begin to answer: the lock may be gone soon.
+                    // A dropped sender is followed by the term's end. A member that is already stopping does not begin to serve: it
+                    // may soon lose the lock.
                     if begun.is_ok() && !drain.is_cancelled() {
                         self.roles.send_replace(Role::Leading(leader_lease.clone()));
                     }
@@ -283,7 +282,8 @@ impl LeadershipLoop {
                     lost.cancel();
                 }
                 () = &mut slow, if !lost.is_cancelled() => {
-                    // What is queued is for the next leader. What is under way is answered by a timeout: the log tells what became of it.
+                    // The next leader serves queued requests. Requests in flight are answered with a timeout: the log decides their
+                    // outcome.
                     if self.has_others() {
                         unable = Some(format!("what was under way did not end within {drain_limit:?}"));
                     }
@@ -296,7 +296,7 @@ impl LeadershipLoop {
                     awaited = Some((asked, Instant::now() + ARRIVAL));
                 }
                 follows = arrival(self.cluster.as_ref(), awaited.as_ref()), if !drain.is_cancelled() => {
-                    // A client that has gone away was told that the transfer failed.
+                    // If the reply channel is closed, the client has already been answered with an error.
                     let asked = awaited.take().map(|(asked, _)| asked).filter(|asked| !asked.reply.is_closed());
                     if follows && asked.is_some() {
                         self.roles.send_replace(Role::Transferring);
@@ -325,7 +325,7 @@ impl LeadershipLoop {
         Ok((node, how))
     }
 
-    /// The leader lease of a term that begins.
+    /// Returns the leader lease of a term that begins.
     fn new_lease(&self) -> LeaderLease {
         match self.cluster {
             Some(_) => LeaderLease::none(),
@@ -339,8 +339,8 @@ impl LeadershipLoop {
         cluster.is_some_and(|cluster| cluster.follower.members.watch().borrow().len() > 1)
     }
 
-    /// Gives the lock up because of this member's own way to storage, and leaves it to others for a while. The outcome of what
-    /// was under way is unknown: the next leader's barrier decides it.
+    /// Gives up the lock because of this member's path to storage, and leaves it to other members for a while. The outcome of
+    /// requests in flight is unknown: the next leader's barrier decides it.
     async fn step_down<R: Rows>(&self, reason: String, state: &State<R>) {
         warn!(reason, "cannot lead: giving up the lock for another member to take");
         state.set_cannot_lead(Some(format!("etcdserver: cannot lead: {reason}")));
@@ -354,7 +354,7 @@ impl LeadershipLoop {
         }
     }
 
-    /// Names another leader, whom somebody asked for or any, and tells who asked.
+    /// Transfers leadership to the requested member or to any, and replies with the outcome.
     async fn transfer_leadership_to(&self, transferring: Option<TransferLeader>) {
         let outcome = self
             .transfer_leadership(transferring.as_ref().map(|asked| asked.target))
@@ -364,7 +364,7 @@ impl LeadershipLoop {
         }
     }
 
-    /// Names another leader, if anybody follows who can be one.
+    /// Transfers leadership, if a follower can lead.
     async fn transfer_leadership(&self, target: Option<u64>) -> Result<(), Error> {
         let Some(identity) = self
             .cluster
@@ -392,13 +392,13 @@ impl LeadershipLoop {
     }
 }
 
-/// Answers when a drain has taken too long.
+/// Completes when a drain has taken too long.
 async fn over_limit(drain: &CancellationToken, limit: Duration) {
     drain.cancelled().await;
     tokio::time::sleep(limit).await;
 }
 
-/// Answers when a member has rested until then and its storage answers: it can lead again.
+/// Completes when a member has rested until `until` and its storage answers: it can lead again.
 async fn rested<L: Log, R: Rows>(until: Option<Instant>, (engine, state): ((L, R), Arc<State<R>>), lease: Duration) {
     if let Some(until) = until {
         storage::recovered(engine, state.committed(), until, storage::limit(lease)).await;
@@ -406,7 +406,7 @@ async fn rested<L: Log, R: Rows>(until: Option<Instant>, (engine, state): ((L, R
     }
 }
 
-/// Asks the log whether a leader later than the one that is known here has begun.
+/// Returns a check that reads the log for a leader later than the one known here.
 pub fn later_leader<L: Log, R: Rows>(log: L, state: Arc<State<R>>, unanswered: Unanswered) -> LaterLeader {
     Box::new(move || {
         let (log, state, unanswered) = (log.clone(), state.clone(), unanswered.clone());
@@ -414,7 +414,7 @@ pub fn later_leader<L: Log, R: Rows>(log: L, state: Arc<State<R>>, unanswered: U
     })
 }
 
-/// Waits until whoever is to lead follows, and answers whether it does before the time is up. A stranger never will.
+/// Waits until the target of a transfer follows; returns false if it does not in time. A target that is not a member never does.
 async fn arrival(cluster: Option<&Cluster>, awaited: Option<&(TransferLeader, Instant)>) -> bool {
     let Some((asked, until)) = awaited else {
         return std::future::pending().await;
@@ -427,7 +427,7 @@ async fn arrival(cluster: Option<&Cluster>, awaited: Option<&(TransferLeader, In
             .is_ok()
 }
 
-/// Ends when the Lease that is competed for is found in the store, once everything that was stored before is known.
+/// Completes when the Lease of the election is found in the store, once everything that was stored before is known.
 async fn circular<R: Rows>(
     self_hosted_lease: Option<&SelfHostedLease>,
     state: &State<R>,
@@ -442,7 +442,7 @@ async fn circular<R: Rows>(
     std::future::pending().await
 }
 
-/// Keeps up with whoever leads; ends only when data is damaged. May be dropped at any time.
+/// Follows the current leader; ends only if data is damaged. May be dropped at any time.
 async fn follow<E: Engine>(
     election: &Election,
     (roles, liveness): (&watch::Sender<Role>, &Liveness),
@@ -466,7 +466,7 @@ async fn follow<E: Engine>(
             };
             let outcome = followed.await;
             if matches!(roles.send_replace(Role::Nobody), Role::Following(_)) {
-                // It is heard no more, and may have named another one.
+                // The leader's renewals no longer arrive, and it may have transferred the lock.
                 election.look();
             }
             match outcome {
@@ -489,7 +489,7 @@ async fn follow<E: Engine>(
     }
 }
 
-/// Why a leader cannot be followed, if that is for somebody to mend.
+/// Returns the reason why a leader cannot be followed, if an operator has to fix it.
 fn refusal(error: &anyhow::Error) -> Option<&'static str> {
     let status = error.downcast_ref::<tonic::Status>();
     let mismatch = |status: &tonic::Status| status.message() == Error::ClusterIdMismatch.to_string();
@@ -503,7 +503,7 @@ fn refusal(error: &anyhow::Error) -> Option<&'static str> {
 }
 
 fn refuse(asked: TransferLeader, error: Error) {
-    // Whoever has gone away does not need to know.
+    // The caller may be gone.
     let _gone = asked.reply.send(Err(error));
 }
 

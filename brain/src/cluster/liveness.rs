@@ -16,19 +16,19 @@ use crate::cluster::forward::Role;
 /// Election timeouts of silence after which liveness ends, as in etcd.
 const TIMEOUTS: u32 = 3;
 
-/// When this member last read the log to its end. Clones share it.
+/// The time at which this member last read the log to its end. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Liveness(Arc<AtomicU64>);
 
 impl Default for Liveness {
-    /// Now.
+    /// Returns a liveness that starts now.
     fn default() -> Self {
         Self(Arc::new(AtomicU64::new(millis(since_boot()))))
     }
 }
 
 impl Liveness {
-    /// The log was read to its end just now.
+    /// Records that the log was read to its end just now.
     pub fn note(&self) {
         self.0.store(millis(since_boot()), Ordering::Release);
     }
@@ -39,9 +39,6 @@ impl Liveness {
 }
 
 /// Publishes liveness to `shown` until `stop`. It begins with true.
-///
-/// # Errors
-/// None.
 pub async fn run(
     liveness: Liveness,
     roles: watch::Receiver<Role>,
@@ -51,7 +48,7 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     let mut look = tokio::time::interval(election_timeout / 4);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // A leader's lease may end before it learns that it lost its lock: the silence is counted from then on, too.
+    // A leader's lease may end before the leader learns that it lost its lock: silence is counted from then on, too.
     let mut led = since_boot();
     loop {
         tokio::select! {

@@ -17,13 +17,14 @@ mod election_lock;
 
 /// A lock in a register.
 ///
-/// A leader by another lock writes its epoch beside the record: see [`StorageLock::announce_epoch`]. A renewal compares the
-/// bytes of both, so when it succeeds nobody but those whom [`StorageLock::announced_epoch`] tells of had done so before it was sent.
+/// A leader under another lock writes its epoch beside the record: see [`StorageLock::announce_epoch`]. A renewal compares the
+/// bytes of both, so when it succeeds, no epochs but those that [`StorageLock::announced_epoch`] returns had been written before it
+/// was sent.
 #[derive(Debug, Clone)]
 pub struct StorageLock<C> {
     register: C,
     name: Arc<str>,
-    /// The latest epoch that was seen beside the record. It never falls, and every write of the record repeats it.
+    /// The latest epoch seen beside the record. It never decreases, and every write of the record repeats it.
     announced_epoch: Arc<AtomicU64>,
 }
 
@@ -32,15 +33,15 @@ pub struct StorageLock<C> {
 struct Stored {
     #[serde(flatten)]
     record: Record,
-    /// Makes no two writes equal, so that the bytes name one write for ever.
+    /// A random number that makes every write unique, so that the bytes identify one write for ever.
     nonce: u64,
-    /// The latest epoch of a leader by another lock.
+    /// The latest epoch of a leader under another lock.
     #[serde(rename = "overruled", default, skip_serializing_if = "Option::is_none")]
     announced_epoch: Option<u64>,
 }
 
 impl<C: CasRegister> StorageLock<C> {
-    /// The lock in `register`; `name` is for log lines.
+    /// Creates a lock in `register`; `name` is for log lines.
     pub fn new(register: C, name: &str) -> Self {
         Self {
             register,
@@ -49,17 +50,15 @@ impl<C: CasRegister> StorageLock<C> {
         }
     }
 
-    /// The latest epoch that began under another lock, by the newest record that was read or written here; 0 if there is none.
+    /// Returns the latest epoch that began under another lock, by the newest record that was read or written here; 0 if there is
+    /// none.
     #[must_use]
     pub fn announced_epoch(&self) -> u64 {
         self.announced_epoch.load(Ordering::Acquire)
     }
 
-    /// Writes beside the record that `epoch` began under another lock. From now on no renewal succeeds whose writer has not
-    /// read this.
-    ///
-    /// # Errors
-    /// [`LogError::Unavailable`]: the record cannot be read or written, or does not decode.
+    /// Writes beside the record that `epoch` began under another lock. From then on no renewal succeeds whose writer has not read
+    /// this. Fails with [`LogError::Unavailable`] if the record cannot be read, written or decoded.
     pub async fn announce_epoch(&self, epoch: u64) -> Result<(), LogError> {
         loop {
             let Some((stored, bytes)) = self.read().await.map_err(LogError::Unavailable)? else {
@@ -151,7 +150,7 @@ mod tests {
         assert!(matches!(renewed, Err(LockError::Conflict)), "{renewed:?}");
         let (seen, version) = lock.get().await.unwrap().unwrap();
         assert_eq!((seen == record, lock.announced_epoch()), (true, 8));
-        // Whoever writes repeats it, and an older epoch changes nothing.
+        // The writer repeats the epoch, and an older epoch changes nothing.
         let version = lock.update(&record, &version).await.unwrap();
         other.announce_epoch(6).await.unwrap();
         lock.update(&record, &version).await.unwrap();

@@ -1,4 +1,4 @@
-//! The members of the cluster that this one knows of.
+//! The members of the cluster that this one knows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ pub struct Members(Arc<Known>);
 #[derive(Debug)]
 struct Known {
     members: watch::Sender<BTreeMap<u64, pb::Member>>,
-    /// Somebody is looked for who is not among them.
+    /// Notified when an unknown member is looked up.
     missed: Notify,
 }
 
 impl Members {
-    /// These.
+    /// Creates a list of these members.
     #[must_use]
     pub fn new(members: impl IntoIterator<Item = pb::Member>) -> Self {
         let members = members.into_iter().map(|member| (member.id, member)).collect();
@@ -30,20 +30,20 @@ impl Members {
         }))
     }
 
-    /// All of them, by id.
+    /// Returns all members, by id.
     #[must_use]
     pub fn list(&self) -> Vec<pb::Member> {
         self.0.members.borrow().values().cloned().collect()
     }
 
-    /// Follows who is known.
+    /// Subscribes to the known members.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<BTreeMap<u64, pb::Member>> {
         self.0.members.subscribe()
     }
 
-    /// Returns true if there is such a member. One that is not known may have come just now: the rows are read for it, which may
-    /// take so long.
+    /// Returns true if there is such a member. An unknown one may just have joined: the rows are read again for it, for at most
+    /// `look`.
     pub async fn has(&self, id: u64, look: Duration) -> bool {
         let mut members = self.watch();
         if members.borrow().contains_key(&id) {
@@ -54,12 +54,12 @@ impl Members {
         matches!(tokio::time::timeout(look, found).await, Ok(Ok(_)))
     }
 
-    /// Waits until somebody is looked for who is not known.
+    /// Waits until an unknown member is looked up.
     pub async fn asked_for(&self) {
         self.0.missed.notified().await;
     }
 
-    /// These, and nobody else.
+    /// Replaces the list by these members.
     pub fn replace(&self, members: impl IntoIterator<Item = pb::Member>) {
         let members: BTreeMap<u64, pb::Member> = members.into_iter().map(|member| (member.id, member)).collect();
         self.0.members.send_if_modified(|known| {
@@ -69,8 +69,8 @@ impl Members {
         });
     }
 
-    /// Records names and URLs that members report. An entry without a name is of a member that
-    /// never started: it replaces no entry that is known.
+    /// Records names and URLs that members report. An entry without a name belongs to a member that never started: it replaces no
+    /// known entry.
     pub fn learn(&self, members: impl IntoIterator<Item = pb::Member>) {
         self.0.members.send_if_modified(|known| {
             let mut changed = false;

@@ -1,7 +1,7 @@
-//! The rows of members, in one register that all of them compare and set: who there is, also of those that are down.
+//! The rows of all members, including those that are down, in one register that every member compares and sets.
 //!
-//! A member writes its own row when it starts, if the row changes. It sees new rows of other members when it reads the register again,
-//! which it does every 30 s; followers of the same leader see each other at once.
+//! A member writes its own row when it starts, if the row changes. It sees new rows of other members when it reads the register
+//! again, which it does every 30 s; followers of the same leader see each other at once.
 
 use std::time::Duration;
 
@@ -17,27 +17,24 @@ pub use table::{JoinError, JoinRequest, MemberTable};
 
 mod table;
 
-/// How often the rows are read anew.
+/// The interval at which the rows are read.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// Between two reads for members that are looked for.
+/// The least pause between two reads for unknown members.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Why a member did not get its row.
+/// The reason why a member did not get its row.
 #[derive(Debug, thiserror::Error)]
 pub enum EnterError {
-    /// It does not belong here. Nothing was written.
+    /// The member does not belong to this cluster. Nothing was written.
     #[error(transparent)]
     Refused(#[from] JoinError),
-    /// Try again later.
+    /// The register cannot be reached: try again later.
     #[error("the rows of members cannot be reached")]
     Unreachable(#[source] anyhow::Error),
 }
 
-/// Writes the row of a member that starts, and answers with all rows.
-///
-/// # Errors
-/// [`EnterError`].
+/// Writes the row of a member that starts, and returns all rows.
 pub async fn enter<C: CasRegister>(register: &C, request: &JoinRequest) -> Result<MemberTable, EnterError> {
     loop {
         let stored = register.get().await.map_err(EnterError::Unreachable)?;
@@ -53,16 +50,13 @@ pub async fn enter<C: CasRegister>(register: &C, request: &JoinRequest) -> Resul
     }
 }
 
-/// All members as they are known at the start.
+/// Returns all members that are known at the start.
 #[must_use]
 pub fn members(request: &JoinRequest, table: &MemberTable, peers: &Peers) -> Members {
     Members::new(list(request, table, peers))
 }
 
-/// Keeps `members` as the rows say, until `stop`.
-///
-/// # Errors
-/// The rows are damaged, or of a newer version.
+/// Updates `members` from the rows until `stop`. Fails if the rows are damaged, or of a newer version.
 pub async fn follow<C: CasRegister>(
     register: C,
     (request, peers): (JoinRequest, Peers),
@@ -75,7 +69,7 @@ pub async fn follow<C: CasRegister>(
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             _ = look.tick() => {}
-            // No more often than somebody who asks for nothing else could bear.
+            // The pause limits the rate of reads if nothing else triggers them.
             () = members.asked_for() => {
                 look.reset();
                 tokio::time::sleep(PAUSE).await;
@@ -88,7 +82,8 @@ pub async fn follow<C: CasRegister>(
     }
 }
 
-/// The members that have a row, and those that are configured and never started: like etcd's these have no name and no client URLs.
+/// Returns the members that have a row, and those that are configured and never started: like etcd's, the latter have no name and
+/// no client URLs.
 fn list(request: &JoinRequest, table: &MemberTable, peers: &Peers) -> Vec<pb::Member> {
     let configured = peers.all().map(|(name, urls)| pb::Member {
         id: peers.id(name),
@@ -102,7 +97,7 @@ fn list(request: &JoinRequest, table: &MemberTable, peers: &Peers) -> Vec<pb::Me
         client_ur_ls: row.client_urls,
         is_learner: false,
     });
-    // Later ones count.
+    // Of two entries with one id the later one is kept.
     configured.chain(started).collect()
 }
 

@@ -15,10 +15,10 @@ use crate::storage::history::LogHistory;
 use crate::storage::replica::Replica;
 use crate::watch::{History as _, HistoryError, Hub, PrevKv};
 
-/// Bytes of history that are read for all watchers together when a term begins. Older history each watcher reads by itself.
+/// The bytes of history that are read for all watchers together when a term begins. Older history is read by each watcher.
 const CHUNK: usize = 1 << 20;
 
-/// The longest that this may take: the member serves nobody meanwhile.
+/// The time limit of that read: the member does not serve in the meantime.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// Announces a new epoch to leaders that hold other locks.
@@ -26,17 +26,17 @@ pub type EpochAnnouncer = Arc<dyn Fn(u64) -> BoxFuture<'static, Result<(), LogEr
 
 /// The running store of a member, which leads or follows.
 pub struct Node<E: Engine> {
-    /// The log that all members share, or this one's own.
+    /// The log, which all members share if there are several.
     pub log: E::Log,
     /// The rows.
     pub rows: E::Rows,
     /// The state in memory.
     pub replica: Replica<E::Rows>,
-    /// Where the sequencer takes its place.
+    /// The queue of the sequencer, which takes it for the duration of a term.
     pub queue: QueueOwner,
-    /// Where watchers hear of what is committed.
+    /// Publishes commits to watchers.
     pub hub: Hub,
-    /// Where followers do.
+    /// Publishes commits to followers.
     pub feed: CommitFeed,
     /// The space quota of the store.
     pub space: E::Space,
@@ -44,7 +44,7 @@ pub struct Node<E: Engine> {
     pub options: Options,
     /// Announces the epoch once the barrier is placed, before earlier leases are waited out.
     pub announce_epoch: Option<EpochAnnouncer>,
-    /// Length of the read lease after a renewal of the lock; zero where no other member can lead.
+    /// The length of the read lease after a renewal of the lock; zero if no other member can lead.
     pub lease: Duration,
     /// The metrics.
     pub metrics: Arc<Metrics>,
@@ -53,8 +53,8 @@ pub struct Node<E: Engine> {
 }
 
 impl<E: Engine> Node<E> {
-    /// Tells watchers that there is more in the log than they heard of: what it is, if that can be read at once; else each
-    /// of them reads back what concerns it.
+    /// Publishes to watchers the commits in the log that they have not received, if these can be read at once; otherwise each
+    /// watcher reads those that concern it.
     pub(crate) async fn show_missed(&self) {
         let newest = self.replica.revision();
         if self.hub.revision() >= newest {

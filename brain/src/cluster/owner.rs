@@ -1,30 +1,30 @@
-//! The owner of a key prefix: a register with the cluster's id and token. One that is being wiped belongs to nobody any more.
+//! The owner of a key prefix: a register with the cluster's id and token. A prefix that is being wiped has no owner.
 
 use anyhow::Context as _;
 use bytes::Bytes;
 
 use crate::cas_register::{Cas, CasRegister};
 
-/// Name of the register. It is part of the format.
+/// The name of the register. It is part of the format.
 pub const OWNER: &str = "owner";
 
-/// Stands before the token while the prefix is wiped: no token begins so, and older versions refuse the prefix, too.
+/// Precedes the token while the prefix is wiped: no token begins with it, so older versions refuse the prefix, too.
 const WIPING: &[u8] = b"\0wiping ";
 
-/// Why a key prefix cannot be used.
+/// The reason why a key prefix cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnerError {
-    /// It belongs to another cluster.
+    /// The prefix belongs to another cluster.
     #[error(
         "the key prefix belongs to the cluster with the token {owner:?}, not {own:?}: choose another --tikv-key-prefix"
     )]
     Taken {
-        /// Token of the cluster that it belongs to.
+        /// The token of the cluster that owns the prefix.
         owner: String,
-        /// Token of this cluster.
+        /// The token of this cluster.
         own: String,
     },
-    /// It is being wiped, or was and not to the end.
+    /// A wipe is in progress, or was interrupted.
     #[error("the key prefix is being wiped: finish that by `kubebrain wipe`")]
     Wiping,
     /// The register holds something else.
@@ -64,10 +64,7 @@ impl Owner<'_> {
     }
 }
 
-/// Makes the key prefix this cluster's, or finds that it is. Answers with the cluster's id.
-///
-/// # Errors
-/// [`OwnerError`].
+/// Claims the key prefix for this cluster, or verifies that it owns it. Returns the cluster's id.
 pub async fn claim<C: CasRegister>(register: &C, token: &str) -> Result<u64, OwnerError> {
     loop {
         if let Some(stored) = get(register).await? {
@@ -84,10 +81,7 @@ pub async fn claim<C: CasRegister>(register: &C, token: &str) -> Result<u64, Own
     }
 }
 
-/// Marks the key prefix of this cluster as one that is being wiped: no member begins on it any more.
-///
-/// # Errors
-/// [`OwnerError`].
+/// Marks the key prefix of this cluster as being wiped: no member starts on it any more.
 pub async fn begin_wipe<C: CasRegister>(register: &C, token: &str) -> Result<(), OwnerError> {
     loop {
         let stored = get(register).await?;
@@ -112,7 +106,7 @@ async fn get<C: CasRegister>(register: &C) -> Result<Option<Bytes>, OwnerError> 
     stored.map_err(OwnerError::Unreachable)
 }
 
-/// Sets the register unless somebody else was faster: whoever calls looks again.
+/// Sets the register unless another writer was faster: the caller reads it again.
 async fn set<C: CasRegister>(register: &C, expected: Option<Bytes>, new: Vec<u8>) -> Result<(), OwnerError> {
     match register.compare_and_set(expected, Some(new.into())).await {
         Cas::Swapped | Cas::Mismatch => Ok(()),

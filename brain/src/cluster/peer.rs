@@ -1,4 +1,4 @@
-//! The service `peerpb.Peer`: what a leader tells its followers.
+//! The service `peerpb.Peer`: the messages of a leader to its followers.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,21 +25,21 @@ use crate::storage::commit_feed::{CommitEvent, CommitFeed, CommittedBatch};
 use crate::storage::state::State;
 use crate::types::Prev;
 
-/// Bytes of a message to followers at most. A longer batch they read in the log.
+/// The largest message to followers, in bytes. Followers read a longer batch from the log.
 pub(crate) const MAX_MESSAGE: usize = 64 << 20;
 
-/// Bytes of a message that are left for what is around a batch and each of its parts.
+/// The bytes of a message that are reserved for the encoding around a batch and each of its parts.
 const MARGIN: usize = 1 << 20;
 
-/// The service of a member. Connections come here only from members: see [`proof`](super::proof).
+/// The service of a member. Only members connect to it: see [`proof`](super::proof).
 pub struct PeerService<R: Rows> {
     /// The cluster that followers must belong to.
     pub cluster_id: u64,
     /// The published state.
     pub state: Arc<State<R>>,
-    /// Its committed batches.
+    /// The feed of committed batches.
     pub feed: CommitFeed,
-    /// The way to the leader.
+    /// The router to the leader.
     pub router: LeaderRouter,
     /// The renewals that this member writes into its lock.
     pub renewals: Renewals,
@@ -47,7 +47,7 @@ pub struct PeerService<R: Rows> {
     pub members: Members,
     /// The followers now; for the metrics and transfers of leadership.
     pub followers: Followers,
-    /// The peers that were refused.
+    /// Limits log lines about refused peers.
     pub log_once: LogOncePerMessage,
     /// Ends streams.
     pub stop: CancellationToken,
@@ -78,7 +78,7 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
         }
         let entered = self.followers.enter(member.id, (!cannot_lead).then_some(identity));
         self.members.learn([member]);
-        // Subscribed before the slot is asked for: nothing is between them.
+        // The subscription precedes the read of the slot, so that no commit is missed between them.
         let mut commits = self.feed.subscribe();
         let mut members = self.members.watch();
         members.mark_changed();
@@ -127,7 +127,7 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
 
     async fn read_index(&self, _: Request<pb::ReadIndexRequest>) -> Result<Response<pb::ReadIndexResponse>, Status> {
         self.leading()?;
-        // With strict reads storage is asked, for all who wait in all members.
+        // With strict reads storage is checked, once for the waiting reads of all members.
         self.router.read_index().await?;
         let (committed, epoch) = (self.state.committed().0, self.state.epoch());
         Ok(Response::new(pb::ReadIndexResponse { committed, epoch }))
@@ -141,7 +141,7 @@ enum Next {
 }
 
 impl<R: Rows> PeerService<R> {
-    /// Only a leader whose lease holds answers.
+    /// Succeeds only if this member leads with a valid lease.
     fn leading(&self) -> Result<(), Error> {
         match self.router.role() {
             Role::Leading(lease) if lease.holds(since_boot()) => Ok(()),
@@ -157,11 +157,11 @@ fn committed<R: Rows>(state: &State<R>) -> pb::FollowResponse {
     }
 }
 
-/// In place of a version whose value the leader has not read.
+/// Marks a version whose value the leader has not read.
 const UNREAD: i64 = -1;
-/// Returns true if a batch and what it superseded fit into one message.
+/// Returns true if a batch and its superseded versions fit into one message.
 fn fits(payload: &bytes::Bytes, events: &[Arc<crate::types::Committed>]) -> bool {
-    /// The size of an empty version, and more than the numbers of any.
+    /// The size of an empty version, with a margin above the numbers of any.
     const VERSION: usize = 64;
     let events = events.iter().flat_map(|committed| &committed.events);
     let superseded = events.map(|event| {
@@ -171,7 +171,7 @@ fn fits(payload: &bytes::Bytes, events: &[Arc<crate::types::Committed>]) -> bool
     superseded.sum::<usize>() + payload.len() <= MAX_MESSAGE - MARGIN
 }
 
-/// The version that each change superseded, in order; a default where there was nothing.
+/// Returns the version that each change superseded, in order; a default if there was none.
 fn superseded(events: &[Arc<crate::types::Committed>]) -> Vec<crate::pb::mvccpb::KeyValue> {
     let events = events.iter().flat_map(|committed| &committed.events);
     let unread = || crate::pb::mvccpb::KeyValue {
@@ -187,7 +187,7 @@ fn superseded(events: &[Arc<crate::types::Committed>]) -> Vec<crate::pb::mvccpb:
         .collect()
 }
 
-/// The other way round.
+/// Decodes the superseded versions of a batch.
 #[must_use]
 pub fn superseded_of(batch: &mut pb::Batch) -> Vec<Prev> {
     let kvs = std::mem::take(&mut batch.superseded);

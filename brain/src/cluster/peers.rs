@@ -1,6 +1,6 @@
-//! The other members: where they are and how they are dialled.
+//! The other members: their addresses, and the connections to them.
 //!
-//! A member is dialled where its row says it is, and where the configuration says: it may have moved, or be new.
+//! A member is dialled at the URLs in its row and at those of the configuration: it may have moved, or be new.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,41 +23,41 @@ use crate::flags::{TlsOptions, TlsPolicy};
 use crate::net::serve::Io;
 use crate::net::tls;
 
-/// How long a connection may take.
+/// The timeout of a connection attempt.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// The same at most, whatever the lease: requests that were forwarded wait for no longer than a few seconds.
+/// The upper bound of the ping timeout, whatever the lease: forwarded requests wait for no longer than a few seconds.
 const LONGEST_PING_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How often a peer is pinged on a connection in use.
+/// The interval between pings to a peer on a connection in use.
 const PING_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A peer that does not answer a ping for so long is gone, where nothing else is said: half a lease of the storage lock.
+/// The default time after which a peer that does not answer a ping is considered gone: half a lease of the storage lock.
 const PING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where the others are.
+/// The addresses of the other members.
 #[derive(Debug, Clone)]
 pub enum PeerAddresses {
-    /// At these URLs, by name.
+    /// Fixed URLs, by name.
     Fixed(BTreeMap<String, Vec<Url>>),
-    /// Where DNS says.
+    /// The addresses found by DNS.
     Srv(Box<Discovery>),
 }
 
-/// The other members, and the certificate that is shown to them.
+/// The other members, and the certificate that this member presents to them.
 #[derive(Debug, Clone)]
 pub struct Peers {
     book: PeerAddresses,
     tls: (TlsOptions, TlsPolicy),
     token: String,
-    /// This member's, once the storage was reached.
+    /// The proof of this member, once the storage was reached.
     proof: Option<Proof>,
     is_tls_only: bool,
     ping_timeout: Duration,
 }
 
 impl Peers {
-    /// `token` is the cluster's.
+    /// Creates the list of peers; `token` is the cluster's.
     #[must_use]
     pub fn new(book: PeerAddresses, tls: (TlsOptions, TlsPolicy), token: String) -> Self {
         Self {
@@ -70,8 +70,8 @@ impl Peers {
         }
     }
 
-    /// The same, that are taken for gone when they do not answer for half of this lease: what was forwarded on the connection has an
-    /// unknown outcome then, so a peer that is slow for a moment must not lose it.
+    /// Returns the same peers, but considered gone if they do not answer for half of this lease: requests forwarded on the
+    /// connection then have an unknown outcome, so a peer that is slow for a moment must not lose it.
     #[must_use]
     pub fn with_lease(self, lease: Duration) -> Self {
         Self {
@@ -80,7 +80,7 @@ impl Peers {
         }
     }
 
-    /// The same, who prove themselves so.
+    /// Returns the same peers, dialled with this proof.
     #[must_use]
     pub fn proving(self, proof: Proof) -> Self {
         Self {
@@ -89,13 +89,13 @@ impl Peers {
         }
     }
 
-    /// The same, who are never dialled without TLS if it is so, whatever rows and DNS say.
+    /// Returns the same peers, which are never dialled without TLS if `is_tls_only`, whatever rows and DNS contain.
     #[must_use]
     pub fn tls_only(self, is_tls_only: bool) -> Self {
         Self { is_tls_only, ..self }
     }
 
-    /// Names and peer URLs that the configuration has; none when DNS has them.
+    /// Returns the names and peer URLs in the configuration; none if DNS has them.
     pub fn all(&self) -> impl Iterator<Item = (&str, &[Url])> {
         let fixed = match &self.book {
             PeerAddresses::Fixed(urls) => Some(urls),
@@ -105,7 +105,7 @@ impl Peers {
         urls.map(|(name, urls)| (name.as_str(), urls.as_slice()))
     }
 
-    /// The id of a member: the same in every life of it.
+    /// Returns the id of a member: the same in every run of it.
     #[must_use]
     pub fn id(&self, name: &str) -> u64 {
         let mut hash = Sha256::new();
@@ -118,10 +118,8 @@ impl Peers {
         u64::from_be_bytes(first).max(1)
     }
 
-    /// A connection to a member. Certificates are read anew whenever it is made.
-    ///
-    /// # Errors
-    /// It is not known, cannot be reached, a certificate does not load, or one refuses the other.
+    /// Connects to a member. Certificates are reloaded for each connection. Fails if the member is unknown or unreachable, if a
+    /// certificate does not load, or if one side refuses the other.
     pub async fn dial(&self, name: &str, known: &Members) -> anyhow::Result<Channel> {
         let (endpoints, mut failed) = self.endpoints(name, known).await;
         for (url, host) in endpoints {
@@ -133,7 +131,8 @@ impl Peers {
         Err(failed)
     }
 
-    /// URLs of a member, and the names that their certificates must have, if others; and what is wrong when there are none.
+    /// Returns the URLs of a member, with the names that their certificates must have, if different; and the error to report if
+    /// there are none.
     async fn endpoints(&self, name: &str, known: &Members) -> (Vec<(Url, Option<String>)>, anyhow::Error) {
         let mut failed = anyhow::anyhow!("neither the rows of members nor the configuration name {name:?}");
         let mut endpoints = Vec::new();
@@ -160,7 +159,7 @@ impl Peers {
             url.scheme().is_tls() || !self.is_tls_only,
             "this member listens for peers with TLS and dials nobody without it"
         );
-        // The scheme is of what is spoken inside: who makes the connection speaks TLS.
+        // The scheme is that of the inner protocol: the connector adds TLS.
         let endpoint = Endpoint::from_shared(format!("http://{}", url.address()))?
             .connect_timeout(CONNECT)
             .tcp_nodelay(true)
@@ -184,10 +183,10 @@ impl Peers {
     }
 }
 
-/// Makes the connections of a channel to a member.
+/// Opens the connections of a channel to a member.
 struct Connector {
     address: (String, u16),
-    /// With TLS, where the certificate must have this name.
+    /// With TLS, and the name that the certificate must have.
     tls: Option<(String, (TlsOptions, TlsPolicy))>,
     proof: Option<Proof>,
     member: u64,
@@ -211,28 +210,28 @@ impl Connector {
     }
 }
 
-/// Whether certificates are why a member could not be dialled or asked: one side refuses the other's, or this one's does not
-/// load.
+/// Returns true if certificates are the reason why a member could not be dialled or called: one side refuses the other's, or this
+/// member's does not load.
 #[must_use]
 pub fn is_refusal(error: &anyhow::Error) -> bool {
     let said = |cause: &(dyn std::error::Error + 'static)| {
         let io: Option<&io::Error> = cause.downcast_ref();
         io.is_some_and(|io| tls::refusal(io).is_some() || io.get_ref().is_some_and(|inner| inner.is::<tls::TlsError>()))
     };
-    // What the other side says after the handshake arrives through HTTP/2, which keeps its text alone.
+    // An alert of the other side after the handshake arrives through HTTP/2, which keeps only its text.
     error
         .chain()
         .any(|cause| said(cause) || cause.to_string().contains("received fatal alert: "))
 }
 
-/// Returns true if the member that answered is of another cluster: it does not know the secret of this one.
+/// Returns true if the member that answered belongs to another cluster: it does not know the secret of this one.
 #[must_use]
 pub fn is_of_another_cluster(error: &anyhow::Error) -> bool {
-    // What a connector says arrives through layers that keep its text alone.
+    // The error of a connector arrives through layers that keep only its text.
     error.chain().any(|cause| cause.to_string().contains(UNPROVED))
 }
 
-/// Where DNS says that a member is.
+/// Returns the URLs of a member that DNS lists.
 async fn found(discovery: &Discovery, name: &str) -> anyhow::Result<Vec<(Url, Option<String>)>> {
     let mut endpoints = Vec::new();
     for place in discovery.find(name).await? {
@@ -242,13 +241,13 @@ async fn found(discovery: &Discovery, name: &str) -> anyhow::Result<Vec<(Url, Op
     Ok(endpoints)
 }
 
-/// How an address is dialled.
+/// Returns the URL of an address, with the host name for its certificate.
 fn endpoint(address: SocketAddr, place: &Place) -> Option<(Url, Option<String>)> {
     let url = Url::parse(&format!("{}://{address}", place.scheme())).ok()?;
     Some((url, Some(place.host.clone())))
 }
 
-/// The name in an election's identity, which is a name and a part that no two lives of a member share.
+/// Returns the name in an election identity, which is the name and a part that no two runs of a member share.
 #[must_use]
 pub fn name_of(identity: &str) -> &str {
     identity.rsplit_once('_').map_or(identity, |(name, _)| name)

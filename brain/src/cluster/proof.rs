@@ -1,19 +1,23 @@
-//! Members prove to each other that they belong to one cluster, whether or not they speak TLS.
+//! Proofs by which members show each other that they belong to one cluster, with or without TLS.
 //!
-//! # What it protects from
+//! # Protocol
 //!
-//! Whoever can reach the peer port but not the storage gets no request read: 80 bytes of theirs are read at most. What they
-//! get is the id of the member, a nonce and an HMAC over both sides' nonces and ids, which tells nothing of the secret. A cluster has a random secret, which its first member stores beside the rows of
-//! members; every member reads it there. Before HTTP begins on a connection, either side sends a nonce and proves with an
-//! HMAC-SHA256 over both nonces, both member ids and the cluster id that it knows the secret. Nonces are never used twice, so
-//! what was seen on one connection is worth nothing on another; the two directions have different labels, so neither side's
-//! proof serves as the other's. The side that dials names the member that it means, and goes away when another one answers.
+//! A cluster has a random secret, which its first member stores beside the rows of members; every member reads it there. Before
+//! HTTP begins on a connection, each side sends a nonce and proves with an HMAC-SHA256 over both nonces, both member ids and the
+//! cluster id that it knows the secret. Nonces are never reused, so data captured on one connection is useless on another; the two
+//! directions have different labels, so neither side's proof serves as the other's. The dialling side names the member that it
+//! expects, and disconnects if another one answers.
 //!
-//! # What it does not protect from
+//! # Protection
 //!
-//! Whoever can read the key prefix in TiKV is a member. Without TLS, whoever is on the path between two members reads what they
-//! say, and can take over a connection once it is proved: only `--peer-cert-file` and its kin help against that. With TLS the
-//! proof is made inside of it, and both have to hold.
+//! A client that can reach the peer port but not the storage gets no request read: at most 80 bytes of it are read. It receives the
+//! id of the member, a nonce and an HMAC over both sides' nonces and ids, which reveals nothing of the secret.
+//!
+//! # Limits
+//!
+//! Any client that can read the key prefix in TiKV can act as a member. Without TLS, an attacker on the path between two members
+//! can read their traffic, and can take over a connection once it is proved: only `--peer-cert-file` and the related flags protect
+//! from that. With TLS the proof is exchanged inside of it, and both have to be valid.
 
 use std::io;
 use std::time::Duration;
@@ -24,25 +28,25 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use crate::cluster::members::Members;
 use crate::net::serve::{Admission, Admitted, Io, PeerId};
 
-/// Bytes of the secret.
+/// The length of the secret in bytes.
 pub const SECRET: usize = 32;
 
-/// Bytes of a nonce, and of a proof.
+/// The length of a nonce, and of a proof, in bytes.
 const NONCE: usize = 32;
 
-/// The beginning of a connection of a member: the name of the protocol and its version.
+/// The first bytes on a connection of a member: the name of the protocol and its version.
 const MAGIC: [u8; 8] = *b"kbpeer\0\x01";
 
-/// Why a proof is refused.
+/// The reason for which a proof is refused.
 pub(super) const UNPROVED: &str = "it does not know the secret of this cluster";
 
 /// The last message of the accepting side.
 const WELCOME: u8 = 1;
 
-/// How long a member that proves itself may be looked for in the rows, where it is not known yet.
+/// The time for which the rows are searched for a member that proves itself but is not known yet.
 const LOOK: Duration = Duration::from_millis(700);
 
-/// The secret by which a member of a cluster proves itself.
+/// The secret by which a member proves itself.
 #[derive(Clone)]
 pub struct Proof {
     key: hmac::Key,
@@ -50,14 +54,14 @@ pub struct Proof {
     member: u64,
 }
 
-/// Which side a proof is of.
+/// The side that a proof belongs to.
 #[derive(Debug, Clone, Copy)]
 enum Side {
     Accepts,
     Dials,
 }
 
-/// One connection: whose it is, and what makes it unlike all others.
+/// One connection, identified by the ids and nonces of both sides.
 struct Connection {
     dials: u64,
     accepts: u64,
@@ -71,17 +75,15 @@ impl std::fmt::Debug for Proof {
 }
 
 impl Proof {
-    /// Of this member, by the secret of its cluster.
+    /// Creates the proof of this member, with the secret of its cluster.
     #[must_use]
     pub fn new(secret: &[u8; SECRET], cluster: u64, member: u64) -> Self {
         let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
         Self { key, cluster, member }
     }
 
-    /// Proves this member on a connection that it dialled to reach the member `peer`, and has that one prove itself.
-    ///
-    /// # Errors
-    /// The connection broke, somebody else answered, or one side refused the other.
+    /// Proves this member on a connection that it dialled to reach the member `peer`, and verifies the proof of that member. Fails
+    /// if the connection broke, another member answered, or one side refused the other.
     pub async fn dial<T: Io>(&self, io: &mut T, peer: u64) -> io::Result<()> {
         let mine: [u8; NONCE] = rand::random();
         let mut hello = Vec::with_capacity(MAGIC.len() + 8 + NONCE);
@@ -115,7 +117,7 @@ impl Proof {
         Ok(())
     }
 
-    /// Has whoever dialled prove which member it is, `known` says whether there is such a one, and proves this one.
+    /// Verifies which member dialled, and that it is among `members`, and proves this member.
     async fn accept(&self, io: &mut dyn Io, members: &Members) -> io::Result<PeerId> {
         if read::<{ MAGIC.len() }>(io).await? != MAGIC {
             return Err(refused("it does not begin as members do".to_owned()));
@@ -152,7 +154,7 @@ impl Proof {
         verified.map_err(|_| refused(UNPROVED.to_owned()))
     }
 
-    /// The signed bytes; every part has a fixed length.
+    /// Returns the bytes to sign; every part has a fixed length.
     fn message(&self, side: Side, connection: &Connection) -> Vec<u8> {
         let label: &[u8; 8] = match side {
             Side::Accepts => b"accepts:",
@@ -167,12 +169,12 @@ impl Proof {
     }
 }
 
-/// Lets members in, and nobody else.
+/// Admits members only.
 #[derive(Debug)]
 pub struct MembersOnly {
-    /// Of the member that accepts.
+    /// The proof of the member that accepts.
     pub proof: Proof,
-    /// Those who may come.
+    /// The members that are admitted.
     pub members: Members,
 }
 

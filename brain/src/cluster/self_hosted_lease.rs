@@ -1,6 +1,6 @@
-//! Refuses a Lease that lives in the API server whose objects this very store holds: who leads would depend on who leads.
+//! Refuses a Lease of the API server whose objects this very store holds: the election would depend on its own result.
 //!
-//! A tenant's cluster may have a Lease of the same name; the UID tells them apart.
+//! A tenant's cluster may have a Lease of the same name; the UID distinguishes them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,20 +15,20 @@ use crate::rows::{Rows, RowsError, Snapshot};
 use crate::storage::state::State;
 use crate::types::KeyValue;
 
-/// How long to wait before an API server that does not answer is asked again, at first and at most.
+/// The first and the longest pause before a request to an API server that does not answer is repeated.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// Keys that are looked at, at most. A cluster has some hundred kinds of objects.
+/// The most keys that are read. A cluster has some hundred kinds of objects.
 const SEEKS: usize = 2_000;
 
-/// Levels of directories that are told apart: an API server's prefix (`/registry`) and the kind of the object.
+/// The levels of directories that are distinguished: an API server's prefix (`/registry`) and the kind of the object.
 const LEVELS: usize = 2;
 
-/// The Lease that is competed for, and must not be stored here.
+/// The Lease of the election, which must not be stored here.
 #[derive(Debug, Clone)]
 pub struct SelfHostedLease(LeaseLock);
 
-/// It is stored here.
+/// The Lease is stored here.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the lease {namespace}/{name} is stored in this very store, at {key}: its API server waits for a leader that waits for it; take the Lease of another cluster, or --election storage"
@@ -40,17 +40,14 @@ pub struct SelfHosted {
 }
 
 impl SelfHostedLease {
-    /// The Lease of this lock.
+    /// Creates the check for the Lease of this lock.
     #[must_use]
     pub fn new(lock: LeaseLock) -> Self {
         Self(lock)
     }
 
-    /// Looks before the member competes. A Lease of that name that is stored here is another one only if the API server says
-    /// so: it is asked until it answers.
-    ///
-    /// # Errors
-    /// [`SelfHosted`], or the rows fail.
+    /// Checks before the member competes. A stored Lease of that name is another one only if the API server confirms it: the
+    /// request is repeated until it answers. Fails with [`SelfHosted`], or if the rows fail.
     pub async fn check_before<R: Rows>(&self, state: &State<R>) -> anyhow::Result<()> {
         let (namespace, name) = self.0.place();
         let found = leases(&state.view(), namespace, name).await?;
@@ -74,13 +71,11 @@ impl SelfHostedLease {
         }
     }
 
-    /// Looks once more while this member leads: the Lease that it won, and everything written before, is known by then.
-    ///
-    /// # Errors
+    /// Checks again while this member leads: by then the Lease that it won, and everything written before, is known. Fails with
     /// [`SelfHosted`].
     pub async fn check_leading<R: Rows>(&self, state: &State<R>) -> Result<(), SelfHosted> {
         let (namespace, name) = self.0.place();
-        // Won by an answer that named it.
+        // The Lease was won by an answer that contained its UID.
         let Some(uid) = self.0.uid() else { return Ok(()) };
         loop {
             match leases(&state.view(), namespace, name).await {
@@ -107,8 +102,8 @@ impl SelfHostedLease {
     }
 }
 
-/// Finds the stored objects that have the name of a Lease, under any prefix of an API server. Reads one key of each directory,
-/// not all keys: an API server's prefix is a directory of few levels, with a directory for each kind of objects in it.
+/// Finds the stored objects that have the name of a Lease, under any prefix of an API server. Reads one key of each directory, not
+/// all keys: an API server's prefix is a directory of few levels, with one directory for each kind of object.
 async fn leases<S: Snapshot>(view: &View<S>, namespace: &str, name: &str) -> Result<Vec<KeyValue>, RowsError> {
     let suffix = format!("/leases/{namespace}/{name}");
     let (mut found, mut asked) = (Vec::new(), BTreeSet::new());
@@ -129,7 +124,7 @@ async fn leases<S: Snapshot>(view: &View<S>, namespace: &str, name: &str) -> Res
     Ok(found)
 }
 
-/// The first key from `from` on.
+/// Returns the first key from `from` on.
 async fn first_key<S: Snapshot>(view: &View<S>, from: Bytes) -> Result<Option<Bytes>, RowsError> {
     let rest = Span {
         key: from,
@@ -144,18 +139,18 @@ async fn first_key<S: Snapshot>(view: &View<S>, from: Bytes) -> Result<Option<By
     Ok(None)
 }
 
-/// The directories that a key lies in, outermost first, without the slashes behind them.
+/// Returns the directories of a key, outermost first, without the trailing slashes.
 fn directories(key: &[u8]) -> impl Iterator<Item = &[u8]> {
     let ends = key.iter().enumerate().filter(|(_, byte)| **byte == b'/');
     ends.map(|(at, _)| &key[..at])
 }
 
-/// The first key that may lie behind the directory of [`LEVELS`] levels that a key lies in; or behind the key, where it lies in
-/// none.
+/// Returns the first key that may follow the directory of [`LEVELS`] levels that contains a key; or that may follow the key, if no
+/// such directory contains it.
 fn behind_directory(key: &Bytes) -> Bytes {
     let end = key.iter().enumerate().filter(|(at, byte)| *at > 0 && **byte == b'/');
     match end.map(|(at, _)| at).nth(LEVELS - 1) {
-        // '0' is the byte behind '/'.
+        // '0' is the byte after '/'.
         Some(at) => [&key[..at], b"0"].concat().into(),
         None => successor(key),
     }

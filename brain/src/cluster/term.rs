@@ -1,6 +1,6 @@
 //! One leadership of a node: the tasks that write, from the barrier to the end of the epoch.
 //!
-//! Invariant: at most one term is under way, and its tasks are gone before the next one begins.
+//! Invariant: at most one term is in progress, and its tasks have ended before the next one begins.
 
 use std::time::Duration;
 
@@ -24,16 +24,16 @@ use crate::storage::replica::{Leadership, OpenError};
 use crate::storage::retry::is_transient;
 use crate::tasks::Owned;
 
-/// Memtables on their way to the flush and back. Few: their bytes are what is bounded.
+/// The number of memtables on their way to the flush and back. Small, because their bytes are bounded, not their number.
 const MEMTABLES: usize = 4;
 
-/// First and longest pause before a term that storage did not let begin is tried again.
+/// The first and the longest pause before a term that could not begin because of storage is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// How a term ended.
+/// The reason why a term ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TermEnd {
-    /// As asked: everything acknowledged is flushed.
+    /// It was stopped: everything acknowledged is flushed.
     Stopped,
     /// The lock was lost.
     Lost,
@@ -41,37 +41,35 @@ pub enum TermEnd {
     Deposed,
 }
 
-/// The lock by which a member leads.
+/// The claim of a member to lead, by its lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockClaim {
     /// The lock that it holds: see [`Candidate::lock`].
     pub lock: u64,
-    /// It knows that whoever held that lock before answers reads no more.
+    /// True if it is known that the previous holder of that lock no longer answers reads.
     pub predecessor_expired: bool,
 }
 
-/// Notified of the progress of a term that begins.
+/// The channels that report the progress of a term that begins.
 #[derive(Debug)]
 pub struct TermNotifier {
-    /// The barrier stands: everything that older leaders acknowledged is known.
+    /// The barrier is placed: everything that older leaders acknowledged is known.
     pub placed: oneshot::Sender<()>,
-    /// Requests are taken.
+    /// Requests are accepted.
     pub begun: oneshot::Sender<()>,
 }
 
-/// A node that begins to lead, or does.
+/// A node that begins to lead, or leads.
 pub struct Term<E: Engine> {
-    /// The node, which comes back when the term ends.
+    /// The node, which is returned when the term ends.
     pub node: Node<E>,
     /// The lock by which it leads.
     pub claim: LockClaim,
 }
 
 impl<E: Engine> Term<E> {
-    /// Leads until `stop`, then finishes what is queued and, where nobody else can, flushes; or until `lost`, and then stops where it stands.
-    ///
-    /// # Errors
-    /// When log or rows fail, or are damaged. The member cannot go on then.
+    /// Leads until `stop`, then finishes queued requests and, if no other member can lead, flushes; or until `lost`, and then stops
+    /// at once. Fails if log or rows fail or are damaged; the member cannot continue then.
     // The epoch is known once the barrier is placed.
     #[instrument(skip_all, fields(epoch = Empty))]
     pub async fn run(
@@ -99,7 +97,7 @@ impl<E: Engine> Term<E> {
             immutable,
             flushed: from_flush,
         };
-        // Whoever waits for it may be gone.
+        // The receiver may be gone.
         let _gone = begun.send(());
         let state = self.node.replica.state().clone();
         let immutables = self.node.replica.immutables();
@@ -130,7 +128,7 @@ impl<E: Engine> Term<E> {
             self.node.space.clone(),
             (self.node.options.clone(), self.node.metrics.clone()),
         );
-        // Whatever ends the background ends the sequencer, too.
+        // The end of the background task ends the sequencer, too.
         let over = lost.child_token();
         let mut sequencer = Owned::start(sequencer.run(stop.clone(), over.clone()).in_current_span());
         let mut background = Owned::start(background.run().in_current_span());
@@ -147,14 +145,15 @@ impl<E: Engine> Term<E> {
         };
         self.node.replica = replica;
         self.node.queue.leave();
-        // Stopped in order: what is acknowledged is flushed, if nobody else can. Otherwise whoever leads next does that.
+        // After an orderly stop everything acknowledged is flushed, if no other member can lead. Otherwise the next leader flushes
+        // it.
         let in_order = ended.is_ok() && failed.is_none() && !lost.is_cancelled();
         let flushed = match failed {
             Some(ended) => ended,
             None if in_order && self.node.lease.is_zero() => tokio::select! {
                 biased;
                 ended = background.end() => ended.context("the flush")?,
-                // The next start takes from the log what the rows lack.
+                // The next start reads from the log what the rows lack.
                 () = lost.cancelled() => Ok(()),
             },
             None if ended.as_ref().is_err_and(|error| error.is::<FlushEnded>()) => {
@@ -165,7 +164,7 @@ impl<E: Engine> Term<E> {
                 Ok(())
             }
         };
-        // The flush first: the sequencer ends when it does.
+        // The error of the flush takes precedence: the sequencer ends when the flush does.
         match flushed.context("the flush").and(ended.context("the sequencer")) {
             Ok(()) if in_order => Ok((self.node, TermEnd::Stopped)),
             Ok(()) => Ok((self.node, TermEnd::Lost)),
@@ -177,7 +176,8 @@ impl<E: Engine> Term<E> {
         }
     }
 
-    /// Becomes the only writer, however long storage is out of reach, and tells watchers what was committed meanwhile.
+    /// Becomes the only writer, with retries as long as storage is unreachable, and publishes to watchers what was committed in the
+    /// meantime.
     async fn begin(&mut self, placed: oneshot::Sender<()>) -> anyhow::Result<Leadership> {
         let (mut placed, mut pause) = (Some(placed), RETRY.0);
         loop {
@@ -207,21 +207,21 @@ impl<E: Engine> Term<E> {
                 .lead(log, rows, (candidate, self.claim.predecessor_expired))
                 .await
             {
-                // What is missing in the log is in rows by now.
+                // The slots missing in the log are in rows by now.
                 Err(OpenError::Destroyed) => self.node.replica.reset_from_snapshot(log, rows).await?,
                 outcome => break outcome?,
             }
         };
         Span::current().record("epoch", self.node.replica.state().epoch());
         if let Some(placed) = placed.take() {
-            // Whoever waits for it may be gone.
+            // The receiver may be gone.
             let _gone = placed.send(());
         }
         if let Some(announce_epoch) = &self.node.announce_epoch {
             announce_epoch(self.node.replica.state().epoch()).await?;
         }
         if !leadership.wait.is_zero() {
-            // Somebody may be reading yet, and nobody saw its lock run out.
+            // An older leader whose lease was not seen to expire may still serve reads.
             tracing::info!(wait = ?leadership.wait, "waiting for an older leader's right to end");
             tokio::time::sleep(leadership.wait).await;
             leadership.waited(rows).await?;

@@ -1,6 +1,6 @@
-//! The file `IDENTITY`: five lines for eyes and one that guards them.
+//! The file `IDENTITY`: five readable lines and a checksum line.
 //!
-//! Its first two lines never change their shape, so that every program can tell how new a directory is.
+//! The format of its first two lines never changes, so that every program can read the version of a directory.
 
 use std::path::Path;
 
@@ -15,15 +15,15 @@ const NO_LOG: &str = "none";
 pub struct Identity {
     /// Layout of the directory; at most [`FORMAT`].
     pub format: u32,
-    /// Id of the cluster, told in every answer.
+    /// Id of the cluster, sent in every response.
     pub cluster_id: u64,
-    /// Id of this member, told in every answer.
+    /// Id of this member, sent in every response.
     pub member_id: u64,
-    /// The log in the directory; `None` before there is one. With it both log and rows must be there.
+    /// The log in the directory; `None` before there is one. If set, both log and rows must exist.
     pub log: Option<LogId>,
 }
 
-/// Why bytes are no identity that we can use.
+/// The reason why the bytes are not a usable identity.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     Newer(u32),

@@ -1,4 +1,4 @@
-//! A data directory that is only looked at: nothing is created or changed, and no server works in it meanwhile.
+//! Read-only access to a data directory: nothing is created or changed, and no server uses it in the meantime.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -8,20 +8,18 @@ use rustix::fs::FlockOperation;
 
 use super::{DataDirError, Identity, LOCK, inspect};
 
-/// A data directory in which nobody works as long as this is there.
+/// A data directory that no server uses as long as this exists.
 #[derive(Debug)]
 pub struct Look {
     path: PathBuf,
     identity: Identity,
-    /// `None` in a copy that was made without the file: nobody works in it.
+    /// `None` in a copy that was made without the file: no server uses it.
     _lock: Option<File>,
 }
 
 impl Look {
-    /// Shuts servers out, and reads whose directory it is. Others may look at the same time.
-    ///
-    /// # Errors
-    /// There is no store, it is not ours, or a server holds it.
+    /// Locks servers out, and reads the directory's identity. Several readers may do so at the same time. Fails if there is no
+    /// store, if it is not kubebrain's, or if a server holds it.
     pub fn at(path: &Path) -> Result<Look, DataDirError> {
         let lock = shared_lock(path)?;
         let identity = inspect(path)?.ok_or_else(|| DataDirError::Missing {
@@ -35,13 +33,13 @@ impl Look {
         })
     }
 
-    /// The path of the directory.
+    /// Returns the path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The identity of the store.
+    /// Returns the identity of the store.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.identity

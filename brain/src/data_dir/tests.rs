@@ -23,7 +23,7 @@ fn never() -> Identity {
     panic!("no fresh identity is needed")
 }
 
-/// Names and contents, to see that nothing changed.
+/// Returns names and contents, to verify that nothing changed.
 fn contents(path: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
     entries
@@ -171,7 +171,7 @@ fn refusal_of_the_file_system_is_reported() {
 #[test]
 fn a_process_id_that_cannot_be_written_is_no_obstacle() {
     let temp = TempDir::new().unwrap();
-    // It is locked like a file, but has no length that could be set.
+    // A FIFO can be locked like a file, but has no length that could be set.
     let (fifo, owner) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
     rustix::fs::mknodat(rustix::fs::CWD, temp.path().join(LOCK), fifo, owner, 0).unwrap();
     let mut lock = lock(temp.path()).unwrap();

@@ -1,4 +1,4 @@
-//! The configuration: values of the flags, typed and checked.
+//! The configuration: the typed and checked values of the flags.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::url::Url;
 
-/// Everything that the command line and the environment decide.
+/// The configuration from the command line and the environment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// `kubebrain wipe`: delete the stored data instead of serving it.
@@ -17,70 +17,70 @@ pub struct Config {
     pub name: String,
     /// Directory of the data; not checked yet.
     pub data_dir: PathBuf,
-    /// Where the data is.
+    /// The storage of the data.
     pub storage: Storage,
-    /// Bytes of the embedded store's blocks that are kept in memory; none: by the memory there is.
+    /// The memory for cached blocks of the embedded store, in bytes; `None`: derived from the available memory.
     pub embedded_cache_bytes: Option<u64>,
     /// Peer URLs of all members by name, this one's included.
     pub initial_cluster: BTreeMap<String, Vec<Url>>,
     /// The domain whose SRV records name all members, instead of [`Config::initial_cluster`].
     pub discovery: Option<SrvDiscovery>,
-    /// How the members agree on a leader.
+    /// The election of a leader.
     pub election: ElectionOptions,
-    /// Storage is asked before linearizable reads are answered.
+    /// True if storage is checked before linearizable reads are answered.
     pub strict_reads: bool,
-    /// Where plain HTTP tells who leads.
+    /// The URL on which plain HTTP serves the leader's name.
     pub leader_http: Option<Url>,
-    /// Where clients are served. With [`Config::listen_client_http_urls`], gRPC alone.
+    /// The URLs on which clients are served. With [`Config::listen_client_http_urls`], gRPC only.
     pub listen_client_urls: Vec<Url>,
-    /// Where HTTP alone is served to clients.
+    /// The URLs on which clients are served HTTP only.
     pub listen_client_http_urls: Vec<Url>,
-    /// Where metrics and health are served without client certificates.
+    /// The URLs on which metrics and health are served without client certificates.
     pub listen_metrics_urls: Vec<Url>,
-    /// Where peers are served.
+    /// The URLs on which peers are served.
     pub listen_peer_urls: Vec<Url>,
-    /// Told to clients.
+    /// The client URLs in the member list.
     pub advertise_client_urls: Vec<Url>,
-    /// Told to peers.
+    /// The peer URLs in the member list.
     pub initial_advertise_peer_urls: Vec<Url>,
-    /// The cluster exists: this member joins it, whatever its members were called before.
+    /// True if the cluster exists: this member joins it even if none of its members is recognised.
     pub joins_existing: bool,
     /// Token of a new cluster.
     pub initial_cluster_token: String,
-    /// Certificates shown to clients, and asked of them.
+    /// The certificates presented to clients, and required of them.
     pub client_tls: TlsOptions,
-    /// Certificates shown to peers, and asked of them.
+    /// The certificates presented to peers, and required of them.
     pub peer_tls: TlsOptions,
     /// TLS versions and suites of all listeners.
     pub tls_policy: TlsPolicy,
-    /// The most that clients may ask for.
+    /// The limits of clients' requests.
     pub limits: Limits,
     /// Pings of idle connections.
     pub keepalive: Keepalive,
     /// Socket options of TCP listeners.
     pub socket: SocketOptions,
-    /// The rights of browsers.
+    /// The access of browsers.
     pub browsers: BrowserPolicy,
     /// Logs.
     pub log: LogOptions,
-    /// Compaction without being asked.
+    /// Automatic compaction.
     pub auto_compaction: AutoCompaction,
-    /// How often an idle watch is told of progress.
+    /// The interval of progress notifications for an idle watch.
     pub watch_progress_notify_interval: Duration,
-    /// Heartbeat of leadership.
+    /// The heartbeat interval of leadership.
     pub heartbeat_interval: Duration,
-    /// Time without heartbeat after which leadership is vacant.
+    /// The time without a heartbeat after which a new leader may be elected.
     pub election_timeout: Duration,
     /// Authentication of users.
     pub auth: AuthOptions,
-    /// Histograms for each RPC besides the counters.
+    /// True if each RPC has a histogram in addition to the counters.
     pub extensive_metrics: bool,
-    /// Do not wait for the disk.
+    /// True if writes do not wait for the disk.
     pub unsafe_no_fsync: bool,
 }
 
 impl Config {
-    /// The shortest lease that is granted, in seconds: one and a half election timeouts, rounded up.
+    /// Returns the shortest lease that is granted, in seconds: one and a half election timeouts, rounded up.
     #[must_use]
     pub fn min_lease_ttl(&self) -> i64 {
         let millis = self.election_timeout.as_millis();
@@ -88,34 +88,34 @@ impl Config {
     }
 }
 
-/// Where the data is.
+/// The storage of the data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Storage {
-    /// In the data directory.
+    /// The data directory.
     Embedded,
-    /// In a TiKV cluster.
+    /// A TiKV cluster.
     Tikv(TikvOptions),
 }
 
-/// Where members are looked up.
+/// The DNS domain in which members are looked up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SrvDiscovery {
     /// The domain of the records.
     pub domain: String,
-    /// Behind the service's name, with a dash; none when it is empty.
+    /// The suffix of the service's name, after a dash; no suffix if empty.
     pub name: String,
 }
 
-/// How the members agree on a leader.
+/// The election of a leader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ElectionOptions {
     /// The lock that they compete for.
     pub lock: ElectionLockKind,
-    /// How long a leader that does not renew its lock is waited for.
+    /// The time for which other members wait for a leader that does not renew its lock.
     pub lease_duration: Duration,
-    /// How long a leader that cannot renew its lock goes on.
+    /// The time for which a leader that cannot renew its lock continues.
     pub renew_deadline: Duration,
-    /// How often the lock is renewed, and looked at.
+    /// The interval at which the lock is renewed by its holder, and read by others.
     pub retry_period: Duration,
 }
 
@@ -128,18 +128,18 @@ pub enum ElectionLockKind {
     Lease(LeaseOptions),
 }
 
-/// Which Lease, and how its API server is reached.
+/// The Lease, and the access to its API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseOptions {
-    /// Leads to the API server; none means that of the cluster whose pod this is.
+    /// The kubeconfig of the API server; `None`: the API server of the cluster in whose pod this process runs.
     pub kubeconfig: Option<PathBuf>,
-    /// Its namespace; none means that of the kubeconfig or the pod.
+    /// The Lease's namespace; `None`: that of the kubeconfig or the pod.
     pub namespace: Option<String>,
-    /// Its name.
+    /// The Lease's name.
     pub name: String,
 }
 
-/// How a TiKV cluster is reached.
+/// The access to a TiKV cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TikvOptions {
     /// Addresses of PD.
@@ -148,11 +148,11 @@ pub struct TikvOptions {
     pub tls: Option<(PathBuf, PathBuf, PathBuf)>,
     /// The prefix of all keys.
     pub key_prefix: String,
-    /// The only TiKV cluster that is used; whichever PD leads to, if none is named.
+    /// The only TiKV cluster that may be used; `None`: the one that PD belongs to.
     pub cluster_id: Option<u64>,
-    /// How often the GC safe point is moved; zero is never.
+    /// The interval at which the GC safe point is moved; zero: never.
     pub gc_interval: Duration,
-    /// How old versions get.
+    /// The age up to which old versions are kept.
     pub gc_window: Duration,
 }
 
@@ -161,9 +161,9 @@ pub struct TikvOptions {
 pub struct TlsOptions {
     /// PEM file of the certificate and its chain, and PEM file of its key.
     pub pair: Option<(PathBuf, PathBuf)>,
-    /// PEM files of the certificate and key shown when dialling, if others.
+    /// PEM files of the certificate and key presented when dialling, if different.
     pub dial_pair: Option<(PathBuf, PathBuf)>,
-    /// PEM file of the CAs whose certificates are required; none are asked for without it.
+    /// PEM file of the CAs that must have signed clients' certificates; without it none are required.
     pub trusted_ca: Option<PathBuf>,
     /// PEM or DER file of revoked certificates.
     pub crl: Option<PathBuf>,
@@ -203,12 +203,13 @@ pub enum TlsVersion {
     Tls13,
 }
 
-/// The most that clients may ask for.
+/// The limits of clients' requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Longest request in bytes, as the writer counts it.
     pub max_request_bytes: usize,
-    /// Longest message in bytes that is taken from the wire: etcd's 512 KiB more than a request, as long as that may be by the flag.
+    /// Longest message in bytes that is accepted from the wire: 512 KiB more than the longest request that the flag allows, as in
+    /// etcd.
     pub max_receive_bytes: usize,
     /// Most operations in one list of a txn.
     pub max_txn_ops: usize,
@@ -216,25 +217,25 @@ pub struct Limits {
     pub max_concurrent_streams: u32,
     /// Bytes the store may occupy.
     pub quota: Quota,
-    /// Bytes of memory that requests and answers under way may take.
+    /// Bytes of memory that requests and responses in flight may take.
     pub max_inflight_bytes: usize,
 }
 
-/// When the NOSPACE alarm is raised.
+/// The limit at which the NOSPACE alarm is raised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quota {
-    /// Never.
+    /// No limit.
     Off,
-    /// When the store occupies so many bytes.
+    /// The bytes that the store may occupy.
     Bytes(u64),
 }
 
 /// Pings of idle connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalive {
-    /// Ping after so long without traffic; none means never.
+    /// Ping after this time without traffic; `None`: never.
     pub interval: Option<Duration>,
-    /// End the connection when a ping is not answered for so long.
+    /// Close the connection if a ping is not answered within this time.
     pub timeout: Duration,
 }
 
@@ -247,10 +248,10 @@ pub struct SocketOptions {
     pub reuse_address: bool,
 }
 
-/// Which browsers are answered. A list without entries means all.
+/// The browsers that are answered. An empty list means all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BrowserPolicy {
-    /// Origins told that they may read answers.
+    /// Origins that are allowed to read responses.
     pub cors: Vec<String>,
     /// Host names accepted in HTTP requests without TLS.
     pub host_whitelist: Vec<String>,
@@ -261,9 +262,9 @@ pub struct BrowserPolicy {
 pub struct LogOptions {
     /// Least severe level that is logged.
     pub level: LogLevel,
-    /// Shape of a line.
+    /// The format of a line.
     pub format: LogFormat,
-    /// Where lines go; never empty.
+    /// The targets of log lines; never empty.
     pub outputs: Vec<LogOutput>,
 }
 
@@ -274,40 +275,40 @@ pub enum LogLevel {
     Debug,
     /// Changes of state.
     Info,
-    /// Odd, continuing.
+    /// Unexpected, but the process continues.
     Warn,
     /// A human must act.
     Error,
 }
 
-/// Shape of a log line.
+/// The format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
     /// One JSON object.
     Json,
-    /// For eyes.
+    /// Text for people.
     Console,
 }
 
-/// Where log lines go.
+/// The target of log lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogOutput {
     /// Standard error.
     Stderr,
     /// Standard output.
     Stdout,
-    /// Appended to a file.
+    /// A file, to which lines are appended.
     File(PathBuf),
 }
 
-/// Compaction without being asked.
+/// Automatic compaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AutoCompaction {
     /// None.
     Off,
-    /// Keeps what is younger.
+    /// Keeps revisions younger than this.
     Periodic(Duration),
-    /// Keeps so many revisions.
+    /// Keeps this many revisions.
     Revision(i64),
 }
 
@@ -316,20 +317,20 @@ pub enum AutoCompaction {
 pub struct AuthOptions {
     /// Cost of hashed passwords, 4 to 31.
     pub bcrypt_cost: u32,
-    /// How long a token lives unused.
+    /// The time after which an unused token expires.
     pub token_ttl: Duration,
 }
 
 /// The part that `kubebrain debug` prints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dump {
-    /// Of the log, the rows or the manifest.
+    /// The log, the rows or the manifest.
     pub what: Dumped,
-    /// Lines at most.
+    /// The most lines to print; `None`: no limit.
     pub limit: Option<u64>,
-    /// Rows of keys that begin with this; empty: all rows.
+    /// Prints only rows of keys with this prefix; empty: all rows.
     pub prefix: Vec<u8>,
-    /// The values of keys as well.
+    /// True if the values of keys are printed, too.
     pub values: bool,
 }
 
@@ -340,6 +341,6 @@ pub enum Dumped {
     Log,
     /// Rows, in the order of their keys.
     Rows,
-    /// The row that says which part of the log is in the rows.
+    /// The row that records which part of the log is in the rows.
     Manifest,
 }

@@ -1,4 +1,4 @@
-//! `kubebrain debug`: the command line of the dumps. Flags that say where the store is are the server's.
+//! `kubebrain debug`: the command line of the dumps. The flags that select the store are the server's.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -41,7 +41,7 @@ A data directory is refused while a server holds it, and no server starts on it 
 their journals, with links to their tables. On TiKV members may go on: rows are read at one point in time, the log as it grows.
 ";
 
-/// The text in front of the flags.
+/// The request of the subcommand and its own options.
 pub(super) enum Taken {
     /// Print this and exit.
     Help(String),
@@ -49,10 +49,8 @@ pub(super) enum Taken {
     Dump(Dump),
 }
 
-/// Takes the subcommand and its own options out of the arguments; `None` if there is no such subcommand.
-///
-/// # Errors
-/// There is no such dump, or it does not take an option.
+/// Removes the subcommand and its own options from the arguments; returns `None` if the subcommand is absent. Fails if there is no
+/// such dump, or if it does not accept an option.
 pub(super) fn take(args: &mut Vec<OsString>) -> Result<Option<Taken>, FlagError> {
     if args.first().is_none_or(|first| first != DEBUG) {
         return Ok(None);
@@ -115,8 +113,7 @@ pub(super) fn take(args: &mut Vec<OsString>) -> Result<Option<Taken>, FlagError>
     Ok(Some(Taken::Dump(dump)))
 }
 
-/// # Errors
-/// A flag was given that a dump does not take.
+/// Refuses a flag that a dump does not accept.
 pub(super) fn check(given: impl Iterator<Item = &'static str>, config: &mut Config) -> Result<(), FlagError> {
     let names: Vec<&str> = given.collect();
     if let Some(name) = names

@@ -1,8 +1,8 @@
-//! Durations as Go writes them: `5s`, `1m30s`, `100ms`, `1.5h`.
+//! Durations in Go's format: `5s`, `1m30s`, `100ms`, `1.5h`.
 
 use std::time::Duration;
 
-/// Units from the longest name to the shortest prefix of another, with their nanoseconds.
+/// The units with their nanoseconds, ordered such that `ms` precedes its prefix `m`.
 const UNITS: &[(&str, u64)] = &[
     ("ns", 1),
     ("us", 1_000),
@@ -14,10 +14,7 @@ const UNITS: &[(&str, u64)] = &[
     ("h", 3_600_000_000_000),
 ];
 
-/// Reads a duration of Go that is not negative.
-///
-/// # Errors
-/// The fault, without the value.
+/// Parses a non-negative duration in Go's format. The error does not contain the value.
 pub fn parse(text: &str) -> Result<Duration, String> {
     if text.starts_with('-') {
         return Err("a negative duration".to_owned());
@@ -41,7 +38,7 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// One number with its unit, in nanoseconds, and what stands behind it.
+/// Parses one number with its unit; returns nanoseconds and the rest of the text.
 fn term(text: &str) -> Result<(u128, &str), String> {
     let number_len = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -63,13 +60,13 @@ fn term(text: &str) -> Result<(u128, &str), String> {
     };
     let scale = u128::from(*scale);
     let mut nanos = digits(whole) * scale;
-    // Digits below a nanosecond change nothing.
+    // Digits below a nanosecond are ignored.
     let fraction = &fraction[..fraction.len().min(18)];
     nanos += digits(fraction) * scale / 10_u128.pow(u32::try_from(fraction.len()).unwrap_or(0));
     Ok((nanos, behind))
 }
 
-/// At most 19 digits as a number; none are 0.
+/// Parses at most 19 digits as a number; no digits are 0.
 fn digits(text: &str) -> u128 {
     text.bytes().fold(0, |sum, digit| sum * 10 + u128::from(digit - b'0'))
 }

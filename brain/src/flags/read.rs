@@ -1,4 +1,4 @@
-//! From the values that were given to the typed [`Config`].
+//! Converts the given values to the typed [`Config`].
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ mod members;
 pub(super) mod storage;
 mod tls;
 
-/// Everything, checked. Warnings are added to `warnings`.
+/// Reads and checks all values. Warnings are appended to `warnings`.
 pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<String>) -> Result<Config, String> {
     let values = Values { given };
     let name = values.text("name").to_owned();
@@ -79,7 +79,7 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
     Ok(config)
 }
 
-/// Values by name: as given, else the default.
+/// The values by name: the given one, else the default.
 pub(super) struct Values<'a> {
     given: &'a BTreeMap<&'static str, Given>,
 }
@@ -140,7 +140,7 @@ impl<'a> Values<'a> {
         parts.map(str::to_owned).collect()
     }
 
-    /// A list in which `*` means all, which is told by an empty list.
+    /// Returns a list in which `*` means all, which an empty list stands for.
     fn unless_all(&self, name: &str) -> Vec<String> {
         let list = self.list(name);
         if list.iter().any(|entry| entry == "*") {
@@ -163,7 +163,7 @@ impl<'a> Values<'a> {
     }
 }
 
-/// Heartbeat and election timeout, within etcd's bounds.
+/// Returns heartbeat interval and election timeout, within etcd's bounds.
 fn timing(values: &Values<'_>) -> Result<(Duration, Duration), String> {
     let heartbeat: u64 = values.number("heartbeat-interval")?;
     let election: u64 = values.number("election-timeout")?;
@@ -183,7 +183,7 @@ fn timing(values: &Values<'_>) -> Result<(Duration, Duration), String> {
     Ok((Duration::from_millis(heartbeat), Duration::from_millis(election)))
 }
 
-/// The URLs that clients are told to dial: as given, else where we listen if that can be dialled.
+/// Returns the URLs that clients are to dial: the given ones, else the listen URLs if they can be dialled.
 fn advertised(values: &Values<'_>, listen: &[Url]) -> Result<Vec<Url>, String> {
     if values.is_given("advertise-client-urls") || !values.is_given("listen-client-urls") {
         return values.urls("advertise-client-urls");
@@ -200,7 +200,7 @@ fn limits(values: &Values<'_>, storage: &Storage, warnings: &mut Vec<String>) ->
     let quota: i64 = values.number("quota-backend-bytes")?;
     let quota = match u64::try_from(quota) {
         Err(_) => Quota::Off,
-        // TiKV grows with machines.
+        // TiKV can grow by adding machines.
         Ok(0) if *storage != Storage::Embedded => Quota::Off,
         Ok(0) => Quota::Bytes(DEFAULT_QUOTA),
         Ok(bytes) => Quota::Bytes(bytes),
@@ -231,12 +231,12 @@ fn limits(values: &Values<'_>, storage: &Storage, warnings: &mut Vec<String>) ->
     })
 }
 
-/// Bytes of memory for requests and answers under way; by default a share of the memory that there is.
+/// Returns the bytes of memory for requests and responses in flight; by default a share of the available memory.
 fn inflight_bytes(values: &Values<'_>, max_request_bytes: usize) -> Result<usize, String> {
     const SHARE: u64 = 4;
     const LEAST: u64 = 256 << 20;
     const MOST: u64 = 1 << 30;
-    // One connection has half, and a request is there encoded and decoded.
+    // One connection may use half of it, and holds a request in encoded and in decoded form.
     let needed = max_request_bytes.saturating_add(512 * 1024).saturating_mul(8);
     let bytes = match values.number::<u64>("max-inflight-bytes")? {
         0 => {

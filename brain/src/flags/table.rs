@@ -1,6 +1,6 @@
-//! Every flag there is, in one table: etcd's names and defaults, and what we make of each.
+//! All flags, in one table: etcd's names and defaults, and their treatment here.
 
-/// The kind of a flag: with a value, or alone.
+/// The kind of a flag: with or without a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// `--flag`, `--flag=true`, `--flag=false`.
@@ -9,7 +9,7 @@ pub(super) enum Kind {
     Text,
 }
 
-/// Heading in the help.
+/// The heading of a flag in the help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Group {
     Member,
@@ -46,11 +46,11 @@ impl Group {
 /// The treatment of a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Treatment {
-    /// It does what etcd's does. The text is its help.
+    /// It works as in etcd. The text is its help.
     Works(&'static str),
-    /// It is accepted, with a warning when it differs from the default, for this reason.
+    /// It is accepted, with a warning if it differs from the default, for this reason.
     Idle(&'static str),
-    /// It is refused when it differs from the default, for this reason.
+    /// It is refused if it differs from the default, for this reason.
     Refused(&'static str),
     /// It is an old name of this flag.
     Renamed(&'static str),
@@ -69,12 +69,12 @@ pub(super) struct Flag {
 }
 
 impl Flag {
-    /// The flag of this name.
+    /// Returns the flag with this name.
     pub(super) fn named(name: &str) -> Option<&'static Flag> {
         FLAGS.iter().find(|flag| flag.name == name)
     }
 
-    /// The environment variable that sets it when the command line does not.
+    /// Returns the environment variable that sets it if the command line does not.
     pub(super) fn variable(&self) -> String {
         format!("ETCD_{}", self.name.to_uppercase().replace('-', "_"))
     }

@@ -30,7 +30,7 @@ fn refused(line: &str) -> String {
     }
 }
 
-/// Every flag that `etcd --help` of 3.6.16 names.
+/// Every flag in `etcd --help` of 3.6.16.
 const ETCD_HELP: &str = "\
     name data-dir wal-dir snapshot-count heartbeat-interval election-timeout initial-election-tick-advance \
     listen-peer-urls listen-client-urls listen-client-http-urls max-snapshots max-wals memory-mlock \
@@ -267,7 +267,7 @@ fn bad_values_are_refused_in_one_line_that_names_them() {
 #[test]
 fn every_flag_is_taken_with_its_default() {
     for flag in FLAGS.iter().filter(|flag| flag.name != "version") {
-        // An absent default is not a value that one could write.
+        // An absent default is not a value that can be given.
         let Some(value) = Some(flag.default).filter(|value| !value.is_empty()) else {
             continue;
         };
@@ -300,7 +300,7 @@ fn the_table_is_sound() {
     }
 }
 
-/// The names of all flags, for those who pass flags on. `KUBEBRAIN_BLESS=1` writes them anew.
+/// Checks the committed list of all flags, for programs that pass flags on. `KUBEBRAIN_BLESS=1` rewrites it.
 #[test]
 fn table_is_published_as_committed() {
     let line = |flag: &Flag| match flag.treatment {

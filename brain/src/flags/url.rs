@@ -1,23 +1,23 @@
-//! URLs as etcd's flags take them: `http://127.0.0.1:2379`, `https://[::1]:2379`, `unix:///run/brain.sock`.
+//! URLs in the format of etcd's flags: `http://127.0.0.1:2379`, `https://[::1]:2379`, `unix:///run/brain.sock`.
 
 use std::fmt;
 use std::net::IpAddr;
 
-/// How clients speak to an address.
+/// The transport of a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// TCP.
     Http,
     /// TLS over TCP.
     Https,
-    /// A socket in the file system.
+    /// A Unix socket in the file system.
     Unix,
-    /// TLS over a socket in the file system.
+    /// TLS over a Unix socket in the file system.
     Unixs,
 }
 
 impl Scheme {
-    /// Returns true if TLS is spoken.
+    /// Returns true if the transport is TLS.
     #[must_use]
     pub fn is_tls(self) -> bool {
         matches!(self, Scheme::Https | Scheme::Unixs)
@@ -41,19 +41,19 @@ pub struct Url {
 }
 
 impl Url {
-    /// How clients speak to it.
+    /// Returns its scheme.
     #[must_use]
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
 
-    /// `host:port`, or the path of the socket.
+    /// Returns `host:port`, or the path of the socket.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Host without brackets, and port; none for sockets in the file system.
+    /// Returns the host without brackets, and the port; `None` for Unix sockets.
     #[must_use]
     pub fn host_port(&self) -> Option<(&str, u16)> {
         match self.scheme {
@@ -62,17 +62,14 @@ impl Url {
         }
     }
 
-    /// Returns true if it names every address of the machine, which no client can dial.
+    /// Returns true if its host is a wildcard address, which no client can dial.
     #[must_use]
     pub fn is_wildcard(&self) -> bool {
         let ip = self.host_port().and_then(|(host, _)| host.parse::<IpAddr>().ok());
         ip.is_some_and(|ip| ip.is_unspecified())
     }
 
-    /// One URL.
-    ///
-    /// # Errors
-    /// The fault.
+    /// Parses one URL. The error describes the fault.
     pub fn parse(text: &str) -> Result<Url, String> {
         let text = text.trim();
         let Some((scheme, rest)) = text.split_once("://") else {
@@ -103,10 +100,7 @@ impl Url {
         }
     }
 
-    /// A comma-separated list, duplicates taken once; empty means none.
-    ///
-    /// # Errors
-    /// The fault of the first bad one.
+    /// Parses a comma-separated list and removes duplicates; an empty text is an empty list. The error describes the first bad URL.
     pub fn parse_list(text: &str) -> Result<Vec<Url>, String> {
         let mut urls = Vec::new();
         for part in text.split(',').filter(|_| !text.is_empty()) {
@@ -118,10 +112,7 @@ impl Url {
         Ok(urls)
     }
 
-    /// Checks that one can listen on it.
-    ///
-    /// # Errors
-    /// The host is a name other than `localhost`.
+    /// Checks that a server can listen on it. Fails if the host is a name other than `localhost`.
     pub fn check_bind(&self) -> Result<(), String> {
         match self.host_port() {
             Some((host, _)) if host != "localhost" && host.parse::<IpAddr>().is_err() => {
@@ -132,7 +123,7 @@ impl Url {
     }
 }
 
-/// Host without brackets, and port.
+/// Splits an address into the host without brackets, and the port.
 fn split(address: &str) -> Option<(&str, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     let bare = match host.strip_prefix('[') {

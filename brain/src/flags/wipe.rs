@@ -1,4 +1,4 @@
-//! `kubebrain wipe`: the same flags, but only those that say which store of which TiKV cluster.
+//! `kubebrain wipe`: accepts only those flags that select the store in a TiKV cluster.
 
 use std::ffi::OsString;
 
@@ -17,10 +17,7 @@ const FLAGS: [&str; 5] = [
     "log-format",
 ];
 
-/// Takes `--yes` out of the arguments.
-///
-/// # Errors
-/// It is not there.
+/// Removes `--yes` from the arguments. Fails if it is missing.
 pub(super) fn confirmed(args: &mut Vec<OsString>) -> Result<(), FlagError> {
     let all = args.len();
     args.retain(|arg| arg != "--yes" && arg != "-yes");
@@ -36,8 +33,7 @@ pub(super) fn confirmed(args: &mut Vec<OsString>) -> Result<(), FlagError> {
     ))
 }
 
-/// # Errors
-/// A flag was given that `wipe` does not take, or a flag that it needs is missing.
+/// Refuses a flag that `wipe` does not accept, or the lack of one that it needs.
 pub(super) fn check(given: impl Iterator<Item = &'static str>, config: &Config) -> Result<(), FlagError> {
     let names: Vec<&str> = given.collect();
     if let Some(name) = names

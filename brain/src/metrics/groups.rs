@@ -1,4 +1,4 @@
-//! Names, helps and buckets of the groups.
+//! The names, help texts and buckets of the groups.
 
 use prometheus::Registry;
 
@@ -290,7 +290,7 @@ impl TikvMetrics {
 }
 
 impl Default for TikvMetrics {
-    /// Shown to nobody.
+    /// Creates metrics that are not exported.
     fn default() -> Self {
         Self::register(&Register(Registry::new()))
     }

@@ -1,7 +1,7 @@
-//! RPCs: what was started and how it ended, by method.
+//! RPCs started and completed, by method.
 //!
-//! Every method of the API has its counters from the start, as in etcd, so that counting costs a look-up and an
-//! addition. Methods that do not exist are not counted: clients choose their names.
+//! Every method of the API has its counters from the start, as in etcd, so that counting costs a look-up and an addition. Calls of
+//! methods that do not exist are not counted, because clients choose their names.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tonic::Code;
 
 use super::Register;
 
-/// Codes in the order of their numbers, under the names that metrics have for them.
+/// The codes in the order of their numbers, with their names in metrics.
 const CODES: [&str; 17] = [
     "OK",
     "Canceled",
@@ -67,13 +67,13 @@ const SERVICES: &[(&str, &[(&str, &str)])] = &[
     ("grpc.health.v1.Health", &[("Check", UNARY), ("List", UNARY), ("Watch", SERVER)]),
 ];
 
-/// Returns true if the API has a service of this name.
+/// Returns true if the API has a service with this name.
 #[must_use]
 pub(crate) fn is_service(name: &str) -> bool {
     SERVICES.iter().any(|(service, _)| *service == name)
 }
 
-/// Returns true if the API has a method of this path that takes one request rather than a stream of them.
+/// Returns true if the API has a method with this path that takes a single request instead of a stream.
 #[must_use]
 pub(crate) fn has_one_request(path: &str) -> bool {
     let Some((service, method)) = path.strip_prefix('/').and_then(|path| path.rsplit_once('/')) else {
@@ -85,7 +85,7 @@ pub(crate) fn has_one_request(path: &str) -> bool {
         .any(|(name, kind)| *name == method && *kind != BIDI)
 }
 
-/// Counters of every method.
+/// The counters of every method.
 #[derive(Debug, Clone)]
 pub struct GrpcMetrics {
     by_path: Arc<HashMap<String, Arc<Method>>>,
@@ -148,7 +148,7 @@ impl GrpcMetrics {
     }
 }
 
-/// An RPC under way. Dropped without an outcome, it counts as cancelled: its client has left.
+/// An RPC in flight. Dropped without an outcome, it counts as cancelled: its client has disconnected.
 #[derive(Debug)]
 pub struct InFlight {
     method: Arc<Method>,
@@ -157,7 +157,7 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// Counts the RPC as ended with `code`.
+    /// Counts the RPC as completed with `code`.
     pub fn end(mut self, code: Code) {
         self.code = code;
     }

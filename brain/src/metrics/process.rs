@@ -1,4 +1,4 @@
-//! Metrics of the process from the kernel, read at each scrape.
+//! Metrics of the process, read from the kernel at each scrape.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::Register;
 
-/// Metrics every exporter of Prometheus has. What cannot be read keeps its last value.
+/// The metrics that every Prometheus exporter has. A value that cannot be read keeps its last one.
 #[derive(Debug)]
 pub struct ProcessMetrics {
     cpu: Counter,
@@ -41,7 +41,7 @@ impl ProcessMetrics {
         }
     }
 
-    /// Reads everything anew.
+    /// Reads all values.
     pub(super) fn refresh(&self) {
         if let Some(stat) = fs::read_to_string("/proc/self/stat")
             .ok()
@@ -61,7 +61,7 @@ impl ProcessMetrics {
             }
         }
         if let Ok(fds) = fs::read_dir("/proc/self/fd") {
-            // The directory being read is one of them.
+            // The directory that is read is one of them.
             let open = u32::try_from(fds.count().saturating_sub(1)).unwrap_or(u32::MAX).into();
             self.open_fds.set(open);
             self.os_fd_used.set(open);
@@ -75,7 +75,7 @@ impl ProcessMetrics {
     }
 }
 
-/// Fields of `/proc/self/stat`.
+/// The fields of `/proc/self/stat`.
 struct Stat {
     cpu_ticks: f64,
     start_ticks: f64,
@@ -85,7 +85,7 @@ struct Stat {
 
 impl Stat {
     fn parse(text: &str) -> Option<Stat> {
-        // The second field is the program's name in brackets, and may hold anything.
+        // The second field is the program's name in parentheses, and may contain anything.
         let fields: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
         Some(Stat {
@@ -97,7 +97,7 @@ impl Stat {
     }
 }
 
-/// When the machine started, in seconds since 1970.
+/// Returns when the machine booted, in seconds since 1970.
 fn boot_time() -> Option<f64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     stat.lines()

@@ -2,7 +2,7 @@ use tonic::Code;
 
 use super::Metrics;
 
-/// Names and types as `/metrics` of etcd 3.6.16 has them, without those of Go, raft, bbolt and the v2 store.
+/// The names and types in `/metrics` of etcd 3.6.16, without those of Go, raft, bbolt and the v2 store.
 const ETCD: &str = "\
     etcd_cluster_version gauge \n\
     etcd_debugging_lease_granted_total counter \n\

@@ -1,4 +1,5 @@
-//! HTTP beside gRPC: `/health`, `/livez`, `/readyz`, `/version`, `/metrics`, whose paths, codes and bodies are etcd's, and `/member`.
+//! The HTTP routes beside gRPC: `/health`, `/livez`, `/readyz`, `/version`, `/metrics`, whose paths, codes and bodies are etcd's,
+//! and `/member`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -24,30 +25,21 @@ mod health;
 pub mod leader;
 pub mod member;
 
-/// The questions of health checks to the store. Errors are etcd's texts.
+/// The checks that health requests run on the store. Errors are etcd's texts.
 #[tonic::async_trait]
 pub trait Health: Send + Sync + 'static {
-    /// A linearizable read of one key.
-    ///
-    /// # Errors
-    /// Why it failed.
+    /// Reads one key linearizably, or returns the reason why that failed.
     async fn linearizable_read(&self) -> Result<(), String>;
 
-    /// A read of one key from this member alone.
-    ///
-    /// # Errors
-    /// Why it failed.
+    /// Reads one key from this member alone, or returns the reason why that failed.
     async fn serializable_read(&self) -> Result<(), String>;
 
-    /// Whether this process can do its work, or only a restart can help.
-    ///
-    /// # Errors
-    /// Why it is to be restarted.
+    /// Succeeds if this process can do its work; if only a restart can help, returns the reason for it.
     async fn alive(&self) -> Result<(), String> {
         self.serializable_read().await
     }
 
-    /// The alarms that stand.
+    /// Returns the raised alarms.
     fn alarms(&self) -> Vec<Alarm>;
 
     /// Returns true if this member knows a leader.
@@ -64,7 +56,7 @@ pub enum Alarm {
 }
 
 impl Alarm {
-    /// Etcd's name.
+    /// Returns etcd's name of the alarm.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -83,20 +75,20 @@ struct Site {
     page: Page,
 }
 
-/// Lines about checks that fail again and again.
+/// Limits log lines about checks that fail repeatedly.
 #[derive(Clone, Default)]
 struct Log {
     checks: LogOnce,
     health: LogOnce,
 }
 
-/// The page of metrics that was rendered last, and when.
+/// The metrics page that was rendered last, with its time.
 type Page = Arc<Mutex<Option<(Instant, Bytes)>>>;
 
-/// How long a page of metrics is answered: whoever asks at the same time gets the same one.
+/// The time for which a rendered metrics page is reused, so that concurrent requests get the same one.
 const PAGE_AGE: Duration = Duration::from_millis(100);
 
-/// The routes, without any gate before them.
+/// Returns the routes, without the CORS policy.
 pub fn routes(
     health: Arc<dyn Health>,
     member: (member::Described, member::Certificates),
@@ -144,7 +136,7 @@ async fn metrics_page(State(site): State<Site>) -> Response<Body> {
 }
 
 impl Site {
-    /// The page of metrics; rendered once for all who ask at the same time.
+    /// Returns the metrics page, rendered once for concurrent requests.
     fn page(&self) -> anyhow::Result<Bytes> {
         let mut page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((rendered, text)) = &*page
@@ -179,7 +171,7 @@ fn answer(status: StatusCode, content_type: &'static str, body: impl Into<Body>)
     response
 }
 
-/// Text that browsers must not guess about.
+/// Returns a text response whose type browsers must not sniff.
 fn plain(status: StatusCode, body: impl Into<Body>) -> Response<Body> {
     let mut response = answer(status, PLAIN, body);
     response
@@ -188,7 +180,7 @@ fn plain(status: StatusCode, body: impl Into<Body>) -> Response<Body> {
     response
 }
 
-/// An error as Go's servers write them: a line of text.
+/// Returns an error in the format of Go's servers: a line of text.
 fn plain_error(status: StatusCode, text: &str) -> Response<Body> {
     plain(status, format!("{text}\n"))
 }

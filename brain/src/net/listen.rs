@@ -1,4 +1,4 @@
-//! Sockets that clients dial: TCP, and files of the file system.
+//! Listening sockets: TCP, and Unix sockets in the file system.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,13 +12,13 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use crate::flags::SocketOptions;
 use crate::flags::url::Url;
 
-/// Connections that the kernel accepts ahead of us.
+/// The backlog of connections that the kernel accepts in advance.
 const BACKLOG: u32 = 4096;
 
-/// A peer that is silent for so long is asked whether it is still there.
+/// The time without traffic after which the kernel probes whether a peer is still alive.
 const PROBE_AFTER: Duration = Duration::from_secs(30);
 
-/// A bound socket. A file of the file system goes when it is dropped.
+/// A bound socket. The file of a Unix socket is removed on drop.
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
@@ -31,7 +31,7 @@ enum Socket {
     Unix(UnixListener, PathBuf),
 }
 
-/// A connection that was accepted.
+/// An accepted connection.
 #[derive(Debug)]
 pub enum Accepted {
     /// From the network.
@@ -41,7 +41,7 @@ pub enum Accepted {
 }
 
 impl Accepted {
-    /// The address at the other end, where there is one; of IPv4 also where the socket is of both families.
+    /// Returns the address of the other end, if it has one; an IPv4 address also on a dual-stack socket.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
@@ -52,10 +52,7 @@ impl Accepted {
 }
 
 impl Listener {
-    /// Binds to a URL; port 0 takes any. Call it inside a runtime.
-    ///
-    /// # Errors
-    /// The address is in use or not ours.
+    /// Binds to a URL; port 0 takes any free port. Must be called inside a runtime. Fails if the address is in use or not local.
     pub fn bind(url: &Url, options: SocketOptions) -> anyhow::Result<Listener> {
         let socket = match url.host_port() {
             Some((host, port)) => tcp(host, port, options),
@@ -68,16 +65,13 @@ impl Listener {
         })
     }
 
-    /// The URL that was asked for.
+    /// Returns the requested URL.
     #[must_use]
     pub fn url(&self) -> &Url {
         &self.url
     }
 
-    /// The URL with the port that was taken.
-    ///
-    /// # Errors
-    /// The kernel's.
+    /// Returns the URL with the bound port.
     pub fn bound(&self) -> io::Result<String> {
         let url = self.url.to_string();
         Ok(match &self.socket {
@@ -89,10 +83,7 @@ impl Listener {
         })
     }
 
-    /// The next connection.
-    ///
-    /// # Errors
-    /// The kernel's; most pass by themselves.
+    /// Accepts the next connection. Fails with the kernel's error; most are transient.
     pub async fn accept(&self) -> io::Result<Accepted> {
         match &self.socket {
             Socket::Unix(listener, _) => Ok(Accepted::Unix(listener.accept().await?.0)),
@@ -124,7 +115,7 @@ fn tcp(host: &str, port: u16, options: SocketOptions) -> anyhow::Result<Socket> 
     Ok(Socket::Tcp(families(ip, |ip| listen(ip, port, options))?))
 }
 
-/// Every IPv6 address is every address; a machine without IPv6 has those of IPv4.
+/// Listens on all addresses for the IPv6 wildcard; on a machine without IPv6, on all IPv4 addresses.
 fn families<T>(ip: IpAddr, listen: impl Fn(IpAddr) -> io::Result<T>) -> io::Result<T> {
     let answer = listen(ip);
     let Err(error) = &answer else { return answer };
@@ -148,10 +139,10 @@ fn listen(ip: IpAddr, port: u16, options: SocketOptions) -> io::Result<TcpListen
         TcpSocket::new_v6()?
     };
     if ip == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
-        // Both families, as in Go, whatever the machine's default is.
+        // Dual-stack, as in Go, whatever the machine's default is.
         rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
     }
-    // Go sets it on every listener, asked or not: without it no restart within a minute.
+    // Go always sets this on listeners: without it, a restart within a minute fails.
     socket.set_reuseaddr(true)?;
     if options.reuse_port {
         socket.set_reuseport(true)?;
@@ -165,7 +156,7 @@ fn unix(address: &str) -> anyhow::Result<Socket> {
     match std::fs::symlink_metadata(&path) {
         Ok(metadata) if !metadata.file_type().is_socket() => bail!("a file that is not a socket is in the way"),
         Ok(_) if std::os::unix::net::UnixStream::connect(&path).is_ok() => bail!("another process listens on it"),
-        // Left by a process that was killed.
+        // Left by a killed process.
         Ok(_) => std::fs::remove_file(&path)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error.into()),
@@ -173,7 +164,7 @@ fn unix(address: &str) -> anyhow::Result<Socket> {
     Ok(Socket::Unix(UnixListener::bind(&path)?, path))
 }
 
-/// Lets the kernel find out about peers that vanished.
+/// Enables keepalive probes, so that the kernel detects vanished peers.
 fn probe(stream: &TcpStream) -> io::Result<()> {
     use rustix::net::sockopt;
     sockopt::set_socket_keepalive(stream, true)?;

@@ -1,4 +1,4 @@
-//! etcd's `hasleader` metadata: the client wants an error when there is no leader, rather than to wait.
+//! etcd's `hasleader` metadata: the client requires an error if there is no leader, instead of a wait.
 
 use http::HeaderMap;
 use tokio::sync::watch;
@@ -17,7 +17,7 @@ pub fn refuses(headers: &HeaderMap, has_leader: &watch::Receiver<bool>) -> bool 
     is_required(headers) && !*has_leader.borrow()
 }
 
-/// Ends when there is no leader any more; never if `has_leader` is `None`, because the client requires none.
+/// Completes when there is no leader any more; never if `has_leader` is `None`, because the client requires none.
 pub async fn lost(has_leader: Option<watch::Receiver<bool>>) {
     if let Some(mut has_leader) = has_leader
         && has_leader.wait_for(|has| !has).await.is_ok()

@@ -1,8 +1,8 @@
 //! The network side of the server: gRPC and HTTP on the same ports, in plain text or TLS.
 //!
-//! Invariant: what clients can make us hold is bounded. A connection is accepted only when there is room for it, or when
-//! one that does nothing can be closed for it; whoever does not finish its handshake, or sends no request, is dropped. What
-//! requests, answers and streams take of memory is charged to a budget. A slow client delays nobody else.
+//! Invariant: the resources that clients can occupy are bounded. A connection is accepted only if there is room for it, or if an
+//! idle one can be closed for it; a client that does not finish its handshake, or sends no request, is disconnected. The memory of
+//! requests, responses and streams is charged to a budget. A slow client does not delay others.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -43,13 +43,13 @@ mod linger;
 mod route;
 mod rpc;
 
-/// How long a handshake, or the first bytes of a client, may take.
+/// The timeout of a handshake, and of the first bytes of a client.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Files kept for the store and for ourselves.
+/// Open files reserved for the store and the process.
 const RESERVED_FILES: u64 = 1024;
 
-/// Connections of probes and scrapers; they have room of their own, so that clients cannot shut them out.
+/// The limit of connections of probes and scrapers, separate from the others, so that clients cannot lock them out.
 const PROBES: usize = 256;
 
 /// The purpose of a port.
@@ -76,23 +76,23 @@ enum Protocols {
     Http1,
 }
 
-/// Listeners that are bound and not served yet.
+/// The bound listeners of a server that is not started yet.
 pub struct Server {
     listeners: Vec<(Listener, Purpose)>,
     tls: Option<Arc<ServerTls>>,
-    /// The TLS of the ports for peers, to tell of it.
+    /// The TLS of the peer ports, for `/member`.
     peer_tls: Weak<ServerTls>,
     /// The check that a connection has to pass before anything else.
     admission: Option<Arc<dyn Admission>>,
     config: Config,
 }
 
-/// Ports that are served. What they answer can be replaced, on connections that are open, too.
+/// The ports of a started server. The services behind them can be replaced, also on open connections.
 #[derive(Clone)]
 pub struct Open {
     answers: Arc<ArcSwap<Answers>>,
     certificates: Certificates,
-    /// A store answers.
+    /// True if a store serves requests.
     is_open: watch::Sender<bool>,
 }
 
@@ -104,12 +104,12 @@ pub struct Services {
     pub health: Arc<dyn Health>,
     /// Describes this member.
     pub member: Described,
-    /// The metrics, shown on `/metrics`.
+    /// The metrics, served on `/metrics`.
     pub metrics: Arc<Metrics>,
-    /// True if there is a leader, for clients that want to be told; `None` where nobody is.
+    /// True if there is a leader, for clients that require one; `None` if no client is to be refused for lack of one.
     pub has_leader: Option<watch::Receiver<bool>>,
-    /// A store answers. Until it does, clients of gRPC that wait for SETTINGS before their first request get none: they would take
-    /// this member for one that serves, and grpc-go would send it its share of the requests.
+    /// True if a store serves requests. Until then, gRPC clients that wait for SETTINGS before their first request get none: they
+    /// would consider this member ready, and grpc-go would send it its share of the requests.
     pub is_open: bool,
 }
 
@@ -136,7 +136,7 @@ impl std::fmt::Debug for Open {
 }
 
 impl Open {
-    /// Answers requests that come from now on by other services.
+    /// Replaces the services that answer requests from now on.
     pub fn replace(&self, services: Services) {
         let is_open = services.is_open;
         self.answers
@@ -156,11 +156,8 @@ impl Services {
 }
 
 impl Server {
-    /// Loads certificates and binds every URL for clients. Whoever dials waits until [`Server::start`].
-    /// Call it inside a runtime.
-    ///
-    /// # Errors
-    /// A certificate does not load, or an address cannot be had.
+    /// Loads certificates and binds every URL for clients. Connections wait until [`Server::start`]. Must be called inside a
+    /// runtime. Fails if a certificate does not load, or if an address cannot be bound.
     pub fn bind(config: &Config) -> anyhow::Result<Server> {
         let client = match config.listen_client_http_urls.is_empty() {
             true => Purpose::Both,
@@ -198,7 +195,7 @@ impl Server {
         })
     }
 
-    /// Serves only those whom this lets in.
+    /// Serves only connections that `admission` admits.
     #[must_use]
     pub fn admitting(self, admission: Arc<dyn Admission>) -> Server {
         Server {
@@ -207,7 +204,7 @@ impl Server {
         }
     }
 
-    /// Tells of the certificates of these ports, too.
+    /// Adds the certificates of the peer ports to the description of this member.
     #[must_use]
     pub fn telling_of(self, peers: &Server) -> Server {
         Server {
@@ -216,10 +213,7 @@ impl Server {
         }
     }
 
-    /// Loads certificates and binds every URL for peers.
-    ///
-    /// # Errors
-    /// As [`Server::bind`].
+    /// Loads certificates and binds every URL for peers. Fails as [`Server::bind`].
     pub fn bind_peers(config: &Config) -> anyhow::Result<Server> {
         let urls = config
             .listen_peer_urls
@@ -229,19 +223,13 @@ impl Server {
         Self::bind_urls(urls, &config.peer_tls, config)
     }
 
-    /// Binds where plain HTTP tells who leads, if it is to.
-    ///
-    /// # Errors
-    /// As [`Server::bind`].
+    /// Binds the URL on which plain HTTP serves the leader's name, if there is one. Fails as [`Server::bind`].
     pub fn bind_leader(config: &Config) -> anyhow::Result<Server> {
         let urls = config.leader_http.iter().map(|url| (url, Purpose::Metrics)).collect();
         Self::bind_urls(urls, &config.client_tls, config)
     }
 
-    /// The URLs that are listened on, with the ports that were taken.
-    ///
-    /// # Errors
-    /// The kernel's.
+    /// Returns the listen URLs, with the bound ports.
     pub fn bound(&self) -> anyhow::Result<Vec<String>> {
         self.listeners
             .iter()
@@ -249,9 +237,9 @@ impl Server {
             .collect()
     }
 
-    /// Serves until `leave`. Then no connection is accepted any more, clients are told to go, and requests under way
-    /// have `grace` to end; what is left is cut off. Only then is `stop` cancelled, on which the store may end: so
-    /// what clients still ask is still answered. `leave` is a child of `stop`.
+    /// Serves until `leave`. Then no more connections are accepted, clients get GOAWAY, and requests in flight have `grace` to end;
+    /// the rest is aborted. Only then is `stop` cancelled, on which the store may end: so requests that clients still send are
+    /// answered. `leave` is a child of `stop`.
     pub fn start(
         self,
         services: Services,
@@ -281,7 +269,7 @@ impl Server {
         }
     }
 
-    /// As [`Server::start`], without gRPC, and without waiting for anybody in the end.
+    /// Like [`Server::start`], but without gRPC, and without a grace period at the end.
     pub fn start_http(self, http: Router, metrics: &Metrics, stop: &CancellationToken, tasks: &mut Tasks) {
         let answers = Answers {
             grpc: Router::new(),
@@ -292,10 +280,10 @@ impl Server {
         self.serve(routes, metrics, (stop, stop, Duration::ZERO), tasks);
     }
 
-    /// Plain HTTP.
+    /// Returns routes for plain HTTP.
     fn port_routes(&self, answers: Arc<ArcSwap<Answers>>, metrics: &Metrics) -> PortRoutes {
         let limits = &self.config.limits;
-        // Members check what they forward before they do.
+        // Members check requests before they forward them.
         let message = match self.is_for_peers() {
             true => limits.max_inflight_bytes / 2,
             false => limits.max_receive_bytes,
@@ -373,7 +361,7 @@ impl Server {
     }
 }
 
-/// Waits for all ports to be done, and lets the rest of the process end.
+/// Waits until all ports are closed, then cancels `stop`, so that the rest of the process ends.
 async fn drain(mut ports: JoinSet<()>, stop: CancellationToken) -> anyhow::Result<()> {
     while let Some(ended) = ports.join_next().await {
         ended.context("a listener panicked")?;
@@ -382,7 +370,7 @@ async fn drain(mut ports: JoinSet<()>, stop: CancellationToken) -> anyhow::Resul
     Ok(())
 }
 
-/// Raises the limit of open files as far as it goes, and answers how many connections of clients fit into it.
+/// Raises the limit of open files as far as possible, and returns the number of client connections that fit into it.
 fn client_room() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -398,7 +386,7 @@ fn client_room() -> usize {
     usize::try_from(room).unwrap_or(usize::MAX)
 }
 
-/// How HTTP/1.1 is spoken.
+/// Returns the options of HTTP/1.1.
 fn http1() -> Http1 {
     use hyper_util::rt::{TokioExecutor, TokioTimer};
     let mut builder = Http1::new(TokioExecutor::new()).http1_only();

@@ -1,8 +1,8 @@
-//! TLS, above all of listeners: certificates and client CAs that follow their files without a restart.
+//! TLS, mainly of listeners: certificates and client CAs are reloaded from their files without a restart.
 //!
-//! Files are compared by content every few seconds, so it does not matter how they are replaced (in place, renamed,
-//! or by kubelet's swap of `..data`). Invariant: what is served always loaded as a whole; when new files do not
-//! load, the old ones stay. Connections keep what they began with.
+//! Files are compared by content every few seconds, so it does not matter how they are replaced (in place, renamed, or by kubelet's
+//! swap of `..data`). Invariant: the served configuration was always loaded as a whole; if new files do not load, the old
+//! configuration stays. Connections keep the one that they began with.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,10 +26,10 @@ mod dial;
 mod files;
 mod revoked;
 
-/// How often files are looked at.
+/// The interval at which files are checked.
 pub const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A fault of certificates, in one line that names the file.
+/// An error of certificates, in one line that names the file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TlsError(String);
@@ -50,22 +50,19 @@ struct Loaded {
     in_use: InUse,
 }
 
-/// The certificate in use, for those who report it.
+/// The certificate in use, for status reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InUse {
     /// SHA-256 in hex digits over the trusted CAs: their DER, sorted and joined; empty without any.
     pub trust_bundle: String,
     /// SHA-256 of the leaf's DER, in hex digits.
     pub fingerprint: String,
-    /// When the leaf expires, in seconds since 1970.
+    /// The expiry of the leaf, in seconds since 1970.
     pub not_after: i64,
 }
 
 impl ServerTls {
-    /// Loads the files.
-    ///
-    /// # Errors
-    /// A file is missing, does not read, does not match, or its certificate is not valid now.
+    /// Loads the files. Fails if a file is missing, cannot be parsed, does not match, or if its certificate is not valid now.
     pub fn load(options: &TlsOptions, policy: &TlsPolicy) -> Result<ServerTls, TlsError> {
         let loaded = Loaded::from(Files::read(options)?, options, policy)?;
         Ok(ServerTls {
@@ -75,35 +72,33 @@ impl ServerTls {
         })
     }
 
-    /// The configuration of a new connection. Clients need a certificate of the trusted CAs, if there are any: etcd's rule,
-    /// for metrics, too.
+    /// Returns the configuration for a new connection. If there are trusted CAs, clients need a certificate signed by them: etcd's
+    /// rule, also for metrics.
     #[must_use]
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.current.load().config)
     }
 
-    /// When the certificate in use expires, in seconds since 1970.
+    /// Returns when the certificate in use expires, in seconds since 1970.
     #[must_use]
     pub fn not_after(&self) -> i64 {
         self.current.load().in_use.not_after
     }
 
-    /// The certificates in use.
+    /// Returns the certificates in use.
     #[must_use]
     pub fn in_use(&self) -> InUse {
         self.current.load().in_use.clone()
     }
 
-    /// Suites that the policy names and that are not offered.
+    /// Returns the suites in the policy that are not offered.
     #[must_use]
     pub fn skipped_suites(&self) -> Vec<String> {
         config::skipped_suites(&self.policy)
     }
 
-    /// Looks at the files, and takes them when they changed. Answers whether it did.
-    ///
-    /// # Errors
-    /// As [`ServerTls::load`]; what was served before still is.
+    /// Checks the files, and loads them if they changed. Returns true if they did. Fails as [`ServerTls::load`]; the configuration
+    /// served before stays.
     pub fn reload(&self) -> Result<bool, TlsError> {
         let files = Files::read(&self.options)?;
         if files == self.current.load().files {
@@ -114,10 +109,7 @@ impl ServerTls {
         Ok(true)
     }
 
-    /// Reloads until `stop`. Each new failure is logged once.
-    ///
-    /// # Errors
-    /// Looking at the files panicked.
+    /// Reloads until `stop`. Each new failure is logged once. Fails if the check of the files panicked.
     pub async fn follow(
         self: Arc<Self>,
         every: Duration,
@@ -134,7 +126,7 @@ impl ServerTls {
                 _ = ticks.tick() => {}
             }
             let this = Arc::clone(&self);
-            // A file system may hang; the runtime must not.
+            // A file system may block; the runtime must not.
             let outcome = tokio::task::spawn_blocking(move || this.reload())
                 .await
                 .context("look at certificates")?;
@@ -181,7 +173,7 @@ fn bad(path: &std::path::Path, what: impl std::fmt::Display) -> TlsError {
     TlsError(format!("{}: {what}", path.display()))
 }
 
-/// The pair that a listener needs.
+/// Returns the certificate and key that a listener needs.
 fn pair(options: &TlsOptions) -> Result<&(PathBuf, PathBuf), TlsError> {
     let missing = || TlsError("TLS needs a certificate and a key".to_owned());
     options.pair.as_ref().ok_or_else(missing)

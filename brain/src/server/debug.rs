@@ -1,4 +1,4 @@
-//! `kubebrain debug`: opens a store for reading, and prints a part of it.
+//! `kubebrain debug`: opens a store read-only, and prints a part of it.
 
 use std::io::{self, BufWriter, Write};
 
@@ -16,7 +16,7 @@ use anyhow::Context as _;
 use crate::server::run::Lifecycle;
 use crate::server::tikv::connection;
 
-/// Prints, and ends. A signal interrupts it.
+/// Prints the dump, and ends. A signal interrupts it.
 pub(crate) async fn run(config: &Config, dump: &Dump, mut life: Lifecycle) -> anyhow::Result<()> {
     let leave = life.leave.clone();
     let mut lines = Lines::new(BufWriter::new(io::stdout()), dump.limit);
@@ -32,10 +32,10 @@ pub(crate) async fn run(config: &Config, dump: &Dump, mut life: Lifecycle) -> an
         printed = Box::pin(print) => printed,
     };
     life.end().await?;
-    // What was printed before an error is printed all the same.
+    // The lines printed before an error are flushed all the same.
     let printed = printed.and(lines.flush().context("print"));
     match printed {
-        // Whoever reads has seen enough.
+        // The reader closed the pipe: it has read enough.
         Err(error) if is_closed_pipe(&error) => Ok(()),
         printed => printed,
     }

@@ -1,7 +1,7 @@
-//! `kubebrain debug`: what is stored, as one JSON object per line. Reads only.
+//! `kubebrain debug`: prints stored data, one JSON object per line. Reads only.
 //!
-//! Names of fields are for people and scripts alike: they stay. Byte strings are printed with Rust's ASCII escapes, ids of members and
-//! leases in hexadecimal, as etcdctl does.
+//! People and scripts rely on the field names: they are stable. Byte strings are printed with Rust's ASCII escapes, ids of members
+//! and leases in hexadecimal, as etcdctl does.
 
 use std::io::{self, Write};
 
@@ -19,15 +19,15 @@ use crate::mvcc::row::{LeaseRow, Manifest, decode_index, decode_object};
 use crate::mvcc::view::successor;
 use crate::rows::{Order, Scan, Snapshot};
 
-/// Rows that are read at once.
+/// Rows per read.
 const PAGE_ROWS: usize = 1_000;
-/// Bytes that are read at once.
+/// Bytes per read.
 const PAGE_BYTES: usize = 1 << 20;
 
-/// Name and value. Names need no escapes.
+/// A field name and its value. Names need no escapes.
 type Field = (&'static str, Value);
 
-/// Where lines go, and how many still may.
+/// The output, and the number of lines that may still be printed.
 #[derive(Debug)]
 pub(super) struct Lines<W> {
     out: W,
@@ -35,16 +35,13 @@ pub(super) struct Lines<W> {
 }
 
 impl<W: Write> Lines<W> {
-    /// At most `limit` lines to `out`.
+    /// Prints at most `limit` lines to `out`.
     pub(super) fn new(out: W, limit: Option<u64>) -> Self {
         let left = limit.unwrap_or(u64::MAX);
         Self { out, left }
     }
 
-    /// Everything printed is on its way.
-    ///
-    /// # Errors
-    /// It cannot be written.
+    /// Flushes the output.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
@@ -53,7 +50,7 @@ impl<W: Write> Lines<W> {
         self.left == 0
     }
 
-    /// Prints a line, its fields in this order, unless there are enough.
+    /// Prints a line with its fields in this order, unless the limit is reached.
     fn put(&mut self, line: &[Field]) -> io::Result<()> {
         if self.is_full() {
             return Ok(());
@@ -67,10 +64,8 @@ impl<W: Write> Lines<W> {
     }
 }
 
-/// Prints barriers and batches from the watermark on, then records that are not known to be committed.
-///
-/// # Errors
-/// The log does not read, or records make no sense; also that `lines` cannot be written.
+/// Prints barriers and batches from the watermark on, then records that are not known to be committed. Fails if the log cannot be
+/// read, if records are invalid, or if `lines` cannot be written.
 pub(super) async fn log<L: Log, W: Write>(log: &L, lines: &mut Lines<W>) -> anyhow::Result<()> {
     let watermark = log.watermark().await?;
     let mut reader = Reader::seek(log.clone(), watermark).await?;
@@ -99,7 +94,7 @@ pub(super) async fn log<L: Log, W: Write>(log: &L, lines: &mut Lines<W>) -> anyh
         now <= position,
         "slots were destroyed while they were read: the watermark moved from {watermark} to {now}; try again"
     );
-    // Of an incomplete batch, or behind a free slot.
+    // Records of an incomplete batch, or after a free slot.
     while !lines.is_full() {
         let records = log.read(position, PAGE_BYTES).await?;
         let Some((last, _)) = records.last() else { break };
@@ -128,7 +123,7 @@ fn batch((slot, next): (Slot, Slot), epoch: u64, payload: Bytes) -> anyhow::Resu
         ("slots", json!(next.0 - slot.0)),
         ("kind", json!("batch")),
         ("epoch", json!(epoch)),
-        // None of a batch that changes no key.
+        // Null for a batch that changes no key.
         ("first_revision", json!(revisions.clone().min())),
         ("last_revision", json!(revisions.max())),
         ("requests", json!(record.entries.len())),
@@ -136,10 +131,8 @@ fn batch((slot, next): (Slot, Slot), epoch: u64, payload: Bytes) -> anyhow::Resu
     ])
 }
 
-/// Prints rows in the order of their keys.
-///
-/// # Errors
-/// The rows do not read, or one is none that a brain writes; also that `lines` cannot be written.
+/// Prints rows in the order of their keys. Fails if the rows cannot be read, if a row is not one that a brain writes, or if `lines`
+/// cannot be written.
 pub(super) async fn rows<S: Snapshot, W: Write>(rows: &S, dump: &Dump, lines: &mut Lines<W>) -> anyhow::Result<()> {
     for range in ranges(&dump.prefix) {
         let mut from = range.from;
@@ -168,7 +161,7 @@ pub(super) async fn rows<S: Snapshot, W: Write>(rows: &S, dump: &Dump, lines: &m
     Ok(())
 }
 
-/// The row ranges that can hold rows of keys with a prefix, in their order. An empty `to` is the end.
+/// Returns the row ranges that can hold rows of keys with a prefix, in order. An empty `to` is the end.
 fn ranges(prefix: &[u8]) -> Vec<RowRange> {
     if prefix.is_empty() {
         let (from, to) = (Bytes::new(), Bytes::new());
@@ -185,7 +178,7 @@ fn ranges(prefix: &[u8]) -> Vec<RowRange> {
     ]
 }
 
-/// One row as a line; `None` if it is not asked for.
+/// Returns one row as a line; `None` if it does not match the options.
 fn row(row: &Bytes, value: &Bytes, dump: &Dump) -> anyhow::Result<Option<Vec<Field>>> {
     let what = || format!("the row {:?}", row.escape_ascii().to_string());
     let line = match row.first() {
@@ -257,10 +250,8 @@ fn row(row: &Bytes, value: &Bytes, dump: &Dump) -> anyhow::Result<Option<Vec<Fie
     Ok(Some(line))
 }
 
-/// Prints the manifest, the row that is written with every change of rows.
-///
-/// # Errors
-/// There is none, or it does not decode; also that `lines` cannot be written.
+/// Prints the manifest, the row that is written with every change of rows. Fails if there is none, if it does not decode, or if
+/// `lines` cannot be written.
 pub(super) fn manifest<W: Write>(stored: Option<Bytes>, lines: &mut Lines<W>) -> anyhow::Result<()> {
     let stored = stored.context("there is no manifest: no member ever led on this store")?;
     let size = stored.len();

@@ -35,7 +35,7 @@ impl Engine for EmbeddedEngine {
     type Space = DiskSpace;
 }
 
-/// A member whose store is a directory of its own: nobody else can lead.
+/// Runs a member with a store in a data directory of its own: no other member can lead.
 pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> {
     let server = Server::bind(config)?;
     let mut dir = DataDir::open(&config.data_dir, || Identity {
@@ -47,7 +47,7 @@ pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> 
     let metrics = Arc::new(Metrics::new(config.extensive_metrics));
     let quota = quota(config);
     let (log, rows) = open(config, &dir, quota, &metrics).await?;
-    // Before anything is acknowledged: from now on neither may be missing.
+    // Recorded before anything is acknowledged: from now on log and rows must both exist.
     if let Some(id) = log.id() {
         dir.set_log(id)?;
     }
@@ -58,7 +58,7 @@ pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> 
     let engine = OpenEngine::<EmbeddedEngine> {
         log,
         rows,
-        // The directory's lock shuts out everybody else: the record need not outlive the process, nor be seen by another.
+        // The directory's lock excludes all other processes: the record need not outlive this process, nor be visible to others.
         lock: ElectionLock::Storage(StorageLock::new(MemRegister::new(), "data directory")),
         timing: ElectionConfig::lease(ElectionConfig::unique(&config.name)),
         space: DiskSpace::new(dir.path(), quota)?,
@@ -80,7 +80,7 @@ pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> 
     serve(config, ClientPorts::Bound(Box::new(server)), engine, metrics, life).await
 }
 
-/// Opens rows and log. The rows first: they tell which log must be there.
+/// Opens rows and log. The rows first, because they name the log that must be there.
 async fn open(
     config: &Config,
     dir: &DataDir,
@@ -108,7 +108,7 @@ async fn open(
     let covers = |manifest| Ok(crate::storage::replica::check_reach(manifest, stored)?);
     let rows = FjallRows::open_for(&dir.path().join(ROWS), rows_options, covers).context("open the rows")?;
     let origin = crate::storage::replica::origin(&rows).await.context("open the rows")?;
-    // Young rows name no log yet.
+    // New rows name no log yet.
     let named = dir.identity().log.map(|id| Origin { id, last: Slot(0) });
     let log = FileLog::open_for(&log_dir, log_options, on_sync, origin.or(named)).context("open the log")?;
     Ok((log, rows))

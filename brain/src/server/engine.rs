@@ -24,20 +24,20 @@ pub(crate) struct OpenEngine<E: Engine> {
     /// Description of the storage, for `/member`.
     pub(crate) storage: StorageInUse,
     pub(crate) members: Members,
-    /// Told who leads.
+    /// Publishes the role of this member.
     pub(crate) roles: watch::Sender<Role>,
-    /// The others, where there are any.
+    /// The port for peers and the connections to them, if there are any.
     pub(crate) peers: Option<(Server, Peers)>,
 }
 
-/// Told in every answer.
+/// The ids in every response header.
 #[derive(Clone, Copy)]
 pub(crate) struct Ids {
     pub(crate) cluster: u64,
     pub(crate) member: u64,
 }
 
-/// Lowers `--max-request-bytes` to what the engine can store: a larger value could be acknowledged and never become a row.
+/// Lowers `--max-request-bytes` to the engine's limit: otherwise a larger value could be acknowledged and never become a row.
 pub(crate) fn cap_requests(config: &mut Config) {
     let (engine, longest) = match config.storage {
         Storage::Embedded => ("the embedded store", fjall::MAX_VALUE_LEN),
@@ -52,7 +52,7 @@ pub(crate) fn cap_requests(config: &mut Config) {
     }
 }
 
-/// The bytes that the store may occupy.
+/// Returns the bytes that the store may occupy.
 pub(crate) fn quota(config: &Config) -> Option<u64> {
     match config.limits.quota {
         Quota::Off => None,

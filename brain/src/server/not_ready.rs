@@ -1,4 +1,4 @@
-//! The answers of a member that has no store yet: it is alive, and why it is not ready.
+//! The services of a member that has no store yet: it is alive, and reports why it is not ready.
 
 use std::sync::Arc;
 
@@ -14,23 +14,23 @@ use crate::net::http::{Alarm, Health};
 use crate::net::serve::Services;
 use crate::refusal::Refusal;
 
-/// Why a member is not ready. Clones share it.
+/// The reason why a member is not ready. Clones share it.
 #[derive(Debug, Clone)]
 pub struct NotReady(Arc<ArcSwap<Refusal>>);
 
 impl NotReady {
-    /// For this reason.
+    /// Creates it with this reason.
     #[must_use]
     pub fn new(reason: Refusal) -> Self {
         Self(Arc::new(ArcSwap::from_pointee(reason)))
     }
 
-    /// For this reason from now on.
+    /// Replaces the reason.
     pub fn because(&self, reason: Refusal) {
         self.0.store(Arc::new(reason));
     }
 
-    /// The services to run meanwhile. Every RPC fails with etcd's `no leader`.
+    /// Returns the services to run in the meantime. Every RPC fails with etcd's `no leader`.
     #[must_use]
     pub fn services(&self, metrics: Arc<Metrics>) -> Services {
         Services {
@@ -65,7 +65,7 @@ impl Health for NotReady {
         Err(self.reason())
     }
 
-    /// A restart brings no storage back.
+    /// A restart does not help if storage is unreachable.
     async fn alive(&self) -> Result<(), String> {
         Ok(())
     }

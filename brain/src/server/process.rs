@@ -1,7 +1,7 @@
 //! The process around the server: command line, logs, signals, exit codes.
 //!
-//! Exit codes: 0 after a stop that was asked for, 1 when the server could not start or go on, 2 for a bad command
-//! line. Whatever is wrong is told in one line on standard error.
+//! Exit codes: 0 after a requested stop, 1 if the server could not start or continue, 2 for a bad command line. An error is one
+//! line on standard error.
 
 use std::io::{self, Write as _};
 use std::os::linux::net::SocketAddrExt as _;
@@ -20,7 +20,7 @@ use crate::refusal::{Code, Refusal, TERMINATION_LOG};
 use crate::tasks::Tasks;
 use crate::telemetry;
 
-/// How long blocking work may go on after everything else has ended.
+/// The time for which blocking work may continue after everything else has ended.
 const LAST_WORK: Duration = Duration::from_secs(1);
 
 /// Reads the command line, sets up logs, and runs the server to its end.
@@ -29,7 +29,7 @@ pub fn run<F>(server: impl FnOnce(Config, Signals) -> F) -> ExitCode
 where
     F: Future<Output = anyhow::Result<()>>,
 {
-    // Stored data is for its owner alone, whatever creates it.
+    // Only the owner may read stored data, whatever creates it.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     match flags::parse(std::env::args_os().skip(1), std::env::vars_os()) {
         Err(error) if debugs() => fail(2, &error),
@@ -46,21 +46,22 @@ where
     }
 }
 
-/// Returns true if this is `kubebrain debug`, which may run beside a member: that one's reason to end is not this one's.
+/// Returns true if this is `kubebrain debug`, which may run beside a member and must not overwrite that member's termination
+/// message.
 fn debugs() -> bool {
     std::env::args_os().nth(1).is_some_and(|command| command == "debug")
 }
 
-/// Ends, and leaves the reason where Kubernetes looks for it.
+/// Ends, and writes the reason to the file that Kubernetes reads.
 fn end(code: u8, refusal: &Refusal) -> ExitCode {
-    // Outside a container nobody looks there, and nothing is there.
+    // Outside a container this file does not exist, and nobody reads it.
     drop(refusal.leave_in(Path::new(TERMINATION_LOG)));
     fail(code, &refusal.message)
 }
 
 fn fail(code: u8, error: &dyn std::fmt::Display) -> ExitCode {
     let line = error.to_string().trim_end().replace('\n', " ");
-    // Without a standard error there is nobody left to tell; the exit code still does.
+    // Without standard error the message is lost; the exit code still reports the failure.
     writeln!(io::stderr(), "kubebrain: {line}").map_or(ExitCode::from(code), |()| ExitCode::from(code))
 }
 
@@ -73,7 +74,7 @@ where
         .enable_all()
         .build()
         .context("cannot start threads")?;
-    // Before the first word: who reads it may count on an orderly end.
+    // Signal handlers are installed before the first log line: a reader of that line may rely on an orderly stop.
     let signals = runtime.block_on(async { Signals::listen() })?;
     info!(
         etcd = crate::version::ETCD,
@@ -89,8 +90,8 @@ where
     outcome
 }
 
-/// SIGTERM and SIGINT, heard from the process's first moments on: what came before somebody follows is kept. The first
-/// process of a container would never hear of a signal that came before anybody listened.
+/// SIGTERM and SIGINT, handled from the start of the process on: signals that arrive before [`Signals::follow`] are kept. The first
+/// process of a container would otherwise not receive a signal sent before a handler exists.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
@@ -105,7 +106,7 @@ impl Signals {
         })
     }
 
-    /// Starts the task that cancels `leave` on the first of them. It ends with `stop`.
+    /// Starts the task that cancels `leave` on the first signal. It ends with `stop`.
     pub fn follow(mut self, leave: &CancellationToken, stop: &CancellationToken, tasks: &mut Tasks) {
         let (leave, stop) = (leave.clone(), stop.clone());
         tasks.spawn("signals", async move {
@@ -123,13 +124,13 @@ impl Signals {
     }
 }
 
-/// Tells the logs, and the service manager if there is one, that clients are served.
+/// Reports to the logs, and to the service manager if there is one, that clients are served.
 pub fn ready(urls: &[String]) {
     info!(urls = urls.join(","), "ready to serve client requests");
     notify("READY=1");
 }
 
-/// Sends a state to systemd, if it started us and wants to know.
+/// Sends a state to systemd, if it started this process with a notification socket.
 fn notify(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
         return;

@@ -1,4 +1,4 @@
-//! The reason for which a member does not serve, by the error that ended it.
+//! The reason why a member does not serve, derived from the error that ended it.
 
 use crate::cluster::membership;
 use crate::cluster::membership::EnterError;
@@ -13,7 +13,7 @@ use crate::storage::retry;
 use crate::tikv::ConnectError;
 
 impl Refusal {
-    /// The reason that an error tells of.
+    /// Returns the reason for an error.
     #[must_use]
     pub fn of(error: &anyhow::Error) -> Self {
         let known = error.chain().find_map(code);
@@ -22,7 +22,8 @@ impl Refusal {
     }
 }
 
-/// The code of one error in a chain; `None` if the error alone does not decide it. The outermost error with a code counts.
+/// Returns the code of one error in a chain; `None` if the error alone does not determine it. The outermost error with a code
+/// counts.
 fn code(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
     if let Some(error) = cause.downcast_ref() {
         return match error {

@@ -7,11 +7,11 @@ use crate::server::not_ready::NotReady;
 use crate::storage::retry;
 use crate::tikv::ConnectError;
 
-/// First and longest pause between attempts.
+/// The first and the longest pause between attempts.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
-/// Repeats `attempt` until it succeeds or fails for good; it takes the number of failures so far. The reason of each failure is
-/// logged and served by `/readyz`.
+/// Repeats `attempt` until it succeeds or fails permanently; its argument is the number of failures so far. The reason of each
+/// failure is logged and served by `/readyz`.
 pub(crate) async fn until_reached<T>(
     waiting: &NotReady,
     attempt: impl AsyncFn(u32) -> anyhow::Result<T>,

@@ -52,24 +52,25 @@ use tokio_util::sync::CancellationToken;
 use crate::server::engine::OpenEngine;
 use crate::server::retry;
 
-/// How long clients' requests under way may take after SIGTERM. Whatever is stuck, the process ends within 10 s, well within a
-/// pod's grace period of 30 s: then the writer drains, the lock is handed over, and the tasks are ended where they stand.
+/// The time for which clients' requests in flight may continue after SIGTERM. Even if something is stuck, the process ends within
+/// 10 s, well within a pod's grace period of 30 s: after this time the writer drains, the lock is transferred, and the tasks are
+/// aborted.
 const GRACE: Duration = Duration::from_secs(4);
 
-/// How long requests of peers may take that are under way when nobody leads here any more.
+/// The time for which requests of peers in flight may continue after this member has stopped leading and following.
 const PEER_GRACE: Duration = Duration::from_secs(1);
 
-/// The process: what runs in it, and how it ends.
+/// The process: its tasks, and the order of its shutdown.
 pub(crate) struct Lifecycle {
     pub(crate) tasks: Tasks,
-    /// Clients leave first.
+    /// Cancelled first: clients disconnect.
     pub(crate) leave: CancellationToken,
-    /// The store ends when they are gone; if it ends before, they leave too.
+    /// Cancelled when the clients are gone: the store ends. If the store ends before, clients disconnect, too.
     pub(crate) stop: CancellationToken,
 }
 
 impl Lifecycle {
-    /// From now on signals end it.
+    /// Creates it; from now on signals end the process.
     pub(crate) fn begin(signals: Signals) -> Lifecycle {
         let stop = CancellationToken::new();
         let (leave, mut tasks) = (stop.child_token(), Tasks::new(stop.clone()));
@@ -77,12 +78,12 @@ impl Lifecycle {
         Lifecycle { tasks, leave, stop }
     }
 
-    /// Serves on these ports.
+    /// Serves on the ports of `server`.
     pub(crate) fn open(&mut self, server: Server, services: Services) -> Open {
         server.start(services, &self.leave, &self.stop, GRACE, &mut self.tasks)
     }
 
-    /// Ends before anything was served from a store.
+    /// Ends the process before a store was served.
     pub(crate) async fn end(self) -> anyhow::Result<()> {
         self.leave.cancel();
         self.stop.cancel();
@@ -92,9 +93,9 @@ impl Lifecycle {
 
 /// The ports for clients.
 pub(crate) enum ClientPorts {
-    /// Connections are not accepted before there is a store.
+    /// Bound, but no connections are accepted before there is a store.
     Bound(Box<Server>),
-    /// They are answered already, by one who has no store yet.
+    /// Already served, with a service that reports why there is no store yet.
     Answered {
         open: Open,
         urls: Vec<String>,
@@ -102,7 +103,7 @@ pub(crate) enum ClientPorts {
     },
 }
 
-/// Serves a store until the end.
+/// Serves a store until the process ends.
 pub(crate) async fn serve<E: Engine>(
     config: &Config,
     ports: ClientPorts,
@@ -210,7 +211,7 @@ pub(crate) async fn serve<E: Engine>(
     life.tasks.join().await
 }
 
-/// Options to open the store with. A single member leads without a lease.
+/// Returns the options to open the store with. A single member leads without a lease.
 fn options(member: u64, lone: bool, timing: &ElectionConfig) -> store::Options {
     store::Options {
         sequencer: bounds(member, lone),
@@ -219,13 +220,13 @@ fn options(member: u64, lone: bool, timing: &ElectionConfig) -> store::Options {
     }
 }
 
-/// Bytes of a log of one's own; none where all members share one.
+/// Returns the size of a member's own log in bytes; 0 if all members share one log.
 fn log_size<L: Log, R: Rows>(log: L, rows: &R) -> Size {
     let is_own = rows.size().is_some();
     Arc::new(move || if is_own { log.size() } else { 0 })
 }
 
-/// Gives back the space that rows and log do not need.
+/// Starts the task that reclaims space that rows and log do not need.
 fn defragment<L: Log, R: Rows>(log: &L, rows: &R, state: &Arc<State<R>>, life: &mut Lifecycle) -> Defragment {
     let (log, rows, state) = (log.clone(), rows.clone(), state.clone());
     let (asked, work) = Defragmentations::new(move || {
@@ -246,7 +247,7 @@ fn defragment<L: Log, R: Rows>(log: &L, rows: &R, state: &Arc<State<R>>, life: &
     })
 }
 
-/// The router of requests that only a leader answers; strict reads ask `later`.
+/// Creates the router for requests that only a leader answers; strict reads check `later`.
 fn router(role: watch_channel::Receiver<Role>, later: Option<LaterLeader>, life: &mut Lifecycle) -> LeaderRouter {
     let router = LeaderRouter::new(role);
     let Some(later) = later else { return router };
@@ -268,7 +269,7 @@ struct LeaderChecks {
     liveness: Liveness,
 }
 
-/// Begins to lead or to follow, and to answer peers.
+/// Starts leading or following, and serving peers.
 fn start_leadership<E: Engine>(
     config: &Config,
     engine: OpenEngine<E>,
@@ -286,7 +287,7 @@ fn start_leadership<E: Engine>(
         peers,
         ..
     } = engine;
-    // The lock is needed until nobody leads here any more; peers are answered as long.
+    // The lock is needed until this member has stopped leading and following; peers are served as long.
     let led = CancellationToken::new();
     let competing = (lock.clone(), timing.clone());
     let election = compete(config, competing, (metrics, &led, &mut life.tasks))?;
@@ -338,7 +339,7 @@ fn start_leadership<E: Engine>(
     Ok(())
 }
 
-/// Begins to compete until `led` ends, and to tell who leads where it is to be told.
+/// Joins the election until `led`, and serves the leader's name over HTTP if configured.
 fn compete<C: CasRegister>(
     config: &Config,
     (lock, timing): (ElectionLock<C>, ElectionConfig),
@@ -355,7 +356,7 @@ fn compete<C: CasRegister>(
     Ok(election)
 }
 
-/// The services for peers.
+/// Returns the services for peers.
 fn for_peers<R: Rows>(
     config: &Config,
     api: &ApiContext<R>,
@@ -374,7 +375,7 @@ fn for_peers<R: Rows>(
     }
 }
 
-/// The leader's name, by the last record that the elector saw.
+/// Returns the leader's name, by the last record that the elector saw.
 fn leader_name(own: String, election_state: watch_channel::Receiver<ElectionState>) -> http::leader::LeaderName {
     Arc::new(move || match &*election_state.borrow() {
         ElectionState::Leading(_) => own.clone(),
@@ -383,7 +384,7 @@ fn leader_name(own: String, election_state: watch_channel::Receiver<ElectionStat
     })
 }
 
-/// Bounds of the write path. Records to another machine take longer: more of them are under way.
+/// Returns the bounds of the write path. Appends to another machine take longer: more of them are in flight.
 fn bounds(member: u64, lone: bool) -> SequencerOptions {
     SequencerOptions {
         member,
@@ -396,7 +397,7 @@ fn bounds(member: u64, lone: bool) -> SequencerOptions {
     }
 }
 
-/// The retention by `--auto-compaction-mode` and `--auto-compaction-retention`.
+/// Returns the retention by `--auto-compaction-mode` and `--auto-compaction-retention`.
 fn retention(flags: AutoCompaction) -> Option<Retention> {
     match flags {
         AutoCompaction::Off => None,

@@ -1,4 +1,4 @@
-//! A member: what is served over a store, whatever engine it runs on.
+//! The services of a member over a store, on any engine.
 
 use std::sync::Arc;
 
@@ -41,36 +41,36 @@ use crate::storage::state::State;
 use crate::tasks::Tasks;
 use crate::watch::{History, Hub};
 
-/// Bytes that the store occupies.
+/// Returns the bytes that the store occupies.
 pub type Size = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Handles that the services of a member share.
 pub struct Member<H, R: Rows> {
     /// The store.
     pub store: ApiContext<R>,
-    /// Where watchers hear of what is committed.
+    /// The source of new commits for watchers.
     pub hub: Hub,
-    /// Where they read what came before.
+    /// The source of older commits for watchers.
     pub history: H,
     /// True while there is a leader.
     pub has_leader: tokio::sync::watch::Receiver<bool>,
-    /// Bytes that the store occupies.
+    /// Returns the bytes that the store occupies.
     pub size: Size,
-    /// Bytes that a log of its own occupies.
+    /// Returns the bytes that this member's own log occupies.
     pub log_size: Size,
-    /// Gives space back.
+    /// Reclaims space.
     pub defragment: Defragment,
     /// The member list.
     pub members: Members,
-    /// Where data is kept.
+    /// The storage in use.
     pub storage: StorageInUse,
-    /// Where to ask that another member leads.
+    /// The queue of requests to transfer leadership.
     pub transfers: mpsc::Sender<TransferLeader>,
-    /// Ends streams, so that clients leave.
+    /// Ends streams, so that clients disconnect.
     pub leave: CancellationToken,
 }
 
-/// The services over the store. Starts their background tasks, which run until `stop`.
+/// Returns the services over the store. Starts their background tasks, which run until `stop`.
 pub fn services<H: History, R: Rows>(
     config: &Config,
     member: Member<H, R>,
@@ -178,7 +178,7 @@ pub fn services<H: History, R: Rows>(
     }
 }
 
-/// Bytes that the store may occupy; 0 if there is no bound.
+/// Returns the bytes that the store may occupy; 0 if there is no limit.
 fn quota(config: &Config) -> u64 {
     match config.limits.quota {
         Quota::Off => 0,
@@ -186,10 +186,10 @@ fn quota(config: &Config) -> u64 {
     }
 }
 
-/// Bytes that a member may ask in, but for what it forwards of keys and values: that may be as long as from a client.
+/// The longest request of a member in bytes, except for forwarded keys and values: these may be as long as from a client.
 const MAX_SMALL: usize = 64 << 10;
 
-/// The services for other members: the peer protocol, and requests that they forward. Those are not forwarded again.
+/// Returns the services for other members: the peer protocol, and the requests that they forward. Those are not forwarded again.
 pub fn peer_services<R: Rows>(
     config: &Config,
     store: ApiContext<R>,
@@ -239,7 +239,7 @@ pub fn peer_services<R: Rows>(
     routes.routes()
 }
 
-/// This member's own entry for the member list.
+/// Returns this member's entry in the member list.
 #[must_use]
 pub fn describe(config: &Config, id: u64) -> pb::Member {
     let texts = |urls: &[Url]| urls.iter().map(ToString::to_string).collect();
@@ -252,7 +252,7 @@ pub fn describe(config: &Config, id: u64) -> pb::Member {
     }
 }
 
-/// Asks whoever leads here.
+/// Sends the request to the leadership loop of this member.
 fn move_leader(transfers: mpsc::Sender<TransferLeader>) -> MoveLeader {
     Arc::new(move |target| {
         let transfers = transfers.clone();
@@ -267,7 +267,7 @@ fn move_leader(transfers: mpsc::Sender<TransferLeader>) -> MoveLeader {
     })
 }
 
-/// Brings gauges up to date before they are shown.
+/// Returns a function that updates the gauges before they are rendered.
 fn observe<R: Rows>(store: ApiContext<R>, hub: Hub, (size, log_size): (Size, Size)) -> impl Fn(&Metrics) + Send + Sync {
     move |metrics| {
         let state: &State<R> = &store.state;

@@ -1,4 +1,4 @@
-//! A store over any log and rows: what services need of it, and who may lead it.
+//! A store over any log and rows: the handles that services need, and the node that leads it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::storage::replica::{OpenError, Replica, Tail};
 use crate::storage::state::State;
 use crate::watch::{self, Hub};
 
-/// How a store is run.
+/// The options of a store.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Bounds of the write path.
     pub sequencer: SequencerOptions,
     /// Bounds of watches.
     pub watch: watch::Options,
-    /// How long reads may be answered after a lock was last renewed; zero where no lock is needed.
+    /// The time for which reads may be answered after the last renewal of a lock; zero if no lock is needed.
     pub lease: Duration,
 }
 
@@ -35,20 +35,18 @@ pub struct Options {
 pub struct NodeHandles<E: Engine> {
     /// The published state.
     pub state: Arc<State<E::Rows>>,
-    /// The way to the writer.
+    /// The queue of the writer.
     pub sequencer: Handle,
-    /// Where watchers hear of what is committed.
+    /// The source of new commits for watchers.
     pub hub: Hub,
-    /// Where followers do.
+    /// The source of new commits for followers.
     pub feed: CommitFeed,
-    /// Where they read what came before.
+    /// The source of older commits for watchers.
     pub history: LogHistory<E::Log, E::Rows>,
 }
 
-/// Opens a store: what rows and log have of it is in memory then. Nothing is written before the leader's first term.
-///
-/// # Errors
-/// When log or rows cannot be opened.
+/// Opens a store and loads the state of rows and log into memory. Nothing is written before the leader's first term. Fails if log
+/// or rows cannot be opened.
 pub async fn open<E: Engine>(
     (log, rows): (E::Log, E::Rows),
     options: Options,
@@ -88,10 +86,11 @@ pub async fn open<E: Engine>(
     Ok((store, node))
 }
 
-/// Chunks of the log's tail that are read before anybody leads or follows: more than one member alone leaves there.
+/// The number of chunks of the log's tail that are read before this member leads or follows: more than a single member leaves
+/// there.
 const TAIL: usize = 64;
 
-/// Rows, and the log's tail as far as it is surely committed; not all of it, where others write faster than this reads.
+/// Loads the rows, and the log's tail as far as it is certainly committed; not all of it if others write faster than this reads.
 async fn load<L: Log, R: Rows>(log: &L, rows: &R) -> Result<Replica<R>, OpenError> {
     loop {
         let attempt = async {
@@ -108,7 +107,7 @@ async fn load<L: Log, R: Rows>(log: &L, rows: &R) -> Result<Replica<R>, OpenErro
     }
 }
 
-/// The space that a directory has.
+/// The space available to a directory.
 #[derive(Debug, Clone)]
 pub struct DiskSpace {
     path: PathBuf,
@@ -116,15 +115,13 @@ pub struct DiskSpace {
     reserve: u64,
 }
 
-/// Free bytes of the medium that only deletions and compaction may use: at least, at most, and as a share of its size.
-/// More than what log and rows keep free for themselves; what rows need for their next merge comes on top.
+/// The free bytes of the medium that only deletions and compaction may use: the minimum, the maximum, and the divisor of its size.
+/// This is more than log and rows keep free for themselves; the space that rows need for their next merge is added.
 const RESERVE: (u64, u64, u64) = (64 << 20, 256 << 20, 20);
 
 impl DiskSpace {
-    /// The space of the file system that holds `path`, and at most `quota` bytes of it.
-    ///
-    /// # Errors
-    /// When the file system cannot be asked.
+    /// Returns the space of the file system that holds `path`, limited to `quota` bytes. Fails if the file system cannot be
+    /// queried.
     pub fn new(path: &Path, quota: Option<u64>) -> anyhow::Result<Self> {
         let stat =
             rustix::fs::statvfs(path).with_context(|| format!("ask for the free space of {}", path.display()))?;
@@ -137,20 +134,15 @@ impl DiskSpace {
     }
 }
 
-/// The size of a table that rows make of what is in memory, so that a few of them fit a small medium too.
-///
-/// # Errors
-/// When the file system cannot be asked.
+/// Returns the size of the rows' in-memory table, such that a few tables on disk fit a small medium, too. Fails if the file system
+/// cannot be queried.
 pub fn memtable_bytes(path: &Path) -> anyhow::Result<u64> {
     let stat = rustix::fs::statvfs(path).with_context(|| format!("ask for the size of {}", path.display()))?;
     Ok((stat.f_blocks * stat.f_frsize / 256).clamp(1 << 20, 16 << 20))
 }
 
-/// The size of a log's segments that fits the medium and the quota: a segment is made whole, and both must have room for
-/// several.
-///
-/// # Errors
-/// When the file system cannot be asked.
+/// Returns the size of a log's segments that fits the medium and the quota: a segment is allocated as a whole, and both must have
+/// room for several. Fails if the file system cannot be queried.
 pub fn segment_bytes(path: &Path, quota: Option<u64>) -> anyhow::Result<u32> {
     let stat = rustix::fs::statvfs(path).with_context(|| format!("ask for the size of {}", path.display()))?;
     let share = (stat.f_blocks * stat.f_frsize / 32).clamp(4 << 20, 16 << 20);

@@ -42,7 +42,7 @@ impl Engine for TikvEngine {
     type Space = QuotaSpace;
 }
 
-/// One of many members whose store is a TiKV cluster.
+/// Runs one of many members whose store is a TiKV cluster.
 pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecycle) -> anyhow::Result<()> {
     let server = Server::bind(config)?;
     let urls = server.bound()?;
@@ -101,7 +101,7 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
     );
     life.tasks.spawn("garbage collection", collection);
     let (lock, timing) = lock(config, &tikv).await?;
-    // What a sync is to a log in files, an append is here.
+    // An append here corresponds to a sync of a log in files.
     let appends = metrics.disk.wal_fsync.clone();
     let engine = OpenEngine::<TikvEngine> {
         log: TikvLog::keeping(tikv.clone(), is_barrier)
@@ -131,7 +131,7 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
     .await
 }
 
-/// The election lock, and the timing of the election.
+/// Returns the election lock, and the timing of the election.
 async fn lock(config: &Config, tikv: &Tikv) -> anyhow::Result<(ElectionLock<TikvRegister>, ElectionConfig)> {
     let options = &config.election;
     let identity = ElectionConfig::unique(&config.name);
@@ -155,7 +155,7 @@ async fn lock(config: &Config, tikv: &Tikv) -> anyhow::Result<(ElectionLock<Tikv
         ElectionLockKind::Lease(lease) => lease,
         ElectionLockKind::Storage => return Ok((ElectionLock::Storage(record), timing)),
     };
-    // TLS asks for it when several are linked; set before means set well.
+    // TLS requires a default provider if several are linked; if one is already installed, it is kept.
     drop(rustls::crypto::ring::default_provider().install_default());
     let (kubeconfig, namespace) = (kubeconfig.as_deref(), namespace.as_deref());
     let lease = LeaseLock::connect(kubeconfig, namespace, name, timing.call_timeout).await;
@@ -163,11 +163,11 @@ async fn lock(config: &Config, tikv: &Tikv) -> anyhow::Result<(ElectionLock<Tikv
     Ok((ElectionLock::Lease(lease, record), timing))
 }
 
-/// A connection to TiKV, and what was read from it first.
+/// A connection to TiKV, and the data that was read first.
 struct Reached {
     tikv: Tikv,
     supervisor: ConnectionSupervisor,
-    /// The id of the cluster that the key prefix belongs to.
+    /// The id of the cluster that owns the key prefix.
     cluster: u64,
     /// The secret by which members prove that they belong to the cluster.
     secret: [u8; SECRET],
@@ -180,8 +180,8 @@ pub(crate) const LEADER: &str = "leader";
 /// The register with the rows of members.
 const MEMBERS: &str = "members";
 
-/// Connects, the more patiently the more often that failed, and takes this member's place in the cluster that the key prefix
-/// belongs to.
+/// Connects, with a timeout that grows with the number of failures, and takes this member's place in the cluster that owns the key
+/// prefix.
 async fn reach(
     config: &Config,
     options: &TikvOptions,
@@ -209,7 +209,7 @@ async fn reach(
     })
 }
 
-/// How TiKV is reached after so many failures.
+/// Returns the options of the connection to TiKV, given the number of failures so far.
 pub(crate) fn connection(options: &TikvOptions, metrics: &Metrics, failures: u32) -> crate::tikv::Options {
     let mut connection = crate::tikv::Options::new(options.pd_endpoints.clone(), options.key_prefix.clone());
     connection.metrics = metrics.tikv();
@@ -226,7 +226,7 @@ pub(crate) fn connection(options: &TikvOptions, metrics: &Metrics, failures: u32
     connection
 }
 
-/// The secret of the cluster, which its first member makes.
+/// Returns the secret of the cluster, which its first member creates.
 async fn secret(tikv: &Tikv) -> anyhow::Result<[u8; SECRET]> {
     let register = tikv.register("secret");
     loop {
@@ -243,7 +243,7 @@ async fn secret(tikv: &Tikv) -> anyhow::Result<[u8; SECRET]> {
     }
 }
 
-/// A quota alone: the medium is somebody else's.
+/// A space check by the quota alone: the medium belongs to TiKV.
 #[derive(Debug, Clone)]
 struct QuotaSpace(Option<u64>);
 

@@ -1,4 +1,4 @@
-//! `kubebrain wipe`: deletes everything behind the key prefix of a cluster that is not used any more.
+//! `kubebrain wipe`: deletes all data under the key prefix of a cluster that is no longer used.
 
 use std::time::Duration;
 
@@ -18,13 +18,14 @@ use tracing::info;
 use crate::server::run::Lifecycle;
 use crate::server::tikv::{LEADER, connection};
 
-/// How long a leader's record has to stay as it is until nobody renews it, if it asks for no longer.
+/// The least time for which a leader's record must stay unchanged to prove that it is not renewed; its lease duration applies if
+/// longer.
 const UNCHANGED: Duration = Duration::from_secs(5);
 
-/// How often the leader's record is read meanwhile.
+/// The interval at which the leader's record is read in the meantime.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Wipes, and ends. A signal interrupts it; started again it goes on.
+/// Wipes the prefix, and ends. A signal interrupts it; when started again it continues.
 pub(crate) async fn run(config: &Config, options: &TikvOptions, mut life: Lifecycle) -> anyhow::Result<()> {
     let metrics = Metrics::new(false);
     let (tikv, supervisor) = Tikv::attach(connection(options, &metrics, 0)).await?;
@@ -54,7 +55,7 @@ async fn wipe(tikv: &Tikv, token: &str) -> anyhow::Result<()> {
         Ok(())
     };
     let data = tikv.wipe(Part::Data, unchanged).await?;
-    // The mark goes last: until then no member takes what is left for a store.
+    // The mark is deleted last: until then no member takes the remaining data for a store.
     let registers = tikv.wipe(Part::RegistersBut(OWNER), async || Ok(())).await?;
     let mark = tikv.wipe(Part::Whole, async || Ok(())).await?;
     anyhow::ensure!(
@@ -65,7 +66,7 @@ async fn wipe(tikv: &Tikv, token: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until it is sure that nobody renews the leader's lock. Answers what the record holds.
+/// Waits until it is certain that the leader's lock is not renewed. Returns the bytes of the record.
 async fn unused(leader: &TikvRegister) -> anyhow::Result<Option<Bytes>> {
     let lock = StorageLock::new(leader.clone(), "TiKV");
     let Some((record, seen)) = lock.get().await.context("read the leader's record")? else {

@@ -1,7 +1,7 @@
-//! The dispatcher: finds the watchers of each event and leaves them its position.
+//! The dispatcher: finds the watchers of each event and delivers its position to them.
 //!
-//! It works in passes of bounded size. Within one pass every mailbox gets all of its events at once, and so never a
-//! part of a revision.
+//! It works in passes of bounded size. Within one pass every mailbox gets all of its events at once, and so never a part of a
+//! revision.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use super::mailbox::{Mailbox, locked};
 use super::ring::{Limit, Run};
 use crate::types::Revision;
 
-/// One pass: enough to share the cost of waking a stream, few enough to be quick.
+/// The size of one pass: enough to share the cost of waking a stream, few enough to be quick.
 const PASS: Limit = Limit {
     events: 512,
     bytes: usize::MAX,
     through: Revision::MAX,
 };
-/// Mailboxes that are filled before others get the processor.
+/// The number of mailboxes that are filled before the task yields.
 const DELIVERIES: usize = 256;
 
 type Mailboxes = Members<Arc<Mailbox>>;
@@ -31,7 +31,7 @@ enum Pass {
     Done,
     /// These deliveries bring all mailboxes to this revision.
     Deliver(Vec<Delivery>, Revision),
-    /// From the first of these revisions on through the second, events left the ring before they were looked at.
+    /// Events between these two revisions, both included, were evicted from the ring before the pass examined them.
     Lost(Vec<Mailboxes>, Revision, Revision),
 }
 
@@ -42,10 +42,7 @@ struct Delivery {
 }
 
 impl Hub {
-    /// Dispatches what is published until `stop`.
-    ///
-    /// # Errors
-    /// None; the result is what [`crate::tasks::Tasks`] expects.
+    /// Dispatches published revisions until `stop`. Never fails; the result is what [`crate::tasks::Tasks`] expects.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         loop {
             tokio::select! {
@@ -64,7 +61,7 @@ impl Hub {
         }
     }
 
-    /// Makes one pass; false when there was nothing to do.
+    /// Runs one pass; returns false if there was nothing to do.
     pub(super) async fn dispatch(&self) -> bool {
         let mut filled = 0;
         let through = match self.find() {
@@ -91,7 +88,7 @@ impl Hub {
         true
     }
 
-    /// Drops some watchers whose streams have ended; false when there were none.
+    /// Drops some watchers of ended streams; returns false if there were none.
     async fn drop_ended(&self) -> bool {
         let some = self.take_ended(DELIVERIES);
         let were_any = !some.is_empty();
@@ -100,7 +97,7 @@ impl Hub {
         were_any
     }
 
-    /// Looks up the watchers of the next events. Holds the lock of the index, and no other for long.
+    /// Looks up the watchers of the next events. Holds the lock of the index, and no other lock for long.
     fn find(&self) -> Pass {
         let mut routing = locked(&self.shared.routing);
         let (entries, through) = {
@@ -149,7 +146,7 @@ impl Hub {
     }
 }
 
-/// Lets others have the processor after every so many mailboxes.
+/// Yields to other tasks after every [`DELIVERIES`] mailboxes.
 async fn rest_after(filled: &mut usize) {
     *filled += 1;
     if filled.is_multiple_of(DELIVERIES) {

@@ -1,4 +1,4 @@
-//! The source of events that the ring no longer has.
+//! The source of events that are no longer in the ring.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ pub(crate) mod laws;
 #[cfg(test)]
 pub(crate) mod model;
 
-/// The committed revisions of a store, as far back as compaction left them.
+/// The committed revisions of a store, as far back as compaction has left them.
 ///
 /// Laws, checked for every implementation by `history::laws`:
-/// 1. `read` shows only what is published, and every published revision that is not compacted.
-/// 2. The compacted revision itself can still be read, a deletion in it included.
-/// 3. Without `PrevKv::Included` no previous version is read or answered.
-/// 4. `published` and `compacted` never go back, and answer without waiting.
+/// 1. `read` returns only published revisions, and every published revision that is not compacted.
+/// 2. The compacted revision itself can still be read, including a deletion in it.
+/// 3. Without `PrevKv::Included` no previous version is read or returned.
+/// 4. `published` and `compacted` never go back, and return without waiting.
 pub trait History: Send + Sync + 'static {
-    /// Whole revisions at or after `from` in ascending order, without a gap: the first one, and then as many as fit
-    /// into `max_bytes`. Previous versions are filled in where compaction left them if `prev_kv` asks for them, and
-    /// count as bytes. Nothing means that there is no such revision up to the published one.
+    /// Returns whole revisions at or after `from` in ascending order, without a gap: the first one, and then as many as fit into
+    /// `max_bytes`. If `prev_kv` requests them, previous versions are filled in where compaction has left them, and count as bytes.
+    /// An empty result means that there is no such revision up to the published one.
     fn read(
         &self,
         from: Revision,
@@ -28,20 +28,20 @@ pub trait History: Send + Sync + 'static {
         prev_kv: PrevKv,
     ) -> impl Future<Output = Result<Vec<Arc<Committed>>, HistoryError>> + Send;
 
-    /// The newest revision that reads may show.
+    /// Returns the newest revision that reads may return.
     fn published(&self) -> Revision;
 
-    /// The compacted revision; older ones are gone. Less than 1 when nothing was compacted.
+    /// Returns the compacted revision; older ones are gone. Less than 1 if nothing was compacted.
     fn compacted(&self) -> Revision;
 }
 
-/// Why history could not be read.
+/// The reason why history could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
-    /// The revision asked for is older than this compacted one: the watcher ends.
+    /// The requested revision is older than this compacted one: the watcher ends.
     #[error("revisions before {0} are compacted")]
     Compacted(Revision),
-    /// Ask again later.
+    /// History cannot be read now: try again later.
     #[error("history cannot be read")]
     Unavailable(#[source] anyhow::Error),
 }

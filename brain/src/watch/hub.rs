@@ -1,4 +1,4 @@
-//! The hub: what the writer, the dispatcher and the watchers share.
+//! The hub: the state shared by the writer, the dispatcher and the watchers.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
@@ -14,7 +14,7 @@ use super::ring::{Entry, Ring};
 use super::subscription::{EventFilter, Registered, Subscription};
 use crate::types::{Committed, Revision};
 
-/// Watchers of one stream that may be dropped at once.
+/// The number of watchers of one stream that may be dropped at once.
 const AT_ONCE: usize = 1024;
 
 /// Gauges for the metrics.
@@ -27,7 +27,7 @@ pub(crate) struct Gauges {
     pub(crate) pending: AtomicU64,
 }
 
-/// Where the writer leaves what it committed and watchers find it. A cheap handle to shared state.
+/// Passes committed revisions from the writer to the watchers. A cheap handle to shared state.
 #[derive(Debug, Clone)]
 pub struct Hub {
     pub(super) shared: Arc<Shared>,
@@ -40,26 +40,26 @@ pub(super) struct Shared {
     pub(super) routing: Mutex<Routing>,
     /// The newest revision in the ring.
     revision: AtomicI64,
-    /// The newest revision that is in all mailboxes it belongs to.
+    /// The newest revision that was delivered to all mailboxes it belongs to.
     pub(super) dispatched: watch::Sender<Revision>,
     pub(super) published: Notify,
-    /// Watchers of streams that have ended, which the dispatcher drops little by little; `None` when it has stopped.
+    /// Watchers of ended streams, which the dispatcher drops in small steps; `None` after it has stopped.
     ended: Mutex<Option<Vec<Vec<Subscription>>>>,
     gauges: Gauges,
 }
 
-/// The watchers of what comes next.
+/// The watchers of new events.
 #[derive(Debug)]
 pub(super) struct Routing {
     pub(super) index: Index<Arc<Mailbox>>,
-    /// Up to here the watchers in the index were looked up.
+    /// The revision up to which the watchers in the index were looked up.
     pub(super) matched: Revision,
-    /// Position of the next event to look up watchers for.
+    /// The position of the next event to look up watchers for.
     pub(super) cursor: u64,
 }
 
 impl Hub {
-    /// The hub of a store whose newest revision is `revision`. [`Hub::run`] must be running for events to arrive.
+    /// Creates the hub of a store whose newest revision is `revision`. [`Hub::run`] must be running for events to arrive.
     #[must_use]
     pub fn new(options: Options, revision: Revision) -> Self {
         let routing = Routing {
@@ -82,11 +82,11 @@ impl Hub {
         }
     }
 
-    /// Hands `revisions`, ascending, to the watchers: to be called once their view is published and before anyone is
-    /// told that they are committed. Costs an append, whoever watches.
+    /// Publishes `revisions`, in ascending order, to the watchers: to be called after their view is published and before any client
+    /// is told that they are committed. Costs an append, independent of the number of watchers.
     ///
-    /// Revisions that are not newer than [`Hub::revision`] are left out. When revisions are skipped, as when a member begins anew
-    /// from a later state, every watcher fetches them from history.
+    /// Revisions that are not newer than [`Hub::revision`] are skipped. If there is a gap, as when a member restarts from a later
+    /// state, every watcher fetches the missing revisions from history.
     pub fn publish(&self, revisions: impl IntoIterator<Item = Arc<Committed>>) {
         let mut evicted = Vec::new();
         for committed in revisions {
@@ -106,7 +106,7 @@ impl Hub {
         self.shared.published.notify_one();
     }
 
-    /// Goes on behind `revision`: what lies between is committed, and every watcher fetches it from history.
+    /// Continues after `revision`: the revisions in between are committed, and every watcher fetches them from history.
     pub fn skip_to(&self, revision: Revision) {
         let mut evicted = Vec::new();
         {
@@ -121,22 +121,22 @@ impl Hub {
         self.shared.published.notify_one();
     }
 
-    /// The newest revision that was published.
+    /// Returns the newest revision that was published.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.shared.revision.load(Ordering::Acquire)
     }
 
-    /// The newest revision of which every watcher's inbox knows.
+    /// Subscribes to the newest revision that was delivered to every watcher's inbox.
     #[must_use]
     pub fn dispatched(&self) -> watch::Receiver<Revision> {
         self.shared.dispatched.subscribe()
     }
 
-    /// Watches `range` from revision `start` on, or from the next one when it is `None`. `inbox` will hear `name`
-    /// when there is something to read; when the subscription [is behind](Subscription::is_behind) there is at once.
+    /// Watches `range` from revision `start` on, or from the next one if it is `None`. `inbox` gets `name` when there is something
+    /// to read; if the subscription [is behind](Subscription::is_behind), it can be read at once.
     ///
-    /// Answers the revision of the store too: the start, where none was given, is the one after it.
+    /// Also returns the revision of the store: without a `start`, the watch starts after it.
     #[must_use]
     pub fn subscribe(
         &self,
@@ -166,13 +166,13 @@ impl Hub {
         (Subscription::new(self.clone(), range, kinds, registered), revision)
     }
 
-    /// The range that a watcher is to have: not longer than any key of the store can be.
+    /// Returns the range to watch: its bounds are cut to the length of the longest possible key.
     #[must_use]
     pub fn fit(&self, range: KeyRange) -> KeyRange {
         range.fit(self.shared.options.key_bytes)
     }
 
-    /// Takes the watchers of a stream that has ended. Many are dropped little by little, so that nobody waits for it.
+    /// Takes the watchers of an ended stream. Large numbers are dropped in small steps, so that nothing waits for it.
     pub fn end(&self, watchers: impl ExactSizeIterator<Item = Subscription>) {
         if watchers.len() <= AT_ONCE {
             return watchers.for_each(drop);
@@ -185,7 +185,7 @@ impl Hub {
         drop(watchers); // without the lock, where nobody took them
     }
 
-    /// Some of the watchers that are to be dropped.
+    /// Returns some of the watchers that are to be dropped.
     pub(super) fn take_ended(&self, most: usize) -> Vec<Subscription> {
         let mut ended = locked(&self.shared.ended);
         let Some(ended) = &mut *ended else { return Vec::new() };
@@ -199,37 +199,37 @@ impl Hub {
         some
     }
 
-    /// The dispatcher stops: from now on watchers are dropped by whoever has them.
+    /// Ends the dispatcher: from now on the owners of watchers drop them.
     pub(super) fn close(&self) {
         let rest = locked(&self.shared.ended).take();
         drop(rest); // without the lock
     }
 
-    /// Watchers now (`etcd_debugging_mvcc_watcher_total`).
+    /// Returns the current number of watchers (`etcd_debugging_mvcc_watcher_total`).
     #[must_use]
     pub fn watchers(&self) -> u64 {
         self.shared.gauges.watchers.load(Ordering::Relaxed)
     }
 
-    /// Watchers now that read older events (`etcd_debugging_mvcc_slow_watcher_total`).
+    /// Returns the current number of watchers that read older events (`etcd_debugging_mvcc_slow_watcher_total`).
     #[must_use]
     pub fn lagging_watchers(&self) -> u64 {
         self.shared.gauges.lagging.load(Ordering::Relaxed)
     }
 
-    /// Streams now (`etcd_debugging_mvcc_watch_stream_total`).
+    /// Returns the current number of streams (`etcd_debugging_mvcc_watch_stream_total`).
     #[must_use]
     pub fn streams(&self) -> u64 {
         self.shared.gauges.streams.load(Ordering::Relaxed)
     }
 
-    /// Events sent since the start (`etcd_debugging_mvcc_events_total`).
+    /// Returns the number of events sent since the start (`etcd_debugging_mvcc_events_total`).
     #[must_use]
     pub fn events(&self) -> u64 {
         self.shared.gauges.events.load(Ordering::Relaxed)
     }
 
-    /// Events now in responses that are not sent yet (`etcd_debugging_mvcc_pending_events_total`).
+    /// Returns the current number of events in responses that are not sent yet (`etcd_debugging_mvcc_pending_events_total`).
     #[must_use]
     pub fn pending_events(&self) -> u64 {
         self.shared.gauges.pending.load(Ordering::Relaxed)
@@ -239,7 +239,7 @@ impl Hub {
         &self.shared.gauges
     }
 
-    /// The bounds that the hub was made with.
+    /// Returns the limits that the hub was created with.
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.shared.options
@@ -249,7 +249,7 @@ impl Hub {
         self.shared.ring.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a mailbox, which gets every event after the revision answered.
+    /// Opens a mailbox, which gets every event after the returned revision.
     pub(super) fn join(&self, mailbox: &Mailbox) -> Revision {
         let routing = locked(&self.shared.routing);
         mailbox.join();

@@ -1,8 +1,8 @@
-//! The index from keys to watchers, by the range of keys that they ask for.
+//! The index from keys to watchers, by the range of keys that they watch.
 //!
-//! Watchers of one key are found by hash, those of a range through a balanced tree in which every subtree knows how
-//! far its ranges reach. Watchers of equal ranges share one place. Finding costs O(log ranges + matching ranges), however many
-//! watchers each of these has, and taking one out costs no more than finding it and a part of its group.
+//! Watchers of one key are found by hash, those of a range in a balanced tree in which every subtree knows the furthest end of its
+//! ranges. Watchers of equal ranges share one entry. A lookup costs O(log ranges + matching ranges), independent of the number of
+//! watchers of each range, and a removal costs no more than a lookup and a part of the group.
 
 mod spans;
 
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use self::spans::Spans;
 use super::range::{KeyRange, Shape};
 
-/// Watchers of one range.
+/// The watchers of one range.
 #[derive(Debug)]
 pub(super) struct Group<T> {
     /// Unique among the groups of an index.
@@ -32,22 +32,22 @@ impl<T> Group<T> {
     }
 }
 
-/// Watchers of one range as they are at one time. A clone costs nothing, and does not change with the group: what both share
-/// is copied when the group changes, a part of bounded size at a time.
+/// A snapshot of the watchers of one range. A clone is cheap, and does not change with the group: shared data is copied when the
+/// group changes, one part of bounded size at a time.
 #[derive(Debug, Clone)]
 pub(super) struct Members<T>(Held<T>);
 
-/// By id, ascending: parts that are never empty.
+/// Watchers in ascending order of their ids, in parts that are never empty.
 type Parts<T> = Arc<Vec<Arc<Vec<(u64, T)>>>>;
 
 #[derive(Debug, Clone)]
 enum Held<T> {
-    /// As most groups are.
+    /// The most common case.
     One(u64, T),
     Many(Parts<T>),
 }
 
-/// Watchers in one part.
+/// The number of watchers in one part.
 const PART: usize = 256;
 
 impl<T: Clone> Members<T> {
@@ -61,7 +61,7 @@ impl<T: Clone> Members<T> {
             .chain(many.flat_map(|part| part.iter().map(|(_, value)| value)))
     }
 
-    /// Adds a watcher with a higher id than the others.
+    /// Adds a watcher, whose id must be higher than all others.
     fn push(&mut self, id: u64, value: T) {
         if let Held::One(first, before) = &self.0 {
             self.0 = Held::Many(Arc::new(vec![Arc::new(vec![(*first, before.clone())])]));
@@ -75,7 +75,7 @@ impl<T: Clone> Members<T> {
         }
     }
 
-    /// Takes a watcher out of several; of one alone the group goes instead.
+    /// Removes a watcher from a group of several; a group of one is removed as a whole instead.
     fn remove(&mut self, id: u64) -> Option<T> {
         let Held::Many(parts) = &mut self.0 else { return None };
         let at = parts.partition_point(|part| part.last().is_some_and(|(last, _)| *last < id));
@@ -94,7 +94,7 @@ impl<T: Clone> Members<T> {
         Some(value)
     }
 
-    /// The watcher of this id, if there is no other.
+    /// Returns the watcher with this id, if it is the only one.
     fn only(&self, id: u64) -> Option<&T> {
         match &self.0 {
             Held::One(one, value) => (*one == id).then_some(value),
@@ -126,7 +126,7 @@ impl<T: Clone> Index<T> {
         }
     }
 
-    /// Adds a watcher and answers the id to remove it by.
+    /// Adds a watcher and returns the id for its removal.
     pub(super) fn insert(&mut self, range: &KeyRange, value: T) -> u64 {
         self.last_id += 1;
         let id = self.last_id;
@@ -142,7 +142,7 @@ impl<T: Clone> Index<T> {
         id
     }
 
-    /// Takes out what was inserted under this range and id.
+    /// Removes the watcher with this range and id.
     pub(super) fn remove(&mut self, range: &KeyRange, id: u64) -> Option<T> {
         let group = match &range.0 {
             Shape::One(key) => self.keys.get_mut(key)?,
@@ -171,13 +171,13 @@ impl<T: Clone> Index<T> {
         self.spans.stab(key, &mut found);
     }
 
-    /// Every watcher, in no order.
+    /// Returns every watcher, in no order.
     pub(super) fn values(&self) -> impl Iterator<Item = &Members<T>> {
         self.keys.values().chain(self.spans.values()).map(Group::members)
     }
 }
 
-/// Ranges for which there is always room.
+/// The number of ranges for which memory is always kept.
 const ROOM: usize = 64;
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! The mailbox of a watcher: the dispatcher leaves positions there, and wakes its stream.
+//! The mailbox of a watcher: the dispatcher delivers positions to it, and wakes its stream.
 //!
-//! A mailbox holds a bounded number of runs. One more makes it *lagging*: it takes nothing until its watcher has
-//! caught up and joins again, so a watcher that does not read costs the others nothing.
+//! A mailbox holds a bounded number of runs. One more makes it *lagging*: it accepts nothing until its watcher has caught up and
+//! joins again, so a watcher that does not read costs the others nothing.
 //!
-//! Invariant: a mailbox with anything in it that its watcher has not taken is named in the inbox of its stream, or
-//! its name was handed out by [`Inbox::drain`] and the mailbox not looked at since.
+//! Invariant: a mailbox with contents that its watcher has not taken is listed in the inbox of its stream, or [`Inbox::drain`] has
+//! returned its name and the mailbox has not been read since.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::ring::Run;
 use crate::types::Revision;
 
-/// The watchers of one stream that have something to read. Bounded by their number: a name is in it once.
+/// The watchers of one stream that have something to read. Bounded by their number: each name is listed at most once.
 #[derive(Debug, Default)]
 pub struct Inbox {
     ready: Mutex<VecDeque<i64>>,
@@ -28,7 +28,7 @@ impl Inbox {
         ready.into_iter().for_each(each);
     }
 
-    /// Waits until a watcher was named since the inbox was emptied; to be followed by [`Inbox::drain`].
+    /// Waits until a watcher was listed since the inbox was emptied; to be followed by [`Inbox::drain`].
     pub async fn filled(&self) {
         self.wake.notified().await;
     }
@@ -46,9 +46,9 @@ impl Inbox {
 /// The contents of a mailbox.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Mail {
-    /// Positions in the ring, oldest first; none means that nothing new concerns the watcher.
+    /// Positions in the ring, oldest first; an empty list means that there are no new events for the watcher.
     Runs(VecDeque<Run>),
-    /// Events were left out from this revision on: look for them in history.
+    /// Events from this revision on were skipped: read them from history.
     Lost(Revision),
 }
 
@@ -68,11 +68,11 @@ struct State {
 
 #[derive(Debug, Clone, Copy)]
 enum Mode {
-    /// Takes runs.
+    /// The mailbox accepts runs.
     Open,
-    /// Takes nothing; the watcher knows.
+    /// It accepts nothing, and the watcher knows.
     Closed,
-    /// Takes nothing since this revision; the watcher has yet to hear of it.
+    /// It accepts nothing since this revision, and the watcher does not know yet.
     Overrun(Revision),
 }
 
@@ -98,7 +98,8 @@ impl Mailbox {
         }
     }
 
-    /// Leaves `runs`, ascending and apart, and wakes the stream. More than `max_runs` make the mailbox lagging.
+    /// Delivers `runs`, which are ascending and not adjacent, and wakes the stream. With more than `max_runs` the mailbox is
+    /// lagging.
     pub(super) fn deliver(&self, runs: &[Run], max_runs: usize) {
         let mut state = locked(&self.state);
         if !matches!(state.mode, Mode::Open) {
@@ -118,7 +119,7 @@ impl Mailbox {
         self.name_it(state);
     }
 
-    /// Tells the watcher that from revision `from` on events were left out.
+    /// Records that events from revision `from` on were skipped.
     pub(super) fn overrun(&self, from: Revision) {
         let mut state = locked(&self.state);
         if !matches!(state.mode, Mode::Open) {
@@ -141,21 +142,21 @@ impl Mailbox {
         Mail::Runs(std::mem::take(&mut state.runs))
     }
 
-    /// Begins to take runs.
+    /// Opens the mailbox for runs.
     pub(super) fn join(&self) {
         let mut state = locked(&self.state);
         state.runs = VecDeque::new();
         state.mode = Mode::Open;
     }
 
-    /// Takes nothing any more.
+    /// Closes the mailbox.
     pub(super) fn leave(&self) {
         let mut state = locked(&self.state);
         state.runs = VecDeque::new();
         state.mode = Mode::Closed;
     }
 
-    /// The revision from which on there may be events that the watcher has not taken.
+    /// Returns the revision from which on there may be events that the watcher has not taken.
     pub(super) fn oldest(&self) -> Option<Revision> {
         let state = locked(&self.state);
         match state.mode {
@@ -171,7 +172,7 @@ impl Mailbox {
     }
 }
 
-/// The lock, also when a holder panicked: all that is done under these locks leaves whole states behind.
+/// Locks the mutex, also after a holder panicked: critical sections leave no partial state behind.
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,13 +1,13 @@
-//! Which keys a watcher asks for.
+//! The keys that a watcher watches.
 
 use bytes::Bytes;
 
-/// Where a range of keys ends. Every end is less than [`End::Never`].
+/// The end of a range of keys. Every end is less than [`End::Never`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum End {
-    /// Right before this key.
+    /// The range ends right before this key.
     Before(Bytes),
-    /// Behind every key.
+    /// The range has no end.
     Never,
 }
 
@@ -21,7 +21,7 @@ impl End {
     }
 }
 
-/// The memory of a watcher beside its keys.
+/// The memory of a watcher in addition to its keys.
 const WATCHER_BYTES: usize = 1 << 10;
 
 /// A single key, or all keys from one up to an end.
@@ -35,17 +35,15 @@ pub(super) enum Shape {
     Span(Bytes, End),
 }
 
-/// A range that no key can be in.
+/// The error for a range that contains no key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("mvcc: watcher range is empty")]
 pub struct EmptyRange;
 
 impl KeyRange {
-    /// The range that a request means by `key` and `range_end`: no end means the key alone, an end of one zero byte
-    /// means every key from `key` on, and an empty key is the smallest one, a zero byte.
-    ///
-    /// # Errors
-    /// [`EmptyRange`] when the end is not behind the key.
+    /// Returns the range of a request with `key` and `range_end`: an empty end means the key alone, an end of one zero byte means
+    /// every key from `key` on, and an empty key is the smallest one, a zero byte. Fails with [`EmptyRange`] if the end is not
+    /// after the key.
     pub fn from_request(key: Bytes, range_end: Bytes) -> Result<Self, EmptyRange> {
         let key = if key.is_empty() { Bytes::from_static(&[0]) } else { key };
         if range_end.is_empty() {
@@ -60,8 +58,8 @@ impl KeyRange {
         Ok(Self(Shape::Span(key, End::Before(range_end))))
     }
 
-    /// A range that holds the same keys, of those with at most `longest` bytes, and whose bounds are no longer than they need
-    /// to be: what differs behind the longest key is never looked at.
+    /// Returns a range that contains the same keys of at most `longest` bytes, with bounds that are no longer than necessary: bytes
+    /// beyond that length cannot distinguish keys.
     #[must_use]
     pub(super) fn fit(self, longest: usize) -> Self {
         let fit = |bound: Bytes| match bound.get(..=longest) {
@@ -75,7 +73,7 @@ impl KeyRange {
         })
     }
 
-    /// The memory of a watcher of this range, at most about.
+    /// Returns approximately the most memory of a watcher of this range.
     #[must_use]
     pub fn watcher_bytes(&self) -> usize {
         WATCHER_BYTES

@@ -1,7 +1,7 @@
-//! History in shared pieces, so that a thousand watchers that lag cost little more than one.
+//! History in shared chunks, so that a thousand lagging watchers cost little more than one.
 //!
-//! Streams keep no piece between two responses: what is held in memory is the cache and the few reads under way,
-//! however many streams lag and however slowly they read.
+//! Streams keep no chunk between two responses: memory holds the cache and the few reads in progress, however many streams lag and
+//! however slowly they read.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,39 +19,39 @@ use super::range::KeyRange;
 use super::ring::{Entry, Limit, PrevKv, scan};
 use crate::types::Revision;
 
-/// Reads that are under way at once, for all streams together.
+/// The number of concurrent reads, for all streams together.
 const READS: usize = 4;
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(1);
 
-/// Every event from one revision through another.
+/// All events between two revisions, both included.
 #[derive(Debug)]
 pub struct Chunk {
     from: Revision,
     through: Revision,
-    /// Says if the events have the versions that they superseded.
+    /// Records whether the events have the versions that they superseded.
     prev_kv: PrevKv,
     entries: Vec<Arc<Entry>>,
     weight: usize,
 }
 
-/// A read under way.
+/// A read in progress.
 type Loading = OnceCell<Arc<Chunk>>;
 
 impl Chunk {
-    /// The first revision that the chunk covers.
+    /// Returns the first revision that the chunk covers.
     #[must_use]
     pub fn from(&self) -> Revision {
         self.from
     }
 
-    /// The last revision that the chunk covers.
+    /// Returns the last revision that the chunk covers.
     #[must_use]
     pub fn through(&self) -> Revision {
         self.through
     }
 
-    /// Returns true if the chunk serves whoever asks for this.
+    /// Returns true if the chunk satisfies a request with this option.
     fn has(&self, prev_kv: PrevKv) -> bool {
         self.prev_kv == PrevKv::Included || prev_kv == PrevKv::Omitted
     }
@@ -64,7 +64,7 @@ impl Chunk {
     }
 }
 
-/// See the module.
+/// Reads history in chunks and shares them; see the module.
 #[derive(Debug)]
 pub struct Replay<H> {
     history: H,
@@ -72,13 +72,13 @@ pub struct Replay<H> {
     /// Most recently used last.
     cache: Mutex<VecDeque<Arc<Chunk>>>,
     reads: Semaphore,
-    /// Reads under way: whoever asks for the same meanwhile takes what they find, even if that is too much to be kept.
+    /// Reads in progress: other requests for the same chunk share the result, even if it is too large to be cached.
     loading: Mutex<HashMap<(Revision, PrevKv), Weak<Loading>>>,
     failing: AtomicBool,
 }
 
 impl<H: History> Replay<H> {
-    /// Nothing cached.
+    /// Creates it with an empty cache.
     pub fn new(history: H, options: Options) -> Self {
         Self {
             history,
@@ -90,12 +90,12 @@ impl<H: History> Replay<H> {
         }
     }
 
-    /// The store's history.
+    /// Returns the store's history.
     pub fn history(&self) -> &H {
         &self.history
     }
 
-    /// A chunk in memory that covers `revision`, with previous versions if they are asked for.
+    /// Returns a cached chunk that covers `revision`, with previous versions if requested.
     pub fn cached(&self, revision: Revision, prev_kv: PrevKv) -> Option<Arc<Chunk>> {
         let mut cache = locked(&self.cache);
         let at = cache
@@ -106,11 +106,8 @@ impl<H: History> Replay<H> {
         Some(chunk)
     }
 
-    /// A chunk that begins at or before `from` and covers it, with previous versions if they are asked for. Keeps trying
-    /// while history cannot be read.
-    ///
-    /// # Errors
-    /// The compacted revision, if `from` is older.
+    /// Returns a chunk that begins at or before `from` and covers it, with previous versions if requested. Retries while history
+    /// cannot be read. If `from` is compacted, returns the compacted revision as the error.
     pub async fn load(&self, from: Revision, prev_kv: PrevKv) -> Result<Arc<Chunk>, Revision> {
         let mut delay = FIRST_RETRY;
         loop {
@@ -134,7 +131,7 @@ impl<H: History> Replay<H> {
         }
     }
 
-    /// The read of this that is under way, or a new one.
+    /// Returns the read of this chunk that is in progress, or a new one.
     fn loading(&self, from: Revision, prev_kv: PrevKv) -> Arc<Loading> {
         let mut loading = locked(&self.loading);
         if let Some(read) = loading.get(&(from, prev_kv)).and_then(Weak::upgrade) {
@@ -172,7 +169,7 @@ impl<H: History> Replay<H> {
     }
 
     fn keep(&self, chunk: &Arc<Chunk>) {
-        // It would push out all others and not stay itself.
+        // It would evict all others and then be evicted itself.
         if chunk.weight > self.options.cache_bytes {
             return;
         }

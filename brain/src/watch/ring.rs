@@ -1,4 +1,4 @@
-//! The newest events, bounded in bytes, with a position each.
+//! The newest events, bounded in bytes, each with a position.
 //!
 //! Invariant: the ring holds whole revisions, all of them from `covers_from` up to `through`.
 
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::range::KeyRange;
 use crate::types::{Committed, Event, Revision};
 
-/// Says if a watcher asked for the key as it was before.
+/// Selects whether a watcher receives the previous version of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PrevKv {
     /// Without the previous version.
@@ -19,7 +19,7 @@ pub enum PrevKv {
     Included,
 }
 
-/// One event and its encodings, shared by all whom it concerns.
+/// One event and its encodings, shared by all its watchers.
 #[derive(Debug)]
 pub struct Entry {
     committed: Arc<Committed>,
@@ -29,7 +29,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The entries of a revision, in the order of its events.
+    /// Returns the entries of a revision, in the order of its events.
     pub(super) fn of(committed: &Arc<Committed>) -> impl Iterator<Item = Arc<Entry>> {
         (0..committed.events.len()).map(|index| {
             Arc::new(Entry {
@@ -41,37 +41,37 @@ impl Entry {
         })
     }
 
-    /// The revision that the event belongs to.
+    /// Returns the revision that the event belongs to.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.committed.revision
     }
 
-    /// The event.
+    /// Returns the event.
     #[must_use]
     pub fn event(&self) -> &Event {
         &self.committed.events[self.index]
     }
 
-    /// The event as `encode` encodes it; it is called once for each form, whoever asks. It must always make the same.
+    /// Returns the event encoded by `encode`, which is called once for each form and must be deterministic.
     pub fn encoded(&self, form: PrevKv, encode: impl FnOnce(&Event, PrevKv) -> Bytes) -> Bytes {
         let cell = match form {
             PrevKv::Omitted => &self.plain,
-            // Nothing to leave out: both forms are the same bytes.
+            // There is no previous version: both forms are the same bytes.
             PrevKv::Included if self.event().prev_kv.is_none() => &self.plain,
             PrevKv::Included => &self.with_prev_kv,
         };
         cell.get_or_init(|| encode(self.event(), form)).clone()
     }
 
-    /// Bytes of keys and values, as they would be sent.
+    /// Returns the bytes of keys and values as they are sent.
     pub(super) fn len(&self) -> usize {
         let event = self.event();
         let prev = event.prev_kv.as_ref().map_or(0, |kv| kv.key.len() + kv.value.len());
         event.kv.key.len() + event.kv.value.len() + prev
     }
 
-    /// Memory that the entry may come to hold: the event and both encodings.
+    /// Returns the memory that the entry may occupy: the event and both encodings.
     pub(super) fn weight(&self) -> usize {
         const FIXED: usize = size_of::<Entry>() + size_of::<Event>() + 128;
         FIXED + 3 * self.len()
@@ -83,26 +83,26 @@ impl Entry {
 pub(super) struct Run {
     pub(super) start: u64,
     pub(super) end: u64,
-    /// Revision of the event at `start`, or a lower one that the watcher has seen already.
+    /// The revision of the event at `start`, or a lower one that the watcher has already seen.
     pub(super) revision: Revision,
 }
 
-/// How much one look into a ring or chunk may bring.
+/// The limits of one read of a ring or chunk.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limit {
-    /// Events that are looked at; the revision that reaches it is finished.
+    /// The number of events to examine; the revision that reaches it is completed.
     pub(super) events: usize,
-    /// Bytes that are taken; the revision that reaches it is finished.
+    /// The number of bytes to return; the revision that reaches it is completed.
     pub(super) bytes: usize,
-    /// The last revision that is looked at.
+    /// The last revision to examine.
     pub(super) through: Revision,
 }
 
-/// The positions asked for are no longer in the ring.
+/// The requested positions are no longer in the ring.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Evicted;
 
-/// See the module.
+/// The newest events; see the module.
 #[derive(Debug)]
 pub(super) struct Ring {
     entries: VecDeque<Arc<Entry>>,
@@ -114,7 +114,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// An empty ring of a store that is at `revision`.
+    /// Creates an empty ring of a store that is at `revision`.
     pub(super) fn new(revision: Revision, max_bytes: usize) -> Self {
         Self {
             entries: VecDeque::new(),
@@ -126,33 +126,33 @@ impl Ring {
         }
     }
 
-    /// Position of the oldest event.
+    /// Returns the position of the oldest event.
     pub(super) fn first(&self) -> u64 {
         self.first
     }
 
-    /// Position that the next event will get.
+    /// Returns the position of the next event.
     pub(super) fn end(&self) -> u64 {
         self.first + self.entries.len() as u64
     }
 
-    /// The newest revision.
+    /// Returns the newest revision.
     pub(super) fn through(&self) -> Revision {
         self.through
     }
 
-    /// The oldest revision of which, and from which on, all events are here.
+    /// Returns the revision from which on all events are in the ring.
     pub(super) fn covers_from(&self) -> Revision {
         self.covers_from
     }
 
-    /// Returns true if all events from `revision` on are here.
+    /// Returns true if all events from `revision` on are in the ring.
     pub(super) fn covers(&self, revision: Revision) -> bool {
         revision >= self.covers_from
     }
 
-    /// Appends a revision and moves what no longer fits to `evicted`, for the caller to drop when it holds no lock.
-    /// A revision that does not follow the newest one empties the ring: what lies between is not known.
+    /// Appends a revision and moves evicted entries to `evicted`, for the caller to drop without holding a lock. A revision that
+    /// does not follow the newest one empties the ring: the revisions in between are unknown.
     pub(super) fn push(&mut self, revision: Revision, entries: Vec<Arc<Entry>>, evicted: &mut Vec<Arc<Entry>>) {
         if revision != self.through + 1 {
             self.skip_to(revision - 1, evicted);
@@ -164,7 +164,7 @@ impl Ring {
             let Some(oldest) = self.entries.front().map(|entry| entry.revision()) else {
                 break;
             };
-            // Few, at the front: a search would touch entries all over the ring.
+            // There are few, at the front: a binary search would touch entries all over the ring.
             let end = self
                 .entries
                 .iter()
@@ -177,9 +177,9 @@ impl Ring {
         }
     }
 
-    /// Empties the ring: what lies between its newest revision and `revision` is not known.
+    /// Empties the ring: the revisions between its newest one and `revision` are unknown.
     pub(super) fn skip_to(&mut self, revision: Revision, evicted: &mut Vec<Arc<Entry>>) {
-        // The skipped position makes the loss visible to whoever had read up to the end.
+        // The skipped position makes the gap visible to a reader that had reached the end.
         self.first = self.end() + 1;
         evicted.extend(self.entries.drain(..));
         self.bytes = 0;
@@ -187,7 +187,7 @@ impl Ring {
         self.through = revision;
     }
 
-    /// Events from a position on, up to the end of the revision that reaches `limit`.
+    /// Returns the events from a position on, up to the end of the revision that reaches `limit`.
     pub(super) fn at_position(&self, position: u64, limit: Limit) -> Result<Vec<Arc<Entry>>, Evicted> {
         let mut taken = Vec::new();
         let mut room = Room::new(limit);
@@ -200,7 +200,7 @@ impl Ring {
         Ok(taken)
     }
 
-    /// Takes the events of `runs`, whole revisions up to `limit`, and leaves the rest in `runs`.
+    /// Returns the events of `runs`, whole revisions up to `limit`, and leaves the rest in `runs`.
     pub(super) fn take_runs(&self, runs: &mut VecDeque<Run>, limit: Limit) -> Result<Vec<Arc<Entry>>, Evicted> {
         let mut taken = Vec::new();
         let mut room = Room::new(limit);
@@ -222,8 +222,8 @@ impl Ring {
         Ok(taken)
     }
 
-    /// The events of `range` from revision `from` on, whole revisions up to `limit`, and the revision at which the next
-    /// look has to begin. The ring must cover `from`, and `limit.through` must not be beyond it.
+    /// Returns the events of `range` from revision `from` on, whole revisions up to `limit`, and the revision at which the next
+    /// scan has to begin. The ring must cover `from`, and `limit.through` must not be beyond the ring.
     pub(super) fn scan(&self, range: &KeyRange, from: Revision, limit: Limit) -> (Vec<Arc<Entry>>, Revision) {
         let offset = self.entries.partition_point(|entry| entry.revision() < from);
         scan(self.entries.range(offset..), range, limit)
@@ -238,8 +238,8 @@ impl Ring {
     }
 }
 
-/// The events of `range`, whole revisions up to `limit`, and the revision to go on from. All events up to
-/// `limit.through` must be there.
+/// Returns the events of `range`, whole revisions up to `limit`, and the revision at which to continue. `entries` must contain all
+/// events up to `limit.through`.
 pub(super) fn scan<'a>(
     entries: impl Iterator<Item = &'a Arc<Entry>>,
     range: &KeyRange,
@@ -259,7 +259,7 @@ pub(super) fn scan<'a>(
     (taken, limit.through + 1)
 }
 
-/// The rest of a [`Limit`]; it never ends inside a revision.
+/// The remainder of a [`Limit`]; it never ends within a revision.
 struct Room {
     limit: Limit,
     revision: Option<Revision>,

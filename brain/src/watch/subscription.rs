@@ -1,7 +1,7 @@
-//! One watcher: what it has seen, and where it finds what comes next.
+//! One watcher: its progress, and the source of its next events.
 //!
-//! Invariant: every event of the watcher before `next` was handed out by [`Subscription::step`] or
-//! [`Subscription::replay`], or was filtered; none was handed out twice.
+//! Invariant: every event of the watcher before `next` was returned by [`Subscription::step`] or [`Subscription::replay`], or was
+//! filtered; none was returned twice.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use super::ring::{Entry, Evicted, PrevKv, Run};
 use crate::budget::Charge;
 use crate::types::{EventKind, Revision};
 
-/// Which kinds of event a watcher wants.
+/// The kinds of event that a watcher receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventFilter {
-    /// Wants puts.
+    /// True if it receives puts.
     pub puts: bool,
-    /// Wants deletions.
+    /// True if it receives deletions.
     pub deletes: bool,
 }
 
 impl EventFilter {
-    /// Everything.
+    /// Receives all events.
     pub const ALL: EventFilter = EventFilter {
         puts: true,
         deletes: true,
@@ -44,36 +44,36 @@ impl EventFilter {
 pub struct Batch {
     /// In order; never empty.
     pub entries: Vec<Arc<Entry>>,
-    /// The watcher has seen everything up to here, this batch included.
+    /// The watcher has received everything up to this revision, this batch included.
     pub revision: Revision,
 }
 
-/// The result of one look.
+/// The result of one step.
 #[derive(Debug)]
 pub enum Step {
-    /// Events. Look again.
+    /// Events. Step again.
     Batch(Batch),
-    /// Nothing of concern in what was looked at. Look again.
+    /// None of the examined events concerns the watcher. Step again.
     Nothing,
-    /// There are only events that are newer than allowed. Look again when it may.
+    /// All pending events are newer than allowed. Step again when they are allowed.
     Held,
-    /// The ring no longer has this revision: go on with [`Subscription::replay`].
+    /// This revision is no longer in the ring: continue with [`Subscription::replay`].
     Missing(Revision),
-    /// Nothing to do until the inbox names the watcher.
+    /// Nothing to do until the inbox lists the watcher.
     Synced,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Reads history; the mailbox takes nothing.
+    /// The watcher reads history; the mailbox accepts nothing.
     Behind,
-    /// The mailbox takes everything newer than this revision; what is older comes out of the ring.
+    /// The mailbox accepts everything newer than this revision; older events are read from the ring.
     Joining(Revision),
-    /// The mailbox has everything.
+    /// The mailbox contains everything.
     Live,
 }
 
-/// See the module. Dropping it ends the watch.
+/// One watcher; see the module. Dropping it ends the watch.
 #[derive(Debug)]
 pub struct Subscription {
     hub: Hub,
@@ -84,9 +84,9 @@ pub struct Subscription {
     prev_kv: PrevKv,
     phase: Phase,
     next: Revision,
-    /// Taken from the mailbox, not yet from the ring.
+    /// Runs taken from the mailbox whose events are not yet read from the ring.
     runs: VecDeque<Run>,
-    /// The charge to its client's memory.
+    /// The charge to its client's memory budget.
     held: Option<Charge>,
 }
 
@@ -119,29 +119,29 @@ impl Subscription {
         subscription
     }
 
-    /// Events are to be sent with the versions before them: those that nobody has read come from history.
+    /// Requests events with their previous versions: those that were not read are fetched from history.
     pub fn want_prev_kv(&mut self) {
         self.prev_kv = PrevKv::Included;
     }
 
-    /// Keeps a charge as long as the watcher lives.
+    /// Keeps a charge until the watcher is dropped.
     pub fn hold(&mut self, held: Option<Charge>) {
         self.held = held;
     }
 
-    /// The first revision of which nothing was handed out.
+    /// Returns the first revision of which no event was returned yet.
     #[must_use]
     pub fn next(&self) -> Revision {
         self.next
     }
 
-    /// Returns true if the watcher still reads what was published before it got here.
+    /// Returns true if the watcher still reads events published before it was live.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         self.phase != Phase::Live
     }
 
-    /// Whether an event at or before `revision`, which the hub must have dispatched, may still have to be handed out.
+    /// Returns true if an event at or before `revision`, which the hub must have dispatched, may still be pending.
     #[must_use]
     pub fn has_pending(&self, revision: Revision) -> bool {
         if self.is_behind() {
@@ -155,7 +155,7 @@ impl Subscription {
         oldest.is_some_and(|oldest| oldest.max(self.next) <= revision)
     }
 
-    /// Looks for events in the mailbox and the ring. A live watcher gets none after revision `through`.
+    /// Reads events from the mailbox and the ring. A live watcher gets none after revision `through`.
     pub fn step(&mut self, through: Revision) -> Step {
         match self.phase {
             Phase::Live => self.step_live(through),
@@ -171,7 +171,7 @@ impl Subscription {
         }
     }
 
-    /// Looks for events in a chunk of history, which must cover [`Subscription::next`].
+    /// Reads events from a chunk of history, which must cover [`Subscription::next`].
     pub fn replay(&mut self, chunk: &Chunk) -> Step {
         let published = self.hub.revision();
         let limit = self.hub.options().batch(published);
@@ -224,7 +224,7 @@ impl Subscription {
             ring.scan(&self.range, self.next, limit)
         };
         if self.lacks_prev_kv(&entries) {
-            // In the ring, but not all of it.
+            // The events are in the ring, but not all of their previous versions.
             self.fall_behind(self.next);
             return Step::Missing(self.next);
         }
@@ -234,8 +234,8 @@ impl Subscription {
         self.advance(entries, next, through)
     }
 
-    /// Hands out what is new and wanted of `entries`, which are all events of the watcher before `next`. `reached` is
-    /// the revision to report when that catches up with it.
+    /// Returns the new events of `entries` that pass the filter; `entries` are all events of the watcher before `next`. `reached`
+    /// is the revision to report when `next` passes it.
     fn advance(&mut self, mut entries: Vec<Arc<Entry>>, next: Revision, reached: Revision) -> Step {
         let (seen, kinds) = (self.next, self.kinds);
         self.next = next.max(seen);
@@ -255,7 +255,7 @@ impl Subscription {
         Step::Nothing
     }
 
-    /// Some of the versions before these events are only in history.
+    /// Returns true if some previous versions of these events are only in history.
     fn lacks_prev_kv(&self, entries: &[Arc<Entry>]) -> bool {
         let is_lacking = |entry: &Arc<Entry>| entry.event().is_prev_unread && self.kinds.contains(entry.event().kind);
         self.prev_kv == PrevKv::Included && entries.iter().any(is_lacking)

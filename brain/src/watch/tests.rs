@@ -1,4 +1,4 @@
-//! The hub with its watchers, without gRPC: a store in memory, a dispatcher that is stepped by hand.
+//! The hub with its watchers, without gRPC: a store in memory, and a dispatcher that the test steps.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(super) const LIMIT: Limit = Limit {
     through: Revision::MAX,
 };
 
-/// A revision that puts these keys, with values of `len` bytes.
+/// Returns a revision that puts these keys, with values of `len` bytes.
 pub(super) fn revision(revision: Revision, keys: &[&str], len: usize) -> Arc<Committed> {
     let event = |key: &&str| Event {
         kind: EventKind::Put,
@@ -41,7 +41,7 @@ pub(super) fn range(key: &str, end: &str) -> KeyRange {
     .unwrap()
 }
 
-/// Entries as `key@revision`.
+/// Formats entries as `key@revision`.
 pub(super) fn brief(entries: &[Arc<Entry>]) -> String {
     let brief = |entry: &Arc<Entry>| {
         let key = String::from_utf8_lossy(&entry.event().kv.key).into_owned();
@@ -94,7 +94,7 @@ impl Store {
         names
     }
 
-    /// Everything there is for a watcher now, a batch between bars.
+    /// Reads everything available for a watcher now, with batches separated by bars.
     async fn read(&self, subscription: &mut Subscription) -> String {
         let mut batches = Vec::new();
         loop {
@@ -347,7 +347,7 @@ async fn the_cache_of_history_is_bounded() {
 
 #[test]
 fn an_idle_watcher_takes_little_memory() {
-    // Its parts here, and about 400 bytes in the index and the stream's own map.
+    // The size of its parts here; about 400 bytes are in the index and the stream's map.
     let size = size_of::<Subscription>() + size_of::<mailbox::Mailbox>();
     assert!(size < 600, "{size} bytes");
 }

@@ -1,7 +1,7 @@
 //! Electors against a lock in memory, on tokio's paused clock.
 //!
-//! Time passes here only when every task waits, and then to the next timer: `pass` says how long candidates are left to
-//! themselves, and what they do within it does not depend on the machine.
+//! Time passes here only when every task waits, and then jumps to the next timer: `pass` gives the time for which the candidates
+//! run undisturbed, and their actions within it do not depend on the machine.
 
 mod heard;
 mod sim;
@@ -20,11 +20,11 @@ const RENEW: Duration = Duration::from_millis(1500);
 const RETRY_MOST: Duration = Duration::from_millis(880);
 const TICK: Duration = Duration::from_millis(5);
 
-/// Tokio's clock, which tests pause, from an origin of its own; it can be set forward, as by a suspended machine.
+/// Tokio's clock, which tests pause, from an origin of its own; it can be set forward, as if the machine had been suspended.
 #[derive(Clone, Debug)]
 struct TestClock {
     base: Instant,
-    /// How fast it runs.
+    /// The rate of the clock.
     rate: f64,
     suspended_ms: Arc<AtomicU64>,
 }
@@ -100,7 +100,7 @@ async fn follows(candidate: &Candidate, leader: &str) {
         .unwrap();
 }
 
-/// Lets the paused clock run on: every timer within that time fires in its turn, no real time passes.
+/// Lets the paused clock run: every timer within that time fires in order, and no real time passes.
 async fn pass(time: Duration) {
     sleep(time).await;
 }
@@ -449,7 +449,7 @@ async fn a_leader_that_steps_down_claims_nothing_until_it_competes_again() {
     );
     let b = start(&lock, "b", &mut running);
     assert_eq!(leads(&b).await.predecessor, Predecessor::Released);
-    // Named by the other one, it rests all the same.
+    // It rests even if another candidate names it.
     b.handle.transfer_leadership("a").await.unwrap();
     pass(LEASE / 2).await;
     assert!(!a.handle.is_leading());

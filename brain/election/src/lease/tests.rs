@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use super::*;
 use crate::Timestamp;
 
-/// What the API server is asked next, and what it answers.
+/// The next expected request to the API server, and its answer.
 struct Exchange {
     method: Method,
     answer: StatusCode,
     body: Value,
 }
 
-/// An API server that answers by a script and keeps what it was sent.
+/// An API server that answers by a script and records the requests.
 #[derive(Clone, Default)]
 struct Server {
     script: Arc<Mutex<VecDeque<Exchange>>>,

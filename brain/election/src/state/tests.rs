@@ -24,7 +24,7 @@ fn held_by(holder: &str, transitions: u32) -> Record {
     }
 }
 
-/// Lets `state` do what it decides at `sent`, with the answer at `answered`.
+/// Applies the decision of `state` at `sent`, with the answer at `answered`.
 #[track_caller]
 fn acquire(state: &mut State<u32>, sent: Moment, answered: Moment) -> Predecessor {
     let Decision::Acquire(record, over, predecessor) = state.decide(sent, wall(0)) else {
@@ -262,7 +262,7 @@ fn heard_renewal_counts_only_after_a_read_shows_it() {
         state.decide(at(2_500), wall(0)),
         Decision::Wait(Duration::from_millis(500))
     );
-    // Another write came behind the one that was heard.
+    // Another write followed the one that was received.
     state.hear(held_by("b", 3), at(2_600));
     state.read(Some((held_by("b", 4), 4)), at(2_800));
     assert_eq!(state.decide(at(2_800), wall(0)), Decision::Wait(LEASE));

@@ -1,4 +1,5 @@
-//! Cleans up after those who went away while they waited. It asks as they would have, so that it does not matter who leads.
+//! Deletes the keys of waiters whose clients went away. It sends the requests that such a client would, so it does not matter which
+//! member leads.
 
 use std::sync::Arc;
 
@@ -11,16 +12,16 @@ use crate::pb::etcdserverpb::TxnRequest;
 use crate::pb::etcdserverpb::kv_server::Kv as _;
 use crate::rows::Rows;
 
-/// So many may have gone and not be cleaned up after yet. Beyond that, and where nobody leads for long, their keys stay
-/// until their leases end.
+/// The capacity of the queue of keys to delete. If it is full, or if there is no leader for long, keys stay until their leases
+/// expire.
 const QUEUE: usize = 1024;
 
-/// Where those are named who went away.
+/// The queue of transactions that delete the keys of waiters whose clients went away.
 #[derive(Debug, Clone)]
 pub struct Cleanup(mpsc::Sender<TxnRequest>);
 
 impl Cleanup {
-    /// Nobody is gone yet; and what cleans up, until `stop`.
+    /// Creates an empty queue, and the task that works it off until `stop`.
     pub fn new<R: Rows>(
         kv: Arc<KvService<R>>,
         stop: CancellationToken,
@@ -36,7 +37,7 @@ impl Cleanup {
         (Self(tell), run)
     }
 
-    /// Somebody went away, and this takes back what it left.
+    /// Queues the transaction that deletes the key of a waiter whose client went away.
     pub(super) fn leave(&self, clean_up: TxnRequest) {
         if self.0.try_send(clean_up).is_err() {
             tracing::debug!("nobody cleans up");

@@ -1,4 +1,4 @@
-//! Waiting for a compaction's deletions, as long as they go forward.
+//! Waits for a compaction's deletions, as long as they make progress.
 
 use std::time::Duration;
 
@@ -9,13 +9,11 @@ use crate::errors::Error;
 use crate::storage::state::CompactionProgress;
 use crate::types::Revision;
 
-/// How long nothing may happen to the rows: while a disk is full there is no end to it.
+/// The time without progress after which the wait ends: while a disk is full, the deletions would never end.
 const STANDSTILL: Duration = Duration::from_secs(60);
 
-/// Waits until everything is gone that compaction up to `revision` made superfluous.
-///
-/// # Errors
-/// [`Error::Stopped`] when the server stops, [`Error::Timeout`] when nothing goes forward: the compaction itself is done.
+/// Waits until everything that compaction up to `revision` made obsolete is deleted. Fails with [`Error::Stopped`] when the server
+/// stops, with [`Error::Timeout`] when there is no progress; the compaction itself is done.
 pub(super) async fn wait(
     mut progress: watch::Receiver<CompactionProgress>,
     revision: Revision,

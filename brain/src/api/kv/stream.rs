@@ -1,10 +1,10 @@
 //! `RangeStream` of etcd 3.7: a range in chunks of bounded size, all at one revision.
 //!
-//! All messages merged are what `Range` would have answered: pairs in every chunk, header, count and `more` in the last.
+//! All messages merged equal the answer of `Range`: pairs are in every chunk; header, count and `more` in the last.
 //!
-//! A chunk is charged before it is read; the charge is given back when it is encoded, so the next one waits for the client.
-//! Between two chunks no view is held: a client that reads slowly, or not at all, keeps neither memory nor a snapshot. When
-//! its revision is compacted meanwhile, the stream ends as etcd's does.
+//! A chunk is charged before it is read; the charge is released when the chunk is encoded, so the next one waits for the client.
+//! Between two chunks no view is held: a client that reads slowly, or not at all, holds neither memory nor a snapshot. If its
+//! revision is compacted in the meantime, the stream ends as etcd's does.
 
 use std::sync::Arc;
 
@@ -21,14 +21,11 @@ use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
 use crate::types::{KeyValue, Revision};
 
-/// Pairs in the first chunk, so that the client has something to do soon, and in later ones at most.
+/// The number of pairs in the first chunk, so that the client soon has something to do, and the most in later ones.
 const FIRST_CHUNK: usize = 10;
 const CHUNK: usize = 1_000;
 
-/// Opens the stream at a view's revision, or the one asked for.
-///
-/// # Errors
-/// When that revision cannot be read.
+/// Opens the stream at a view's revision, or at the requested one. Fails if that revision cannot be read.
 pub(super) fn open<R: Rows>(
     store: ApiContext<R>,
     view: Arc<View<R::Snapshot>>,
@@ -78,14 +75,14 @@ pub(super) fn open<R: Rows>(
     })
 }
 
-/// The newest view, if it still has a revision.
+/// Returns the newest view, if it still has a revision.
 fn newest<R: Rows>(store: &ApiContext<R>, at: Revision) -> Result<Arc<View<R::Snapshot>>, Status> {
     let view = store.view()?;
     view.resolve(at).map_err(to_status)?;
     Ok(view)
 }
 
-/// The first pairs of a span, at most so many, with or without values, and what is left of it.
+/// Returns the first pairs of a span, at most `most`, with or without values, and the rest of the span.
 async fn page<R: Rows>(
     store: &ApiContext<R>,
     span: &Span,

@@ -1,8 +1,8 @@
 //! Keep-alives of all streams of a member, renewed together.
 //!
-//! A stream reads ahead while its keep-alives are on their way, and counts those of one lease together. Whoever waits
-//! longest takes what all streams wait for, has the leader renew it in one request, and hands out the answers. Nothing is
-//! started for it: when that stream goes, the others ask again.
+//! A stream reads ahead while its keep-alives are in flight, and coalesces those of one lease. The stream that has waited longest
+//! takes the leases of all streams, renews them on the leader in one request, and distributes the answers. No task is started for
+//! this: if that stream goes away, the others send their requests again.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,21 +20,21 @@ use crate::rows::Rows;
 use crate::sequencer::command::Request as Command;
 use crate::types::LeaseId;
 
-/// Leases whose keep-alives a stream reads ahead.
+/// The number of leases whose keep-alives a stream reads ahead.
 const AHEAD: usize = 1024;
 
-/// Leases that are renewed in one request, or a stream's worth more.
+/// The number of leases that are renewed in one request; one stream's batch may exceed it.
 const TOGETHER: usize = 8 * AHEAD;
 
-/// Answers by lease.
+/// The answers by lease.
 pub(super) type Answers = HashMap<i64, pb::LeaseKeepAliveResponse>;
 
-/// See the module.
+/// Coalesces keep-alives; see the module.
 pub(super) struct KeepAlives<R: Rows> {
     store: ApiContext<R>,
-    /// One entry of each stream at most.
+    /// At most one entry of each stream.
     waiting: Mutex<VecDeque<Asked>>,
-    /// Of whoever asks the leader.
+    /// Held by the stream that sends the request to the leader.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -44,14 +44,14 @@ struct Asked {
     answer: oneshot::Sender<Result<Arc<Answers>, Status>>,
 }
 
-/// Leases to renew.
+/// The leases to renew, as sent to the leader.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Renew {
     #[prost(int64, repeated, tag = "1")]
     ids: Vec<i64>,
 }
 
-/// Keep-alives of a stream that are not on their way yet, in the order of the first one of each lease.
+/// The keep-alives of a stream that are not in flight yet, in the order of the first one of each lease.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
     order: Vec<i64>,
@@ -75,7 +75,7 @@ impl Ahead {
         }
     }
 
-    /// Leases, and how many keep-alives there are of each.
+    /// Takes the leases, with the number of keep-alives of each.
     pub(super) fn take(&mut self) -> Vec<(i64, u64)> {
         let mut times = std::mem::take(&mut self.times);
         let order = std::mem::take(&mut self.order).into_iter();
@@ -83,10 +83,7 @@ impl Ahead {
     }
 }
 
-/// The answer for a lease.
-///
-/// # Errors
-/// The leader did not name it.
+/// Returns the answer for a lease. Fails if the leader's response does not contain it.
 pub(super) fn answered(answers: &Answers, id: i64) -> Result<pb::LeaseKeepAliveResponse, Status> {
     answers.get(&id).copied().ok_or(Error::TimeoutDueToLeaderFail.into())
 }
@@ -100,7 +97,7 @@ impl<R: Rows> KeepAlives<R> {
         }
     }
 
-    /// Renews what a stream has read ahead; answers are in its order.
+    /// Renews the leases that a stream has read ahead; answers are in the same order.
     pub(super) async fn renew_all(
         self: Arc<Self>,
         ahead: Vec<(i64, u64)>,
@@ -132,7 +129,7 @@ impl<R: Rows> KeepAlives<R> {
         }
     }
 
-    /// Has the leader renew what all wait for, as far as it goes into one request.
+    /// Renews on the leader the leases of all waiting callers, as many as fit into one request.
     async fn ask_for_all(&self) {
         let asked = self.take();
         let ids: BTreeSet<i64> = asked.iter().flat_map(|asked| asked.ids.iter().copied()).collect();
@@ -141,7 +138,7 @@ impl<R: Rows> KeepAlives<R> {
         }
         let answers = self.ask(ids.into_iter().collect()).await.map(Arc::new);
         for asked in asked {
-            // Whoever waited may have gone.
+            // The caller may be gone.
             drop(asked.answer.send(answers.clone()));
         }
     }
@@ -186,7 +183,7 @@ impl<R: Rows> KeepAlives<R> {
         Ok(answers)
     }
 
-    /// Renews leases as the leader: one that is gone has no time to live.
+    /// Renews leases as the leader: a lease that is gone has no time to live.
     async fn renew_here(&self, ids: Vec<i64>) -> Result<Answers, Status> {
         let store = &self.store;
         // Like etcd's, the header is older than the renewal.
@@ -204,11 +201,11 @@ impl<R: Rows> KeepAlives<R> {
             }
         }
         if !noted.is_empty() {
-            // A restart must not expire earlier what was renewed now.
+            // After a restart these leases must not expire earlier than promised now.
             let size = 64 + 16 * noted.len();
             store.propose(Command::Checkpoint(noted), size).await?;
         }
-        // Whoever leads next counts from what it knows: only a leader may promise that time.
+        // The next leader counts from the time that it knows: only a leader may promise that time.
         if !store.router.lease_valid() {
             return Err(Error::NotLeader.into());
         }

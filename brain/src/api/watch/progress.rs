@@ -1,44 +1,44 @@
-//! When a stream may say how far it is.
+//! The times at which a stream may report progress.
 //!
-//! The answer to a request for progress names one revision. Everything at or before it must have been sent to all
-//! watchers of the stream, and nothing after it: a client may take the newest answer for where its copy stands, and
-//! that must not go back. So from the request on the stream is *frozen* at the newest published revision: it sends what
-//! it owes up to there, answers, and goes on. That takes a moment, however many events keep coming. While a watcher
-//! is behind it might take long, so then nothing is frozen and the request waits.
+//! The answer to a progress request names one revision. Everything at or before it must have been sent to all watchers of the
+//! stream, and nothing after it: a client may take the newest answer as the revision of its copy, and that must not go back. So
+//! from the request on the stream is *frozen* at the newest published revision: it sends the pending events up to there, answers,
+//! and continues. That takes a moment, even if events keep arriving. While a watcher is behind it might take long, so then nothing
+//! is frozen and the request waits.
 
 use std::collections::HashSet;
 
 use crate::types::Revision;
 
-/// The request for progress of a stream; several that wait become one.
+/// The pending progress request of a stream; several are coalesced.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     state: State,
-    /// Another request came that the answer on its way may not satisfy.
+    /// True if another request arrived that the answer in preparation may not satisfy.
     again: bool,
 }
 
 #[derive(Debug, Default)]
 enum State {
-    /// Nobody asks.
+    /// No request is pending.
     #[default]
     Idle,
-    /// Waits for all watchers to be live.
+    /// The request waits until all watchers are live.
     Asked,
-    /// Sends nothing after this revision.
+    /// The stream sends nothing after this revision.
     Frozen(Revision, Owing),
 }
 
 #[derive(Debug)]
 enum Owing {
-    /// The revision has yet to reach all mailboxes.
+    /// The revision has not reached all mailboxes yet.
     Unknown,
-    /// These watchers have yet to be sent something.
+    /// These watchers still have events to send.
     Watchers(HashSet<i64>),
 }
 
 impl Progress {
-    /// A client asks, at a time when the newest published revision is `published`.
+    /// Records a progress request; `published` is the newest published revision.
     pub(super) fn ask(&mut self, published: Revision) {
         match &self.state {
             State::Idle => self.state = State::Asked,
@@ -47,17 +47,17 @@ impl Progress {
         }
     }
 
-    /// Returns true if nobody asks.
+    /// Returns true if no request is pending.
     pub(super) fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle)
     }
 
-    /// Forgets what was asked.
+    /// Drops the pending request.
     pub(super) fn forget(&mut self) {
         *self = Self::default();
     }
 
-    /// Freezes at `published` if somebody asks and no watcher is `behind`; thaws when one fell behind.
+    /// Freezes at `published` if a request is pending and no watcher is `behind`; thaws if one fell behind.
     pub(super) fn regulate(&mut self, behind: bool, published: Revision) {
         match self.state {
             State::Asked if !behind => self.state = State::Frozen(published, Owing::Unknown),
@@ -66,7 +66,7 @@ impl Progress {
         }
     }
 
-    /// The revision after which nothing may be sent now.
+    /// Returns the revision after which nothing may be sent now.
     pub(super) fn frozen(&self) -> Option<Revision> {
         match self.state {
             State::Frozen(through, _) => Some(through),
@@ -74,7 +74,7 @@ impl Progress {
         }
     }
 
-    /// The revision that has to be dispatched before it is known who owes.
+    /// Returns the revision that has to be dispatched before the watchers with pending events are known.
     pub(super) fn awaited(&self) -> Option<Revision> {
         match self.state {
             State::Frozen(through, Owing::Unknown) => Some(through),
@@ -82,8 +82,8 @@ impl Progress {
         }
     }
 
-    /// What was [awaited](Progress::awaited) is dispatched, and `owing` have something to be sent up to there. Answers
-    /// the revision to tell the client, if that is none.
+    /// Records that the [awaited](Progress::awaited) revision is dispatched, and that `owing` still have events to send up to it.
+    /// Returns the revision to report to the client if `owing` is empty.
     pub(super) fn begin(&mut self, owing: HashSet<i64>) -> Option<Revision> {
         if let State::Frozen(_, known) = &mut self.state {
             *known = Owing::Watchers(owing);
@@ -91,7 +91,7 @@ impl Progress {
         self.finish()
     }
 
-    /// The revision through which `watcher` still owes, as far as is known here.
+    /// Returns the revision through which `watcher` still has events to send, as far as is known here.
     pub(super) fn owed_by(&self, watcher: i64) -> Option<Revision> {
         match &self.state {
             State::Frozen(through, Owing::Watchers(owing)) if owing.contains(&watcher) => Some(*through),
@@ -99,7 +99,7 @@ impl Progress {
         }
     }
 
-    /// `watcher` owes nothing any more. Answers the revision to tell the client, if it was the last.
+    /// Records that `watcher` has sent its events. Returns the revision to report to the client if it was the last.
     pub(super) fn settle(&mut self, watcher: i64) -> Option<Revision> {
         if let State::Frozen(_, Owing::Watchers(owing)) = &mut self.state {
             owing.remove(&watcher);

@@ -8,20 +8,20 @@ use crate::pb::etcdserverpb::watch_create_request::FilterType;
 use crate::types::Revision;
 use crate::watch::{EmptyRange, EventFilter, KeyRange, PrevKv};
 
-/// A watcher to be made.
+/// A request to create a watcher.
 #[derive(Debug)]
 pub(super) struct Create {
-    /// `None` lets the server choose.
+    /// `None`: the server chooses the id.
     pub(super) id: Option<i64>,
     pub(super) range: KeyRange,
     pub(super) kinds: EventFilter,
-    /// `None` is from the next revision on.
+    /// `None`: from the next revision on.
     pub(super) start: Option<Revision>,
     pub(super) form: Form,
     pub(super) progress_notify: bool,
 }
 
-/// How responses to a watcher look.
+/// The format of responses to a watcher.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Form {
     pub(super) prev_kv: PrevKv,
@@ -29,12 +29,12 @@ pub(super) struct Form {
     pub(super) fragment: bool,
 }
 
-/// A copy: what was decoded is a slice of the buffer that it was received in, and a watcher lives long.
+/// Returns a copy: a decoded value is a slice of the receive buffer, and a watcher lives long.
 fn own(bytes: &Bytes) -> Bytes {
     Bytes::copy_from_slice(bytes)
 }
 
-/// Why a watcher cannot be. The texts are etcd's `cancel_reason`.
+/// The reason why a watcher is refused. The texts are etcd's `cancel_reason`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refused {
     #[error("etcdserver: mvcc: required revision has been compacted")]
@@ -43,7 +43,7 @@ pub(super) enum Refused {
     EmptyRange(#[from] EmptyRange),
     #[error("mvcc: duplicate watch ID provided on the WatchStream")]
     DuplicateId,
-    /// There is no memory for one more.
+    /// There is no memory for another watcher.
     #[error(transparent)]
     TooMany(Error),
 }

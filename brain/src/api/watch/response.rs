@@ -1,4 +1,4 @@
-//! Responses out of batches of events.
+//! Responses made from batches of events.
 
 use bytes::Bytes;
 use prost::Message;
@@ -11,7 +11,7 @@ use crate::types::{Event, EventKind, KeyValue, Revision};
 use crate::watch::{Entry, PrevKv};
 use std::sync::Arc;
 
-/// The id in responses that are not for one watcher alone.
+/// The id in responses that are not for a single watcher.
 pub(super) const NO_WATCHER: i64 = -1;
 
 pub(super) fn created(header: ResponseHeader, watch_id: i64) -> WatchResponse {
@@ -43,7 +43,7 @@ pub(super) fn canceled(header: ResponseHeader, watch_id: i64) -> WatchResponse {
     }
 }
 
-/// The header of such a response carries revision 0, lest it be taken for progress.
+/// Returns the response for a compacted start revision. Its header carries revision 0, so that it is not taken for progress.
 pub(super) fn compacted(header: ResponseHeader, watch_id: i64, compact_revision: i64) -> WatchResponse {
     WatchResponse {
         header: Some(header),
@@ -54,8 +54,8 @@ pub(super) fn compacted(header: ResponseHeader, watch_id: i64, compact_revision:
     }
 }
 
-/// Says that the watcher, or with [`NO_WATCHER`] every one of the stream, was sent all events up to the revision of
-/// the header.
+/// Returns a progress response: all events up to the header's revision were sent to the watcher or, with [`NO_WATCHER`], to every
+/// watcher of the stream.
 pub(super) fn progress(header: ResponseHeader, watch_id: i64) -> WatchResponse {
     WatchResponse {
         header: Some(header),
@@ -64,9 +64,9 @@ pub(super) fn progress(header: ResponseHeader, watch_id: i64) -> WatchResponse {
     }
 }
 
-/// One response with all events; several, of which all but the last say so, if it is too long and may be cut. The version
-/// before an event at or before `floor` is compacted: clients that need it are to find out, and not to depend on how
-/// much of it is still in memory.
+/// Returns one response with all events; or, if it is too long and may be fragmented, several, of which all but the last have
+/// `fragment` set. The version before an event at or before `floor` is compacted: it is omitted even if it is still in memory, so
+/// that clients do not depend on that.
 pub(super) fn events(
     header: ResponseHeader,
     watch_id: i64,
@@ -121,7 +121,7 @@ pub(super) fn events(
     fragments
 }
 
-/// Bytes of an element of `WatchResponse.events`: tag, length and content.
+/// Returns the bytes of an element of `WatchResponse.events`: tag, length and content.
 fn field_len(event: &Bytes) -> usize {
     1 + encoded_len_varint(event.len() as u64) + event.len()
 }

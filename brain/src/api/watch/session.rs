@@ -1,6 +1,6 @@
-//! One stream: takes requests, gives watchers their turns, sends what comes of it.
+//! One stream: takes requests, serves its watchers in turn, and sends the responses.
 //!
-//! Nothing is read, and no request taken, before the client took the response before.
+//! It reads nothing and takes no request before the client has taken the previous response.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -29,11 +29,11 @@ use crate::watch::{Chunk, History, Inbox};
 
 type Loading = Pin<Box<dyn Future<Output = Result<Arc<Chunk>, Revision>> + Send>>;
 
-/// See the module.
+/// One watch stream; see the module.
 pub(super) struct Session<H: History> {
     shared: Arc<Shared<H>>,
     requests: Streaming<WatchRequest>,
-    /// The client sends no more requests; its watchers go on.
+    /// True if the client sends no more requests; its watchers continue.
     half_closed: bool,
     /// Becomes ready when the server has to end the stream.
     ending: BoxFuture<'static, Status>,
@@ -43,9 +43,9 @@ pub(super) struct Session<H: History> {
     watchers: Watchers<H>,
     progress: Progress,
     ticker: Interval,
-    /// Watchers whose tick has come.
+    /// The watchers whose progress notification is due.
     ticks: VecDeque<i64>,
-    /// The one read of history under way.
+    /// The only read of history in progress.
     loading: Option<((Revision, i64), Loading)>,
     /// The responses of one request or turn.
     outbound: VecDeque<WatchResponse>,
@@ -63,7 +63,7 @@ enum Wake {
 }
 
 impl<H: History> Session<H> {
-    /// `leader` is given if the client wants the stream to end when there is none.
+    /// Creates a session. `leader` is given if the client requires that the stream ends when there is no leader.
     pub(super) fn new(
         shared: Arc<Shared<H>>,
         requests: Streaming<WatchRequest>,
@@ -93,7 +93,7 @@ impl<H: History> Session<H> {
         }
     }
 
-    /// The next response; `None` ends the stream, and so does an error.
+    /// Returns the next response; `None` ends the stream, and so does an error.
     pub(super) async fn next(&mut self) -> Option<Result<WatchResponse, Status>> {
         loop {
             if let Some(response) = self.outbound.pop_front() {
@@ -192,7 +192,7 @@ impl<H: History> Session<H> {
         }
     }
 
-    /// Lets one watcher go on, or one tick be heard.
+    /// Serves one watcher, or one progress notification.
     fn turn(&mut self) {
         let frozen = self.progress.frozen();
         if frozen.is_none()
@@ -205,8 +205,8 @@ impl<H: History> Session<H> {
         }
     }
 
-    /// Freezes or thaws the stream, as the request for progress needs it. Between one freeze and the next, too, whoever
-    /// was held gets into the queue again: the next answer has to count it.
+    /// Freezes or thaws the stream, as the pending progress request requires. Between two freezes, too, held watchers are queued
+    /// again: the next answer has to account for them.
     fn regulate(&mut self) {
         let was_thawed = self.progress.frozen().is_none();
         if !self.progress.is_idle() {
@@ -217,7 +217,7 @@ impl<H: History> Session<H> {
         }
     }
 
-    /// The newest revision that a client may have read. The hub may not have it yet.
+    /// Returns the newest revision that a client may have read. The hub may not have it yet.
     fn published(&self) -> Revision {
         self.shared.hub.revision().max(self.shared.replay.history().published())
     }
@@ -233,7 +233,7 @@ impl<H: History> Session<H> {
         self.settle(turn.id);
     }
 
-    /// Answers a request for progress if `id` was the last to owe something.
+    /// Answers a progress request if `id` was the last watcher with pending events.
     fn settle(&mut self, id: i64) {
         if let Some(revision) = self.progress.owed_by(id)
             && !self.watchers.has_pending(id, revision)
@@ -244,14 +244,14 @@ impl<H: History> Session<H> {
     }
 
     fn tell(&mut self, reached: Option<Revision>) {
-        // A stream without watchers has nothing to say it for.
+        // A stream without watchers has no progress to report.
         let reached = reached.filter(|_| !self.watchers.is_empty());
         let header = reached.map(|revision| self.shared.header(revision));
         self.outbound
             .extend(header.map(|header| response::progress(header, NO_WATCHER)));
     }
 
-    /// Begins to read the history that is wanted most, unless a read is under way.
+    /// Starts the read of history with the highest priority, unless a read is in progress.
     fn load(&mut self) {
         if self.loading.is_none()
             && let Some(wanted) = self.watchers.wanted()
@@ -273,7 +273,7 @@ impl<H: History> Drop for Session<H> {
     }
 }
 
-/// Becomes ready with the reason when the server has to end a stream.
+/// Returns a future that becomes ready with the reason when the server has to end a stream.
 fn ending<H: History>(shared: &Shared<H>, leader: Option<watch::Receiver<bool>>) -> BoxFuture<'static, Status> {
     let stop = shared.options.stop.clone();
     async move {

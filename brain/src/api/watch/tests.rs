@@ -1,4 +1,4 @@
-//! The whole service over gRPC on a loopback socket, with a model for the store.
+//! The whole service over gRPC on a loopback socket, with a model as the store.
 
 mod contract;
 mod crowd;
@@ -35,7 +35,7 @@ const CLUSTER: u64 = 7;
 const MEMBER: u64 = 8;
 const TERM: u64 = 9;
 
-/// A member that does nothing but watch, and its writer.
+/// A member that only serves watches, and its writer.
 struct Member {
     hub: Hub,
     history: ModelHistory,
@@ -46,7 +46,7 @@ struct Member {
     tasks: tokio::task::JoinSet<()>,
 }
 
-/// A change of a key: to a value, or away.
+/// A change of a key: to a value, or its deletion.
 type Change<'a> = (&'a str, Option<&'a [u8]>);
 
 impl Member {
@@ -101,7 +101,7 @@ impl Member {
         Self::start(crate::watch::Options::default()).await
     }
 
-    /// Commits a revision, to history and to the watchers.
+    /// Commits a revision to history and publishes it to the watchers.
     fn commit(&mut self, changes: &[Change<'_>]) -> Revision {
         let committed = self.remember(changes);
         self.hub.publish([Arc::clone(&committed)]);
@@ -112,7 +112,7 @@ impl Member {
         self.commit(&[(key, Some(value))])
     }
 
-    /// Commits a revision, but does not tell the watchers yet.
+    /// Commits a revision to history without publishing it to the watchers.
     fn remember(&mut self, changes: &[Change<'_>]) -> Arc<Committed> {
         use crate::watch::History;
         let revision = self.history.published() + 1;
@@ -192,7 +192,7 @@ impl Stream {
         self.requests.as_ref().unwrap().send(request).await.unwrap();
     }
 
-    /// Asks for a watcher and takes the answer.
+    /// Creates a watcher and returns the response.
     async fn create(&mut self, create: WatchCreateRequest) -> WatchResponse {
         self.send(RequestUnion::CreateRequest(create)).await;
         let created = self.response().await;
@@ -225,7 +225,7 @@ impl Stream {
         response
     }
 
-    /// Shows that nothing is on its way: a watcher of a new key is made, and its answer comes first.
+    /// Asserts that no response is in flight: a new watcher's response must come first.
     async fn assert_quiet(&mut self) {
         let id = self.create(one("a key of no one")).await.watch_id;
         self.cancel(id).await;

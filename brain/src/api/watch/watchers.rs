@@ -1,6 +1,6 @@
-//! The watchers of one stream and whose turn it is.
+//! The watchers of one stream, and the order in which they are served.
 //!
-//! Invariant: a watcher that has something to hand out is in `queue`, `waiting` or `held`, or named in the inbox.
+//! Invariant: a watcher with events to send is in `queue`, `waiting` or `held`, or in the inbox.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::pb::etcdserverpb::{WatchCreateRequest, WatchResponse};
 use crate::types::Revision;
 use crate::watch::{Batch, Chunk, History, Inbox, PrevKv, Step, Subscription};
 
-/// Watchers ended by compaction whose ids stay taken until the client cancels them, as etcd's do. Beyond so many the
-/// oldest ids are forgotten.
+/// The number of watchers ended by compaction whose ids stay taken until the client cancels them, as etcd's do. If there are more,
+/// the oldest ids are forgotten.
 const ENDED: usize = 1024;
 
 struct Watcher {
@@ -23,19 +23,19 @@ struct Watcher {
     form: Form,
     notify: Notify,
     start: Option<Revision>,
-    /// The compacted revision when the watcher came: of what was there before that, nothing is told.
+    /// The compacted revision when the watcher was created: events up to it are sent without their previous versions.
     floor: Revision,
     queued: bool,
 }
 
-/// The action of the next tick for a watcher.
+/// The action of the next progress tick for a watcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Notify {
-    /// Nothing, ever.
+    /// No notification, ever.
     Never,
-    /// Tells it how far it is.
+    /// Sends a progress notification.
     Due,
-    /// Nothing: an event did.
+    /// Sends nothing: an event was sent since the last tick.
     Elided,
 }
 
@@ -43,11 +43,11 @@ enum Notify {
 #[derive(Debug)]
 pub(super) struct Turn {
     pub(super) id: i64,
-    /// To be sent without anything in between.
+    /// To be sent without other responses in between.
     pub(super) responses: Vec<WatchResponse>,
 }
 
-/// See the module.
+/// The watchers of one stream; see the module.
 pub(super) struct Watchers<H> {
     shared: Arc<Shared<H>>,
     inbox: Arc<Inbox>,
@@ -57,13 +57,13 @@ pub(super) struct Watchers<H> {
     ended: BTreeSet<i64>,
     next_id: i64,
     queue: VecDeque<i64>,
-    /// Those that need history, by the revision they need.
+    /// The watchers that need history, by the revision they need.
     waiting: BTreeSet<(Revision, i64)>,
-    /// Those that have only what may not be sent yet.
+    /// The watchers whose pending events may not be sent yet.
     held: Vec<i64>,
-    /// Those that are behind.
+    /// The watchers that are behind.
     behind: HashSet<i64>,
-    /// Revisions that watchers begin at.
+    /// The revisions at which watchers begin.
     starts: BTreeSet<(Revision, i64)>,
 }
 
@@ -93,7 +93,7 @@ impl<H: History> Watchers<H> {
         self.starts.last().is_some_and(|(start, _)| *start > revision)
     }
 
-    /// Makes a watcher, or says why not.
+    /// Creates a watcher, or returns the reason why not.
     pub(super) fn create(&mut self, request: WatchCreateRequest) -> WatchResponse {
         match self.try_create(request) {
             Ok((id, revision)) => response::created(self.shared.header(revision), id),
@@ -148,7 +148,7 @@ impl<H: History> Watchers<H> {
         }
     }
 
-    /// Ends a watcher at the client's wish; no answer if there is none.
+    /// Cancels a watcher at the client's request; returns no response if there is none.
     pub(super) fn cancel(&mut self, id: i64) -> Option<WatchResponse> {
         if !self.remove(id) && !self.ended.remove(&id) {
             return None;
@@ -169,7 +169,7 @@ impl<H: History> Watchers<H> {
         true
     }
 
-    /// Queues everyone whom the inbox names.
+    /// Queues every watcher in the inbox.
     pub(super) fn collect(&mut self) {
         let inbox = Arc::clone(&self.inbox);
         inbox.drain(|id| self.enqueue(id));
@@ -183,15 +183,15 @@ impl<H: History> Watchers<H> {
         !self.behind.is_empty()
     }
 
-    /// Queues everyone who was held.
+    /// Queues every held watcher.
     pub(super) fn release(&mut self) {
         for id in std::mem::take(&mut self.held) {
             self.enqueue(id);
         }
     }
 
-    /// Gives the first in the queue its turn, and puts it back at the end if there may be more for it. Nothing after
-    /// revision `through` is sent to who is not behind.
+    /// Serves the first watcher in the queue, and puts it back at the end if it may have more events. A watcher that is not behind
+    /// is sent nothing after revision `through`.
     pub(super) fn turn(&mut self, through: Revision) -> Option<Turn> {
         let id = self.queue.pop_front()?;
         let Some(watcher) = self.by_id.get_mut(&id) else {
@@ -215,18 +215,18 @@ impl<H: History> Watchers<H> {
         Some(self.conclude(id, step))
     }
 
-    /// The revision of history that has to be loaded next, and for whom.
+    /// Returns the revision of history that has to be loaded next, and its watcher.
     pub(super) fn wanted(&self) -> Option<(Revision, i64)> {
         self.waiting.first().copied()
     }
 
-    /// Says if a watcher that waits for history asked for `prev_kv`.
+    /// Returns whether a watcher that waits for history requested `prev_kv`.
     pub(super) fn prev_kv(&self, id: i64) -> PrevKv {
         let watcher = self.by_id.get(&id);
         watcher.map_or(PrevKv::Omitted, |watcher| watcher.form.prev_kv)
     }
 
-    /// Takes the history that was [wanted](Watchers::wanted), or the revision at which it is compacted.
+    /// Applies the history that was [wanted](Watchers::wanted), or the revision at which it is compacted.
     pub(super) fn loaded(&mut self, wanted: (Revision, i64), loaded: Result<Arc<Chunk>, Revision>) -> Turn {
         let id = wanted.1;
         let is_current = self.waiting.remove(&wanted);
@@ -296,7 +296,7 @@ impl<H: History> Watchers<H> {
         response::events(header, id, &batch.entries, watcher.form, watcher.floor, limit)
     }
 
-    /// Ends a watcher that needs what is compacted.
+    /// Ends a watcher that needs compacted events.
     fn end(&mut self, id: i64, compacted: Revision) -> Turn {
         self.remove(id);
         self.ended.insert(id);
@@ -310,7 +310,7 @@ impl<H: History> Watchers<H> {
         }
     }
 
-    /// Everyone who has yet to be sent an event at or before `revision`, which must be dispatched.
+    /// Returns every watcher that still has to be sent an event at or before `revision`, which must be dispatched.
     pub(super) fn owing(&mut self, revision: Revision) -> HashSet<i64> {
         self.collect();
         let waiting = self.waiting.iter().map(|(_, id)| *id);
@@ -328,7 +328,7 @@ impl<H: History> Watchers<H> {
             .is_some_and(|watcher| watcher.subscription.has_pending(revision))
     }
 
-    /// Everyone who wants to be told from time to time how far it is.
+    /// Returns every watcher that requested periodic progress notifications.
     pub(super) fn notified(&self) -> VecDeque<i64> {
         let wants = |watcher: &Watcher| watcher.notify != Notify::Never;
         self.by_id
@@ -338,12 +338,12 @@ impl<H: History> Watchers<H> {
             .collect()
     }
 
-    /// The tick of one watcher; `dispatched` is how far the stream's inbox is.
+    /// Handles the tick of one watcher; `dispatched` is the revision of the stream's inbox.
     pub(super) fn tick(&mut self, id: i64, dispatched: Revision) -> Option<WatchResponse> {
         let watcher = self.by_id.get_mut(&id)?;
         let before = std::mem::replace(&mut watcher.notify, Notify::Due);
         let begun = watcher.start.is_none_or(|start| start <= dispatched);
-        // Without what was sent already the answer would go back.
+        // If events beyond `dispatched` were already sent, the reported progress would go back.
         let known = watcher.subscription.next() - 1 <= dispatched;
         let due = before == Notify::Due && begun && known && !watcher.subscription.has_pending(dispatched);
         due.then(|| response::progress(self.shared.header(dispatched), id))

@@ -12,7 +12,7 @@ use crate::cluster::members::Members;
 use crate::cluster::peers::{PeerAddresses, Peers};
 use crate::tasks::Owned;
 
-/// What a server of a few lines answers: SRV records by name, addresses by host. It says nothing while there are none.
+/// The records of a minimal DNS server: SRV records by name, addresses by host. It does not answer while there are none.
 #[derive(Clone, Default)]
 struct Zone(Arc<Mutex<Vec<(&'static str, RData)>>>);
 

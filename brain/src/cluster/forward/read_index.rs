@@ -1,4 +1,4 @@
-//! Reads at a follower: one question to the leader for all that wait.
+//! Reads on a follower: one read index request to the leader for all waiting reads.
 
 use std::time::Duration;
 
@@ -9,19 +9,18 @@ use crate::log::Slot;
 use crate::pb::peerpb::ReadIndexRequest;
 use crate::pb::peerpb::peer_client::PeerClient;
 
-/// The queue of reads that need the leader's commit index. Reads that arrive while one question is in flight share the next one.
+/// The queue of reads that need the leader's commit index. Reads that arrive while one request is in flight share the next one.
 #[derive(Debug, Clone)]
 pub struct ReadIndexBatcher(tokio::sync::mpsc::Sender<tokio::sync::oneshot::Sender<Slot>>);
 
-/// Timeout of one question: the leader answers it from memory.
+/// The timeout of one request: the leader answers it from memory.
 const ANSWER: Duration = Duration::from_secs(2);
 
 /// Queue capacity; further reads block on send.
 const WAITING: usize = 10_000;
 
 impl ReadIndexBatcher {
-    /// A queue, and the task that asks the leader behind `channel` for those who wait; it ends when the leader does not
-    /// answer.
+    /// Creates the queue, and the task that sends requests to the leader behind `channel`; it ends when the leader does not answer.
     pub fn new(channel: Channel, max_message: usize) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (queue, mut waiting) = tokio::sync::mpsc::channel::<tokio::sync::oneshot::Sender<Slot>>(WAITING);
         let task = async move {
@@ -34,13 +33,13 @@ impl ReadIndexBatcher {
                 let asks = client.read_index(ReadIndexRequest {});
                 let answer = match tokio::time::timeout(ANSWER, asks).await {
                     Ok(Ok(answer)) => answer,
-                    // It leads, and its storage did not answer a strict read: those who wait ask again.
+                    // The leader's storage did not answer a strict read: the waiting reads are tried again.
                     Ok(Err(status)) if status.message() == Error::Timeout.text() => continue,
                     Ok(Err(_)) | Err(_) => return,
                 };
                 let committed = Slot(answer.get_ref().committed);
                 for read in asked {
-                    // Whoever has gone away does not need to know.
+                    // The reader may be gone.
                     let _gone = read.send(committed);
                 }
             }
@@ -48,7 +47,7 @@ impl ReadIndexBatcher {
         (Self(queue), task)
     }
 
-    /// The leader's answer to a question that is sent after this call; `None` if the leader does not answer.
+    /// Returns the leader's answer to a request sent after this call; `None` if the leader does not answer.
     pub(super) async fn ask(&self) -> Option<Slot> {
         let (reply, answer) = tokio::sync::oneshot::channel();
         self.0.send(reply).await.ok()?;

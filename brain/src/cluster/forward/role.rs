@@ -1,4 +1,4 @@
-//! The leader, as far as this member knows, and how long it may answer for it.
+//! The leader, as far as this member knows, and the lease by which this member leads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,23 +8,23 @@ use tonic::transport::Channel;
 
 use super::ReadIndexBatcher;
 
-/// The member that answers what only a leader can.
+/// The member that answers requests that only a leader can.
 #[derive(Debug, Clone, Default)]
 pub enum Role {
-    /// Nobody is known to lead.
+    /// No leader is known.
     #[default]
     Nobody,
-    /// This member, until its lease ends: see [`LeaderLease`].
+    /// This member leads, until its lease ends: see [`LeaderLease`].
     Leading(LeaderLease),
-    /// This one: the channel to it stands.
+    /// Another member leads, and the channel to it is open.
     Following(LeaderClient),
-    /// This member, but it is about to transfer leadership: nobody answers for a moment.
+    /// This member leads, but is about to transfer leadership: no member answers for a moment.
     Transferring,
     /// This member has stopped.
     Stopped,
 }
 
-/// The way to a leader. Cheap to clone.
+/// A client of the leader. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct LeaderClient {
     /// The connection.
@@ -35,25 +35,25 @@ pub struct LeaderClient {
     pub reads: ReadIndexBatcher,
 }
 
-/// The leader's lease: until then this member may answer from memory. Milliseconds on the clock of
-/// [`since_boot`](crate::clock::since_boot); unbounded where no other member can lead.
+/// The leader's lease: until it expires this member may answer from memory. Milliseconds on the clock of
+/// [`since_boot`](crate::clock::since_boot); unbounded if no other member can lead.
 #[derive(Debug, Clone)]
 pub struct LeaderLease(Arc<AtomicU64>);
 
 impl LeaderLease {
-    /// A lease that never expires, for a single member.
+    /// Returns a lease that never expires, for a single member.
     #[must_use]
     pub fn unbounded() -> Self {
         Self(Arc::new(AtomicU64::new(u64::MAX)))
     }
 
-    /// A lease that has not begun.
+    /// Returns a lease that has not begun.
     #[must_use]
     pub fn none() -> Self {
         Self(Arc::new(AtomicU64::new(0)))
     }
 
-    /// Extends it up to a moment since boot.
+    /// Extends the lease until `until`, a time since boot.
     pub fn extend(&self, until: Duration) {
         let millis = u64::try_from(until.as_millis()).unwrap_or(u64::MAX);
         self.0.fetch_max(millis, Ordering::AcqRel);

@@ -1,6 +1,6 @@
-//! Strict reads: storage is asked whether another member leads by now, once for all reads that wait.
+//! Strict reads: storage is checked for a later leader, once for all waiting reads.
 //!
-//! A lease says so by this machine's clock, which stands still in a virtual machine that is paused. Storage does not.
+//! A lease relies on this machine's clock, which stops in a virtual machine that is paused. Storage does not.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::errors::Error;
 
-/// Reads that may wait; further ones wait to be queued.
+/// Queue capacity; further reads block on send.
 const WAITING: usize = 10_000;
 
-/// How long storage may take for one question: less than a follower waits for its leader's answer.
+/// The timeout of one check by storage: less than the time for which a follower waits for its leader's answer.
 const ANSWER: Duration = Duration::from_millis(1_500);
 
-/// Asks storage whether a later leader has begun.
+/// Checks in storage whether a later leader has begun.
 pub type LaterLeader = Box<dyn Fn() -> BoxFuture<'static, anyhow::Result<bool>> + Send + Sync>;
 
-/// Reads that wait for storage. Those that come while a question is under way share the next one.
+/// The queue of reads that need a check. Reads that arrive while one check is in progress share the next one.
 #[derive(Debug, Clone)]
 pub struct StorageCheck(mpsc::Sender<oneshot::Sender<Result<(), Error>>>);
 
 impl StorageCheck {
-    /// A queue, and the task that asks storage for those who wait; it ends when nobody can ask any more.
+    /// Creates the queue, and the task that checks storage for the waiting reads; it ends when all handles are dropped.
     pub fn new(later_leader: LaterLeader) -> (Self, impl Future<Output = ()> + Send) {
         let (queue, mut waiting) = mpsc::channel::<oneshot::Sender<Result<(), Error>>>(WAITING);
         let task = async move {
@@ -42,7 +42,7 @@ impl StorageCheck {
                     Err(_) => Err(Error::Timeout),
                 };
                 for read in asked {
-                    // A client that has gone away needs no answer.
+                    // The reader may be gone.
                     let _gone = read.send(outcome);
                 }
             }
@@ -50,10 +50,8 @@ impl StorageCheck {
         (Self(queue), task)
     }
 
-    /// Answers true if no later leader had begun when this was called.
-    ///
-    /// # Errors
-    /// `not leader`, `request timed out`, `server stopped`.
+    /// Succeeds if no later leader had begun when this was called. Fails with `not leader`, `request timed out` or `server
+    /// stopped`.
     pub(super) async fn ask(&self) -> Result<(), Error> {
         let (reply, answer) = oneshot::channel();
         self.0.send(reply).await.map_err(|_| Error::Stopped)?;
@@ -87,7 +85,7 @@ mod tests {
                 assert!(futures::poll!(&mut first).is_pending());
                 tokio::task::yield_now().await;
             }
-            // These came behind the first question.
+            // These arrive after the first check has begun.
             let others = futures::future::join_all((0..100).map(|_| check.ask()));
             let released = async { answers.add_permits(2) };
             let (first, others, ()) = tokio::join!(first, others, released);

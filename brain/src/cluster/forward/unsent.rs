@@ -1,11 +1,12 @@
-//! Requests that failed on their way to the leader: those that it surely did not begin may be asked again.
+//! Requests that failed on their way to the leader: those that it certainly did not begin may be retried.
 
 use std::error::Error;
 
 use tonic::Status;
 
-/// Whether the leader surely began nothing: there was no connection to it, the connection closed before the request was sent,
-/// or HTTP/2 says so: a stream above the last one that a GOAWAY names, or one that is refused (RFC 9113, 6.8 and 8.7).
+/// Returns true if the leader certainly did not begin the request: there was no connection, the connection closed before the
+/// request was sent, or HTTP/2 reports so: by a stream id above the last one in a GOAWAY, or by a refused stream (RFC 9113, 6.8 and
+/// 8.7).
 pub(super) fn was_not_sent(status: &Status) -> bool {
     let mut source = status.source();
     while let Some(error) = source {
@@ -64,7 +65,7 @@ mod tests {
         let server = async {
             let mut h2 = accept(&listener).await;
             let goaway = std::future::poll_fn(|cx| {
-                // The request may be on its way already: it is not taken.
+                // The request may be in flight already: it is not accepted.
                 h2.abrupt_shutdown(h2::Reason::NO_ERROR);
                 h2.poll_closed(cx)
             });

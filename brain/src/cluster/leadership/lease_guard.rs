@@ -13,23 +13,24 @@ use crate::log::{Log, LogError, Slot, Unanswered};
 use crate::rows::Rows;
 use crate::storage::state::State;
 
-/// How often a leader looks whether its lock was renewed.
+/// The interval at which a leader checks whether its lock was renewed.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How much of the log is looked at for a later barrier.
+/// The bytes of the log that one read for a later barrier returns.
 const AHEAD: usize = 64 << 10;
 
-/// Extends the leader lease with each renewal of the lock that was sent before any later leader began to wait for this
-/// one. Ends when a later one is found.
+/// Extends the leader lease with each renewal of the lock that was sent before any later leader began to wait for this one. Returns
+/// when a later leader is found.
 ///
-/// Why that is enough: a later leader serves nobody before its barrier stands, and then waits this one's lease, which is longer
-/// than a leader lease, unless it saw the very lock run out or be given away, of which no renewal succeeds then. So only whoever leads
-/// by *another* lock can be there when a renewal succeeds, and it has to be shown that its wait did not begin before the
-/// renewal was sent. Either
-/// - the lock tells: a leader by another lock announces its epoch in this one's record between its barrier and its wait
-///   ([`Node::announce_epoch`](crate::cluster::node::Node::announce_epoch)), and a renewal replaces nothing but the record that is known here, announced epochs in it. One that
-///   succeeded was sent before any announcement that is not known: `announced_epoch` is asked after it;
-/// - or the log is asked after it: where no later barrier stands no wait has begun.
+/// This suffices because a later leader serves nobody before its barrier is in the log, and then waits out this leader's lease,
+/// which is longer than a leader lease. It does not wait only if it saw this very lock expire or be released, and then no renewal
+/// of it succeeds. So when a renewal succeeds, a later leader can exist only under *another* lock, and it remains to be shown that
+/// its wait did not begin before the renewal was sent. There are two ways:
+/// - By the lock: a leader under another lock announces its epoch in this lock's record between its barrier and its wait
+///   ([`Node::announce_epoch`](crate::cluster::node::Node::announce_epoch)), and a renewal replaces only the record that is known
+///   here, with the epochs announced in it. A successful renewal was sent before any announcement that is not known here;
+///   `announced_epoch` is read after it.
+/// - By the log, which is read after the renewal: if it has no later barrier, no wait has begun.
 pub(super) async fn guard<L: Log, R: Rows>(
     election: &Election,
     term: &Term,
@@ -58,7 +59,7 @@ pub(super) async fn guard<L: Log, R: Rows>(
                     leader_lease.extend(renewed.since(Moment::new(Duration::ZERO)) + renew_deadline);
                 }
             }
-            // Until it can be read the leader lease runs out by itself.
+            // Until the log can be read, the leader lease is not extended and expires.
             Err(error) => debug!(
                 error = &error as &dyn std::error::Error,
                 "cannot look for a later barrier"
@@ -67,8 +68,8 @@ pub(super) async fn guard<L: Log, R: Rows>(
     }
 }
 
-/// Returns true if a barrier of a later epoch stands in the log: in the first slot that its writer found free, which is not behind those
-/// that this leader has tried. What is published may be far behind them, where large batches wait for their turn.
+/// Returns true if the log has a barrier of a later epoch: it is in the first slot that its writer found free, which is not before
+/// those that this leader has tried. The published slots may be far behind them, if large batches wait to be published.
 pub(super) async fn has_later_barrier<L: Log, R: Rows>(
     log: &L,
     state: &State<R>,
@@ -104,7 +105,7 @@ mod tests {
     async fn a_later_barrier_is_found_behind_all_slots_that_were_tried() {
         let (log, unanswered) = (MemLog::new(), Unanswered::default());
         let state = Replica::load(&log, &MemRows::new()).await.unwrap().state().clone();
-        // More than a window of slots is committed and not published yet.
+        // More than a window of slots is committed and not yet published.
         let own = WatchedLog::new(log.clone(), unanswered.clone());
         let first = state.committed();
         let end = first.0 + 3 * WINDOW;

@@ -1,5 +1,5 @@
-//! Detects that a leader's storage does not answer: a member that renews the lock and gets nothing into the log, or nothing out of the rows, is no
-//! leader, and another member may have a better way to storage.
+//! Detects that a leader's storage does not answer: a member that renews the lock but cannot append to the log, or cannot read the
+//! rows, must not lead; another member may have a better path to storage.
 
 use std::time::Duration;
 
@@ -10,30 +10,30 @@ use crate::log::{Log, Slot, Unanswered};
 use crate::rows::{Rows, Snapshot as _};
 use crate::storage::state::State;
 
-/// How long storage may take at least, however short a lease is. A connection that is stuck costs one attempt of the TiKV
-/// client, 2.5 s, and is replaced.
+/// The least time limit of storage, however short a lease is. A stuck connection costs one attempt of the TiKV client, 2.5 s, and
+/// is replaced.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// How often appends that are under way are looked at.
+/// The interval at which appends in flight are checked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long to wait before rows are asked again that did not answer.
+/// The pause before rows that did not answer are read again.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// How much of the log is read to see whether it can be read.
+/// The bytes of the log that are read to test whether it can be read.
 const GLANCE: usize = 1;
 
-/// How many times as long a write of rows may be tried. TiKV itself needs 10 to 20 s until a region is led elsewhere, and another
-/// member may have no better way to it.
+/// The time limit of a write of rows, as a multiple of the limit of other calls. TiKV itself needs 10 to 20 s until a region has a
+/// new leader, and another member may have no better path to it.
 const UNWRITTEN: u32 = 10;
 
-/// How long storage may take before a leader whose lock lasts so long steps down.
+/// Returns the time after which a leader steps down if storage does not answer, given the lease of its lock.
 pub(super) fn limit(lease: Duration) -> Duration {
     lease.max(LIMIT)
 }
 
-/// Ends when an append or a read of the log, or a read or a write of the rows, has taken longer than it may where a lock lasts so
-/// long; says which.
+/// Completes when an append or a read of the log, or a read or a write of the rows, exceeds its limit for a lock with this lease;
+/// returns which one.
 pub(super) async fn failed<R: Rows>(
     state: &State<R>,
     unanswered: &Unanswered,
@@ -58,7 +58,7 @@ pub(super) async fn failed<R: Rows>(
     }
 }
 
-/// Reads the manifest again and again, as views read: at their timestamp, so that no flush is in the way.
+/// Reads the manifest repeatedly, as views read: at their timestamp, so that no flush interferes.
 async fn unreadable<R: Rows>(state: &State<R>, limit: Duration) -> String {
     loop {
         let begun = Instant::now();
@@ -76,8 +76,8 @@ async fn unreadable<R: Rows>(state: &State<R>, limit: Duration) -> String {
     }
 }
 
-/// Ends when a write of rows has been tried for longer than `limit` while somebody follows who could lead; says so. What is
-/// acknowledged is in the log: only memory fills up meanwhile, and the wait may end by itself.
+/// Completes with the reason when a write of rows has been tried for longer than `limit` while a follower could lead. Acknowledged
+/// data is in the log: only memory fills up in the meantime, and the write may still succeed.
 async fn unwritten<R: Rows>(state: &State<R>, followers: Option<&Followers>, limit: Duration) -> String {
     let Some(followers) = followers else {
         return std::future::pending().await;

@@ -1,4 +1,4 @@
-//! Whichever lock a member competes for.
+//! The lock that a member competes for.
 
 use bytes::Bytes;
 use election::{LeaseLock, Lock, LockError, Record};
@@ -12,13 +12,13 @@ use crate::log::LogError;
 /// A record in the store itself, or a Lease of a Kubernetes cluster.
 #[derive(Debug, Clone)]
 pub enum ElectionLock<C> {
-    /// In the store.
+    /// A record in the store.
     Storage(StorageLock<C>),
-    /// In an API server. In the store there may be a record yet, and somebody who holds it.
+    /// A Lease in an API server. The store may still have a record with a holder.
     Lease(Box<LeaseLock>, StorageLock<C>),
 }
 
-/// Names one write to either.
+/// The identifier of one write to either lock.
 #[derive(Debug, Clone)]
 pub enum Version {
     /// The bytes that were written.
@@ -28,7 +28,8 @@ pub enum Version {
 }
 
 impl<C> ElectionLock<C> {
-    /// A number that no other lock has: see [`LockClaim`](crate::cluster::node::LockClaim). That of a Lease is known once it was won.
+    /// Returns a number that no other lock has: see [`LockClaim`](crate::cluster::node::LockClaim). That of a Lease is known once
+    /// it was won.
     #[must_use]
     pub fn id(&self) -> u64 {
         match self {
@@ -37,7 +38,7 @@ impl<C> ElectionLock<C> {
         }
     }
 
-    /// The Lease that must not be stored here.
+    /// Returns the Lease that must not be stored here.
     #[must_use]
     pub fn self_hosted_lease(&self) -> Option<SelfHostedLease> {
         match self {
@@ -48,19 +49,17 @@ impl<C> ElectionLock<C> {
 }
 
 impl<C: CasRegister> ElectionLock<C> {
-    /// Tells whoever holds another lock that `epoch` has begun by this one.
-    ///
-    /// # Errors
-    /// As [`StorageLock::announce_epoch`].
+    /// Announces to the holder of another lock that `epoch` has begun under this one. Fails as [`StorageLock::announce_epoch`].
     pub async fn announce_epoch(&self, epoch: u64) -> Result<(), LogError> {
         match self {
-            // Nobody can hold this one any more without knowing, and whoever holds a Lease reads the log.
+            // No member can still hold this lock without knowing, and a member that holds a Lease reads the log.
             ElectionLock::Storage(_) => Ok(()),
             ElectionLock::Lease(_, record) => record.announce_epoch(epoch).await,
         }
     }
 
-    /// The latest epoch that began by another lock, as this one's renewals tell. `None`: they tell nothing, ask the log.
+    /// Returns the latest epoch that began under another lock, as this lock's renewals reveal it. `None`: they do not reveal it,
+    /// read the log.
     pub fn announced_epoch(&self) -> Option<u64> {
         match self {
             ElectionLock::Storage(lock) => Some(lock.announced_epoch()),
@@ -100,7 +99,7 @@ impl<C: CasRegister> Lock for ElectionLock<C> {
             (ElectionLock::Lease(lock, _), Version::Lease(expected)) => {
                 lock.update(record, expected).await.map(Version::Lease)
             }
-            // A version of another kind names no write to this lock.
+            // A version of the other kind identifies no write to this lock.
             _ => Err(LockError::Conflict),
         }
     }

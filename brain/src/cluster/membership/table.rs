@@ -1,25 +1,25 @@
-//! The table of members, without I/O: who may enter it, and who leaves it.
+//! The table of members, without I/O: its admission and removal rules.
 //!
-//! # Who may enter
+//! # Admission
 //!
-//! A key prefix belongs to one cluster. Two that are configured for one prefix by mistake often have one token (the
-//! default), so the token alone does not tell them apart; their members do. Whoever starts belongs here if
+//! A key prefix belongs to one cluster. Two clusters that are configured for one prefix by mistake often have the same token (the
+//! default), so the token alone does not distinguish them; their members do. A member that starts belongs to this cluster if
 //!
-//! - the table is empty: it begins the cluster; or
-//! - `--initial-cluster` and the table name a member alike: the same name at one of the same addresses (host and port; the
-//!   scheme may change). A member that restarts finds itself so. One that is replaced or has moved finds the others, and so
-//!   does one that is new, whose `--initial-cluster` is longer; or
+//! - the table is empty: the member begins the cluster; or
+//! - `--initial-cluster` and the table have a member in common: the same name at one of the same addresses (host and port; the
+//!   scheme may change). A member that restarts finds itself in this way. One that is replaced or has moved finds the others, and
+//!   so does a new one, whose `--initial-cluster` is longer; or
 //! - its members and those of the table are found by DNS, in one domain (`--discovery-srv`); or
-//! - somebody vouches for it by `--initial-cluster-state=existing`: for a cluster whose addresses all changed at once.
+//! - the operator confirms it by `--initial-cluster-state=existing`: for a cluster whose addresses all changed at once.
 //!
-//! Anybody else is refused, and the table stays as it is. Two clusters whose addresses are the same on different machines
-//! (`localhost`) pass here; [`duplicate_member`](super::super::duplicate_member) finds them out.
+//! Any other member is refused, and the table does not change. Two clusters whose addresses are the same on different machines
+//! (`localhost`) pass this check; [`duplicate_member`](super::super::duplicate_member) detects them.
 //!
-//! # Who leaves
+//! # Removal
 //!
-//! A member goes by being taken out of `--initial-cluster` everywhere. The last row that does not name it shows that: a row
-//! is dropped when all others were written later and none of them names it. A new member, whom the others do not name
-//! before they are started with the longer list, has the latest row and stays. Who finds the others by DNS leaves nobody out.
+//! A member is removed by deleting it from `--initial-cluster` everywhere. The last row that does not name it shows that: a row is
+//! dropped when all others were written later and none of them names it. A new member, which the others do not name before they are
+//! restarted with the longer list, has the latest row and stays. A member that finds the others by DNS removes none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,53 +34,53 @@ use crate::version;
 /// The version of the table that this brain reads and writes.
 const FORMAT: u32 = 1;
 
-/// The version of what members say to each other.
+/// The version of the peer protocol.
 const PEER_FORMAT: u32 = 2;
 
-/// All rows.
+/// All rows of members.
 #[derive(Clone, PartialEq, Message)]
 pub struct MemberTable {
     /// A brain refuses a table newer than its own.
     #[prost(uint32, tag = "1")]
     format: u32,
-    /// Goes up with every change.
+    /// Increases with every change.
     #[prost(uint64, tag = "2")]
     number: u64,
-    /// Rows by name, as they were written: what a newer brain put into its own outlives the changes of an older one.
+    /// The rows by name, as they were written: fields that a newer brain put into its row survive the changes of an older one.
     #[prost(btree_map = "string, bytes", tag = "3")]
     rows: BTreeMap<String, Vec<u8>>,
 }
 
-/// A member's own entry for the table.
+/// The entry of one member in the table.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Row {
-    /// Where peers reach it.
+    /// The URLs for peers.
     #[prost(string, repeated, tag = "1")]
     pub peer_urls: Vec<String>,
-    /// Where clients reach it.
+    /// The URLs for clients.
     #[prost(string, repeated, tag = "2")]
     pub client_urls: Vec<String>,
-    /// The names in its `--initial-cluster`; none when it finds the others by DNS.
+    /// The names in its `--initial-cluster`; none if it finds the others by DNS.
     #[prost(string, repeated, tag = "3")]
     pub names: Vec<String>,
     /// Its version.
     #[prost(string, tag = "4")]
     pub version: String,
-    /// The newest stored format that it reads: what is stored rises only when every row does.
+    /// The newest stored format that it reads: the format that is written rises only when that of every row does.
     #[prost(uint32, tag = "5")]
     pub stored_format: u32,
     /// The newest version of the peer protocol that it speaks; it rises likewise.
     #[prost(uint32, tag = "6")]
     pub peer_format: u32,
-    /// The table's number when it was written.
+    /// The table's number when the row was written.
     #[prost(uint64, tag = "7")]
     pub written: u64,
-    /// The domain where it finds the others; empty when it is told.
+    /// The domain in which it finds the others; empty if they are configured.
     #[prost(string, tag = "8")]
     pub domain: String,
 }
 
-/// A member that starts.
+/// The request of a member that starts.
 #[derive(Debug, Clone)]
 pub struct JoinRequest {
     name: String,
@@ -89,18 +89,18 @@ pub struct JoinRequest {
     is_vouched_for: bool,
 }
 
-/// Why the table does not take a member. It is as it was.
+/// The reason why the table refuses a member. The table does not change.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
-    /// It belongs to another cluster.
+    /// The key prefix belongs to another cluster.
     #[error(
         "the key prefix belongs to a cluster of other members ({members}), none of which --initial-cluster names at its address: choose another --tikv-key-prefix, or pass --initial-cluster-state=existing if it is this cluster and all addresses changed"
     )]
     OtherCluster {
-        /// Names and peer URLs of those who are there.
+        /// The names and peer URLs of the existing members.
         members: String,
     },
-    /// A newer brain wrote it.
+    /// A newer brain wrote the table.
     #[error(
         "the rows of members are of format {found}, this version reads formats up to {FORMAT}: start a newer version"
     )]
@@ -108,13 +108,13 @@ pub enum JoinError {
         /// The format found.
         found: u32,
     },
-    /// It is not what was written.
+    /// The table is damaged.
     #[error("the rows of members are damaged: {0}")]
     Corrupt(String),
 }
 
 impl JoinRequest {
-    /// This member, as it is configured.
+    /// Creates the request of this member from its configuration.
     #[must_use]
     pub fn new(config: &Config) -> Self {
         let texts = |urls: &[Url]| urls.iter().map(ToString::to_string).collect();
@@ -145,17 +145,15 @@ impl JoinRequest {
         }
     }
 
-    /// Its name and row.
+    /// Returns its name and row.
     pub(super) fn row(&self) -> (&str, Row) {
         (&self.name, self.row.clone())
     }
 }
 
 impl MemberTable {
-    /// Decodes the value of the register; an empty register is an empty table.
-    ///
-    /// # Errors
-    /// [`JoinError::Newer`], [`JoinError::Corrupt`].
+    /// Decodes the value of the register; an empty register is an empty table. Fails with [`JoinError::Newer`] or
+    /// [`JoinError::Corrupt`].
     pub fn decode(stored: Option<&Bytes>) -> Result<MemberTable, JoinError> {
         let Some(bytes) = stored else {
             return Ok(MemberTable::default());
@@ -181,10 +179,7 @@ impl MemberTable {
         self.encode_to_vec().into()
     }
 
-    /// The table with this member in it; `None` when it is as it should be.
-    ///
-    /// # Errors
-    /// [`JoinError::OtherCluster`].
+    /// Returns the table with this member in it; `None` if it needs no change. Fails with [`JoinError::OtherCluster`].
     pub fn join(&self, request: &JoinRequest) -> Result<Option<MemberTable>, JoinError> {
         if !self.rows.is_empty() && !request.is_vouched_for && !self.knows(request) {
             let members = self
@@ -213,14 +208,14 @@ impl MemberTable {
         Ok(Some(next))
     }
 
-    /// Names and rows.
+    /// Returns names and rows.
     pub(super) fn rows(&self) -> impl Iterator<Item = (&str, Row)> {
-        // Looked at when the table was decoded.
+        // The rows were checked when the table was decoded.
         let decoded = |row: &Vec<u8>| Row::decode(row.as_slice()).unwrap_or_default();
         self.rows.iter().map(move |(name, row)| (name.as_str(), decoded(row)))
     }
 
-    /// Returns true if a member is named alike here and there.
+    /// Returns true if the table and the request have a member in common.
     fn knows(&self, request: &JoinRequest) -> bool {
         self.rows().any(|(name, row)| {
             let there: Vec<Url> = row.peer_urls.iter().filter_map(|url| Url::parse(url).ok()).collect();
@@ -235,7 +230,7 @@ impl MemberTable {
         })
     }
 
-    /// Members that every other member has left out of a row that it wrote later.
+    /// Returns the members that every other member has left out of a row that it wrote later.
     fn departed(&self) -> BTreeSet<String> {
         let rows: Vec<(&str, Row)> = self.rows().collect();
         let leaves_out = |row: &Row, name: &str| !row.names.is_empty() && row.names.iter().all(|named| named != name);

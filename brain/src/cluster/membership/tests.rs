@@ -5,7 +5,7 @@ use crate::cas_register::mem::MemRegister;
 use crate::cluster::peers::PeerAddresses;
 use crate::flags::{Asked, parse};
 
-/// A member as its flags make it: name, then the names and hosts of all.
+/// Creates the request of a member from its flags: its name, then the names and hosts of all.
 fn join_request(name: &str, cluster: &str, more: &[&str]) -> (JoinRequest, Peers) {
     let urls: Vec<(String, String)> = cluster
         .split_whitespace()
@@ -37,8 +37,8 @@ fn join_request(name: &str, cluster: &str, more: &[&str]) -> (JoinRequest, Peers
     (JoinRequest::new(&config), peers)
 }
 
-/// Members that start one after the other, `name: cluster` each, and the names that remain; or why one is refused, and
-/// that nothing changed then.
+/// Starts members one after the other, `name: cluster` each, and checks the names that remain; or the refusal of the last one,
+/// which must change nothing.
 async fn check(starts: &[&str], expected: &str) {
     let register = MemRegister::new();
     for (n, start) in starts.iter().enumerate() {
@@ -65,14 +65,14 @@ async fn check(starts: &[&str], expected: &str) {
 async fn members_of_one_cluster_enter_whatever_happened_to_them() {
     check(&["a: a b c", "b: a b c", "c: a b c"], "a b c").await;
     check(&["a: a b c", "b: a b c", "a: a b c"], "a b").await;
-    // Moved, one after the other.
+    // The members move, one after the other.
     check(&["a: a b", "b: a b", "a: a@z b", "b: a@z b@y"], "a b").await;
-    // Added: with a longer list, before the others have it.
+    // A member is added, with a longer list, before the others have it.
     check(&["a: a b", "b: a b", "c: a b c"], "a b c").await;
     check(&["a: a", "b: a b"], "a b").await;
-    // Replaced by one of another name.
+    // A member is replaced by one with another name.
     check(&["a: a b", "b: a b", "c: a c", "a: a c"], "a c").await;
-    // All addresses changed at once.
+    // All addresses change at once.
     check(
         &["a: a b", "b: a b", "a: a@x b@y --initial-cluster-state=existing"],
         "a b",
@@ -96,7 +96,7 @@ async fn members_of_another_cluster_are_refused_and_change_nothing() {
 async fn a_member_leaves_when_all_others_have_left_it_out() {
     check(&["a: a b c", "b: a b c", "c: a b c", "a: a b"], "a b c").await;
     check(&["a: a b c", "b: a b c", "c: a b c", "a: a b", "b: a b"], "a b").await;
-    // A new one is not left out by those who have not heard of it.
+    // A new member is not removed by members that do not know it yet.
     check(&["a: a b", "b: a b", "c: a b c", "a: a b"], "a b c").await;
 }
 

@@ -16,7 +16,7 @@ fn members(ids: &[u64]) -> Members {
     }))
 }
 
-/// Member 1, which members 1 and 2 may dial.
+/// The port of member 1, which members 1 and 2 may dial.
 fn port(secret: u8) -> MembersOnly {
     MembersOnly {
         proof: proof(secret, 1),
@@ -46,7 +46,7 @@ async fn members_prove_themselves_to_each_other() {
 
 #[tokio::test(start_paused = true)]
 async fn strangers_are_refused() {
-    // The one who dials notices first.
+    // The dialling side detects it first.
     let (accepted, dialled) = meet(&port(0), &proof(1, 2), 1).await;
     assert!(accepted.is_err());
     assert_eq!(dialled.unwrap_err(), "it does not know the secret of this cluster");
@@ -60,7 +60,7 @@ async fn strangers_are_refused() {
     assert!(meet(&port(0), &other, 1).await.0.is_err());
 }
 
-/// The first message of member 2, and what it sends next.
+/// Reads the first message of member 2: magic, id and nonce.
 async fn hello(io: &mut DuplexStream) -> [u8; 48] {
     read(io).await.unwrap()
 }
@@ -68,7 +68,7 @@ async fn hello(io: &mut DuplexStream) -> [u8; 48] {
 #[tokio::test(start_paused = true)]
 async fn a_proof_is_worth_nothing_on_another_connection() {
     let port = port(0);
-    // Everything that a member sends on a connection that it is let in on.
+    // Records everything that a member sends on a connection that is admitted.
     let (mut member, mut wire) = duplex(1024);
     let (mut near, mut far) = duplex(1024);
     let spied = async {
@@ -95,7 +95,7 @@ async fn an_answer_is_no_proof_of_who_dials() {
     let port = port(0);
     let (mut near, mut far) = duplex(1024);
     let reflected = async {
-        // Member 1's own answer, sent back to it.
+        // Member 1 receives its own answer.
         let hello = [&MAGIC[..], &1_u64.to_be_bytes(), &[0; NONCE]].concat();
         near.write_all(&hello).await.unwrap();
         let answer: [u8; 72] = read(&mut near).await.unwrap();

@@ -45,7 +45,7 @@ fn lease(values: &Values<'_>, storage: &Storage) -> Result<LeaseOptions, String>
     })
 }
 
-/// The elector checks durations against each other.
+/// Reads a duration. The elector checks durations against each other.
 fn duration(values: &Values<'_>, name: &str, default: Duration) -> Result<Duration, String> {
     match values.text(name) {
         "" => Ok(default),
@@ -53,7 +53,7 @@ fn duration(values: &Values<'_>, name: &str, default: Duration) -> Result<Durati
     }
 }
 
-/// Where plain HTTP tells who leads.
+/// Returns the URL on which plain HTTP serves the leader's name.
 pub(super) fn leader_http(values: &Values<'_>) -> Result<Option<Url>, String> {
     let address = values.text("leader-http");
     if address.is_empty() {

@@ -1,13 +1,13 @@
 //! Feature gates: `Gate=true,Other=false`, with the names and stages of etcd 3.6.
 //!
-//! None decides anything here: each is always on, or always off. Who asks for the contrary is told why.
+//! No gate has an effect here: each is always on, or always off. A request for the opposite is answered with the reason.
 
 use super::{Values, go_bool};
 
 struct Gate {
     name: &'static str,
     is_beta: bool,
-    /// True if it is on, whatever is asked for.
+    /// True if the feature is always on, whatever is requested.
     is_on: bool,
     why: &'static str,
 }
@@ -50,7 +50,7 @@ const GATES: &[Gate] = &[
     },
 ];
 
-/// Reads what is asked for, and warns of what is not so.
+/// Reads the requested gates, and warns about those that cannot be set so.
 pub(super) fn check(values: &Values<'_>, warnings: &mut Vec<String>) -> Result<(), String> {
     let mut named = Vec::new();
     let mut stages = [None, None];

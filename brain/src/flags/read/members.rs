@@ -7,7 +7,7 @@ use super::super::config::{SrvDiscovery, Storage};
 use super::super::url::Url;
 use super::Values;
 
-/// Where members are looked up, if they are.
+/// Returns the domain in which members are looked up, if there is one.
 pub(super) fn discovery(values: &Values<'_>, storage: &Storage) -> Result<Option<SrvDiscovery>, String> {
     let (domain, name) = (values.text("discovery-srv"), values.text("discovery-srv-name"));
     if domain.is_empty() {
@@ -31,7 +31,7 @@ pub(super) fn discovery(values: &Values<'_>, storage: &Storage) -> Result<Option
     }))
 }
 
-/// Peer URLs by name. An embedded store has one member.
+/// Returns the peer URLs by name. An embedded store has one member.
 pub(super) fn cluster(
     values: &Values<'_>,
     name: &str,
@@ -67,8 +67,8 @@ pub(super) fn cluster(
     Ok(members)
 }
 
-/// The peer URLs of this member must be the same in both flags, literally or when their hosts are resolved, as etcd demands:
-/// what is advertised is recorded at the first start, and later starts are compared with it.
+/// Checks that the peer URLs of this member are the same in both flags, literally or after resolving their hosts, as etcd requires:
+/// the advertised URLs are recorded at the first start, and later starts are compared with them.
 fn check_advertised(name: &str, listed: &[Url], advertised: &[Url]) -> Result<(), String> {
     let joined = |urls: &[&Url], prefix: &str| {
         let texts: Vec<String> = urls.iter().map(|url| format!("{prefix}{url}")).collect();
@@ -100,12 +100,12 @@ fn check_advertised(name: &str, listed: &[Url], advertised: &[Url]) -> Result<()
     })
 }
 
-/// Those of `urls` that are not among `others`.
+/// Returns the URLs in `urls` that are not in `others`.
 fn without<'a>(urls: &'a [Url], others: &[Url]) -> Vec<&'a Url> {
     urls.iter().filter(|url| !others.contains(url)).collect()
 }
 
-/// Schemes and first addresses that URLs lead to.
+/// Returns the schemes and first addresses that URLs resolve to.
 fn resolve(urls: &[Url]) -> Result<BTreeSet<(bool, String)>, String> {
     let resolved = urls.iter().map(|url| {
         let is_tls = url.scheme().is_tls();

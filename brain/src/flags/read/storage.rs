@@ -6,7 +6,7 @@ use super::super::config::{Storage, TikvOptions};
 use super::super::table::Flag;
 use super::Values;
 
-/// Flags that say which store of which TiKV cluster it is.
+/// The flags that select the store in a TiKV cluster.
 pub(in crate::flags) const TIKV_STORE: [&str; 6] = [
     "tikv-pd-endpoints",
     "tikv-ca",
@@ -16,7 +16,7 @@ pub(in crate::flags) const TIKV_STORE: [&str; 6] = [
     "tikv-cluster-id",
 ];
 
-/// Flags of garbage collection in TiKV.
+/// The flags of garbage collection in TiKV.
 const TIKV_GC: [&str; 2] = ["tikv-gc-interval", "tikv-gc-window"];
 
 pub(super) fn read(values: &Values<'_>) -> Result<Storage, String> {

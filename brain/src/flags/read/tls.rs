@@ -57,7 +57,7 @@ pub(super) fn policy(values: &Values<'_>) -> Result<TlsPolicy, String> {
     })
 }
 
-/// URLs with TLS need certificates; certificates without such a URL are warned of.
+/// Requires certificates for URLs with TLS; warns about certificates without such a URL.
 pub(super) fn check_schemes(config: &Config, warnings: &mut Vec<String>) -> Result<(), String> {
     let client = [
         &config.listen_client_urls,

@@ -52,7 +52,7 @@ fn debug_refuses_what_it_would_ignore() {
         let error = refused(line);
         assert!(error.contains(reason), "{line}: {error}");
     }
-    // No variable says where.
+    // Variables do not select the store.
     let Ok(Asked::Serve(config, _)) = ask("debug dump-log", &[("ETCD_DATA_DIR", "elsewhere")]) else {
         panic!("it was refused")
     };

@@ -1,4 +1,4 @@
-//! Many members: who there is, who leads, who is told.
+//! The flags for several members: their names, their election and their discovery.
 
 use super::*;
 
@@ -111,7 +111,7 @@ fn peer_urls_of_this_member_must_be_alike_in_both_flags() {
         error.starts_with("--initial-advertise-peer-urls has default=http://127.0.0.9:2 but missing from "),
         "{error}"
     );
-    // Names that resolve alike are the same, and what is the same need not resolve.
+    // Names that resolve to the same address are equal, and equal URLs need not resolve.
     for alike in [
         "--initial-cluster default=http://127.0.0.1:2380 --initial-advertise-peer-urls http://127.0.0.1:2380",
         "--initial-cluster default=http://unknown.invalid:1 --initial-advertise-peer-urls http://unknown.invalid:1",

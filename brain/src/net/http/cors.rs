@@ -1,4 +1,4 @@
-//! The CORS and host policy before the routes on client ports.
+//! The CORS and host policy in front of the routes on client ports.
 
 use axum::body::Body;
 use http::header::{
@@ -13,7 +13,7 @@ use crate::flags::BrowserPolicy;
 #[derive(Debug, Clone, Copy)]
 pub struct Secure;
 
-/// The policy. Lists without entries let everything through.
+/// The policy. An empty list allows everything.
 #[derive(Debug, Clone)]
 pub struct Cors {
     policy: BrowserPolicy,
@@ -26,11 +26,11 @@ impl Cors {
         Cors { policy }
     }
 
-    /// The answer to requests that do not get to the routes.
+    /// Returns the response to a request that the policy refuses.
     #[must_use]
     pub fn refuse<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
         let known = &self.policy.host_whitelist;
-        // A page of a site that rebinds its name to us sends the site's name. Over TLS the certificate guards.
+        // A page whose site rebinds its DNS name to this server sends the site's name. Over TLS the certificate protects from that.
         if request.extensions().get::<Secure>().is_none() && !known.is_empty() {
             let host = request
                 .uri()
@@ -49,7 +49,7 @@ impl Cors {
         })
     }
 
-    /// The origin that is told that it may read the answer.
+    /// Returns the origin that may read the response.
     #[must_use]
     pub fn origin<B>(&self, request: &Request<B>) -> Option<HeaderValue> {
         if self.policy.cors.is_empty() {
@@ -63,7 +63,7 @@ impl Cors {
             .then(|| origin.clone())
     }
 
-    /// Tells the origin.
+    /// Adds the origin to the response headers.
     pub fn mark(&self, origin: Option<HeaderValue>, response: &mut Response<Body>) {
         let Some(origin) = origin else { return };
         let headers = response.headers_mut();
@@ -79,7 +79,7 @@ impl Cors {
     }
 }
 
-/// A host without its port.
+/// Returns a host without its port.
 fn bare(host: &str) -> &str {
     match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((ip, _)) => ip,

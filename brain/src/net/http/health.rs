@@ -1,4 +1,4 @@
-//! `/health` in etcd's old shape, `/livez` and `/readyz` in Kubernetes'.
+//! `/health` in etcd's old format, `/livez` and `/readyz` in Kubernetes'.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tracing::{debug, warn};
 
 use super::{Alarm, PLAIN, Site, answer, not_allowed, not_found, plain, plain_error};
 
-/// How long a read may take; etcd's bound on requests with its default timing.
+/// The timeout of a read; etcd's limit for requests with its default timing.
 const TIMEOUT: Duration = Duration::from_secs(7);
 
 /// One check behind `/livez` or `/readyz`.
@@ -164,7 +164,7 @@ pub(super) async fn health(State(site): State<Site>, method: Method, uri: Uri) -
     }
 }
 
-/// Alarms first, then the leader, then a read.
+/// Checks alarms first, then the leader, then a read.
 async fn judge(site: &Site, excluded: &[String], serializable: bool) -> Result<(), String> {
     let standing = site
         .health
@@ -184,7 +184,7 @@ async fn judge(site: &Site, excluded: &[String], serializable: bool) -> Result<(
     read.map_err(|error| format!("RANGE ERROR:{error}"))
 }
 
-/// The values of a parameter; none when the query does not read.
+/// Returns the values of a parameter; none if the query cannot be parsed.
 fn query(uri: &Uri, name: &str) -> Vec<String> {
     let Ok(Query(pairs)) = Query::<Vec<(String, String)>>::try_from_uri(uri) else {
         return Vec::new();

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::plain_error;
 
-/// Names the leader; empty while nobody leads.
+/// Returns the leader's name; empty while there is no leader.
 pub type LeaderName = std::sync::Arc<dyn Fn() -> String + Send + Sync>;
 
 #[derive(Serialize)]
@@ -16,12 +16,12 @@ struct LeaderResponse {
     name: String,
 }
 
-/// The routes; the sidecar looks neither at path nor at method.
+/// Returns the routes; like the sidecar, they ignore path and method.
 pub fn routes(leader: LeaderName) -> Router {
     Router::new().fallback(tell).with_state(leader)
 }
 
-/// The type is what Go guesses for the sidecar, which sets none.
+/// Answers with the content type that Go sniffs for the sidecar, which sets none.
 async fn tell(State(leader): State<LeaderName>) -> Response<Body> {
     match serde_json::to_string(&LeaderResponse { name: leader() }) {
         Ok(body) => super::answer(StatusCode::OK, super::PLAIN, body),

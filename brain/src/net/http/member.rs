@@ -1,4 +1,4 @@
-//! `GET /member`: who this member is and who leads, as JSON for whoever runs it. Etcd has no such path.
+//! `GET /member`: describes this member and its leader, as JSON for operators. Etcd has no such path.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::{answer, not_allowed, plain_error};
 use crate::net::tls::{InUse, ServerTls};
 use crate::refusal::Refusal;
 
-/// The longest that an answer is held back for a caller that waits for a change.
+/// The longest time for which a response is held back while the caller waits for a change.
 const WAIT: Duration = Duration::from_secs(30);
 /// The most callers that may wait at a time.
 const WAITERS: usize = 64;
@@ -41,21 +41,21 @@ pub struct About {
     pub ready: bool,
     /// Epoch of the leader that it knows; 0 if it never knew one.
     pub epoch: u64,
-    /// Newest revision that it shows.
+    /// Newest revision that it serves.
     pub revision: i64,
     /// Newest slot of the log that it has applied.
     pub applied_slot: u64,
     /// The leader that it knows.
     pub leader: Option<LeaderRef>,
-    /// Alarms that stand, by etcd's names.
+    /// Raised alarms, by etcd's names.
     pub alarms: Vec<&'static str>,
-    /// Where data is kept.
+    /// The storage in use.
     pub storage: StorageInUse,
     /// Certificates in use; `None` without TLS for clients.
     pub tls: Option<TlsInUse>,
 }
 
-/// Formats of stored data, as numbers that rise.
+/// Formats of stored data, as increasing numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Formats {
     /// The oldest that is read.
@@ -71,7 +71,7 @@ pub struct Formats {
 pub enum Role {
     /// It leads.
     Leader,
-    /// It knows who leads.
+    /// It knows a leader.
     Follower,
     /// It knows no leader.
     None,
@@ -87,7 +87,7 @@ pub struct LeaderRef {
     pub member_id: String,
 }
 
-/// Where data is kept.
+/// The storage that holds the data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StorageInUse {
     /// `TiKV` or `Embedded`.
@@ -107,7 +107,8 @@ pub struct StorageInUse {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TlsInUse {
-    /// SHA-256 in hex digits over the certificates that clients' are checked by: their DER, sorted and joined. Empty without any.
+    /// SHA-256 in hex digits over the certificates that client certificates are verified with: their DER, sorted and concatenated.
+    /// Empty if there are none.
     pub trust_bundle: String,
     /// The certificate for clients.
     pub server: CertificateInUse,
@@ -123,11 +124,11 @@ pub struct TlsInUse {
 pub struct CertificateInUse {
     /// SHA-256 of its DER, in hex digits.
     pub fingerprint: String,
-    /// When it ends, as RFC 3339 has it.
+    /// The time of its expiry, in the format of RFC 3339.
     pub not_after: String,
 }
 
-/// The body of an answer while this member has no store to describe.
+/// The response body while this member has no store to describe.
 #[derive(Debug, Serialize)]
 struct Refused {
     refusal: Refusal,
@@ -142,25 +143,25 @@ pub struct Term {
     pub leader: u64,
 }
 
-/// The store, as far as `/member` describes it.
+/// The view of the store that `/member` describes.
 #[tonic::async_trait]
 pub trait Describe: Send + Sync + 'static {
-    /// Everything but certificates.
+    /// Returns everything but certificates.
     async fn describe(&self) -> About;
 
-    /// The leader now.
+    /// Returns the leader and its epoch.
     fn term(&self) -> Term;
 
-    /// Returns when the term is not `seen` any more.
+    /// Returns as soon as the term differs from `seen`.
     async fn changed(&self, seen: Term);
 }
 
 /// The certificates of the ports; weak, because they live as long as the ports.
 #[derive(Debug, Clone, Default)]
 pub struct Certificates {
-    /// Those for clients.
+    /// The certificate for clients.
     pub client: Weak<ServerTls>,
-    /// Those for peers.
+    /// The certificate for peers.
     pub peer: Weak<ServerTls>,
 }
 
@@ -181,7 +182,7 @@ impl Certificates {
     }
 }
 
-/// Seconds since 1970 as RFC 3339 has them.
+/// Formats seconds since 1970 as RFC 3339.
 fn rfc3339(seconds: i64) -> String {
     jiff::Timestamp::from_second(seconds).map_or_else(|_| String::new(), |at| at.to_string())
 }
@@ -225,7 +226,7 @@ pub(super) async fn member(State(site): State<Site>, method: Method, uri: Uri) -
         };
         let seen = describe.term();
         if seen.leader == 0 || seen.epoch <= after {
-            // Changed or timed out: the answer describes the present state.
+            // Changed or timed out: the response describes the current state.
             let _ended = timeout(WAIT, describe.changed(seen)).await;
         }
     }
@@ -246,7 +247,7 @@ fn written(status: StatusCode, body: &impl Serialize) -> Response<Body> {
     }
 }
 
-/// The query parameter `after`: the epoch that the caller knows already.
+/// Parses the query parameter `after`: the epoch that the caller already knows.
 fn after(uri: &Uri) -> Result<Option<u64>, &'static str> {
     const BAD: &str = "after is the epoch that is known already, a number";
     let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri).map_err(|_| BAD)?;

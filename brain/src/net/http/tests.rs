@@ -80,7 +80,7 @@ async fn get(store: Store, uri: &str) -> (u16, String) {
     (status, body)
 }
 
-/// What a live etcd 3.6.16 answered to the same.
+/// The expected answers are those of a live etcd 3.6.16 to the same requests.
 #[tokio::test]
 async fn a_healthy_member_answers_what_etcd_answers() {
     for (uri, status, body) in [

@@ -30,7 +30,7 @@ async fn tcp_listens_where_it_is_told() {
     }
 }
 
-/// Where the machine has no IPv6 these are those of IPv4.
+/// On a machine without IPv6, the wildcard listens on the IPv4 addresses only.
 #[tokio::test]
 async fn wildcard_listens_on_all_families() {
     let listener = bind("http://[::]:0").unwrap();

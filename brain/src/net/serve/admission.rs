@@ -5,12 +5,12 @@ use std::pin::Pin;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// A stream of bytes, whatever carries it.
+/// A byte stream over any transport.
 pub trait Io: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Io for T {}
 
-/// The member at the other end of a connection, as it has proved. Requests carry it as an extension.
+/// The authenticated member at the other end of a connection. Requests carry it as an extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerId(pub u64);
 
@@ -19,6 +19,6 @@ pub type Admitted<'a> = Pin<Box<dyn Future<Output = io::Result<PeerId>> + Send +
 
 /// Authenticates a connection. One that fails is closed.
 pub trait Admission: Send + Sync + 'static {
-    /// Speaks with the other end, before HTTP. May be dropped at any time.
+    /// Runs the handshake with the other end, before HTTP. May be dropped at any time.
     fn admit<'a>(&'a self, io: &'a mut dyn Io) -> Admitted<'a>;
 }

@@ -1,4 +1,4 @@
-//! One port: accepts, shakes hands, serves each connection in a task of its own.
+//! One port: accepts connections, performs handshakes, and serves each connection in its own task.
 
 use std::io;
 use std::net::IpAddr;
@@ -30,16 +30,16 @@ use crate::net::tls::{ServerTls, refusal};
 
 pub(super) type Http1 = hyper_util::server::conn::auto::Builder<TokioExecutor>;
 
-/// How often connections are looked at whose time may be over.
+/// The interval at which expired connections are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// How long the first message of a TLS handshake may take.
+/// The timeout of the first message of a TLS handshake.
 const HELLO: Duration = Duration::from_secs(3);
 
-/// From what is known of the other end of a connection to who that is.
+/// Converts tonic's connection info to the caller.
 type Describe<T> = fn(<T as Connected>::ConnectInfo) -> Caller;
 
-/// All that a connection needs of its port.
+/// The configuration that a connection gets from its port.
 pub(super) struct PortConfig {
     pub(super) tls: Option<Arc<ServerTls>>,
     /// The check that a connection has to pass before anything else.
@@ -50,23 +50,23 @@ pub(super) struct PortConfig {
     pub(super) http2: http2::Options,
     pub(super) connections: Connections,
     pub(super) network: NetworkMetrics,
-    /// Where peers are served: those that were refused. Of clients that is logged for debugging only.
+    /// Limits log lines about refused peers; set on peer ports. Refused clients are logged at debug level only.
     pub(super) refused: Option<Refused>,
 }
 
-/// Log lines about peers that were refused.
+/// Limits log lines about refused peers.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Refused {
-    /// By TLS.
+    /// Refused by TLS.
     handshakes: LogOnce,
-    /// Because they did not prove to be members.
+    /// Refused because they did not prove to be members.
     proofs: LogOnce,
-    /// They left before they had proved it: members do when they look for another leader meanwhile.
+    /// Disconnected before the proof was complete, as members do that look for another leader in the meantime.
     left: LogOnce,
 }
 
 impl Refused {
-    /// Says why a connection was not let in.
+    /// Logs why a connection was not admitted.
     fn tell(&self, from: &str, why: &io::Error) {
         let refused = matches!(why.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::TimedOut);
         if !refused {
@@ -115,7 +115,7 @@ impl PortConfig {
         }
     }
 
-    /// Waits for a connection, and for its place. What passes by itself is waited out.
+    /// Waits for a connection, and for its admission. Retries after transient errors.
     async fn next(&self, listener: &Listener) -> (Accepted, Admitted) {
         const PAUSE: Duration = Duration::from_millis(100);
         let mut told = false;
@@ -125,7 +125,7 @@ impl PortConfig {
                     Some(admitted) => return (accepted, admitted),
                     None => debug!("an address has its share of connections"),
                 },
-                // The client left before it was accepted.
+                // The client disconnected before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     if !std::mem::replace(&mut told, true) {
@@ -146,7 +146,7 @@ impl PortConfig {
             let from = accepted.ip();
             let shaken = match accepted {
                 Accepted::Tcp(stream) => {
-                    // Boxed: it is gone once the connection is served, and its memory with it.
+                    // Boxed, so that its memory is freed as soon as the connection is served.
                     Box::pin(self.shake(stream, from, (Caller::Tcp, Caller::TcpTls), connection)).await
                 }
                 Accepted::Unix(stream) => {
@@ -210,7 +210,7 @@ impl PortConfig {
         }
     }
 
-    /// The stream to serve and who is at its other end; none when it is not to be.
+    /// Returns the stream to serve and the caller at its other end; none if it is not to be served.
     async fn shake<T>(
         &self,
         stream: T,
@@ -226,7 +226,7 @@ impl PortConfig {
             return Some((Box::new(stream), caller));
         };
         let handshake = async {
-            // A client that has not sent its first message takes no turn.
+            // A client that has not sent its first message occupies no handshake slot.
             let hello = LazyConfigAcceptor::new(Acceptor::default(), stream);
             let hello = tokio::time::timeout(HELLO, hello).await.map_err(io::Error::from)??;
             let _turn = self.connections.handshake(connection).await;
@@ -254,7 +254,7 @@ impl PortConfig {
         }
     }
 
-    /// The member at the other end, where members have to prove who they are.
+    /// Returns the member at the other end, on ports where members have to prove their identity.
     async fn admit(
         &self,
         io: &mut Box<dyn Io>,
@@ -295,7 +295,7 @@ impl PortConfig {
         }
     }
 
-    /// Answers whether it ended in order.
+    /// Serves HTTP/1.1. Returns true if the connection ended gracefully.
     async fn serve_http1(&self, io: Counted, service: PerConnection, stop: &CancellationToken) -> bool {
         let connection = Arc::clone(&service.connection);
         let service = TowerToHyperService::new(service);
@@ -322,7 +322,7 @@ impl PortConfig {
     }
 }
 
-/// Waits for the client to close its side, unless others need the place first.
+/// Waits for the client to close its side, unless the slot is needed for another connection.
 async fn linger(left: Left, connection: &Connection) {
     let was_closed = connection.is_closing();
     tokio::select! {
@@ -331,7 +331,7 @@ async fn linger(left: Left, connection: &Connection) {
     }
 }
 
-/// Reports the panic of a task.
+/// Logs the panic of a task.
 pub(super) fn report(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
@@ -340,7 +340,7 @@ pub(super) fn report(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// Counts a connection as gone when it is dropped.
+/// Counts a connection as closed on drop.
 struct Open<'a>(&'a NetworkMetrics);
 
 impl Drop for Open<'_> {

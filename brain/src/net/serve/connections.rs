@@ -1,7 +1,7 @@
-//! The connections that are open: how many there may be, of one address and of all, and which of them are closed.
+//! The open connections: their limits, for one address and for all, and the choice of those to close.
 //!
-//! Invariant: a connection is in the table from its admission until it is closed or evicted, and is counted exactly that
-//! long. Nothing here waits for a client.
+//! Invariant: a connection is in the table from its admission until it is closed or evicted, and is counted exactly that long.
+//! Nothing here waits for a client.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -19,35 +19,35 @@ use crate::budget::{Account, AddressUse, Budget, Charge, Exceeded};
 use crate::log_once::LogOnce;
 use crate::metrics::NetworkMetrics;
 
-/// How long a client that speaks HTTP/2 may wait with its first request.
+/// The time within which an HTTP/2 client has to send its first request.
 pub(super) const FIRST_REQUEST: Duration = Duration::from_secs(60);
 
-/// How long a connection without open streams is kept, and how long where memory is short.
+/// The time for which a connection without open streams is kept; the second one applies when memory is short.
 const IDLE: Duration = Duration::from_secs(30 * 60);
 const IDLE_UNDER_PRESSURE: Duration = Duration::from_secs(60);
 
-/// How long a client may take nothing of what is sent to it.
+/// The time after which a client that reads none of the data sent to it is disconnected.
 pub(super) const STALLED: Duration = Duration::from_secs(60);
 
-/// Where memory is short, a connection is closed that moves less than one part in `TURNOVER` of what it holds in this time.
-/// Only bytes of bodies count as movement: pings and their answers hold nobody's place.
+/// When memory is short, a connection is closed that moves less than one part in `TURNOVER` of the memory it holds within this
+/// time. Only bytes of bodies count: pings and their answers do not keep a connection open.
 const TURNOVER_TIME: Duration = Duration::from_secs(5);
 const TURNOVER: u64 = 64;
 
 /// The memory of an open connection: measured for one of HTTP/2 without streams.
 const CONNECTION_BYTES: usize = 40 * 1024;
 
-/// Connections that are looked at when room is needed and all of them asked something.
+/// The number of connections that are examined when room is needed and all of them have sent a request.
 const LOOKED_AT: usize = 128;
 
-/// Handshakes that are under way at a time, and how many of them may be of one address.
+/// The number of concurrent handshakes, in all and of one address.
 const HANDSHAKES: usize = 1024;
 const HANDSHAKES_PER_ADDRESS: usize = HANDSHAKES / 4;
 
-/// A handshake that is older may be given up for a newer one.
+/// A handshake older than this may be aborted for a newer one.
 const HANDSHAKE: Duration = Duration::from_secs(1);
 
-/// Where clients come from. Addresses of IPv6 are told apart by their network: one machine has many.
+/// The source address of a client. IPv6 addresses are grouped by their network: one machine has many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Address(IpAddr);
 
@@ -60,29 +60,29 @@ impl From<IpAddr> for Address {
     }
 }
 
-/// Why a connection is closed by this side.
+/// The reason why this side closes a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// No complete request came in time.
+    /// No complete request arrived in time.
     NoRequest,
-    /// There was no open stream for long.
+    /// There was no open stream for a long time.
     Idle,
-    /// The client takes nothing of what is sent to it.
+    /// The client reads none of the data sent to it.
     Stalled,
-    /// Room for a newcomer was needed.
+    /// Room was needed for a new connection.
     Evicted,
-    /// Its address has as many connections as it may have.
+    /// Its address has reached its limit of connections.
     Share,
-    /// It exceeded its memory.
+    /// It exceeded its memory limit.
     Memory,
-    /// Its handshake waited for the client when others needed the turn.
+    /// Its handshake waited for the client when others needed the slot.
     Handshake,
     /// It did not answer a ping.
     Ping,
 }
 
 impl Reason {
-    /// The label of metrics.
+    /// Returns the label in metrics.
     pub(super) fn label(self) -> &'static str {
         match self {
             Reason::NoRequest => "no_request",
@@ -96,30 +96,30 @@ impl Reason {
         }
     }
 
-    /// Nothing is lost with it.
+    /// Returns true if no request is lost by the close.
     pub(super) fn is_graceful(self) -> bool {
         matches!(self, Reason::NoRequest | Reason::Idle)
     }
 }
 
-/// One connection, as its task and the table see it.
+/// One connection, shared by its task and the table.
 #[derive(Debug)]
 pub(super) struct Connection {
     address: Option<Address>,
     opened: Instant,
-    /// When it has to have sent a request, in milliseconds since it was opened.
+    /// The deadline of its first request, in milliseconds since it was opened.
     request_due: AtomicU64,
-    /// A whole request head has come.
+    /// True if a complete request head has arrived.
     asked: AtomicBool,
-    /// Requests under way.
+    /// The number of requests in flight.
     streams: AtomicUsize,
-    /// When the last request ended, in milliseconds since it was opened.
+    /// The end of its last request, in milliseconds since it was opened.
     idle_since: AtomicU64,
-    /// Since when the socket takes nothing, in milliseconds since it was opened; 0 while it does.
+    /// The time since when the socket accepts no data, in milliseconds since it was opened; 0 while it does.
     blocked_since: AtomicU64,
     /// Bytes received.
     received: AtomicU64,
-    /// Bytes of bodies that had moved when it was looked at, and when that was, in milliseconds since it was opened.
+    /// The bytes of bodies moved as of the last check, and the time of that check, in milliseconds since it was opened.
     moved: AtomicU64,
     moved_at: AtomicU64,
     /// Its charge to the budget.
@@ -147,39 +147,39 @@ impl Connection {
         }
     }
 
-    /// Milliseconds since it was opened; never 0.
+    /// Returns the milliseconds since it was opened; never 0.
     fn now(&self) -> u64 {
         millis(self.opened.elapsed()).max(1)
     }
 
-    /// From now on the client has `time` to send its first request.
+    /// Gives the client `time` from now on for its first request.
     pub(super) fn expect_request(&self, time: Duration) {
         self.request_due.store(self.now() + millis(time), Ordering::Relaxed);
     }
 
-    /// A request began; it ends when this is dropped.
+    /// Counts a request as in flight until the guard is dropped.
     pub(super) fn begin(self: &Arc<Self>) -> InFlight {
         self.asked.store(true, Ordering::Relaxed);
         self.streams.fetch_add(1, Ordering::Relaxed);
         InFlight(Arc::clone(self))
     }
 
-    /// Bytes came.
+    /// Counts received bytes.
     pub(super) fn receive(&self, bytes: u64) {
         self.received.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that came so far.
+    /// Returns the bytes received so far.
     pub(super) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// The socket took bytes.
+    /// Records that the socket accepted data.
     pub(super) fn sent(&self) {
         self.blocked_since.store(0, Ordering::Relaxed);
     }
 
-    /// The socket took none.
+    /// Records that the socket accepted no data.
     pub(super) fn blocked(&self) {
         let now = self.now();
         let _ = self
@@ -187,12 +187,12 @@ impl Connection {
             .compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// The socket takes nothing.
+    /// Returns true if the socket accepts no data.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked_since.load(Ordering::Relaxed) != 0
     }
 
-    /// Has its task end it. Only the first reason counts.
+    /// Requests its task to close it. Only the first reason counts.
     pub(super) fn close(&self, reason: Reason) {
         if self.reason.set(reason).is_ok() {
             self.closing.cancel();
@@ -210,12 +210,12 @@ impl Connection {
         self.reason.get().copied().unwrap_or(Reason::Evicted)
     }
 
-    /// It has no request under way.
+    /// Returns true if it has no request in flight.
     fn is_idle(&self) -> bool {
         self.streams.load(Ordering::Relaxed) == 0
     }
 
-    /// Why it is to be closed now, if it is.
+    /// Returns the reason to close it now, if there is one.
     fn overdue(&self, pressure: bool) -> Option<Reason> {
         let now = self.now();
         let since = |at: u64| now.saturating_sub(at);
@@ -230,7 +230,7 @@ impl Connection {
         (self.is_idle() && since(self.idle_since.load(Ordering::Relaxed)) > millis(idle)).then_some(Reason::Idle)
     }
 
-    /// It holds much, and for [`TURNOVER_TIME`] it has moved little.
+    /// Returns true if it holds much memory and has moved few bytes for [`TURNOVER_TIME`].
     fn is_stagnant(&self) -> bool {
         let used = self.account.used();
         let (now, moved) = (self.now(), self.account.moved());
@@ -248,7 +248,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A request under way.
+/// A request in flight.
 #[derive(Debug)]
 pub(super) struct InFlight(Arc<Connection>);
 
@@ -265,11 +265,11 @@ pub(super) struct Connections(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// Connections that may be open, and how many of them of one address.
+    /// The limits of open connections: in all, and of one address.
     limit: usize,
     share: usize,
     table: Mutex<Table>,
-    /// A place became free.
+    /// Notified when a slot becomes free.
     freed: Notify,
     handshakes: Semaphore,
     budget: Budget,
@@ -280,13 +280,13 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Table {
     next: u64,
-    /// Oldest first.
+    /// Ordered by age, oldest first.
     open: BTreeMap<u64, Arc<Connection>>,
     order: Order,
     addresses: HashMap<Address, Source>,
-    /// Addresses by the number of their connections.
+    /// The addresses, ordered by the number of their connections.
     by_count: BTreeSet<(usize, Address)>,
-    /// Handshakes that have a turn, oldest first, and when they had it.
+    /// The handshakes in progress, oldest first, with their start times.
     shaking: BTreeMap<u64, (Instant, Arc<Connection>)>,
 }
 
@@ -298,13 +298,13 @@ struct Source {
     handshakes: Arc<Semaphore>,
 }
 
-/// Connections in the order in which they are looked at when room is needed.
+/// The order in which connections are examined when room is needed.
 #[derive(Debug, Default)]
 struct Order {
-    /// Those that had asked nothing when they were looked at last, oldest first.
+    /// Connections that had sent no request when they were last examined, oldest first.
     silent: BTreeSet<u64>,
     asked: BTreeSet<u64>,
-    /// The first of `asked` that is looked at next.
+    /// The first of `asked` to examine next.
     next: u64,
 }
 
@@ -318,8 +318,8 @@ impl Order {
         self.asked.remove(&id);
     }
 
-    /// One that does nothing: the oldest of those that never asked anything, else the next of the others, of which only some
-    /// are looked at.
+    /// Returns an idle connection: the oldest of those that never sent a request, else the next idle one of the others, of which at
+    /// most [`LOOKED_AT`] are examined.
     fn idle(&mut self, open: &BTreeMap<u64, Arc<Connection>>) -> Option<u64> {
         while let Some(id) = self.silent.first().copied() {
             if open.get(&id).is_some_and(|open| !open.asked.load(Ordering::Relaxed)) {
@@ -340,7 +340,7 @@ impl Order {
     }
 }
 
-/// A connection that was admitted; it leaves the table when this is dropped.
+/// An admitted connection; it leaves the table on drop.
 #[derive(Debug)]
 pub(super) struct Admitted {
     id: u64,
@@ -364,9 +364,9 @@ impl Connections {
         }))
     }
 
-    /// Gives a connection its place. Where there is none, the oldest of those that do nothing gives up its own: of the same
-    /// address where that has its share, else of the address that has the most. If all are busy, the newcomer waits, or is
-    /// refused where its address has its share.
+    /// Admits a connection. If there is no slot, the oldest idle connection is closed for it: one of the same address if that has
+    /// reached its share, else one of the address with the most connections. If all are busy, the new connection waits, or is
+    /// refused if its address has reached its share.
     pub(super) async fn admit(&self, ip: Option<IpAddr>) -> Option<Admitted> {
         let address = ip.map(Address::from);
         loop {
@@ -398,7 +398,7 @@ impl Connections {
         let connection = Arc::new(Connection::new(address, self.0.budget.account(used.as_ref())));
         let charge = match connection.account.charge(CONNECTION_BYTES) {
             Ok(charge) => charge,
-            // Its memory is free when its task has ended.
+            // Its memory is released when its task has ended.
             Err(Exceeded::Total) if self.evict(&mut table, address) || self.evict(&mut table, None) => {
                 return Err(Full);
             }
@@ -416,7 +416,7 @@ impl Connections {
         }))
     }
 
-    /// Closes a connection that does nothing, of an address or of any: see [`Order::idle`].
+    /// Closes an idle connection, of an address or of any: see [`Order::idle`].
     fn evict(&self, table: &mut Table, address: Option<Address>) -> bool {
         let Table {
             open, order, addresses, ..
@@ -435,7 +435,7 @@ impl Connections {
         true
     }
 
-    /// Closes connections whose time is over.
+    /// Closes expired connections, and stagnant ones when memory is short.
     pub(super) fn sweep(&self) {
         let shortage = self.0.budget.shortage();
         let mut overdue = Vec::new();
@@ -452,7 +452,7 @@ impl Connections {
                     stagnant.push(Arc::clone(connection));
                 }
             }
-            // Those of the address that holds most come first, and of them the one that does.
+            // The connections of the address that holds the most memory come first, and of them the one that holds the most.
             let of_address = |connection: &Connection| {
                 let source = connection.address.and_then(|address| table.addresses.get(&address));
                 source.map_or(0, |source| source.used.used())
@@ -478,7 +478,7 @@ impl Connections {
         self.count(reason);
     }
 
-    /// Counts a connection as closed by this side, and warns of it where a client may miss it.
+    /// Counts a connection as closed by this side, and logs a warning if a client may lose a request.
     pub(super) fn count(&self, reason: Reason) {
         self.0.network.closed.with_label_values(&[reason.label()]).inc();
         if !reason.is_graceful()
@@ -491,8 +491,8 @@ impl Connections {
         }
     }
 
-    /// Waits for a turn to shake hands: one of the address first, so that one address takes no turns from others. Where there
-    /// is none, the oldest handshake that has one gives it up, unless it has just begun.
+    /// Waits for a handshake slot: first for one of the address, so that one address takes no slots from others. If there is none,
+    /// the oldest handshake in progress is aborted, unless it has just begun.
     pub(super) async fn handshake(&self, connection: &Arc<Connection>) -> Option<Turn<'_>> {
         let address = connection.address;
         let own = address.and_then(|address| Some(Arc::clone(&self.table().addresses.get(&address)?.handshakes)));
@@ -545,10 +545,10 @@ impl Connections {
     }
 }
 
-/// All places are taken by connections that do something.
+/// All slots are taken by busy connections.
 struct Full;
 
-/// A turn to shake hands.
+/// A handshake slot.
 pub(super) struct Turn<'a> {
     id: u64,
     connections: &'a Connections,

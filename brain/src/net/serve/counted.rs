@@ -1,4 +1,4 @@
-//! The bytes of a connection: counted, and looked at before HTTP speaks.
+//! The byte stream of a connection: counted, and inspected before HTTP takes over.
 
 use std::io;
 use std::pin::Pin;
@@ -14,10 +14,10 @@ use super::connections::{Connection, FIRST_REQUEST};
 use super::linger::Left;
 use crate::metrics::NetworkMetrics;
 
-/// How every connection of HTTP/2 begins.
+/// The connection preface of HTTP/2.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The head of each frame: its length in three bytes, its type, flags and stream.
+/// The length of a frame header: the payload's length in three bytes, the type, the flags and the stream id.
 const FRAME: usize = 9;
 const SETTINGS: u8 = 4;
 const WINDOW_UPDATE: u8 = 8;
@@ -25,15 +25,15 @@ const WINDOW_UPDATE: u8 = 8;
 /// GOAWAY without an error: no stream was begun.
 const GOAWAY: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// How much of what a client says before its first request is kept. HTTP/2 proper takes over from a client that says more.
+/// The most bytes that are kept of those that a client sends before its first request. If it sends more, h2 takes over.
 const KEPT: usize = 1024;
 
 /// Counts the bytes of a connection and records when it was idle. On drop the wrapped I/O is handed over to be closed later.
 pub(super) struct Counted {
     io: Box<dyn Io>,
-    /// Bytes that were read ahead, and are read again.
+    /// The bytes that were read ahead; they are read again.
     read: Bytes,
-    /// Bytes at the beginning of what is going to be written that were sent already.
+    /// The number of bytes, at the beginning of the next write, that were already sent.
     sent_ahead: usize,
     connection: Arc<Connection>,
     network: NetworkMetrics,
@@ -52,8 +52,9 @@ impl Counted {
         }
     }
 
-    /// Sends SETTINGS as soon as `is_open` ends or the client of HTTP/2 sends anything but its own, and waits for the latter. Until then
-    /// it needs no memory for HTTP/2, which reads everything once more and whose own SETTINGS, the same ones, are not sent again.
+    /// Sends SETTINGS as soon as `is_open` completes or the HTTP/2 client sends anything but its own SETTINGS, and waits for the
+    /// latter. Until then the connection needs no memory for h2, which then reads everything again and whose own SETTINGS, the same
+    /// ones, are not sent a second time.
     pub(super) async fn read_settings(&mut self, settings: &[u8], is_open: impl Future<Output = ()>) -> io::Result<()> {
         if settings.is_empty() {
             return Ok(());
@@ -67,14 +68,14 @@ impl Counted {
         self.write_all(settings).await?;
         self.flush().await?;
         self.sent_ahead = settings.len();
-        // The client may have waited for long.
+        // The client may have waited for a long time.
         self.connection.expect_request(FIRST_REQUEST);
         self.read_request(&mut seen).await?;
         self.read = Bytes::from(seen);
         Ok(())
     }
 
-    /// Reads until the client has sent more than needs no answer. Cancel safe.
+    /// Reads until the client has sent something that needs an answer. Cancel safe.
     async fn read_request(&mut self, seen: &mut Vec<u8>) -> io::Result<()> {
         while says_no_more_than_settings(seen) {
             let mut buf = [0; 128];
@@ -86,15 +87,15 @@ impl Counted {
         Ok(())
     }
 
-    /// Tells a client that has begun nothing that it is not served any more, if it listens.
+    /// Sends GOAWAY to a client that has begun no request, if it reads.
     pub(super) fn go_away(mut self) {
         if std::mem::take(&mut self.sent_ahead) > 0 {
-            // Whoever has gone away does not need to know.
+            // The client may be gone.
             drop(self.write_all(&GOAWAY).now_or_never());
         }
     }
 
-    /// Returns true if the client begins to speak HTTP/2. It reads what it looked at again.
+    /// Returns true if the client sends the HTTP/2 preface. The bytes are read again later.
     pub(super) async fn read_preface(&mut self) -> io::Result<bool> {
         let mut buf = [0; PREFACE.len()];
         let mut len = 0;
@@ -108,7 +109,7 @@ impl Counted {
         Ok(buf[..len] == *PREFACE)
     }
 
-    /// How much of this was sent already, if any was.
+    /// Returns the number of bytes of `buf` that were already sent, if any were.
     fn skip(&mut self, buf: &[u8]) -> Option<usize> {
         let len = self.sent_ahead.min(buf.len());
         self.sent_ahead -= len;
@@ -135,7 +136,7 @@ impl Drop for Counted {
     }
 }
 
-/// Returns true if a client has sent its preface, and nothing behind it that needs an answer yet.
+/// Returns true if a client has sent its preface, and nothing after it that needs an answer yet.
 fn says_no_more_than_settings(seen: &[u8]) -> bool {
     let mut rest = seen.strip_prefix(PREFACE).unwrap_or_default();
     while let Some((head, behind)) = rest.split_first_chunk::<FRAME>() {

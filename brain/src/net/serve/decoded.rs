@@ -1,27 +1,24 @@
-//! Estimates the memory of a decoded request from its bytes: an operation that is empty takes two bytes on
-//! the wire and hundreds in memory.
+//! Estimates the memory of a decoded request from its bytes: an empty operation takes two bytes on the wire and hundreds in memory.
 
 use crate::errors::Error;
 use crate::mvcc::op::{Compare, Op};
 use crate::pb::etcdserverpb as pb;
 
-/// Lists grow by doubling, and what they hold is checked and copied into a list of our own.
+/// Lists grow by doubling, and their elements are checked and copied into lists of operations.
 const OPERATION: usize = 2 * (size_of::<pb::RequestOp>() + size_of::<Op>());
 const COMPARE: usize = 2 * (size_of::<pb::Compare>() + size_of::<Compare>());
 
 /// Bytes are copied out of the receive buffer.
 const COPIES: usize = 2;
 
-/// The most that requests without operations take, by their bytes on the wire: lists of empty strings.
+/// The memory per byte on the wire of requests without operations, at most: lists of empty strings.
 const FLAT: usize = 32;
 
-/// Nested deeper than the decoder goes.
+/// A depth beyond the decoder's limit.
 const DEPTH: usize = 100;
 
-/// Bytes that a message of an RPC takes beside its own, at most about.
-///
-/// # Errors
-/// [`Error::TooManyOps`] for a txn with more operations in one of its own lists than `max_ops`.
+/// Returns approximately the most memory that a message of an RPC takes in addition to its bytes. Fails with [`Error::TooManyOps`]
+/// for a txn that has more than `max_ops` operations in one of its lists.
 pub(super) fn decoded_bytes(path: &str, message: &[u8], max_ops: usize) -> Result<usize, Error> {
     let copies = message.len().saturating_mul(COPIES);
     match path {
@@ -38,7 +35,7 @@ pub(super) fn decoded_bytes(path: &str, message: &[u8], max_ops: usize) -> Resul
     }
 }
 
-/// Operations and compares, those of nested txns included.
+/// The number of operations and compares, including those of nested txns.
 #[derive(Debug, Default)]
 struct Counted {
     operations: usize,
@@ -85,17 +82,17 @@ impl Counted {
         Ok(())
     }
 
-    /// Counts what does not read as if it were the smallest operations and compares.
+    /// Counts bytes that cannot be parsed as if they were the smallest operations and compares.
     fn unread(&mut self, Unread(bytes): Unread) {
         self.operations += bytes / 2;
         self.compares += bytes / 2;
     }
 }
 
-/// The fields of a message that have a length; what else there is, groups too, is skipped as prost does.
+/// The length-delimited fields of a message; all others, including groups, are skipped as prost does.
 struct Fields<'a>(&'a [u8]);
 
-/// Bytes that do not read, from the first field of them on.
+/// The number of bytes that cannot be parsed, from the first bad field on.
 struct Unread(usize);
 
 impl<'a> Iterator for Fields<'a> {
@@ -119,9 +116,9 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The next field, a group with all that is in it.
+    /// Returns the next field; a group counts as one field.
     fn field(&mut self) -> Option<Field<'a>> {
-        // Numbers of the groups that are open.
+        // The numbers of the open groups.
         let mut groups = Vec::new();
         loop {
             let tag = varint(&mut self.0)?;
@@ -158,7 +155,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A field, and its bytes if it has a length.
+/// A field, with its bytes if it is length-delimited.
 struct Field<'a> {
     number: u64,
     bytes: Option<&'a [u8]>,
@@ -226,7 +223,7 @@ mod tests {
         counted.txn(&message, 0, None).unwrap();
         assert_eq!(counted.operations, 1_000);
         assert_eq!(decoded_bytes(TXN, &message, 128), Err(Error::TooManyOps));
-        // A group that never ends, or ends before it begins: it may be all operations.
+        // A group that never ends, or ends before it begins: all of it may be operations.
         for broken in [[0xa3, 6], [0xa4, 6]] {
             let message = [broken.to_vec(), [0x12, 0].repeat(1_000)].concat();
             let mut counted = Counted::default();
@@ -235,7 +232,7 @@ mod tests {
         }
     }
 
-    /// Operations and compares of a decoded txn.
+    /// Returns the number of operations and compares of a decoded txn.
     fn real(txn: &pb::TxnRequest) -> (usize, usize) {
         let mut counts = (txn.success.len() + txn.failure.len(), txn.compare.len());
         for op in txn.success.iter().chain(&txn.failure) {
@@ -247,7 +244,7 @@ mod tests {
         counts
     }
 
-    /// Parts of messages, whole ones and broken ones.
+    /// Generates parts of messages, valid and broken ones.
     fn part() -> impl Strategy<Value = Vec<u8>> {
         let leaf = prop_oneof![
             8 => Just(vec![0x12, 0]),

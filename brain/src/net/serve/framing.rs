@@ -1,4 +1,4 @@
-//! Messages of gRPC within a body: a byte that tells of compression, four of length, then the message.
+//! gRPC message framing within a body: a byte for the compression flag, four for the length, then the message.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,31 +11,31 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::budget::Charge;
 use crate::errors::Error;
 
-/// How long the first bytes of a message may take, and how many a second are to come.
+/// The timeout of the first bytes of a message, and the least rate of the others in bytes per second.
 pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(20);
 pub(super) const BODY_RATE: u64 = 32 * 1024;
 
 /// Bytes before each message.
 pub(super) const HEADER: usize = 5;
 
-/// The length of the message that begins here, if its header is there.
+/// Returns the length of the message that begins here, if its header is complete.
 pub(super) fn announced(bytes: &[u8]) -> Option<usize> {
     let (_, rest) = bytes.split_first()?;
     let (len, _) = rest.split_first_chunk::<4>()?;
     usize::try_from(u32::from_be_bytes(*len)).ok()
 }
 
-/// A stream of messages that is charged for the longest so far: whoever decodes it keeps its buffer. A message that has begun
-/// has to come to its end in time.
+/// A stream of messages, charged for the longest so far, because the decoder keeps its buffer. A message that has begun must be
+/// complete in time.
 pub(super) struct Framed<B> {
     body: Pin<Box<B>>,
     charge: Charge,
     progress: Progress,
-    /// When the message that has begun is due.
+    /// The deadline of the message that has begun.
     due: Option<Due>,
 }
 
-/// When bytes of a client are due that are to come at a rate.
+/// The deadline of bytes that a client has to send or read at a least rate.
 pub(super) struct Due {
     begun: Instant,
     patience: Duration,
@@ -44,7 +44,7 @@ pub(super) struct Due {
 }
 
 impl Due {
-    /// The first bytes have `patience`, and all that comes has so much more as it takes at `rate` bytes per second.
+    /// Creates a deadline after `patience`, which each byte extends by the time that it takes at `rate` bytes per second.
     pub(super) fn new(patience: Duration, rate: u64) -> Self {
         let begun = Instant::now();
         Self {
@@ -55,13 +55,13 @@ impl Due {
         }
     }
 
-    /// So many bytes have moved since it began.
+    /// Records that `bytes` have moved since it began.
     pub(super) fn moved(&mut self, bytes: usize) {
         let more = Duration::from_millis(bytes as u64 * 1000 / self.rate);
         self.sleep.as_mut().reset(self.begun + self.patience + more);
     }
 
-    /// Ready when it is over.
+    /// Ready when the deadline has passed.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.sleep.as_mut().poll(cx)
     }
@@ -78,17 +78,17 @@ impl<B> Framed<B> {
     }
 }
 
-/// How far a stream of messages has come.
+/// The progress of a stream of messages.
 #[derive(Debug, Default)]
 struct Progress {
     header: [u8; HEADER],
-    /// Bytes of the header that have come.
+    /// The number of header bytes received.
     headed: usize,
-    /// Bytes of the message that have not.
+    /// The number of message bytes still missing.
     missing: usize,
-    /// Bytes of a message that is not complete.
+    /// The number of bytes of an incomplete message.
     incomplete: usize,
-    /// Bytes of the longest message, complete or not.
+    /// The length of the longest message, complete or not.
     longest: usize,
 }
 
@@ -200,7 +200,7 @@ mod tests {
         let message = [&[0, 0, 0, 0, 200], &[7; 200][..]].concat();
         sender.send(message.clone().into()).await.unwrap();
         assert!(framed.frame().await.unwrap().is_ok());
-        // Between messages a stream may be silent.
+        // A stream may be silent between messages.
         let silent = tokio::time::timeout(100 * BODY_TIMEOUT, framed.frame()).await;
         assert!(silent.is_err());
         let begun = Instant::now();

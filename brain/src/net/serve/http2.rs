@@ -1,7 +1,7 @@
-//! HTTP/2: one connection and its streams, each in a task of its own that ends with the connection.
+//! HTTP/2: one connection and its streams, each in a task that ends with the connection.
 //!
-//! Invariant: memory that a client can have us hold is charged to its connection's account: open streams, bodies that are
-//! not read yet, answers until the socket took them.
+//! Invariant: the memory that a client can occupy is charged to its connection's account: open streams, unread bodies, and
+//! responses until the socket has accepted them.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -37,17 +37,17 @@ use crate::flags::Keepalive;
 use crate::log_once::LogOnce;
 use crate::metrics::NetworkMetrics;
 
-/// Windows are large enough for a whole request without a round trip.
+/// The windows are large enough for a whole request without a round trip.
 const STREAM_WINDOW: u32 = 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 
-/// Requests that a client may cancel before they are begun, at a time: clients cancel many at once when they time out.
+/// The number of pending requests that a client may cancel before they are begun: clients cancel many at once when they time out.
 const PENDING_RESETS: usize = 32 * 1024;
 
-/// Streams that a connection may have this side reset in all.
+/// The total number of streams of a connection that this side may reset.
 const LOCAL_RESETS: usize = 64 * 1024;
 
-/// The bound on small DATA frames that are not read yet: room for some 60,000.
+/// The limit on small unread DATA frames: room for some 60,000.
 const DATA_FRAMES: usize = 16 * 1024 * 1024;
 
 /// The longest header list.
@@ -56,36 +56,37 @@ const HEADERS: u32 = 16 * 1024;
 /// The charge of an open stream: its task, the decoder's buffer of 8 KiB, and a small answer.
 const STREAM_BYTES: usize = 16 * 1024;
 
-/// The part of it that is for the answer: one that is small can be sent whatever else has come meanwhile.
+/// The part of that charge for the response: a small one can be sent whatever else has arrived in the meantime.
 const ANSWER_RESERVE: usize = 4096;
 
-/// The charge of an answer beside its bytes, until the socket took it.
+/// The charge of a response in addition to its bytes, until the socket has accepted it.
 const ANSWER_BYTES: usize = 512;
 
-/// The most of an answer that is handed over at a time.
+/// The most bytes of a response that are passed to h2 at a time.
 const PIECE: usize = 64 * 1024;
 
-/// How long an answer may wait for its client, and how many bytes a second the client is to take.
+/// The time for which a response may wait for its client, and the rate in bytes per second at which the client must read.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 const ANSWER_RATE: u64 = 4096;
 
-/// Requests that may come while the socket takes no answers: more than a large client begins at once after it connected.
+/// The number of requests that may arrive while the socket accepts no responses: more than a large client begins at once after it
+/// connected.
 const BEGUN_WHILE_BLOCKED: usize = 32 * 1024;
 
-/// How long a connection that is closed may take to say so.
+/// The time for which a closed connection may try to send GOAWAY.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// How long streams that are open may go on when a connection is closed in order.
+/// The time for which open streams may continue when a connection is closed gracefully.
 const LEAVE: Duration = Duration::from_secs(10);
 
-/// How connections are spoken.
+/// The options of connections.
 #[derive(Debug, Clone)]
 pub(super) struct Options {
     builder: h2::server::Builder,
-    /// The frame that begins every connection.
+    /// The SETTINGS frame that begins every connection.
     pub(super) settings: Bytes,
     keepalive: Keepalive,
-    /// GOAWAYs that were sent.
+    /// Limits log lines about GOAWAYs that were sent.
     goaways: LogOnce,
 }
 
@@ -109,7 +110,7 @@ impl Options {
     }
 }
 
-/// The SETTINGS that h2 begins a connection with, before it reads anything.
+/// Returns the SETTINGS that h2 sends at the start of a connection, before it reads anything.
 fn settings(builder: &h2::server::Builder) -> Bytes {
     let (server, mut client) = tokio::io::duplex(1024);
     let handshake = builder.handshake::<_, Piece>(server);
@@ -117,7 +118,7 @@ fn settings(builder: &h2::server::Builder) -> Bytes {
     let both = async {
         tokio::select! {
             biased;
-            // It waits for the client.
+            // The handshake waits for the client.
             _ = handshake => 0,
             sent = client.read(&mut sent) => sent.unwrap_or(0),
         }
@@ -129,7 +130,7 @@ fn settings(builder: &h2::server::Builder) -> Bytes {
 
 type Connected = h2::server::Connection<Counted, Piece>;
 
-/// Serves a connection until its end, in order from `stop` on. Answers whether it ended in order.
+/// Serves a connection until its end; drains it from `stop` on. Returns true if it ended gracefully.
 pub(super) async fn serve(io: Counted, service: PerConnection, port: &PortConfig, stop: CancellationToken) -> bool {
     let connection = Arc::clone(&service.connection);
     let handshake = port.http2.builder.handshake(io);
@@ -209,7 +210,7 @@ struct Serving {
 }
 
 impl Serving {
-    /// Begins a stream, if there is memory for it.
+    /// Begins a stream if there is memory for it.
     fn accept(&self, request: Request<RecvStream>, mut respond: SendResponse<Piece>) -> Option<Stream> {
         match self.connection.account.charge(STREAM_BYTES) {
             Ok(charge) => Some(Stream {
@@ -237,7 +238,7 @@ impl Serving {
         self.connection.close(reason);
     }
 
-    /// The connection ended with an error.
+    /// Logs and counts a connection that ended with an error.
     fn failed(&self, error: &h2::Error) {
         debug!(%error, "a connection failed");
         if error.is_go_away() && error.is_library() {
@@ -261,7 +262,7 @@ impl Serving {
     }
 }
 
-/// A request under way.
+/// A request in flight.
 struct Stream {
     serving: Serving,
     request: Request<RecvStream>,
@@ -271,7 +272,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// Answers the request, and reads its body meanwhile.
+    /// Answers the request, and reads its body in the meantime.
     async fn serve(self) {
         let Stream {
             serving,
@@ -299,7 +300,7 @@ impl Stream {
     }
 }
 
-/// Reads a body as long as something is worked on.
+/// Pumps a body until the work is done.
 async fn read_and(mut pump: Pump, work: impl Future<Output = ()>) {
     let mut work = pin!(work);
     poll_fn(|cx| {
@@ -311,19 +312,19 @@ async fn read_and(mut pump: Pump, work: impl Future<Output = ()>) {
     .await;
 }
 
-/// The way back of one request.
+/// The response side of one request.
 struct Answering {
     serving: Serving,
     respond: SendResponse<Piece>,
     is_head: bool,
     is_grpc: bool,
-    /// Nothing was changed by the request.
+    /// True if the request changed nothing.
     only_reads: bool,
-    /// For an answer that is small.
+    /// The reserved charge for a small response.
     reserve: Charge,
 }
 
-/// RPCs that change nothing: of them a client may hear that they were refused when their answer cannot be sent.
+/// Returns true for RPCs that change nothing: a client may get a refusal for them if their response cannot be sent.
 fn only_reads(path: &str) -> bool {
     const READS: [&str; 11] = [
         "/etcdserverpb.KV/Range",
@@ -341,15 +342,15 @@ fn only_reads(path: &str) -> bool {
     READS.contains(&path)
 }
 
-/// Why an answer was not sent to its end.
+/// The reason why a response was not sent completely.
 enum Cut {
-    /// The client has gone, or wants it no more.
+    /// The client is gone, or has reset the stream.
     Gone,
-    /// The client does not take it.
+    /// The client does not read it.
     Stalled,
     /// There is no memory for it.
     Exceeded(Exceeded),
-    /// It could not be made.
+    /// The service failed to produce it.
     Failed(axum::Error),
 }
 
@@ -389,7 +390,7 @@ impl Answering {
                 .entry(CONTENT_LENGTH)
                 .or_insert_with(|| HeaderValue::from(len));
         }
-        // What can be refused is refused before the head is sent: then the client is told why.
+        // A refusal is sent before the response head, if possible: then the client gets the reason.
         let first = poll_fn(|cx| Poll::Ready(body.as_mut().poll_frame(cx))).await;
         let first = match first {
             Poll::Ready(frame) => match self.charged(frame)? {
@@ -435,8 +436,8 @@ impl Answering {
         }
     }
 
-    /// Says that there is no memory for the answer. A request that may have changed something has an unknown outcome then: it is
-    /// not refused.
+    /// Returns the response for lack of memory. A request that may have changed something has an unknown outcome then and is not
+    /// refused.
     fn no_memory(&self) -> Response<Body> {
         if self.is_grpc && !self.only_reads {
             return Status::from(Error::Timeout).into_http();
@@ -444,7 +445,7 @@ impl Answering {
         too_many_requests(self.is_grpc)
     }
 
-    /// A frame, and the charge for it.
+    /// Returns a frame, with the charge for it.
     fn charged(&mut self, frame: Option<Result<Frame<Bytes>, axum::Error>>) -> Result<Result<Outgoing, Exceeded>, Cut> {
         let Some(frame) = frame else {
             return Ok(Ok(Outgoing::End));
@@ -476,7 +477,7 @@ enum Outgoing {
 
 type NextFrame = Option<Result<Frame<Bytes>, axum::Error>>;
 
-/// The next frame of an answer, unless the client wants none.
+/// Returns the next frame of a response, unless the client resets the stream.
 fn frame_or_reset(
     to: &mut SendStream<Piece>,
     body: Pin<&mut Body>,
@@ -488,7 +489,7 @@ fn frame_or_reset(
     body.poll_frame(cx).map(Ok)
 }
 
-/// Sends bytes as the client takes them. What it has no window for stays here.
+/// Sends bytes as the client's window allows. The rest stays here.
 async fn send_data(to: &mut SendStream<Piece>, mut bytes: Bytes, mut charge: Charge, ends: bool) -> Result<(), Cut> {
     let mut due = Due::new(ANSWER_TIMEOUT, ANSWER_RATE);
     let all = bytes.len();
@@ -504,7 +505,7 @@ async fn send_data(to: &mut SendStream<Piece>, mut bytes: Bytes, mut charge: Cha
         }
         let len = to.capacity().min(bytes.len());
         let rest = bytes.len() - len;
-        // The last piece keeps what the answer costs beside its bytes.
+        // The last piece keeps the charge of the response in addition to its bytes.
         let held = if rest == 0 { usize::MAX } else { len };
         let piece = Piece {
             bytes: bytes.split_to(len),
@@ -528,7 +529,7 @@ fn capacity(to: &mut SendStream<Piece>, cx: &mut Context<'_>) -> Poll<Result<(),
     Poll::Ready(Ok(()))
 }
 
-/// Bytes on their way to the socket, charged until they are there.
+/// Bytes on their way to the socket, charged until it has accepted them.
 #[derive(Debug, Default)]
 pub(super) struct Piece {
     bytes: Bytes,
@@ -552,12 +553,12 @@ impl Buf for Piece {
     }
 }
 
-/// Pings a silent client, as `--grpc-keepalive-interval` and `--grpc-keepalive-timeout` say.
+/// Pings a silent client according to `--grpc-keepalive-interval` and `--grpc-keepalive-timeout`.
 struct Pings {
     options: Keepalive,
     ping: Option<PingPong>,
     wake: Pin<Box<Sleep>>,
-    /// Bytes that had come when it was looked last.
+    /// The number of bytes received as of the last check.
     received: u64,
     asked: bool,
 }
@@ -574,7 +575,7 @@ impl Pings {
         }
     }
 
-    /// Waits until a ping was not answered in time.
+    /// Completes when a ping was not answered in time.
     async fn missed(self: Pin<&mut Self>, connection: &Connection) {
         let this = self.get_mut();
         let (Some(ping), Some(interval)) = (&mut this.ping, this.options.interval) else {

@@ -1,7 +1,6 @@
-//! The body of a request: read as it comes, charged until it is taken.
+//! The body of a request: received as it arrives, and charged until it is read.
 //!
-//! The pump is polled by the stream's task, whether anybody reads the body or not; the client's window opens as the reader
-//! takes.
+//! The pump is polled by the stream's task, whether or not the body is read; the client's window opens as the reader consumes data.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -16,13 +15,13 @@ use tower::BoxError;
 use crate::budget::{Charge, Exceeded};
 use crate::errors::Error;
 
-/// Shorter pieces are copied together: each keeps the receive buffer that it came in.
+/// Pieces shorter than this are copied together, because each keeps its receive buffer in memory.
 const SHORT: usize = 4096;
 
-/// The cost of a piece beside its bytes.
+/// The charge of a piece in addition to its bytes.
 const PIECE_BYTES: usize = 64;
 
-/// A body, and what reads it from its stream.
+/// Returns a body, and the pump that receives it from its stream.
 pub(super) fn open(recv: RecvStream, charge: Charge) -> (Inbound, Pump) {
     let shared = Arc::new(Shared(Mutex::new(State {
         pieces: VecDeque::new(),
@@ -49,17 +48,17 @@ struct Shared(Mutex<State>);
 #[derive(Debug)]
 struct State {
     pieces: VecDeque<Bytes>,
-    /// Short pieces behind all others.
+    /// The short pieces after all others.
     tail: BytesMut,
     charge: Charge,
-    /// Bytes that were taken and for which the window is not open again.
+    /// The number of bytes that were consumed but not yet returned to the window.
     taken: usize,
     end: Option<Result<(), BoxError>>,
     reader: Option<Waker>,
     pump: Option<Waker>,
-    /// The pump looks at `taken` before it sleeps.
+    /// True if the pump checks `taken` before it sleeps.
     is_pumping: bool,
-    /// Nobody reads the body.
+    /// True if the reader was dropped.
     is_dropped: bool,
 }
 
@@ -101,17 +100,17 @@ impl State {
     }
 }
 
-/// Reads a body from its stream.
+/// Receives a body from its stream.
 pub(super) struct Pump {
     recv: Option<RecvStream>,
-    /// Bytes that were read and for which the window is not open again.
+    /// The number of bytes that were received but not yet returned to the window.
     owed: usize,
     shared: Arc<Shared>,
 }
 
 impl Pump {
-    /// Reads what has come, and wakes the task when there is more. The reader wakes it when something was taken, unless that
-    /// is before [`Pump::release`].
+    /// Receives the available data, and wakes the task when more arrives. The reader wakes it after consuming data, unless that
+    /// happens before [`Pump::release`].
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) {
         self.release();
         let mut state = self.shared.state();
@@ -140,7 +139,7 @@ impl Pump {
                 Poll::Ready(None) => Ok(()),
             };
             state.end = Some(end);
-            // The window of the connection is needed by others, however long this request takes.
+            // Other streams need the window of the connection, however long this request takes.
             release(recv, std::mem::take(&mut self.owed));
             self.recv = None;
             if let Some(reader) = state.reader.take() {
@@ -149,7 +148,7 @@ impl Pump {
         }
     }
 
-    /// Opens the window for what was taken.
+    /// Returns the consumed bytes to the window.
     pub(super) fn release(&mut self) {
         let mut state = self.shared.state();
         state.is_pumping = false;

@@ -1,7 +1,7 @@
-//! Lingering close: from a connection that this side has ended is read until the client has closed it, too.
+//! Lingering close: after this side has ended a connection, it reads until the client has closed it, too.
 //!
-//! Else the kernel answers what the client still sends with RST, and the client may never read the GOAWAY that tells it which of its
-//! requests were not begun. grpc-go's server does the same.
+//! Otherwise the kernel answers data that the client still sends with RST, and the client may never read the GOAWAY that tells it
+//! which of its requests were not begun. grpc-go's server does the same.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,20 +11,20 @@ use tokio::time::timeout;
 
 use super::admission::Io;
 
-/// How long a client may take to close a connection after this side has; as in grpc-go.
+/// The time within which a client has to close a connection after this side has; as in grpc-go.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Where the bytes of a connection are left by whoever spoke HTTP over them.
+/// Takes back the byte stream of a connection from the HTTP implementation.
 #[derive(Clone, Default)]
 pub(super) struct Left(Arc<Mutex<Option<Box<dyn Io>>>>);
 
 impl Left {
-    /// Nobody speaks HTTP over `io` any more.
+    /// Stores `io` after HTTP has ended on it.
     pub(super) fn leave(&self, io: Box<dyn Io>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(io);
     }
 
-    /// Closes this side, and waits for the client to close the other, or to be gone.
+    /// Closes this side, and waits until the client closes the other side or is gone.
     pub(super) async fn linger(self) {
         let left = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut io) = left else {
@@ -36,7 +36,7 @@ impl Left {
             while io.read(&mut ignored).await? > 0 {}
             std::io::Result::Ok(())
         };
-        // Whether it has closed or is gone is the same from here on.
+        // It makes no difference whether the client closed the connection or is gone.
         drop(timeout(LINGER, closed).await);
     }
 }

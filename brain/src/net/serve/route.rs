@@ -1,4 +1,4 @@
-//! Tells gRPC from HTTP, and gives every request the caller's address and certificates, and gRPC what it may take.
+//! Dispatches requests to gRPC or HTTP, and adds the caller's address and certificates, and for gRPC the limits.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -28,26 +28,26 @@ use crate::metrics::{GrpcMetrics, NetworkMetrics};
 use crate::net::http::{Cors, Secure};
 use crate::net::require_leader::refuses;
 
-/// The routers that answer: the same on all ports.
+/// The routers behind the ports: the same on all ports.
 pub(super) struct Answers {
     pub(super) grpc: Router,
     pub(super) http: Router,
-    /// True if there is a leader, if clients of gRPC are told.
+    /// True if there is a leader, for gRPC clients that require one.
     pub(super) has_leader: Option<watch::Receiver<bool>>,
 }
 
 /// The routes of one port.
 #[derive(Clone)]
 pub(super) struct PortRoutes {
-    /// The routers that answer now.
+    /// The current routers.
     pub(super) answers: Arc<ArcSwap<Answers>>,
-    /// A store answers.
+    /// True if a store serves requests.
     pub(super) opened: watch::Receiver<bool>,
-    /// gRPC is served here.
+    /// True if gRPC is served here.
     pub(super) grpc: bool,
-    /// HTTP is served here.
+    /// True if HTTP is served here.
     pub(super) http: bool,
-    /// The policy before HTTP, if there is one.
+    /// The policy in front of HTTP, if there is one.
     pub(super) cors: Option<Cors>,
     pub(super) metrics: GrpcMetrics,
     /// The limits of RPCs.
@@ -55,7 +55,7 @@ pub(super) struct PortRoutes {
     pub(super) refusals: Refusals,
 }
 
-/// Counts requests that were refused or reset because of what they or their connections hold.
+/// Counts requests that were refused or reset because of the memory held by them or by their connections.
 #[derive(Debug, Clone)]
 pub(super) struct Refusals {
     network: NetworkMetrics,
@@ -86,7 +86,7 @@ impl Refusals {
     }
 }
 
-/// The other end of a connection, in the types that tonic's requests look for.
+/// The other end of a connection, in the types that tonic's requests expect.
 #[derive(Debug, Clone)]
 pub(super) enum Caller {
     Tcp(TcpConnectInfo),
@@ -96,7 +96,7 @@ pub(super) enum Caller {
 }
 
 impl Caller {
-    /// The address at the other end; none on this machine.
+    /// Returns the address of the other end; none on a Unix socket.
     pub(super) fn address(&self) -> Option<IpAddr> {
         let address = match self {
             Caller::Tcp(info) => info.remote_addr(),
@@ -133,7 +133,7 @@ type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + 
 pub(super) struct PerConnection {
     pub(super) routes: PortRoutes,
     pub(super) caller: Caller,
-    /// The member that the connection is of, where it had to prove that.
+    /// The member at the other end, if it had to prove its identity.
     pub(super) peer: Option<PeerId>,
     pub(super) connection: Arc<Connection>,
 }
@@ -175,7 +175,7 @@ where
                     refusals: routes.refusals.clone(),
                 };
                 let deadline = rpc::deadline(request.headers());
-                // Of a stream it is the part up to its first answer.
+                // For a stream, the span covers the part up to its first response.
                 let span = tracing::debug_span!(
                     "rpc",
                     method = uri.path(),
@@ -205,7 +205,7 @@ where
     }
 }
 
-/// Refuses a request that the CORS policy does not admit, and marks the answer.
+/// Refuses a request that the CORS policy does not allow, and adds the CORS headers to the response.
 fn gated<B>(cors: Cors, http: &mut Router, request: Request<B>) -> Answer
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -223,7 +223,7 @@ where
     })
 }
 
-/// The refusal of a request for which there is no memory.
+/// Returns the refusal of a request for which there is no memory.
 pub(super) fn too_many_requests(is_grpc: bool) -> Response<Body> {
     if is_grpc {
         return Status::from(Error::TooManyRequests).into_http();
@@ -233,7 +233,7 @@ pub(super) fn too_many_requests(is_grpc: bool) -> Response<Body> {
     response
 }
 
-/// gRPC says so, and needs HTTP/2.
+/// Returns true for gRPC requests, by content type; they need HTTP/2.
 pub(super) fn is_grpc<B>(request: &Request<B>) -> bool {
     let content_type = request.headers().get(CONTENT_TYPE);
     request.version() == Version::HTTP_2

@@ -1,5 +1,5 @@
-//! The path of every RPC: its request is read and charged before it is begun, its deadline is kept, its outcome
-//! counted, and its texts are those of grpc-go where tonic has its own.
+//! The path of every RPC: its request is read and charged before it is begun, its deadline is enforced, its outcome is counted, and
+//! tonic's own error texts are replaced by those of grpc-go.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -24,19 +24,19 @@ use crate::budget::{Account, Exceeded, Meter};
 use crate::errors::Error;
 use crate::metrics::{InFlight, has_one_request, is_service};
 
-/// The longest deadline that is kept: beyond that there is none.
+/// The longest deadline that is enforced; a later one is ignored.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The limits of RPCs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// Longest message in bytes.
+    /// The longest message in bytes.
     pub(super) message: usize,
-    /// Most operations in one list of a txn.
+    /// The most operations in one list of a txn.
     pub(super) txn_ops: usize,
 }
 
-/// An RPC that is to be begun.
+/// An RPC that has not begun.
 pub(super) struct Call {
     pub(super) grpc: Router,
     pub(super) limits: Limits,
@@ -45,7 +45,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// Begins the RPC: a unary one when its whole request has come and there is memory for it.
+    /// Begins the RPC: a unary one when its whole request has arrived and there is memory for it.
     pub(super) async fn run<B>(mut self, request: Request<B>) -> Result<Response<Body>, Infallible>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -99,7 +99,7 @@ impl Call {
                 charge.set(len)?;
                 first = Some(bytes);
             } else {
-                // Twice as much at a time, yet no more than what is announced.
+                // The buffer doubles, but not beyond the announced length.
                 let announced = announced(earlier.as_deref().unwrap_or(&read)).map_or(0, |len| HEADER + len);
                 if read.capacity() < len {
                     let capacity = len.max(announced.min(2 * len));
@@ -111,7 +111,7 @@ impl Call {
             }
             let so_far: &[u8] = first.as_deref().unwrap_or(&read);
             let len = announced(so_far).unwrap_or(0);
-            // Too long by its header, or longer than it says: the service refuses it.
+            // Too long according to its header, or longer than announced: the service refuses it.
             if len > self.limits.message || so_far.len() > HEADER + len {
                 break;
             }
@@ -132,7 +132,7 @@ impl Call {
     }
 }
 
-/// Why an RPC was not begun.
+/// The reason why an RPC was not begun.
 enum Refused {
     Exceeded(Exceeded),
     Status(Status),
@@ -151,7 +151,7 @@ impl From<Error> for Refused {
     }
 }
 
-/// The client's body failed, or there was no memory for it.
+/// Converts an error of the client's body, or the lack of memory for it.
 fn refused(error: impl Into<BoxError>) -> Refused {
     let status = Status::from_error(error.into());
     if status.message() == Error::TooManyRequests.text() {
@@ -161,7 +161,7 @@ fn refused(error: impl Into<BoxError>) -> Refused {
     }
 }
 
-/// When the client stops waiting, by its `grpc-timeout`.
+/// Returns the deadline of the client, from its `grpc-timeout`.
 pub(super) fn deadline(headers: &HeaderMap) -> Option<Instant> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -181,7 +181,7 @@ pub(super) fn deadline(headers: &HeaderMap) -> Option<Instant> {
     (time < FAR).then(|| Instant::now() + time)
 }
 
-/// The outcome of a call by its deadline. Then it is dropped: what is not begun is not begun any more.
+/// Awaits the outcome of a call until its deadline. Then the call is dropped: parts that have not begun do not begin any more.
 pub(super) async fn within(
     deadline: Option<Instant>,
     pending: impl Future<Output = Result<Response<Body>, Infallible>>,
@@ -195,7 +195,7 @@ pub(super) async fn within(
     }
 }
 
-/// Awaits the answer of the service and counts how the RPC ends, at its deadline at the latest.
+/// Awaits the response of the service and counts the outcome of the RPC, at its deadline at the latest.
 pub(super) async fn answer(
     pending: impl Future<Output = Result<Response<Body>, Infallible>>,
     uri: Uri,
@@ -203,7 +203,7 @@ pub(super) async fn answer(
     deadline: Option<Instant>,
 ) -> Result<Response<Body>, Infallible> {
     let (mut parts, body) = pending.await?.into_parts();
-    // An answer without messages carries its status in its head.
+    // A response without messages carries its status in its head.
     if let Some(code) = mend(&mut parts.headers, &uri) {
         if let Some(in_flight) = in_flight {
             in_flight.end(code);
@@ -220,7 +220,7 @@ pub(super) async fn answer(
     Ok(Response::from_parts(parts, body))
 }
 
-/// A body whose request is charged for it until it is encoded.
+/// A body that keeps the charge of its request until it is encoded.
 struct Metered {
     body: Body,
     meter: Meter,
@@ -247,13 +247,13 @@ impl http_body::Body for Metered {
     }
 }
 
-/// A body whose trailers tell how the RPC ended.
+/// A body whose trailers contain the outcome of the RPC.
 struct Answer {
     body: Body,
     uri: Uri,
     in_flight: Option<InFlight>,
     deadline: Option<Pin<Box<Sleep>>>,
-    /// The deadline ended it.
+    /// True if the deadline ended it.
     is_over: bool,
 }
 
@@ -296,7 +296,7 @@ impl http_body::Body for Answer {
     }
 }
 
-/// The code that the headers or trailers carry, if they do; its text is brought into the shape of grpc-go.
+/// Returns the status code in headers or trailers, if there is one, and converts its text to that of grpc-go.
 fn mend(headers: &mut HeaderMap, uri: &Uri) -> Option<Code> {
     let code = Code::from_bytes(headers.get(Status::GRPC_STATUS)?.as_bytes());
     let better = match code {
@@ -320,7 +320,7 @@ fn reword(status: &Status, uri: &Uri) -> Option<Status> {
     }
 }
 
-/// From tonic's text for messages that are too long to grpc-go's.
+/// Converts tonic's text for messages that are too long to grpc-go's.
 fn too_large(text: &str) -> Option<Status> {
     let rest = text.strip_prefix("Error, decoded message length too large: found ")?;
     let (found, rest) = rest.split_once(" bytes, the limit is: ")?;
@@ -330,7 +330,7 @@ fn too_large(text: &str) -> Option<Status> {
     )))
 }
 
-/// The answer to calls of what is not served here.
+/// Returns the status for calls of methods that are not served here.
 pub(super) fn unknown(path: &str) -> Status {
     Status::unimplemented(match path.strip_prefix('/').and_then(|path| path.rsplit_once('/')) {
         Some((service, method)) if is_service(service) => format!("unknown method {method} for service {service}"),

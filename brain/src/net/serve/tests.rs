@@ -21,7 +21,7 @@ use crate::net::tls::testing::Ca;
 use crate::refusal::{self, Refusal};
 use crate::server::not_ready::NotReady;
 
-/// A store whose reads wait for a turn.
+/// A store whose reads wait for a permit.
 struct Store {
     turns: Semaphore,
     asked: AtomicUsize,
@@ -135,7 +135,7 @@ impl Running {
     }
 }
 
-/// Asks over HTTP/1.1 and answers the whole reply.
+/// Sends a request over HTTP/1.1 and returns the whole response.
 async fn ask(io: &mut (impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin), path: &str) -> String {
     let request = format!("GET {path} HTTP/1.1\r\nhost: brain\r\nconnection: close\r\n\r\n");
     io.write_all(request.as_bytes()).await.unwrap();
@@ -222,7 +222,7 @@ async fn requests_under_way_finish_when_the_server_stops() {
             tokio::task::yield_now().await;
         }
         leave.cancel();
-        // No newcomers: the listener is gone, or whom the kernel still takes is never answered.
+        // No new connections: the listener is closed, or a connection that the kernel still accepts is never answered.
         while TcpStream::connect(&address).await.is_ok() {
             tokio::task::yield_now().await;
         }
@@ -340,7 +340,7 @@ async fn tls_asks_clients_and_scrapers_for_certificates() {
             .await
             .is_err()
     );
-    // As with etcd; but HTTP/2 is not spoken there.
+    // As with etcd, but HTTP/2 is not served on this port.
     let leaf = ca.client("prometheus");
     let scraper = Identity::from_pem(leaf.cert, leaf.key);
     for identity in [None, Some(scraper)] {
@@ -371,7 +371,7 @@ async fn http_can_have_ports_and_files_of_its_own() {
     assert!(!path.exists());
 }
 
-/// The next frame of HTTP/2: type, flags and payload.
+/// Reads the next HTTP/2 frame: type, flags and payload.
 async fn frame(io: &mut TcpStream) -> (u8, u8, Vec<u8>) {
     let mut head = [0; 9];
     io.read_exact(&mut head).await.unwrap();
@@ -389,7 +389,7 @@ async fn client_that_waits_for_settings_gets_them_when_a_store_answers() {
     let mut patient = server.dial().await;
     patient.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
     patient.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
-    // who asks at once is answered
+    // A client that sends a request at once is answered.
     let endpoint = Endpoint::from_shared(server.urls[0].clone()).unwrap();
     let hasty = endpoint.connect().await.unwrap();
     let refused = check(&hasty, "").await.unwrap_err();
@@ -421,7 +421,7 @@ async fn settings_are_sent_once_before_the_first_request() {
         "SETTINGS_MAX_CONCURRENT_STREAMS in {settings:?}"
     );
     io.write_all(&[0, 0, 0, 4, 1, 0, 0, 0, 0]).await.unwrap();
-    // From a PING on, all is HTTP/2 proper.
+    // From a PING on, h2 handles the connection.
     let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
     io.write_all(&ping).await.unwrap();
     let mut seen = Vec::new();
@@ -446,7 +446,7 @@ async fn client_that_waits_after_its_settings_is_served() {
     let client = h2::client::Builder::new();
     let (send, connection) = client.handshake::<_, bytes::Bytes>(&mut io).await.unwrap();
     let mut connection = std::pin::pin!(connection);
-    // SETTINGS of the server, which allows more streams than a client assumes.
+    // The server's SETTINGS allow more streams than a client assumes.
     let heard = std::future::poll_fn(|cx| {
         assert!(connection.as_mut().poll(cx).is_pending(), "the connection ended");
         if connection.max_concurrent_send_streams() > 1_000_000 {
@@ -479,7 +479,7 @@ async fn client_without_a_request_is_told_to_go() {
     assert_eq!(io.read(&mut [0]).await.unwrap(), 0);
 }
 
-/// A PING of HTTP/2, or the answer to one.
+/// Returns an HTTP/2 PING, or its answer.
 fn ping(is_answer: bool, payload: &[u8]) -> Vec<u8> {
     [&[0, 0, 8, 6, u8::from(is_answer), 0, 0, 0, 0], payload].concat()
 }

@@ -1,4 +1,4 @@
-//! Which of the certificates that a CA signed are let in.
+//! Restricts the certificates signed by a CA that are accepted.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 use super::revoked::Revoked;
 use crate::flags::TlsOptions;
 
-/// Names of which a certificate needs one; any will do where none are listed.
+/// The allowed names: a certificate needs one of them; any name is allowed if none are listed.
 #[derive(Debug)]
 pub(super) struct Names {
     hostnames: Vec<String>,
     common_names: Vec<String>,
 }
 
-/// Lets in what `inner` lets in, if it has one of the names and none of its chain is revoked.
+/// Accepts certificates that `inner` accepts, if they have an allowed name and no certificate of the chain is revoked.
 #[derive(Debug)]
 pub(super) struct Allowed {
     inner: Arc<dyn ClientCertVerifier>,
@@ -51,7 +51,7 @@ impl Names {
         }
     }
 
-    /// Checks that a certificate has one of each kind that is listed.
+    /// Checks that a certificate has an allowed name of each listed kind.
     pub(super) fn check(&self, leaf: &CertificateDer<'_>) -> Result<(), Error> {
         let refused = Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure);
         if !self.hostnames.is_empty() && !self.has_hostname(leaf)? {

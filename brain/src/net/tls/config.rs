@@ -1,4 +1,4 @@
-//! From what the files say to a configuration of rustls.
+//! Converts the contents of the files to a configuration of rustls.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::files::Material;
 use super::{TlsError, bad, pair};
 use crate::flags::{TlsOptions, TlsPolicy, TlsVersion};
 
-/// Names that Go has for suites of TLS 1.2 which are not offered, all of them weaker. They are skipped.
+/// Go's names of TLS 1.2 suites that are not offered, all of them weaker. They are skipped.
 const WEAK: &[&str] = &[
     "TLS_RSA_WITH_RC4_128_SHA",
     "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
@@ -69,7 +69,7 @@ fn verifier(
             .allow_unknown_revocation_status();
     }
     let verifier = builder.build().map_err(|error| {
-        // Only bad lists of revoked certificates get here: an empty set of CAs was refused before.
+        // Only bad revocation lists get here: an empty set of CAs was refused before.
         let path = options.crl.as_deref().or(options.trusted_ca.as_deref());
         path.map_or_else(|| TlsError(error.to_string()), |path| bad(path, &error))
     })?;
@@ -120,7 +120,7 @@ pub(super) fn skipped_suites(policy: &TlsPolicy) -> Vec<String> {
         .collect()
 }
 
-/// The suite of this name in Go.
+/// Returns the suite with this name in Go.
 fn find(name: &str) -> Option<SupportedCipherSuite> {
     ALL_CIPHER_SUITES.iter().copied().find(|suite| {
         let ours = format!("{:?}", suite.suite()).replace("TLS13_", "TLS_");

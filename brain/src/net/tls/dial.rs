@@ -1,5 +1,4 @@
-//! TLS of connections to other members. Files are read anew for each of them, so a certificate that is replaced is shown
-//! by the next dial.
+//! TLS of connections to other members. Files are read for each connection, so the next dial presents a replaced certificate.
 
 use std::io;
 use std::sync::Arc;
@@ -19,11 +18,8 @@ use super::files::Shown;
 use super::revoked::Revoked;
 use crate::flags::{TlsOptions, TlsPolicy};
 
-/// Dials an address, shows the certificate for dialling, and lets in whom the CA signed for `name` and the lists of names
-/// allow.
-///
-/// # Errors
-/// Nobody is there, files do not load, or one side refuses the other: see [`refusal`].
+/// Dials an address, presents the client certificate, and accepts a server whose certificate the CA signed for `name` and the
+/// allowed names permit. Fails if the address does not answer, files do not load, or one side refuses the other: see [`refusal`].
 pub async fn dial(
     address: (&str, u16),
     name: &str,
@@ -31,7 +27,7 @@ pub async fn dial(
     policy: &TlsPolicy,
 ) -> io::Result<TlsStream<TcpStream>> {
     let (options, policy) = (options.clone(), policy.clone());
-    // A file system may hang; the runtime must not.
+    // A file system may block; the runtime must not.
     let config = tokio::task::spawn_blocking(move || client(&options, &policy)).await?;
     let config = config.map_err(io::Error::other)?;
     let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
@@ -40,7 +36,7 @@ pub async fn dial(
     TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
-/// The fault that TLS found with the other side, if an error says one.
+/// Returns the TLS error of the other side, if this error contains one.
 #[must_use]
 pub fn refusal(error: &io::Error) -> Option<&Error> {
     error.get_ref()?.downcast_ref()
@@ -77,7 +73,8 @@ fn client(options: &TlsOptions, policy: &TlsPolicy) -> Result<ClientConfig, TlsE
     Ok(config)
 }
 
-/// Lets in what `inner` lets in, if it has one of the names, where names are asked for, and none of its chain is revoked.
+/// Accepts certificates that `inner` accepts, if they have an allowed name, if any are listed, and no certificate of the chain is
+/// revoked.
 #[derive(Debug)]
 struct Server {
     inner: Arc<WebPkiServerVerifier>,

@@ -1,4 +1,4 @@
-//! The files behind a listener's TLS, and what they say.
+//! The files of a listener's TLS, and their contents.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::revoked::Revoked;
 use super::{TlsError, bad, pair};
 use crate::flags::TlsOptions;
 
-/// Contents. Equal contents mean equal TLS.
+/// The contents of the files. Equal contents mean equal TLS.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Files {
     cert: Vec<u8>,
@@ -29,7 +29,7 @@ impl std::fmt::Debug for Files {
     }
 }
 
-/// Certificates for outgoing connections: the own pair, and the roots to verify servers.
+/// The certificates for outgoing connections: this member's pair, and the roots to verify servers.
 #[derive(Debug)]
 pub(super) struct Shown {
     pub(super) pair: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
@@ -70,11 +70,11 @@ pub(super) struct Material {
     pub(super) roots: Option<RootCertStore>,
     pub(super) revoked: Revoked,
     pub(super) not_after: i64,
-    /// Digest of the trusted CAs; empty without any.
+    /// The digest of the trusted CAs; empty if there are none.
     pub(super) trust_bundle: String,
 }
 
-/// SHA-256 in hex digits over certificates: their DER, sorted and joined.
+/// Returns the SHA-256 in hex digits over certificates: their DER, sorted and concatenated.
 pub(super) fn digest<'a>(certificates: impl IntoIterator<Item = &'a CertificateDer<'static>>) -> String {
     let mut sorted: Vec<&[u8]> = certificates.into_iter().map(AsRef::as_ref).collect();
     sorted.sort_unstable();
@@ -140,7 +140,7 @@ fn certificates(path: &Path, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>
     Ok(chain)
 }
 
-/// The leaf must be valid now. Answers when it expires.
+/// Checks that the leaf is valid now. Returns when it expires.
 fn check_dates(path: &Path, chain: &[CertificateDer<'static>]) -> Result<i64, TlsError> {
     let leaf = chain.first().map_or(&[][..], |leaf| leaf.as_ref());
     let (_, leaf) =

@@ -1,8 +1,8 @@
 //! Certificates that their CAs have revoked.
 //!
-//! As in etcd, a chain is refused if any certificate of it has a serial number that a list names. Beyond that, rustls looks up
-//! every certificate of the chain in the list of its issuer. A list of an issuer that is not known is refused when it is
-//! read: rustls would never use it.
+//! As in etcd, a chain is refused if any certificate of it has a serial number in a list. In addition, rustls looks up every
+//! certificate of the chain in the list of its issuer. A list of an unknown issuer is refused when it is read: rustls would never
+//! use it.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -15,7 +15,7 @@ use x509_parser::prelude::{CertificateRevocationList, FromDer as _, X509Certific
 
 use super::{TlsError, bad};
 
-/// The revocations of a file's lists.
+/// The revocations in the lists of a file.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Revoked {
     lists: Vec<CertificateRevocationListDer<'static>>,
@@ -67,12 +67,12 @@ impl Revoked {
         self.lists.is_empty()
     }
 
-    /// The lists, for rustls.
+    /// Returns the lists, for rustls.
     pub(super) fn lists(&self) -> Vec<CertificateRevocationListDer<'static>> {
         self.lists.clone()
     }
 
-    /// Refuses a chain of which any certificate is revoked.
+    /// Refuses a chain that contains a revoked certificate.
     pub(super) fn check(&self, leaf: &CertificateDer<'_>, intermediates: &[CertificateDer<'_>]) -> Result<(), Error> {
         if self.serials.is_empty() {
             return Ok(());
@@ -88,7 +88,7 @@ impl Revoked {
     }
 }
 
-/// Roots of X.509 version 1 do not say that they are CAs.
+/// Returns true if issuer and subject are equal: roots of X.509 version 1 are not marked as CAs.
 fn is_self_issued(certificate: &X509Certificate<'_>) -> bool {
     certificate.subject() == certificate.issuer()
 }

@@ -7,7 +7,7 @@ use rcgen::{
 };
 use time::{Duration, OffsetDateTime};
 
-/// A CA that signs.
+/// A CA that signs certificates.
 pub(crate) struct Ca {
     issuer: Issuer<'static, KeyPair>,
     /// Its certificate.
@@ -36,7 +36,7 @@ impl Ca {
         Ca::signed_by(name, None)
     }
 
-    /// A CA whose certificate this one signs.
+    /// Creates a CA whose certificate this one signs.
     pub(crate) fn intermediate(&self, name: &str) -> Ca {
         Ca::signed_by(name, Some(self))
     }
@@ -59,17 +59,17 @@ impl Ca {
         }
     }
 
-    /// A certificate of `brain.example`.
+    /// Creates a certificate for `brain.example`.
     pub(crate) fn server(&self) -> Leaf {
         self.leaf("brain.example", true, 0, 10)
     }
 
-    /// A client's certificate.
+    /// Creates a client certificate.
     pub(crate) fn client(&self, name: &str) -> Leaf {
         self.leaf(name, false, 0, 10)
     }
 
-    /// A certificate valid between two days from now.
+    /// Creates a certificate that is valid between two days from now.
     pub(crate) fn leaf(&self, name: &str, server: bool, from: i64, to: i64) -> Leaf {
         let mut params = params(name, from..to);
         let usage = if server {
@@ -95,12 +95,12 @@ impl Ca {
         }
     }
 
-    /// A list that revokes one certificate.
+    /// Creates a list that revokes one certificate.
     pub(crate) fn revoke(&self, leaf: &Leaf) -> CertificateRevocationList {
         self.revoke_serial(leaf.serial)
     }
 
-    /// A list that revokes the certificate of a CA.
+    /// Creates a list that revokes the certificate of a CA.
     pub(crate) fn revoke_ca(&self, ca: &Ca) -> CertificateRevocationList {
         self.revoke_serial(ca.serial)
     }

@@ -30,7 +30,7 @@ impl Dir {
 
     fn write(&self, leaf: &Leaf, ca: &str) {
         for (name, text) in [("tls.crt", &*leaf.cert), ("tls.key", &leaf.key), ("ca.crt", ca)] {
-            // Nobody may see half of a file.
+            // The rename is atomic: no reader sees a partial file.
             let new = self.path().join("new");
             fs::write(&new, text).unwrap();
             fs::rename(new, self.path().join(name)).unwrap();
@@ -56,7 +56,7 @@ impl Dir {
     }
 }
 
-/// Shakes hands in memory. Answers the protocol version, or which side refused and why.
+/// Performs a handshake in memory. Returns the protocol version, or which side refused and why.
 fn shake(server: &ServerTls, ca: &str, client: Option<&Leaf>) -> Result<rustls::ProtocolVersion, String> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(ca.as_bytes()) {
@@ -199,14 +199,14 @@ async fn the_follower_takes_what_changed() {
     let stop = CancellationToken::new();
     let follower = Arc::clone(&tls).follow(RELOAD_INTERVAL, metrics.clone(), stop.clone());
     let before = tls.config();
-    // The follower reports in its metrics alone: they are read as often as it reads the files, on a paused clock.
+    // The follower reports only through its metrics: they are read as often as it reads the files, on a paused clock.
     let watcher = async {
         fs::write(dir.path().join("tls.key"), "garbage").unwrap();
         while metrics.reloads.with_label_values(&["failure"]).get() == 0 {
             tokio::time::sleep(RELOAD_INTERVAL).await;
         }
         assert!(Arc::ptr_eq(&before, &tls.config()));
-        // The follower may look in between: what it sees then has to be the failure that it knows, or whole.
+        // The follower may read in between: the files must then be complete or give the failure that it already knows.
         let renewed = ca.server();
         for (file, text) in [("tls.crt", renewed.cert), ("tls.key", renewed.key)] {
             let fresh = dir.path().join("fresh");
@@ -281,7 +281,7 @@ fn revoked_clients_are_refused() {
     );
 }
 
-/// Options with a revocation list in a file.
+/// Returns options with a revocation list in a file.
 fn with_list(dir: &Dir, list: &rcgen::CertificateRevocationList) -> TlsOptions {
     let path = dir.path().join("list.pem");
     fs::write(&path, list.pem().unwrap()).unwrap();
@@ -291,7 +291,7 @@ fn with_list(dir: &Dir, list: &rcgen::CertificateRevocationList) -> TlsOptions {
     }
 }
 
-/// A certificate with the one that signed it behind it.
+/// Returns a certificate followed by the certificate of its issuer.
 fn chained(mut leaf: Leaf, ca: &Ca) -> Leaf {
     leaf.cert.push_str(&ca.pem);
     leaf

@@ -6,18 +6,18 @@ use super::{History, HistoryError};
 use crate::types::{Committed, Event, EventKind, Revision};
 use crate::watch::PrevKv;
 
-/// A fresh store at revision 1 that makes history on command; each command is published when it answers.
+/// A fresh store at revision 1 that creates history on command; each command returns after publication.
 pub(crate) trait Subject {
     /// The history to be checked.
     type History: History;
 
-    /// The history of the store.
+    /// Returns the history of the store.
     fn history(&self) -> &Self::History;
 
     /// Sets a key.
     async fn put(&mut self, key: &'static str, value: Bytes);
 
-    /// Deletes a key that is there.
+    /// Deletes an existing key.
     async fn delete(&mut self, key: &'static str);
 
     /// Compacts at a revision.
@@ -32,7 +32,7 @@ pub(crate) async fn check<S: Subject>(mut fresh: impl AsyncFnMut() -> S) {
     the_compacted_revision_can_be_read_and_none_before(written(fresh().await).await).await;
 }
 
-/// Revisions 2 to 21: every fourth deletes what the one before put.
+/// Writes revisions 2 to 21: every fourth deletes the key that the one before put.
 async fn written<S: Subject>(mut store: S) -> S {
     for n in 0..20_u8 {
         match n % 4 {
@@ -124,7 +124,7 @@ async fn the_compacted_revision_can_be_read_and_none_before(mut store: impl Subj
         let read = history.read(compacted, usize::MAX, PrevKv::Included).await.unwrap();
         assert_eq!(read.first().map(|committed| committed.revision), Some(compacted));
         assert_eq!(i64::try_from(read.len()).unwrap(), 22 - compacted);
-        // All three are deletions.
+        // All three compacted revisions are deletions.
         assert_eq!(read[0].events[0].kind, EventKind::Delete);
         assert_eq!(&read[0].events[0].kv.key[..], b"c");
         for from in [1, compacted - 1] {

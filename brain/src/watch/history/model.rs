@@ -8,7 +8,7 @@ use crate::types::{Committed, EventKind, Revision};
 use crate::watch::PrevKv;
 use crate::watch::mailbox::locked;
 
-/// The plainest history that obeys the laws. It also counts reads, and fails as many of them as it is told to.
+/// The simplest history that obeys the laws. It also counts reads, and fails as many of them as a test requests.
 #[derive(Debug, Clone)]
 pub(crate) struct ModelHistory(Arc<Mutex<State>>);
 
@@ -33,7 +33,7 @@ impl ModelHistory {
         })))
     }
 
-    /// Takes the next revision.
+    /// Appends the next revision.
     pub(crate) fn append(&self, committed: &Arc<Committed>) {
         let mut state = locked(&self.0);
         assert_eq!(committed.revision, state.published + 1, "revisions are dense");
@@ -41,7 +41,7 @@ impl ModelHistory {
         state.revisions.insert(committed.revision, Arc::clone(committed));
     }
 
-    /// Forgets what is older than `revision`.
+    /// Drops revisions older than `revision`.
     pub(crate) fn compact(&self, revision: Revision) {
         let mut state = locked(&self.0);
         let compacted = revision.max(state.compacted);
@@ -54,7 +54,7 @@ impl ModelHistory {
         locked(&self.0).failures = count;
     }
 
-    /// Reads so far.
+    /// Returns the number of reads so far.
     pub(crate) fn reads(&self) -> usize {
         locked(&self.0).reads
     }
@@ -82,7 +82,7 @@ impl ModelHistory {
             }
             bytes += size;
             let mut committed = Committed::clone(committed);
-            // Compaction takes what was superseded at or before its revision.
+            // Compaction removes versions that were superseded at or before its revision.
             let is_taken = prev_kv == PrevKv::Omitted || committed.revision <= state.compacted;
             for event in &mut committed.events {
                 event.prev_kv.take_if(|_| is_taken);

@@ -1,7 +1,7 @@
-//! A map from ranges of keys: a treap ordered by range whose subtrees know the furthest end within.
+//! A map from ranges of keys: a treap ordered by range whose subtrees know their furthest end.
 //!
-//! Invariant: a parent's priority is not lower than its children's, and `furthest` names the node with the greatest
-//! end in the subtree of its node.
+//! Invariant: a parent's priority is not lower than its children's, and `furthest` is the node with the greatest end in the subtree
+//! of its node.
 
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, RandomState};
@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::watch::range::End;
 
-/// Position of a node; [`NONE`] is no node.
+/// The position of a node; [`NONE`] is no node.
 type Link = u32;
 const NONE: Link = Link::MAX;
 
@@ -18,7 +18,7 @@ const NONE: Link = Link::MAX;
 struct Node<T> {
     from: Bytes,
     end: End,
-    /// `None` before it is made.
+    /// `None` before it is created.
     value: Option<T>,
     priority: u64,
     left: Link,
@@ -26,13 +26,13 @@ struct Node<T> {
     furthest: Link,
 }
 
-/// Values of `T`, one for each different range.
+/// The values, one for each distinct range.
 #[derive(Debug)]
 pub(super) struct Spans<T> {
-    /// Without gaps: where one is taken out, the last one takes its place.
+    /// Without gaps: when a node is removed, the last one takes its place.
     nodes: Vec<Node<T>>,
     root: Link,
-    /// Makes the shape of the tree unknown to whoever chooses the ranges.
+    /// Makes the shape of the tree unpredictable for the clients that choose the ranges.
     seed: RandomState,
     inserted: u64,
 }
@@ -47,7 +47,7 @@ impl<T> Spans<T> {
         }
     }
 
-    /// The value of a range, made if there is none.
+    /// Returns the value of a range; creates it if there is none.
     pub(super) fn get_or_insert_with(&mut self, from: &Bytes, end: &End, make: impl FnOnce() -> T) -> &mut T {
         let link = match self.link(from, end) {
             NONE => self.insert(from.clone(), end.clone()),
@@ -56,7 +56,7 @@ impl<T> Spans<T> {
         self.node_mut(link).value.get_or_insert_with(make)
     }
 
-    /// The value of a range.
+    /// Returns the value of a range.
     pub(super) fn get_mut(&mut self, from: &Bytes, end: &End) -> Option<&mut T> {
         match self.link(from, end) {
             NONE => None,
@@ -64,7 +64,7 @@ impl<T> Spans<T> {
         }
     }
 
-    /// Forgets a range and answers its value.
+    /// Removes a range and returns its value.
     pub(super) fn remove(&mut self, from: &Bytes, end: &End) -> Option<T> {
         let link = self.link(from, end);
         if link == NONE {
@@ -82,7 +82,7 @@ impl<T> Spans<T> {
         removed.value
     }
 
-    /// Has the tree name a node by another position, before it is moved there.
+    /// Replaces all references to a node by its new position, before it is moved there.
     fn rename(&mut self, at: Link, to: Link) {
         let node = self.node(at);
         let (from, end) = (node.from.clone(), node.end.clone());
@@ -110,7 +110,7 @@ impl<T> Spans<T> {
         self.stab_below(self.root, key, found);
     }
 
-    /// All values, in no order.
+    /// Returns all values, in no order.
     pub(super) fn values(&self) -> impl Iterator<Item = &T> {
         self.nodes.iter().filter_map(|node| node.value.as_ref())
     }
@@ -166,7 +166,7 @@ impl<T> Spans<T> {
         link
     }
 
-    /// Takes one range out of the subtree and answers its new top.
+    /// Removes one range from the subtree and returns its new root.
     fn cut(&mut self, link: Link, from: &Bytes, end: &End) -> Link {
         if link == NONE {
             return NONE;
@@ -182,7 +182,7 @@ impl<T> Spans<T> {
         link
     }
 
-    /// Parts a subtree into what is below a range and the rest.
+    /// Splits a subtree into the ranges below a range and the rest.
     fn split(&mut self, link: Link, from: &Bytes, end: &End) -> (Link, Link) {
         if link == NONE {
             return (NONE, NONE);
@@ -202,7 +202,7 @@ impl<T> Spans<T> {
         }
     }
 
-    /// Makes one subtree of two, the first all below the second.
+    /// Merges two subtrees; all ranges of the first are below those of the second.
     fn join(&mut self, low: Link, high: Link) -> Link {
         if low == NONE {
             return high;
@@ -223,7 +223,7 @@ impl<T> Spans<T> {
         }
     }
 
-    /// Sets `furthest` from the node and its children.
+    /// Recomputes `furthest` from the node and its children.
     fn measure(&mut self, link: Link) {
         let node = self.node(link);
         let mut furthest = link;
@@ -249,7 +249,7 @@ impl<T> Spans<T> {
 
 #[cfg(test)]
 impl<T> Spans<T> {
-    /// Ranges that there is room for, and bytes of keys that are kept.
+    /// Returns the capacity for ranges, and the bytes of the stored keys.
     pub(super) fn held(&self) -> (usize, usize) {
         let bytes = |node: &Node<T>| {
             let end = if let End::Before(end) = &node.end { end.len() } else { 0 };
@@ -258,7 +258,7 @@ impl<T> Spans<T> {
         (self.nodes.capacity(), self.nodes.iter().map(bytes).sum())
     }
 
-    /// Checks the invariants, and answers the depth of the tree.
+    /// Checks the invariants, and returns the depth of the tree.
     pub(super) fn verify(&self) -> usize {
         self.verify_below(self.root)
     }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Short keys over few bytes, so that ranges nest, touch and repeat.
+/// Generates short keys over few bytes, so that ranges nest, touch and repeat.
 fn key() -> impl Strategy<Value = Bytes> {
     prop::collection::vec(prop::sample::select(vec![0_u8, 1, b'a', 0xff]), 0..4).prop_map(Bytes::from)
 }
@@ -142,7 +142,7 @@ fn members_stay_as_they_were_when_their_group_changes() {
 fn watchers_of_one_key_are_found_without_a_look_at_each() {
     let mut index = Index::new();
     let range = KeyRange::from_request(Bytes::from_static(b"k"), Bytes::new()).unwrap();
-    // Each clone of a value is counted: as each mailbox that is taken under the lock would be.
+    // Each clone of a value is counted, as each mailbox that is taken under the lock would be.
     let value = Arc::new(());
     for _ in 0..10_000 {
         index.insert(&range, Arc::clone(&value));

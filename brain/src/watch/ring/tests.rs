@@ -7,7 +7,7 @@ fn push(ring: &mut Ring, at: Revision, keys: &[&str], len: usize) -> usize {
     evicted.len()
 }
 
-/// Revisions 2 to 9, each of `a` and `b`.
+/// Returns a ring with revisions 2 to 9, each of `a` and `b`.
 fn ring(max_bytes: usize) -> Ring {
     let mut ring = Ring::new(1, max_bytes);
     for at in 2..10 {

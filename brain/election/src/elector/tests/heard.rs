@@ -1,8 +1,8 @@
-//! Followers that hear their leader renew.
+//! Followers that receive the renewals of their leader.
 
 use super::*;
 
-/// Has `follower` hear `leader` until it is stopped.
+/// Forwards the renewals of `leader` to `follower` until it is stopped.
 fn tell(leader: &Candidate, follower: &Candidate, telling: &mut JoinSet<()>) {
     let (mut renewals, handle) = (leader.handle.renewals(), follower.handle.clone());
     telling.spawn(async move {
@@ -13,7 +13,7 @@ fn tell(leader: &Candidate, follower: &Candidate, telling: &mut JoinSet<()>) {
     });
 }
 
-/// A leader, one who follows it and hears it, and what runs for each.
+/// Starts a leader and a follower that receives its renewals, each with its running task.
 async fn heard(lock: &MemoryLock, telling: &mut JoinSet<()>) -> [(Candidate, Running); 2] {
     let [mut running_a, mut running_b] = [Running::new(), Running::new()];
     let a = start(lock, "a", &mut running_a);

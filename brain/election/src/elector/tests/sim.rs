@@ -1,4 +1,4 @@
-//! Many candidates over a bad network: on the observer's clock no two ever serve at the same time.
+//! Many candidates over a faulty network: on the observer's clock no two ever serve at the same time.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -11,12 +11,12 @@ use super::*;
 
 const CANDIDATES: usize = 5;
 
-/// A process that can be stopped like by SIGSTOP: its clock and the network go on, it does not.
+/// A process that can be frozen as by SIGSTOP: its clock and the network continue, the process does not.
 struct Process {
     candidate: Candidate,
     frozen: Arc<Freezer>,
     running: Running,
-    /// The observer's time at which it goes on.
+    /// The observer's time at which it continues.
     thaw: Option<Instant>,
 }
 
@@ -73,7 +73,7 @@ impl Process {
         self.frozen.changed.notify_one();
     }
 
-    /// The term in which it would serve a client right now: it leads by its own clock, and has waited if it must.
+    /// Returns the term in which it would serve a client now: it leads by its own clock, and has waited if it must.
     fn serves(&self) -> Option<Term> {
         let handle = &self.candidate.handle;
         let ElectionState::Leading(term) = handle.election_state() else {
@@ -91,9 +91,9 @@ struct World {
     rng: StdRng,
     processes: Vec<Process>,
     lives: usize,
-    /// What leaders said that they wrote, on its way to those who follow, by when it arrives.
+    /// The records that leaders wrote and announced, in flight to the followers, with the times of arrival.
     said: Vec<(Instant, Record)>,
-    /// Who served, in order, without repetition.
+    /// The members that served, in order, without repetition.
     reigns: Vec<(String, Term)>,
     handed_over: usize,
 }
@@ -117,7 +117,7 @@ impl World {
         }
     }
 
-    /// Something that goes wrong, or is asked for.
+    /// Injects a random fault or request.
     async fn disturb(&mut self) {
         let pick = self.rng.random_range(0..CANDIDATES);
         match self.rng.random_range(0..12) {
@@ -177,7 +177,7 @@ impl World {
         }
     }
 
-    /// Some of what leaders say is heard by some, sooner or later.
+    /// Delivers some of the leaders' announcements to some of the followers, sooner or later.
     fn gossip(&mut self) {
         let now = Instant::now();
         for process in self.processes.iter().filter(|process| process.thaw.is_none()) {
@@ -197,7 +197,7 @@ impl World {
         }
     }
 
-    /// Law: at most one serves. Asked also of the frozen: they may wake up at this very moment and look at their clock.
+    /// Law: at most one serves. The check includes frozen processes: they may wake up at this very moment and read their clock.
     fn observe(&mut self) {
         let serving: Vec<_> = self.processes.iter().filter_map(|p| Some((p, p.serves()?))).collect();
         let terms: Vec<_> = serving.iter().map(|(_, term)| term).collect();

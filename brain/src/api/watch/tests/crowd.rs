@@ -1,4 +1,4 @@
-//! Many watchers, and watchers that do not read: nobody else notices.
+//! Many watchers, and watchers that do not read: the others are not affected.
 
 use super::*;
 use crate::watch::{History, Options as Bounds};
@@ -6,7 +6,7 @@ use crate::watch::{History, Options as Bounds};
 const CROWD: usize = 10_000;
 const STREAMS: usize = 10;
 
-/// Streams with watchers of what `create` makes of a number, 10,000 in all.
+/// Opens streams with 10,000 watchers in all, which `create` makes from a number.
 async fn crowd(member: &Member, create: impl Fn(usize) -> WatchCreateRequest) -> Vec<Stream> {
     let mut streams = Vec::new();
     for stream in 0..STREAMS {
@@ -95,7 +95,7 @@ async fn a_watcher_that_does_not_read_costs_no_memory_and_reads_on_from_history(
             }
         }
     }
-    // What a stream has in hand is one batch, whatever it has yet to send.
+    // A stream keeps one batch in memory, however much it still has to send.
     let batch = bounds.batch_bytes / value.len() + 1;
     assert!(
         member.hub.pending_events() <= batch as u64,
@@ -126,7 +126,7 @@ async fn progress_is_told_while_events_keep_coming() {
         let asked_at = member.hub.revision();
         stream.ask_progress().await;
         loop {
-            // One more for each response that is read: the stream is never without events.
+            // One more put for each response that is read: the stream always has events.
             member.put("a", &[0; 1000]);
             let response = stream.response().await;
             if is_progress(&response) {

@@ -1,4 +1,4 @@
-//! Random commits, compactions, readers and requests; every watcher must see just what it asked for.
+//! Random commits, compactions, readers and requests; every watcher must receive exactly the events it requested.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +14,19 @@ const KEYS: [&str; 8] = ["a", "a/1", "a/2", "b", "b/1", "b/2", "c", "c/\u{7f}"];
 const ENDS: [&str; 5] = ["", "\0", "a0", "b/2", "d"];
 const ROUNDS: u64 = 12;
 
-/// Everything that was ever committed, for all to compare with.
+/// Everything that was ever committed, for comparison.
 type Truth = Arc<std::sync::Mutex<BTreeMap<Revision, Arc<Committed>>>>;
 
-/// What a client knows of one of its watchers.
+/// A client's knowledge of one of its watchers.
 struct Watcher {
     create: WatchCreateRequest,
     range: KeyRange,
-    /// Everything before was seen, or does not concern it.
+    /// Every event before this revision was received or does not concern it.
     next: Revision,
 }
 
 impl Watcher {
-    /// The events that must come between `next` and revision `through`.
+    /// Returns the events that must arrive between `next` and revision `through`.
     fn expected(&self, truth: &Truth, through: Revision) -> Vec<mvccpb::Event> {
         let truth = truth.lock().unwrap();
         let revisions = truth
@@ -64,7 +64,7 @@ fn wire(event: &Event, prev_kv: bool) -> mvccpb::Event {
     }
 }
 
-/// A client: some watchers, read at its own pace.
+/// A client with some watchers, which reads at its own pace.
 struct Reader {
     rng: SmallRng,
     stream: Stream,
@@ -77,7 +77,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads until every watcher has seen everything through `last`, which is committed when `done` says so.
+    /// Reads until every watcher has received everything through `last`, which is committed when `done` announces it.
     async fn run(mut self, mut done: watch::Receiver<Option<Revision>>) -> (usize, usize, usize) {
         for _ in 0..self.rng.random_range(1..6) {
             self.create().await;
@@ -113,7 +113,7 @@ impl Reader {
         }
     }
 
-    /// Cancels watchers that begin after the `last` revision there will be.
+    /// Cancels watchers that begin after `last`, the last revision there will be.
     async fn give_up_on_the_future(&mut self, last: Revision) {
         let begins_later = |watcher: &Watcher| watcher.create.start_revision > last;
         let later: Vec<i64> = self
@@ -135,7 +135,7 @@ impl Reader {
         }
     }
 
-    /// A response, or none when the end is announced first.
+    /// Returns a response, or none if the end is announced first.
     async fn read(&mut self, done: &mut watch::Receiver<Option<Revision>>) -> Option<WatchResponse> {
         if done.borrow().is_some() {
             return Some(self.stream.response().await);
@@ -216,7 +216,7 @@ impl Reader {
         self.events += events.len();
         let through = events.last().expect("an event").kv.as_ref().unwrap().mod_revision;
         let mut expected = watcher.expected(&self.truth, through);
-        // Compaction may have taken the version that an event replaced, if it has come as far as that event.
+        // Compaction may have removed the version that an event replaced, if it has reached that event.
         let compacted = self.history.compacted();
         for (seen, expected) in events.iter().zip(&mut expected) {
             let replaced = expected.kv.as_ref().expect("a key").mod_revision;
@@ -268,7 +268,7 @@ async fn round(seed: u64) -> (usize, usize, usize) {
             tokio::task::yield_now().await;
         }
     }
-    // Those who wait for a start in the future would wait for ever.
+    // Watchers with a start in the future would wait for ever.
     for _ in 0..10 {
         commit_some(&mut rng, &mut member, &truth);
     }
@@ -281,7 +281,7 @@ async fn round(seed: u64) -> (usize, usize, usize) {
     sum
 }
 
-/// One to three revisions, published together, and sometimes a compaction.
+/// Commits one to three revisions, published together, and sometimes compacts.
 fn commit_some(rng: &mut SmallRng, member: &mut Member, truth: &Truth) {
     use crate::watch::History;
     let mut batch = Vec::new();

@@ -1,4 +1,4 @@
-//! Progress of whole streams, and how they end.
+//! Progress of whole streams, and their ends.
 
 use tonic::Code;
 
@@ -185,7 +185,7 @@ async fn a_stream_that_is_gone_leaves_nothing_behind() {
     stream.response().await;
     assert_eq!((member.hub.events(), member.hub.pending_events()), (2, 0));
     drop(stream);
-    // The server hears of it by a frame of its own, behind which another stream's answer may come first.
+    // The server learns of it from a separate frame, and another stream's answer may arrive before it.
     while member.hub.streams() > 0 {
         tokio::task::yield_now().await;
     }

@@ -37,7 +37,7 @@ fn watchers() -> Watchers<ModelHistory> {
     Watchers::new(Arc::new(shared), Arc::default(), Meter::unlimited())
 }
 
-/// Publishes a put of `a`, and leaves the dispatcher the time for it.
+/// Publishes a put of `a`, and leaves the dispatcher time to process it.
 async fn put(watchers: &Watchers<ModelHistory>, revision: Revision) {
     let kv = KeyValue {
         key: Bytes::from_static(b"a"),
@@ -128,7 +128,7 @@ fn watchers_are_charged_until_they_are_gone() {
     watchers.meter = Meter::new(&account).unwrap();
     let mut made = Vec::new();
     let refused = loop {
-        // Bounds of 2 MiB, of which no key can tell more than the beginning.
+        // Bounds of 2 MiB are cut to the length that a key of maximum size can distinguish.
         let number = made.len().to_string();
         let create = WatchCreateRequest {
             key: number.into(),

@@ -7,7 +7,7 @@ use super::*;
 use crate::metrics::Metrics;
 use crate::refusal::Code;
 
-/// A member whose term is told from outside.
+/// A member whose term the test sets.
 struct Told(watch::Sender<Term>);
 
 #[tonic::async_trait]
@@ -133,7 +133,7 @@ async fn caller_that_knows_the_leader_waits_for_the_next() {
         told.0.send_replace(Term { epoch: 8, leader: 10 });
     });
     assert!(status == 200 && body.contains("\"epoch\":8"), "{body}");
-    // Nothing changes: it is said after a while.
+    // Without a change the response arrives after the longest wait.
     let began = tokio::time::Instant::now();
     let (status, body) = ask(&site, Method::GET, "/member?after=8").await;
     assert!(status == 200 && body.contains("\"epoch\":8"), "{body}");

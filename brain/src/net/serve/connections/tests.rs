@@ -12,7 +12,7 @@ fn ip(last: u8) -> Option<IpAddr> {
     Some(IpAddr::from([10, 0, 0, last]))
 }
 
-/// As much as the connections of tests may take together.
+/// The memory budget of all connections in these tests.
 const BUDGET: usize = 1 << 20;
 
 fn reason(admitted: &Admitted) -> Option<Reason> {
@@ -31,7 +31,7 @@ async fn oldest_idle_connection_of_the_heaviest_address_makes_room() {
     let reasons: Vec<_> = open.iter().map(reason).collect();
     assert_eq!(reasons, [None, None, Some(Reason::Evicted), None]);
     drop((busy, newcomer));
-    // Nothing of the address itself is idle: its share is what it has.
+    // No connection of the address is idle: it has reached its share.
     let first = connections.admit(ip(1)).await.unwrap();
     let work: Vec<_> = [&open[1], &first].map(|open| open.connection.begin()).into();
     assert!(connections.admit(ip(1)).await.is_none());
@@ -116,7 +116,7 @@ async fn connections_that_hold_much_and_move_little_make_room() {
         held.push(admitted.connection.begin());
         open.push(admitted);
     }
-    // Eleven have idle streams, and one of them more than the others.
+    // Eleven have idle streams, and one of them holds more than the others.
     let mut charges = Vec::new();
     for (n, open) in open.iter().take(11).enumerate() {
         let bytes = BUDGET / 32 + if n == 7 { 20_000 } else { 0 };
@@ -125,7 +125,7 @@ async fn connections_that_hold_much_and_move_little_make_room() {
     let reasons = |open: &[Admitted]| open.iter().map(reason).collect::<Vec<_>>();
     assert!(connections.0.budget.shortage() > 0);
     for _ in 0..6 {
-        // The first takes what it asked for; pings and their answers are no progress.
+        // The first client reads its data; pings and their answers are no progress.
         charges[0].moved(10_000);
         open.iter().for_each(|open| open.connection.sent());
         connections.sweep();
@@ -138,7 +138,7 @@ async fn connections_that_hold_much_and_move_little_make_room() {
         closed.contains(&7) && !closed.contains(&0) && !closed.contains(&11),
         "{closed:?}"
     );
-    // What those hold that are closed is enough: no more are closed meanwhile.
+    // The memory of the closed connections suffices: no more are closed in the meantime.
     connections.sweep();
     assert_eq!(reasons(&open).iter().flatten().count(), closed.len());
     let newcomer = connections.admit(ip(99)).await.unwrap();

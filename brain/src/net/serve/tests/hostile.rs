@@ -1,4 +1,4 @@
-//! Clients that hold what they can, on connections of raw HTTP/2.
+//! Clients that occupy as many resources as they can, on connections of raw HTTP/2.
 
 use std::convert::Infallible;
 
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::tasks::Owned;
 
-/// What handlers were asked.
+/// Counts the calls of handlers.
 #[derive(Default)]
 struct Asked {
     begun: AtomicUsize,
@@ -32,7 +32,7 @@ impl Drop for Guard {
     }
 }
 
-/// Answers with as many bytes as the request's message says.
+/// Answers with as many bytes as the request's message requests.
 async fn range(State(asked): State<Arc<Asked>>, request: ::http::Request<Body>) -> ::http::Response<Body> {
     asked.begun.fetch_add(1, Ordering::SeqCst);
     let message = request.into_body().collect().await.unwrap().to_bytes();
@@ -54,7 +54,7 @@ async fn stuck(State(asked): State<Arc<Asked>>) -> ::http::Response<Body> {
     std::future::pending().await
 }
 
-/// Reads messages of one byte as long as they come.
+/// Reads messages of one byte as long as they arrive.
 async fn watch(State(asked): State<Arc<Asked>>, request: ::http::Request<Body>) -> ::http::Response<Body> {
     asked.begun.fetch_add(1, Ordering::SeqCst);
     let mut body = request.into_body();
@@ -79,7 +79,7 @@ fn start(flags: &str) -> (Running, Arc<Asked>) {
     (Running::serving(&line, Store::with(0), Routes::from(router)), asked)
 }
 
-/// A connection; its task ends with it.
+/// A connection; dropping it ends its task.
 struct Client {
     send: SendRequest<Bytes>,
     driver: Owned<Result<(), h2::Error>>,
@@ -123,7 +123,7 @@ fn framed(message: &[u8]) -> Bytes {
     [&[0], &len[..], message].concat().into()
 }
 
-/// Code and text that an RPC ended with.
+/// Returns the code and text with which an RPC ended.
 async fn ended(response: ResponseFuture) -> (i32, String) {
     let response = response.await.unwrap();
     let mut headers = response.headers().clone();
@@ -170,7 +170,7 @@ async fn deadline_of_the_client_ends_an_rpc() {
         (asked.begun.load(Ordering::SeqCst), asked.dropped.load(Ordering::SeqCst)),
         (1, 1)
     );
-    // What is not whole by then is not begun.
+    // A request that is incomplete by then is not begun.
     let (response, _body) = client.begin("KV/Put", Some("50m")).await;
     is(ended(response).await, DEADLINE);
     assert_eq!(asked.begun.load(Ordering::SeqCst), 1);
@@ -181,10 +181,10 @@ async fn deadline_of_the_client_ends_an_rpc() {
     server.end().await;
 }
 
-/// A small budget: 5 MiB, of which a connection has half.
+/// A small budget: 5 MiB, of which a connection may use half.
 const SMALL: &str = "--max-request-bytes 65536 --max-inflight-bytes 5242880";
 const SMALL_BYTES: i64 = 5_242_880;
-/// What a few connections hold without any request.
+/// The memory of a few connections without any request.
 const OPEN: i64 = 150_000;
 
 #[tokio::test]
@@ -201,7 +201,7 @@ async fn unfinished_requests_hold_no_more_than_the_budget() {
         }
         clients.push(client);
     }
-    // Four whole ones fit into a connection's half, and seven into the share of an address.
+    // Four complete ones fit into a connection's half, and seven into the share of an address.
     while ["connection_memory", "address_memory"]
         .map(|reason| refused(&server, reason))
         .iter()
@@ -211,7 +211,7 @@ async fn unfinished_requests_hold_no_more_than_the_budget() {
         assert!(server.metrics.network.held.get() <= SMALL_BYTES);
         tokio::task::yield_now().await;
     }
-    // What was taken is given back when it does not go on.
+    // The memory of a request that does not progress is released.
     tokio::time::pause(); // no real time passes: the sleep lets the deadline of each request fire
     while server.metrics.network.held.get() > OPEN {
         tokio::time::sleep(HANDSHAKE_TIMEOUT).await;
@@ -272,7 +272,7 @@ async fn write_whose_answer_does_not_fit_has_an_unknown_outcome() {
     }
     let outcome = ended(client.ask("KV/DeleteRange", b"800000", None).await).await;
     is(outcome, (14, "etcdserver: request timed out"));
-    // A small answer is paid for before the request is begun.
+    // A small response is charged before the request is begun.
     let mut held = Vec::new();
     for _ in 0..5 {
         let response = client.ask("KV/DeleteRange", b"3000", None).await.await.unwrap();
@@ -372,7 +372,7 @@ async fn many_streams_of_one_connection_are_all_served_and_may_all_be_cancelled(
     for (_, body) in &mut streams {
         body.send_reset(Reason::CANCEL);
     }
-    // Cancelled before they are begun.
+    // Requests that are cancelled before they are begun.
     for _ in 0..5_000 {
         let (_, mut body) = client.begin("Watch/Watch", None).await;
         body.send_reset(Reason::CANCEL);
@@ -390,7 +390,7 @@ async fn txn_of_empty_operations_is_refused_before_it_is_decoded() {
     let empty: Vec<u8> = [0x12, 0].repeat(500_000);
     let refusal = ended(client.ask("KV/Txn", &empty, None).await).await;
     is(refusal, (3, "etcdserver: too many operations in txn request"));
-    // Nested ones count at their size in memory.
+    // Nested operations count with their size in memory.
     let (server, nested) = {
         drop(client);
         server.end().await;
@@ -438,7 +438,7 @@ async fn metrics_port_speaks_http1_alone() {
     server.end().await;
 }
 
-/// A client gets in while as many connections as there are turns have sent so much of a handshake.
+/// Checks that a client can connect while as many connections as there are slots have sent this part of a handshake.
 async fn gets_in_beside(sent: &[u8]) {
     const OTHERS: i64 = 1_100;
     let ca = Ca::new("ca");
@@ -465,7 +465,7 @@ async fn gets_in_beside(sent: &[u8]) {
     while server.metrics.network.connections.get() < OTHERS {
         tokio::task::yield_now().await;
     }
-    // Nobody has to give up first.
+    // No handshake has to be aborted first.
     check(&endpoint.connect().await.unwrap(), "").await.unwrap();
     assert_eq!(server.metrics.network.handshakes_failed.get(), 0);
     drop(others);

@@ -11,7 +11,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
 use super::{Running, Store, check};
 
-/// The spans that were made, as text.
+/// The spans that were created, as text.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<Vec<String>>>);
 
