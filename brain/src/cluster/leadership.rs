@@ -93,7 +93,7 @@ pub struct LeadershipLoop {
     pub announced_epoch: Box<dyn Fn() -> Option<u64> + Send + Sync>,
     /// The Lease that must not be stored in this cluster.
     pub self_hosted_lease: Option<SelfHostedLease>,
-    /// Updated whenever the log was read to its end.
+    /// Updated whenever the log was read.
     pub liveness: Liveness,
     /// The pause before this member competes again after its storage failed.
     pub rest: Rest,

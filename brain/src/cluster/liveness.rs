@@ -28,7 +28,7 @@ impl Default for Liveness {
 }
 
 impl Liveness {
-    /// Records that the log was read to its end just now.
+    /// Records that the log was read just now.
     pub fn note(&self) {
         self.0.store(millis(since_boot()), Ordering::Release);
     }
