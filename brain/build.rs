@@ -1,4 +1,8 @@
-//! Compiles the wire messages without a system `protoc`.
+//! Compiles the wire messages without a system `protoc`, and keeps their descriptors.
+
+use std::path::PathBuf;
+
+use prost::Message as _;
 
 /// `FieldDescriptorProto.Type` of `bytes`.
 const TYPE_BYTES: i32 = 12;
@@ -9,6 +13,9 @@ fn main() -> anyhow::Result<()> {
         ["rpc", "auth", "lock", "election", "peer"].map(|name| format!("proto/{name}.proto")),
         ["proto"],
     )?;
+    // The JSON gateway translates by these.
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    std::fs::write(out.join("descriptors.bin"), files.encode_to_vec())?;
     // An event goes to many watchers and is encoded once: `WatchResponse.events` takes events that are encoded
     // already. On the wire a message field and a `bytes` field are the same, so the .proto file stays as it is.
     let events = files

@@ -1,5 +1,6 @@
 //! Ports: sockets, TLS, connections and their limits, HTTP pages.
 
+mod gateway;
 pub mod http;
 pub mod listen;
 pub mod require_leader;

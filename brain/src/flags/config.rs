@@ -29,6 +29,8 @@ pub struct Config {
     pub election: ElectionOptions,
     /// True if storage is checked before linearizable reads are answered.
     pub strict_reads: bool,
+    /// True if the JSON gateway is served to clients.
+    pub grpc_gateway: bool,
     /// The URL on which plain HTTP serves the leader's name.
     pub leader_http: Option<Url>,
     /// The URLs on which clients are served. With [`Config::listen_client_http_urls`], gRPC only.

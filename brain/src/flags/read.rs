@@ -45,6 +45,7 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         initial_advertise_peer_urls: values.urls("initial-advertise-peer-urls")?,
         election: election::read(&values, &storage)?,
         strict_reads: values.bool("strict-reads"),
+        grpc_gateway: values.bool("enable-grpc-gateway"),
         leader_http: election::leader_http(&values)?,
         joins_existing: values.one_of("initial-cluster-state", &[("new", false), ("existing", true)])?,
         initial_cluster_token: values.text("initial-cluster-token").to_owned(),

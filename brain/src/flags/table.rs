@@ -134,7 +134,7 @@ pub(super) const FLAGS: &[Flag] = &[
     text("grpc-keepalive-timeout", "20s", Member, Works("how long the server waits for the answer to its ping; 0 means never pinging")),
     bool("socket-reuse-port", "false", Member, Works("set SO_REUSEPORT on listeners")),
     bool("socket-reuse-address", "false", Member, Works("set SO_REUSEADDR on listeners")),
-    bool("enable-grpc-gateway", "true", Member, Idle("the JSON gateway under /v3 is not served")),
+    bool("enable-grpc-gateway", "true", Member, Works("serve RPCs as HTTP requests with JSON bodies under /v3/, also over WebSockets")),
     text("raft-read-timeout", "5s", Member, Idle("there are no raft connections")),
     text("raft-write-timeout", "5s", Member, Idle("there are no raft connections")),
     text("feature-gates", "", Member, Works("comma-separated Gate=true|false pairs, with the gates of etcd 3.6; none has an effect here: InitialCorruptCheck, LeaseCheckpoint, LeaseCheckpointPersist and TxnModeWriteWithSharedBuffer are always on, CompactHashCheck, SetMemberLocalAddr and StopGRPCServiceOnDefrag always off")),

@@ -257,6 +257,7 @@ impl Server {
         let answers = Arc::new(ArcSwap::from_pointee(services.answers(certificates.clone())));
         let routes = PortRoutes {
             grpc: true,
+            gateway: self.config.grpc_gateway,
             cors: Some(Cors::new(self.config.browsers.clone())),
             opened,
             ..self.port_routes(answers.clone(), &metrics)
@@ -293,6 +294,7 @@ impl Server {
             opened: watch::channel(true).1,
             grpc: false,
             http: true,
+            gateway: false,
             cors: None,
             metrics: metrics.grpc.clone(),
             limits: rpc::Limits {
@@ -338,6 +340,7 @@ impl Server {
                 routes.opened = watch::channel(true).1;
             }
             routes.http &= matches!(purpose, Purpose::Both | Purpose::Http | Purpose::Metrics);
+            routes.gateway &= matches!(purpose, Purpose::Both | Purpose::Http);
             routes.cors.take_if(|_| purpose == Purpose::Metrics);
             let is_probes = purpose == Purpose::Metrics;
             let tls = self.tls.as_ref().filter(|_| listener.url().scheme().is_tls());

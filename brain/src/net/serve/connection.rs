@@ -21,7 +21,7 @@ use super::connections::{Admitted, Connection, Connections, FIRST_REQUEST};
 use super::counted::Counted;
 use super::http2;
 use super::linger::Left;
-use super::route::{Caller, PerConnection, PortRoutes};
+use super::route::{Caller, PerConnection, PortRoutes, Upgraded};
 use super::{HANDSHAKE_TIMEOUT, Protocols};
 use crate::log_once::LogOnce;
 use crate::metrics::NetworkMetrics;
@@ -199,6 +199,7 @@ impl PortConfig {
             caller,
             peer,
             connection: Arc::clone(connection),
+            upgraded: Upgraded::default(),
         };
         let is_graceful = if is_http2 {
             Box::pin(http2::serve(io, service, &self, stop)).await
@@ -297,9 +298,9 @@ impl PortConfig {
 
     /// Serves HTTP/1.1. Returns true if the connection ended gracefully.
     async fn serve_http1(&self, io: Counted, service: PerConnection, stop: &CancellationToken) -> bool {
-        let connection = Arc::clone(&service.connection);
+        let (connection, upgraded) = (Arc::clone(&service.connection), service.upgraded.clone());
         let service = TowerToHyperService::new(service);
-        let mut serving = pin!(self.http1.serve_connection(TokioIo::new(io), service));
+        let mut serving = pin!(self.http1.serve_connection_with_upgrades(TokioIo::new(io), service));
         let mut draining = false;
         loop {
             tokio::select! {
@@ -307,7 +308,15 @@ impl PortConfig {
                     if let Err(error) = &ended {
                         debug!(%error, "a connection failed");
                     }
-                    return ended.is_ok();
+                    let Some(upgraded) = upgraded.take().filter(|_| ended.is_ok()) else {
+                        return ended.is_ok();
+                    };
+                    let _busy = connection.begin();
+                    tokio::select! {
+                        () = upgraded => {}
+                        reason = connection.closed() => debug!(reason = reason.label(), "a WebSocket is closed"),
+                    }
+                    return false;
                 }
                 reason = connection.closed() => {
                     debug!(reason = reason.label(), "a connection is closed");

@@ -3,13 +3,14 @@
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use arc_swap::ArcSwap;
 use axum::Router;
 use axum::body::Body;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::header::CONTENT_TYPE;
 use http::{Request, Response, StatusCode, Version};
 use tokio::sync::watch;
@@ -25,6 +26,7 @@ use crate::budget::Exceeded;
 use crate::errors::Error;
 use crate::log_once::LogOnce;
 use crate::metrics::{GrpcMetrics, NetworkMetrics};
+use crate::net::gateway::{self, Exchange, Found, websocket};
 use crate::net::http::{Cors, Secure};
 use crate::net::require_leader::refuses;
 
@@ -47,6 +49,8 @@ pub(super) struct PortRoutes {
     pub(super) grpc: bool,
     /// True if HTTP is served here.
     pub(super) http: bool,
+    /// True if the JSON gateway is served beside it.
+    pub(super) gateway: bool,
     /// The policy in front of HTTP, if there is one.
     pub(super) cors: Option<Cors>,
     pub(super) metrics: GrpcMetrics,
@@ -136,6 +140,8 @@ pub(super) struct PerConnection {
     /// The member at the other end, if it had to prove its identity.
     pub(super) peer: Option<PeerId>,
     pub(super) connection: Arc<Connection>,
+    /// The protocol that follows on the connection.
+    pub(super) upgraded: Upgraded,
 }
 
 impl<B> Service<Request<B>> for PerConnection
@@ -159,45 +165,19 @@ where
         }
         let routes = &self.routes;
         match is_grpc(&request) {
-            true if routes.grpc => {
-                let in_flight = routes.metrics.start(request.uri().path());
-                let uri = request.uri().clone();
-                let answers = routes.answers.load();
-                let has_leader = answers.has_leader.as_ref();
-                if has_leader.is_some_and(|has_leader| refuses(request.headers(), has_leader)) {
-                    let refusal = async { Ok(Status::from(Error::NoLeader).into_http()) };
-                    return Box::pin(rpc::answer(refusal, uri, in_flight, None));
-                }
-                let call = rpc::Call {
-                    grpc: answers.grpc.clone(),
-                    limits: routes.limits,
-                    account: self.connection.account.clone(),
-                    refusals: routes.refusals.clone(),
-                };
-                let deadline = rpc::deadline(request.headers());
-                // For a stream, the span covers the part up to its first response.
-                let span = tracing::debug_span!(
-                    "rpc",
-                    method = uri.path(),
-                    client = self.caller.address().map(tracing::field::display)
-                );
-                let pending = rpc::within(deadline, call.run(request));
-                Box::pin(rpc::answer(pending, uri, in_flight, deadline).instrument(span))
-            }
+            true if routes.grpc => self.rpc(request),
             true => {
                 let refusal = rpc::unknown(request.uri().path());
                 Box::pin(async move { Ok(refusal.into_http()) })
             }
             false if routes.http => {
-                let mut http = routes.answers.load().http.clone();
                 let answer = match routes.cors.clone() {
-                    Some(cors) => gated(cors, &mut http, request),
-                    None => Box::pin(http.call(request)),
+                    Some(cors) => self.gated(&cors, request),
+                    None => self.page(request),
                 };
                 Box::pin(async move {
-                    let answer = answer.await;
-                    drop(http1);
-                    answer
+                    // The connection is busy until its last byte is on its way.
+                    Ok(answer.await?.map(|body| Body::new(Busy { body, _http1: http1 })))
                 })
             }
             false => Box::pin(async { Ok(nothing_here()) }),
@@ -205,22 +185,145 @@ where
     }
 }
 
-/// Refuses a request that the CORS policy does not allow, and adds the CORS headers to the response.
-fn gated<B>(cors: Cors, http: &mut Router, request: Request<B>) -> Answer
-where
-    B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-{
-    if let Some(refusal) = cors.refuse(&request) {
-        return Box::pin(async { Ok(refusal) });
+impl PerConnection {
+    /// Answers an RPC.
+    fn rpc<B>(&self, request: Request<B>) -> Answer
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let routes = &self.routes;
+        let in_flight = routes.metrics.start(request.uri().path());
+        let uri = request.uri().clone();
+        let answers = routes.answers.load();
+        let has_leader = answers.has_leader.as_ref();
+        if has_leader.is_some_and(|has_leader| refuses(request.headers(), has_leader)) {
+            let refusal = async { Ok(Status::from(Error::NoLeader).into_http()) };
+            return Box::pin(rpc::answer(refusal, uri, in_flight, None));
+        }
+        let call = rpc::Call {
+            grpc: answers.grpc.clone(),
+            limits: routes.limits,
+            account: self.connection.account.clone(),
+            refusals: routes.refusals.clone(),
+        };
+        let deadline = rpc::deadline(request.headers());
+        // For a stream, the span covers the part up to its first response.
+        let span = tracing::debug_span!(
+            "rpc",
+            method = uri.path(),
+            client = self.caller.address().map(tracing::field::display)
+        );
+        let pending = rpc::within(deadline, call.run(request));
+        Box::pin(rpc::answer(pending, uri, in_flight, deadline).instrument(span))
     }
-    let origin = cors.origin(&request);
-    let answer = http.call(request);
-    Box::pin(async move {
-        let mut response = answer.await?;
-        cors.mark(origin, &mut response);
-        Ok(response)
-    })
+
+    /// Refuses a request that the CORS policy does not allow, and adds the CORS headers to the response.
+    fn gated<B>(&self, cors: &Cors, request: Request<B>) -> Answer
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        if let Some(refusal) = cors.refuse(&request) {
+            return Box::pin(async { Ok(refusal) });
+        }
+        let (cors, origin) = (cors.clone(), cors.origin(&request));
+        let answer = self.page(request);
+        Box::pin(async move {
+            let mut response = answer.await?;
+            cors.mark(origin, &mut response);
+            Ok(response)
+        })
+    }
+
+    /// Answers a request of plain HTTP: an RPC of the gateway, or a page.
+    fn page<B>(&self, mut request: Request<B>) -> Answer
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let found = match self.routes.gateway {
+            true => gateway::find(request.uri().path()),
+            false => Found::Elsewhere,
+        };
+        let method = match found {
+            Found::Method(method) => method,
+            Found::Elsewhere => return Box::pin(self.routes.answers.load().http.clone().call(request)),
+            Found::Nothing => {
+                let nothing = Status::not_found("Not Found");
+                return Box::pin(async move { Ok(gateway::failure(&nothing)) });
+            }
+        };
+        let exchange = Exchange {
+            method,
+            message: self.routes.limits.message,
+            account: self.connection.account.clone(),
+        };
+        let here = self.clone();
+        if !websocket::is_asked_for(&request) {
+            return Box::pin(async move { Ok(here.exchange(exchange, request).await) });
+        }
+        let response = websocket::handshake(request.headers());
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let (upgrade, longest) = (hyper::upgrade::on(&mut request), gateway::longest(exchange.message));
+            let request = websocket::rpc(request);
+            let serving = websocket::serve(upgrade, (request, longest), async move |request| {
+                here.exchange(exchange, request).await
+            });
+            self.upgraded.set(Box::pin(serving));
+        }
+        Box::pin(async { Ok(response) })
+    }
+
+    async fn exchange<B>(&self, exchange: Exchange, request: Request<B>) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let exceeded = |exceeded| self.routes.refusals.exceeded(exceeded);
+        exchange.answer(request, |request| self.rpc(request), exceeded).await
+    }
+}
+
+/// A body whose connection counts as busy while it is sent.
+struct Busy<T> {
+    body: Body,
+    _http1: T,
+}
+
+impl<T: Unpin> http_body::Body for Busy<T> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The protocol that follows HTTP/1.1 on a connection, once a client has asked for it.
+#[derive(Clone, Default)]
+pub(super) struct Upgraded(Arc<Mutex<Option<BoxFuture<'static, ()>>>>);
+
+impl Upgraded {
+    fn set(&self, serving: BoxFuture<'static, ()>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(serving);
+    }
+
+    /// Returns what serves the connection from then on, if it was upgraded.
+    pub(super) fn take(&self) -> Option<BoxFuture<'static, ()>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 /// Returns the refusal of a request for which there is no memory.

@@ -1,0 +1,15 @@
+//! The JSON gateway: RPCs as HTTP requests with JSON bodies, mapped as etcd maps them with grpc-gateway.
+//!
+//! A request becomes the RPC that a gRPC client would send, and takes the same path from there; its answer becomes JSON. All methods and
+//! messages are known by their descriptors.
+
+pub(crate) use body::longest;
+pub(crate) use exchange::{Exchange, failure};
+pub(crate) use methods::{Found, find};
+
+mod body;
+mod exchange;
+mod json;
+mod methods;
+mod values;
+pub(crate) mod websocket;

@@ -1,0 +1,281 @@
+//! From an HTTP request to the RPC, and from its answer to an HTTP response.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use bytes::{Bytes, BytesMut};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, TE, WWW_AUTHENTICATE};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method as HttpMethod, Request, Response, StatusCode, Uri, Version};
+use http_body::{Body as _, Frame};
+use prost_reflect::MessageDescriptor;
+use tonic::{Code, Status};
+use tower::BoxError;
+
+use super::body::{self, Refused, Requests};
+use super::json;
+use super::methods::Method;
+use crate::budget::{Account, Charge, Exceeded};
+use crate::errors::Error;
+
+/// Headers that go to the RPC begin so, without it: grpc-gateway's rule.
+const METADATA: &str = "grpc-metadata-";
+
+/// The deadline of an RPC, in gRPC's form.
+const TIMEOUT: &str = "grpc-timeout";
+
+/// The RPC of a request: its path, its limits and the account that its memory is charged to.
+pub(crate) struct Exchange {
+    pub(crate) method: &'static Method,
+    /// Longest message in bytes.
+    pub(crate) message: usize,
+    pub(crate) account: Account,
+}
+
+impl Exchange {
+    /// Answers a request. `call` makes the RPC; `exceeded` counts requests that there is no memory for.
+    pub(crate) async fn answer<B, F>(
+        self,
+        request: Request<B>,
+        call: impl FnOnce(Request<Body>) -> F,
+        exceeded: impl FnOnce(Exceeded),
+    ) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+        F: Future<Output = Result<Response<Body>, Infallible>>,
+    {
+        if request.method() != HttpMethod::POST {
+            return failure(&Status::unimplemented("Method Not Allowed"));
+        }
+        let (parts, body) = request.into_parts();
+        let outcome = async {
+            let (body, _charge) = self.requests(body).await?;
+            let request = self.rpc(parts, body)?;
+            let response = call(request).await.unwrap_or_else(|never| match never {});
+            self.response(response).await
+        };
+        match outcome.await {
+            Ok(response) => response,
+            Err(Refused::Status(status)) => failure(&status),
+            Err(Refused::Exceeded(why)) => {
+                exceeded(why);
+                failure(&Error::TooManyRequests.status())
+            }
+        }
+    }
+
+    /// The messages of a request, and what is charged for its text.
+    async fn requests<B>(&self, body: B) -> Result<(Body, Option<Charge>), Refused>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let input = &self.method.input;
+        if self.method.takes_stream {
+            let charge = self.account.charge(0).map_err(Refused::Exceeded)?;
+            let requests = Requests::new(body, input.clone(), (self.message, charge));
+            return Ok((Body::new(requests), None));
+        }
+        let (frame, charge) = body::one(body, input, (self.message, &self.account)).await?;
+        Ok((Body::from(frame), Some(charge)))
+    }
+
+    /// The request that a gRPC client would send.
+    fn rpc(&self, parts: Parts, body: Body) -> Result<Request<Body>, Status> {
+        let mut request = Request::new(body);
+        *request.method_mut() = HttpMethod::POST;
+        *request.version_mut() = Version::HTTP_2;
+        *request.uri_mut() = self
+            .method
+            .rpc
+            .parse::<Uri>()
+            .map_err(|error| Status::internal(error.to_string()))?;
+        *request.extensions_mut() = parts.extensions;
+        let headers = request.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+        for (name, value) in &parts.headers {
+            let metadata = name.as_str().strip_prefix(METADATA);
+            if let Some(name) = metadata.and_then(|name| HeaderName::try_from(name).ok()) {
+                headers.append(name, value.clone());
+            } else if name == AUTHORIZATION || name.as_str() == TIMEOUT {
+                headers.insert(name.clone(), value.clone());
+            }
+        }
+        Ok(request)
+    }
+
+    async fn response(&self, response: Response<Body>) -> Result<Response<Body>, Refused> {
+        let (parts, body) = response.into_parts();
+        if let Some(status) = ended(&parts.headers) {
+            return Err(status.err().unwrap_or_else(|| Status::internal("no answer")).into());
+        }
+        let charge = self.account.charge(0).map_err(Refused::Exceeded)?;
+        let mut lines = Lines {
+            body,
+            kind: self.method.output.clone(),
+            buffer: BytesMut::new(),
+            next: None,
+            charge,
+            is_over: false,
+        };
+        if !self.method.answers_stream {
+            return Ok(success(Body::from(lines.only().await?)));
+        }
+        // The status tells of an RPC that fails before its first answer.
+        let first = lines.message().await?;
+        lines.next = first;
+        Ok(success(Body::new(lines)))
+    }
+}
+
+/// The outcome that headers or trailers carry, if they do.
+fn ended(headers: &HeaderMap) -> Option<Result<(), Status>> {
+    let status = Status::from_header_map(headers)?;
+    Some(match status.code() {
+        Code::Ok => Ok(()),
+        _ => Err(status),
+    })
+}
+
+/// The answers of an RPC as lines of JSON.
+struct Lines {
+    body: Body,
+    kind: MessageDescriptor,
+    buffer: BytesMut,
+    /// A message that was read already.
+    next: Option<Bytes>,
+    /// Charged for the message at hand and its JSON.
+    charge: Charge,
+    is_over: bool,
+}
+
+impl Lines {
+    /// The next message; none where the RPC has ended well.
+    async fn message(&mut self) -> Result<Option<Bytes>, Refused> {
+        Ok(poll_fn(|cx| self.poll_message(cx)).await?)
+    }
+
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
+        loop {
+            if let Some(message) = self.next.take().or_else(|| json::next_message(&mut self.buffer)) {
+                // The message, what is decoded of it, and its JSON.
+                if self.charge.set(message.len().saturating_mul(4)).is_err() {
+                    self.is_over = true;
+                    return Poll::Ready(Err(Error::TooManyRequests.status()));
+                }
+                return Poll::Ready(Ok(Some(message)));
+            }
+            if self.is_over {
+                return Poll::Ready(Ok(None));
+            }
+            match std::task::ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => self.buffer.extend_from_slice(&data),
+                    Err(frame) => {
+                        self.is_over = true;
+                        let trailers = frame.into_trailers().unwrap_or_default();
+                        if let Some(Err(status)) = ended(&trailers) {
+                            return Poll::Ready(Err(status));
+                        }
+                    }
+                },
+                Some(Err(error)) => {
+                    self.is_over = true;
+                    return Poll::Ready(Err(Status::from_error(error.into())));
+                }
+                None => self.is_over = true,
+            }
+        }
+    }
+
+    /// The JSON of the only message.
+    async fn only(&mut self) -> Result<Vec<u8>, Refused> {
+        let Some(message) = self.message().await? else {
+            return Err(Status::internal("the RPC ended without an answer").into());
+        };
+        // The outcome follows it.
+        while let Some(_more) = self.message().await? {}
+        let mut text = Vec::with_capacity(message.len() * 3 / 2);
+        json::from_message(&message, &self.kind, &mut text)?;
+        Ok(text)
+    }
+
+    fn line(&self, message: Result<Bytes, Status>) -> Vec<u8> {
+        let mut line = b"{\"result\":".to_vec();
+        let failed = match message {
+            Ok(message) => json::from_message(&message, &self.kind, &mut line).err(),
+            Err(status) => Some(status),
+        };
+        if let Some(status) = failed {
+            line = b"{\"error\":".to_vec();
+            line.extend(describe(&status).into_bytes());
+        }
+        line.extend_from_slice(b"}\n");
+        line
+    }
+}
+
+impl http_body::Body for Lines {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let polled = std::task::ready!(self.poll_message(cx));
+        let line = polled.transpose().map(|message| self.line(message));
+        Poll::Ready(line.map(|line| Ok(Frame::data(Bytes::from(line)))))
+    }
+}
+
+fn success(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(
+        "grpc-metadata-content-type",
+        HeaderValue::from_static("application/grpc"),
+    );
+    response
+}
+
+/// The answer to an RPC that failed.
+pub(crate) fn failure(status: &Status) -> Response<Body> {
+    let mut response = Response::new(Body::from(describe(status)));
+    *response.status_mut() = http_status(status.code());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if status.code() == Code::Unauthenticated
+        && let Ok(text) = HeaderValue::from_str(status.message())
+    {
+        headers.insert(WWW_AUTHENTICATE, text);
+    }
+    response
+}
+
+/// The JSON of `google.rpc.Status`.
+fn describe(status: &Status) -> String {
+    let (code, message) = (i32::from(status.code()), status.message());
+    serde_json::json!({"code": code, "message": message}).to_string()
+}
+
+/// The status of HTTP for a code of gRPC: grpc-gateway's table.
+fn http_status(code: Code) -> StatusCode {
+    match code {
+        Code::Ok => StatusCode::OK,
+        Code::Cancelled => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
+        Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => StatusCode::BAD_REQUEST,
+        Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::AlreadyExists | Code::Aborted => StatusCode::CONFLICT,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
+        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        Code::Unimplemented => StatusCode::NOT_IMPLEMENTED,
+        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::Unknown | Code::Internal | Code::DataLoss => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}

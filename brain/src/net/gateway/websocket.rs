@@ -1,0 +1,180 @@
+//! RPCs over WebSockets: each message of the client is a request, each of the server a line of the answer, as etcd does it with
+//! grpc-websocket-proxy.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures::{SinkExt as _, StreamExt as _};
+use http::header::{
+    AUTHORIZATION, CONNECTION, COOKIE, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::BodyExt as _;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::sync::mpsc;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
+use tracing::debug;
+
+/// The only version of the protocol: RFC 6455.
+const VERSION: &str = "13";
+
+/// The protocol by which a page of a browser, which cannot set headers, sends its token: `Bearer, <token>`.
+const BEARER: &str = "Bearer";
+
+/// The cookie that may hold the token, too.
+const TOKEN_COOKIE: &str = "token";
+
+/// Bytes read at once.
+const READ_BUFFER: usize = 4 << 10;
+
+/// Returns true if a request asks for a WebSocket.
+pub(crate) fn is_asked_for<B>(request: &Request<B>) -> bool {
+    let has = |name, token: &str| {
+        let values = request.headers().get_all(name).iter();
+        let mut tokens = values
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','));
+        tokens.any(|found| found.trim().eq_ignore_ascii_case(token))
+    };
+    request.method() == Method::GET && has(CONNECTION, "upgrade") && has(UPGRADE, "websocket")
+}
+
+/// The answer to a request for a WebSocket: 101, or why there is none.
+pub(crate) fn handshake(headers: &HeaderMap) -> Response<Body> {
+    let bad = |text: &str| {
+        let mut response = Response::new(Body::from(format!("Bad Request\n{text}\n")));
+        *response.status_mut() = StatusCode::BAD_REQUEST;
+        response
+    };
+    if headers
+        .get(SEC_WEBSOCKET_VERSION)
+        .is_none_or(|version| version != VERSION)
+    {
+        return bad("websocket: unsupported version: 13 not found in 'Sec-Websocket-Version' header");
+    }
+    let accepted = headers
+        .get(SEC_WEBSOCKET_KEY)
+        .map(|key| derive_accept_key(key.as_bytes()));
+    let Some(accepted) = accepted.and_then(|key| HeaderValue::try_from(key).ok()) else {
+        return bad("websocket: not a websocket handshake: 'Sec-WebSocket-Key' header is missing or blank");
+    };
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let answer = response.headers_mut();
+    answer.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    answer.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    answer.insert(SEC_WEBSOCKET_ACCEPT, accepted);
+    let protocol = headers.get(SEC_WEBSOCKET_PROTOCOL);
+    if protocol.is_some_and(|protocol| protocol.as_bytes().starts_with(BEARER.as_bytes())) {
+        answer.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(BEARER));
+    }
+    response
+}
+
+/// Turns the request for a WebSocket into that of its RPC, whose body is still missing.
+pub(crate) fn rpc<B>(request: Request<B>) -> Request<()> {
+    let (mut parts, _) = request.into_parts();
+    parts.method = Method::POST;
+    let text = |name| {
+        parts
+            .headers
+            .get(name)
+            .and_then(|value: &HeaderValue| value.to_str().ok())
+    };
+    let token = text(SEC_WEBSOCKET_PROTOCOL)
+        .and_then(|protocols| protocols.strip_prefix(BEARER)?.trim_start().strip_prefix(','))
+        .or_else(|| {
+            let cookies = text(COOKIE)?.split(';');
+            let mut pairs = cookies.filter_map(|cookie| cookie.trim().split_once('='));
+            pairs.find(|(name, _)| *name == TOKEN_COOKIE).map(|(_, token)| token)
+        });
+    let token = token.and_then(|token| HeaderValue::try_from(format!("{BEARER} {}", token.trim())).ok());
+    if let Some(token) = token {
+        parts.headers.insert(AUTHORIZATION, token);
+    }
+    Request::from_parts(parts, ())
+}
+
+/// Serves an RPC on a WebSocket until either side ends it. `longest` bounds messages of the client, in bytes.
+pub(crate) async fn serve<F>(
+    upgrade: OnUpgrade,
+    (request, longest): (Request<()>, usize),
+    answer: impl FnOnce(Request<Messages>) -> F,
+) where
+    F: Future<Output = Response<Body>>,
+{
+    let upgraded = match upgrade.await {
+        Ok(upgraded) => upgraded,
+        Err(error) => return debug!(%error, "a client left before its WebSocket was open"),
+    };
+    let config = WebSocketConfig::default()
+        .read_buffer_size(READ_BUFFER)
+        .write_buffer_size(0)
+        .max_message_size(Some(longest))
+        .max_frame_size(Some(longest));
+    let socket = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await;
+    let (mut sink, mut source) = socket.split();
+    let (sender, receiver) = mpsc::channel(1);
+    let reading = async {
+        while let Some(message) = source.next().await {
+            let message = match message {
+                Ok(Message::Text(text)) => Bytes::from(text),
+                Ok(Message::Binary(bytes)) => bytes,
+                Ok(Message::Close(_)) => break,
+                Ok(_) => continue,
+                Err(error) => return debug!(%error, "a WebSocket failed"),
+            };
+            if sender.send(message).await.is_err() {
+                // The RPC takes nothing more. What comes is read until the client leaves.
+                continue;
+            }
+        }
+    };
+    let writing = async {
+        let mut body = answer(request.map(|()| Messages(receiver))).await.into_body();
+        while let Some(Ok(frame)) = body.frame().await {
+            let Ok(data) = frame.into_data() else { continue };
+            let line = data
+                .strip_suffix(b"\n")
+                .map_or_else(|| data.clone(), |line| data.slice_ref(line));
+            let Ok(text) = Utf8Bytes::try_from(line) else { break };
+            if let Err(error) = sink.send(Message::Text(text)).await {
+                return debug!(%error, "a WebSocket failed");
+            }
+        }
+        if let Err(error) = sink.close().await {
+            debug!(%error, "a WebSocket was not closed in order");
+        }
+    };
+    tokio::select! {
+        () = reading => {}
+        () = writing => {}
+    }
+}
+
+/// The messages of a client, each followed by a line end.
+pub(crate) struct Messages(mpsc::Receiver<Bytes>);
+
+impl http_body::Body for Messages {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let message = std::task::ready!(self.0.poll_recv(cx));
+        Poll::Ready(message.map(|message| {
+            let mut line = Vec::with_capacity(message.len() + 1);
+            line.extend_from_slice(&message);
+            line.push(b'\n');
+            Ok(Frame::data(Bytes::from(line)))
+        }))
+    }
+}
