@@ -4,7 +4,7 @@
 //! messages are known by their descriptors.
 
 pub(crate) use body::longest;
-pub(crate) use exchange::{Exchange, failure};
+pub(crate) use exchange::{Exchange, failure, to_root};
 pub(crate) use methods::{Found, find};
 
 mod body;

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
-use http::header::{AUTHORIZATION, CONTENT_TYPE, TE, WWW_AUTHENTICATE};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, LOCATION, TE, WWW_AUTHENTICATE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method as HttpMethod, Request, Response, StatusCode, Uri, Version};
 use http_body::{Body as _, Frame};
@@ -127,9 +127,11 @@ impl Exchange {
             return Ok(success(Body::from(lines.only().await?)));
         }
         // The status tells of an RPC that fails before its first answer.
-        let first = lines.message().await?;
-        lines.next = first;
-        Ok(success(Body::new(lines)))
+        lines.next = lines.message().await?;
+        match lines.next {
+            Some(_) => Ok(success(Body::new(lines))),
+            None => Ok(Response::new(Body::new(lines))),
+        }
     }
 }
 
@@ -253,6 +255,16 @@ pub(crate) fn failure(status: &Status) -> Response<Body> {
     {
         headers.insert(WWW_AUTHENTICATE, text);
     }
+    response
+}
+
+/// Sends a client from `/v3` to `/v3/`, as Go's HTTP server does.
+pub(crate) fn to_root() -> Response<Body> {
+    let mut response = Response::new(Body::from("<a href=\"/v3/\">Temporary Redirect</a>.\n\n"));
+    *response.status_mut() = StatusCode::TEMPORARY_REDIRECT;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    headers.insert(LOCATION, HeaderValue::from_static("/v3/"));
     response
 }
 

@@ -1,8 +1,12 @@
 //! Messages between JSON and protobuf, by their descriptors.
 
+use std::collections::HashSet;
+use std::fmt;
+
 use bytes::{BufMut as _, Bytes, BytesMut};
 use prost::Message as _;
 use prost_reflect::{DeserializeOptions, DynamicMessage, MessageDescriptor, SerializeOptions};
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use tonic::Status;
 
 /// Bytes before each message of gRPC.
@@ -11,12 +15,94 @@ const HEADER: usize = 5;
 /// The message that a JSON value is, as a frame of gRPC. Unknown fields are ignored; fields go by their names in the `.proto` file or in
 /// lowerCamelCase; bytes are base64.
 pub(super) fn to_frame(value: &[u8], kind: &MessageDescriptor) -> Result<Bytes, Status> {
-    let invalid = |error| Status::invalid_argument(format!("proto: {error}"));
+    let invalid = |error: serde_json::Error| Status::invalid_argument(describe(&error, value));
+    serde_json::from_slice::<Unique>(value).map_err(invalid)?;
+    if value.first() != Some(&b'{') {
+        let token = if value.first() == Some(&b'[') {
+            "[".into()
+        } else {
+            String::from_utf8_lossy(value.trim_ascii_end())
+        };
+        let text = format!("proto: syntax error (line 1:1): unexpected token {token}");
+        return Err(Status::invalid_argument(text));
+    }
     let mut json = serde_json::Deserializer::from_slice(value);
     let options = DeserializeOptions::new().deny_unknown_fields(false);
     let message = DynamicMessage::deserialize_with_options(kind.clone(), &mut json, &options).map_err(invalid)?;
     json.end().map_err(invalid)?;
     Ok(frame(&message))
+}
+
+/// The text of an error, as Go's where JSON itself is wrong.
+fn describe(error: &serde_json::Error, value: &[u8]) -> String {
+    match value.first() {
+        _ if error.is_eof() => "unexpected EOF".to_owned(),
+        Some(&first) if error.is_syntax() && (error.line(), error.column()) == (1, 1) => {
+            format!(
+                "invalid character '{}' looking for beginning of value",
+                first.escape_ascii()
+            )
+        }
+        _ => format!("proto: {error}"),
+    }
+}
+
+/// Any JSON in which no object has a name twice: Go's protobuf refuses such, and `prost-reflect` takes the last.
+struct Unique;
+
+impl<'de> Deserialize<'de> for Unique {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
+        json.deserialize_any(Unique)
+    }
+}
+
+impl<'de> Visitor<'de> for Unique {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self, A::Error> {
+        while items.next_element::<Unique>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self, A::Error> {
+        let mut names = HashSet::new();
+        while let Some(name) = fields.next_key::<String>()? {
+            if names.contains(&name) {
+                return Err(A::Error::custom(format!("duplicate field {name:?}")));
+            }
+            names.insert(name);
+            fields.next_value::<Unique>()?;
+        }
+        Ok(self)
+    }
 }
 
 /// A message without fields, as a frame.
@@ -60,4 +146,72 @@ pub(super) fn next_message(buffer: &mut BytesMut) -> Option<Bytes> {
     }
     let mut message = buffer.split_to(HEADER + len);
     Some(message.split_off(HEADER).freeze())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::gateway::methods::{Found, find};
+
+    fn txn() -> MessageDescriptor {
+        let Found::Method(method) = find("/v3/kv/txn") else {
+            panic!("no method")
+        };
+        method.input.clone()
+    }
+
+    #[test]
+    fn json_becomes_the_message_that_it_was() {
+        let json = r#"{"compare":[{"target":"CREATE","key":"Zm9v","create_revision":"2"}],"success":[{"request_put":{"key":"AP8="}}]}"#;
+        for same in [
+            json.to_owned(),
+            json.replace("create_revision", "createRevision")
+                .replace("request_put", "requestPut"),
+            json.replace(r#""2""#, "2").replace(r#""CREATE""#, "1"),
+            json.replace("\"success\"", "\"unknown\":[{}],\"success\""),
+        ] {
+            let frame = to_frame(same.as_bytes(), &txn()).unwrap();
+            let mut buffer = BytesMut::from(&frame[..]);
+            let message = next_message(&mut buffer).unwrap();
+            let mut text = Vec::new();
+            from_message(&message, &txn(), &mut text).unwrap();
+            assert_eq!(String::from_utf8(text).unwrap(), json, "from {same}");
+        }
+    }
+
+    #[test]
+    fn errors_name_what_is_wrong() {
+        for (json, error) in [
+            ("{", "unexpected EOF"),
+            ("x", "invalid character 'x' looking for beginning of value"),
+            ("null", "proto: syntax error (line 1:1): unexpected token null"),
+            ("7 ", "proto: syntax error (line 1:1): unexpected token 7"),
+            ("[]", "proto: syntax error (line 1:1): unexpected token ["),
+            (
+                r#"{"compare":[],"compare":[]}"#,
+                "proto: duplicate field \"compare\" at line 1 column 23",
+            ),
+        ] {
+            let status = to_frame(json.as_bytes(), &txn()).unwrap_err();
+            assert_eq!(
+                (status.code(), status.message()),
+                (tonic::Code::InvalidArgument, error),
+                "{json}"
+            );
+        }
+        let deep = format!("{}{}", r#"{"a":"#.repeat(100_000), "}".repeat(100_000));
+        assert!(to_frame(deep.as_bytes(), &txn()).is_err());
+    }
+
+    #[test]
+    fn frames_come_whole_only() {
+        let whole = [&[0, 0, 0, 0, 2, 7, 8][..], &[0, 0, 0, 0, 0], &[0, 0]].concat();
+        let mut buffer = BytesMut::new();
+        let mut found = Vec::new();
+        for byte in whole {
+            buffer.extend_from_slice(&[byte]);
+            found.extend(next_message(&mut buffer));
+        }
+        assert_eq!(found, [Bytes::from_static(&[7, 8]), Bytes::new()]);
+    }
 }

@@ -249,6 +249,7 @@ impl PerConnection {
         let method = match found {
             Found::Method(method) => method,
             Found::Elsewhere => return Box::pin(self.routes.answers.load().http.clone().call(request)),
+            Found::Root => return Box::pin(async { Ok(gateway::to_root()) }),
             Found::Nothing => {
                 let nothing = Status::not_found("Not Found");
                 return Box::pin(async move { Ok(gateway::failure(&nothing)) });
