@@ -1,4 +1,4 @@
-//! Ports: sockets, TLS, connections and their limits, HTTP pages.
+//! Ports: sockets, TLS, connections and their limits, HTTP pages, the JSON gateway.
 
 mod gateway;
 pub mod http;

@@ -13,6 +13,7 @@ mod crash;
 mod demo;
 mod differential;
 mod followers;
+mod gateway;
 mod harness;
 mod hostile;
 mod kubectl;
