@@ -15,6 +15,7 @@ use table::{FLAGS, Flag, Kind, Treatment};
 mod config;
 mod debug;
 pub mod duration;
+mod file;
 mod read;
 mod table;
 pub mod url;
@@ -70,6 +71,11 @@ pub fn parse(
             given.insert(flag.name, Given::new(flag, format!("--{}", flag.name), value)?);
         }
     }
+    let reads_file = |given: &BTreeMap<_, Given>| {
+        given
+            .get(file::CONFIG_FILE)
+            .is_some_and(|given| !given.value.is_empty())
+    };
     // `wipe` and `debug` take the store from the command line alone, not from variables.
     let reads_variables = !wipes && dump.is_none();
     for (flag, variable, value) in variables(env.into_iter().filter(|_| reads_variables), &mut warnings) {
@@ -79,6 +85,9 @@ pub fn parse(
     }
     if given.get("version").is_some_and(|given| given.value == "true") {
         return Ok(Asked::Print(crate::version::describe()));
+    }
+    if reads_file(&given) && reads_variables {
+        given = from_file(given, &mut warnings)?;
     }
     let given = settle(given, &mut warnings)?;
     let mut config = read::config(&given, &mut warnings).map_err(FlagError)?;
@@ -91,6 +100,22 @@ pub fn parse(
         config.dump = Some(dump);
     }
     Ok(Asked::Serve(Box::new(config), warnings))
+}
+
+/// Returns the flags that the configuration file gives. As in etcd, all others are ignored then; here with a warning for each.
+fn from_file(
+    mut given: BTreeMap<&'static str, Given>,
+    warnings: &mut Vec<String>,
+) -> Result<BTreeMap<&'static str, Given>, FlagError> {
+    let Some(Given { origin, value: path }) = given.remove(file::CONFIG_FILE) else {
+        return Ok(given);
+    };
+    for ignored in given.values() {
+        warnings.push(format!("{} is ignored: {origin} is given", ignored.origin));
+    }
+    let text = std::fs::read_to_string(&path).map_err(|error| FlagError(format!("{origin} {path:?}: {error}")))?;
+    let found = file::read(&path, &text, warnings)?;
+    Ok(found.into_iter().map(|(flag, given)| (flag.name, given)).collect())
 }
 
 /// A given value, and the flag or variable that gave it.
@@ -236,7 +261,8 @@ fn command() -> Command {
         .disable_version_flag(true)
         .args_override_self(true)
         .after_help(
-            "Each flag can also be set by a variable: --data-dir by ETCD_DATA_DIR. A flag wins over its variable.\n\n\
+            "Each flag can also be set by a variable: --data-dir by ETCD_DATA_DIR. A flag wins over its variable. A file given by --config-file \
+             replaces both.\n\n\
              `kubebrain wipe --yes` deletes everything below a key prefix of TiKV, when no member uses it any more. It takes the flags that \
              say where TiKV is, --initial-cluster-token and those of the log, and reads no variables.\n\n\
              `kubebrain debug dump-log`, `dump-rows` and `dump-manifest` print what is stored, read only: see `kubebrain debug --help`.",

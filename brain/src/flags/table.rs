@@ -138,7 +138,7 @@ pub(super) const FLAGS: &[Flag] = &[
     text("raft-read-timeout", "5s", Member, Idle("there are no raft connections")),
     text("raft-write-timeout", "5s", Member, Idle("there are no raft connections")),
     text("feature-gates", "", Member, Works("comma-separated Gate=true|false pairs, with the gates of etcd 3.6; none has an effect here: InitialCorruptCheck, LeaseCheckpoint, LeaseCheckpointPersist and TxnModeWriteWithSharedBuffer are always on, CompactHashCheck, SetMemberLocalAddr and StopGRPCServiceOnDefrag always off")),
-    text("config-file", "", Member, Refused("pass flags or ETCD_* environment variables instead")),
+    text("config-file", "", Member, Works("YAML file whose keys are names of flags, as etcd's; other flags and ETCD_* variables are ignored then")),
     text("storage", "embedded", Storage, Works("embedded: the data directory, for one member; tikv: a TiKV cluster, for many")),
     text("embedded-cache-bytes", "0", Storage, Works("bytes of the data directory's blocks that are kept in memory; 0 means an eighth of the memory there is, between 64 MiB and 1 GiB")),
     text("tikv-pd-endpoints", "", Storage, Works("comma-separated addresses of TiKV's PD, host:port")),

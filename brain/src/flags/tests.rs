@@ -176,6 +176,23 @@ fn a_flag_wins_over_its_variable() {
 }
 
 #[test]
+fn file_replaces_flags_and_variables() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c.yaml");
+    std::fs::write(&path, "name: from-file\nmax-txn-ops: 7\n").unwrap();
+    let line = format!("--name f --config-file {}", path.display());
+    let (config, warnings) = match ask(&line, &[("ETCD_MAX_TXN_OPS", "9")]) {
+        Ok(Asked::Serve(config, warnings)) => (config, warnings),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((config.name.as_str(), config.limits.max_txn_ops), ("from-file", 7));
+    let ignored = |origin| format!("{origin} is ignored: --config-file is given");
+    assert_eq!(warnings, [ignored("ETCD_MAX_TXN_OPS"), ignored("--name")]);
+    let variable = [("ETCD_CONFIG_FILE", path.to_str().unwrap())];
+    assert!(matches!(ask("", &variable), Ok(Asked::Serve(config, _)) if config.name == "from-file"));
+}
+
+#[test]
 fn bad_values_are_refused_in_one_line_that_names_them() {
     for (line, reason) in [
         ("--no-such-flag", "unknown flag --no-such-flag"),
@@ -256,7 +273,10 @@ fn bad_values_are_refused_in_one_line_that_names_them() {
         ),
         ("--force-new-cluster", "--force-new-cluster is not supported"),
         ("--auto-tls", "--auto-tls is not supported"),
-        ("--config-file c.yaml", "--config-file is not supported"),
+        (
+            "--config-file no/such.yaml",
+            "--config-file \"no/such.yaml\": No such file",
+        ),
     ] {
         let error = refused(line);
         assert!(error.contains(reason), "{line}: {error}");
