@@ -33,8 +33,8 @@ pub struct MaintenanceService<R: Rows> {
     pub size: Arc<dyn Fn() -> u64 + Send + Sync>,
     /// Reclaims space.
     pub defragment: Defragment,
-    /// `--quota-backend-bytes`; 0 means no quota.
-    pub quota: u64,
+    /// `--quota-backend-bytes`; -1 means no quota, as in etcd.
+    pub quota: i64,
     /// Transfers leadership to the member with an id.
     pub move_leader: MoveLeader,
     /// The members for which alarms may be raised.
@@ -70,11 +70,16 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
                 _ => format!("memberID:{member} alarm:{kind} "),
             }
         });
+        let leader = self.store.leader();
+        let errors = (leader == 0)
+            .then(|| Error::NoLeader.to_string())
+            .into_iter()
+            .chain(errors);
         Ok(Response::new(pb::StatusResponse {
             header: Some(self.store.header(self.store.state.view().revision)),
             version: crate::version::ETCD.to_owned(),
             db_size: bytes(total),
-            leader: self.store.leader(),
+            leader,
             raft_index: committed,
             raft_term: self.store.state.epoch(),
             raft_applied_index: committed,
@@ -82,7 +87,7 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
             db_size_in_use: bytes(in_use),
             is_learner: false,
             storage_version: "3.6.0".to_owned(),
-            db_size_quota: i64::try_from(self.quota).unwrap_or(i64::MAX),
+            db_size_quota: self.quota,
             downgrade_info: Some(pb::DowngradeInfo::default()),
         }))
     }

@@ -141,7 +141,7 @@ pub fn services<H: History, R: Rows>(
         router: api.router.clone(),
     };
     metrics.server.set_identity(api.member_id);
-    metrics.server.quota.set(i64::try_from(quota).unwrap_or(i64::MAX));
+    metrics.server.quota.set(quota);
     let counted = metrics.server.leader_changes.clone();
     let changes = leader_changes::count(api.router.watch(), counted, stop.clone());
     tasks.spawn("changes of leader", changes);
@@ -178,11 +178,11 @@ pub fn services<H: History, R: Rows>(
     }
 }
 
-/// Returns the bytes that the store may occupy; 0 if there is no limit.
-fn quota(config: &Config) -> u64 {
+/// Returns the bytes that the store may occupy; -1 if there is no limit, as in etcd.
+fn quota(config: &Config) -> i64 {
     match config.limits.quota {
-        Quota::Off => 0,
-        Quota::Bytes(bytes) => bytes,
+        Quota::Off => -1,
+        Quota::Bytes(bytes) => i64::try_from(bytes).unwrap_or(i64::MAX),
     }
 }
 
