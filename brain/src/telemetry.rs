@@ -7,8 +7,13 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt as _};
+use tracing_subscriber::fmt::{SubscriberBuilder, format};
+
+use zap::Zap;
 
 use crate::flags::{LogFormat, LogLevel, LogOptions, LogOutput};
+
+mod zap;
 
 /// Crates whose INFO lines are not logged; they log below WARN only at `debug`.
 const CHATTY: &[&str] = &["hyper", "hyper_util", "tonic", "tower", "rustls", "fjall", "lsm_tree"];
@@ -21,10 +26,15 @@ pub fn init(options: &LogOptions) -> anyhow::Result<()> {
         .with_env_filter(filter(options.level))
         .with_writer(writer);
     let set = match options.format {
-        LogFormat::Json => builder.json().flatten_event(true).with_current_span(false).try_init(),
+        LogFormat::Json => zap(builder).try_init(),
         LogFormat::Console => builder.with_ansi(false).try_init(),
     };
     set.map_err(|error| anyhow::anyhow!(error)).context("set the logger")
+}
+
+/// Formats lines as etcd's logger does.
+fn zap<N, E, F, W>(builder: SubscriberBuilder<N, E, F, W>) -> SubscriberBuilder<format::JsonFields, Zap, F, W> {
+    builder.fmt_fields(format::JsonFields::new()).event_format(Zap)
 }
 
 fn filter(level: LogLevel) -> EnvFilter {

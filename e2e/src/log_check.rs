@@ -58,6 +58,15 @@ pub fn is_complaint(line: &str) -> bool {
     }
     // pods' lines are preceded by time, stream and a mark
     let level = match line.find('{').map(|at| serde_json::from_str::<Value>(&line[at..])) {
+        // etcd's own lines have the same keys, but no Rust file in them
+        Some(Ok(object))
+            if object
+                .get("caller")
+                .and_then(Value::as_str)
+                .is_some_and(|caller| caller.contains(".rs:")) =>
+        {
+            object.get("level").and_then(Value::as_str).map(str::to_uppercase)
+        }
         Some(Ok(object)) => object.get("level").and_then(Value::as_str).map(str::to_owned),
         _ => line.split_whitespace().nth(1).map(str::to_owned),
     };
@@ -182,6 +191,7 @@ mod tests {
     fn warnings_errors_and_panics_are_told_from_other_lines() {
         for line in [
             r#"{"timestamp":"2026-11-21T12:44:42Z","level":"WARN","message":"odd"}"#,
+            r#"2026-11-21T12:44:53Z stderr F {"level":"warn","ts":"2026","caller":"net/serve.rs:7","msg":"odd"}"#,
             r#"2026-11-21T12:44:53Z stderr F {"timestamp":"2026","level":"ERROR","fields":{"message":"bad"}}"#,
             "2026-11-21T12:34:07.014356Z  WARN e2e::supervisor: ended by itself",
             "thread 'main' (7) panicked at src/main.rs:1:1:",
@@ -190,7 +200,8 @@ mod tests {
         }
         for line in [
             r#"{"timestamp":"2026-11-21T12:44:42Z","level":"INFO","message":"no \"level\":\"WARN\" here"}"#,
-            r#"{"level":"warn","ts":"2026","msg":"etcd's own"}"#,
+            r#"{"level":"warn","ts":"2026","caller":"etcdserver/server.go:7","msg":"etcd's own"}"#,
+            r#"{"level":"info","ts":"2026","caller":"net/serve.rs:7","msg":"fine"}"#,
             "2026-11-21T12:34:07.014356Z  INFO e2e: a WARN ERROR of others",
             "",
         ] {

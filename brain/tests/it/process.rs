@@ -40,7 +40,7 @@ impl Server {
             assert_ne!(server.log.read_line(&mut line).unwrap(), 0, "{args:?} ended: {seen}");
             seen.push_str(&line);
             let entry: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
-            if entry["level"] == "WARN" {
+            if entry["level"] == "warn" {
                 server.warnings.push(line.clone());
             }
             if line.contains("ready to serve client requests") {

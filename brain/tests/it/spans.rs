@@ -30,10 +30,10 @@ async fn log_lines_of_a_term_carry_its_epoch() {
         server.stop().await;
         let log = fs::read_to_string(&file).unwrap();
         let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let said: Vec<Value> = lines.filter(|line| line["message"] == "compacted").collect();
+        let said: Vec<Value> = lines.filter(|line| line["msg"] == "compacted").collect();
         let last = said.last().expect("nothing was compacted");
         assert_eq!(last["spans"], json!([{"name": "term", "epoch": epoch}]), "{last}");
         // Fields of the line stay where they were.
-        assert!(last["revision"].is_i64() && last["level"] == "INFO", "{last}");
+        assert!(last["revision"].is_i64() && last["level"] == "info", "{last}");
     }
 }

@@ -138,7 +138,7 @@ async fn peer_that_leaves_before_its_proof_is_no_stranger() {
     member
         .says("a peer left before it had proved to be a member of this cluster")
         .await;
-    assert_eq!(member.said("WARN"), 0);
+    assert_eq!(member.said(r#""level":"warn""#), 0);
     member.stop().await;
 }
 
