@@ -4,6 +4,7 @@ pub mod cache;
 pub mod debian;
 pub mod go;
 pub mod own;
+pub mod python;
 
 use std::path::PathBuf;
 

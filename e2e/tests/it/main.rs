@@ -7,6 +7,7 @@ mod brains;
 mod chaos;
 mod chart;
 mod cleanup;
+mod clients;
 mod conformance;
 mod contests;
 mod crash;
