@@ -28,7 +28,7 @@ pub enum Version {
 }
 
 impl<C> ElectionLock<C> {
-    /// Returns a number that no other lock has: see [`LockClaim`](crate::cluster::node::LockClaim). That of a Lease is known once
+    /// Returns a number that no other lock has: see [`LockClaim`](crate::cluster::term::LockClaim). That of a Lease is known once
     /// it was won.
     #[must_use]
     pub fn id(&self) -> u64 {
