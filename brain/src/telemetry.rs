@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt as _};
-use tracing_subscriber::fmt::{SubscriberBuilder, format};
+use tracing_subscriber::fmt::{MakeWriter, SubscriberBuilder, format};
 
 use zap::Zap;
 
@@ -33,7 +33,10 @@ pub fn init(options: &LogOptions) -> anyhow::Result<()> {
 }
 
 /// Formats lines as etcd's logger does.
-fn zap<N, E, F, W>(builder: SubscriberBuilder<N, E, F, W>) -> SubscriberBuilder<format::JsonFields, Zap, F, W> {
+fn zap<N, E, F, W>(builder: SubscriberBuilder<N, E, F, W>) -> SubscriberBuilder<format::JsonFields, Zap, F, W>
+where
+    W: for<'a> MakeWriter<'a> + 'static,
+{
     builder.fmt_fields(format::JsonFields::new()).event_format(Zap)
 }
 

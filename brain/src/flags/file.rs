@@ -182,7 +182,7 @@ mod tests {
         }
         let error = read("c.yaml", "a: [", &mut Vec::new()).unwrap_err().to_string();
         assert!(
-            error.starts_with("--config-file \"c.yaml\": ") && error.contains("line 1"),
+            error.starts_with("--config-file \"c.yaml\": ") && error.contains("line 2"),
             "{error}"
         );
     }
