@@ -19,6 +19,10 @@ use crate::rows::{Rows, RowsError, Snapshot};
 use crate::sequencer::command::Request as Command;
 use crate::storage::state::{CORRUPT, NOSPACE};
 
+pub use snapshot::Snapshots;
+
+mod snapshot;
+
 /// Transfers leadership to the member with an id, and waits until that member leads.
 pub type MoveLeader = Arc<dyn Fn(u64) -> BoxFuture<'static, Result<(), Error>> + Send + Sync>;
 
@@ -39,6 +43,8 @@ pub struct MaintenanceService<R: Rows> {
     pub move_leader: MoveLeader,
     /// The members for which alarms may be raised.
     pub members: Members,
+    /// Writes and sends snapshots.
+    pub snapshots: Snapshots,
 }
 
 #[tonic::async_trait]
@@ -125,10 +131,10 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
         }))
     }
 
-    async fn snapshot(&self, _: Request<pb::SnapshotRequest>) -> Result<Response<Self::SnapshotStream>, Status> {
-        Err(Status::unimplemented(
-            "etcdserver: a snapshot in etcd's file format is not supported",
-        ))
+    async fn snapshot(&self, request: Request<pb::SnapshotRequest>) -> Result<Response<Self::SnapshotStream>, Status> {
+        // As with etcd this member's state, whether it leads or not.
+        let stream = self.snapshots.open(&self.store, &super::kv::meter(&request)).await?;
+        Ok(Response::new(Box::pin(stream)))
     }
 
     async fn move_leader(
