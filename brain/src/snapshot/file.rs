@@ -1,14 +1,17 @@
 //! A snapshot on disk: a database, and its checksum behind it.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _};
 use std::path::Path;
 
+use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use super::FileError;
 use super::schema::{self, VersionKey};
 use crate::bbolt::Reader;
+use crate::pb::mvccpb;
 use crate::types::Revision;
 
 /// Bytes of the checksum, SHA-256.
@@ -32,7 +35,7 @@ pub struct Status {
     pub hash: u32,
     /// The newest revision of any key.
     pub revision: Revision,
-    /// The number of pairs in all buckets.
+    /// The number of keys at that revision.
     pub total_keys: u64,
     /// Bytes of the database.
     pub total_size: u64,
@@ -89,7 +92,9 @@ impl SnapshotFile {
     /// Reads the whole database. Fails if it is damaged.
     pub fn status(&self) -> Result<Status, FileError> {
         let database = self.database()?;
-        let (mut hash, mut revision, mut total_keys) = (0, 0, 0);
+        let (mut hash, mut revision) = (0, 0);
+        // Hashes of keys, which may be long.
+        let mut live = HashSet::new();
         for name in database.buckets()? {
             hash = crc32c::crc32c_append(hash, &name);
             let mut pairs = database
@@ -98,9 +103,19 @@ impl SnapshotFile {
             while let Some((key, value)) = pairs.next()? {
                 hash = crc32c::crc32c_append(hash, &key);
                 hash = crc32c::crc32c_append(hash, &value);
-                total_keys += 1;
-                if name == schema::KEY {
-                    revision = VersionKey::decode(&key)?.revision;
+                if name != schema::KEY {
+                    continue;
+                }
+                let version = VersionKey::decode(&key)?;
+                revision = version.revision;
+                let kv = mvccpb::KeyValue::decode(value).map_err(|error| {
+                    schema::content(format!("a version at revision {revision} does not decode: {error}"))
+                })?;
+                let key = xxhash_rust::xxh3::xxh3_128(&kv.key);
+                if version.is_tombstone {
+                    live.remove(&key);
+                } else {
+                    live.insert(key);
                 }
             }
         }
@@ -108,7 +123,7 @@ impl SnapshotFile {
         Ok(Status {
             hash,
             revision,
-            total_keys,
+            total_keys: live.len() as u64,
             total_size: database.size(),
             version: version.map_or_else(String::new, |version| String::from_utf8_lossy(&version).into_owned()),
         })
