@@ -108,3 +108,70 @@ fn io_error(path: &Path, action: &'static str, source: io::Error) -> DataDirErro
         source,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data_dir::{DataDir, FORMAT};
+    use crate::log::LogId;
+
+    const IDENTITY_OF: Identity = Identity {
+        format: FORMAT,
+        cluster_id: 1,
+        member_id: 2,
+        log: Some(LogId([3; 16])),
+    };
+
+    fn fill(target: &Restoring) {
+        for part in [LOG, ROWS] {
+            fs::create_dir(target.path().join(part)).unwrap();
+            fs::write(target.path().join(part).join("file"), "content").unwrap();
+        }
+    }
+
+    #[test]
+    fn directory_is_no_store_before_the_restore_ends() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("new");
+        let target = Restoring::begin(&dir).unwrap();
+        fill(&target);
+        let again = Restoring::begin(&dir).unwrap_err();
+        assert!(matches!(again, DataDirError::InUse { .. }), "{again}");
+        drop(target);
+        let opened = DataDir::open(&dir, || IDENTITY_OF).unwrap_err();
+        assert!(matches!(opened, DataDirError::Restoring { .. }), "{opened}");
+
+        let target = Restoring::begin(&dir).unwrap();
+        assert!(!dir.join(LOG).exists(), "what was interrupted is begun anew");
+        fill(&target);
+        target.finish(&IDENTITY_OF).unwrap();
+        let opened = DataDir::open(&dir, || panic!("it is new")).unwrap();
+        assert_eq!(*opened.identity(), IDENTITY_OF);
+        drop(opened);
+        let full = Restoring::begin(&dir).unwrap_err();
+        assert!(matches!(full, DataDirError::NotEmpty { .. }), "{full}");
+        assert!(dir.join(LOG).join("file").exists() && !dir.join(RESTORING).exists());
+    }
+
+    #[test]
+    fn abandoned_directory_is_empty_and_the_data_of_others_is_left_alone() {
+        let temp = tempfile::tempdir().unwrap();
+        let target = Restoring::begin(temp.path()).unwrap();
+        fill(&target);
+        target.abandon().unwrap();
+        DataDir::open(temp.path(), || Identity {
+            log: None,
+            ..IDENTITY_OF
+        })
+        .unwrap();
+
+        let temp = tempfile::tempdir().unwrap();
+        for name in ["file", "log"] {
+            fs::write(temp.path().join(name), "content").unwrap();
+            let refused = Restoring::begin(temp.path()).unwrap_err();
+            assert!(matches!(refused, DataDirError::NotEmpty { .. }), "{refused}");
+            assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1);
+            fs::remove_file(temp.path().join(name)).unwrap();
+        }
+    }
+}

@@ -26,28 +26,50 @@ const SPACE: u64 = 3;
 
 /// Runs the subcommand, and ends. A signal interrupts it.
 pub(crate) async fn run(config: &Config, command: &SnapshotCommand, mut life: Lifecycle) -> anyhow::Result<()> {
-    let path = command.file.display();
-    let open = || SnapshotFile::open(&command.file, command.skip_hash_check).with_context(|| format!("open {path}"));
     let line = if command.restores {
-        let leave = life.leave.clone();
-        let restoring = async {
-            let file = open()?;
-            match &config.storage {
-                Storage::Embedded => into_directory(config, &file, &life).await,
-                Storage::Tikv(options) => into_tikv(config, options, &file, &mut life).await,
-            }
-        };
-        let restored = Box::pin(restoring).await;
-        let restored = match restored {
-            Err(error) if leave.is_cancelled() => Err(error.context("interrupted")),
-            restored => restored,
-        };
-        restored.map(|restored| describe(&restored))
+        Box::pin(make_store(config, command, &mut life)).await
     } else {
-        open().and_then(|file| Ok(file.status().with_context(|| format!("read {path}"))?.to_string()))
+        print_status(command, &life).await
     };
     life.end().await?;
     writeln!(io::stdout(), "{}", line?).context("print")
+}
+
+async fn print_status(command: &SnapshotCommand, life: &Lifecycle) -> anyhow::Result<String> {
+    let file = open(command, life).await?;
+    let status = interruptible(life, move || Ok(file.status()?)).await;
+    let status = status.with_context(|| format!("read {}", command.file.display()))?;
+    Ok(status.to_string())
+}
+
+async fn make_store(config: &Config, command: &SnapshotCommand, life: &mut Lifecycle) -> anyhow::Result<String> {
+    let file = open(command, life).await?;
+    let restored = match &config.storage {
+        Storage::Embedded => into_directory(config, &file, life).await?,
+        Storage::Tikv(options) => into_tikv(config, options, &file, life).await?,
+    };
+    Ok(describe(&restored))
+}
+
+/// Opens the snapshot, all of which is read for its checksum.
+async fn open(command: &SnapshotCommand, life: &Lifecycle) -> anyhow::Result<SnapshotFile> {
+    let SnapshotCommand {
+        file, skip_hash_check, ..
+    } = command.clone();
+    let opened = interruptible(life, move || Ok(SnapshotFile::open(&file, skip_hash_check)?)).await;
+    opened.with_context(|| format!("open {}", command.file.display()))
+}
+
+/// Does work that blocks a thread, until a signal comes.
+async fn interruptible<T: Send + 'static>(
+    life: &Lifecycle,
+    work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<T> {
+    tokio::select! {
+        biased;
+        () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted")),
+        done = tokio::task::spawn_blocking(work) => done?,
+    }
 }
 
 fn describe(restored: &Restored) -> String {
@@ -79,7 +101,7 @@ async fn into_directory(config: &Config, file: &SnapshotFile, life: &Lifecycle) 
     };
     let filled = tokio::select! {
         biased;
-        () = life.leave.cancelled() => Err(anyhow::anyhow!("the restore is not complete")),
+        () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted: the restore is not complete")),
         filled = Box::pin(fill) => filled,
     };
     match filled {
@@ -137,7 +159,7 @@ async fn into_tikv(
     };
     tokio::select! {
         biased;
-        () = life.leave.cancelled() => Err(anyhow::anyhow!("the restore is not complete: `kubebrain wipe` the key prefix")),
+        () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted: the restore is not complete; `kubebrain wipe` the key prefix")),
         filled = Box::pin(fill) => filled,
     }
 }

@@ -8,6 +8,7 @@ use std::process::{Command, Output, Stdio};
 
 use brain::api::kv::KvService;
 use brain::bbolt::Reader;
+use brain::cluster::owner;
 use brain::log::frame::is_barrier;
 use brain::log::{FileLog, Log, MemLog, Options as LogOptions};
 use brain::pb::mvccpb;
@@ -26,7 +27,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::Engine;
-use crate::members::Site;
+use crate::members::{Member, Site};
 use crate::model::Model;
 use crate::program::{Kubebrain, refusal};
 use crate::script::run;
@@ -465,20 +466,37 @@ async fn program_restores_a_key_prefix() {
         format!("--tikv-pd-endpoints={}", site.tikv.pd()),
         "--tikv-key-prefix=restored",
     );
-    let args = ["restore", file.to_str().unwrap(), "--storage=tikv", &pd, prefix];
-    let occupied = [&args[..4], &["--tikv-key-prefix=kubebrain"]].concat();
-    let said = tokio::task::spawn_blocking({
-        let occupied: Vec<String> = occupied.iter().map(ToString::to_string).collect();
-        move || refused(&occupied.iter().map(String::as_str).collect::<Vec<_>>())
-    });
-    let said = said.await.unwrap();
+    let restore = |prefix| {
+        let args = ["restore", file.to_str().unwrap(), "--storage=tikv", &pd, prefix].map(str::to_owned);
+        tokio::task::spawn_blocking(move || snapshot(&args.each_ref().map(String::as_str)))
+    };
+    let output = restore("--tikv-key-prefix=kubebrain").await.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("the key prefix holds data already"), "{said}");
     drop((one, two));
-    let output = tokio::task::spawn_blocking({
-        let args: Vec<String> = args.iter().map(ToString::to_string).collect();
-        move || snapshot(&args.iter().map(String::as_str).collect::<Vec<_>>())
-    });
-    let output = output.await.unwrap();
+
+    // As an interrupted restore leaves it.
+    let options = brain::tikv::Options::new(vec![site.tikv.pd()], "restored");
+    let (tikv, _supervisor) = brain::tikv::Tikv::attach(options).await.unwrap();
+    owner::begin_restore(&tikv.register(owner::OWNER), "etcd-cluster")
+        .await
+        .unwrap();
+    let (code, said) = site.begin(0, 1, &[prefix]).ended().await;
+    assert!(
+        code == Some(1) && said.contains("a snapshot is being restored into the key prefix"),
+        "{said}"
+    );
+    let output = restore(prefix).await.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("a snapshot is being restored into the key prefix"),
+        "{said}"
+    );
+    let wipe = ["wipe", "--storage=tikv", &pd, prefix, "--yes"].map(str::to_owned);
+    let (code, said) = Member::begin(&wipe, String::new()).ended().await;
+    assert!(code == Some(0) && tikv.is_empty().await.unwrap(), "{said}");
+
+    let output = restore(prefix).await.unwrap();
     assert_eq!(
         String::from_utf8_lossy(&output.stdout),
         "restored revision 31, compacted to -1: 30 versions, 0 leases\n",

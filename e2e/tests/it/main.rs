@@ -21,5 +21,6 @@ mod locks;
 mod members;
 mod operator;
 mod release;
+mod snapshot;
 mod workloads;
 mod writers;
