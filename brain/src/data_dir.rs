@@ -14,9 +14,11 @@ use crate::log::LogId;
 
 pub use identity::Identity;
 pub use look::Look;
+pub use restoring::Restoring;
 
 mod identity;
 mod look;
+mod restoring;
 
 /// The newest layout of the directory that this program reads and writes.
 pub const FORMAT: u32 = 3;
@@ -56,6 +58,20 @@ pub enum DataDirError {
     /// It contains something else.
     #[error("data directory {} is not kubebrain's: it holds {found}; choose an empty --data-dir", path.display())]
     Foreign {
+        /// The directory.
+        path: PathBuf,
+        /// The contents found.
+        found: String,
+    },
+    /// A restore into it was interrupted.
+    #[error("data directory {} holds a part of a snapshot: finish that by `kubebrain snapshot restore`, or choose another --data-dir", path.display())]
+    Restoring {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// It holds something, and a restore needs an empty one.
+    #[error("data directory {} is not empty: it holds {found}; a snapshot is restored into a new --data-dir", path.display())]
+    NotEmpty {
         /// The directory.
         path: PathBuf,
         /// The contents found.
@@ -250,17 +266,12 @@ fn inspect(path: &Path) -> Result<Option<Identity>, DataDirError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(io(error)),
     }
-    let mut found = Vec::new();
-    for entry in fs::read_dir(path).map_err(io)? {
-        let name = entry.map_err(io)?.file_name();
-        // A new file system contains lost+found; the other files remain from a first start that was interrupted.
-        if ![LOCK, IDENTITY_NEW, "lost+found"].iter().any(|ours| name == *ours) {
-            found.push(name.to_string_lossy().into_owned());
-        }
-    }
-    found.sort();
+    let found = contents(path)?;
     let found = match found.first() {
         None => return Ok(None),
+        Some(_) if found.iter().any(|name| name == restoring::RESTORING) => {
+            return Err(DataDirError::Restoring { path: path.to_owned() });
+        }
         Some(first) if first == "member" => "data of etcd (member)".to_owned(),
         Some(first) => format!("{first:?} but no {IDENTITY} file"),
     };
@@ -268,6 +279,28 @@ fn inspect(path: &Path) -> Result<Option<Identity>, DataDirError> {
         path: path.to_owned(),
         found,
     })
+}
+
+/// Returns the names in a directory, in order, but those that an empty one may hold.
+fn contents(path: &Path) -> Result<Vec<String>, DataDirError> {
+    let io = |source| DataDirError::Io {
+        path: path.to_owned(),
+        action: "cannot be read",
+        source,
+    };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path).map_err(io)? {
+        let name = entry.map_err(io)?.file_name();
+        // A new file system contains lost+found; the other files remain from a first start that was interrupted.
+        if ![LOCK, IDENTITY, IDENTITY_NEW, "lost+found"]
+            .iter()
+            .any(|ours| name == *ours)
+        {
+            found.push(name.to_string_lossy().into_owned());
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 /// Refuses a directory that lacks parts that its identity requires.

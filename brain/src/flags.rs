@@ -17,14 +17,15 @@ mod debug;
 pub mod duration;
 mod file;
 mod read;
+mod snapshot;
 mod table;
 pub mod url;
 mod wipe;
 
 pub use config::{
     AuthOptions, AutoCompaction, BrowserPolicy, Config, Dump, Dumped, ElectionLockKind, ElectionOptions, Keepalive,
-    LeaseOptions, Limits, LogFormat, LogLevel, LogOptions, LogOutput, Quota, SocketOptions, SrvDiscovery, Storage,
-    TikvOptions, TlsOptions, TlsPolicy, TlsVersion,
+    LeaseOptions, Limits, LogFormat, LogLevel, LogOptions, LogOutput, Quota, SnapshotCommand, SocketOptions,
+    SrvDiscovery, Storage, TikvOptions, TlsOptions, TlsPolicy, TlsVersion,
 };
 
 /// The action that the command line requests.
@@ -58,6 +59,11 @@ pub fn parse(
         Some(debug::Taken::Dump(dump)) => Some(dump),
         None => None,
     };
+    let snapshot = match snapshot::take(&mut args)? {
+        Some(snapshot::Taken::Help(help)) => return Ok(Asked::Print(help)),
+        Some(snapshot::Taken::Command(command)) => Some(command),
+        None => None,
+    };
     let mut warnings = Vec::new();
     let command = command();
     let matches = match command.clone().try_get_matches_from(two_dashes(args)) {
@@ -76,8 +82,8 @@ pub fn parse(
             .get(file::CONFIG_FILE)
             .is_some_and(|given| !given.value.is_empty())
     };
-    // `wipe` and `debug` take the store from the command line alone, not from variables.
-    let reads_variables = !wipes && dump.is_none();
+    // Subcommands take the store from the command line alone, not from variables.
+    let reads_variables = !wipes && dump.is_none() && snapshot.is_none();
     for (flag, variable, value) in variables(env.into_iter().filter(|_| reads_variables), &mut warnings) {
         if !given.contains_key(flag.name) {
             given.insert(flag.name, Given::new(flag, variable, &value)?);
@@ -98,6 +104,10 @@ pub fn parse(
     if let Some(dump) = dump {
         debug::check(given.keys().copied(), &mut config)?;
         config.dump = Some(dump);
+    }
+    if let Some(command) = snapshot {
+        snapshot::check(given.keys().copied(), &mut config, &command)?;
+        config.snapshot = Some(command);
     }
     Ok(Asked::Serve(Box::new(config), warnings))
 }
@@ -257,7 +267,7 @@ fn two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
 fn command() -> Command {
     let mut command = Command::new("kubebrain")
         .about("A server that every etcd v3 client takes for etcd")
-        .override_usage("kubebrain [flags]\n       kubebrain wipe --storage tikv --tikv-pd-endpoints <PD> --tikv-key-prefix <PREFIX> [flags] --yes\n       kubebrain debug dump-log|dump-rows|dump-manifest [flags]")
+        .override_usage("kubebrain [flags]\n       kubebrain wipe --storage tikv --tikv-pd-endpoints <PD> --tikv-key-prefix <PREFIX> [flags] --yes\n       kubebrain debug dump-log|dump-rows|dump-manifest [flags]\n       kubebrain snapshot restore|import|status <FILE> [flags]")
         .disable_version_flag(true)
         .args_override_self(true)
         .after_help(
@@ -265,7 +275,9 @@ fn command() -> Command {
              replaces both.\n\n\
              `kubebrain wipe --yes` deletes everything below a key prefix of TiKV, when no member uses it any more. It takes the flags that \
              say where TiKV is, --initial-cluster-token and those of the log, and reads no variables.\n\n\
-             `kubebrain debug dump-log`, `dump-rows` and `dump-manifest` print what is stored, read only: see `kubebrain debug --help`.",
+             `kubebrain debug dump-log`, `dump-rows` and `dump-manifest` print what is stored, read only: see `kubebrain debug --help`.\n\n\
+             `kubebrain snapshot restore` makes a new store of a snapshot of etcd or kubebrain, `snapshot status` prints what is in it: see \
+             `kubebrain snapshot --help`.",
         );
     for flag in FLAGS {
         command = command.arg(arg(flag));

@@ -14,6 +14,8 @@ pub mod watch;
 
 pub mod storage;
 
+pub mod snapshot;
+
 pub mod sequencer;
 
 pub mod net;
@@ -24,6 +26,7 @@ pub mod api;
 
 pub mod server;
 
+pub mod bbolt;
 pub mod budget;
 pub mod clock;
 pub mod data_dir;

@@ -15,6 +15,7 @@ mod refusal_of;
 mod retry;
 mod run;
 pub mod services;
+mod snapshot;
 pub mod store;
 mod tikv;
 mod wipe;
@@ -30,6 +31,9 @@ pub fn main() -> ExitCode {
         let life = Lifecycle::begin(signals);
         if let Some(dump) = &config.dump {
             return Box::pin(debug::run(&config, dump, life)).await;
+        }
+        if let Some(command) = &config.snapshot {
+            return Box::pin(snapshot::run(&config, command, life)).await;
         }
         match &config.storage {
             Storage::Tikv(options) if config.wipes => Box::pin(wipe::run(&config, options, life)).await,

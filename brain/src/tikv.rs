@@ -160,8 +160,8 @@ impl Tikv {
         self.shared.options.gc_window / 2
     }
 
-    /// Stores the cluster's id in the store, or compares it with the stored one.
-    async fn pin(&self) -> Result<(), ConnectError> {
+    /// Stores the cluster's id in the store, or compares it with the stored one. Fails as [`Tikv::check_pin`].
+    pub async fn pin(&self) -> Result<(), ConnectError> {
         while !self.check_pin().await? {
             let id = Bytes::copy_from_slice(&self.cluster_id().to_be_bytes());
             match self.pinned().compare_and_set(None, Some(id)).await {

@@ -12,12 +12,15 @@ use super::context::{ApiContext, Pending};
 use crate::cluster::forward::Role;
 use crate::cluster::members::Members;
 use crate::errors::Error;
-use crate::mvcc::op::Span;
 use crate::mvcc::view::View;
 use crate::pb::etcdserverpb as pb;
 use crate::rows::{Rows, RowsError, Snapshot};
 use crate::sequencer::command::Request as Command;
 use crate::storage::state::{CORRUPT, NOSPACE};
+
+pub use snapshot::Snapshots;
+
+mod snapshot;
 
 /// Transfers leadership to the member with an id, and waits until that member leads.
 pub type MoveLeader = Arc<dyn Fn(u64) -> BoxFuture<'static, Result<(), Error>> + Send + Sync>;
@@ -39,6 +42,8 @@ pub struct MaintenanceService<R: Rows> {
     pub move_leader: MoveLeader,
     /// The members for which alarms may be raised.
     pub members: Members,
+    /// Writes and sends snapshots.
+    pub snapshots: Snapshots,
 }
 
 #[tonic::async_trait]
@@ -130,10 +135,10 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
         }))
     }
 
-    async fn snapshot(&self, _: Request<pb::SnapshotRequest>) -> Result<Response<Self::SnapshotStream>, Status> {
-        Err(Status::unimplemented(
-            "etcdserver: a snapshot in etcd's file format is not supported",
-        ))
+    async fn snapshot(&self, request: Request<pb::SnapshotRequest>) -> Result<Response<Self::SnapshotStream>, Status> {
+        // As with etcd this member's state, whether it leads or not.
+        let stream = self.snapshots.open(&self.store, &super::kv::meter(&request)).await?;
+        Ok(Response::new(Box::pin(stream)))
     }
 
     async fn move_leader(
@@ -239,20 +244,18 @@ fn is_version(text: &str) -> bool {
     (2..=3).contains(&parts.len()) && parts.iter().all(|part| part.parse::<u32>().is_ok())
 }
 
-/// Returns a hash of all pairs at a revision: equal on all members that have the same pairs.
+/// Returns a hash of all versions up to a revision, but what is compacted, whether that is deleted yet or not: equal on all members with
+/// the same compacted revision.
 async fn hash<S: Snapshot>(view: &View<S>, at: i64) -> Result<u32, RowsError> {
-    let everything = Span {
-        key: bytes::Bytes::from_static(&[0]),
-        end: bytes::Bytes::from_static(&[0]),
-    };
-    let mut cursor = view.cursor(&everything, at, true);
-    let mut hash = 0;
-    while let Some(page) = cursor.next(usize::MAX).await? {
-        for kv in page {
-            for number in [kv.create_revision, kv.mod_revision, kv.version, kv.lease.0] {
+    let (mut versions, mut hash) = (view.versions(at), 0);
+    while let Some(page) = versions.next().await? {
+        for version in page {
+            // All zero for a deletion.
+            let (meta, value) = version.put.unwrap_or_default();
+            for number in [meta.create_revision, version.revision, meta.version, meta.lease.0] {
                 hash = crc32c::crc32c_append(hash, &number.to_be_bytes());
             }
-            for bytes in [&kv.key, &kv.value] {
+            for bytes in [&version.key, &value] {
                 hash = crc32c::crc32c_append(hash, &bytes.len().to_be_bytes());
                 hash = crc32c::crc32c_append(hash, bytes);
             }

@@ -1,4 +1,4 @@
-//! The owner of a key prefix: a register with the cluster's id and token. A prefix that is being wiped has no owner.
+//! The owner of a key prefix: a register with the cluster's id and token. A prefix that is being wiped or restored into has no owner.
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -10,6 +10,9 @@ pub const OWNER: &str = "owner";
 
 /// Precedes the token while the prefix is wiped: no token begins with it, so older versions refuse the prefix, too.
 const WIPING: &[u8] = b"\0wiping ";
+
+/// The same while a snapshot is restored into the prefix.
+const RESTORING: &[u8] = b"\0restoring ";
 
 /// The reason why a key prefix cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +30,14 @@ pub enum OwnerError {
     /// A wipe is in progress, or was interrupted.
     #[error("the key prefix is being wiped: finish that by `kubebrain wipe`")]
     Wiping,
+    /// A restore is in progress, or was interrupted.
+    #[error(
+        "a snapshot is being restored into the key prefix, or that was interrupted: `kubebrain wipe` it, and restore again"
+    )]
+    Restoring,
+    /// A restore needs a prefix without a store.
+    #[error("the key prefix holds data already: choose another --tikv-key-prefix, or `kubebrain wipe` it")]
+    Occupied,
     /// The register holds something else.
     #[error("the key prefix belongs to something else")]
     Foreign,
@@ -39,17 +50,29 @@ pub enum OwnerError {
 struct Owner<'a> {
     id: u64,
     token: &'a [u8],
-    wiping: bool,
+    mark: Mark,
+}
+
+/// What is done with the prefix.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    Serving,
+    Wiping,
+    Restoring,
 }
 
 impl Owner<'_> {
     fn parse(bytes: &[u8]) -> Result<Owner<'_>, OwnerError> {
         let (id, rest) = bytes.split_first_chunk().ok_or(OwnerError::Foreign)?;
-        let marked = rest.strip_prefix(WIPING);
+        let (token, mark) = match (rest.strip_prefix(WIPING), rest.strip_prefix(RESTORING)) {
+            (Some(token), _) => (token, Mark::Wiping),
+            (_, Some(token)) => (token, Mark::Restoring),
+            (None, None) => (rest, Mark::Serving),
+        };
         Ok(Owner {
             id: u64::from_be_bytes(*id),
-            token: marked.unwrap_or(rest),
-            wiping: marked.is_some(),
+            token,
+            mark,
         })
     }
 
@@ -70,10 +93,10 @@ pub async fn claim<C: CasRegister>(register: &C, token: &str) -> Result<u64, Own
         if let Some(stored) = get(register).await? {
             let owner = Owner::parse(&stored)?;
             owner.check(token)?;
-            return if owner.wiping {
-                Err(OwnerError::Wiping)
-            } else {
-                Ok(owner.id)
+            return match owner.mark {
+                Mark::Serving => Ok(owner.id),
+                Mark::Wiping => Err(OwnerError::Wiping),
+                Mark::Restoring => Err(OwnerError::Restoring),
             };
         }
         let owner = [&rand::random::<u64>().to_be_bytes(), token.as_bytes()].concat();
@@ -89,7 +112,7 @@ pub async fn begin_wipe<C: CasRegister>(register: &C, token: &str) -> Result<(),
             Some(stored) => {
                 let owner = Owner::parse(stored)?;
                 owner.check(token)?;
-                if owner.wiping {
+                if owner.mark == Mark::Wiping {
                     return Ok(());
                 }
                 owner.id
@@ -98,6 +121,35 @@ pub async fn begin_wipe<C: CasRegister>(register: &C, token: &str) -> Result<(),
         };
         let marked = [&id.to_be_bytes(), WIPING, token.as_bytes()].concat();
         set(register, stored, marked).await?;
+    }
+}
+
+/// Marks a key prefix without an owner as being restored into: no member starts on it before [`end_restore`].
+pub async fn begin_restore<C: CasRegister>(register: &C, token: &str) -> Result<(), OwnerError> {
+    let marked = Bytes::from([&rand::random::<u64>().to_be_bytes(), RESTORING, token.as_bytes()].concat());
+    loop {
+        match get(register).await? {
+            None => set(register, None, marked.to_vec()).await?,
+            Some(stored) if stored == marked => return Ok(()),
+            Some(stored) if Owner::parse(&stored)?.mark == Mark::Restoring => return Err(OwnerError::Restoring),
+            Some(_) => return Err(OwnerError::Occupied),
+        }
+    }
+}
+
+/// Hands a key prefix over to the members of this cluster. Fails if it is not marked as being restored into.
+pub async fn end_restore<C: CasRegister>(register: &C, token: &str) -> Result<(), OwnerError> {
+    loop {
+        let stored = get(register).await?.ok_or(OwnerError::Foreign)?;
+        let owner = Owner::parse(&stored)?;
+        owner.check(token)?;
+        match owner.mark {
+            Mark::Serving => return Ok(()),
+            Mark::Wiping => return Err(OwnerError::Wiping),
+            Mark::Restoring => {}
+        }
+        let plain = [&owner.id.to_be_bytes(), token.as_bytes()].concat();
+        set(register, Some(stored), plain).await?;
     }
 }
 
@@ -118,6 +170,25 @@ async fn set<C: CasRegister>(register: &C, expected: Option<Bytes>, new: Vec<u8>
 mod tests {
     use super::*;
     use crate::cas_register::mem::MemRegister;
+
+    #[tokio::test]
+    async fn prefix_has_no_owner_until_a_restore_ends() {
+        let register = MemRegister::new();
+        begin_restore(&register, "a").await.unwrap();
+        assert!(matches!(claim(&register, "a").await, Err(OwnerError::Restoring)));
+        let again = begin_restore(&register, "a").await;
+        assert!(matches!(again, Err(OwnerError::Restoring)));
+        end_restore(&register, "a").await.unwrap();
+        claim(&register, "a").await.unwrap();
+        let again = begin_restore(&register, "a").await;
+        assert!(matches!(again, Err(OwnerError::Occupied)));
+
+        let interrupted = MemRegister::new();
+        begin_restore(&interrupted, "a").await.unwrap();
+        begin_wipe(&interrupted, "a").await.unwrap();
+        assert!(matches!(claim(&interrupted, "a").await, Err(OwnerError::Wiping)));
+        assert!(matches!(end_restore(&interrupted, "a").await, Err(OwnerError::Wiping)));
+    }
 
     #[tokio::test]
     async fn prefix_belongs_to_the_first_token_until_it_is_wiped() {

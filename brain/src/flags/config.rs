@@ -6,6 +6,17 @@ use std::time::Duration;
 
 use super::url::Url;
 
+/// What `kubebrain snapshot` does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotCommand {
+    /// The snapshot.
+    pub file: PathBuf,
+    /// True if the file is taken without its checksum.
+    pub skip_hash_check: bool,
+    /// True if a new store is made of it; otherwise its status is printed.
+    pub restores: bool,
+}
+
 /// The configuration from the command line and the environment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
@@ -13,6 +24,8 @@ pub struct Config {
     pub wipes: bool,
     /// `kubebrain debug`: print what is stored instead of serving it.
     pub dump: Option<Dump>,
+    /// `kubebrain snapshot`: read a snapshot instead of serving.
+    pub snapshot: Option<SnapshotCommand>,
     /// Name of this member.
     pub name: String,
     /// Directory of the data; not checked yet.

@@ -8,6 +8,7 @@ use super::*;
 
 mod debug;
 mod members;
+mod snapshot;
 mod warnings;
 
 fn ask(line: &str, env: &[(&str, &str)]) -> Result<Asked, String> {

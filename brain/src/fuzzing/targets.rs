@@ -5,6 +5,7 @@ use prost::Message;
 
 use super::{fuzz, scratch};
 use crate::api::request::{self, Limits};
+use crate::bbolt;
 use crate::cluster::membership::MemberTable;
 use crate::flags::{self, TlsOptions, TlsPolicy};
 use crate::log::frame::{Barrier, Frame, put_part_header};
@@ -183,6 +184,31 @@ fn rows_never_panic() {
             assert_eq!(row::encode_object(object), row);
         }
         message::<LeaseRow>(bytes);
+    });
+}
+
+#[test]
+fn databases_never_panic() {
+    let mut writer = bbolt::Writer::new(std::io::Cursor::new(Vec::new())).unwrap();
+    for bucket in [&b"a"[..], b"b", b"c"] {
+        writer.begin_bucket(bucket).unwrap();
+        for n in 0..if bucket == b"b" { 300_u32 } else { 3 } {
+            writer.put(&n.to_be_bytes(), b"value").unwrap();
+        }
+    }
+    let seeds = vec![writer.finish().unwrap().0.into_inner()];
+    fuzz("databases", CASES, seeds, |bytes| {
+        let Ok(reader) = bbolt::Reader::open(bytes, bytes.len() as u64) else {
+            return;
+        };
+        for name in reader.buckets().unwrap_or_default() {
+            let Ok(Some(mut pairs)) = reader.bucket(&name) else {
+                continue;
+            };
+            while let Ok(Some((key, value))) = pairs.next() {
+                assert!(key.len() + value.len() <= bytes.len());
+            }
+        }
     });
 }
 

@@ -65,6 +65,17 @@ pub struct Renewed {
     pub clear_checkpoint: bool,
 }
 
+/// A lease as it is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredLease {
+    /// The lease.
+    pub id: LeaseId,
+    /// Time to live, in seconds.
+    pub ttl: i64,
+    /// Remaining time as of the last checkpoint, in seconds; 0 means the whole time to live.
+    pub remaining: i64,
+}
+
 /// The state of a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Info {
@@ -266,6 +277,17 @@ impl Leases {
     #[must_use]
     pub fn stored(&self, id: LeaseId) -> Option<(i64, i64)> {
         self.by_id.get(&id).map(|lease| (lease.ttl, lease.remaining))
+    }
+
+    /// All leases as they are stored, in no order.
+    #[must_use]
+    pub fn all_stored(&self) -> Vec<StoredLease> {
+        let leases = self.by_id.iter().map(|(id, lease)| StoredLease {
+            id: *id,
+            ttl: lease.ttl,
+            remaining: lease.remaining,
+        });
+        leases.collect()
     }
 
     /// The state of a lease that has not run out.

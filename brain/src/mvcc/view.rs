@@ -20,8 +20,10 @@ use crate::types::{Error, KeyValue, Revision};
 
 pub use cursor::Cursor;
 use cursor::VALUE_BYTES;
+pub use versions::{KeyVersion, Versions};
 
 mod cursor;
+mod versions;
 
 /// Bytes that one step of a scan takes at most.
 const PAGE_BYTES: usize = 256 << 10;
@@ -263,6 +265,11 @@ impl<S: Snapshot> View<S> {
     /// Walks a span in key order at a revision that [`View::resolve`] gave. Without `values` they are empty.
     pub fn cursor<'a>(&'a self, span: &Span, at: Revision, values: bool) -> Cursor<'a, S> {
         Cursor::new(self, span, at, values)
+    }
+
+    /// Walks all versions of all keys up to a revision that [`View::resolve`] returned.
+    pub fn versions(&self, at: Revision) -> Versions<'_, S> {
+        Versions::new(self, at)
     }
 
     /// The newest version of a key at an older revision than the rows'.

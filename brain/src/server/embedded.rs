@@ -1,5 +1,6 @@
 //! The engine in a data directory.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::cas_register::mem::MemRegister;
@@ -9,7 +10,7 @@ use crate::cluster::lock::{ElectionLock, StorageLock};
 use crate::cluster::members::Members;
 use crate::data_dir::{DataDir, Identity, LOG, ROWS};
 use crate::flags::Config;
-use crate::log::{FileLog, Log as _, Origin, Slot, SyncObserver};
+use crate::log::{FileLog, Log as _, LogId, Origin, Slot, SyncObserver};
 use crate::memory;
 use crate::metrics::Metrics;
 use crate::net::http::member::{Formats, StorageInUse};
@@ -46,7 +47,7 @@ pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> 
     })?;
     let metrics = Arc::new(Metrics::new(config.extensive_metrics));
     let quota = quota(config);
-    let (log, rows) = open(config, &dir, quota, &metrics).await?;
+    let (log, rows) = open(config, (dir.path(), dir.identity().log), quota, &metrics).await?;
     // Recorded before anything is acknowledged: from now on log and rows must both exist.
     if let Some(id) = log.id() {
         dir.set_log(id)?;
@@ -81,14 +82,14 @@ pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> 
 }
 
 /// Opens rows and log. The rows first, because they name the log that must be there.
-async fn open(
+pub(crate) async fn open(
     config: &Config,
-    dir: &DataDir,
+    (dir, log): (&Path, Option<LogId>),
     quota: Option<u64>,
     metrics: &Arc<Metrics>,
 ) -> anyhow::Result<(FileLog, FjallRows)> {
     let fsync = metrics.disk.wal_fsync.clone();
-    let segment_bytes = store::segment_bytes(dir.path(), quota)?;
+    let segment_bytes = store::segment_bytes(dir, quota)?;
     let log_options = crate::log::Options {
         first_segment_bytes: segment_bytes.min(4 << 20),
         segment_bytes,
@@ -100,16 +101,16 @@ async fn open(
         .unwrap_or_else(|| memory::cache_share(memory::available()));
     let rows_options = crate::rows::fjall::Options {
         cache_bytes,
-        memtable_bytes: store::memtable_bytes(dir.path())?,
+        memtable_bytes: store::memtable_bytes(dir)?,
         ..crate::rows::fjall::Options::default()
     };
-    let log_dir = dir.path().join(LOG);
+    let log_dir = dir.join(LOG);
     let stored = FileLog::stored_watermark(&log_dir).context("open the log")?;
     let covers = |manifest| Ok(crate::storage::replica::check_reach(manifest, stored)?);
-    let rows = FjallRows::open_for(&dir.path().join(ROWS), rows_options, covers).context("open the rows")?;
+    let rows = FjallRows::open_for(&dir.join(ROWS), rows_options, covers).context("open the rows")?;
     let origin = crate::storage::replica::origin(&rows).await.context("open the rows")?;
     // New rows name no log yet.
-    let named = dir.identity().log.map(|id| Origin { id, last: Slot(0) });
+    let named = log.map(|id| Origin { id, last: Slot(0) });
     let log = FileLog::open_for(&log_dir, log_options, on_sync, origin.or(named)).context("open the log")?;
     Ok((log, rows))
 }

@@ -46,10 +46,12 @@ where
     }
 }
 
-/// Returns true if this is `kubebrain debug`, which may run beside a member and must not overwrite that member's termination
-/// message.
+/// Returns true if this is `kubebrain debug` or `kubebrain snapshot`, which may run beside a member and must not overwrite that
+/// member's termination message.
 fn debugs() -> bool {
-    std::env::args_os().nth(1).is_some_and(|command| command == "debug")
+    std::env::args_os()
+        .nth(1)
+        .is_some_and(|command| command == "debug" || command == "snapshot")
 }
 
 /// Ends, and writes the reason to the file that Kubernetes reads.

@@ -37,6 +37,7 @@ fn code(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
         return match error {
             OwnerError::Taken { .. } | OwnerError::Foreign => Some(Code::PrefixTaken),
             OwnerError::Wiping => Some(Code::PrefixWiping),
+            OwnerError::Restoring | OwnerError::Occupied => None,
             OwnerError::Unreachable(_) => Some(Code::StorageUnreachable),
         };
     }
@@ -66,7 +67,11 @@ fn code(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
             DataDirError::Damaged { .. } | DataDirError::Missing { .. } | DataDirError::OtherLog { .. } => {
                 Some(Code::Corrupt)
             }
-            DataDirError::InUse { .. } | DataDirError::Foreign { .. } | DataDirError::Io { .. } => None,
+            DataDirError::InUse { .. }
+            | DataDirError::Foreign { .. }
+            | DataDirError::Restoring { .. }
+            | DataDirError::NotEmpty { .. }
+            | DataDirError::Io { .. } => None,
         };
     }
     if let Some(error) = cause.downcast_ref() {

@@ -16,7 +16,7 @@ use crate::api::health::StoreHealth;
 use crate::api::kv::KvService;
 use crate::api::lease::LeaseService;
 use crate::api::lock::LockService;
-use crate::api::maintenance::{Defragment, MaintenanceService, MoveLeader};
+use crate::api::maintenance::{Defragment, MaintenanceService, MoveLeader, Snapshots};
 use crate::api::watch::{Options as WatchServiceOptions, WatchService};
 use crate::cluster::followers::Followers;
 use crate::cluster::leadership::TransferLeader;
@@ -25,7 +25,7 @@ use crate::cluster::peer::{MAX_MESSAGE, PeerService};
 use crate::cluster::{Renewals, leader_changes};
 use crate::errors::Error;
 use crate::flags::url::Url;
-use crate::flags::{Config, Quota};
+use crate::flags::{Config, Quota, Storage};
 use crate::log_once::LogOncePerMessage;
 use crate::metrics::Metrics;
 use crate::mvcc::evaluate::MAX_ANSWER;
@@ -36,6 +36,7 @@ use crate::pb::peerpb::peer_server::PeerServer;
 use crate::pb::v3electionpb::election_server::ElectionServer;
 use crate::pb::v3lockpb::lock_server::LockServer;
 use crate::rows::Rows;
+use crate::snapshot::Spool;
 use crate::storage::commit_feed::CommitFeed;
 use crate::storage::state::State;
 use crate::tasks::Tasks;
@@ -111,6 +112,7 @@ pub fn services<H: History, R: Rows>(
         quota,
         move_leader: move_leader(transfers),
         members: members.clone(),
+        snapshots: Snapshots::new(spool(config)),
     };
     let leases = Arc::new(LeaseService::new(
         api.clone(),
@@ -142,9 +144,7 @@ pub fn services<H: History, R: Rows>(
     };
     metrics.server.set_identity(api.member_id);
     metrics.server.quota.set(quota);
-    let counted = metrics.server.leader_changes.clone();
-    let changes = leader_changes::count(api.router.watch(), counted, stop.clone());
-    tasks.spawn("changes of leader", changes);
+    count_leader_changes(&api, tasks, stop);
     metrics.before_render(observe(api.clone(), watched, (size, log_size)));
     let (_reporter, probes) = tonic_health::server::health_reporter();
     let max = config.limits.max_receive_bytes;
@@ -175,6 +175,21 @@ pub fn services<H: History, R: Rows>(
         metrics,
         has_leader: Some(has_leader),
         is_open: true,
+    }
+}
+
+/// Starts the task that counts changes of leader.
+fn count_leader_changes<R: Rows>(api: &ApiContext<R>, tasks: &mut Tasks, stop: &CancellationToken) {
+    let counted = api.metrics.server.leader_changes.clone();
+    let changes = leader_changes::count(api.router.watch(), counted, stop.clone());
+    tasks.spawn("changes of leader", changes);
+}
+
+/// Returns the place of temporary files: beside the data, where there is space for it, or else in `$TMPDIR`.
+fn spool(config: &Config) -> Spool {
+    match config.storage {
+        Storage::Embedded => Spool::new(&config.data_dir),
+        Storage::Tikv(_) => Spool::new(&std::env::temp_dir()),
     }
 }
 
@@ -220,6 +235,7 @@ pub fn peer_services<R: Rows>(
         quota: 0,
         move_leader: move_leader(mpsc::channel(1).0),
         members: membership,
+        snapshots: Snapshots::new(spool(config)),
     };
     let kv = KvService { store: here, stop };
     let mut routes = Routes::builder();

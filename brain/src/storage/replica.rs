@@ -139,10 +139,10 @@ impl<R: Rows> Replica<R> {
     pub fn apply(&mut self, record: Record, superseded: Vec<Prev>, (first, next): (Slot, Slot)) -> Vec<Committed> {
         self.prior_leases.served();
         let base = record.base;
-        let (events, alarms) = {
-            let mut leases = self.state.leases();
-            self.applier.apply(record, superseded, &mut leases, since_boot())
-        };
+        let state = self.state.clone();
+        // Held until the view is published, so that others see leases and view of one revision.
+        let mut leases = state.leases();
+        let (events, alarms) = self.applier.apply(record, superseded, &mut leases, since_boot());
         for alarm in alarms {
             let mut raised = self.state.alarms();
             if alarm.raised {
@@ -156,6 +156,7 @@ impl<R: Rows> Replica<R> {
         self.state.commit(base, first, next);
         self.state.set_written(&self.applier.sizes);
         self.publish(None);
+        drop(leases);
         self.state.set_applied(next);
         events
     }

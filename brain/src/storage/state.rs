@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::log::Slot;
 use crate::mvcc::fetch::Fetches;
-use crate::mvcc::lease::Leases;
+use crate::mvcc::lease::{Leases, StoredLease};
 use crate::mvcc::sizes::Sizes;
 use crate::mvcc::view::View;
 use crate::rows::Rows;
@@ -98,8 +98,11 @@ impl<R: Rows> State<R> {
 
     /// Takes over the content of `other`, which no other task uses.
     pub fn replace(&self, other: &Self) {
-        self.view.store(other.view());
-        *self.leases() = std::mem::take(&mut *other.leases());
+        {
+            let mut leases = self.leases();
+            self.view.store(other.view());
+            *leases = std::mem::take(&mut *other.leases());
+        }
         *self.alarms() = std::mem::take(&mut *other.alarms());
         let index = std::mem::take(&mut *other.index.lock().unwrap_or_else(PoisonError::into_inner));
         *self.index.lock().unwrap_or_else(PoisonError::into_inner) = index;
@@ -130,6 +133,12 @@ impl<R: Rows> State<R> {
     /// The leases. Held for moments only.
     pub fn leases(&self) -> MutexGuard<'_, Leases> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The newest view, and the leases as of its revision.
+    pub fn view_and_leases(&self) -> (Arc<View<R::Snapshot>>, Vec<StoredLease>) {
+        let leases = self.leases();
+        (self.view(), leases.all_stored())
     }
 
     /// The leases, for those that lock them by themselves.

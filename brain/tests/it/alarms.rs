@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use brain::api::maintenance::MaintenanceService;
+use brain::api::maintenance::{MaintenanceService, Snapshots};
 use brain::cluster::members::Members;
 use brain::errors::Error;
 use brain::log::MemLog;
 use brain::rows::mem::MemRows;
+use brain::snapshot::Spool;
 use pb::maintenance_server::Maintenance as _;
 use tonic::{Code, Request as Ask};
 
@@ -24,6 +25,7 @@ async fn alarms_are_those_of_members_and_of_known_kinds() {
         ..Default::default()
     };
     let maintenance = MaintenanceService {
+        snapshots: Snapshots::new(Spool::new(&std::env::temp_dir())),
         store: engine.kv.store.clone(),
         size: Arc::new(|| 0),
         defragment: Arc::new(|| Box::pin(async { Ok(()) })),

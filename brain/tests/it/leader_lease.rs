@@ -7,7 +7,7 @@ use brain::api::cluster::ClusterService;
 use brain::api::context::ApiContext;
 use brain::api::kv::KvService;
 use brain::api::lease::LeaseService;
-use brain::api::maintenance::MaintenanceService;
+use brain::api::maintenance::{MaintenanceService, Snapshots};
 use brain::clock::since_boot;
 use brain::cluster::forward::{LeaderLease, LeaderRouter, REQUEST_TIMEOUT, Role};
 use brain::cluster::members::Members;
@@ -16,6 +16,7 @@ use brain::log::MemLog;
 use brain::metrics::Metrics;
 use brain::pb::etcdserverpb as pb;
 use brain::rows::mem::MemRows;
+use brain::snapshot::Spool;
 use bytes::Bytes;
 use pb::cluster_server::Cluster as _;
 use pb::kv_server::Kv as _;
@@ -48,6 +49,7 @@ impl Asked {
         let mut store = engine.kv.store.clone();
         store.router = LeaderRouter::new(roles.subscribe()).local_only();
         let maintenance = MaintenanceService {
+            snapshots: Snapshots::new(Spool::new(&std::env::temp_dir())),
             store: store.clone(),
             size: Arc::new(|| 0),
             defragment: Arc::new(|| Box::pin(async { Ok(()) })),

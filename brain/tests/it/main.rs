@@ -28,6 +28,7 @@ mod process;
 mod program;
 mod script;
 mod self_hosted_lease;
+mod snapshot;
 mod spans;
 mod stale_leader;
 mod stalled;

@@ -23,5 +23,6 @@ mod locks;
 mod members;
 mod operator;
 mod release;
+mod snapshot;
 mod workloads;
 mod writers;

@@ -1,0 +1,149 @@
+//! The RPC `Snapshot`: the store in etcd's file format, and its checksum.
+//!
+//! The file is written to disk completely before anything of it is sent: its length is in the first message. A client that reads slowly
+//! holds that file, but no view of the store.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+use async_stream::try_stream;
+use bytes::Bytes;
+use futures::Stream;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use tonic::Status;
+
+use super::super::context::ApiContext;
+use crate::budget::Meter;
+use crate::errors::Error;
+use crate::pb::etcdserverpb as pb;
+use crate::rows::{Rows, RowsError};
+use crate::snapshot::{Contents, SaveError, Saved, Spool, save};
+
+/// Snapshots that are written and sent at a time; further ones are refused.
+const AT_ONCE: usize = 3;
+
+/// Bytes that are read at once.
+const CHUNK: usize = 1 << 20;
+
+/// Bytes of a message, as with etcd.
+const BLOB: usize = 32 << 10;
+
+/// Writes and sends snapshots.
+#[derive(Debug)]
+pub struct Snapshots {
+    spool: Spool,
+    /// Limits the files.
+    files: Arc<Semaphore>,
+    /// One is written at a time.
+    writing: Semaphore,
+}
+
+impl Snapshots {
+    /// With files in a directory.
+    #[must_use]
+    pub fn new(spool: Spool) -> Self {
+        Self {
+            spool,
+            files: Arc::new(Semaphore::new(AT_ONCE)),
+            writing: Semaphore::new(1),
+        }
+    }
+
+    /// Writes the state of the store as it is now, and returns it as a stream. Fails if too many clients take snapshots, if there is
+    /// no space, or if the store cannot be read.
+    pub(super) async fn open<R: Rows>(
+        &self,
+        store: &ApiContext<R>,
+        meter: &Meter,
+    ) -> Result<impl Stream<Item = Result<pb::SnapshotResponse, Status>> + use<R>, Status> {
+        let permit = self.files.clone().try_acquire_owned();
+        let permit = permit.map_err(|_| Error::TooManyRequests)?;
+        let charge = meter.hold(CHUNK).map_err(|_| Error::TooManyRequests)?;
+        let saved = {
+            let _turn = self.writing.acquire().await.map_err(|_| Error::Stopped)?;
+            let began = Instant::now();
+            // Refuses damaged data.
+            drop(store.view()?);
+            let (view, leases) = store.state.view_and_leases();
+            let contents = Contents {
+                view,
+                leases,
+                index: store.state.committed().0,
+                term: store.state.epoch(),
+                member: store.member_id,
+                bytes: store.state.sizes().in_use(),
+            };
+            let saved = save(contents, &self.spool)
+                .await
+                .map_err(|error| failed(store, error))?;
+            let (revision, bytes, took) = (saved.revision, saved.len, began.elapsed());
+            tracing::info!(
+                revision,
+                bytes,
+                versions = saved.versions,
+                ?took,
+                "sending a snapshot to a client"
+            );
+            saved
+        };
+        Ok(try_stream! {
+            let _held = (permit, charge);
+            let Saved { file, len, .. } = saved;
+            let (mut sent, mut hasher) = (0, Sha256::new());
+            while sent < len {
+                let most = usize::try_from(len - sent).unwrap_or(usize::MAX).min(CHUNK);
+                let mut chunk = read(file.clone(), sent, most).await?;
+                while !chunk.is_empty() {
+                    let blob = chunk.split_to(BLOB.min(chunk.len()));
+                    hasher.update(&blob);
+                    sent += blob.len() as u64;
+                    yield message(len - sent, blob);
+                }
+            }
+            yield message(0, Bytes::copy_from_slice(&hasher.finalize()));
+        })
+    }
+}
+
+fn message(remaining_bytes: u64, blob: Bytes) -> pb::SnapshotResponse {
+    pb::SnapshotResponse {
+        header: None,
+        remaining_bytes,
+        blob,
+        version: crate::version::CLUSTER.to_owned(),
+    }
+}
+
+async fn read(file: Arc<File>, from: u64, len: usize) -> Result<Bytes, Status> {
+    let read = tokio::task::spawn_blocking(move || {
+        let mut buffer = vec![0; len];
+        file.read_exact_at(&mut buffer, from).map(|()| Bytes::from(buffer))
+    });
+    let read = read.await.map_err(|error| unreadable(&error))?;
+    read.map_err(|error| unreadable(&error))
+}
+
+fn unreadable(error: &(dyn std::error::Error + 'static)) -> Status {
+    tracing::warn!(error, "cannot read a snapshot back");
+    Status::unknown(format!("etcdserver: cannot read the snapshot back: {error}"))
+}
+
+fn failed<R: Rows>(store: &ApiContext<R>, error: SaveError) -> Status {
+    let text = match &error {
+        SaveError::Rows(RowsError::Unavailable(source)) => format!("the store cannot be read: {source:#}"),
+        SaveError::Rows(error) => return store.rows_failed(error),
+        SaveError::NoSpace(text) => text.clone(),
+        SaveError::Io(source) => format!("a snapshot cannot be written: {source}"),
+        SaveError::Cancelled => return Error::Stopped.into(),
+    };
+    tracing::warn!(error = text, "no snapshot");
+    let text = format!("etcdserver: {text}");
+    match error {
+        SaveError::NoSpace(_) => Status::resource_exhausted(text),
+        SaveError::Rows(_) => Status::unavailable(text),
+        SaveError::Io(_) | SaveError::Cancelled => Status::unknown(text),
+    }
+}

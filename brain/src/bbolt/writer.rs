@@ -1,0 +1,283 @@
+//! Writes a file from front to back.
+
+use std::io::{self, Seek, SeekFrom, Write};
+
+use super::page::{BRANCH, BUCKET, ELEMENT, HEADER, Header, IS_BUCKET, LEAF, META_PAGE, Meta};
+
+/// The size of pages in written files.
+const PAGE: usize = 4096;
+
+/// Pages 0 and 1 are meta pages.
+const FIRST: u64 = 2;
+
+/// The longest key that bbolt accepts.
+const MAX_KEY: usize = 32_768;
+
+/// Writes a file. It is complete only when [`Writer::finish`] returns.
+#[derive(Debug)]
+pub struct Writer<W> {
+    out: W,
+    /// The next page.
+    next: u64,
+    /// Buckets that are complete: name and header, in ascending order.
+    buckets: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The bucket that is being written.
+    current: Option<(Vec<u8>, Tree)>,
+}
+
+impl<W: Write + Seek> Writer<W> {
+    /// Begins a file at the beginning of `out`, which is best buffered: each page is one write. Fails if `out` fails.
+    pub fn new(mut out: W) -> io::Result<Self> {
+        out.seek(SeekFrom::Start(0))?;
+        // Meta pages are written last.
+        out.write_all(&[0; PAGE * FIRST as usize])?;
+        Ok(Self {
+            out,
+            next: FIRST,
+            buckets: Vec::new(),
+            current: None,
+        })
+    }
+
+    /// Ends the current bucket, and begins another one. Fails if `name` is not greater than those before, or `out` fails.
+    pub fn begin_bucket(&mut self, name: &[u8]) -> io::Result<()> {
+        self.end_bucket()?;
+        if self.buckets.last().is_some_and(|(last, _)| last.as_slice() >= name) {
+            return Err(io::Error::other("buckets are written in the order of their names"));
+        }
+        self.current = Some((name.to_vec(), Tree::default()));
+        Ok(())
+    }
+
+    /// Adds a pair to the current bucket. Fails if `key` is not greater than the one before, if it is empty or too long, if there is
+    /// no bucket, or if `out` fails.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        let Some((_, tree)) = &mut self.current else {
+            return Err(io::Error::other("a pair belongs to a bucket"));
+        };
+        let mut pages = Pages {
+            out: &mut self.out,
+            next: &mut self.next,
+        };
+        tree.push(&mut pages, 0, key, value)
+    }
+
+    /// Returns the bytes that are written so far.
+    pub fn written(&self) -> u64 {
+        self.next * PAGE as u64
+    }
+
+    /// Writes the root bucket and the meta pages. Returns `out`, and the length of the file. Fails if `out` fails.
+    pub fn finish(mut self) -> io::Result<(W, u64)> {
+        self.end_bucket()?;
+        let mut pages = Pages {
+            out: &mut self.out,
+            next: &mut self.next,
+        };
+        let mut root = Tree::default();
+        for (name, header) in &self.buckets {
+            root.push(&mut pages, IS_BUCKET, name, header)?;
+        }
+        let root = match root.finish(&mut pages)? {
+            Some(root) => root,
+            None => pages.write(LEAF, &[])?,
+        };
+        self.out.seek(SeekFrom::Start(0))?;
+        for txid in 0..FIRST {
+            let meta = Meta {
+                page_size: PAGE as u32,
+                root,
+                high_water: self.next,
+                txid,
+            };
+            let header = Header {
+                id: txid,
+                flags: META_PAGE,
+                count: 0,
+                overflow: 0,
+            };
+            let mut page = [&header.encode()[..], &meta.encode()].concat();
+            page.resize(PAGE, 0);
+            self.out.write_all(&page)?;
+        }
+        self.out.flush()?;
+        let len = self.written();
+        Ok((self.out, len))
+    }
+
+    fn end_bucket(&mut self) -> io::Result<()> {
+        let Some((name, tree)) = self.current.take() else {
+            return Ok(());
+        };
+        let mut pages = Pages {
+            out: &mut self.out,
+            next: &mut self.next,
+        };
+        let root = tree.finish(&mut pages)?;
+        let mut header = vec![0; BUCKET];
+        match root {
+            Some(root) => header[..8].copy_from_slice(&root.to_le_bytes()),
+            // An empty bucket is inline: its only page stands behind its header.
+            None => header.extend_from_slice(
+                &Header {
+                    id: 0,
+                    flags: LEAF,
+                    count: 0,
+                    overflow: 0,
+                }
+                .encode(),
+            ),
+        }
+        self.buckets.push((name, header));
+        Ok(())
+    }
+}
+
+/// An element of a page that is not written yet.
+#[derive(Debug)]
+struct Element {
+    /// Of a leaf.
+    flags: u32,
+    key: Vec<u8>,
+    /// Of a leaf.
+    value: Vec<u8>,
+    /// Of a branch: the page below.
+    child: u64,
+}
+
+impl Element {
+    fn len(&self) -> usize {
+        ELEMENT + self.key.len() + self.value.len()
+    }
+}
+
+/// The open page of one level.
+#[derive(Debug, Default)]
+struct Level {
+    elements: Vec<Element>,
+    bytes: usize,
+    /// A page of this level is written.
+    has_pages: bool,
+}
+
+/// A tree that grows from its smallest key on: one open page on each level, the leaf first.
+#[derive(Debug, Default)]
+struct Tree {
+    levels: Vec<Level>,
+    last: Option<Vec<u8>>,
+}
+
+impl Tree {
+    fn push<W: Write>(&mut self, pages: &mut Pages<'_, W>, flags: u32, key: &[u8], value: &[u8]) -> io::Result<()> {
+        if key.is_empty() || key.len() > MAX_KEY || self.last.as_deref().is_some_and(|last| last >= key) {
+            return Err(io::Error::other("keys of a bucket are written in ascending order"));
+        }
+        self.last = Some(key.to_vec());
+        let element = Element {
+            flags,
+            key: key.to_vec(),
+            value: value.to_vec(),
+            child: 0,
+        };
+        self.add(pages, 0, element)
+    }
+
+    /// Adds an element to the open page of a level, which is written first if it is full.
+    fn add<W: Write>(&mut self, pages: &mut Pages<'_, W>, level: usize, element: Element) -> io::Result<()> {
+        if self.levels.len() == level {
+            self.levels.push(Level::default());
+        }
+        let open = &self.levels[level];
+        if !open.elements.is_empty() && HEADER + open.bytes + element.len() > PAGE {
+            self.write(pages, level)?;
+        }
+        let open = &mut self.levels[level];
+        open.bytes += element.len();
+        open.elements.push(element);
+        Ok(())
+    }
+
+    /// Writes the open page of a level, and adds it to the level above.
+    fn write<W: Write>(&mut self, pages: &mut Pages<'_, W>, level: usize) -> io::Result<()> {
+        let open = &mut self.levels[level];
+        let flags = if level == 0 { LEAF } else { BRANCH };
+        let elements = std::mem::take(&mut open.elements);
+        (open.bytes, open.has_pages) = (0, true);
+        let child = pages.write(flags, &elements)?;
+        let key = elements.into_iter().next().map(|first| first.key).unwrap_or_default();
+        let element = Element {
+            flags: 0,
+            key,
+            value: Vec::new(),
+            child,
+        };
+        self.add(pages, level + 1, element)
+    }
+
+    /// Writes what is open. Returns the topmost page; `None` if there is no element.
+    fn finish<W: Write>(mut self, pages: &mut Pages<'_, W>) -> io::Result<Option<u64>> {
+        let mut level = 0;
+        while let Some(open) = self.levels.get(level) {
+            let is_top = level + 1 == self.levels.len();
+            // The only element of the topmost level is the page of the whole tree.
+            if let ([only], true) = (open.elements.as_slice(), is_top && level > 0 && !open.has_pages) {
+                return Ok(Some(only.child));
+            }
+            if !open.elements.is_empty() {
+                self.write(pages, level)?;
+            }
+            level += 1;
+        }
+        Ok(None)
+    }
+}
+
+/// The file's pages, in their order.
+struct Pages<'a, W> {
+    out: &'a mut W,
+    next: &'a mut u64,
+}
+
+impl<W: Write> Pages<'_, W> {
+    /// Writes a page of elements. Returns its number.
+    fn write(&mut self, flags: u16, elements: &[Element]) -> io::Result<u64> {
+        let too_large = |_| io::Error::other("a page is too large");
+        let len = HEADER + elements.iter().map(Element::len).sum::<usize>();
+        let pages = len.div_ceil(PAGE);
+        let id = *self.next;
+        let header = Header {
+            id,
+            flags,
+            count: u16::try_from(elements.len()).map_err(too_large)?,
+            overflow: u32::try_from(pages - 1).map_err(too_large)?,
+        };
+        let mut page = Vec::with_capacity(pages * PAGE);
+        page.extend_from_slice(&header.encode());
+        // Positions count from the element.
+        let mut position = elements.len() * ELEMENT;
+        for element in elements {
+            let (at, key) = (u32::try_from(position), u32::try_from(element.key.len()));
+            let (at, key) = (at.map_err(too_large)?, key.map_err(too_large)?);
+            if flags == LEAF {
+                let value = u32::try_from(element.value.len()).map_err(too_large)?;
+                for number in [element.flags, at, key, value] {
+                    page.extend_from_slice(&number.to_le_bytes());
+                }
+            } else {
+                for number in [at, key] {
+                    page.extend_from_slice(&number.to_le_bytes());
+                }
+                page.extend_from_slice(&element.child.to_le_bytes());
+            }
+            position = position + element.key.len() + element.value.len() - ELEMENT;
+        }
+        for element in elements {
+            page.extend_from_slice(&element.key);
+            page.extend_from_slice(&element.value);
+        }
+        page.resize(pages * PAGE, 0);
+        self.out.write_all(&page)?;
+        *self.next += pages as u64;
+        Ok(id)
+    }
+}

@@ -1,0 +1,177 @@
+//! A data directory that a snapshot is being restored into. It has no `IDENTITY` before it is complete, so no server starts on it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use super::{DataDirError, IDENTITY, Identity, LOG, ROWS, contents, create, lock, note_owner, sync_dir, write};
+
+/// Says that log and rows are those of a restore that is not complete.
+pub(super) const RESTORING: &str = "RESTORING";
+
+/// A data directory that this process fills until it is dropped.
+#[derive(Debug)]
+pub struct Restoring {
+    path: PathBuf,
+    /// Holds the lock.
+    _lock: File,
+}
+
+impl Restoring {
+    /// Creates the directory, or takes an empty one, and locks it. Deletes what an interrupted restore has left there. If it is
+    /// refused, nothing was changed in it.
+    pub fn begin(path: &Path) -> Result<Restoring, DataDirError> {
+        let io = |action| move |source| io_error(path, action, source);
+        create(path).map_err(io("cannot be created"))?;
+        check(path)?;
+        let mut lock = lock(path)?;
+        // Another process may have changed it between the check and the lock.
+        check(path)?;
+        let this = Restoring {
+            path: path.to_owned(),
+            _lock: {
+                // Only for the message to a second process.
+                let _unnoted = note_owner(&mut lock);
+                lock
+            },
+        };
+        this.mark().map_err(io("is not writable"))?;
+        this.clear().map_err(io("cannot be emptied"))?;
+        Ok(this)
+    }
+
+    /// Returns the path of the directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes it a complete data directory, durably. Fails if the file system returns an error; no server starts on it then.
+    pub fn finish(self, identity: &Identity) -> Result<(), DataDirError> {
+        let io = |source| io_error(&self.path, "is not writable", source);
+        sync_dir(&self.path).map_err(io)?;
+        write(&self.path, identity).map_err(io)?;
+        // It means nothing beside an identity.
+        fs::remove_file(self.path.join(RESTORING)).map_err(io)?;
+        sync_dir(&self.path).map_err(io)
+    }
+
+    /// Deletes what was made of it. Fails if the file system returns an error; no server starts on it then.
+    pub fn abandon(self) -> Result<(), DataDirError> {
+        let io = |source| io_error(&self.path, "cannot be emptied", source);
+        self.clear().map_err(io)?;
+        fs::remove_file(self.path.join(RESTORING)).map_err(io)?;
+        sync_dir(&self.path).map_err(io)
+    }
+
+    fn mark(&self) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        let marker = options.write(true).create(true).truncate(false).mode(0o600);
+        marker.open(self.path.join(RESTORING))?.sync_all()?;
+        sync_dir(&self.path)
+    }
+
+    fn clear(&self) -> io::Result<()> {
+        for part in [LOG, ROWS] {
+            match fs::remove_dir_all(self.path.join(part)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        sync_dir(&self.path)
+    }
+}
+
+/// Refuses a directory that holds anything but an interrupted restore.
+fn check(path: &Path) -> Result<(), DataDirError> {
+    let is_store = path.join(IDENTITY).exists();
+    let found = contents(path)?;
+    let is_interrupted = found.iter().any(|name| name == RESTORING);
+    let is_ours = |name: &String| is_interrupted && [RESTORING, LOG, ROWS].contains(&name.as_str());
+    let other = found.iter().find(|name| !is_ours(name));
+    let found = match other {
+        _ if is_store => "a store".to_owned(),
+        Some(name) => format!("{name:?}"),
+        None => return Ok(()),
+    };
+    Err(DataDirError::NotEmpty {
+        path: path.to_owned(),
+        found,
+    })
+}
+
+fn io_error(path: &Path, action: &'static str, source: io::Error) -> DataDirError {
+    DataDirError::Io {
+        path: path.to_owned(),
+        action,
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data_dir::{DataDir, FORMAT};
+    use crate::log::LogId;
+
+    const IDENTITY_OF: Identity = Identity {
+        format: FORMAT,
+        cluster_id: 1,
+        member_id: 2,
+        log: Some(LogId([3; 16])),
+    };
+
+    fn fill(target: &Restoring) {
+        for part in [LOG, ROWS] {
+            fs::create_dir(target.path().join(part)).unwrap();
+            fs::write(target.path().join(part).join("file"), "content").unwrap();
+        }
+    }
+
+    #[test]
+    fn directory_is_no_store_before_the_restore_ends() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("new");
+        let target = Restoring::begin(&dir).unwrap();
+        fill(&target);
+        let again = Restoring::begin(&dir).unwrap_err();
+        assert!(matches!(again, DataDirError::InUse { .. }), "{again}");
+        drop(target);
+        let opened = DataDir::open(&dir, || IDENTITY_OF).unwrap_err();
+        assert!(matches!(opened, DataDirError::Restoring { .. }), "{opened}");
+
+        let target = Restoring::begin(&dir).unwrap();
+        assert!(!dir.join(LOG).exists(), "what was interrupted is begun anew");
+        fill(&target);
+        target.finish(&IDENTITY_OF).unwrap();
+        let opened = DataDir::open(&dir, || panic!("it is new")).unwrap();
+        assert_eq!(*opened.identity(), IDENTITY_OF);
+        drop(opened);
+        let full = Restoring::begin(&dir).unwrap_err();
+        assert!(matches!(full, DataDirError::NotEmpty { .. }), "{full}");
+        assert!(dir.join(LOG).join("file").exists() && !dir.join(RESTORING).exists());
+    }
+
+    #[test]
+    fn abandoned_directory_is_empty_and_the_data_of_others_is_left_alone() {
+        let temp = tempfile::tempdir().unwrap();
+        let target = Restoring::begin(temp.path()).unwrap();
+        fill(&target);
+        target.abandon().unwrap();
+        DataDir::open(temp.path(), || Identity {
+            log: None,
+            ..IDENTITY_OF
+        })
+        .unwrap();
+
+        let temp = tempfile::tempdir().unwrap();
+        for name in ["file", "log"] {
+            fs::write(temp.path().join(name), "content").unwrap();
+            let refused = Restoring::begin(temp.path()).unwrap_err();
+            assert!(matches!(refused, DataDirError::NotEmpty { .. }), "{refused}");
+            assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1);
+            fs::remove_file(temp.path().join(name)).unwrap();
+        }
+    }
+}

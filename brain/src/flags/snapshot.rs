@@ -1,0 +1,134 @@
+//! `kubebrain snapshot`: the command line. The flags that select the store are the server's.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use super::config::{LogLevel, SnapshotCommand, Storage};
+use super::read::storage::TIKV_STORE;
+use super::table::{Flag, Kind};
+use super::{Config, FlagError};
+
+/// The subcommand.
+const SNAPSHOT: &str = "snapshot";
+
+/// Flags of the server that the subcommand accepts, apart from those that select the store.
+const LOG_FLAGS: [&str; 3] = ["log-outputs", "log-level", "log-format"];
+
+/// Flags that select the store, apart from [`TIKV_STORE`].
+const STORE_FLAGS: [&str; 3] = ["data-dir", "storage", "initial-cluster-token"];
+
+const HELP: &str = "\
+Reads snapshots, as `etcdctl snapshot save` takes them of etcd and of kubebrain
+
+Usage: kubebrain snapshot status  FILE [--skip-hash-check]
+       kubebrain snapshot restore FILE --data-dir DIR [--skip-hash-check] [flags]
+       kubebrain snapshot restore FILE --storage tikv --tikv-pd-endpoints PD --tikv-key-prefix PREFIX [flags]
+
+status prints hash, revision, number of keys, size and version of a snapshot, as `etcdutl snapshot status` does.
+
+restore, or import, makes a new store of a snapshot: keys with their revisions and versions, all of history since the compacted
+revision, and leases. The new store gets ids of its own. In the end it is read back and compared with the snapshot. Alarms and members
+are not restored, and a snapshot that has auth enabled is refused. The target must be empty. No server starts on it before it is
+complete: a restore into a directory that was interrupted is begun again by the same command, one into TiKV after `kubebrain wipe`.
+It takes up to three times the size of the snapshot on disk.
+
+  --skip-hash-check  take a file without a checksum at its end, as etcd's own member/snap/db, or with a wrong one
+
+Flags say where the store is, as for the server: --data-dir, or --storage tikv with --tikv-pd-endpoints, --tikv-key-prefix,
+--tikv-cluster-id, --tikv-ca, --tikv-cert, --tikv-key and --initial-cluster-token, which must be that of the members; --log-outputs,
+--log-level and --log-format. No variables are read.
+";
+
+/// The request of the subcommand.
+pub(super) enum Taken {
+    /// Print this and exit.
+    Help(String),
+    /// Read a snapshot.
+    Command(SnapshotCommand),
+}
+
+/// Removes the subcommand and its own arguments; returns `None` if the subcommand is absent. Fails if it does not accept an argument,
+/// or if one is missing.
+pub(super) fn take(args: &mut Vec<OsString>) -> Result<Option<Taken>, FlagError> {
+    if args.first().is_none_or(|first| first != SNAPSHOT) {
+        return Ok(None);
+    }
+    args.remove(0);
+    let is_help = |arg: &OsString| ["-h", "-help", "--help"].iter().any(|help| arg == help);
+    if args.iter().any(is_help) {
+        return Ok(Some(Taken::Help(HELP.to_owned())));
+    }
+    let name = args.first().map(|name| name.to_string_lossy().into_owned());
+    let restores = match name.as_deref() {
+        Some("restore" | "import") => true,
+        Some("status") => false,
+        Some("save") => {
+            return Err(FlagError(
+                "snapshot has no \"save\": take one by `etcdctl snapshot save`".to_owned(),
+            ));
+        }
+        Some(other) => {
+            return Err(FlagError(format!(
+                "snapshot has no {other:?}, only status, restore, import"
+            )));
+        }
+        None => return Err(FlagError("snapshot needs one of status, restore, import".to_owned())),
+    };
+    args.remove(0);
+    let (mut files, mut others, mut skip_hash_check) = (Vec::new(), Vec::new(), false);
+    let mut rest = std::mem::take(args).into_iter();
+    while let Some(arg) = rest.next() {
+        let text = arg.to_string_lossy().into_owned();
+        if !text.starts_with('-') {
+            files.push(PathBuf::from(arg));
+        } else if text.trim_start_matches('-') == "skip-hash-check" {
+            skip_hash_check = true;
+        } else {
+            let flag = Flag::named(text.trim_start_matches('-'));
+            others.push(arg);
+            if flag.is_some_and(|flag| flag.kind == Kind::Text) {
+                others.extend(rest.next());
+            }
+        }
+    }
+    *args = others;
+    let mut files = files.into_iter();
+    match (files.next(), files.next()) {
+        (Some(file), None) => Ok(Some(Taken::Command(SnapshotCommand {
+            file,
+            skip_hash_check,
+            restores,
+        }))),
+        (Some(_), Some(other)) => Err(FlagError(format!("snapshot takes one file: what is {other:?}?"))),
+        (None, _) => Err(FlagError("snapshot needs a file".to_owned())),
+    }
+}
+
+/// Refuses a flag that the subcommand does not accept, or the lack of one that it needs.
+pub(super) fn check(
+    given: impl Iterator<Item = &'static str>,
+    config: &mut Config,
+    command: &SnapshotCommand,
+) -> Result<(), FlagError> {
+    let names: Vec<&str> = given.collect();
+    let selects = |name: &str| STORE_FLAGS.contains(&name) || TIKV_STORE.contains(&name);
+    let is_taken = |name: &str| LOG_FLAGS.contains(&name) || (command.restores && selects(name));
+    let action = if command.restores { "restore" } else { "status" };
+    if let Some(name) = names.iter().find(|name| !is_taken(name)) {
+        return Err(FlagError(format!("snapshot {action} takes no --{name}")));
+    }
+    if !command.restores {
+        if !names.contains(&"log-level") {
+            config.log.level = LogLevel::Warn;
+        }
+        return Ok(());
+    }
+    let needed = match config.storage {
+        Storage::Embedded => "data-dir",
+        Storage::Tikv(_) => "tikv-key-prefix",
+    };
+    if !names.contains(&needed) {
+        return Err(FlagError(format!("snapshot restore needs --{needed}")));
+    }
+    Ok(())
+}

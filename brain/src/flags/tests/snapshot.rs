@@ -1,0 +1,67 @@
+use super::*;
+use crate::flags::{SnapshotCommand, Storage};
+
+fn command(line: &str) -> (Config, SnapshotCommand) {
+    let (config, warnings) = serve(line);
+    assert_eq!(warnings, Vec::<String>::new(), "{line}");
+    let command = config.snapshot.clone().unwrap();
+    (config, command)
+}
+
+#[test]
+fn snapshot_takes_a_file_and_what_says_where_the_store_is() {
+    let restore = SnapshotCommand {
+        file: "f".into(),
+        skip_hash_check: false,
+        restores: true,
+    };
+    for line in [
+        "snapshot restore f --data-dir d",
+        "snapshot import --data-dir d f",
+        "snapshot restore -data-dir=d f --log-level debug",
+    ] {
+        let (config, found) = command(line);
+        assert_eq!(
+            (found, config.data_dir.display().to_string()),
+            (restore.clone(), "d".to_owned())
+        );
+    }
+    let (config, found) = command(
+        "snapshot restore --skip-hash-check f --storage tikv --tikv-pd-endpoints pd:2379 --tikv-key-prefix p \
+         --initial-cluster-token t",
+    );
+    assert!(matches!(config.storage, Storage::Tikv(_)) && found.skip_hash_check);
+    let (_, found) = command("snapshot status f");
+    assert!(!found.restores && !found.skip_hash_check);
+}
+
+#[test]
+fn snapshot_refuses_what_it_would_ignore() {
+    for (line, text) in [
+        ("snapshot", "needs one of status, restore, import"),
+        ("snapshot save f", "etcdctl snapshot save"),
+        ("snapshot keep f", "snapshot has no \"keep\""),
+        ("snapshot restore --data-dir d", "needs a file"),
+        ("snapshot restore f g --data-dir d", "takes one file"),
+        ("snapshot restore f", "needs --data-dir"),
+        (
+            "snapshot restore f --storage tikv --tikv-pd-endpoints pd:2379",
+            "needs --tikv-key-prefix",
+        ),
+        (
+            "snapshot restore f --data-dir d --quota-backend-bytes 5",
+            "takes no --quota-backend-bytes",
+        ),
+        ("snapshot status f --data-dir d", "snapshot status takes no --data-dir"),
+        (
+            "snapshot restore f --data-dir d --bump-revision 3",
+            "unknown flag --bump-revision",
+        ),
+    ] {
+        let error = refused(line);
+        assert!(error.contains(text), "{line}: {error}");
+    }
+    assert!(
+        matches!(ask("snapshot restore --help", &[]), Ok(Asked::Print(help)) if help.contains("--skip-hash-check"))
+    );
+}

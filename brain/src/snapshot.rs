@@ -1,0 +1,69 @@
+//! Snapshots in etcd's file format: the whole store at one revision, with all versions since the compacted revision, as a database
+//! of bbolt with a checksum behind it.
+//!
+//! [`save`](save()) writes the state of a running store, [`SnapshotFile`] reads any such file, also of etcd, and [`restore`](restore())
+//! makes a new store of it.
+//!
+//! Versions lie in rows in the order of keys, and in the file in the order of revisions: they are sorted on the way, on disk.
+
+use std::io;
+
+use crate::bbolt;
+use crate::rows::RowsError;
+
+pub use file::{SnapshotFile, Status};
+pub use restore::{Restored, restore};
+pub use save::{Contents, Saved, save};
+pub use spool::Spool;
+
+mod checksum;
+mod file;
+mod restore;
+mod save;
+mod schema;
+mod sort;
+mod spool;
+
+/// The reason why no snapshot could be written.
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    /// The rows failed.
+    #[error("read rows")]
+    Rows(#[from] RowsError),
+    /// There is no space for the file; the text says how much is missing, and where.
+    #[error("{0}")]
+    NoSpace(String),
+    /// The file could not be written.
+    #[error("write the snapshot")]
+    Io(#[from] io::Error),
+    /// Whoever asked for it is gone.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// The reason why a file is no usable snapshot.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It has no checksum.
+    #[error(
+        "the snapshot has no checksum: it is cut short, or a copy of etcd's db file; --skip-hash-check takes it all the same"
+    )]
+    NoChecksum,
+    /// It is not what was written.
+    #[error("the snapshot is damaged: its checksum is {found}, expected {expected}")]
+    Checksum {
+        /// The checksum of its content, in hexadecimal.
+        found: String,
+        /// The checksum at its end, in hexadecimal.
+        expected: String,
+    },
+    /// It cannot be read as a database.
+    #[error(transparent)]
+    Database(#[from] bbolt::Error),
+    /// It is a database, but not one of etcd.
+    #[error("the snapshot is damaged: {0}")]
+    Content(String),
+    /// The file system returned an error.
+    #[error("the snapshot cannot be read")]
+    Io(#[from] io::Error),
+}

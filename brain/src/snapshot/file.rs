@@ -1,0 +1,191 @@
+//! A snapshot on disk: a database, and its checksum behind it.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _};
+use std::path::Path;
+
+use prost::Message as _;
+use sha2::{Digest as _, Sha256};
+
+use super::FileError;
+use super::schema::{self, VersionKey};
+use crate::bbolt::Reader;
+use crate::pb::mvccpb;
+use crate::types::Revision;
+
+/// Bytes of the checksum, SHA-256.
+pub(crate) const CHECKSUM: u64 = 32;
+
+/// The length of a database is a multiple of this, so the rest tells whether a checksum follows.
+const ALIGNMENT: u64 = 512;
+
+/// A file that is open and complete.
+#[derive(Debug)]
+pub struct SnapshotFile {
+    file: File,
+    /// Without the checksum.
+    len: u64,
+}
+
+/// The summary of a snapshot, as etcd gives it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// The checksum of all buckets, keys and values.
+    pub hash: u32,
+    /// The newest revision of any key.
+    pub revision: Revision,
+    /// The number of keys at that revision.
+    pub total_keys: u64,
+    /// Bytes of the database.
+    pub total_size: u64,
+    /// The version of etcd that wrote it; empty for one before 3.6.
+    pub version: String,
+}
+
+impl SnapshotFile {
+    /// Opens a file and verifies its checksum, unless `skip_hash_check`. Fails if it has none, if it does not match, or if the file
+    /// cannot be read.
+    pub fn open(path: &Path, skip_hash_check: bool) -> Result<Self, FileError> {
+        let mut file = File::open(path)?;
+        let total = file.metadata()?.len();
+        let has_checksum = total % ALIGNMENT == CHECKSUM;
+        let len = if has_checksum { total - CHECKSUM } else { total };
+        if !has_checksum && !skip_hash_check {
+            return Err(FileError::NoChecksum);
+        }
+        if !skip_hash_check {
+            let mut hasher = Sha256::new();
+            let mut left = len;
+            let mut buffer = vec![0; 1 << 20];
+            while left > 0 {
+                let most = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+                file.read_exact(&mut buffer[..most])?;
+                hasher.update(&buffer[..most]);
+                left -= most as u64;
+            }
+            let mut expected = Vec::new();
+            (&mut file).take(CHECKSUM).read_to_end(&mut expected)?;
+            let found = hasher.finalize();
+            if found.as_slice() != expected {
+                return Err(FileError::Checksum {
+                    found: hex(&found),
+                    expected: hex(&expected),
+                });
+            }
+            file.seek(io::SeekFrom::Start(0))?;
+        }
+        Ok(Self { file, len })
+    }
+
+    /// Returns the bytes of the database.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.len
+    }
+
+    /// Opens the database. Fails if it is none.
+    pub(super) fn database(&self) -> Result<Reader<'_, File>, FileError> {
+        Ok(Reader::open(&self.file, self.len)?)
+    }
+
+    /// Reads the whole database. Fails if it is damaged.
+    pub fn status(&self) -> Result<Status, FileError> {
+        let database = self.database()?;
+        let (mut hash, mut revision) = (0, 0);
+        // Hashes of keys, which may be long.
+        let mut live = HashSet::new();
+        for name in database.buckets()? {
+            hash = crc32c::crc32c_append(hash, &name);
+            let mut pairs = database
+                .bucket(&name)?
+                .ok_or_else(|| schema::content("a bucket has vanished"))?;
+            while let Some((key, value)) = pairs.next()? {
+                hash = crc32c::crc32c_append(hash, &key);
+                hash = crc32c::crc32c_append(hash, &value);
+                if name != schema::KEY {
+                    continue;
+                }
+                let version = VersionKey::decode(&key)?;
+                revision = version.revision;
+                let kv = mvccpb::KeyValue::decode(value).map_err(|error| {
+                    schema::content(format!("a version at revision {revision} does not decode: {error}"))
+                })?;
+                let key = xxhash_rust::xxh3::xxh3_128(&kv.key);
+                if version.is_tombstone {
+                    live.remove(&key);
+                } else {
+                    live.insert(key);
+                }
+            }
+        }
+        let version = database.get(schema::META, schema::STORAGE_VERSION)?;
+        Ok(Status {
+            hash,
+            revision,
+            total_keys: live.len() as u64,
+            total_size: database.size(),
+            version: version.map_or_else(String::new, |version| String::from_utf8_lossy(&version).into_owned()),
+        })
+    }
+}
+
+impl std::fmt::Display for Status {
+    /// As `etcdutl snapshot status -w simple`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            hash,
+            revision,
+            total_keys,
+            total_size,
+            version,
+        } = self;
+        write!(
+            f,
+            "{hash:x}, {revision}, {total_keys}, {}, {version}",
+            human(*total_size)
+        )
+    }
+}
+
+/// Formats bytes as etcd's tools do: decimal units, one digit behind the point below ten.
+fn human(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
+    if bytes < 10 {
+        return format!("{bytes} B");
+    }
+    let exponent = usize::try_from(bytes.ilog(1000)).unwrap_or_default();
+    let value = (bytes as f64 / 1000_f64.powf(exponent as f64) * 10.0 + 0.5).floor() / 10.0;
+    let unit = UNITS.get(exponent).copied().unwrap_or_default();
+    if value < 10.0 {
+        format!("{value:.1} {unit}")
+    } else {
+        format!("{value:.0} {unit}")
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::human;
+
+    #[test]
+    fn sizes_are_printed_as_by_etcd() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (9, "9 B"),
+            (10, "10 B"),
+            (999, "999 B"),
+            (1_000, "1.0 kB"),
+            (20_480, "20 kB"),
+            (2_097_152, "2.1 MB"),
+            (82_854_982, "83 MB"),
+            (8_589_934_592, "8.6 GB"),
+        ] {
+            assert_eq!(human(bytes), text);
+        }
+    }
+}

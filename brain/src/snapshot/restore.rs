@@ -1,0 +1,599 @@
+//! Makes a new store of a snapshot: its versions become records of the log, in the order of their revisions, as if they were written
+//! anew, and rows are flushed behind them. So watches and compaction find in the log what they need.
+//!
+//! Nothing here decides whether the target may be used: the caller keeps servers away until all is done.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use bytes::Bytes;
+use prost::Message as _;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::SnapshotFile;
+use super::checksum::{Checksum, Summed};
+use super::schema::{self, LeaseValue, VersionKey, content};
+use crate::bbolt::Reader;
+use crate::log::Log;
+use crate::log::frame::Candidate;
+use crate::log::writer::Writer;
+use crate::metrics::Metrics;
+use crate::mvcc::keys;
+use crate::mvcc::lease::MAX_TTL;
+use crate::mvcc::record::{Change, Checkpoint, Compact, Entry, Grant, KeyChange, Keys, Record};
+use crate::mvcc::row::{LeaseRow, Manifest, OBJECT_HEADER, size_of};
+use crate::mvcc::view::successor;
+use crate::pb::mvccpb;
+use crate::rows::{Order, Rows, Scan, Snapshot as _};
+use crate::storage::flush::Flusher;
+use crate::storage::replica::{FlushResult, ImmutableMemtable, Replica};
+use crate::tasks::Owned;
+use crate::types::{LeaseId, Revision};
+
+/// Bytes and changes of one record.
+const RECORD: (usize, usize) = (1 << 20, 4_096);
+
+/// Leases of one record.
+const LEASES: usize = 4_096;
+
+/// Bytes of versions that are flushed together.
+const FLUSH_BYTES: usize = 8 << 20;
+
+/// Memtables on their way to the flush and back.
+const MEMTABLES: usize = 2;
+
+/// The time for which log or rows may take nothing, because storage is full or away.
+const STALLED: Duration = Duration::from_secs(60);
+
+/// Interval between log lines about the progress.
+const PROGRESS: Duration = Duration::from_secs(5);
+
+/// The content of the new store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Restored {
+    /// The revision.
+    pub revision: Revision,
+    /// The compacted revision; -1 if there was no compaction.
+    pub compacted: Revision,
+    /// The number of versions, deletions included.
+    pub versions: u64,
+    /// The number of leases.
+    pub leases: usize,
+}
+
+/// Writes the content of `file` to log and rows, both of which are new, as `member`. In the end versions and leases are read back
+/// and compared. Fails if the file is damaged, if it has what cannot be stored here, or if log or rows fail; log and rows are useless
+/// then.
+pub async fn restore<L: Log, R: Rows>(
+    file: &SnapshotFile,
+    (log, rows): (L, R),
+    member: u64,
+) -> anyhow::Result<Restored> {
+    let database = file.database()?;
+    check_users(&database)?;
+    let compacted = compacted(&database)?;
+    let leases = leases(&database)?;
+    let mut target = Target::begin(log, rows.clone(), member).await?;
+    for some in leases.chunks(LEASES) {
+        target
+            .append(some.iter().flat_map(lease_changes).map(Entry::from).collect())
+            .await?;
+    }
+    let (newest, written) = write_versions(&database, &mut target, compacted).await?;
+    let revision = newest.max(compacted).max(1);
+    if revision > newest.max(1) {
+        // Etcd has deleted all versions behind it.
+        let nothing = Keys {
+            revision,
+            changes: Vec::new(),
+        };
+        target.append(vec![Change::Keys(nothing).into()]).await?;
+    }
+    target.flush().await?;
+    tracing::info!(versions = written.versions, "comparing the new store with the snapshot");
+    verify(&target.replica, written, &leases).await?;
+    if compacted > 0 {
+        target
+            .append(vec![Change::Compact(Compact { revision: compacted }).into()])
+            .await?;
+    }
+    target.finish().await?;
+    let stored = rows.fence().await?.context("the new store has no manifest")?;
+    let manifest = Manifest::decode(stored).context("decode the manifest of the new store")?;
+    let stored = (manifest.revision, manifest.compacted);
+    let expected = (revision, if compacted > 0 { compacted } else { -1 });
+    ensure!(
+        stored == expected,
+        "the new store is at revision {} and compacted to {}, expected {expected:?}",
+        stored.0,
+        stored.1
+    );
+    Ok(Restored {
+        revision,
+        compacted: expected.1,
+        versions: written.versions,
+        leases: leases.len(),
+    })
+}
+
+/// Refuses a store that only users may read: whoever connects could read it here.
+fn check_users(database: &Reader<'_, File>) -> anyhow::Result<()> {
+    let enabled = database.get(schema::AUTH, schema::AUTH_ENABLED)?;
+    ensure!(
+        enabled.is_none_or(|enabled| enabled != [1][..]),
+        "the snapshot is of a store that needs users, which are not restored: `etcdctl auth disable`, and take another snapshot"
+    );
+    for bucket in [schema::AUTH_USERS, schema::AUTH_ROLES] {
+        if let Some(mut pairs) = database.bucket(bucket)?
+            && pairs.next()?.is_some()
+        {
+            tracing::warn!("users and roles of the snapshot are not restored: auth is not enabled in it");
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the revision up to which the snapshot is compacted, whether etcd has deleted all of that or not; 0 for none.
+fn compacted(database: &Reader<'_, File>) -> anyhow::Result<Revision> {
+    let mut newest = 0;
+    for name in [schema::SCHEDULED_COMPACTION, schema::FINISHED_COMPACTION] {
+        if let Some(revision) = database.get(schema::META, name)? {
+            newest = schema::decode_revision(&revision)?.0.max(newest);
+        }
+    }
+    Ok(newest)
+}
+
+fn leases(database: &Reader<'_, File>) -> anyhow::Result<Vec<LeaseValue>> {
+    let mut leases = Vec::new();
+    let Some(mut pairs) = database.bucket(schema::LEASE)? else {
+        return Ok(leases);
+    };
+    while let Some((key, value)) = pairs.next()? {
+        let lease = LeaseValue::decode_pair(&key, value)?;
+        if !(1..=MAX_TTL).contains(&lease.ttl) || !(0..=lease.ttl).contains(&lease.remaining) {
+            let LeaseValue { id, ttl, remaining } = lease;
+            return Err(content(format!(
+                "the lease {id:x} lives for {ttl} s, of which {remaining} are left"
+            ))
+            .into());
+        }
+        leases.push(lease);
+    }
+    Ok(leases)
+}
+
+fn lease_changes(lease: &LeaseValue) -> impl Iterator<Item = Change> + use<> {
+    let LeaseValue { id, ttl, remaining } = *lease;
+    let checkpoint = (remaining > 0).then_some(Change::Checkpoint(Checkpoint { id, remaining }));
+    std::iter::once(Change::Grant(Grant { id, ttl })).chain(checkpoint)
+}
+
+/// The changes of one revision, as the snapshot has them: deletions have version 0.
+#[derive(Debug, Default)]
+struct RevisionChanges {
+    revision: Revision,
+    kvs: Vec<mvccpb::KeyValue>,
+}
+
+/// Writes all versions. Returns the newest revision, 0 for none, and the checksum of the versions.
+async fn write_versions<L: Log, R: Rows>(
+    database: &Reader<'_, File>,
+    target: &mut Target<L, R>,
+    compacted: Revision,
+) -> anyhow::Result<(Revision, Checksum)> {
+    let missing = || content("it has no bucket \"key\"");
+    let mut pairs = database.bucket(schema::KEY)?.ok_or_else(missing)?;
+    let (total, mut shown, mut read) = (database.size(), Instant::now(), 0);
+    let (mut checksum, mut newest) = (Checksum::default(), 0);
+    let mut batch = Batch::default();
+    loop {
+        let pair = pairs.next()?;
+        let decoded = match &pair {
+            Some((key, value)) => Some(decode_version(key, value)?),
+            None => None,
+        };
+        let is_next = |(key, _): &(VersionKey, _)| key.revision > newest;
+        if decoded.as_ref().is_none_or(is_next) {
+            // The revision before is complete.
+            if let Some(complete) = batch.revisions.last() {
+                sum(complete, &mut checksum);
+            }
+            if batch.is_full() || decoded.is_none() {
+                target.append_versions(std::mem::take(&mut batch)).await?;
+            }
+        }
+        let (Some((key, kv)), Some((_, value))) = (decoded, &pair) else {
+            return Ok((newest, checksum));
+        };
+        if key.revision < 2 {
+            return Err(content(format!("a version at revision {}, where none can be", key.revision)).into());
+        }
+        if key.revision > newest {
+            if newest >= compacted.max(1) && key.revision != newest + 1 {
+                return Err(content(format!("nothing happened at revision {}", newest + 1)).into());
+            }
+            newest = key.revision;
+            batch.revisions.push(RevisionChanges {
+                revision: newest,
+                kvs: Vec::new(),
+            });
+        }
+        read += value.len() as u64;
+        batch.bytes += value.len();
+        batch.changes += 1;
+        // Etcd's own restore makes room in its revisions by a version without a key.
+        if let (Some(last), false) = (batch.revisions.last_mut(), kv.key.is_empty()) {
+            target.check_lengths(&kv)?;
+            last.kvs.push(kv);
+        }
+        if shown.elapsed() >= PROGRESS {
+            shown = Instant::now();
+            let percent = (read * 100).checked_div(total).unwrap_or_default();
+            tracing::info!(revision = newest, versions = checksum.versions, percent, "restoring");
+        }
+    }
+}
+
+/// Decodes a pair of the bucket of versions.
+fn decode_version(key: &[u8], value: &Bytes) -> anyhow::Result<(VersionKey, mvccpb::KeyValue)> {
+    let key = VersionKey::decode(key)?;
+    let revision = key.revision;
+    let undecodable = |error| content(format!("a version at revision {revision} does not decode: {error}"));
+    let kv = mvccpb::KeyValue::decode(value.clone()).map_err(undecodable)?;
+    if key.is_tombstone {
+        let deleted = mvccpb::KeyValue {
+            key: kv.key,
+            ..mvccpb::KeyValue::default()
+        };
+        return Ok((key, deleted));
+    }
+    let is_whole = kv.mod_revision == revision && kv.version > 0 && (1..=revision).contains(&kv.create_revision);
+    if !is_whole && !kv.key.is_empty() {
+        return Err(content(format!(
+            "a version at revision {revision} says that it is version {} at {}, created at {}",
+            kv.version, kv.mod_revision, kv.create_revision
+        ))
+        .into());
+    }
+    Ok((key, kv))
+}
+
+/// Adds the versions that a revision leaves of its keys.
+fn sum(changes: &RevisionChanges, checksum: &mut Checksum) {
+    let last: HashMap<&Bytes, usize> = changes.kvs.iter().enumerate().map(|(at, kv)| (&kv.key, at)).collect();
+    for (at, kv) in changes.kvs.iter().enumerate() {
+        if last.get(&kv.key) == Some(&at) {
+            let put = (kv.create_revision, kv.version, kv.lease, kv.value.as_ref());
+            checksum.add(&Summed {
+                key: &kv.key,
+                revision: changes.revision,
+                put: (kv.version > 0).then_some(put),
+            });
+        }
+    }
+}
+
+/// Revisions that are written together.
+#[derive(Debug, Default)]
+struct Batch {
+    revisions: Vec<RevisionChanges>,
+    changes: usize,
+    bytes: usize,
+}
+
+impl Batch {
+    fn is_full(&self) -> bool {
+        self.bytes >= RECORD.0 || self.changes >= RECORD.1
+    }
+}
+
+/// The version of a key before a change.
+#[derive(Debug, Clone, Copy, Default)]
+struct Live {
+    mod_revision: Revision,
+    lease: i64,
+    size: u32,
+}
+
+/// The new store.
+struct Target<L: Log, R: Rows> {
+    log: L,
+    replica: Replica<R>,
+    writer: Writer,
+    immutable: mpsc::Sender<Arc<ImmutableMemtable>>,
+    flushed: mpsc::Receiver<FlushResult<R::Snapshot>>,
+    flusher: Owned<anyhow::Result<()>>,
+    longest_key: usize,
+    longest_value: usize,
+}
+
+impl<L: Log, R: Rows> Target<L, R> {
+    async fn begin(log: L, rows: R, member: u64) -> anyhow::Result<Self> {
+        let mut replica = Replica::load(&log, &rows).await?;
+        let is_new =
+            replica.revision() == 1 && replica.compacted() < 0 && replica.state().leases().ids().next().is_none();
+        ensure!(is_new, "there is a store already");
+        let candidate = Candidate {
+            member,
+            ..Candidate::default()
+        };
+        let leadership = replica.lead(&log, &rows, (candidate, true)).await?;
+        ensure!(replica.revision() == 1, "there is a store already");
+        let (immutable, to_flush) = mpsc::channel(MEMTABLES);
+        let (flushed, from_flush) = mpsc::channel(MEMTABLES);
+        let (longest_key, longest_value) = (
+            keys::longest(rows.max_key_len()),
+            rows.max_value_len().saturating_sub(OBJECT_HEADER),
+        );
+        let flusher = Flusher::new(
+            (log.clone(), rows),
+            replica.state().clone(),
+            leadership.manifest,
+            std::iter::empty(),
+            to_flush,
+            flushed,
+            (Arc::new(Metrics::new(false)), CancellationToken::new()),
+        );
+        Ok(Self {
+            log,
+            replica,
+            writer: leadership.writer,
+            immutable,
+            flushed: from_flush,
+            flusher: Owned::start(flusher.run()),
+            longest_key,
+            longest_value,
+        })
+    }
+
+    fn check_lengths(&self, kv: &mvccpb::KeyValue) -> anyhow::Result<()> {
+        let (key, value) = (kv.key.len(), kv.value.len());
+        ensure!(
+            key <= self.longest_key && value <= self.longest_value,
+            "a key of {key} bytes with a value of {value}: this storage takes {} and {}",
+            self.longest_key,
+            self.longest_value
+        );
+        Ok(())
+    }
+
+    async fn append_versions(&mut self, batch: Batch) -> anyhow::Result<()> {
+        let mut live = self.live(&batch).await?;
+        let mut entries = Vec::with_capacity(batch.revisions.len());
+        for RevisionChanges { revision, kvs } in batch.revisions {
+            let changes = kvs.into_iter().map(|kv| {
+                let is_put = kv.version > 0;
+                let after = is_put.then(|| Live {
+                    mod_revision: revision,
+                    lease: kv.lease,
+                    size: size_of(&kv.value),
+                });
+                let before = match after {
+                    Some(after) => live.insert(kv.key.clone(), after),
+                    None => live.remove(&kv.key),
+                };
+                let before = before.unwrap_or_default();
+                KeyChange {
+                    key: kv.key,
+                    value: kv.value,
+                    create_revision: kv.create_revision,
+                    version: kv.version,
+                    lease: kv.lease,
+                    prev_mod: before.mod_revision,
+                    prev_lease: before.lease,
+                    prev_size: before.size,
+                }
+            });
+            let changes = changes.collect();
+            entries.push(Change::Keys(Keys { revision, changes }).into());
+        }
+        self.append(entries).await
+    }
+
+    /// Returns the current versions of the keys of a batch, as far as there are any.
+    async fn live(&self, batch: &Batch) -> anyhow::Result<HashMap<Bytes, Live>> {
+        let view = self.replica.state().view();
+        let (mut live, mut wanted) = (HashMap::new(), Vec::new());
+        let mut keys: Vec<&Bytes> = batch
+            .revisions
+            .iter()
+            .flat_map(|changes| &changes.kvs)
+            .map(|kv| &kv.key)
+            .collect();
+        keys.sort_unstable();
+        keys.dedup();
+        for key in keys {
+            match view.memtables.get(key, view.revision) {
+                Some((mod_revision, version)) => {
+                    if let Some(value) = &version.value {
+                        let found = Live {
+                            mod_revision,
+                            lease: version.lease.0,
+                            size: size_of(value),
+                        };
+                        live.insert(key.clone(), found);
+                    }
+                }
+                None => wanted.push(key.clone()),
+            }
+        }
+        for kv in view.get_many_without_values(&wanted).await?.into_iter().flatten() {
+            let found = Live {
+                mod_revision: kv.mod_revision,
+                lease: kv.lease.0,
+                size: kv.size,
+            };
+            live.insert(kv.key, found);
+        }
+        Ok(live)
+    }
+
+    /// Appends a record, applies it, and hands over what is to be flushed.
+    async fn append(&mut self, entries: Vec<Entry>) -> anyhow::Result<()> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let record = Record {
+            base: self.replica.revision(),
+            entries,
+        };
+        let first = self.writer.next();
+        let mut bytes = self.writer.buffer(record.encoded_len());
+        record.encode_raw(&mut bytes);
+        let slots = self.writer.take_slots(bytes);
+        let append = self.writer.append(&self.log, slots);
+        tokio::select! {
+            appended = append => appended?,
+            () = full(&self.writer) => bail!("there is no space left for the log"),
+            () = tokio::time::sleep(STALLED) => bail!("the log takes nothing for {STALLED:?}"),
+        }
+        // Nobody watches.
+        drop(self.replica.apply(record, Vec::new(), (first, self.writer.next())));
+        while let Ok(flushed) = self.flushed.try_recv() {
+            self.replica.swap_rows(flushed);
+        }
+        if self.replica.active_bytes() >= FLUSH_BYTES {
+            self.rotate().await?;
+        }
+        Ok(())
+    }
+
+    /// Hands the active memtable to the flush.
+    async fn rotate(&mut self) -> anyhow::Result<()> {
+        let Some(immutable) = self.replica.rotate() else {
+            return Ok(());
+        };
+        let sender = self.immutable.clone();
+        loop {
+            tokio::select! {
+                room = sender.reserve() => match room {
+                    Ok(room) => {
+                        room.send(immutable);
+                        return Ok(());
+                    }
+                    Err(_) => return self.flush_failed().await,
+                },
+                swapped = Self::swap(&mut self.replica, &mut self.flushed) => if !swapped? {
+                    return self.flush_failed().await;
+                },
+            }
+        }
+    }
+
+    /// Waits until everything is in rows.
+    async fn flush(&mut self) -> anyhow::Result<()> {
+        self.rotate().await?;
+        while self.replica.immutables().next().is_some() {
+            if !Self::swap(&mut self.replica, &mut self.flushed).await? {
+                return self.flush_failed().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Flushes, deletes what is compacted, and ends.
+    async fn finish(mut self) -> anyhow::Result<()> {
+        self.flush().await?;
+        drop(self.immutable);
+        while Self::swap(&mut self.replica, &mut self.flushed).await? {}
+        self.flusher.end().await.context("the flush")?.context("the flush")
+    }
+
+    /// Takes flushed rows over; returns false if the flush has ended.
+    async fn swap(
+        replica: &mut Replica<R>,
+        flushed: &mut mpsc::Receiver<FlushResult<R::Snapshot>>,
+    ) -> anyhow::Result<bool> {
+        let state = replica.state().clone();
+        loop {
+            match tokio::time::timeout(STALLED, flushed.recv()).await {
+                Ok(Some(flushed)) => {
+                    replica.swap_rows(flushed);
+                    return Ok(true);
+                }
+                Ok(None) => return Ok(false),
+                Err(_) if state.writing_rows().is_some_and(|since| since >= STALLED) => {
+                    bail!("the rows take nothing for {STALLED:?}: there is no space, or storage is away")
+                }
+                Err(_) if state.is_flush_refused() => bail!("the rows refuse a version of the snapshot"),
+                Err(_) => {}
+            }
+        }
+    }
+
+    async fn flush_failed(&mut self) -> anyhow::Result<()> {
+        self.flusher.end().await.context("the flush")?.context("the flush")?;
+        bail!("the flush ended early")
+    }
+}
+
+/// Returns as soon as the log has no space for an append.
+async fn full(writer: &Writer) {
+    loop {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        if writer.is_full() {
+            return;
+        }
+    }
+}
+
+/// Reads versions and leases back, and compares them with those of the snapshot.
+async fn verify<R: Rows>(replica: &Replica<R>, written: Checksum, leases: &[LeaseValue]) -> anyhow::Result<()> {
+    let view = replica.state().view();
+    let (mut versions, mut stored) = (view.versions(view.revision), Checksum::default());
+    while let Some(page) = versions.next().await? {
+        for version in &page {
+            let put = version.put.as_ref();
+            stored.add(&Summed {
+                key: &version.key,
+                revision: version.revision,
+                put: put.map(|(meta, value)| (meta.create_revision, meta.version, meta.lease.0, value.as_ref())),
+            });
+        }
+    }
+    ensure!(
+        stored == written,
+        "the new store differs from the snapshot: it has {} versions of {}, or other ones",
+        stored.versions,
+        written.versions
+    );
+    let mut found = Vec::with_capacity(leases.len());
+    let range = keys::lease_range();
+    let mut from = range.from;
+    loop {
+        let scan = Scan {
+            from,
+            to: Some(range.to.clone()),
+            order: Order::Ascending,
+            keys_only: false,
+            max_rows: 1_000,
+            max_bytes: 1 << 20,
+        };
+        let page = view.rows.scan(scan).await?;
+        for (row, value) in &page.rows {
+            let LeaseId(id) = keys::parse_lease(row)?;
+            let LeaseRow { ttl, remaining } = LeaseRow::decode(value.clone()).context("decode a lease")?;
+            found.push(LeaseValue { id, ttl, remaining });
+        }
+        match page.rows.last() {
+            Some((last, _)) if !page.done => from = successor(last),
+            _ => break,
+        }
+    }
+    let mut expected = leases.to_vec();
+    expected.sort_unstable_by_key(|lease| lease.id);
+    ensure!(
+        found == expected,
+        "the new store differs from the snapshot: it has {} leases of {}, or other ones",
+        found.len(),
+        expected.len()
+    );
+    Ok(())
+}

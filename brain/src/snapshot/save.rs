@@ -1,0 +1,241 @@
+//! Writes the state of a running store as a file of etcd.
+//!
+//! A view never changes, so writers go on meanwhile. Reading takes as long as the disk needs, whatever the speed of the client: the file
+//! is complete before anything of it is sent.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message as _;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::SaveError;
+use super::schema::{self, LeaseValue, VersionKey};
+use super::sort::{Entry, Sorter};
+use super::spool::{Spool, SpoolFile, to_save_error};
+use crate::bbolt::Writer;
+use crate::mvcc::lease::StoredLease;
+use crate::mvcc::view::{KeyVersion, View};
+use crate::pb::mvccpb;
+use crate::rows::{RowsError, Snapshot};
+use crate::types::Revision;
+
+/// Bytes that are written to disk at once.
+const BUFFER: usize = 1 << 20;
+
+/// Pages of versions on their way from rows to the disk.
+const PAGES: usize = 2;
+
+/// Versions between two checks of whether somebody still waits.
+const CHECK_EVERY: u64 = 1_024;
+
+/// The state to save.
+pub struct Contents<S> {
+    /// The keys.
+    pub view: Arc<View<S>>,
+    /// The leases as of the view's revision.
+    pub leases: Vec<StoredLease>,
+    /// The position in the log, for etcd's raft index.
+    pub index: u64,
+    /// The epoch, for etcd's raft term.
+    pub term: u64,
+    /// The id of this member.
+    pub member: u64,
+    /// Bytes of all versions, about.
+    pub bytes: u64,
+}
+
+/// A database in a temporary file, which is gone when this is dropped.
+#[derive(Debug)]
+pub struct Saved {
+    /// The file, without a checksum.
+    pub file: Arc<File>,
+    /// Its length in bytes.
+    pub len: u64,
+    /// The revision of its content.
+    pub revision: Revision,
+    /// The number of versions, deletions included.
+    pub versions: u64,
+}
+
+enum Reading {
+    Page(Vec<KeyVersion>),
+    /// All versions were sent.
+    End,
+}
+
+/// What the thread that writes needs to know of the store.
+struct Positions {
+    revision: Revision,
+    compacted: Revision,
+    leases: Vec<StoredLease>,
+    index: u64,
+    term: u64,
+    member: u64,
+}
+
+/// Writes the state to a temporary file. Stops early if the future is dropped. Fails if rows cannot be read, or if there is no space.
+pub async fn save<S: Snapshot>(contents: Contents<S>, spool: &Spool) -> Result<Saved, SaveError> {
+    // Sorted runs, and the database.
+    spool.check(contents.bytes.saturating_mul(2))?;
+    let view = contents.view;
+    let positions = Positions {
+        revision: view.revision,
+        compacted: view.compacted,
+        leases: contents.leases,
+        index: contents.index,
+        term: contents.term,
+        member: contents.member,
+    };
+    let (pages, received) = mpsc::channel(PAGES);
+    let cancelled = CancellationToken::new();
+    let _cancels = cancelled.clone().drop_guard();
+    let spool = spool.clone();
+    let writing = tokio::task::spawn_blocking(move || write(positions, received, spool, &cancelled));
+    let mut versions = view.versions(view.revision);
+    while let Some(page) = versions.next().await? {
+        // The receiver is gone if it failed.
+        if pages.send(Reading::Page(page)).await.is_err() {
+            break;
+        }
+    }
+    let _failed = pages.send(Reading::End).await;
+    writing
+        .await
+        .map_err(|error| SaveError::Io(std::io::Error::other(error)))?
+}
+
+fn write(
+    positions: Positions,
+    mut received: mpsc::Receiver<Reading>,
+    spool: Spool,
+    cancelled: &CancellationToken,
+) -> Result<Saved, SaveError> {
+    let mut sorter = Sorter::new(spool.clone());
+    loop {
+        match received.blocking_recv() {
+            Some(Reading::Page(page)) => {
+                for version in page {
+                    push(&mut sorter, version).map_err(to_save_error)?;
+                }
+            }
+            Some(Reading::End) => break,
+            None => return Err(SaveError::Cancelled),
+        }
+    }
+    let mut sorted = sorter.finish().map_err(to_save_error)?;
+    let out = BufWriter::with_capacity(BUFFER, spool.file().map_err(to_save_error)?);
+    let mut file = Writer::new(out).map_err(to_save_error)?;
+    write_cluster(&mut file).map_err(to_save_error)?;
+    file.begin_bucket(schema::KEY).map_err(to_save_error)?;
+    let (mut versions, mut newest, mut sub) = (0_u64, 0, 0);
+    while let Some(entry) = sorted.next().map_err(to_save_error)? {
+        if versions.is_multiple_of(CHECK_EVERY) && cancelled.is_cancelled() {
+            return Err(SaveError::Cancelled);
+        }
+        sub = if entry.revision == newest { sub + 1 } else { 0 };
+        newest = entry.revision;
+        let key = VersionKey {
+            revision: entry.revision,
+            sub,
+            is_tombstone: !entry.is_put,
+        };
+        file.put(&key.encode(), &entry.value).map_err(to_save_error)?;
+        versions += 1;
+    }
+    drop(sorted);
+    // Etcd takes the newest version, or the compacted revision, for the revision of the store.
+    if newest < positions.revision && positions.compacted.max(1) < positions.revision {
+        let revision = positions.revision;
+        return Err(RowsError::Corrupt(format!("the newest revision, {revision}, is missing")).into());
+    }
+    write_positions(&mut file, &positions).map_err(to_save_error)?;
+    let (out, len) = file.finish().map_err(to_save_error)?;
+    let out: SpoolFile = out.into_inner().map_err(|error| to_save_error(error.into_error()))?;
+    Ok(Saved {
+        file: Arc::new(out.file),
+        len,
+        revision: positions.revision,
+        versions,
+    })
+}
+
+fn push(sorter: &mut Sorter, version: KeyVersion) -> std::io::Result<()> {
+    let KeyVersion {
+        key,
+        revision,
+        put,
+        recreated,
+    } = version;
+    // Rows that were read together share memory, which is not to be held.
+    let key = Bytes::copy_from_slice(&key);
+    let tombstone = mvccpb::KeyValue {
+        key: key.clone(),
+        ..mvccpb::KeyValue::default()
+    };
+    if put.is_none() || recreated {
+        sorter.push(Entry {
+            revision,
+            key: key.clone(),
+            is_put: false,
+            value: tombstone.encode_to_vec().into(),
+        })?;
+    }
+    let Some((meta, value)) = put else { return Ok(()) };
+    let value = mvccpb::KeyValue {
+        create_revision: meta.create_revision,
+        mod_revision: revision,
+        version: meta.version,
+        value,
+        lease: meta.lease.0,
+        ..tombstone
+    };
+    sorter.push(Entry {
+        revision,
+        key,
+        is_put: true,
+        value: value.encode_to_vec().into(),
+    })
+}
+
+type Out = Writer<BufWriter<SpoolFile>>;
+
+/// Writes the buckets in front of the keys. Alarms are about members, and users are not stored.
+fn write_cluster(file: &mut Out) -> std::io::Result<()> {
+    for bucket in [schema::ALARM, schema::AUTH, schema::AUTH_ROLES, schema::AUTH_USERS] {
+        file.begin_bucket(bucket)?;
+    }
+    file.begin_bucket(schema::CLUSTER)?;
+    file.put(schema::CLUSTER_VERSION, schema::VERSION.as_bytes())
+}
+
+/// Writes the buckets behind the keys.
+fn write_positions(file: &mut Out, positions: &Positions) -> std::io::Result<()> {
+    file.begin_bucket(schema::LEASE)?;
+    let mut leases = positions.leases.clone();
+    leases.sort_unstable_by_key(|lease| lease.id.0.to_be_bytes());
+    for StoredLease { id, ttl, remaining } in leases {
+        let value = LeaseValue {
+            id: id.0,
+            ttl,
+            remaining,
+        };
+        file.put(&id.0.to_be_bytes(), &value.encode_to_vec())?;
+    }
+    file.begin_bucket(schema::MEMBERS)?;
+    file.begin_bucket(schema::MEMBERS_REMOVED)?;
+    file.begin_bucket(schema::META)?;
+    let members = serde_json::json!({ "voters": [positions.member], "auto_leave": false }).to_string();
+    file.put(schema::CONF_STATE, members.as_bytes())?;
+    file.put(schema::CONSISTENT_INDEX, &positions.index.to_be_bytes())?;
+    if positions.compacted > 0 {
+        let compacted = schema::encode_revision(positions.compacted, 0);
+        file.put(schema::FINISHED_COMPACTION, &compacted)?;
+        file.put(schema::SCHEDULED_COMPACTION, &compacted)?;
+    }
+    file.put(schema::STORAGE_VERSION, schema::VERSION.as_bytes())?;
+    file.put(schema::TERM, &positions.term.to_be_bytes())
+}

@@ -1,0 +1,109 @@
+//! Temporary files for snapshots: without a name, so that nothing of them is left when they are closed, whatever ends the process.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use super::SaveError;
+
+/// The free bytes of the medium that snapshots leave to others: the minimum, the maximum, and the divisor of its size. It is more than
+/// a store in the same directory needs to go on.
+const RESERVE: (u64, u64, u64) = (96 << 20, 320 << 20, 16);
+
+/// Bytes after which the free space is looked at again.
+const CHECK_EVERY: u64 = 8 << 20;
+
+/// The directory of temporary files.
+#[derive(Debug, Clone)]
+pub struct Spool {
+    dir: PathBuf,
+}
+
+impl Spool {
+    /// Files in `dir`.
+    #[must_use]
+    pub fn new(dir: &Path) -> Self {
+        Self { dir: dir.to_owned() }
+    }
+
+    /// Fails with [`SaveError::NoSpace`] if `bytes` more would take space that others need.
+    pub(super) fn check(&self, bytes: u64) -> Result<(), SaveError> {
+        let stat = rustix::fs::statvfs(&self.dir).map_err(io::Error::from)?;
+        let (size, free) = (stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize);
+        let reserve = (size / RESERVE.2).clamp(RESERVE.0, RESERVE.1);
+        if free >= bytes.saturating_add(reserve) {
+            return Ok(());
+        }
+        Err(SaveError::NoSpace(format!(
+            "no space for a snapshot: {} has {free} bytes free, of which {reserve} are kept, and {bytes} are needed",
+            self.dir.display()
+        )))
+    }
+
+    /// Creates a file. Fails if the directory takes none.
+    pub(super) fn file(&self) -> io::Result<SpoolFile> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).mode(0o600);
+        let unnamed = options
+            .clone()
+            .custom_flags(rustix::fs::OFlags::TMPFILE.bits().cast_signed())
+            .open(&self.dir);
+        let file = match unnamed {
+            Ok(file) => file,
+            // Not every file system has files without names.
+            Err(_) => {
+                let path = self.dir.join(format!(".snapshot-{:032x}", rand::random::<u128>()));
+                let file = options.create_new(true).open(&path)?;
+                fs::remove_file(path)?;
+                file
+            }
+        };
+        Ok(SpoolFile {
+            file,
+            spool: self.clone(),
+            unchecked: 0,
+        })
+    }
+}
+
+/// A temporary file that stops before the medium is full.
+#[derive(Debug)]
+pub(super) struct SpoolFile {
+    pub(super) file: File,
+    spool: Spool,
+    unchecked: u64,
+}
+
+impl Write for SpoolFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.unchecked >= CHECK_EVERY {
+            self.unchecked = 0;
+            let checked = self.spool.check(CHECK_EVERY);
+            checked.map_err(|error| io::Error::new(io::ErrorKind::StorageFull, error.to_string()))?;
+        }
+        let written = self.file.write(bytes)?;
+        self.unchecked += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Seek for SpoolFile {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
+    }
+}
+
+/// Tells a lack of space from other errors.
+pub(super) fn to_save_error(error: io::Error) -> SaveError {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            SaveError::NoSpace(format!("no space for a snapshot: {error}"))
+        }
+        _ => SaveError::Io(error),
+    }
+}

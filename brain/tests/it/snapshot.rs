@@ -1,0 +1,547 @@
+//! Snapshots in etcd's format: what is saved while writes go on, what is restored of it, and what is refused.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use brain::api::kv::KvService;
+use brain::bbolt::Reader;
+use brain::cluster::owner;
+use brain::log::frame::is_barrier;
+use brain::log::{FileLog, Log, MemLog, Options as LogOptions};
+use brain::pb::mvccpb;
+use brain::rows::Rows;
+use brain::rows::fjall::{FjallRows, Options as RowsOptions};
+use brain::rows::mem::MemRows;
+use brain::snapshot::{Contents, Restored, Saved, SnapshotFile, Spool, restore, save};
+use brain::types::Event;
+use bytes::Bytes;
+use pb::kv_server::Kv as _;
+use pb::maintenance_client::MaintenanceClient;
+use prost::Message as _;
+use sha2::{Digest as _, Sha256};
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::Engine;
+use crate::members::{Member, Site};
+use crate::model::Model;
+use crate::program::{Kubebrain, refusal};
+use crate::script::run;
+use crate::store::{requests, seed};
+use crate::wire::{Request, Response, Target as _, pb};
+
+/// Saves what an engine holds.
+async fn saved<L: Log, R: Rows>(engine: &Engine<L, R>, dir: &Path) -> Saved {
+    let state = &engine.store.state;
+    let (view, leases) = state.view_and_leases();
+    let contents = Contents {
+        view,
+        leases,
+        index: state.committed().0,
+        term: state.epoch(),
+        member: 1,
+        bytes: state.sizes().in_use(),
+    };
+    save(contents, &Spool::new(dir)).await.unwrap()
+}
+
+fn content(saved: &Saved) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(saved.len).unwrap()];
+    saved.file.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(saved.file.metadata().unwrap().len(), saved.len);
+    bytes
+}
+
+/// Writes a database with its checksum to a file.
+fn write(dir: &Path, database: &[u8]) -> PathBuf {
+    let path = dir.join("snapshot.db");
+    fs::write(&path, [database, &Sha256::digest(database)].concat()).unwrap();
+    path
+}
+
+fn opened(dir: &Path, database: &[u8]) -> SnapshotFile {
+    SnapshotFile::open(&write(dir, database), false).unwrap()
+}
+
+/// The versions in a database: revision, sub-revision, is a deletion, and the pair.
+fn versions(database: &[u8]) -> Vec<(i64, i64, bool, mvccpb::KeyValue)> {
+    let reader = Reader::open(database, database.len() as u64).unwrap();
+    let (mut pairs, mut found) = (reader.bucket(b"key").unwrap().unwrap(), Vec::new());
+    while let Some((key, value)) = pairs.next().unwrap() {
+        let number = |at: usize| i64::from_be_bytes(key[at..at + 8].try_into().unwrap());
+        let kv = mvccpb::KeyValue::decode(value).unwrap();
+        found.push((number(0), number(9), key.len() == 18, kv));
+    }
+    found
+}
+
+/// The last event of each key at each revision.
+fn last_events<'a>(events: impl Iterator<Item = (i64, &'a Bytes, &'a Bytes)>) -> BTreeMap<(i64, Bytes), Bytes> {
+    events
+        .map(|(revision, key, value)| ((revision, key.clone()), value.clone()))
+        .collect()
+}
+
+async fn agrees<L: Log, R: Rows>(log: L, rows: R, file: &SnapshotFile, model: &Model) {
+    let restored = restore(file, (log.clone(), rows.clone()), 1).await.unwrap();
+    assert_eq!(restored.revision, model.revision());
+    let mut engine = Engine::start(log, rows).await.unwrap();
+    engine.check_revisions(model).await;
+    let from = model.compacted().max(1) + 1;
+    if from <= model.revision() {
+        let history = engine.history(from).await;
+        let events = history.iter().flat_map(|committed| &committed.events);
+        let found = last_events(events.map(|Event { kv, .. }| (kv.mod_revision, &kv.key, &kv.value)));
+        let expected = model.events_from(from);
+        let expected = last_events(expected.map(|event| (event.kv.mod_revision, &event.kv.key, &event.kv.value)));
+        assert_eq!(found, expected);
+    }
+    // Compaction finds what it has to delete.
+    engine.put(b"after", b"").await.unwrap();
+    engine.compact().await;
+    let left = saved(&engine, &std::env::temp_dir()).await.versions;
+    let range = pb::RangeRequest {
+        key: "\0".into(),
+        range_end: "\0".into(),
+        count_only: true,
+        ..Default::default()
+    };
+    let Response::Range(counted) = engine.call(Request::Range(range)).await.unwrap() else {
+        panic!("no range");
+    };
+    assert_eq!(left, u64::try_from(counted.count).unwrap());
+    engine.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restored_store_answers_as_the_saved_one_at_every_revision() {
+    let temp = TempDir::new().unwrap();
+    for more in 0..4 {
+        let (log, rows) = (MemLog::new(), MemRows::new());
+        let mut engine = Engine::start(log.clone(), rows.clone()).await.unwrap();
+        let (_, model) = run(seed() + more, requests(700), &mut engine).await;
+        let database = content(&saved(&engine, temp.path()).await);
+        engine.stop().await.unwrap();
+        let again = Engine::start(log, rows).await.unwrap();
+        let after_flush = content(&saved(&again, temp.path()).await);
+        assert!(
+            versions(&database) == versions(&after_flush),
+            "a snapshot of rows and one of memory differ"
+        );
+        again.stop().await.unwrap();
+        let file = opened(temp.path(), &database);
+        agrees(MemLog::new(), MemRows::new(), &file, &model).await;
+        let dir = TempDir::new().unwrap();
+        let log = FileLog::open(&dir.path().join("log"), LogOptions::default()).unwrap();
+        let rows = FjallRows::open(&dir.path().join("rows"), RowsOptions::default()).unwrap();
+        agrees(log, rows, &file, &model).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn snapshot_is_restored_to_tikv() {
+    let temp = TempDir::new().unwrap();
+    let mut engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
+    let (_, model) = run(seed(), requests(300), &mut engine).await;
+    let file = opened(temp.path(), &content(&saved(&engine, temp.path()).await));
+    engine.stop().await.unwrap();
+    let tikv = mock_tikv::MockTikv::start(mock_tikv::Options::default().with_stores(3))
+        .await
+        .unwrap();
+    let options = brain::tikv::Options::new(vec![tikv.pd()], "restored");
+    let (connected, supervisor) = brain::tikv::Tikv::connect(options).await.unwrap();
+    let mut supervisors = JoinSet::new();
+    supervisors.spawn(supervisor.run(CancellationToken::new()));
+    let log = brain::log::TikvLog::keeping(connected.clone(), is_barrier);
+    agrees(log, brain::rows::TikvRows::new(connected), &file, &model).await;
+}
+
+/// Each revision puts two keys: a snapshot has both or none, and all revisions up to its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn snapshot_taken_during_writes_is_of_one_revision() {
+    let temp = TempDir::new().unwrap();
+    let dir = TempDir::new().unwrap();
+    let log = FileLog::open(&dir.path().join("log"), LogOptions::default()).unwrap();
+    let rows = FjallRows::open(&dir.path().join("rows"), RowsOptions::default()).unwrap();
+    let engine = Engine::start(log, rows).await.unwrap();
+    let stop = CancellationToken::new();
+    let mut writers = JoinSet::new();
+    for writer in 0..4 {
+        let kv = KvService {
+            store: engine.kv.store.clone(),
+            stop: stop.clone(),
+        };
+        let stop = stop.clone();
+        writers.spawn(async move {
+            let mut written = 0;
+            while !stop.is_cancelled() {
+                let put = |key: String| pb::RequestOp {
+                    request: Some(pb::request_op::Request::RequestPut(pb::PutRequest {
+                        key: key.into(),
+                        value: vec![7; 300].into(),
+                        ..Default::default()
+                    })),
+                };
+                let key = written % 50;
+                let txn = pb::TxnRequest {
+                    success: vec![put(format!("b/{writer}/{key}")), put(format!("a/{writer}/{key}"))],
+                    ..Default::default()
+                };
+                kv.txn(tonic::Request::new(txn)).await.unwrap();
+                written += 1;
+            }
+            written
+        });
+    }
+    let mut last = 0;
+    for round in 0..6 {
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        let saved = saved(&engine, temp.path()).await;
+        assert!(saved.revision > last, "round {round}: nothing was written");
+        last = saved.revision;
+        let found = versions(&content(&saved));
+        assert_eq!(found.len() as u64, saved.versions);
+        let expected: Vec<_> = (2..=last).flat_map(|revision| [(revision, 0), (revision, 1)]).collect();
+        let numbers: Vec<_> = found.iter().map(|(revision, sub, ..)| (*revision, *sub)).collect();
+        assert!(
+            numbers == expected,
+            "round {round}: revisions are missing, or there are too many"
+        );
+    }
+    stop.cancel();
+    let written: i64 = writers.join_all().await.into_iter().sum();
+    assert_eq!(engine.store.state.view().revision, 1 + written);
+    engine.stop().await.unwrap();
+    assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0, "files are left");
+}
+
+#[tokio::test]
+async fn leases_keep_their_keys() {
+    let temp = TempDir::new().unwrap();
+    let mut engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
+    for (id, ttl) in [(7, 600), (-8, 70), (i64::MAX, 9_000_000_000)] {
+        let grant = pb::LeaseGrantRequest { id, ttl };
+        engine.call(Request::Grant(grant)).await.unwrap();
+        for key in ["a", "b"] {
+            let put = pb::PutRequest {
+                key: format!("{id}/{key}").into(),
+                lease: id,
+                ..Default::default()
+            };
+            engine.call(Request::Put(put)).await.unwrap();
+        }
+    }
+    // Detached again.
+    engine.put(b"7/b", b"").await.unwrap();
+    let file = opened(temp.path(), &content(&saved(&engine, temp.path()).await));
+    engine.stop().await.unwrap();
+
+    let (log, rows) = (MemLog::new(), MemRows::new());
+    let restored = restore(&file, (log.clone(), rows.clone()), 1).await.unwrap();
+    assert_eq!(
+        restored,
+        Restored {
+            revision: 8,
+            compacted: -1,
+            versions: 7,
+            leases: 3,
+        }
+    );
+    let mut engine = Engine::start(log, rows).await.unwrap();
+    for (id, ttl, keys) in [
+        (7, 600, vec!["7/a"]),
+        (-8, 70, vec!["-8/a", "-8/b"]),
+        (
+            i64::MAX,
+            9_000_000_000,
+            vec!["9223372036854775807/a", "9223372036854775807/b"],
+        ),
+    ] {
+        let ask = pb::LeaseTimeToLiveRequest { id, keys: true };
+        let Response::TimeToLive(found) = engine.call(Request::TimeToLive(ask)).await.unwrap() else {
+            panic!("no time to live");
+        };
+        assert_eq!(
+            (found.granted_ttl, found.keys),
+            (ttl, keys.into_iter().map(Bytes::from).collect())
+        );
+    }
+    engine
+        .call(Request::Revoke(pb::LeaseRevokeRequest { id: -8 }))
+        .await
+        .unwrap();
+    assert_eq!(engine.mod_revision(b"-8/a").await, None);
+    assert_eq!(engine.mod_revision(b"7/b").await, Some(8));
+    engine.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn damaged_snapshots_are_refused() {
+    let temp = TempDir::new().unwrap();
+    let mut engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
+    engine.puts(40).await;
+    let database = content(&saved(&engine, temp.path()).await);
+    engine.stop().await.unwrap();
+    let path = write(temp.path(), &database);
+    let whole = fs::read(&path).unwrap();
+    let expected = versions(&database);
+    for at in (0..whole.len()).step_by(61) {
+        let mut other = whole.clone();
+        other[at] ^= 1;
+        fs::write(&path, &other).unwrap();
+        SnapshotFile::open(&path, false).unwrap_err();
+        // Without the checksum not all of it can be found, but nothing worse comes of it.
+        let file = SnapshotFile::open(&path, true).unwrap();
+        let restored = restore(&file, (MemLog::new(), MemRows::new()), 1).await;
+        if let Ok(restored) = restored {
+            assert!(restored.versions <= expected.len() as u64);
+        }
+    }
+    for len in [
+        0,
+        1,
+        31,
+        32,
+        4_096,
+        whole.len() - 4_096,
+        whole.len() - 32,
+        whole.len() - 1,
+    ] {
+        fs::write(&path, &whole[..len]).unwrap();
+        SnapshotFile::open(&path, false).unwrap_err();
+    }
+}
+
+fn snapshot(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kubebrain"))
+        .arg("snapshot")
+        .args(args)
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn refused(args: &[&str]) -> String {
+    let output = snapshot(args);
+    assert_eq!(output.status.code(), Some(1), "{args:?}");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    said.lines().last().unwrap().to_owned()
+}
+
+/// Takes a snapshot as etcdctl does.
+async fn fetch(url: &str) -> Vec<u8> {
+    let mut client = MaintenanceClient::connect(url.to_owned()).await.unwrap();
+    let mut stream = client.snapshot(pb::SnapshotRequest {}).await.unwrap().into_inner();
+    let (mut bytes, mut remaining) = (Vec::new(), Vec::new());
+    while let Some(message) = stream.message().await.unwrap() {
+        assert_eq!(message.version, "3.6.0");
+        bytes.extend_from_slice(&message.blob);
+        remaining.push((bytes.len() as u64, message.remaining_bytes));
+    }
+    let database = bytes.len() as u64 - 32;
+    for (received, remaining) in remaining {
+        assert_eq!(remaining, database.saturating_sub(received));
+    }
+    let (content, checksum) = bytes.split_at(bytes.len() - 32);
+    assert_eq!(Sha256::digest(content).as_slice(), checksum);
+    bytes
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn program_restores_a_data_directory() {
+    let temp = TempDir::new().unwrap();
+    let path = |name: &str| temp.path().join(name);
+    let text = |name: &str| path(name).to_str().unwrap().to_owned();
+    let mut server = Kubebrain::start(&path("first")).await;
+    for n in 0..20 {
+        let put = pb::PutRequest {
+            key: format!("key-{}", n % 7).into(),
+            value: vec![n; 5_000].into(),
+            ..Default::default()
+        };
+        server.client.call(Request::Put(put)).await.unwrap();
+    }
+    fs::write(path("taken"), fetch(&server.url).await).unwrap();
+    // A client that does not read the rest holds nothing up.
+    let mut client = MaintenanceClient::connect(server.url.clone()).await.unwrap();
+    for _ in 0..10 {
+        let mut stream = client.snapshot(pb::SnapshotRequest {}).await.unwrap().into_inner();
+        stream.message().await.unwrap();
+    }
+    server.stop().await;
+
+    let status = snapshot(&["status", &text("taken")]);
+    let said = String::from_utf8(status.stdout).unwrap();
+    assert!(said.contains(", 21, 7, ") && said.ends_with(" kB, 3.6.0\n"), "{said}");
+    let into = format!("--data-dir={}", text("second"));
+    let output = snapshot(&["restore", &text("taken"), &into]);
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "restored revision 21, compacted to -1: 20 versions, 0 leases\n",
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let again = refused(&["import", &text("taken"), &into]);
+    assert!(again.contains("is not empty: it holds a store"), "{again}");
+    let mut server = Kubebrain::start(&path("second")).await;
+    for revision in 2..=21 {
+        let range = pb::RangeRequest {
+            key: format!("key-{}", (revision - 2) % 7).into(),
+            revision,
+            ..Default::default()
+        };
+        let Response::Range(found) = server.client.call(Request::Range(range)).await.unwrap() else {
+            panic!("no range");
+        };
+        assert_eq!(found.kvs[0].mod_revision, revision);
+        assert_eq!(found.kvs[0].value[0], u8::try_from(revision - 2).unwrap());
+    }
+    server.stop().await;
+
+    // A restore that was killed.
+    fs::create_dir_all(path("third").join("log")).unwrap();
+    fs::write(path("third").join("log").join("part"), "part").unwrap();
+    fs::write(path("third").join("RESTORING"), "").unwrap();
+    let said = refusal(&path("third")).await;
+    assert!(said.contains("holds a part of a snapshot"), "{said}");
+    let into = format!("--data-dir={}", text("third"));
+    let mut damaged = fs::read(path("taken")).unwrap();
+    damaged[20_000] ^= 1;
+    fs::write(path("damaged"), &damaged).unwrap();
+    let said = refused(&["restore", &text("damaged"), &into]);
+    assert!(said.contains("damaged: its checksum is"), "{said}");
+    assert!(snapshot(&["restore", &text("taken"), &into]).status.success());
+    Kubebrain::start(&path("third")).await.stop().await;
+
+    // Of a restore that fails nothing is left.
+    let cut = fs::read(path("taken")).unwrap();
+    fs::write(path("cut"), &cut[..cut.len() - 4_096 - 32]).unwrap();
+    let into = format!("--data-dir={}", text("fourth"));
+    let said = refused(&["restore", &text("cut"), &into]);
+    assert!(said.contains("has no checksum"), "{said}");
+    let said = refused(&["restore", &text("cut"), &into, "--skip-hash-check"]);
+    assert!(said.contains("it is cut short"), "{said}");
+    let left: Vec<_> = fs::read_dir(path("fourth"))
+        .map(|entries| entries.map(|entry| entry.unwrap().file_name()).collect())
+        .unwrap_or_default();
+    assert!(left.iter().all(|name| name == "LOCK"), "{left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn program_restores_a_key_prefix() {
+    let temp = TempDir::new().unwrap();
+    let file = temp.path().join("taken");
+    let site = Site::new(2).await;
+    let (one, two) = (site.begin(0, 2, &[]), site.begin(1, 2, &[]));
+    for member in [&one, &two] {
+        member.says("ready to serve client requests").await;
+    }
+    let mut kv = pb::kv_client::KvClient::new(one.connect().await);
+    for n in 0..30_u8 {
+        let put = pb::PutRequest {
+            key: format!("key-{}", n % 7).into(),
+            value: vec![n; 100].into(),
+            ..Default::default()
+        };
+        kv.put(put).await.unwrap();
+    }
+    // One of them follows.
+    let range = pb::RangeRequest {
+        key: "key".into(),
+        ..Default::default()
+    };
+    for member in 0..2 {
+        let mut kv = pb::kv_client::KvClient::connect(site.client_url(member)).await.unwrap();
+        kv.range(range.clone()).await.unwrap();
+    }
+    let taken = [fetch(&site.client_url(0)).await, fetch(&site.client_url(1)).await];
+    assert!(versions(&taken[0]) == versions(&taken[1]), "leader and follower differ");
+    fs::write(&file, &taken[1]).unwrap();
+    let (pd, prefix) = (
+        format!("--tikv-pd-endpoints={}", site.tikv.pd()),
+        "--tikv-key-prefix=restored",
+    );
+    let restore = |prefix| {
+        let args = ["restore", file.to_str().unwrap(), "--storage=tikv", &pd, prefix].map(str::to_owned);
+        tokio::task::spawn_blocking(move || snapshot(&args.each_ref().map(String::as_str)))
+    };
+    let output = restore("--tikv-key-prefix=kubebrain").await.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("the key prefix holds data already"), "{said}");
+    drop((one, two));
+
+    // As an interrupted restore leaves it.
+    let options = brain::tikv::Options::new(vec![site.tikv.pd()], "restored");
+    let (tikv, _supervisor) = brain::tikv::Tikv::attach(options).await.unwrap();
+    owner::begin_restore(&tikv.register(owner::OWNER), "etcd-cluster")
+        .await
+        .unwrap();
+    let (code, said) = site.begin(0, 1, &[prefix]).ended().await;
+    assert!(
+        code == Some(1) && said.contains("a snapshot is being restored into the key prefix"),
+        "{said}"
+    );
+    let output = restore(prefix).await.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("a snapshot is being restored into the key prefix"),
+        "{said}"
+    );
+    let wipe = ["wipe", "--storage=tikv", &pd, prefix, "--yes"].map(str::to_owned);
+    let (code, said) = Member::begin(&wipe, String::new()).ended().await;
+    assert!(code == Some(0) && tikv.is_empty().await.unwrap(), "{said}");
+
+    let output = restore(prefix).await.unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "restored revision 31, compacted to -1: 30 versions, 0 leases\n",
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let member = site.start(0, 1, &[prefix]).await;
+    let mut kv = pb::kv_client::KvClient::new(member.connect().await);
+    for revision in 2..=31 {
+        let range = pb::RangeRequest {
+            key: format!("key-{}", (revision - 2) % 7).into(),
+            revision,
+            ..Default::default()
+        };
+        let found = kv.range(range).await.unwrap().into_inner();
+        assert_eq!(found.kvs[0].mod_revision, revision);
+    }
+}
+
+/// Reads a file of etcd that was compacted, deletes and leases in it, so that the format is not only what is written here.
+#[tokio::test]
+async fn snapshot_of_etcd_is_read() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/etcd-3.6.db");
+    let file = SnapshotFile::open(&path, false).unwrap();
+    // As `etcdutl snapshot status` prints it.
+    assert_eq!(file.status().unwrap().to_string(), "ea578792, 10, 5, 20 kB, 3.6.0");
+    let (log, rows) = (MemLog::new(), MemRows::new());
+    let restored = restore(&file, (log.clone(), rows.clone()), 1).await.unwrap();
+    assert_eq!((restored.revision, restored.compacted, restored.leases), (10, 8, 1));
+    let mut engine = Engine::start(log, rows).await.unwrap();
+    for (key, revision, found) in [
+        ("k1", 10, Some(8)),
+        ("k2", 9, Some(3)),
+        ("k2", 10, None),
+        ("leased", 8, None),
+        ("leased", 10, Some(9)),
+    ] {
+        assert_eq!(engine.mod_revision_at(key.as_bytes(), revision).await, found, "{key}");
+    }
+    let events = engine
+        .history(9)
+        .await
+        .iter()
+        .map(|committed| committed.events.len())
+        .sum::<usize>();
+    assert_eq!(events, 2);
+    engine.stop().await.unwrap();
+}
