@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::api::auth::{Authenticator, Guard};
 use crate::api::context::ApiContext;
 use crate::api::health::StoreHealth;
 use crate::api::maintenance::Defragment;
@@ -111,6 +112,7 @@ pub(crate) async fn serve<E: Engine>(
     metrics: Arc<Metrics>,
     mut life: Lifecycle,
 ) -> anyhow::Result<()> {
+    let authenticator = Arc::new(Authenticator::new(&config.auth)?);
     let (ids, lone) = (engine.ids, engine.peers.is_none());
     let options = options(ids.member, lone, &engine.timing);
     let (log, rows) = (engine.log.clone(), engine.rows.clone());
@@ -137,6 +139,7 @@ pub(crate) async fn serve<E: Engine>(
     let later = Some(later).filter(|_| config.strict_reads && !lone);
     let (transfers, transfer_requests) = mpsc::channel(1);
     let api = ApiContext {
+        guard: Guard::new(running.state.auth().clone(), authenticator),
         state: running.state.clone(),
         sequencer: running.sequencer.clone(),
         router: router(role.clone(), later, &mut life),

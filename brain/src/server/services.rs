@@ -101,6 +101,7 @@ pub fn services<H: History, R: Rows>(
             raft_term: api.state.epoch_cell(),
             has_leader: has_leader.clone(),
             stop: leave.clone(),
+            guard: Some(api.guard.clone()),
         },
     );
     let quota = quota(config);
@@ -139,6 +140,7 @@ pub fn services<H: History, R: Rows>(
         cluster_id: api.cluster_id,
         epoch: api.state.epoch_cell(),
         router: api.router.clone(),
+        guard: api.guard.clone(),
     };
     metrics.server.set_identity(api.member_id);
     metrics.server.quota.set(i64::try_from(quota).unwrap_or(i64::MAX));
@@ -221,6 +223,7 @@ pub fn peer_services<R: Rows>(
         move_leader: move_leader(mpsc::channel(1).0),
         members: membership,
     };
+    let auth = AuthService(here.clone());
     let kv = KvService { store: here, stop };
     let mut routes = Routes::builder();
     routes
@@ -235,6 +238,7 @@ pub fn peer_services<R: Rows>(
                 .max_encoding_message_size(MAX_ANSWER),
         )
         .add_service(pb::lease_server::LeaseServer::new(leases).max_decoding_message_size(MAX_SMALL))
+        .add_service(pb::auth_server::AuthServer::new(auth).max_decoding_message_size(config.limits.max_receive_bytes))
         .add_service(pb::maintenance_server::MaintenanceServer::new(maintenance).max_decoding_message_size(MAX_SMALL));
     routes.routes()
 }
