@@ -104,6 +104,15 @@ pub(crate) enum ClientPorts {
     },
 }
 
+/// Starts automatic compaction, if the flags ask for it.
+fn compact_by_itself<R: Rows>(config: &Config, api: &ApiContext<R>, life: &mut Lifecycle) {
+    if let Some(retention) = retention(config.auto_compaction) {
+        let (state, stop) = (api.state.clone(), life.stop.clone());
+        let compaction = auto_compact::run(retention, api.sequencer.clone(), move || state.view().revision, stop);
+        life.tasks.spawn("automatic compaction", compaction);
+    }
+}
+
 /// Serves a store until the process ends.
 pub(crate) async fn serve<E: Engine>(
     config: &Config,
@@ -174,11 +183,7 @@ pub(crate) async fn serve<E: Engine>(
     if !begun {
         return life.end().await;
     }
-    if let Some(retention) = retention(config.auto_compaction) {
-        let (state, stop) = (api.state.clone(), life.stop.clone());
-        let compaction = auto_compact::run(retention, api.sequencer.clone(), move || state.view().revision, stop);
-        life.tasks.spawn("automatic compaction", compaction);
-    }
+    compact_by_itself(config, &api, &mut life);
     let (shown, has_leader) = watch_channel::channel(true);
     let liveness = liveness::run(liveness, role, config.election_timeout, shown, life.stop.clone());
     life.tasks.spawn("liveness", liveness);

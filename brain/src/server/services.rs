@@ -90,20 +90,7 @@ pub fn services<H: History, R: Rows>(
         leave,
     } = member;
     let (metrics, watched, listed) = (api.metrics.clone(), hub.clone(), members.clone());
-    let watches = WatchService::new(
-        hub,
-        history,
-        WatchServiceOptions {
-            max_request_bytes: config.limits.max_request_bytes,
-            progress_notify_interval: config.watch_progress_notify_interval,
-            cluster_id: api.cluster_id,
-            member_id: api.member_id,
-            raft_term: api.state.epoch_cell(),
-            has_leader: has_leader.clone(),
-            stop: leave.clone(),
-            guard: Some(api.guard.clone()),
-        },
-    );
+    let watches = WatchService::new(hub, history, watch_options(config, &api, &has_leader, &leave));
     let quota = quota(config);
     let maintenance = MaintenanceService {
         store: api.clone(),
@@ -177,6 +164,24 @@ pub fn services<H: History, R: Rows>(
         metrics,
         has_leader: Some(has_leader),
         is_open: true,
+    }
+}
+
+fn watch_options<R: Rows>(
+    config: &Config,
+    api: &ApiContext<R>,
+    has_leader: &tokio::sync::watch::Receiver<bool>,
+    leave: &CancellationToken,
+) -> WatchServiceOptions {
+    WatchServiceOptions {
+        max_request_bytes: config.limits.max_request_bytes,
+        progress_notify_interval: config.watch_progress_notify_interval,
+        cluster_id: api.cluster_id,
+        member_id: api.member_id,
+        raft_term: api.state.epoch_cell(),
+        has_leader: has_leader.clone(),
+        stop: leave.clone(),
+        guard: Some(api.guard.clone()),
     }
 }
 
