@@ -34,7 +34,7 @@ impl pb::cluster_server::Cluster for ClusterService {
         &self,
         request: Request<pb::MemberAddRequest>,
     ) -> Result<Response<pb::MemberAddResponse>, Status> {
-        self.permit(&request, Auth::check_admin)?;
+        self.permit(&request, Auth::check_admin).await?;
         let urls = &request.get_ref().peer_ur_ls;
         if urls.is_empty() || urls.iter().any(|url| Url::parse(url).is_err()) {
             return Err(Error::MemberBadUrls.into());
@@ -48,7 +48,7 @@ impl pb::cluster_server::Cluster for ClusterService {
         &self,
         request: Request<pb::MemberRemoveRequest>,
     ) -> Result<Response<pb::MemberRemoveResponse>, Status> {
-        self.permit(&request, Auth::check_admin)?;
+        self.permit(&request, Auth::check_admin).await?;
         self.known(request.get_ref().id)?;
         Err(Status::unimplemented(
             "etcdserver: members are those of --initial-cluster: stop this one and take it out there",
@@ -59,7 +59,7 @@ impl pb::cluster_server::Cluster for ClusterService {
         &self,
         request: Request<pb::MemberUpdateRequest>,
     ) -> Result<Response<pb::MemberUpdateResponse>, Status> {
-        self.permit(&request, Auth::check_admin)?;
+        self.permit(&request, Auth::check_admin).await?;
         self.known(request.get_ref().id)?;
         Err(Status::unimplemented(
             "etcdserver: peer URLs are what --initial-advertise-peer-urls says",
@@ -73,7 +73,7 @@ impl pb::cluster_server::Cluster for ClusterService {
         if request.get_ref().linearizable {
             self.router.read_index().await?;
         }
-        self.permit(&request, Auth::check_known)?;
+        self.permit(&request, Auth::check_known).await?;
         // Like etcd's, this header carries no revision.
         let header = pb::ResponseHeader {
             cluster_id: self.cluster_id,
@@ -91,14 +91,14 @@ impl pb::cluster_server::Cluster for ClusterService {
         &self,
         request: Request<pb::MemberPromoteRequest>,
     ) -> Result<Response<pb::MemberPromoteResponse>, Status> {
-        self.permit(&request, Auth::check_admin)?;
+        self.permit(&request, Auth::check_admin).await?;
         self.known(request.get_ref().id)?;
         Err(Error::MemberNotLearner.into())
     }
 }
 
 impl ClusterService {
-    fn permit<T>(
+    async fn permit<T>(
         &self,
         request: &Request<T>,
         check: impl FnOnce(&Auth, &Caller) -> Result<(), AuthError>,
@@ -106,7 +106,8 @@ impl ClusterService {
         if !self.guard.is_enabled() {
             return Ok(());
         }
-        Ok(self.guard.check(&Credentials::of(request), check)?)
+        let caller = self.guard.identify_soon(&Credentials::of(request)).await?;
+        Ok(check(&self.guard.load(), &caller)?)
     }
 
     fn known(&self, id: u64) -> Result<(), Error> {

@@ -186,12 +186,8 @@ impl<R: Rows> ApiContext<R> {
         {
             return Ok(caller);
         }
-        let credentials = self.credentials(request);
-        match self.guard.identify(&credentials) {
-            Err(AuthError::InvalidToken) if self.wait_token(&credentials).await => {}
-            identified => return Ok(identified.map_err(Error::from)?),
-        }
-        Ok(self.guard.identify(&credentials).map_err(Error::from)?)
+        let identified = self.guard.identify_soon(&self.credentials(request)).await;
+        Ok(identified.map_err(Error::from)?)
     }
 
     /// Returns what a client shows to be identified by. The certificate of another member identifies no client.
@@ -202,14 +198,6 @@ impl<R: Rows> ApiContext<R> {
         } else {
             credentials
         }
-    }
-
-    /// Waits until this member has applied the record of a token, if it is behind.
-    async fn wait_token(&self, credentials: &Credentials) -> bool {
-        let Some(slot) = credentials.slot() else { return false };
-        // A leader has applied all that anybody knows of.
-        let may_come = slot > self.state.committed() && !matches!(self.router.role(), Role::Leading(_));
-        may_come && self.wait_applied(slot).await.is_ok()
     }
 
     /// Identifies the client, forwards to the leader, as [`LeaderRouter::forward`], and waits until this member's view contains the leader's change. Reads

@@ -70,6 +70,10 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
     }
 
     async fn put(&self, request: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
+        if self.store.guard.is_enabled() {
+            // As in etcd, before the client is identified.
+            request::put(request.get_ref(), &self.store.limits)?;
+        }
         let local = |request| self.put_here(request);
         let remote = |leader, request| async move { client(leader).put(request).await };
         self.store.forward(request, local, remote).await
@@ -79,6 +83,10 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
         &self,
         request: Request<pb::DeleteRangeRequest>,
     ) -> Result<Response<pb::DeleteRangeResponse>, Status> {
+        if self.store.guard.is_enabled() {
+            // As in etcd, before the client is identified.
+            request::delete(request.get_ref())?;
+        }
         let local = |request| self.delete_here(request);
         let remote = |leader, request| async move { client(leader).delete_range(request).await };
         self.store.forward(request, local, remote).await
@@ -88,6 +96,9 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
         if is_readonly(request.get_ref()) {
             let op = request::txn(request.get_ref(), &self.store.limits)?;
             return self.read_only(op, &request).await;
+        }
+        if self.store.guard.is_enabled() {
+            request::write_txn(request.get_ref(), &self.store.limits)?;
         }
         let local = |request| self.txn_here(request);
         let remote = |leader, request| async move { client(leader).txn(request).await };
@@ -187,6 +198,12 @@ impl<R: Rows> KvService<R> {
         // The sequencer refuses it, too, but not while it waits for space itself.
         if op.puts() && self.store.state.has_alarm(NOSPACE) && !self.store.state.has_alarm(CORRUPT) {
             return Err(self.store.refuse(Error::NoSpace).await);
+        }
+        // The sequencer checks it, too, but rows are read before that. It knows the keys of the lease.
+        if self.store.guard.is_enabled()
+            && let Err(error) = self.store.guard.load().check_op(&caller, &op, &mut |_| Vec::new())
+        {
+            return Err(self.store.refuse(error.into()).await);
         }
         let Answer { revision, result } = self.store.propose(caller, Command::Write(op, meter), size).await?;
         result.map(|result| (revision, result)).ok_or_else(unexpected)

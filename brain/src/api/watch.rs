@@ -134,6 +134,10 @@ impl<H: History> Watch for WatchService<H> {
             return Err(Error::NoLeader.into());
         }
         let (meter, credentials) = (meter(&request), Credentials::of(&request));
+        if let Some(guard) = &self.shared.options.guard {
+            // Each watcher is checked by itself: this only waits for the record of the token, if this member is behind.
+            drop(guard.identify_soon(&credentials).await);
+        }
         let requests = request.into_inner();
         let session = Box::new(Session::new(
             Arc::clone(&self.shared),

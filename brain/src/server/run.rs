@@ -147,11 +147,12 @@ pub(crate) async fn serve<E: Engine>(
     let later = leadership::later_leader(log.clone(), running.state.clone(), node.unanswered.clone());
     let later = Some(later).filter(|_| config.strict_reads && !lone);
     let (transfers, transfer_requests) = mpsc::channel(1);
+    let router = router(role.clone(), later, &mut life);
     let api = ApiContext {
-        guard: Guard::new(running.state.auth().clone(), authenticator),
+        guard: Guard::new(&running.state, &router, authenticator),
         state: running.state.clone(),
         sequencer: running.sequencer.clone(),
-        router: router(role.clone(), later, &mut life),
+        router,
         limits: Limits::new(config.limits.max_txn_ops, config.limits.max_request_bytes, &rows),
         cluster_id: ids.cluster,
         member_id: ids.member,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use brain::api::auth::{AuthService, Authenticator, Guard};
+use brain::api::auth::{AuthService, Authenticator};
 use brain::api::kv::KvService;
 use brain::api::lease::LeaseService;
 use brain::flags::AuthOptions;
@@ -44,7 +44,7 @@ impl<R: Rows> Services<R> {
         };
         let authenticator = Arc::new(Authenticator::new(&options).unwrap());
         let mut store = engine.kv.store.clone();
-        store.guard = Guard::new(store.state.auth().clone(), authenticator);
+        store.guard = store.guard.with(authenticator);
         let stop = CancellationToken::new();
         Self {
             auth: AuthService(store.clone()),

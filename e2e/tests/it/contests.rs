@@ -132,9 +132,12 @@ async fn locks_elections_and_users_are_as_etcds() {
     let etcd = Server::start(&Program::etcd(&Progress::stderr()).unwrap(), &cheap).unwrap();
     let brain = Server::start(&Program::kubebrain().unwrap(), &cheap).unwrap();
     let (expected, found) = tokio::join!(script(&etcd), script(&brain));
-    for (expected, found) in expected.iter().zip(&found) {
-        assert_eq!(found, expected);
-    }
+    let differing: Vec<_> = expected
+        .iter()
+        .zip(&found)
+        .filter(|(expected, found)| expected != found)
+        .collect();
+    assert!(differing.is_empty(), "etcd's answer, and the brain's: {differing:#?}");
     assert_eq!(found.len(), expected.len());
     etcd.stop().unwrap();
     brain.stop().unwrap();

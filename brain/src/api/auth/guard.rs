@@ -1,20 +1,26 @@
 //! Identifies clients, and checks what they may do.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::credentials::Credentials;
 use super::jwt::Jwt;
 use super::simple;
+use crate::cluster::forward::{LeaderRouter, REQUEST_TIMEOUT, Role};
 use crate::errors::Error;
 use crate::flags::{AuthOptions, TokenOptions};
+use crate::log::Slot;
 use crate::mvcc::auth::{Access, Auth};
 use crate::mvcc::op::Span;
+use crate::rows::Rows;
 use crate::storage::auth::SharedAuth;
+use crate::storage::state::State;
 use crate::types::{AuthError, Caller, Identity};
 
 /// The kind of tokens.
@@ -90,26 +96,64 @@ impl Authenticator {
     }
 }
 
+/// Waits until this member has applied all records before a slot; false if it does not, or has already.
+type WaitApplied = dyn Fn(Slot) -> BoxFuture<'static, bool> + Send + Sync;
+
 /// The users and roles of a store, and how its clients are identified. Cheap to clone.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Guard {
     auth: Arc<SharedAuth>,
     authenticator: Arc<Authenticator>,
+    wait_applied: Arc<WaitApplied>,
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("authenticator", &self.authenticator)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Guard {
-    /// Guards a store.
+    /// Guards the store of a member.
     #[must_use]
-    pub fn new(auth: Arc<SharedAuth>, authenticator: Arc<Authenticator>) -> Self {
-        Self { auth, authenticator }
+    pub fn new<R: Rows>(state: &Arc<State<R>>, router: &LeaderRouter, authenticator: Arc<Authenticator>) -> Self {
+        let (applied, router) = (state.clone(), router.clone());
+        let wait_applied = move |slot| -> BoxFuture<'static, bool> {
+            let applied = applied.clone();
+            // A leader has applied all that anybody knows of.
+            let may_come = slot > applied.committed() && !matches!(router.role(), Role::Leading(_));
+            Box::pin(async move {
+                may_come
+                    && tokio::time::timeout(REQUEST_TIMEOUT, applied.wait_applied(slot))
+                        .await
+                        .is_ok()
+            })
+        };
+        Self {
+            auth: state.auth().clone(),
+            authenticator,
+            wait_applied: Arc::new(wait_applied),
+        }
     }
 
-    /// Guards a store by etcd's default options.
+    /// Guards users that are on no other member, by etcd's default options.
     ///
     /// # Errors
     /// Never: there is no key to read.
     pub fn simple(auth: Arc<SharedAuth>) -> anyhow::Result<Self> {
-        Ok(Self::new(auth, Arc::new(Authenticator::new(&AuthOptions::default())?)))
+        Ok(Self {
+            auth,
+            authenticator: Arc::new(Authenticator::new(&AuthOptions::default())?),
+            wait_applied: Arc::new(|_| Box::pin(std::future::ready(false))),
+        })
+    }
+
+    /// Returns the same with another authenticator.
+    #[must_use]
+    pub fn with(self, authenticator: Arc<Authenticator>) -> Self {
+        Self { authenticator, ..self }
     }
 
     pub(super) fn authenticator(&self) -> &Authenticator {
@@ -145,6 +189,17 @@ impl Guard {
             None => None,
         };
         Ok(identity.map_or(Caller::Anonymous, |identity| Caller::User(Arc::new(identity))))
+    }
+
+    /// The same, but if this member has not applied the record of the token yet, waits for it.
+    ///
+    /// # Errors
+    /// As [`Guard::identify`].
+    pub async fn identify_soon(&self, credentials: &Credentials) -> Result<Caller, AuthError> {
+        match (self.identify(credentials), credentials.slot()) {
+            (Err(AuthError::InvalidToken), Some(slot)) if (self.wait_applied)(slot).await => self.identify(credentials),
+            (identified, _) => identified,
+        }
     }
 
     fn identify_by_token(&self, token: &str) -> Option<Identity> {

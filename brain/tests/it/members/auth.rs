@@ -7,9 +7,10 @@ use pb::auth_client::AuthClient;
 use pb::kv_client::KvClient;
 use pb::watch_client::WatchClient;
 use pb::watch_request::RequestUnion;
-use tonic::transport::Channel;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Request, Status};
 
+use super::certificates::Ca;
 use super::{Member, Site};
 
 const CHEAP: &[&str] = &["--bcrypt-cost=4"];
@@ -24,7 +25,10 @@ struct Clients {
 
 impl Clients {
     async fn of(member: &Member) -> Self {
-        let channel = member.connect().await;
+        Self::on(member.connect().await)
+    }
+
+    fn on(channel: Channel) -> Self {
         Self {
             auth: AuthClient::new(channel.clone()),
             kv: KvClient::new(channel.clone()),
@@ -144,6 +148,66 @@ async fn token_of_any_member_is_valid_on_all() {
     while second.put(&of_first, "u/b").await.is_err() {}
     assert_eq!(refused(second.put(&of_second, "w").await), NOT_PERMITTED);
     follower.stop().await;
+}
+
+/// A member on a data directory that requires certificates of its clients, and channels to it by common name.
+#[tokio::test]
+async fn common_name_of_a_certificate_is_its_user() {
+    let (dir, ca) = (tempfile::tempdir().unwrap(), Ca::new("ours"));
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    std::fs::write(path("ca.crt"), &ca.pem).unwrap();
+    for name in ["server", "root", "u", "stranger"] {
+        ca.write(dir.path(), name, name, time::Duration::days(1));
+    }
+    let (client, peer) = (super::free_port(), super::free_port());
+    let (url, peer) = (
+        format!("https://127.0.0.1:{client}"),
+        format!("http://127.0.0.1:{peer}"),
+    );
+    let flags = [
+        format!("--data-dir={}", path("data")),
+        format!("--listen-client-urls={url}"),
+        format!("--advertise-client-urls={url}"),
+        format!("--listen-peer-urls={peer}"),
+        format!("--initial-advertise-peer-urls={peer}"),
+        format!("--trusted-ca-file={}", path("ca.crt")),
+        format!("--cert-file={}", path("server.crt")),
+        format!("--key-file={}", path("server.key")),
+        "--client-cert-auth".to_owned(),
+        "--bcrypt-cost=4".to_owned(),
+    ];
+    let member = Member::begin(&flags, url.clone());
+    member.says("ready to serve client requests").await;
+    let clients = async |name: &str| {
+        let read = |end: &str| std::fs::read(path(&format!("{name}.{end}"))).unwrap();
+        let tls = ClientTlsConfig::new()
+            .ca_certificate(Certificate::from_pem(&ca.pem))
+            .identity(Identity::from_pem(read("crt"), read("key")));
+        let endpoint = Endpoint::new(url.clone()).unwrap().tls_config(tls).unwrap();
+        Clients::on(endpoint.connect().await.unwrap())
+    };
+    let (mut root, mut user, mut stranger) = (clients("root").await, clients("u").await, clients("stranger").await);
+    stranger.enable().await;
+    root.put("", "w").await.unwrap();
+    user.put("", "u/a").await.unwrap();
+    assert_eq!(refused(user.put("", "w").await), NOT_PERMITTED);
+    assert_eq!(refused(stranger.put("", "u/a").await), NOT_PERMITTED);
+    // A token says more than a certificate.
+    let token = stranger.token("u").await;
+    stranger.put(&token, "u/a").await.unwrap();
+    assert_eq!(refused(root.put("lie.1", "w").await), "etcdserver: invalid auth token");
+    // The gateway shows its own certificate for all of its clients.
+    let put = pb::PutRequest {
+        key: "w".into(),
+        ..Default::default()
+    };
+    let mut request = Request::new(put);
+    request
+        .metadata_mut()
+        .insert("grpcgateway-accept", "*/*".parse().unwrap());
+    let answer = root.kv.put(request).await.map(drop);
+    assert_eq!(refused(answer), "etcdserver: user name is empty");
+    member.stop().await;
 }
 
 /// A client names the caller itself, as a member does that forwards.

@@ -30,17 +30,21 @@ impl Admin<'_> {
         let user = pb::AuthUserAddRequest {
             name: name.to_owned(),
             password: password.unwrap_or_default().to_owned(),
-            options: password.is_none().then_some(authpb::UserAddOptions { no_password: true }),
+            options: password
+                .is_none()
+                .then_some(authpb::UserAddOptions { no_password: true }),
             ..Default::default()
         };
         let answer = self.actor.auth.user_add(by(&self.token, user)).await;
-        self.actor.note(&format!("add user {name}"), answer, |it| revision(it.header));
+        self.actor
+            .note(&format!("add user {name}"), answer, |it| revision(it.header));
     }
 
     async fn delete_user(&mut self, name: &str) {
         let user = pb::AuthUserDeleteRequest { name: name.to_owned() };
         let answer = self.actor.auth.user_delete(by(&self.token, user)).await;
-        self.actor.note(&format!("delete user {name}"), answer, |it| revision(it.header));
+        self.actor
+            .note(&format!("delete user {name}"), answer, |it| revision(it.header));
     }
 
     async fn change_password(&mut self, name: &str, password: &str, hashed_password: &str) {
@@ -57,13 +61,15 @@ impl Admin<'_> {
     async fn add_role(&mut self, name: &str) {
         let role = pb::AuthRoleAddRequest { name: name.to_owned() };
         let answer = self.actor.auth.role_add(by(&self.token, role)).await;
-        self.actor.note(&format!("add role {name}"), answer, |it| revision(it.header));
+        self.actor
+            .note(&format!("add role {name}"), answer, |it| revision(it.header));
     }
 
     async fn delete_role(&mut self, name: &str) {
         let role = pb::AuthRoleDeleteRequest { role: name.to_owned() };
         let answer = self.actor.auth.role_delete(by(&self.token, role)).await;
-        self.actor.note(&format!("delete role {name}"), answer, |it| revision(it.header));
+        self.actor
+            .note(&format!("delete role {name}"), answer, |it| revision(it.header));
     }
 
     async fn grant_role(&mut self, user: &str, role: &str) {
@@ -72,7 +78,8 @@ impl Admin<'_> {
             role: role.to_owned(),
         };
         let answer = self.actor.auth.user_grant_role(by(&self.token, grant)).await;
-        self.actor.note(&format!("grant {role} to {user}"), answer, |it| revision(it.header));
+        self.actor
+            .note(&format!("grant {role} to {user}"), answer, |it| revision(it.header));
     }
 
     async fn revoke_role(&mut self, user: &str, role: &str) {
@@ -81,7 +88,8 @@ impl Admin<'_> {
             role: role.to_owned(),
         };
         let answer = self.actor.auth.user_revoke_role(by(&self.token, revoke)).await;
-        self.actor.note(&format!("revoke {role} from {user}"), answer, |it| revision(it.header));
+        self.actor
+            .note(&format!("revoke {role} from {user}"), answer, |it| revision(it.header));
     }
 
     async fn grant(&mut self, role: &str, perm_type: i32, key: &str, end: &str) {
@@ -126,7 +134,9 @@ impl Admin<'_> {
         let (actor, token) = (&mut *self.actor, &self.token);
         let auth = &mut actor.auth.clone();
         let status = auth.auth_status(by(token, pb::AuthStatusRequest {})).await;
-        actor.note("status", status, |it| (revision(it.header), it.enabled, it.auth_revision));
+        actor.note("status", status, |it| {
+            (revision(it.header), it.enabled, it.auth_revision)
+        });
         let users = auth.user_list(by(token, pb::AuthUserListRequest {})).await;
         actor.note("users", users, |it| (revision(it.header), it.users));
         let roles = auth.role_list(by(token, pb::AuthRoleListRequest {})).await;
@@ -199,7 +209,16 @@ fn txn(compared: &str, success: Vec<Op>, failure: Vec<Op>) -> pb::TxnRequest {
 /// Reads and writes keys as a user.
 async fn use_keys(actor: &mut Actor, who: &str, token: &str) {
     let kv = &mut actor.kv.clone();
-    let ranges = [("a", ""), ("a", "c"), ("b", "e"), ("a", "f"), ("d", "\0"), ("x", ""), ("\0", "\0"), ("w", "")];
+    let ranges = [
+        ("a", ""),
+        ("a", "c"),
+        ("b", "e"),
+        ("a", "f"),
+        ("d", "\0"),
+        ("x", ""),
+        ("\0", "\0"),
+        ("w", ""),
+    ];
     for (key, end) in ranges {
         for serializable in [false, true] {
             let asked = pb::RangeRequest {
@@ -242,7 +261,9 @@ async fn use_keys(actor: &mut Actor, who: &str, token: &str) {
     ];
     for (number, txn) in txns.into_iter().enumerate() {
         let answer = kv.txn(by(token, txn)).await;
-        actor.note(&format!("{who}: txn {number}"), answer, |it| (revision(it.header), it.succeeded));
+        actor.note(&format!("{who}: txn {number}"), answer, |it| {
+            (revision(it.header), it.succeeded)
+        });
     }
 }
 
@@ -340,12 +361,17 @@ async fn use_the_rest(actor: &mut Actor, who: &str, token: &str) {
     actor.note(&format!("{who}: hash of keys"), answer, |_| ());
     let answer = maintenance.defragment(by(token, pb::DefragmentRequest {})).await;
     actor.note(&format!("{who}: defragment"), answer, |_| ());
-    let answer = maintenance.move_leader(by(token, pb::MoveLeaderRequest { target_id: 7 })).await;
+    let answer = maintenance
+        .move_leader(by(token, pb::MoveLeaderRequest { target_id: 7 }))
+        .await;
     actor.note(&format!("{who}: move leader"), answer, |_| ());
     let list = pb::MemberListRequest { linearizable: true };
     let answer = actor.cluster.member_list(by(token, list)).await;
     actor.note(&format!("{who}: members"), answer, |it| it.members.len());
-    let answer = actor.cluster.member_remove(by(token, pb::MemberRemoveRequest { id: 7 })).await;
+    let answer = actor
+        .cluster
+        .member_remove(by(token, pb::MemberRemoveRequest { id: 7 }))
+        .await;
     actor.note(&format!("{who}: remove a member"), answer, |_| ());
 }
 
@@ -354,7 +380,12 @@ pub(super) async fn manage_users(actor: &mut Actor) {
         let grant = pb::LeaseGrantRequest { ttl: 600, id };
         actor.leases.lease_grant(grant).await.unwrap();
     }
-    for request in [put("a", false, 201), put("b", false, 202), put("w", false, 202), put("other", false, 0)] {
+    for request in [
+        put("a", false, 201),
+        put("b", false, 202),
+        put("w", false, 202),
+        put("other", false, 0),
+    ] {
         actor.kv.put(request).await.unwrap();
     }
     let mut admin = Admin {
@@ -385,7 +416,14 @@ pub(super) async fn manage_users(actor: &mut Actor) {
     ] {
         admin.grant(role, kind, key, end).await;
     }
-    for (user, role) in [("u", "s"), ("u", "r"), ("u", "r"), ("root", "root"), ("u", "none"), ("none", "r")] {
+    for (user, role) in [
+        ("u", "s"),
+        ("u", "r"),
+        ("u", "r"),
+        ("root", "root"),
+        ("u", "none"),
+        ("none", "r"),
+    ] {
         admin.grant_role(user, role).await;
     }
     admin.show().await;
@@ -397,7 +435,13 @@ pub(super) async fn manage_users(actor: &mut Actor) {
     for (name, password) in [("u", "wrong"), ("none", "x"), ("n", "x"), ("", "")] {
         authenticate(admin.actor, name, password).await;
     }
-    for (who, token) in [("nobody", ""), ("a liar", "lie.1"), ("another", "lie"), ("u", &u), ("root", &root)] {
+    for (who, token) in [
+        ("nobody", ""),
+        ("a liar", "lie.1"),
+        ("another", "lie"),
+        ("u", &u),
+        ("root", &root),
+    ] {
         use_keys(admin.actor, who, token).await;
         use_leases(admin.actor, who, token).await;
         use_the_rest(admin.actor, who, token).await;
