@@ -4,6 +4,8 @@
 
 use tonic::{Code, Status};
 
+use crate::types::AuthError;
+
 /// One of etcd's errors. It converts into [`Status`], and displays as its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Error {
@@ -67,6 +69,12 @@ pub enum Error {
     InvalidAuthToken,
     InvalidAuthMgmt,
     AuthOldRevision,
+    /// A password was given for a user that has none.
+    NoPasswordUser,
+    /// bcrypt takes no password of more than 72 bytes.
+    PasswordTooLong,
+    /// The key of tokens can only verify them.
+    TokenVerifyOnly,
     /// The client requires a leader (metadata `hasleader`) and there is none.
     NoLeader,
     /// Only the leader can do this.
@@ -143,6 +151,9 @@ impl Error {
         Error::InvalidAuthToken,
         Error::InvalidAuthMgmt,
         Error::AuthOldRevision,
+        Error::NoPasswordUser,
+        Error::PasswordTooLong,
+        Error::TokenVerifyOnly,
         Error::NoLeader,
         Error::NotLeader,
         Error::LeaderChanged,
@@ -236,6 +247,10 @@ impl Error {
             Error::InvalidAuthToken => (Code::Unauthenticated, "etcdserver: invalid auth token"),
             Error::InvalidAuthMgmt => (Code::InvalidArgument, "etcdserver: invalid auth management"),
             Error::AuthOldRevision => (Code::InvalidArgument, "etcdserver: revision of auth store is old"),
+            // The next three are no errors of gRPC in etcd: it sends them as they are.
+            Error::NoPasswordUser => (Code::Unknown, "auth: authentication failed, password was given for no password user"),
+            Error::PasswordTooLong => (Code::Unknown, "bcrypt: password length exceeds 72 bytes"),
+            Error::TokenVerifyOnly => (Code::Unknown, "auth: token signing attempted with verify-only key"),
             Error::NoLeader => (Code::Unavailable, "etcdserver: no leader"),
             Error::NotLeader => (Code::FailedPrecondition, "etcdserver: not leader"),
             Error::LeaderChanged => (Code::Unavailable, "etcdserver: leader changed"),
@@ -271,6 +286,31 @@ impl std::error::Error for Error {}
 impl From<Error> for Status {
     fn from(error: Error) -> Status {
         error.status()
+    }
+}
+
+impl From<AuthError> for Error {
+    fn from(error: AuthError) -> Error {
+        match error {
+            AuthError::RootUserNotFound => Error::RootUserNotExist,
+            AuthError::RootRoleNotGranted => Error::RootRoleNotExist,
+            AuthError::UserExists => Error::UserAlreadyExist,
+            AuthError::UserEmpty => Error::UserEmpty,
+            AuthError::UserNotFound => Error::UserNotFound,
+            AuthError::RoleExists => Error::RoleAlreadyExist,
+            AuthError::RoleNotFound => Error::RoleNotFound,
+            AuthError::RoleEmpty => Error::RoleEmpty,
+            AuthError::PermissionNotGiven => Error::PermissionNotGiven,
+            AuthError::Failed => Error::AuthFailed,
+            AuthError::NoPasswordUser => Error::NoPasswordUser,
+            AuthError::PermissionDenied => Error::PermissionDenied,
+            AuthError::RoleNotGranted => Error::RoleNotGranted,
+            AuthError::PermissionNotGranted => Error::PermissionNotGranted,
+            AuthError::NotEnabled => Error::AuthNotEnabled,
+            AuthError::OldRevision => Error::AuthOldRevision,
+            AuthError::InvalidToken => Error::InvalidAuthToken,
+            AuthError::InvalidManagement => Error::InvalidAuthMgmt,
+        }
     }
 }
 

@@ -23,9 +23,9 @@ pub mod url;
 mod wipe;
 
 pub use config::{
-    AuthOptions, AutoCompaction, BrowserPolicy, Config, Dump, Dumped, ElectionLockKind, ElectionOptions, Keepalive,
-    LeaseOptions, Limits, LogFormat, LogLevel, LogOptions, LogOutput, Quota, SnapshotCommand, SocketOptions,
-    SrvDiscovery, Storage, TikvOptions, TlsOptions, TlsPolicy, TlsVersion,
+    AuthOptions, AutoCompaction, BrowserPolicy, Config, Dump, Dumped, ElectionLockKind, ElectionOptions, JwtOptions,
+    Keepalive, LeaseOptions, Limits, LogFormat, LogLevel, LogOptions, LogOutput, Quota, SignMethod, SnapshotCommand,
+    SocketOptions, SrvDiscovery, Storage, TikvOptions, TlsOptions, TlsPolicy, TlsVersion, TokenOptions,
 };
 
 /// The action that the command line requests.

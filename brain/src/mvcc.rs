@@ -1,6 +1,7 @@
 //! The versions of keys, without clocks, tasks or disk access: evaluation, codec, memtables, views and leases.
 
 pub mod apply;
+pub mod auth;
 pub mod count_cache;
 pub mod evaluate;
 pub mod fetch;

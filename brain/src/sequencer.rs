@@ -25,6 +25,7 @@ use crate::log::frame::PART_HEADER;
 use crate::log::writer::{WriteError, Writer};
 use crate::log::{Log, Slot};
 use crate::metrics::Metrics;
+use crate::mvcc::auth::Auth;
 use crate::mvcc::overlay::{Delta, Head};
 use crate::mvcc::record::{Change, Record};
 use crate::rows::Rows;
@@ -99,6 +100,8 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
     under_way: FuturesOrdered<BoxFuture<'static, Result<UnderWay, WriteError>>>,
     deltas: VecDeque<Arc<Delta>>,
     head: Head,
+    /// The newest users and roles, published or not.
+    auth: Arc<Auth>,
     /// The bytes of requests since space was last checked.
     unchecked: usize,
     /// True if the NOSPACE alarm is being raised: it already counts.
@@ -140,6 +143,7 @@ where
         Self {
             log,
             rows,
+            auth: replica.state().auth().load(),
             state: replica.state().clone(),
             replica,
             writer,
@@ -267,7 +271,7 @@ where
         self.is_raising_corrupt &= !self.state.has_alarm(CORRUPT);
         let no_space = full || self.is_raising || is_raised;
         let under_way = self.deltas.iter().cloned().collect();
-        let builder = Builder::new(self.state.clone(), under_way, self.head, no_space);
+        let builder = Builder::new(self.state.clone(), under_way, (self.head, self.auth.clone()), no_space);
         let mut evaluating = pin!(builder.evaluate(commands));
         // A long evaluation yields the thread, and batches in flight make progress. A batch published in the meantime is then
         // overlaid on itself, which changes nothing.
@@ -293,6 +297,7 @@ where
 
     fn send(&mut self, batch: Batch, size: usize) {
         self.head = batch.head;
+        self.auth = batch.auth.clone();
         self.deltas.push_back(batch.delta.clone());
         let first = self.writer.next();
         let slots = if batch.record.entries.is_empty() {
@@ -427,7 +432,10 @@ fn count(record: &Record, metrics: &Metrics) {
                 metrics.lease.ttl.observe(grant.ttl as f64);
             }
             Some(Change::Revoke(_)) => metrics.lease.revoked.inc(),
-            Some(Change::Compact(_) | Change::Checkpoint(_) | Change::Alarm(_)) | None => {}
+            Some(
+                Change::Compact(_) | Change::Checkpoint(_) | Change::Alarm(_) | Change::Auth(_) | Change::Token(_),
+            )
+            | None => {}
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A member's state in memory, the tasks that keep it in step with log and rows, and the published part of it.
 
+pub mod auth;
 pub mod commit_feed;
 pub mod defragment;
 pub mod flush;

@@ -1,5 +1,7 @@
 //! The types that all modules share: revisions, leases, keys with their values, events, and the errors of the store.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::pb::mvccpb;
@@ -131,4 +133,87 @@ pub enum Error {
     /// Stored data is damaged.
     #[error("corrupt data")]
     Corrupt,
+    /// Users and roles do not allow it.
+    #[error(transparent)]
+    Auth(#[from] AuthError),
+}
+
+/// The reason why users and roles do not allow a request, or cannot be changed so. The texts are etcd's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AuthError {
+    /// Permissions are checked only if there is a user root.
+    #[error("auth: root user does not exist")]
+    RootUserNotFound,
+    /// The user root needs the role root.
+    #[error("auth: root user does not have root role")]
+    RootRoleNotGranted,
+    /// There is a user of this name.
+    #[error("auth: user already exists")]
+    UserExists,
+    /// A user without a name, or a request without a user.
+    #[error("auth: user name is empty")]
+    UserEmpty,
+    /// There is no such user.
+    #[error("auth: user not found")]
+    UserNotFound,
+    /// There is a role of this name.
+    #[error("auth: role already exists")]
+    RoleExists,
+    /// There is no such role.
+    #[error("auth: role not found")]
+    RoleNotFound,
+    /// A role without a name.
+    #[error("auth: role name is empty")]
+    RoleEmpty,
+    /// A grant without a permission.
+    #[error("auth: permission not given")]
+    PermissionNotGiven,
+    /// The user or the password is wrong.
+    #[error("auth: authentication failed, invalid user ID or password")]
+    Failed,
+    /// A password was given for a user that has none.
+    #[error("auth: authentication failed, password was given for no password user")]
+    NoPasswordUser,
+    /// It is not permitted to the user.
+    #[error("auth: permission denied")]
+    PermissionDenied,
+    /// The user does not have the role.
+    #[error("auth: role is not granted to the user")]
+    RoleNotGranted,
+    /// The role does not have the permission.
+    #[error("auth: permission is not granted to the role")]
+    PermissionNotGranted,
+    /// Permissions are not checked.
+    #[error("auth: authentication is not enabled")]
+    NotEnabled,
+    /// Users or roles changed since the caller was identified.
+    #[error("auth: revision in header is old")]
+    OldRevision,
+    /// The token is unknown or has expired.
+    #[error("auth: invalid auth token")]
+    InvalidToken,
+    /// The user and the role root stay while permissions are checked; a permission needs a range.
+    #[error("auth: invalid auth management")]
+    InvalidManagement,
+}
+
+/// A user as a request was identified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Its name.
+    pub name: String,
+    /// The auth revision as of which it was identified.
+    pub revision: u64,
+}
+
+/// On whose behalf a request is executed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Caller {
+    /// A client that is not identified. It may do everything while permissions are not checked, and then nothing.
+    #[default]
+    Anonymous,
+    /// A client that is identified as a user.
+    User(Arc<Identity>),
+    /// This server: expired leases, compaction and the like.
+    Server,
 }

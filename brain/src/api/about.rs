@@ -54,8 +54,11 @@ impl<R: Rows> Describe for AboutStore<R> {
             version: version::KUBEBRAIN,
             formats: Formats {
                 lowest: row::FORMAT,
-                highest: row::FORMAT,
-                written: row::FORMAT,
+                highest: row::AUTH_FORMAT,
+                written: match self.store.state.auth().load().was_changed() {
+                    true => row::AUTH_FORMAT,
+                    false => row::FORMAT,
+                },
             },
             role,
             ready: matches!(linearizable, Ok(Ok(()))) && !alarms.contains(&Alarm::Corrupt),

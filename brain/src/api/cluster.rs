@@ -2,11 +2,14 @@
 
 use tonic::{Request, Response, Status};
 
+use super::auth::{Credentials, Guard};
 use crate::cluster::forward::LeaderRouter;
 use crate::cluster::members::Members;
 use crate::errors::Error;
 use crate::flags::url::Url;
+use crate::mvcc::auth::Auth;
 use crate::pb::etcdserverpb as pb;
+use crate::types::{AuthError, Caller};
 
 /// The service over the list of members.
 #[derive(Debug, Clone)]
@@ -21,6 +24,8 @@ pub struct ClusterService {
     pub epoch: std::sync::Arc<std::sync::atomic::AtomicU64>,
     /// The router to the leader, which a linearizable list needs.
     pub router: LeaderRouter,
+    /// The users, and how clients are identified.
+    pub guard: Guard,
 }
 
 #[tonic::async_trait]
@@ -29,6 +34,7 @@ impl pb::cluster_server::Cluster for ClusterService {
         &self,
         request: Request<pb::MemberAddRequest>,
     ) -> Result<Response<pb::MemberAddResponse>, Status> {
+        self.permit(&request, Auth::check_admin).await?;
         let urls = &request.get_ref().peer_ur_ls;
         if urls.is_empty() || urls.iter().any(|url| Url::parse(url).is_err()) {
             return Err(Error::MemberBadUrls.into());
@@ -42,6 +48,7 @@ impl pb::cluster_server::Cluster for ClusterService {
         &self,
         request: Request<pb::MemberRemoveRequest>,
     ) -> Result<Response<pb::MemberRemoveResponse>, Status> {
+        self.permit(&request, Auth::check_admin).await?;
         self.known(request.get_ref().id)?;
         Err(Status::unimplemented(
             "etcdserver: members are those of --initial-cluster: stop this one and take it out there",
@@ -52,6 +59,7 @@ impl pb::cluster_server::Cluster for ClusterService {
         &self,
         request: Request<pb::MemberUpdateRequest>,
     ) -> Result<Response<pb::MemberUpdateResponse>, Status> {
+        self.permit(&request, Auth::check_admin).await?;
         self.known(request.get_ref().id)?;
         Err(Status::unimplemented(
             "etcdserver: peer URLs are what --initial-advertise-peer-urls says",
@@ -65,6 +73,7 @@ impl pb::cluster_server::Cluster for ClusterService {
         if request.get_ref().linearizable {
             self.router.read_index().await?;
         }
+        self.permit(&request, Auth::check_known).await?;
         // Like etcd's, this header carries no revision.
         let header = pb::ResponseHeader {
             cluster_id: self.cluster_id,
@@ -82,12 +91,25 @@ impl pb::cluster_server::Cluster for ClusterService {
         &self,
         request: Request<pb::MemberPromoteRequest>,
     ) -> Result<Response<pb::MemberPromoteResponse>, Status> {
+        self.permit(&request, Auth::check_admin).await?;
         self.known(request.get_ref().id)?;
         Err(Error::MemberNotLearner.into())
     }
 }
 
 impl ClusterService {
+    async fn permit<T>(
+        &self,
+        request: &Request<T>,
+        check: impl FnOnce(&Auth, &Caller) -> Result<(), AuthError>,
+    ) -> Result<(), Error> {
+        if !self.guard.is_enabled() {
+            return Ok(());
+        }
+        let caller = self.guard.identify_soon(&Credentials::of(request)).await?;
+        Ok(check(&self.guard.load(), &caller)?)
+    }
+
     fn known(&self, id: u64) -> Result<(), Error> {
         if self.members.list().iter().any(|member| member.id == id) {
             Ok(())

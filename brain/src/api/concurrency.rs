@@ -9,10 +9,12 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status};
 
-use super::kv::KvService;
+use super::auth::Credentials;
+use super::kv::{KvService, meter};
 use super::lease::LeaseService;
 use crate::budget::Meter;
 use crate::errors::Error;
+use crate::mvcc::op::Span;
 use crate::pb::etcdserverpb as pb;
 use crate::pb::mvccpb::KeyValue;
 use crate::rows::Rows;
@@ -167,10 +169,35 @@ pub(super) fn found(txn: &pb::TxnResponse, at: usize) -> &[KeyValue] {
 }
 
 /// Returns an internal request that is charged to the client of the original one.
-fn charged<T>(message: T, meter: &Meter) -> Request<T> {
+fn charged<T>(message: T, client: &Client) -> Request<T> {
     let mut request = Request::new(message);
-    request.extensions_mut().insert(meter.another());
+    request.extensions_mut().insert(client.meter.another());
+    request.extensions_mut().insert(client.credentials.clone());
     request
+}
+
+/// The client of a lock or an election: its memory, and what it shows to be identified by.
+#[derive(Debug, Clone)]
+pub(super) struct Client {
+    meter: Meter,
+    credentials: Credentials,
+}
+
+impl Client {
+    pub(super) fn of<T>(request: &Request<T>) -> Self {
+        Self {
+            meter: meter(request),
+            credentials: Credentials::of(request),
+        }
+    }
+
+    /// Returns the same client for a stream, which outlives the request.
+    pub(super) fn another(&self) -> Self {
+        Self {
+            meter: self.meter.another(),
+            credentials: self.credentials.clone(),
+        }
+    }
 }
 
 /// Converts a refusal to the status that a client gets.
@@ -180,27 +207,27 @@ fn seen_by_client(status: Status) -> Status {
 
 impl<H: History, R: Rows> Concurrency<H, R> {
     /// Returns the lease of a waiter's key: a new one if the request names none. Only the client keeps it alive.
-    pub(super) async fn lease(&self, brought: i64) -> Result<i64, Status> {
+    pub(super) async fn lease(&self, brought: i64, client: &Client) -> Result<i64, Status> {
         if brought != 0 {
             return Ok(brought);
         }
         let grant = pb::LeaseGrantRequest { ttl: TTL, id: 0 };
-        let granted = self.leases.lease_grant(Request::new(grant)).await;
+        let granted = self.leases.lease_grant(charged(grant, client)).await;
         granted.map(|answer| answer.into_inner().id).map_err(seen_by_client)
     }
 
-    pub(super) async fn txn(&self, txn: pb::TxnRequest, meter: &Meter) -> Result<pb::TxnResponse, Status> {
-        let answer = self.kv.txn(charged(txn, meter)).await;
+    pub(super) async fn txn(&self, txn: pb::TxnRequest, client: &Client) -> Result<pb::TxnResponse, Status> {
+        let answer = self.kv.txn(charged(txn, client)).await;
         answer.map(tonic::Response::into_inner).map_err(seen_by_client)
     }
 
-    pub(super) async fn range(&self, range: pb::RangeRequest, meter: &Meter) -> Result<pb::RangeResponse, Status> {
-        let answer = self.kv.range(charged(range, meter)).await;
+    pub(super) async fn range(&self, range: pb::RangeRequest, client: &Client) -> Result<pb::RangeResponse, Status> {
+        let answer = self.kv.range(charged(range, client)).await;
         answer.map(tonic::Response::into_inner).map_err(seen_by_client)
     }
 
-    pub(super) async fn delete(&self, key: Bytes, meter: &Meter) -> Result<pb::DeleteRangeResponse, Status> {
-        let answer = self.kv.delete_range(charged(delete(key), meter)).await;
+    pub(super) async fn delete(&self, key: Bytes, client: &Client) -> Result<pb::DeleteRangeResponse, Status> {
+        let answer = self.kv.delete_range(charged(delete(key), client)).await;
         answer.map(tonic::Response::into_inner).map_err(seen_by_client)
     }
 
@@ -209,14 +236,14 @@ impl<H: History, R: Rows> Concurrency<H, R> {
         &self,
         prefix: &Bytes,
         waiter: &Waiter,
-        meter: &Meter,
+        client: &Client,
     ) -> Result<Option<Before>, Status> {
         let before = pb::RangeRequest {
             sort_order: SortOrder::Descend.into(),
             max_create_revision: waiter.revision - 1,
             ..key_of_first(prefix)
         };
-        let range = self.range(before, meter).await?;
+        let range = self.range(before, client).await?;
         Ok(range.kvs.into_iter().next().map(|older| Before {
             key: older.key,
             revision: range.header.map_or(0, |header| header.revision),
@@ -230,7 +257,7 @@ impl<H: History, R: Rows> Concurrency<H, R> {
         prefix: &Bytes,
         waiter: &Waiter,
         before: Option<Before>,
-        meter: &Meter,
+        client: &Client,
     ) -> Result<(), Status> {
         let mut next = before;
         while let Some(before) = next {
@@ -239,9 +266,9 @@ impl<H: History, R: Rows> Concurrency<H, R> {
                 deletes: true,
             };
             // A compaction of events not received yet does no harm: the key is read again.
-            let mut events = self.watch(before.key, Bytes::new(), deletes, before.revision, meter)?;
+            let mut events = self.watch(before.key, Bytes::new(), deletes, before.revision, client)?;
             drop(events.next().await?);
-            next = self.before(prefix, waiter, meter).await?;
+            next = self.before(prefix, waiter, client).await?;
         }
         Ok(())
     }
@@ -262,11 +289,20 @@ impl<H: History, R: Rows> Concurrency<H, R> {
         range_end: Bytes,
         kinds: EventFilter,
         from: Revision,
-        meter: &Meter,
+        client: &Client,
     ) -> Result<Events<H>, Status> {
+        let span = Span {
+            key: key.clone(),
+            end: range_end.clone(),
+        };
+        let permitted = self.kv.store.guard.check_read(&client.credentials, &span);
+        permitted.map_err(|error| seen_by_client(Error::from(error).into()))?;
         let range = KeyRange::from_request(key, range_end).map_err(|empty| Status::unknown(empty.to_string()))?;
         let range = self.hub.fit(range);
-        let held = meter.hold(range.watcher_bytes()).map_err(|_| Error::TooManyRequests)?;
+        let held = client
+            .meter
+            .hold(range.watcher_bytes())
+            .map_err(|_| Error::TooManyRequests)?;
         let inbox = Arc::new(Inbox::default());
         let (mut subscription, _) = self.hub.subscribe(&inbox, 0, range, kinds, Some(from));
         subscription.hold(held);
@@ -279,8 +315,8 @@ impl<H: History, R: Rows> Concurrency<H, R> {
     }
 
     /// Subscribes to all events of a prefix.
-    pub(super) fn watch_all(&self, prefix: &Bytes, from: Revision, meter: &Meter) -> Result<Events<H>, Status> {
-        self.watch(prefix.clone(), end_of(prefix), EventFilter::ALL, from, meter)
+    pub(super) fn watch_all(&self, prefix: &Bytes, from: Revision, client: &Client) -> Result<Events<H>, Status> {
+        self.watch(prefix.clone(), end_of(prefix), EventFilter::ALL, from, client)
     }
 }
 

@@ -8,19 +8,20 @@ use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
+use super::auth::{Credentials, Guard};
 use super::header::HasHeader;
 use super::request::Limits;
-use crate::cluster::forward::{LeaderRouter, REQUEST_TIMEOUT, Role};
+use crate::cluster::forward::{self, LeaderRouter, REQUEST_TIMEOUT, Role};
 use crate::errors::Error;
 use crate::log::Slot;
 use crate::metrics::Metrics;
+use crate::mvcc::auth::Auth;
 use crate::mvcc::view::{View, ViewError};
 use crate::pb::etcdserverpb::ResponseHeader;
 use crate::rows::{Rows, RowsError};
 use crate::sequencer::command::{Answer, Handle, Request};
 use crate::storage::state::State;
-use crate::types;
-use crate::types::Revision;
+use crate::types::{self, AuthError, Caller, Revision};
 
 /// The metadata of a leader's answer to a forwarded request: the slot below which everything was committed after the request.
 const COMMITTED: &str = "kubebrain-committed";
@@ -36,6 +37,8 @@ pub struct ApiContext<R: Rows> {
     pub sequencer: Handle,
     /// The router to the leader.
     pub router: LeaderRouter,
+    /// The users, and how clients are identified.
+    pub guard: Guard,
     /// Limits of requests.
     pub limits: Limits,
     /// Sent in every header.
@@ -52,6 +55,7 @@ impl<R: Rows> Clone for ApiContext<R> {
             state: self.state.clone(),
             sequencer: self.sequencer.clone(),
             router: self.router.clone(),
+            guard: self.guard.clone(),
             metrics: self.metrics.clone(),
             ..*self
         }
@@ -131,6 +135,24 @@ impl<R: Rows> ApiContext<R> {
         &self,
         request: tonic::Request<Q>,
         local: impl FnMut(tonic::Request<Q>) -> H,
+        remote: impl FnMut(Channel, tonic::Request<Q>) -> T,
+    ) -> Result<Response<A>, Status>
+    where
+        H: Future<Output = Result<Response<A>, Status>>,
+        T: Future<Output = Result<Response<A>, Status>>,
+    {
+        let request = self.identified(request).await?;
+        self.forward_unidentified(request, local, remote).await
+    }
+
+    /// The same for a client that is not identified yet.
+    ///
+    /// # Errors
+    /// As [`LeaderRouter::forward`].
+    pub async fn forward_unidentified<Q: prost::Message + Clone, A: HasHeader, H, T>(
+        &self,
+        request: tonic::Request<Q>,
+        local: impl FnMut(tonic::Request<Q>) -> H,
         mut remote: impl FnMut(Channel, tonic::Request<Q>) -> T,
     ) -> Result<Response<A>, Status>
     where
@@ -145,13 +167,66 @@ impl<R: Rows> ApiContext<R> {
                 Ok(answer)
             }
         };
-        self.on_leader(request, local, remote).await
+        self.route(request, local, remote).await
     }
 
-    /// Forwards to the leader, as [`LeaderRouter::forward`], and waits until this member's view contains the leader's change. Reads
+    /// Identifies the client of a request. While permissions are not checked this is nobody, at the cost of a look at one flag.
+    ///
+    /// # Errors
+    /// `invalid auth token`.
+    pub async fn caller<T>(&self, request: &tonic::Request<T>) -> Result<Caller, Status> {
+        if !self.guard.is_enabled() {
+            return Ok(Caller::Anonymous);
+        }
+        if let Some(caller) = request.extensions().get::<Caller>() {
+            return Ok(caller.clone());
+        }
+        if self.router.is_forwarded()
+            && let Some(caller) = forward::caller::read(request.metadata())
+        {
+            return Ok(caller);
+        }
+        let identified = self.guard.identify_soon(&self.credentials(request)).await;
+        Ok(identified.map_err(Error::from)?)
+    }
+
+    /// Returns what a client shows to be identified by. The certificate of another member identifies no client.
+    pub fn credentials<T>(&self, request: &tonic::Request<T>) -> Credentials {
+        let credentials = Credentials::of(request);
+        if self.router.is_forwarded() {
+            credentials.without_certificate()
+        } else {
+            credentials
+        }
+    }
+
+    /// Identifies the client, forwards to the leader, as [`LeaderRouter::forward`], and waits until this member's view contains the leader's change. Reads
     /// and watches on this member return it from then on. Fails as [`LeaderRouter::forward`]; with `request timed out` if this
     /// member does not receive the change in time.
     pub async fn on_leader<Q: prost::Message + Clone, A, H, T>(
+        &self,
+        request: tonic::Request<Q>,
+        here: impl FnMut(tonic::Request<Q>) -> H,
+        there: impl FnMut(Channel, tonic::Request<Q>) -> T,
+    ) -> Result<Response<A>, Status>
+    where
+        H: Future<Output = Result<Response<A>, Status>>,
+        T: Future<Output = Result<Response<A>, Status>>,
+    {
+        let request = self.identified(request).await?;
+        self.route(request, here, there).await
+    }
+
+    /// Adds the caller to a request: [`caller_of`].
+    async fn identified<T>(&self, mut request: tonic::Request<T>) -> Result<tonic::Request<T>, Status> {
+        let caller = self.caller(&request).await?;
+        if caller != Caller::Anonymous {
+            request.extensions_mut().insert(caller);
+        }
+        Ok(request)
+    }
+
+    async fn route<Q: prost::Message + Clone, A, H, T>(
         &self,
         request: tonic::Request<Q>,
         here: impl FnMut(tonic::Request<Q>) -> H,
@@ -189,14 +264,46 @@ impl<R: Rows> ApiContext<R> {
         applied.map_err(|_| Error::Timeout.into())
     }
 
+    /// Checks a request that is not written against the newest users and roles, which are no older than a view that was taken before.
+    ///
+    /// # Errors
+    /// As [`Self::caller`] and `check`.
+    pub async fn permit<T>(
+        &self,
+        request: &tonic::Request<T>,
+        check: impl FnOnce(&Auth, &Caller) -> Result<(), AuthError>,
+    ) -> Result<Permit, Status> {
+        if !self.guard.is_enabled() {
+            return Ok(Permit { revision: None });
+        }
+        let caller = self.caller(request).await?;
+        check(&self.guard.load(), &caller).map_err(Error::from)?;
+        let revision = match caller {
+            Caller::User(user) => Some(user.revision),
+            Caller::Anonymous | Caller::Server => None,
+        };
+        Ok(Permit { revision })
+    }
+
+    /// Checks that users and roles did not change while a request was executed.
+    ///
+    /// # Errors
+    /// `revision of auth store is old`.
+    pub fn still_permitted(&self, permit: &Permit) -> Result<(), Status> {
+        match permit.revision {
+            Some(revision) if revision != self.guard.load().revision() => Err(Error::AuthOldRevision.into()),
+            _ => Ok(()),
+        }
+    }
+
     /// Queues a request for the sequencer and waits for its outcome; `size` is its length on the wire. Fails with etcd's status;
     /// with `not leader` if nothing was done and another member may lead.
-    pub async fn propose(&self, request: Request, size: usize) -> Result<Answer, Status> {
+    pub async fn propose(&self, caller: Caller, request: Request, size: usize) -> Result<Answer, Status> {
         if self.state.is_corrupt() {
             return Err(Error::Corrupt.into());
         }
         let lease = self.router.lease();
-        let outcome = self.sequencer.propose(&self.state, request, size).await;
+        let outcome = self.sequencer.propose(&self.state, caller, request, size).await;
         if outcome.needs_lease_check {
             self.router.confirm_leadership(lease).await?;
         }
@@ -243,6 +350,19 @@ impl<R: Rows> ApiContext<R> {
     }
 }
 
+/// A request was permitted: see [`ApiContext::permit`].
+#[derive(Debug)]
+pub struct Permit {
+    /// The auth revision as of which its client was identified.
+    revision: Option<u64>,
+}
+
+/// Returns the caller of a request that [`ApiContext::forward`] has identified.
+#[must_use]
+pub fn caller_of<T>(request: &tonic::Request<T>) -> Caller {
+    request.extensions().get().cloned().unwrap_or_default()
+}
+
 /// Counts a request as pending until it is dropped.
 pub(super) struct Pending<'a>(&'a IntGauge);
 
@@ -275,6 +395,7 @@ pub fn to_status(error: types::Error) -> Status {
         types::Error::NotLeader => Error::NotLeader,
         types::Error::Stopped => Error::Stopped,
         types::Error::Corrupt => Error::Corrupt,
+        types::Error::Auth(error) => error.into(),
     };
     error.into()
 }

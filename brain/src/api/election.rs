@@ -8,10 +8,10 @@ use bytes::Bytes;
 use futures::Stream;
 use tonic::{Request, Response, Status};
 
-use super::concurrency::{Concurrency, Waiter, delete, first_of, found, if_created, key_of, point, prefix, put};
-use super::kv::meter;
+use super::concurrency::{
+    Client, Concurrency, Waiter, delete, first_of, found, if_created, key_of, point, prefix, put,
+};
 use super::response::key_value;
-use crate::budget::Meter;
 use crate::pb::etcdserverpb::request_op::Request as Wire;
 use crate::pb::etcdserverpb::{ResponseHeader, TxnResponse};
 use crate::pb::mvccpb::KeyValue;
@@ -28,14 +28,14 @@ impl<H: History, R: Rows> pb::election_server::Election for ElectionService<H, R
     type ObserveStream = Pin<Box<dyn Stream<Item = Result<pb::LeaderResponse, Status>> + Send>>;
 
     async fn campaign(&self, request: Request<pb::CampaignRequest>) -> Result<Response<pb::CampaignResponse>, Status> {
-        let meter = meter(&request);
+        let client = Client::of(&request);
         let pb::CampaignRequest { name, lease, value } = request.into_inner();
-        let lease = self.0.lease(lease).await?;
+        let lease = self.0.lease(lease, &client).await?;
         let prefix = prefix(&name);
-        let waiter = self.enter((key_of(&prefix, lease), value, lease), &meter).await?;
+        let waiter = self.enter((key_of(&prefix, lease), value, lease), &client).await?;
         let waiting = self.0.cleanup_guard(&waiter);
-        let before = self.0.before(&prefix, &waiter, &meter).await?;
-        self.0.wait_turn(&prefix, &waiter, before, &meter).await?;
+        let before = self.0.before(&prefix, &waiter, &client).await?;
+        self.0.wait_turn(&prefix, &waiter, before, &client).await?;
         waiting.done();
         let leader = pb::LeaderKey {
             name,
@@ -50,19 +50,19 @@ impl<H: History, R: Rows> pb::election_server::Election for ElectionService<H, R
     }
 
     async fn proclaim(&self, request: Request<pb::ProclaimRequest>) -> Result<Response<pb::ProclaimResponse>, Status> {
-        let meter = meter(&request);
+        let client = Client::of(&request);
         let pb::ProclaimRequest { leader, value } = request.into_inner();
         let leader = leader.ok_or_else(leader_missing)?;
-        let lease = self.0.lease(leader.lease).await?;
-        let txn = self.replace((leader.key, leader.rev), value, lease, &meter).await?;
+        let lease = self.0.lease(leader.lease, &client).await?;
+        let txn = self.replace((leader.key, leader.rev), value, lease, &client).await?;
         Ok(Response::new(pb::ProclaimResponse { header: txn.header }))
     }
 
     async fn leader(&self, request: Request<pb::LeaderRequest>) -> Result<Response<pb::LeaderResponse>, Status> {
-        let meter = meter(&request);
+        let client = Client::of(&request);
         let range = self
             .0
-            .range(first_of(&prefix(&request.into_inner().name)), &meter)
+            .range(first_of(&prefix(&request.into_inner().name)), &client)
             .await?;
         match range.kvs.into_iter().next() {
             Some(kv) => Ok(Response::new(pb::LeaderResponse {
@@ -74,20 +74,20 @@ impl<H: History, R: Rows> pb::election_server::Election for ElectionService<H, R
     }
 
     async fn observe(&self, request: Request<pb::LeaderRequest>) -> Result<Response<Self::ObserveStream>, Status> {
-        let meter = meter(&request).another();
+        let client = Client::of(&request).another();
         let prefix = prefix(&request.into_inner().name);
-        Ok(Response::new(Box::pin(observe(Arc::clone(&self.0), prefix, meter))))
+        Ok(Response::new(Box::pin(observe(Arc::clone(&self.0), prefix, client))))
     }
 
     async fn resign(&self, request: Request<pb::ResignRequest>) -> Result<Response<pb::ResignResponse>, Status> {
-        let meter = meter(&request);
+        let client = Client::of(&request);
         let leader = request.into_inner().leader.ok_or_else(leader_missing)?;
         // As in etcd, a client that names no lease is granted one.
-        self.0.lease(leader.lease).await?;
+        self.0.lease(leader.lease, &client).await?;
         let resign = vec![Wire::RequestDeleteRange(delete(leader.key.clone()))];
         let txn = self
             .0
-            .txn(if_created(leader.key, leader.rev, resign, Vec::new()), &meter)
+            .txn(if_created(leader.key, leader.rev, resign, Vec::new()), &client)
             .await?;
         Ok(Response::new(pb::ResignResponse { header: txn.header }))
     }
@@ -95,10 +95,10 @@ impl<H: History, R: Rows> pb::election_server::Election for ElectionService<H, R
 
 impl<H: History, R: Rows> ElectionService<H, R> {
     /// Creates the waiter's key, or takes the key that the lease already has; the key gets this value either way.
-    async fn enter(&self, (key, value, lease): (Bytes, Bytes, i64), meter: &Meter) -> Result<Waiter, Status> {
+    async fn enter(&self, (key, value, lease): (Bytes, Bytes, i64), client: &Client) -> Result<Waiter, Status> {
         let enter = vec![Wire::RequestPut(put(key.clone(), value.clone(), lease))];
         let look = vec![Wire::RequestRange(point(key.clone()))];
-        let txn = self.0.txn(if_created(key.clone(), 0, enter, look), meter).await?;
+        let txn = self.0.txn(if_created(key.clone(), 0, enter, look), client).await?;
         let mut waiter = Waiter {
             key,
             revision: txn.header.map_or(0, |header| header.revision),
@@ -108,7 +108,7 @@ impl<H: History, R: Rows> ElectionService<H, R> {
             waiter.revision = mine.create_revision;
             if mine.value != value {
                 let waiting = self.0.cleanup_guard(&waiter);
-                self.replace((waiter.key.clone(), waiter.revision), value, lease, meter)
+                self.replace((waiter.key.clone(), waiter.revision), value, lease, client)
                     .await?;
                 waiting.done();
             }
@@ -122,12 +122,12 @@ impl<H: History, R: Rows> ElectionService<H, R> {
         (key, revision): (Bytes, i64),
         value: Bytes,
         lease: i64,
-        meter: &Meter,
+        client: &Client,
     ) -> Result<TxnResponse, Status> {
         let replace = vec![Wire::RequestPut(put(key.clone(), value, lease))];
         let txn = self
             .0
-            .txn(if_created(key, revision, replace, Vec::new()), meter)
+            .txn(if_created(key, revision, replace, Vec::new()), client)
             .await?;
         if txn.succeeded {
             Ok(txn)
@@ -145,14 +145,14 @@ fn leader_missing() -> Status {
 fn observe<H: History, R: Rows>(
     concurrency: Arc<Concurrency<H, R>>,
     prefix: Bytes,
-    meter: Meter,
+    client: Client,
 ) -> impl Stream<Item = Result<pb::LeaderResponse, Status>> {
     try_stream! {
         loop {
-            let Some((header, kv)) = leading(&concurrency, &prefix, &meter).await? else { return };
+            let Some((header, kv)) = leading(&concurrency, &prefix, &client).await? else { return };
             let (key, from) = (kv.key.clone(), header.revision + 1);
             yield pb::LeaderResponse { header: Some(header), kv: Some(kv) };
-            let mut events = concurrency.watch(key, Bytes::new(), EventFilter::ALL, from, &meter)?;
+            let mut events = concurrency.watch(key, Bytes::new(), EventFilter::ALL, from, &client)?;
             let mut leads = true;
             while leads {
                 let Some((entries, revision)) = events.next().await? else { return };
@@ -173,14 +173,14 @@ fn observe<H: History, R: Rows>(
 async fn leading<H: History, R: Rows>(
     concurrency: &Concurrency<H, R>,
     prefix: &Bytes,
-    meter: &Meter,
+    client: &Client,
 ) -> Result<Option<(ResponseHeader, KeyValue)>, Status> {
-    let range = concurrency.range(first_of(prefix), meter).await?;
+    let range = concurrency.range(first_of(prefix), client).await?;
     let header = range.header.unwrap_or_default();
     if let Some(kv) = range.kvs.into_iter().next() {
         return Ok(Some((header, kv)));
     }
-    let mut events = concurrency.watch_all(prefix, header.revision, meter)?;
+    let mut events = concurrency.watch_all(prefix, header.revision, client)?;
     while let Some((entries, _)) = events.next().await? {
         let first = entries.iter().find(|entry| entry.event().kind == EventKind::Put);
         if let Some(entry) = first {

@@ -9,10 +9,11 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use super::context::ApiContext;
+use super::context::{ApiContext, caller_of};
 use super::{request, response};
 use crate::budget::Meter;
 use crate::errors::Error;
+use crate::mvcc::auth::{Access, Auth};
 use crate::mvcc::evaluate;
 use crate::mvcc::fetch::Share;
 use crate::mvcc::op::{Op, OpResult, TxnOp};
@@ -20,6 +21,7 @@ use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
 use crate::sequencer::command::{Answer, Request as Command};
 use crate::storage::state::{CORRUPT, NOSPACE};
+use crate::types::Caller;
 
 mod physical;
 mod stream;
@@ -38,7 +40,7 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
 
     async fn range(&self, request: Request<pb::RangeRequest>) -> Result<Response<pb::RangeResponse>, Status> {
         let began = Instant::now();
-        let answer = self.range_here(request.get_ref(), &meter(&request)).await;
+        let answer = self.range_here(&request, &meter(&request)).await;
         self.store.metrics.mvcc.ranges.inc();
         let success = if answer.is_ok() { "true" } else { "false" };
         let durations = self.store.metrics.server.range.with_label_values(&[success]);
@@ -60,12 +62,18 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
             true => self.store.view()?,
             false => self.store.linearizable().await?,
         };
+        let read = |auth: &Auth, caller: &Caller| auth.check(caller, Access::Read, &op.span);
+        self.store.permit(&request, read).await?;
         self.store.metrics.mvcc.ranges.inc();
         stream::open(self.store.clone(), view, op, meter(&request))
             .map(|stream| Response::new(Box::pin(stream) as Self::RangeStreamStream))
     }
 
     async fn put(&self, request: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
+        if self.store.guard.is_enabled() {
+            // As in etcd, before the client is identified.
+            request::put(request.get_ref(), &self.store.limits)?;
+        }
         let local = |request| self.put_here(request);
         let remote = |leader, request| async move { client(leader).put(request).await };
         self.store.forward(request, local, remote).await
@@ -75,6 +83,10 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
         &self,
         request: Request<pb::DeleteRangeRequest>,
     ) -> Result<Response<pb::DeleteRangeResponse>, Status> {
+        if self.store.guard.is_enabled() {
+            // As in etcd, before the client is identified.
+            request::delete(request.get_ref())?;
+        }
         let local = |request| self.delete_here(request);
         let remote = |leader, request| async move { client(leader).delete_range(request).await };
         self.store.forward(request, local, remote).await
@@ -82,7 +94,11 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
 
     async fn txn(&self, request: Request<pb::TxnRequest>) -> Result<Response<pb::TxnResponse>, Status> {
         if is_readonly(request.get_ref()) {
-            return self.txn_here(request).await;
+            let op = request::txn(request.get_ref(), &self.store.limits)?;
+            return self.read_only(op, &request).await;
+        }
+        if self.store.guard.is_enabled() {
+            request::write_txn(request.get_ref(), &self.store.limits)?;
         }
         let local = |request| self.txn_here(request);
         let remote = |leader, request| async move { client(leader).txn(request).await };
@@ -100,25 +116,32 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
 }
 
 impl<R: Rows> KvService<R> {
-    async fn range_here(&self, request: &pb::RangeRequest, meter: &Meter) -> Result<pb::RangeResponse, Status> {
-        let op = request::range(request)?;
-        let view = match request.serializable {
+    async fn range_here(
+        &self,
+        request: &Request<pb::RangeRequest>,
+        meter: &Meter,
+    ) -> Result<pb::RangeResponse, Status> {
+        let op = request::range(request.get_ref())?;
+        let view = match request.get_ref().serializable {
             true => self.store.view()?,
             false => self.store.linearizable().await?,
         };
+        let read = |auth: &Auth, caller: &Caller| auth.check(caller, Access::Read, &op.span);
+        let permit = self.store.permit(request, read).await?;
         let result = view
             .range_metered(&op, meter)
             .await
             .map_err(|error| self.store.failed(error))?;
+        self.store.still_permitted(&permit)?;
         Ok(response::range(self.store.header(view.revision), result))
     }
 
     async fn put_here(&self, request: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
-        let meter = meter(&request);
+        let (caller, meter) = (caller_of(&request), meter(&request));
         let request = request.into_inner();
         let op = request::put(&request, &self.store.limits)?;
         let size = self.store.limits.check_size(request.encoded_len())?;
-        match self.write(Op::Put(op), size, meter).await? {
+        match self.write(caller, Op::Put(op), (size, meter)).await? {
             (revision, OpResult::Put(prev)) => Ok(Response::new(response::put(self.store.header(revision), prev))),
             _ => Err(unexpected()),
         }
@@ -128,11 +151,11 @@ impl<R: Rows> KvService<R> {
         &self,
         request: Request<pb::DeleteRangeRequest>,
     ) -> Result<Response<pb::DeleteRangeResponse>, Status> {
-        let meter = meter(&request);
+        let (caller, meter) = (caller_of(&request), meter(&request));
         let request = request.into_inner();
         let op = request::delete(&request)?;
         let size = self.store.limits.check_size(request.encoded_len())?;
-        match self.write(Op::Delete(op), size, meter).await? {
+        match self.write(caller, Op::Delete(op), (size, meter)).await? {
             (revision, OpResult::Delete(deleted, kvs)) => Ok(Response::new(response::delete(
                 self.store.header(revision),
                 deleted,
@@ -143,14 +166,10 @@ impl<R: Rows> KvService<R> {
     }
 
     async fn txn_here(&self, request: Request<pb::TxnRequest>) -> Result<Response<pb::TxnResponse>, Status> {
-        let meter = meter(&request);
+        let (caller, meter) = (caller_of(&request), meter(&request));
         let request = request.into_inner();
-        if is_readonly(&request) {
-            let op = request::txn(&request, &self.store.limits)?;
-            return self.read_only(op, &meter).await;
-        }
         let (op, size) = request::write_txn(&request, &self.store.limits)?;
-        match self.write(Op::Txn(op), size, meter).await? {
+        match self.write(caller, Op::Txn(op), (size, meter)).await? {
             (revision, OpResult::Txn(result)) => Ok(Response::new(response::txn(self.store.header(revision), result))),
             _ => Err(unexpected()),
         }
@@ -160,11 +179,12 @@ impl<R: Rows> KvService<R> {
         &self,
         request: Request<pb::CompactionRequest>,
     ) -> Result<Response<pb::CompactionResponse>, Status> {
+        let caller = caller_of(&request);
         let request = request.into_inner();
         let progress = self.store.state.compaction_progress();
         let answer = self
             .store
-            .propose(Command::Compact(request.revision), request.encoded_len())
+            .propose(caller, Command::Compact(request.revision), request.encoded_len())
             .await?;
         if request.physical {
             physical::wait(progress, request.revision, &self.stop).await?;
@@ -174,22 +194,36 @@ impl<R: Rows> KvService<R> {
         }))
     }
 
-    async fn write(&self, op: Op, size: usize, meter: Meter) -> Result<(i64, OpResult), Status> {
+    async fn write(&self, caller: Caller, op: Op, (size, meter): (usize, Meter)) -> Result<(i64, OpResult), Status> {
         // The sequencer refuses it, too, but not while it waits for space itself.
         if op.puts() && self.store.state.has_alarm(NOSPACE) && !self.store.state.has_alarm(CORRUPT) {
             return Err(self.store.refuse(Error::NoSpace).await);
         }
-        let Answer { revision, result } = self.store.propose(Command::Write(op, meter), size).await?;
+        // The sequencer checks it, too, but rows are read before that. It knows the keys of the lease.
+        if self.store.guard.is_enabled()
+            && let Err(error) = self.store.guard.load().check_op(&caller, &op, &mut |_| Vec::new())
+        {
+            return Err(self.store.refuse(error.into()).await);
+        }
+        let Answer { revision, result } = self.store.propose(caller, Command::Write(op, meter), size).await?;
         result.map(|result| (revision, result)).ok_or_else(unexpected)
     }
 
     /// Evaluates a txn that changes nothing; it needs no sequencer.
-    async fn read_only(&self, op: TxnOp, meter: &Meter) -> Result<Response<pb::TxnResponse>, Status> {
+    async fn read_only(
+        &self,
+        op: TxnOp,
+        request: &Request<pb::TxnRequest>,
+    ) -> Result<Response<pb::TxnResponse>, Status> {
         let view = self.store.linearizable().await?;
+        // It puts nothing, so it attaches no key to a lease.
+        let read = |auth: &Auth, caller: &Caller| auth.check_txn(caller, &op, &mut |_| Vec::new());
+        let permit = self.store.permit(request, read).await?;
         let state = &self.store.state;
         let budget = state.fetches().budget(Share::Reads);
-        let result = evaluate::read_only(&view, state.leases_mutex(), &op, budget, meter).await;
+        let result = evaluate::read_only(&view, state.leases_mutex(), &op, budget, &meter(request)).await;
         let result = result.map_err(|error| self.store.failed(error))?;
+        self.store.still_permitted(&permit)?;
         Ok(Response::new(response::txn(self.store.header(view.revision), result)))
     }
 }

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use async_stream::try_stream;
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, Stream};
 use tokio::sync::watch;
@@ -12,17 +13,19 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 
 use self::keep_alive::{Ahead, KeepAlives, answered};
-use super::context::ApiContext;
+use super::auth::Credentials;
+use super::context::{ApiContext, caller_of};
 use crate::clock::since_boot;
 use crate::errors::Error;
 use crate::metrics::Metrics;
+use crate::mvcc::auth::Access;
 use crate::mvcc::lease::MAX_TTL;
 use crate::net::require_leader::{is_required, lost};
 use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
 use crate::sequencer::command::Request as Command;
 use crate::storage::state::{CORRUPT, NOSPACE};
-use crate::types::LeaseId;
+use crate::types::{Caller, LeaseId};
 
 mod keep_alive;
 
@@ -71,6 +74,12 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         request: Request<Streaming<pb::LeaseKeepAliveRequest>>,
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
         let told = is_required(request.metadata().as_ref());
+        // Waits for the record of the token, if this member is behind.
+        self.store.caller(&request).await?;
+        let renewer = Renewer {
+            store: self.store.clone(),
+            credentials: self.store.credentials(&request),
+        };
         let has_leader = self.has_leader.clone().filter(|_| told);
         let mut requests = request.into_inner();
         let (keep_alives, metrics, stop) = (self.keep_alives.clone(), self.metrics.clone(), self.stop.clone());
@@ -94,7 +103,10 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
                     () = lost(has_leader.clone()) => Err(Error::NoLeader.into()),
                 }?;
                 match next {
-                    Next::Request(Some(request)) => ahead.add(request.id),
+                    Next::Request(Some(request)) => {
+                        renewer.check(request.id)?;
+                        ahead.add(request.id);
+                    }
                     Next::Request(None) => open = false,
                     Next::Renewed(renewed) => {
                         renewing = None;
@@ -156,7 +168,11 @@ impl<R: Rows> LeaseService<R> {
         &self,
         request: Request<pb::LeaseGrantRequest>,
     ) -> Result<Response<pb::LeaseGrantResponse>, Status> {
+        let caller = caller_of(&request);
         let request = request.into_inner();
+        if let Err(error) = self.store.guard.load().check_known(&caller) {
+            return Err(self.store.refuse(error.into()).await);
+        }
         if self.store.state.has_alarm(CORRUPT) {
             return Err(self.store.refuse(Error::Corrupt).await);
         }
@@ -168,7 +184,7 @@ impl<R: Rows> LeaseService<R> {
         }
         let ttl = request.ttl.max(self.min_ttl);
         let id = if request.id == 0 { self.free_id() } else { request.id };
-        let answer = self.store.propose(Command::Grant(LeaseId(id), ttl), 64).await?;
+        let answer = self.store.propose(caller, Command::Grant(LeaseId(id), ttl), 64).await?;
         let header = Some(self.store.header(answer.revision));
         Ok(Response::new(pb::LeaseGrantResponse {
             header,
@@ -183,7 +199,8 @@ impl<R: Rows> LeaseService<R> {
         request: Request<pb::LeaseRevokeRequest>,
     ) -> Result<Response<pb::LeaseRevokeResponse>, Status> {
         let id = LeaseId(request.get_ref().id);
-        let answer = self.store.propose(Command::Revoke { id, expired: false }, 64).await?;
+        let revoke = Command::Revoke { id, expired: false };
+        let answer = self.store.propose(caller_of(&request), revoke, 64).await?;
         Ok(Response::new(pb::LeaseRevokeResponse {
             header: Some(self.store.header(answer.revision)),
         }))
@@ -193,9 +210,16 @@ impl<R: Rows> LeaseService<R> {
         &self,
         request: Request<pb::LeaseTimeToLiveRequest>,
     ) -> Result<Response<pb::LeaseTimeToLiveResponse>, Status> {
+        let caller = caller_of(&request);
         let request = request.into_inner();
         let leader_lease = self.store.router.lease();
         let header = Some(self.store.header(self.store.linearizable().await?.revision));
+        if self.store.guard.is_enabled() {
+            self.store.guard.load().check_known(&caller).map_err(Error::from)?;
+            if request.keys {
+                self.check_read(&caller, LeaseId(request.id)).await?;
+            }
+        }
         let info = self.store.state.leases().info(LeaseId(request.id), since_boot());
         // The next leader receives keep-alives that this member never does.
         self.store.router.confirm_leadership(leader_lease).await?;
@@ -219,16 +243,19 @@ impl<R: Rows> LeaseService<R> {
 
     async fn leases_here(
         &self,
-        _: Request<pb::LeaseLeasesRequest>,
+        request: Request<pb::LeaseLeasesRequest>,
     ) -> Result<Response<pb::LeaseLeasesResponse>, Status> {
         let header = Some(self.store.header(self.store.linearizable().await?.revision));
-        let leases = self
-            .store
-            .state
-            .leases()
-            .ids()
-            .map(|id| pb::LeaseStatus { id: id.0 })
-            .collect();
+        let ids: Vec<LeaseId> = self.store.state.leases().ids().collect();
+        if self.store.guard.is_enabled() {
+            let caller = caller_of(&request);
+            self.store.guard.load().check_known(&caller).map_err(Error::from)?;
+            // As in etcd: who may not read a key of one lease sees none.
+            for id in &ids {
+                self.check_read(&caller, *id).await?;
+            }
+        }
+        let leases = ids.into_iter().map(|id| pb::LeaseStatus { id: id.0 }).collect();
         Ok(Response::new(pb::LeaseLeasesResponse { header, leases }))
     }
 
@@ -236,6 +263,16 @@ impl<R: Rows> LeaseService<R> {
     pub async fn keep_alive(&self, request: pb::LeaseKeepAliveRequest) -> Result<pb::LeaseKeepAliveResponse, Status> {
         let answers = self.keep_alives.renew(&[request.id]).await?;
         answered(&answers, request.id)
+    }
+
+    /// Checks that the caller may read the keys of a lease.
+    async fn check_read(&self, caller: &Caller, id: LeaseId) -> Result<(), Status> {
+        let auth = self.store.guard.load();
+        let attached = || attached(&self.store, id);
+        match auth.check_lease(caller, Access::Read, attached) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.store.refuse(error.into()).await),
+        }
     }
 
     /// Returns a positive id that no lease has.
@@ -248,6 +285,31 @@ impl<R: Rows> LeaseService<R> {
             }
         }
     }
+}
+
+/// Checks the keep-alives of one client. Like etcd, the member that the client contacted does.
+struct Renewer<R: Rows> {
+    store: ApiContext<R>,
+    credentials: Credentials,
+}
+
+impl<R: Rows> Renewer<R> {
+    /// Checks that the client may put the keys of a lease.
+    fn check(&self, id: i64) -> Result<(), Error> {
+        if self.store.router.is_forwarded() {
+            return Ok(());
+        }
+        let checked = self.store.guard.check(&self.credentials, |auth, caller| {
+            auth.check_known(caller)?;
+            auth.check_lease(caller, Access::Write, || attached(&self.store, LeaseId(id)))
+        });
+        Ok(checked?)
+    }
+}
+
+/// Returns the keys of a lease, as far as they are published.
+fn attached<R: Rows>(store: &ApiContext<R>, id: LeaseId) -> Vec<Bytes> {
+    store.state.leases().attached(id).cloned().collect()
 }
 
 /// Returns a client of the same service of the leader.

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tonic::{Request, Response, Status};
 
-use super::concurrency::{Concurrency, Waiter, found, if_created, key_of, point, prefix, put};
-use super::kv::meter;
+use super::concurrency::{Client, Concurrency, Waiter, found, if_created, key_of, point, prefix, put};
 use crate::pb::etcdserverpb::request_op::Request as Wire;
 use crate::pb::v3lockpb as pb;
 use crate::rows::Rows;
@@ -18,9 +17,9 @@ pub struct LockService<H, R: Rows>(pub Arc<Concurrency<H, R>>);
 #[tonic::async_trait]
 impl<H: History, R: Rows> pb::lock_server::Lock for LockService<H, R> {
     async fn lock(&self, request: Request<pb::LockRequest>) -> Result<Response<pb::LockResponse>, Status> {
-        let meter = meter(&request);
+        let client = Client::of(&request);
         let request = request.into_inner();
-        let lease = self.0.lease(request.lease).await?;
+        let lease = self.0.lease(request.lease, &client).await?;
         let prefix = prefix(&request.name);
         let key = key_of(&prefix, lease);
         let txn = if_created(
@@ -29,7 +28,7 @@ impl<H: History, R: Rows> pb::lock_server::Lock for LockService<H, R> {
             vec![Wire::RequestPut(put(key.clone(), Bytes::new(), lease))],
             vec![Wire::RequestRange(point(key.clone()))],
         );
-        let txn = self.0.txn(txn, &meter).await?;
+        let txn = self.0.txn(txn, &client).await?;
         let waiter = Waiter {
             revision: match txn.succeeded {
                 true => txn.header.map_or(0, |header| header.revision),
@@ -40,12 +39,12 @@ impl<H: History, R: Rows> pb::lock_server::Lock for LockService<H, R> {
         };
         // A waiter whose key existed before may hold the lock: its key is not deleted unless it waits.
         let waiting = txn.succeeded.then(|| self.0.cleanup_guard(&waiter));
-        let before = self.0.before(&prefix, &waiter, &meter).await?;
+        let before = self.0.before(&prefix, &waiter, &client).await?;
         let header = if before.is_some() {
             let waiting = waiting.unwrap_or_else(|| self.0.cleanup_guard(&waiter));
-            self.0.wait_turn(&prefix, &waiter, before, &meter).await?;
+            self.0.wait_turn(&prefix, &waiter, before, &client).await?;
             // The waiter may have lost its lease in the meantime.
-            let mine = self.0.range(point(waiter.key.clone()), &meter).await?;
+            let mine = self.0.range(point(waiter.key.clone()), &client).await?;
             waiting.done();
             if mine.kvs.is_empty() {
                 return Err(Status::unknown("mutex: session is expired"));
@@ -64,8 +63,8 @@ impl<H: History, R: Rows> pb::lock_server::Lock for LockService<H, R> {
     }
 
     async fn unlock(&self, request: Request<pb::UnlockRequest>) -> Result<Response<pb::UnlockResponse>, Status> {
-        let meter = meter(&request);
-        let deleted = self.0.delete(request.into_inner().key, &meter).await?;
+        let client = Client::of(&request);
+        let deleted = self.0.delete(request.into_inner().key, &client).await?;
         Ok(Response::new(pb::UnlockResponse { header: deleted.header }))
     }
 }

@@ -8,10 +8,12 @@ use futures::future::BoxFuture;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use super::context::{ApiContext, Pending};
+use super::context::{ApiContext, Pending, caller_of};
 use crate::cluster::forward::Role;
 use crate::cluster::members::Members;
 use crate::errors::Error;
+use crate::mvcc::auth::Auth;
+use crate::mvcc::op::Span;
 use crate::mvcc::view::View;
 use crate::pb::etcdserverpb as pb;
 use crate::rows::{Rows, RowsError, Snapshot};
@@ -56,7 +58,8 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
         self.store.forward(request, local, remote).await
     }
 
-    async fn status(&self, _: Request<pb::StatusRequest>) -> Result<Response<pb::StatusResponse>, Status> {
+    async fn status(&self, request: Request<pb::StatusRequest>) -> Result<Response<pb::StatusResponse>, Status> {
+        self.store.permit(&request, Auth::check_known).await?;
         let committed = self.store.state.committed().0;
         // The size is never 0: etcdctl divides by it.
         let total = (self.size)().max(1);
@@ -97,7 +100,11 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
         }))
     }
 
-    async fn defragment(&self, _: Request<pb::DefragmentRequest>) -> Result<Response<pb::DefragmentResponse>, Status> {
+    async fn defragment(
+        &self,
+        request: Request<pb::DefragmentRequest>,
+    ) -> Result<Response<pb::DefragmentResponse>, Status> {
+        self.store.permit(&request, Auth::check_admin).await?;
         let before = (self.size)();
         let disk = &self.store.metrics.disk;
         let _under_way = Pending::new(&disk.defrag_inflight);
@@ -110,7 +117,8 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
         Ok(Response::new(pb::DefragmentResponse { header: None }))
     }
 
-    async fn hash(&self, _: Request<pb::HashRequest>) -> Result<Response<pb::HashResponse>, Status> {
+    async fn hash(&self, request: Request<pb::HashRequest>) -> Result<Response<pb::HashResponse>, Status> {
+        self.store.permit(&request, Auth::check_admin).await?;
         let view = self.store.view()?;
         let hash = hash(&view, view.revision)
             .await
@@ -122,6 +130,7 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
     }
 
     async fn hash_kv(&self, request: Request<pb::HashKvRequest>) -> Result<Response<pb::HashKvResponse>, Status> {
+        self.store.permit(&request, Auth::check_admin).await?;
         let view = self.store.view()?;
         let asked = request.get_ref().revision;
         let at = view.resolve(asked).map_err(super::context::to_status)?;
@@ -136,6 +145,7 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
     }
 
     async fn snapshot(&self, request: Request<pb::SnapshotRequest>) -> Result<Response<Self::SnapshotStream>, Status> {
+        self.store.permit(&request, Auth::check_admin).await?;
         // As with etcd this member's state, whether it leads or not.
         let stream = self.snapshots.open(&self.store, &super::kv::meter(&request)).await?;
         Ok(Response::new(Box::pin(stream)))
@@ -145,6 +155,7 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
         &self,
         request: Request<pb::MoveLeaderRequest>,
     ) -> Result<Response<pb::MoveLeaderResponse>, Status> {
+        self.store.permit(&request, Auth::check_admin).await?;
         let target = request.get_ref().target_id;
         if !matches!(self.store.router.role(), Role::Leading(_)) {
             return Err(Error::NotLeader.into());
@@ -159,6 +170,7 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
         &self,
         request: Request<pb::DowngradeRequest>,
     ) -> Result<Response<pb::DowngradeResponse>, Status> {
+        self.store.permit(&request, Auth::check_admin).await?;
         let request = request.get_ref();
         // 0 VALIDATE, 1 ENABLE, 2 CANCEL: there is no older version whose data this one could write.
         match request.action {
@@ -192,7 +204,16 @@ impl<R: Rows> MaintenanceService<R> {
     }
 
     async fn alarm_here(&self, request: Request<pb::AlarmRequest>) -> Result<Response<pb::AlarmResponse>, Status> {
+        let caller = caller_of(&request);
         let request = request.into_inner();
+        let auth = self.store.guard.load();
+        let permitted = match request.action {
+            0 => auth.check_known(&caller),
+            _ => auth.check_admin(&caller),
+        };
+        if let Err(error) = permitted {
+            return Err(self.store.refuse(error.into()).await);
+        }
         let (member, kind) = (request.member_id, request.alarm);
         if request.action == ACTIVATE {
             self.check_alarm(member, kind)?;
@@ -215,7 +236,7 @@ impl<R: Rows> MaintenanceService<R> {
             // ACTIVATE and DEACTIVATE return the alarm that is raised or was cleared.
             action @ (ACTIVATE | DEACTIVATE) if kind != 0 && (action == ACTIVATE || raised) => {
                 self.store
-                    .propose(Command::Alarm(member, kind, action == ACTIVATE), 64)
+                    .propose(caller, Command::Alarm(member, kind, action == ACTIVATE), 64)
                     .await?;
                 is_asked = true;
                 vec![pb::AlarmMember {

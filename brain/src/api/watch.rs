@@ -22,6 +22,7 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::warn;
 
 use self::session::Session;
+use super::auth::{Credentials, Guard};
 use super::kv::meter;
 use crate::errors::Error;
 use crate::net::require_leader::is_required;
@@ -52,6 +53,8 @@ pub struct Options {
     pub has_leader: watch::Receiver<bool>,
     /// Ends all streams.
     pub stop: CancellationToken,
+    /// The users, and how clients are identified; `None`: nothing is checked.
+    pub guard: Option<Guard>,
 }
 
 /// The service; `history` is the store's.
@@ -130,9 +133,18 @@ impl<H: History> Watch for WatchService<H> {
         if leader.as_ref().is_some_and(|leader| !*leader.borrow()) {
             return Err(Error::NoLeader.into());
         }
-        let meter = meter(&request);
+        let (meter, credentials) = (meter(&request), Credentials::of(&request));
+        if let Some(guard) = &self.shared.options.guard {
+            // Each watcher is checked by itself: this only waits for the record of the token, if this member is behind.
+            drop(guard.identify_soon(&credentials).await);
+        }
         let requests = request.into_inner();
-        let session = Box::new(Session::new(Arc::clone(&self.shared), requests, leader, meter));
+        let session = Box::new(Session::new(
+            Arc::clone(&self.shared),
+            requests,
+            leader,
+            (meter, credentials),
+        ));
         let responses = futures::stream::unfold(session, async |mut session| {
             let item = session.next().await?;
             Some((item, session))

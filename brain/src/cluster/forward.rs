@@ -12,12 +12,14 @@ use tonic::{Request, Response, Status};
 use crate::budget::Meter;
 use crate::errors::Error;
 use crate::log::Slot;
+use crate::types::Caller;
 
 pub use read_index::ReadIndexBatcher;
 pub use role::{LeaderClient, LeaderLease, Role};
 pub use strict::{LaterLeader, StorageCheck};
 use unsent::was_not_sent;
 
+pub mod caller;
 mod read_index;
 mod role;
 mod strict;
@@ -209,14 +211,19 @@ impl LeaderRouter {
         let _room = room.map_err(|_| Error::TooManyRequests)?;
         let deadline = Instant::now() + REQUEST_TIMEOUT;
         let meter: Meter = request.extensions().get().cloned().unwrap_or_default();
+        let caller: Option<Caller> = request.extensions().get().cloned();
         loop {
             let mut copy = Request::new(request.get_ref().clone());
             *copy.metadata_mut() = request.metadata().clone();
             copy.extensions_mut().insert(meter.clone());
+            if let Some(caller) = &caller {
+                copy.extensions_mut().insert(caller.clone());
+            }
             let leader = tokio::time::timeout_at(deadline, self.leader()).await;
             let (member, outcome) = match leader.map_err(|_| Error::Timeout)?? {
                 None => (None, here(copy).await),
                 Some(leader) => {
+                    caller::write(copy.metadata_mut(), caller.as_ref());
                     let asked = tokio::time::timeout_at(deadline, there(leader.channel, copy)).await;
                     (
                         Some(leader.member),

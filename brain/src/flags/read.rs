@@ -11,6 +11,7 @@ use super::url::Url;
 use super::{Given, go_bool};
 use crate::memory;
 
+mod auth;
 mod election;
 mod gates;
 mod members;
@@ -68,7 +69,7 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         watch_progress_notify_interval: positive(&values, "watch-progress-notify-interval")?,
         heartbeat_interval,
         election_timeout,
-        auth: auth(&values)?,
+        auth: auth::read(&values, warnings)?,
         extensive_metrics: values.one_of("metrics", &[("basic", false), ("extensive", true)])?,
         unsafe_no_fsync: values.bool("unsafe-no-fsync"),
         embedded_cache_bytes: Some(values.number("embedded-cache-bytes")?).filter(|bytes| *bytes > 0),
@@ -326,20 +327,5 @@ fn auto_compaction(values: &Values<'_>) -> Result<AutoCompaction, String> {
             Duration::ZERO => AutoCompaction::Off,
             age => AutoCompaction::Periodic(age),
         },
-    })
-}
-
-fn auth(values: &Values<'_>) -> Result<AuthOptions, String> {
-    let kind = values.text("auth-token");
-    if kind != "simple" {
-        return Err(values.error("auth-token", format!("{kind:?} is not supported: only \"simple\" is")));
-    }
-    let bcrypt_cost = values.number("bcrypt-cost")?;
-    if !(4..=31).contains(&bcrypt_cost) {
-        return Err(values.error("bcrypt-cost", format!("{bcrypt_cost} is not in 4 to 31")));
-    }
-    Ok(AuthOptions {
-        bcrypt_cost,
-        token_ttl: Duration::from_secs(values.number("auth-token-ttl")?),
     })
 }

@@ -258,7 +258,20 @@ fn bad_values_are_refused_in_one_line_that_names_them() {
         ("--log-level loud", "none of debug"),
         ("--logger capnslog", "none of zap"),
         ("--metrics all", "none of basic, extensive"),
-        ("--auth-token jwt,pub-key=x", "only \"simple\" is"),
+        ("--auth-token basic", "invalid auth options: \"basic\""),
+        ("--auth-token jwt,pub-key", "invalid auth options: \"pub-key\""),
+        (
+            "--auth-token jwt,pub-key=a,pub-key=b",
+            "invalid auth options: \"pub-key=b\"",
+        ),
+        ("--auth-token jwt,pub-key=x", "sign-method has to be one of HS256"),
+        (
+            "--auth-token jwt,pub-key=x,sign-method=none",
+            "sign-method has to be one of HS256",
+        ),
+        ("--auth-token jwt,sign-method=RS256", "missing key data"),
+        ("--auth-token jwt,pub-key=x,sign-method=RS256,ttl=1", "ttl \"1\""),
+        ("--auth-token-ttl -1", "not a number in range"),
         ("--bcrypt-cost 3", "not in 4 to 31"),
         (
             "--compaction-batch-limit 5 --experimental-compaction-batch-limit 5",

@@ -11,8 +11,9 @@ use crate::flags::{self, TlsOptions, TlsPolicy};
 use crate::log::frame::{Barrier, Frame, put_part_header};
 use crate::log::laws::read_all;
 use crate::log::{FileLog, Log as _, Options, Slot};
+use crate::mvcc::auth::{AuthChange, Role, User, UserChange};
 use crate::mvcc::keys;
-use crate::mvcc::record::{Change, Entry, Grant, KeyChange, Keys, Record};
+use crate::mvcc::record::{Change, Entry, Grant, KeyChange, Keys, Record, Token};
 use crate::mvcc::row::{self, LeaseRow, Manifest};
 use crate::net::tls::ServerTls;
 use crate::net::tls::testing::Ca;
@@ -135,9 +136,28 @@ fn record() -> Record {
         changes: vec![change],
     };
     let grant = Grant { id: 7, ttl: 60 };
+    let user = UserChange {
+        name: "user".to_owned(),
+        user: Some(User::default()),
+    };
+    let auth = AuthChange {
+        revision: 2,
+        users: vec![user],
+        ..AuthChange::default()
+    };
+    let token = Token {
+        user: "user".to_owned(),
+        digest: Bytes::from_static(&[7; 32]),
+    };
+    let changes = [
+        Change::Keys(keys),
+        Change::Grant(grant),
+        Change::Auth(auth),
+        Change::Token(token),
+    ];
     Record {
         base: 1,
-        entries: vec![Change::Keys(keys).into(), Change::Grant(grant).into()],
+        entries: changes.map(Entry::from).into(),
     }
 }
 
@@ -159,6 +179,8 @@ fn rows_never_panic() {
         keys::lease_key(crate::types::LeaseId(-3)),
         keys::attachment_key(crate::types::LeaseId(9), b"key"),
         keys::meta_key("format"),
+        keys::user_key("ünser"),
+        keys::role_key("role"),
     ];
     let seeds = keys.iter().map(|key| key.to_vec());
     fuzz("rows", CASES, seeds.collect(), |bytes| {
@@ -176,6 +198,14 @@ fn rows_never_panic() {
             assert_eq!(keys::attachment_key(id, &key), row);
         }
         drop(keys::parse_meta(&row));
+        if let Ok(name) = keys::parse_user(&row) {
+            assert_eq!(keys::user_key(&name), row);
+        }
+        if let Ok(name) = keys::parse_role(&row) {
+            assert_eq!(keys::role_key(&name), row);
+        }
+        message::<User>(bytes);
+        message::<Role>(bytes);
         if let Ok(meta) = row::decode_index(b"key", bytes) {
             assert_eq!(row::encode_index(&meta), row);
         }

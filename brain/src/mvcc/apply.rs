@@ -1,4 +1,5 @@
-//! Applies committed records to the state in memory: the active memtable, leases, alarms, revisions.
+//! Applies committed records to the state in memory: the active memtable, leases, revisions. Alarms, users and tokens are for the
+//! caller to apply.
 //!
 //! The same for a record just committed and for one replayed at start.
 
@@ -9,13 +10,25 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message;
 
-use super::record::{Alarm, Change, KeyChange, Keys, Record};
+use super::auth::AuthChange;
+use super::record::{Alarm, Change, KeyChange, Keys, Record, Token};
 use super::row::{LeaseRow, size_of};
 use super::sizes::Sizes;
 use crate::mvcc::keys;
 use crate::mvcc::lease::Leases;
 use crate::mvcc::memtable::{Memtable, Version};
 use crate::types::{Committed, Event, EventKind, KeyValue, LeaseId, Prev, Revision};
+
+/// A change that is none of keys or leases.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// An alarm was raised or cleared.
+    Alarm(Alarm),
+    /// Users or roles changed.
+    Auth(AuthChange),
+    /// A user was given a token.
+    Token(Token),
+}
 
 /// The state behind the last applied record, and the part of it that is not flushed.
 #[derive(Debug)]
@@ -26,8 +39,8 @@ pub struct Applier {
     pub compacted: Revision,
     /// The memtable that versions are added to.
     pub memtable: Arc<Memtable>,
-    /// Lease rows that differ from the stored ones; `None` is gone.
-    pub lease_rows: BTreeMap<Bytes, Option<Bytes>>,
+    /// Rows of leases, users and roles that differ from the stored ones; `None` is gone.
+    pub state_rows: BTreeMap<Bytes, Option<Bytes>>,
     /// Stored bytes. Only the member that compacts knows the bytes that compaction deleted.
     pub sizes: Sizes,
     /// Something was applied that is not flushed.
@@ -43,22 +56,22 @@ impl Applier {
             revision,
             compacted,
             memtable,
-            lease_rows: BTreeMap::new(),
+            state_rows: BTreeMap::new(),
             dirty: false,
         }
     }
 
     /// Applies one record. `superseded` are the versions that its key changes superseded, in their order; empty if they
-    /// are not known. Answers with the events and the alarms that changed.
+    /// are not known. Answers with the events and the changes of everything else, in their order.
     pub fn apply(
         &mut self,
         record: Record,
         superseded: Vec<Prev>,
         leases: &mut Leases,
         now: Duration,
-    ) -> (Vec<Committed>, Vec<Alarm>) {
+    ) -> (Vec<Committed>, Vec<Effect>) {
         let mut superseded = superseded.into_iter();
-        let (mut events, mut alarms) = (Vec::new(), Vec::new());
+        let (mut events, mut effects) = (Vec::new(), Vec::new());
         self.dirty |= !record.entries.is_empty();
         self.sizes.count(&record);
         for entry in record.entries {
@@ -77,11 +90,16 @@ impl Applier {
                     leases.checkpoint(LeaseId(checkpoint.id), checkpoint.remaining, now);
                     self.note_lease(LeaseId(checkpoint.id), leases);
                 }
-                Some(Change::Alarm(alarm)) => alarms.push(alarm),
+                Some(Change::Alarm(alarm)) => effects.push(Effect::Alarm(alarm)),
+                Some(Change::Auth(change)) => {
+                    self.state_rows.extend(change.rows());
+                    effects.push(Effect::Auth(change));
+                }
+                Some(Change::Token(token)) => effects.push(Effect::Token(token)),
                 None => {}
             }
         }
-        (events, alarms)
+        (events, effects)
     }
 
     fn apply_keys(
@@ -110,11 +128,11 @@ impl Applier {
         let (old, new) = (change.prev_lease(), change.lease());
         if old != LeaseId::NONE && old != new {
             leases.detach(old, &change.key);
-            self.lease_rows.insert(keys::attachment_key(old, &change.key), None);
+            self.state_rows.insert(keys::attachment_key(old, &change.key), None);
         }
         if new != LeaseId::NONE && old != new {
             leases.attach(new, change.key.clone());
-            self.lease_rows
+            self.state_rows
                 .insert(keys::attachment_key(new, &change.key), Some(Bytes::new()));
         }
     }
@@ -123,7 +141,7 @@ impl Applier {
         let row = leases
             .stored(id)
             .map(|(ttl, remaining)| LeaseRow { ttl, remaining }.encode_to_vec().into());
-        self.lease_rows.insert(keys::lease_key(id), row);
+        self.state_rows.insert(keys::lease_key(id), row);
     }
 }
 

@@ -7,6 +7,8 @@
 //! | lease | `s` id |
 //! | attachment | `a` id esc(key) |
 //! | meta | `m` name |
+//! | role | `r` name |
+//! | user | `u` name |
 //!
 //! `esc` turns each 0x00 into 0x00 0xff and ends with 0x00 0x01. Invariant: for any two byte strings a < b, esc(a) is less than esc(b)
 //! and no prefix of it, independent of the bytes that follow. At the first difference, either both have a byte (a 0x00 is still the
@@ -22,6 +24,8 @@ const OBJECT: u8 = b'o';
 const LEASE: u8 = b's';
 const ATTACHMENT: u8 = b'a';
 const META: u8 = b'm';
+const ROLE: u8 = b'r';
+const USER: u8 = b'u';
 
 const END: [u8; 2] = [0x00, 0x01];
 const BEHIND_END: [u8; 2] = [0x00, 0x02];
@@ -50,6 +54,9 @@ pub enum KeyError {
         /// Bytes that are there.
         found: usize,
     },
+    /// Names of users and roles are text.
+    #[error("the row's key holds a name that is not text")]
+    Name,
     /// Revisions are never negative.
     #[error("the row's key holds a negative revision")]
     Revision,
@@ -224,10 +231,7 @@ pub fn attachments_range() -> RowRange {
 /// Key of the meta row `name`.
 #[must_use]
 pub fn meta_key(name: &str) -> Bytes {
-    let mut row = BytesMut::with_capacity(1 + name.len());
-    row.put_u8(META);
-    row.put_slice(name.as_bytes());
-    row.freeze()
+    named(META, name)
 }
 
 /// Returns the name of the meta row with the key `row`.
@@ -240,6 +244,52 @@ pub fn parse_meta(row: &Bytes) -> Result<Bytes, KeyError> {
 #[must_use]
 pub fn meta_range() -> RowRange {
     whole(META)
+}
+
+/// Key of the row of a role.
+#[must_use]
+pub fn role_key(name: &str) -> Bytes {
+    named(ROLE, name)
+}
+
+/// Returns the name of the role whose row has the key `row`.
+pub fn parse_role(row: &Bytes) -> Result<String, KeyError> {
+    parse_named(row, ROLE)
+}
+
+/// The rows of all roles.
+#[must_use]
+pub fn role_range() -> RowRange {
+    whole(ROLE)
+}
+
+/// Key of the row of a user.
+#[must_use]
+pub fn user_key(name: &str) -> Bytes {
+    named(USER, name)
+}
+
+/// Returns the name of the user whose row has the key `row`.
+pub fn parse_user(row: &Bytes) -> Result<String, KeyError> {
+    parse_named(row, USER)
+}
+
+/// The rows of all users.
+#[must_use]
+pub fn user_range() -> RowRange {
+    whole(USER)
+}
+
+fn named(kind: u8, name: &str) -> Bytes {
+    let mut row = BytesMut::with_capacity(1 + name.len());
+    row.put_u8(kind);
+    row.put_slice(name.as_bytes());
+    row.freeze()
+}
+
+fn parse_named(row: &Bytes, expected: u8) -> Result<String, KeyError> {
+    kind(row, expected)?;
+    String::from_utf8(row[1..].to_vec()).map_err(|_| KeyError::Name)
 }
 
 /// Appends esc(`key`) to `out`.

@@ -5,6 +5,7 @@
 use bytes::Bytes;
 use prost::Message;
 
+use super::auth::AuthChange;
 use crate::types::{LeaseId, Revision};
 
 /// A batch of committed requests.
@@ -22,7 +23,7 @@ pub struct Record {
 #[derive(Clone, PartialEq, Message)]
 pub struct Entry {
     /// Its effect.
-    #[prost(oneof = "Change", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "Change", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub change: Option<Change>,
 }
 
@@ -47,6 +48,12 @@ pub enum Change {
     /// An alarm was raised or cleared.
     #[prost(message, tag = "6")]
     Alarm(Alarm),
+    /// Users or roles changed.
+    #[prost(message, tag = "7")]
+    Auth(AuthChange),
+    /// A user was given a token.
+    #[prost(message, tag = "8")]
+    Token(Token),
 }
 
 /// Changes of keys in one revision, in the order of their operations.
@@ -159,6 +166,17 @@ pub struct Alarm {
     /// Raised, or cleared.
     #[prost(bool, tag = "3")]
     pub raised: bool,
+}
+
+/// A token of a user.
+#[derive(Clone, PartialEq, Message)]
+pub struct Token {
+    /// The user.
+    #[prost(string, tag = "1")]
+    pub user: String,
+    /// The SHA-256 digest of the token.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub digest: Bytes,
 }
 
 impl From<Change> for Entry {

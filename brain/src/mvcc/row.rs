@@ -174,8 +174,11 @@ pub struct Manifest {
     pub sizes: Sizes,
 }
 
-/// The version of everything that this brain stores.
+/// The version of everything that this brain stores, as long as there are no users.
 pub const FORMAT: u32 = 2;
+
+/// The same once there were users or roles: a brain that does not know them must not open the rows, because it would check nothing.
+pub const AUTH_FORMAT: u32 = 3;
 
 impl Manifest {
     /// The newest revision that may be in the rows.

@@ -53,7 +53,11 @@ impl Sizes {
                 Some(Change::Keys(keys)) => keys.changes.iter().map(written_by).sum(),
                 Some(Change::Grant(_)) => LEASE_ROW,
                 Some(Change::Revoke(_)) => -LEASE_ROW,
-                Some(Change::Compact(_) | Change::Checkpoint(_) | Change::Alarm(_)) | None => 0,
+                // Users and roles are few, and what they replace is not known here.
+                Some(
+                    Change::Compact(_) | Change::Checkpoint(_) | Change::Alarm(_) | Change::Auth(_) | Change::Token(_),
+                )
+                | None => 0,
             };
         }
     }

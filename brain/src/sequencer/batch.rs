@@ -3,19 +3,21 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::command::{Answer, Command, Reply, Request};
+use super::command::{Answer, Begun, Command, Reply, Request};
 use crate::budget::Meter;
+use crate::mvcc::auth::{Access, Auth, AuthRequest, Digest, longest_value};
 use crate::mvcc::evaluate::{Answering, Changed, EvaluateError, Evaluator};
 use crate::mvcc::fetch::Fetched;
 use crate::mvcc::op::Op;
 use crate::mvcc::overlay::{Delta, Head, Overlay};
-use crate::mvcc::record::{Alarm, Change, Checkpoint, Compact, Entry, Grant, Keys, Record, Revoke};
+use crate::mvcc::record::{Alarm, Change, Checkpoint, Compact, Entry, Grant, Keys, Record, Revoke, Token};
 use crate::mvcc::view::View;
 use crate::rows::Rows;
 use crate::storage::state::{CORRUPT, NOSPACE, State};
-use crate::types::{Error, LeaseId, Prev, Revision};
+use crate::types::{AuthError, Caller, Error, LeaseId, Prev, Revision};
 
 /// The channel of a waiting client, and its reply.
 pub(super) type Waiting = (oneshot::Sender<Reply>, BatchReply);
@@ -43,6 +45,8 @@ pub(super) struct Batch {
     pub delta: Arc<Delta>,
     /// The state behind it.
     pub head: Head,
+    /// The users and roles behind it.
+    pub auth: Arc<Auth>,
     /// Requests that were not begun, in their order: those before them took long enough.
     pub rest: VecDeque<Command>,
 }
@@ -57,6 +61,8 @@ pub(super) struct Builder<R: Rows> {
     view: Arc<View<R::Snapshot>>,
     overlay: Overlay,
     head: Head,
+    /// The newest users and roles, published or not.
+    auth: Arc<Auth>,
     record: Record,
     superseded: Vec<Prev>,
     replies: Vec<Waiting>,
@@ -71,11 +77,17 @@ pub(super) struct Builder<R: Rows> {
 
 impl<R: Rows> Builder<R> {
     /// An empty batch behind `head`, over batches that are under way.
-    pub(super) fn new(state: Arc<State<R>>, under_way: Vec<Arc<Delta>>, head: Head, no_space: bool) -> Self {
+    pub(super) fn new(
+        state: Arc<State<R>>,
+        under_way: Vec<Arc<Delta>>,
+        (head, auth): (Head, Arc<Auth>),
+        no_space: bool,
+    ) -> Self {
         Self {
             view: state.view(),
             overlay: Overlay::over(under_way),
             head,
+            auth,
             record: Record {
                 base: head.revision,
                 entries: Vec::new(),
@@ -104,7 +116,12 @@ impl<R: Rows> Builder<R> {
     }
 
     async fn add(&mut self, command: Command) {
-        let (request, fetched, reply) = command.begin();
+        let Begun {
+            request,
+            caller,
+            fetched,
+            reply,
+        } = command.begin();
         let expired = match request {
             Request::Revoke { id, expired: true } => Some(id),
             _ => None,
@@ -112,7 +129,7 @@ impl<R: Rows> Builder<R> {
         let is_current = |fetched: &Fetched| fetched.is_current(self.view.rows_revision, self.head.revision);
         let is_current = fetched.as_ref().is_none_or(is_current);
         let outcome = if is_current {
-            match self.answer(request, fetched.as_ref()).await {
+            match self.answer(&caller, request, fetched.as_ref()).await {
                 Ok(answer) => BatchReply::Outcome(Ok(answer)),
                 Err(EvaluateError::Refused(error)) => BatchReply::Outcome(Err(error)),
                 Err(error @ EvaluateError::NotFetched(_)) => {
@@ -141,11 +158,18 @@ impl<R: Rows> Builder<R> {
             again: self.again,
             delta: Arc::new(self.overlay.into_delta()),
             head: self.head,
+            auth: self.auth,
             rest,
         }
     }
 
-    async fn answer(&mut self, request: Request, fetched: Option<&Fetched>) -> Result<Answer, EvaluateError> {
+    async fn answer(
+        &mut self,
+        caller: &Caller,
+        request: Request,
+        fetched: Option<&Fetched>,
+    ) -> Result<Answer, EvaluateError> {
+        self.check(caller, &request).map_err(Error::Auth)?;
         if self.corrupt && !matches!(request, Request::Alarm(..) | Request::Checkpoint(..)) {
             if let Request::Revoke { id, expired: true } = request {
                 self.state.leases().retry_expired(id);
@@ -153,6 +177,8 @@ impl<R: Rows> Builder<R> {
             return Err(Error::Corrupt.into());
         }
         let result = match request {
+            Request::Auth(request, longest) => self.change_auth(request, longest),
+            Request::Token { user, digest, revision } => self.add_token(user, &digest, revision),
             Request::Write(op, meter) => return self.write(&op, fetched, meter).await,
             Request::Compact(revision) => self.compact(revision),
             Request::Grant(id, ttl) => self.grant(id, ttl),
@@ -195,6 +221,51 @@ impl<R: Rows> Builder<R> {
             revision,
             result: Some(result),
         })
+    }
+
+    /// Checks that users and roles permit a request.
+    fn check(&self, caller: &Caller, request: &Request) -> Result<(), AuthError> {
+        if !self.auth.is_enabled() {
+            return Ok(());
+        }
+        let mut attached = |id| Vec::from_iter(self.overlay.attached(id, &self.state.leases()));
+        match request {
+            Request::Write(op, _) => self.auth.check_op(caller, op, &mut attached),
+            Request::Revoke { id, .. } => {
+                self.auth.check_known(caller)?;
+                self.auth.check_lease(caller, Access::Write, || attached(*id))
+            }
+            Request::Grant(..) => self.auth.check_known(caller),
+            Request::Compact(_) | Request::Alarm(..) | Request::Auth(..) => self.auth.check_admin(caller),
+            // The first is the server's own, the second makes a client known.
+            Request::Checkpoint(_) | Request::Token { .. } => Ok(()),
+        }
+    }
+
+    fn change_auth(&mut self, request: AuthRequest, longest: usize) -> Result<(), Error> {
+        let Some(change) = self.auth.evaluate(request)? else {
+            return Ok(());
+        };
+        if longest_value(&change) > longest {
+            return Err(Error::TooLarge);
+        }
+        Arc::make_mut(&mut self.auth).apply(&change);
+        self.push(Change::Auth(change));
+        Ok(())
+    }
+
+    /// The caller checks the password once more if users or roles changed since.
+    fn add_token(&mut self, user: String, digest: &Digest, revision: u64) -> Result<(), Error> {
+        if !self.auth.is_enabled() {
+            return Err(AuthError::NotEnabled.into());
+        }
+        if self.auth.revision() != revision {
+            return Err(AuthError::OldRevision.into());
+        }
+        self.auth.user(&user).map_err(|_| AuthError::Failed)?;
+        let digest = Bytes::copy_from_slice(digest);
+        self.push(Change::Token(Token { user, digest }));
+        Ok(())
     }
 
     fn compact(&mut self, revision: Revision) -> Result<(), Error> {

@@ -7,11 +7,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::fetch;
 use crate::budget::Meter;
+use crate::mvcc::auth::{AuthRequest, Digest};
 use crate::mvcc::fetch::{Fetched, Share};
 use crate::mvcc::op::{Op, OpResult};
 use crate::rows::Rows;
 use crate::storage::state::State;
-use crate::types::{Error, LeaseId, Revision};
+use crate::types::{Caller, Error, LeaseId, Revision};
 
 /// Timeout of a request, as etcd's `ReqTimeout` with default timings: 5 s and twice the election timeout.
 const TIMEOUT: Duration = Duration::from_secs(7);
@@ -45,6 +46,17 @@ pub enum Request {
     Checkpoint(Vec<(LeaseId, i64)>),
     /// Raise or clear an alarm: member, kind, raised.
     Alarm(u64, i32, bool),
+    /// Change users or roles; the longest value that a row takes, in bytes.
+    Auth(AuthRequest, usize),
+    /// Record a token of a user, whose password was checked as of an auth revision.
+    Token {
+        /// The user.
+        user: String,
+        /// The token's digest.
+        digest: Digest,
+        /// The auth revision.
+        revision: u64,
+    },
 }
 
 /// A change that was made, or a txn that made none.
@@ -90,6 +102,8 @@ pub enum Reply {
 pub struct Command {
     /// The operation.
     pub request: Request,
+    /// On whose behalf.
+    pub caller: Caller,
     /// Its size on the wire in bytes, roughly.
     pub size: usize,
     /// The channel for the outcome.
@@ -106,6 +120,7 @@ impl Command {
     pub fn internal(request: Request, size: usize) -> Self {
         Self {
             request,
+            caller: Caller::Server,
             size,
             waiting: Waiting(None),
             fetched: None,
@@ -125,11 +140,24 @@ impl Command {
         self.waiting.0.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 
-    /// Returns the request, the rows that were read for it, and the channel for its outcome; gives its place in the queue back.
-    pub(super) fn begin(mut self) -> (Request, Option<Fetched>, Option<oneshot::Sender<Reply>>) {
+    /// Returns the command's parts without its place in the queue, which is given back.
+    pub(super) fn begin(mut self) -> Begun {
         drop(self.room);
-        (self.request, self.fetched, self.waiting.0.take())
+        Begun {
+            request: self.request,
+            caller: self.caller,
+            fetched: self.fetched,
+            reply: self.waiting.0.take(),
+        }
     }
+}
+
+/// A command that left the queue.
+pub(super) struct Begun {
+    pub(super) request: Request,
+    pub(super) caller: Caller,
+    pub(super) fetched: Option<Fetched>,
+    pub(super) reply: Option<oneshot::Sender<Reply>>,
 }
 
 /// The channel for the outcome of a request that has not begun; none for requests of the sequencer itself. A request that never
@@ -195,16 +223,17 @@ impl Handle {
         (Self { writer }, QueueOwner(owner))
     }
 
-    /// Executes a request. The rows that it needs are read here, so that no other request waits for that. Once it has begun, it is
+    /// Executes a request of a client. The rows that it needs are read here, so that no other request waits for that. Once it has begun, it is
     /// completed even if the caller goes away; if the caller goes away before that, it is not executed at all.
-    pub async fn propose<R: Rows>(&self, state: &State<R>, request: Request, size: usize) -> Outcome {
-        let asked = tokio::time::timeout(TIMEOUT, self.ask_and_wait(state, request, size)).await;
+    pub async fn propose<R: Rows>(&self, state: &State<R>, caller: Caller, request: Request, size: usize) -> Outcome {
+        let asked = tokio::time::timeout(TIMEOUT, self.ask_and_wait(state, caller, request, size)).await;
         asked.unwrap_or(Err(Error::Timeout)).unwrap_or_else(Outcome::refused)
     }
 
     async fn ask_and_wait<R: Rows>(
         &self,
         state: &State<R>,
+        caller: Caller,
         mut request: Request,
         size: usize,
     ) -> Result<Outcome, Error> {
@@ -217,7 +246,7 @@ impl Handle {
                 Some((view, needs)) => Some(Box::pin(fetch::fetch(state, &view, needs, Share::Writes)).await?),
             };
             // Only now: requests that still read take no place from those that could be written.
-            match self.enter(size)?.send(request, fetched).await? {
+            match self.enter(size)?.send(caller.clone(), request, fetched).await? {
                 Reply::Outcome(outcome) => return Ok(outcome),
                 Reply::Again(again) => request = again,
             }
@@ -226,7 +255,10 @@ impl Handle {
 
     /// Has history below a revision given up.
     pub async fn compact(&self, revision: Revision) -> Outcome {
-        let compact = async { self.enter(COMPACT_BYTES)?.send(Request::Compact(revision), None).await };
+        let compact = async {
+            let queue = self.enter(COMPACT_BYTES)?;
+            queue.send(Caller::Server, Request::Compact(revision), None).await
+        };
         match tokio::time::timeout(TIMEOUT, compact).await {
             Ok(Ok(Reply::Outcome(outcome))) => outcome,
             Ok(Err(error)) => Outcome::refused(error),
@@ -259,10 +291,11 @@ struct Queue {
 }
 
 impl Queue {
-    async fn send(self, request: Request, fetched: Option<Fetched>) -> Result<Reply, Error> {
+    async fn send(self, caller: Caller, request: Request, fetched: Option<Fetched>) -> Result<Reply, Error> {
         let (reply, outcome) = oneshot::channel();
         let command = Command {
             request,
+            caller,
             size: self.size,
             waiting: Waiting(Some(reply)),
             fetched,

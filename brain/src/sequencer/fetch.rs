@@ -50,7 +50,12 @@ pub(super) fn needs<R: Rows>(state: &State<R>, request: &Request) -> Option<(Arc
             let needs = Needs::of_keys(state.leases().attached(*id), &view);
             Some((view, needs))
         }
-        Request::Compact(_) | Request::Grant(..) | Request::Checkpoint(_) | Request::Alarm(..) => None,
+        Request::Compact(_)
+        | Request::Grant(..)
+        | Request::Checkpoint(_)
+        | Request::Alarm(..)
+        | Request::Auth(..)
+        | Request::Token { .. } => None,
     }
 }
 

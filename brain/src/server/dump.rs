@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::flags::Dump;
 use crate::log::reader::{LogEntry, Reader};
 use crate::log::{Log, Slot};
+use crate::mvcc::auth::{AUTH_ROW, AuthRow, Role, User};
 use crate::mvcc::keys::{self, RowRange};
 use crate::mvcc::record::{Change, Record};
 use crate::mvcc::row::{LeaseRow, Manifest, decode_index, decode_object};
@@ -239,6 +240,39 @@ fn row(row: &Bytes, value: &Bytes, dump: &Dump) -> anyhow::Result<Option<Vec<Fie
                 ("lease", json!(hex(lease.0))),
                 ("ttl", json!(stored.ttl)),
                 ("remaining", json!(stored.remaining)),
+            ]
+        }
+        Some(b'm') if *row == keys::meta_key(AUTH_ROW) => {
+            let stored = AuthRow::decode(value.clone()).with_context(what)?;
+            vec![
+                ("kind", json!("auth")),
+                ("enabled", json!(stored.enabled)),
+                ("auth_revision", json!(stored.revision)),
+            ]
+        }
+        // Hashes of passwords are not shown.
+        Some(b'u') => {
+            let stored = User::decode(value.clone()).with_context(what)?;
+            vec![
+                ("kind", json!("user")),
+                ("user", json!(keys::parse_user(row).with_context(what)?)),
+                ("no_password", json!(stored.no_password)),
+                ("roles", json!(stored.roles)),
+            ]
+        }
+        Some(b'r') => {
+            let stored = Role::decode(value.clone()).with_context(what)?;
+            let permissions = stored.permissions.iter().map(|permission| {
+                json!({
+                    "kind": permission.kind,
+                    "key": text(&permission.key),
+                    "range_end": text(&permission.range_end),
+                })
+            });
+            vec![
+                ("kind", json!("role")),
+                ("role", json!(keys::parse_role(row).with_context(what)?)),
+                ("permissions", json!(permissions.collect::<Vec<_>>())),
             ]
         }
         _ => vec![

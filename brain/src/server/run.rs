@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::api::auth::{Authenticator, Guard};
 use crate::api::context::ApiContext;
 use crate::api::health::StoreHealth;
 use crate::api::maintenance::Defragment;
@@ -103,6 +104,15 @@ pub(crate) enum ClientPorts {
     },
 }
 
+/// Starts automatic compaction, if the flags ask for it.
+fn compact_by_itself<R: Rows>(config: &Config, api: &ApiContext<R>, life: &mut Lifecycle) {
+    if let Some(retention) = retention(config.auto_compaction) {
+        let (state, stop) = (api.state.clone(), life.stop.clone());
+        let compaction = auto_compact::run(retention, api.sequencer.clone(), move || state.view().revision, stop);
+        life.tasks.spawn("automatic compaction", compaction);
+    }
+}
+
 /// Serves a store until the process ends.
 pub(crate) async fn serve<E: Engine>(
     config: &Config,
@@ -111,6 +121,7 @@ pub(crate) async fn serve<E: Engine>(
     metrics: Arc<Metrics>,
     mut life: Lifecycle,
 ) -> anyhow::Result<()> {
+    let authenticator = Arc::new(Authenticator::new(&config.auth)?);
     let (ids, lone) = (engine.ids, engine.peers.is_none());
     let options = options(ids.member, lone, &engine.timing);
     let (log, rows) = (engine.log.clone(), engine.rows.clone());
@@ -136,10 +147,12 @@ pub(crate) async fn serve<E: Engine>(
     let later = leadership::later_leader(log.clone(), running.state.clone(), node.unanswered.clone());
     let later = Some(later).filter(|_| config.strict_reads && !lone);
     let (transfers, transfer_requests) = mpsc::channel(1);
+    let router = router(role.clone(), later, &mut life);
     let api = ApiContext {
+        guard: Guard::new(&running.state, &router, authenticator),
         state: running.state.clone(),
         sequencer: running.sequencer.clone(),
-        router: router(role.clone(), later, &mut life),
+        router,
         limits: Limits::new(config.limits.max_txn_ops, config.limits.max_request_bytes, &rows),
         cluster_id: ids.cluster,
         member_id: ids.member,
@@ -171,11 +184,7 @@ pub(crate) async fn serve<E: Engine>(
     if !begun {
         return life.end().await;
     }
-    if let Some(retention) = retention(config.auto_compaction) {
-        let (state, stop) = (api.state.clone(), life.stop.clone());
-        let compaction = auto_compact::run(retention, api.sequencer.clone(), move || state.view().revision, stop);
-        life.tasks.spawn("automatic compaction", compaction);
-    }
+    compact_by_itself(config, &api, &mut life);
     let (shown, has_leader) = watch_channel::channel(true);
     let liveness = liveness::run(liveness, role, config.election_timeout, shown, life.stop.clone());
     life.tasks.spawn("liveness", liveness);

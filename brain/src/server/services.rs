@@ -91,19 +91,7 @@ pub fn services<H: History, R: Rows>(
         leave,
     } = member;
     let (metrics, watched, listed) = (api.metrics.clone(), hub.clone(), members.clone());
-    let watches = WatchService::new(
-        hub,
-        history,
-        WatchServiceOptions {
-            max_request_bytes: config.limits.max_request_bytes,
-            progress_notify_interval: config.watch_progress_notify_interval,
-            cluster_id: api.cluster_id,
-            member_id: api.member_id,
-            raft_term: api.state.epoch_cell(),
-            has_leader: has_leader.clone(),
-            stop: leave.clone(),
-        },
-    );
+    let watches = WatchService::new(hub, history, watch_options(config, &api, &has_leader, &leave));
     let quota = quota(config);
     let maintenance = MaintenanceService {
         store: api.clone(),
@@ -141,6 +129,7 @@ pub fn services<H: History, R: Rows>(
         cluster_id: api.cluster_id,
         epoch: api.state.epoch_cell(),
         router: api.router.clone(),
+        guard: api.guard.clone(),
     };
     metrics.server.set_identity(api.member_id);
     metrics.server.quota.set(quota);
@@ -193,6 +182,24 @@ fn spool(config: &Config) -> Spool {
     }
 }
 
+fn watch_options<R: Rows>(
+    config: &Config,
+    api: &ApiContext<R>,
+    has_leader: &tokio::sync::watch::Receiver<bool>,
+    leave: &CancellationToken,
+) -> WatchServiceOptions {
+    WatchServiceOptions {
+        max_request_bytes: config.limits.max_request_bytes,
+        progress_notify_interval: config.watch_progress_notify_interval,
+        cluster_id: api.cluster_id,
+        member_id: api.member_id,
+        raft_term: api.state.epoch_cell(),
+        has_leader: has_leader.clone(),
+        stop: leave.clone(),
+        guard: Some(api.guard.clone()),
+    }
+}
+
 /// Returns the bytes that the store may occupy; -1 if there is no limit, as in etcd.
 fn quota(config: &Config) -> i64 {
     match config.limits.quota {
@@ -237,6 +244,7 @@ pub fn peer_services<R: Rows>(
         members: membership,
         snapshots: Snapshots::new(spool(config)),
     };
+    let auth = AuthService(here.clone());
     let kv = KvService { store: here, stop };
     let mut routes = Routes::builder();
     routes
@@ -251,6 +259,7 @@ pub fn peer_services<R: Rows>(
                 .max_encoding_message_size(MAX_ANSWER),
         )
         .add_service(pb::lease_server::LeaseServer::new(leases).max_decoding_message_size(MAX_SMALL))
+        .add_service(pb::auth_server::AuthServer::new(auth).max_decoding_message_size(config.limits.max_receive_bytes))
         .add_service(pb::maintenance_server::MaintenanceServer::new(maintenance).max_decoding_message_size(MAX_SMALL));
     routes.routes()
 }

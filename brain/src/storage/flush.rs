@@ -24,7 +24,7 @@ use super::retry::{Backoff, Interrupted, Transient, retry};
 use crate::log::{Log, Slot};
 use crate::metrics::Metrics;
 use crate::mvcc::record;
-use crate::mvcc::row::Manifest;
+use crate::mvcc::row::{AUTH_FORMAT, Manifest};
 use crate::rows::{Change, Rows, RowsError};
 use crate::storage::replica::{FlushResult, ImmutableMemtable};
 use crate::storage::state::State;
@@ -298,6 +298,9 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         // An older leader's flush may have come further, in part.
         self.manifest.flushing_revision = self.manifest.reached().max(immutable.revision);
         self.manifest.log_last = self.manifest.log_last.max(immutable.last.0);
+        if immutable.has_auth {
+            self.manifest.format = self.manifest.format.max(AUTH_FORMAT);
+        }
         // The memtable's iterator must not be held over an await: it is asked again behind the last version.
         let mut last = None;
         let deleted = self.manifest.deleted_up_to;
@@ -307,7 +310,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             self.write_ahead(full, &mut ahead).await?;
         }
         // These may be ahead of the applied slot, too: a replay of the log over them sets each row to its last value.
-        for (row, value) in immutable.lease_rows.iter().cloned() {
+        for (row, value) in immutable.state_rows.iter().cloned() {
             let change = match value {
                 Some(value) => Change::Put(row, value),
                 None => Change::Delete(row),
@@ -431,7 +434,8 @@ mod tests {
             last: Slot(manifest.applied_slot),
             revision: 4,
             compacted: manifest.compacted,
-            lease_rows: Vec::new(),
+            state_rows: Vec::new(),
+            has_auth: false,
             alarms: Vec::new(),
             sizes: manifest.sizes,
         };

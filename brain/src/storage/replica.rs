@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::clock::since_boot;
 use crate::log::{Log, Slot};
-use crate::mvcc::apply::Applier;
+use crate::mvcc::apply::{Applier, Effect};
 use crate::mvcc::memtable::{Memtable, MemtableSet};
 use crate::mvcc::record::Record;
 use crate::mvcc::sizes::Sizes;
@@ -47,8 +47,10 @@ pub struct ImmutableMemtable {
     pub revision: Revision,
     /// The compacted revision behind its last record.
     pub compacted: Revision,
-    /// Lease rows that changed; `None` is gone.
-    pub lease_rows: Vec<(Bytes, Option<Bytes>)>,
+    /// Rows of leases, users and roles that changed; `None` is gone.
+    pub state_rows: Vec<(Bytes, Option<Bytes>)>,
+    /// Users or roles were ever changed.
+    pub has_auth: bool,
     /// Alarms behind its last record: kind and member.
     pub alarms: Vec<(i32, u64)>,
     /// Stored bytes behind its last record.
@@ -142,15 +144,8 @@ impl<R: Rows> Replica<R> {
         let state = self.state.clone();
         // Held until the view is published, so that others see leases and view of one revision.
         let mut leases = state.leases();
-        let (events, alarms) = self.applier.apply(record, superseded, &mut leases, since_boot());
-        for alarm in alarms {
-            let mut raised = self.state.alarms();
-            if alarm.raised {
-                raised.insert((alarm.kind, alarm.member));
-            } else {
-                raised.remove(&(alarm.kind, alarm.member));
-            }
-        }
+        let (events, effects) = self.applier.apply(record, superseded, &mut leases, since_boot());
+        effects.into_iter().for_each(|effect| self.take_effect(effect));
         self.next = next;
         self.last = Slot(next.0.saturating_sub(1));
         self.state.commit(base, first, next);
@@ -159,6 +154,15 @@ impl<R: Rows> Replica<R> {
         drop(leases);
         self.state.set_applied(next);
         events
+    }
+
+    fn take_effect(&self, effect: Effect) {
+        match effect {
+            Effect::Alarm(alarm) if alarm.raised => drop(self.state.alarms().insert((alarm.kind, alarm.member))),
+            Effect::Alarm(alarm) => drop(self.state.alarms().remove(&(alarm.kind, alarm.member))),
+            Effect::Auth(change) => self.state.auth().apply(&change),
+            Effect::Token(token) => self.state.auth().add_token(&token),
+        }
     }
 
     /// Records that everything before `next` is committed, if there is nothing to apply.
@@ -183,7 +187,8 @@ impl<R: Rows> Replica<R> {
             last: self.last,
             revision: self.applier.revision,
             compacted: self.applier.compacted,
-            lease_rows: std::mem::take(&mut self.applier.lease_rows).into_iter().collect(),
+            state_rows: std::mem::take(&mut self.applier.state_rows).into_iter().collect(),
+            has_auth: self.state.auth().load().was_changed(),
             alarms: self.state.alarms().iter().copied().collect(),
             sizes: self.applier.sizes,
         });

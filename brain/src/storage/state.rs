@@ -1,4 +1,4 @@
-//! The published state: the view that reads take, leases and alarms. The sequencer writes it, everybody reads it.
+//! The published state: the view that reads take, leases, alarms and users. The sequencer writes it, everybody reads it.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +9,9 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::auth::SharedAuth;
 use crate::log::Slot;
+use crate::mvcc::auth::Auth;
 use crate::mvcc::fetch::Fetches;
 use crate::mvcc::lease::{Leases, StoredLease};
 use crate::mvcc::sizes::Sizes;
@@ -39,6 +41,7 @@ pub struct State<R: Rows> {
     view: ArcSwap<View<R::Snapshot>>,
     leases: Mutex<Leases>,
     alarms: Mutex<BTreeSet<(i32, u64)>>,
+    auth: Arc<SharedAuth>,
     /// Slots of revisions in the log: base revision of a batch and its first slot, ascending, not every batch.
     index: Mutex<Vec<(Revision, Slot)>>,
     /// The next slot: all before it are committed.
@@ -75,11 +78,12 @@ impl<R: Rows> Drop for WritingRows<R> {
 
 impl<R: Rows> State<R> {
     /// The state that was found when the store was opened.
-    pub fn new(view: View<R::Snapshot>, leases: Leases, alarms: BTreeSet<(i32, u64)>) -> Self {
+    pub fn new(view: View<R::Snapshot>, leases: Leases, alarms: BTreeSet<(i32, u64)>, auth: Auth) -> Self {
         Self {
             view: ArcSwap::from_pointee(view),
             leases: Mutex::new(leases),
             alarms: Mutex::new(alarms),
+            auth: Arc::new(SharedAuth::new(auth)),
             index: Mutex::default(),
             committed: AtomicU64::new(Slot::FIRST.0),
             applied: watch::Sender::new(Slot::FIRST),
@@ -104,6 +108,7 @@ impl<R: Rows> State<R> {
             *leases = std::mem::take(&mut *other.leases());
         }
         *self.alarms() = std::mem::take(&mut *other.alarms());
+        self.auth.replace(&other.auth);
         let index = std::mem::take(&mut *other.index.lock().unwrap_or_else(PoisonError::into_inner));
         *self.index.lock().unwrap_or_else(PoisonError::into_inner) = index;
         self.committed.store(other.committed().0, Ordering::Release);
@@ -149,6 +154,11 @@ impl<R: Rows> State<R> {
     /// Raised alarms: etcd's number of the kind, and the member.
     pub fn alarms(&self) -> MutexGuard<'_, BTreeSet<(i32, u64)>> {
         self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Users, roles and tokens.
+    pub fn auth(&self) -> &Arc<SharedAuth> {
+        &self.auth
     }
 
     /// Some member has no space.

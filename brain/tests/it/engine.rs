@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use brain::api::auth::Guard;
 use brain::api::context::ApiContext;
 use brain::api::kv::KvService;
 use brain::api::lease::LeaseService;
@@ -112,6 +113,7 @@ impl<L: Log, R: Rows> Engine<L, R> {
             anyhow::bail!("ended before it led");
         }
         let api = ApiContext {
+            guard: Guard::simple(store.state.auth().clone())?,
             state: store.state.clone(),
             sequencer: store.sequencer.clone(),
             router: brain::cluster::forward::LeaderRouter::single_member(),

@@ -4,8 +4,12 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
+use brain::mvcc::row::{AUTH_FORMAT, FORMAT};
+use brain::pb::authpb;
+
 use crate::program::Kubebrain;
 use crate::wire::{Request, Response, Target as _, pb};
+use pb::auth_client::AuthClient;
 use pb::maintenance_client::MaintenanceClient;
 
 /// Lists files with their lengths and directories, which git does not keep where they are empty.
@@ -19,10 +23,10 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
 }
 
-/// The fixture of what is written now: formats of the directory and of what is stored.
-fn newest() -> PathBuf {
-    let (dir, stored) = (brain::data_dir::FORMAT, brain::mvcc::row::FORMAT);
-    fixtures().join(format!("data-dir-{dir}-{stored}"))
+/// The fixtures of what is written now, without users and with them: formats of the directory and of what is stored.
+fn newest() -> [PathBuf; 2] {
+    let dir = brain::data_dir::FORMAT;
+    [FORMAT, AUTH_FORMAT].map(|stored| fixtures().join(format!("data-dir-{dir}-{stored}")))
 }
 
 /// All files and directories below `dir`, relative to it, directories before what is in them.
@@ -139,7 +143,64 @@ async fn stored(server: &mut Kubebrain) -> String {
         let keys: Vec<String> = lease.keys.iter().map(|key| key.escape_ascii().to_string()).collect();
         writeln!(text, "lease {id} granted {} keys {}", lease.granted_ttl, keys.join(" ")).unwrap();
     }
+    text + &users(server).await
+}
+
+/// Users and roles, as text: nothing if there are none.
+async fn users(server: &Kubebrain) -> String {
+    let mut auth = AuthClient::connect(server.url.clone()).await.unwrap();
+    let mut text = String::new();
+    let users = auth.user_list(pb::AuthUserListRequest {}).await.unwrap();
+    for name in users.into_inner().users {
+        let get = pb::AuthUserGetRequest { name: name.clone() };
+        let roles = auth.user_get(get).await.unwrap().into_inner().roles;
+        writeln!(text, "user {name} roles {}", roles.join(" ")).unwrap();
+    }
+    let roles = auth.role_list(pb::AuthRoleListRequest {}).await.unwrap();
+    for role in roles.into_inner().roles {
+        let get = pb::AuthRoleGetRequest { role: role.clone() };
+        for own in auth.role_get(get).await.unwrap().into_inner().perm {
+            let (key, end) = (own.key.escape_ascii(), own.range_end.escape_ascii());
+            writeln!(text, "role {role} permission {} {key} {end}", own.perm_type).unwrap();
+        }
+    }
     text
+}
+
+/// Adds users of every kind, and a role. Permissions are not checked.
+async fn add_users(server: &Kubebrain) {
+    let mut auth = AuthClient::connect(server.url.clone()).await.unwrap();
+    for (name, no_password) in [("root", false), ("user", false), ("certificate", true)] {
+        let user = pb::AuthUserAddRequest {
+            name: name.to_owned(),
+            password: "secret".to_owned(),
+            options: Some(authpb::UserAddOptions { no_password }),
+            ..Default::default()
+        };
+        auth.user_add(user).await.unwrap();
+    }
+    let role = pb::AuthRoleAddRequest {
+        name: "role".to_owned(),
+    };
+    auth.role_add(role).await.unwrap();
+    for (perm_type, key, range_end) in [(0, &b"a"[..], &b"b"[..]), (2, b"\0\xff", b"\0")] {
+        let permission = authpb::Permission {
+            perm_type,
+            key: key.into(),
+            range_end: range_end.into(),
+        };
+        let grant = pb::AuthRoleGrantPermissionRequest {
+            name: "role".to_owned(),
+            perm: Some(permission),
+        };
+        auth.role_grant_permission(grant).await.unwrap();
+    }
+    for (user, role) in [("root", "root"), ("user", "role")] {
+        let (user, role) = (user.to_owned(), role.to_owned());
+        auth.user_grant_role(pb::AuthUserGrantRoleRequest { user, role })
+            .await
+            .unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -147,7 +208,7 @@ async fn stored_formats_of_all_versions_are_read_back_whole() {
     let found = fs::read_dir(fixtures()).unwrap().map(|entry| entry.unwrap().path());
     let found: Vec<PathBuf> = found.filter(|path| path.is_dir()).collect();
     assert!(
-        found.contains(&newest()),
+        newest().iter().all(|newest| found.contains(newest)),
         "the format that is written now has no fixture: see brain/tests/fixtures/README.md"
     );
     for fixture in found {
@@ -235,10 +296,21 @@ async fn write_the_fixture_of_the_format_that_is_written_now() {
         Request::Revoke(pb::LeaseRevokeRequest { id: 43 }),
     ];
 
+    let missing = newest().into_iter().filter(|fixture| !fixture.exists());
+    for fixture in missing {
+        let has_users = fixture == newest()[1];
+        write(&fixture, [tables.clone(), journal.clone(), tail.clone()], has_users).await;
+    }
+}
+
+async fn write(fixture: &Path, steps: [Vec<Request>; 3], has_users: bool) {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("data");
-    for (step, requests) in [tables, journal, tail].into_iter().enumerate() {
+    for (step, requests) in steps.into_iter().enumerate() {
         let mut server = Kubebrain::start(&dir).await;
+        if has_users && step == 0 {
+            add_users(&server).await;
+        }
         for request in requests {
             server.client.call(request).await.unwrap();
         }
@@ -252,9 +324,8 @@ async fn write_the_fixture_of_the_format_that_is_written_now() {
             _ => server.kill().await,
         }
     }
-    let fixture = newest();
-    fs::create_dir(&fixture).expect("a format that has a fixture keeps it");
-    pack(&dir, &fixture);
+    fs::create_dir(fixture).expect("a format that has a fixture keeps it");
+    pack(&dir, fixture);
     let mut server = Kubebrain::start(&dir).await;
     fs::write(fixture.join(EXPECTED), stored(&mut server).await).unwrap();
     server.stop().await;

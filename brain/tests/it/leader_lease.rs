@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use brain::api::auth::Guard;
 use brain::api::cluster::ClusterService;
 use brain::api::context::ApiContext;
 use brain::api::kv::KvService;
@@ -220,6 +221,7 @@ async fn a_linearizable_list_of_members_needs_a_leader() {
         cluster_id: 7,
         epoch: Arc::default(),
         router: LeaderRouter::new(roles.subscribe()),
+        guard: Guard::simple(Arc::default()).unwrap(),
     };
     let list = |linearizable| cluster.member_list(Request::new(pb::MemberListRequest { linearizable }));
     assert_eq!(message(list(true).await), "etcdserver: request timed out");

@@ -7,7 +7,7 @@ use brain::log::frame::is_barrier;
 use brain::log::{Fault, Faulty, Log, MemLog};
 use brain::rows::mem::MemRows;
 use brain::sequencer::command::Request as Command;
-use brain::types::LeaseId;
+use brain::types::{Caller, LeaseId};
 use tokio::time::Instant;
 
 use crate::engine::Engine;
@@ -42,7 +42,10 @@ async fn grant(member: &mut Member<impl Log>) {
 /// The same at a member of a cluster.
 async fn grant_at(member: &locks::Member) {
     let store = &member.kv.store;
-    store.propose(Command::Grant(LeaseId(ID), TTL), 64).await.unwrap();
+    store
+        .propose(Caller::Server, Command::Grant(LeaseId(ID), TTL), 64)
+        .await
+        .unwrap();
     let then = since_boot() - Duration::from_secs(AGO);
     store.state.leases().grant(LeaseId(ID), TTL, 0, then);
 }
@@ -123,6 +126,7 @@ async fn key_put_while_its_lease_ends_and_is_granted_again_stays() {
     let store = &member.kv.store;
     let revoke = || {
         store.propose(
+            Caller::Server,
             Command::Revoke {
                 id: LeaseId(ID),
                 expired: false,
@@ -134,7 +138,7 @@ async fn key_put_while_its_lease_ends_and_is_granted_again_stays() {
     let (first, again, granted, second) = tokio::join!(
         revoke(),
         pb::kv_server::Kv::put(&member.kv, tonic::Request::new(put(0))),
-        store.propose(Command::Grant(LeaseId(ID), TTL), 64),
+        store.propose(Caller::Server, Command::Grant(LeaseId(ID), TTL), 64),
         revoke(),
     );
     first.unwrap();

@@ -10,6 +10,7 @@ use brain::rows::mem::MemRows;
 use brain::rows::{Change, Rows, RowsError, Step};
 use brain::sequencer::command::Request as Command;
 use brain::storage::state::CORRUPT;
+use brain::types::Caller;
 use bytes::Bytes;
 use tokio::time::timeout;
 
@@ -170,7 +171,7 @@ async fn refused_flush_stops_writes_and_serves_reads() {
     again
         .store
         .sequencer
-        .propose(&again.store.state, disarm, 64)
+        .propose(&again.store.state, Caller::Server, disarm, 64)
         .await
         .result
         .unwrap();
@@ -181,7 +182,7 @@ async fn refused_flush_stops_writes_and_serves_reads() {
     again
         .store
         .sequencer
-        .propose(&again.store.state, disarm, 64)
+        .propose(&again.store.state, Caller::Server, disarm, 64)
         .await
         .result
         .unwrap();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
+use brain::api::auth::Guard;
 use brain::api::context::ApiContext;
 use brain::api::kv::KvService;
 use brain::api::request::Limits;
@@ -165,6 +166,7 @@ impl Member {
         tasks.spawn("leadership", leadership::run(node, leadership, stop.clone(), led));
         tasks.spawn("watch hub", running.hub.clone().run(stop.clone()));
         let store = ApiContext {
+            guard: Guard::simple(running.state.auth().clone()).unwrap(),
             state: running.state,
             sequencer: running.sequencer,
             router: LeaderRouter::new(role.clone()),

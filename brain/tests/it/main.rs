@@ -3,6 +3,7 @@
 
 mod alarms;
 mod answers;
+mod auth;
 mod canonical;
 mod counted;
 mod dump;

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 
 mod about;
+mod auth;
 mod certificates;
 mod garbage;
 mod idle;

@@ -11,7 +11,7 @@ use brain::mvcc::op::{Op, PutOp};
 use brain::rows::mem::MemRows;
 use brain::rows::{Order, Rows, Scan, Snapshot};
 use brain::sequencer::command::{Answer, Request as Command};
-use brain::types::{Committed, Error, LeaseId, Revision};
+use brain::types::{Caller, Committed, Error, LeaseId, Revision};
 use bytes::Bytes;
 use tokio::task::JoinSet;
 
@@ -197,7 +197,12 @@ fn ask(old: &Old, key: &'static [u8], len: usize) -> Asked {
     let (sequencer, state, mut asked) = (old.store.sequencer.clone(), old.store.state.clone(), JoinSet::new());
     asked.spawn(async move {
         sequencer
-            .propose(&state, Command::Write(Op::Put(put), Meter::unlimited()), len)
+            .propose(
+                &state,
+                Caller::Anonymous,
+                Command::Write(Op::Put(put), Meter::unlimited()),
+                len,
+            )
             .await
             .result
     });

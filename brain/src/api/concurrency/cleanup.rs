@@ -11,6 +11,7 @@ use crate::api::kv::KvService;
 use crate::pb::etcdserverpb::TxnRequest;
 use crate::pb::etcdserverpb::kv_server::Kv as _;
 use crate::rows::Rows;
+use crate::types::Caller;
 
 /// The capacity of the queue of keys to delete. If it is full, or if there is no leader for long, keys stay until their leases
 /// expire.
@@ -47,7 +48,9 @@ impl Cleanup {
 
 async fn clean_up<R: Rows>(kv: &KvService<R>, mut cleanup: mpsc::Receiver<TxnRequest>) {
     while let Some(txn) = cleanup.recv().await {
-        if let Err(status) = kv.txn(Request::new(txn)).await {
+        let mut request = Request::new(txn);
+        request.extensions_mut().insert(Caller::Server);
+        if let Err(status) = kv.txn(request).await {
             tracing::debug!(reason = status.message(), "could not clean up");
         }
     }

@@ -18,7 +18,7 @@ use crate::errors::Error;
 use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
 use crate::sequencer::command::Request as Command;
-use crate::types::LeaseId;
+use crate::types::{Caller, LeaseId};
 
 /// The number of leases whose keep-alives a stream reads ahead.
 const AHEAD: usize = 1024;
@@ -203,7 +203,7 @@ impl<R: Rows> KeepAlives<R> {
         if !noted.is_empty() {
             // After a restart these leases must not expire earlier than promised now.
             let size = 64 + 16 * noted.len();
-            store.propose(Command::Checkpoint(noted), size).await?;
+            store.propose(Caller::Server, Command::Checkpoint(noted), size).await?;
         }
         // The next leader counts from the time that it knows: only a leader may promise that time.
         if !store.router.lease_valid() {

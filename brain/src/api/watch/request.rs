@@ -1,6 +1,7 @@
 //! Requests of watch streams.
 
 use bytes::Bytes;
+use tonic::Code;
 
 use crate::errors::Error;
 use crate::pb::etcdserverpb::WatchCreateRequest;
@@ -43,9 +44,21 @@ pub(super) enum Refused {
     EmptyRange(#[from] EmptyRange),
     #[error("mvcc: duplicate watch ID provided on the WatchStream")]
     DuplicateId,
+    /// The text is the one of a Go client's error.
+    #[error("rpc error: code = {} desc = {}", go_name(*.0), .0)]
+    NotPermitted(Error),
     /// There is no memory for another watcher.
     #[error(transparent)]
     TooMany(Error),
+}
+
+/// Returns the code of a refusal as Go spells it.
+fn go_name(error: Error) -> &'static str {
+    match error.code() {
+        Code::Unauthenticated => "Unauthenticated",
+        Code::InvalidArgument => "InvalidArgument",
+        _ => "PermissionDenied",
+    }
 }
 
 impl TryFrom<WatchCreateRequest> for Create {

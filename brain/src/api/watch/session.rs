@@ -19,6 +19,7 @@ use super::progress::Progress;
 use super::response::{self, NO_WATCHER};
 use super::watchers::{Turn, Watchers};
 use super::{Shared, stopped};
+use crate::api::auth::Credentials;
 use crate::budget::Meter;
 use crate::errors::Error;
 use crate::net::require_leader::lost;
@@ -68,7 +69,7 @@ impl<H: History> Session<H> {
         shared: Arc<Shared<H>>,
         requests: Streaming<WatchRequest>,
         leader: Option<watch::Receiver<bool>>,
-        meter: Meter,
+        client: (Meter, Credentials),
     ) -> Self {
         shared.hub.gauges().streams.fetch_add(1, Ordering::Relaxed);
         let inbox = Arc::new(Inbox::default());
@@ -82,7 +83,7 @@ impl<H: History> Session<H> {
             ending: ending(&shared, leader),
             ended: false,
             dispatched: shared.hub.dispatched(),
-            watchers: Watchers::new(Arc::clone(&shared), Arc::clone(&inbox), meter),
+            watchers: Watchers::new(Arc::clone(&shared), Arc::clone(&inbox), client),
             progress: Progress::default(),
             ticker,
             ticks: VecDeque::new(),

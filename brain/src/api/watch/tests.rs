@@ -71,6 +71,7 @@ impl Member {
             raft_term: Arc::new(AtomicU64::new(TERM)),
             has_leader,
             stop: stop.clone(),
+            guard: None,
         };
         let service = WatchService::new(hub.clone(), history.clone(), options);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

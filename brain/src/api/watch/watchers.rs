@@ -5,11 +5,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::Shared;
 use super::request::{Create, Form, Refused};
 use super::response;
+use crate::api::auth::Credentials;
 use crate::budget::Meter;
 use crate::errors::Error;
+use crate::mvcc::op::Span;
 use crate::pb::etcdserverpb::{WatchCreateRequest, WatchResponse};
 use crate::types::Revision;
 use crate::watch::{Batch, Chunk, History, Inbox, PrevKv, Step, Subscription};
@@ -53,6 +57,8 @@ pub(super) struct Watchers<H> {
     inbox: Arc<Inbox>,
     /// Charges the connection for its watchers.
     meter: Meter,
+    /// What the client shows to be identified by.
+    credentials: Credentials,
     by_id: BTreeMap<i64, Watcher>,
     ended: BTreeSet<i64>,
     next_id: i64,
@@ -68,11 +74,12 @@ pub(super) struct Watchers<H> {
 }
 
 impl<H: History> Watchers<H> {
-    pub(super) fn new(shared: Arc<Shared<H>>, inbox: Arc<Inbox>, meter: Meter) -> Self {
+    pub(super) fn new(shared: Arc<Shared<H>>, inbox: Arc<Inbox>, (meter, credentials): (Meter, Credentials)) -> Self {
         Self {
             shared,
             inbox,
             meter,
+            credentials,
             by_id: BTreeMap::new(),
             ended: BTreeSet::new(),
             next_id: 0,
@@ -102,6 +109,7 @@ impl<H: History> Watchers<H> {
     }
 
     fn try_create(&mut self, request: WatchCreateRequest) -> Result<(i64, Revision), Refused> {
+        self.permit(&request)?;
         let create = Create::try_from(request)?;
         let hub = self.shared.hub.clone();
         let range = hub.fit(create.range);
@@ -133,6 +141,27 @@ impl<H: History> Watchers<H> {
             self.enqueue(id);
         }
         Ok((id, revision))
+    }
+
+    /// Checks that the client may read what it is to watch. Like etcd's, a watcher goes on when the permission is revoked.
+    fn permit(&self, request: &WatchCreateRequest) -> Result<(), Refused> {
+        let Some(guard) = self.shared.options.guard.as_ref().filter(|guard| guard.is_enabled()) else {
+            return Ok(());
+        };
+        if request.start_revision < 0 {
+            return Ok(()); // refused for that, as in etcd
+        }
+        let first = Bytes::from_static(&[0]);
+        let span = Span {
+            key: if request.key.is_empty() {
+                first
+            } else {
+                request.key.clone()
+            },
+            end: request.range_end.clone(),
+        };
+        let permitted = guard.check_read(&self.credentials, &span);
+        permitted.map_err(|error| Refused::NotPermitted(error.into()))
     }
 
     fn choose_id(&mut self, asked: Option<i64>) -> Result<i64, Refused> {

@@ -132,6 +132,20 @@ fn meta_rows_are_found_by_name() {
 }
 
 #[test]
+fn users_and_roles_are_found_by_name() {
+    let (user, role) = (user_key("a"), role_key("a"));
+    assert_eq!((user.as_ref(), role.as_ref()), (&b"ua"[..], &b"ra"[..]));
+    assert_eq!(
+        (parse_user(&user), parse_role(&role)),
+        (Ok("a".to_owned()), Ok("a".to_owned()))
+    );
+    assert!(holds(&user_range(), &user) && holds(&role_range(), &role));
+    assert!(!holds(&user_range(), &role) && !holds(&role_range(), &user));
+    assert_eq!(parse_user(&Bytes::from_static(b"u\xff")), Err(KeyError::Name));
+    assert!(matches!(parse_user(&role), Err(KeyError::Kind { .. })));
+}
+
+#[test]
 fn row_keys_keep_their_stored_form() {
     assert_eq!(index_key(b"a\0b"), Bytes::from_static(b"ia\0\xffb\0\x01"));
     assert_eq!(

@@ -270,7 +270,8 @@ mod tests {
                 last: Slot(1_999),
                 revision: 4,
                 compacted: 4,
-                lease_rows: Vec::new(),
+                state_rows: Vec::new(),
+                has_auth: false,
                 alarms: Vec::new(),
                 sizes: Sizes {
                     logged,

@@ -13,7 +13,7 @@ use crate::log::frame::Candidate;
 use crate::log::reader::Reader;
 use crate::log::writer::{self, Writer};
 use crate::log::{Log, LogError, LogId, Slot};
-use crate::mvcc::row::{FORMAT, Manifest};
+use crate::mvcc::row::{AUTH_FORMAT, FORMAT, Manifest};
 use crate::rows::{Rows, RowsError, Snapshot};
 
 /// The right to write, within one epoch.
@@ -42,14 +42,14 @@ impl Leadership {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Stored by a newer brain.
-    #[error("the data is of format {found}, this version reads formats up to {FORMAT}: start a newer version")]
+    #[error("the data is of format {found}, this version reads formats up to {AUTH_FORMAT}: start a newer version")]
     Newer {
         /// The format found.
         found: u32,
     },
     /// Stored by an older brain, in a format that this one does not read.
     #[error(
-        "the data is of format {found}, this version reads format {FORMAT}: start the version that stored it, and copy what it has"
+        "the data is of format {found}, this version reads formats from {FORMAT} on: start the version that stored it, and copy what it has"
     )]
     Older {
         /// The format found.

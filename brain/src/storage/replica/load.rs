@@ -12,10 +12,11 @@ use super::{OpenError, Replica};
 use crate::clock::since_boot;
 use crate::log::{Log, LogId, Origin, Slot};
 use crate::mvcc::apply::Applier;
+use crate::mvcc::auth::{AUTH_ROW, Auth, AuthRow, Role, User};
 use crate::mvcc::keys;
 use crate::mvcc::lease::Leases;
 use crate::mvcc::memtable::MemtableSet;
-use crate::mvcc::row::{FORMAT, LeaseRow, Manifest};
+use crate::mvcc::row::{AUTH_FORMAT, FORMAT, LeaseRow, Manifest};
 use crate::mvcc::view::{View, successor};
 use crate::rows::{Order, Rows, RowsError, Scan, Snapshot};
 use crate::storage::state::State;
@@ -45,6 +46,7 @@ impl<R: Rows> Replica<R> {
         }
         check_origin(log, rows, &manifest).await?;
         let leases = load_leases(&snapshot).await?;
+        let auth = load_auth(&snapshot).await?;
         let alarms: BTreeSet<(i32, u64)> = manifest.alarms.iter().map(|alarm| (alarm.kind, alarm.member)).collect();
         let memtables = MemtableSet::new();
         let applier = Applier::new(
@@ -62,7 +64,7 @@ impl<R: Rows> Replica<R> {
             count_cache: Arc::default(),
             hot: Arc::default(),
         };
-        let state = State::new(view, leases, alarms);
+        let state = State::new(view, leases, alarms, auth);
         state.commit(manifest.revision, applied_slot, applied_slot);
         state.set_applied(applied_slot);
         state.set_deleted_up_to(manifest.deleted_up_to);
@@ -135,7 +137,7 @@ pub(super) fn read_manifest(stored: Option<Bytes>) -> Result<Manifest, OpenError
             .map_err(|error| RowsError::Corrupt(format!("the fence does not decode: {error}")))?,
         None => Manifest::fresh(),
     };
-    if manifest.format > FORMAT {
+    if manifest.format > AUTH_FORMAT {
         return Err(OpenError::Newer { found: manifest.format });
     }
     if manifest.format < FORMAT {
@@ -164,6 +166,31 @@ async fn load_leases<S: Snapshot>(rows: &S) -> Result<Leases, RowsError> {
     })
     .await?;
     Ok(leases)
+}
+
+/// Users and roles, as stored; none in a store that never had any.
+async fn load_auth<S: Snapshot>(rows: &S) -> Result<Auth, RowsError> {
+    let mut auth = Auth::default();
+    if let Some(row) = rows.get(&keys::meta_key(AUTH_ROW)).await? {
+        auth.set(&decode::<AuthRow>("auth", row)?);
+    }
+    let range = keys::user_range();
+    for_each_row(rows, range.from, range.to, |row, value| {
+        auth.set_user(&keys::parse_user(&row)?, Some(decode::<User>("user", value)?));
+        Ok(())
+    })
+    .await?;
+    let range = keys::role_range();
+    for_each_row(rows, range.from, range.to, |row, value| {
+        auth.set_role(&keys::parse_role(&row)?, Some(decode::<Role>("role", value)?));
+        Ok(())
+    })
+    .await?;
+    Ok(auth.loaded())
+}
+
+fn decode<T: Message + Default>(kind: &str, row: Bytes) -> Result<T, RowsError> {
+    T::decode(row).map_err(|error| RowsError::Corrupt(format!("the row of a {kind} does not decode: {error}")))
 }
 
 async fn for_each_row<S: Snapshot>(

@@ -7,7 +7,7 @@ use brain::clock::since_boot;
 use brain::log::MemLog;
 use brain::sequencer::command::Request as Command;
 use brain::storage::state::CORRUPT;
-use brain::types::LeaseId;
+use brain::types::{Caller, LeaseId};
 use tokio::time::timeout;
 
 use super::counted::Counted;
@@ -86,7 +86,12 @@ async fn lease_that_runs_out_while_data_is_corrupt_ends_afterwards() {
     let (mut engine, _) = start().await;
     let grant = Request::Grant(pb::LeaseGrantRequest { id: 7, ttl: 3_600 });
     engine.call(grant).await.unwrap();
-    let alarm = |raised| engine.kv.store.propose(Command::Alarm(1, CORRUPT, raised), 64);
+    let alarm = |raised| {
+        engine
+            .kv
+            .store
+            .propose(Caller::Server, Command::Alarm(1, CORRUPT, raised), 64)
+    };
     alarm(true).await.unwrap();
     run_out(&engine);
     tokio::time::sleep(Duration::from_secs(2)).await;

@@ -14,13 +14,13 @@ use super::{Member, STEP_TIMEOUT, Site};
 const ACCEPTS: &str = "a peer is refused";
 const DIALS: &str = "the leader refuses this member's certificate, or has a wrong one";
 
-struct Ca {
+pub(super) struct Ca {
     issuer: Issuer<'static, KeyPair>,
-    pem: String,
+    pub(super) pem: String,
 }
 
 impl Ca {
-    fn new(name: &str) -> Ca {
+    pub(super) fn new(name: &str) -> Ca {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -31,7 +31,7 @@ impl Ca {
     }
 
     /// Writes a certificate of this machine under a common name, and its key.
-    fn write(&self, dir: &Path, file: &str, name: &str, expires_in: Duration) {
+    pub(super) fn write(&self, dir: &Path, file: &str, name: &str, expires_in: Duration) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![format!("{name}.example")]).unwrap();
         params

@@ -9,8 +9,11 @@ use e2e::wire::v3electionpb::election_client::ElectionClient;
 use e2e::wire::v3lockpb::lock_client::LockClient;
 use e2e::wire::{etcdserverpb as pb, mvccpb, v3electionpb as election, v3lockpb as lock};
 use pb::auth_client::AuthClient;
+use pb::cluster_client::ClusterClient;
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
+use pb::maintenance_client::MaintenanceClient;
+use pb::watch_client::WatchClient;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::transport::Channel;
@@ -25,6 +28,9 @@ pub(super) struct Actor {
     pub(super) auth: AuthClient<Channel>,
     pub(super) kv: KvClient<Channel>,
     pub(super) leases: LeaseClient<Channel>,
+    pub(super) watch: WatchClient<Channel>,
+    pub(super) maintenance: MaintenanceClient<Channel>,
+    pub(super) cluster: ClusterClient<Channel>,
     pub(super) answers: Vec<String>,
 }
 
@@ -76,7 +82,10 @@ impl Actor {
             election: ElectionClient::new(channel.clone()),
             auth: AuthClient::new(channel.clone()),
             kv: KvClient::new(channel.clone()),
-            leases: LeaseClient::new(channel),
+            leases: LeaseClient::new(channel.clone()),
+            watch: WatchClient::new(channel.clone()),
+            maintenance: MaintenanceClient::new(channel.clone()),
+            cluster: ClusterClient::new(channel),
             answers: Vec::new(),
         }
     }

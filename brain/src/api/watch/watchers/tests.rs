@@ -28,13 +28,18 @@ fn watchers() -> Watchers<ModelHistory> {
         raft_term: Arc::new(AtomicU64::new(1)),
         has_leader: watch::Sender::new(true).subscribe(),
         stop: CancellationToken::new(),
+        guard: None,
     };
     let shared = Shared {
         replay: Arc::new(Replay::new(ModelHistory::new(), *hub.options())),
         hub,
         options,
     };
-    Watchers::new(Arc::new(shared), Arc::default(), Meter::unlimited())
+    Watchers::new(
+        Arc::new(shared),
+        Arc::default(),
+        (Meter::unlimited(), Credentials::default()),
+    )
 }
 
 /// Publishes a put of `a`, and leaves the dispatcher time to process it.

@@ -1,0 +1,252 @@
+//! Identifies clients, and checks what they may do.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use futures::future::BoxFuture;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::credentials::Credentials;
+use super::jwt::Jwt;
+use super::simple;
+use crate::cluster::forward::{LeaderRouter, REQUEST_TIMEOUT, Role};
+use crate::errors::Error;
+use crate::flags::{AuthOptions, TokenOptions};
+use crate::log::Slot;
+use crate::mvcc::auth::{Access, Auth};
+use crate::mvcc::op::Span;
+use crate::rows::Rows;
+use crate::storage::auth::SharedAuth;
+use crate::storage::state::State;
+use crate::types::{AuthError, Caller, Identity};
+
+/// The kind of tokens.
+#[derive(Debug)]
+pub(super) enum TokenKind {
+    None,
+    Simple { ttl: Duration },
+    Jwt(Box<Jwt>),
+}
+
+/// How clients are identified: the same for all services of a member.
+#[derive(Debug)]
+pub struct Authenticator {
+    pub(super) kind: TokenKind,
+    client_cert_auth: bool,
+    bcrypt_cost: u32,
+    /// Passwords that are hashed at once.
+    hashing: Semaphore,
+}
+
+impl Authenticator {
+    /// Reads the keys that the options name.
+    ///
+    /// # Errors
+    /// A key cannot be read, or does not fit.
+    pub fn new(options: &AuthOptions) -> anyhow::Result<Self> {
+        let kind = match &options.token {
+            TokenOptions::None => TokenKind::None,
+            TokenOptions::Simple { ttl } => TokenKind::Simple { ttl: *ttl },
+            TokenOptions::Jwt(options) => {
+                TokenKind::Jwt(Box::new(Jwt::new(options).context("--auth-token is not valid")?))
+            }
+        };
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Self {
+            kind,
+            client_cert_auth: options.client_cert_auth,
+            bcrypt_cost: options.bcrypt_cost,
+            hashing: Semaphore::new(processors),
+        })
+    }
+
+    /// Returns the bcrypt hash of a password.
+    ///
+    /// # Errors
+    /// [`Error::PasswordTooLong`]; [`Error::Stopped`] if the process ends.
+    pub(super) async fn hash(&self, password: String) -> Result<String, Error> {
+        let cost = self.bcrypt_cost;
+        // bcrypt looks at 72 bytes only: Go's refuses more when it hashes, and ignores the rest when it compares.
+        if password.len() > 72 {
+            return Err(Error::PasswordTooLong);
+        }
+        let hashed = self.busy(move || bcrypt::hash(password, cost)).await?;
+        hashed.map_err(|error| {
+            tracing::error!(error = &error as &dyn std::error::Error, "a password cannot be hashed");
+            Error::Unhealthy
+        })
+    }
+
+    /// Returns true if a password has this hash.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] if the process ends.
+    pub(super) async fn verify(&self, password: String, hash: String) -> Result<bool, Error> {
+        self.busy(move || bcrypt::verify(password, &hash).unwrap_or(false))
+            .await
+    }
+
+    /// Computes in a thread of its own, not more at once than there are processors.
+    async fn busy<T: Send + 'static>(&self, compute: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
+        let _turn = self.hashing.acquire().await.map_err(|_| Error::Stopped)?;
+        tokio::task::spawn_blocking(compute).await.map_err(|_| Error::Stopped)
+    }
+}
+
+/// Waits until this member has applied all records before a slot; false if it does not, or has already.
+type WaitApplied = dyn Fn(Slot) -> BoxFuture<'static, bool> + Send + Sync;
+
+/// The users and roles of a store, and how its clients are identified. Cheap to clone.
+#[derive(Clone)]
+pub struct Guard {
+    auth: Arc<SharedAuth>,
+    authenticator: Arc<Authenticator>,
+    wait_applied: Arc<WaitApplied>,
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("authenticator", &self.authenticator)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Guard {
+    /// Guards the store of a member.
+    #[must_use]
+    pub fn new<R: Rows>(state: &Arc<State<R>>, router: &LeaderRouter, authenticator: Arc<Authenticator>) -> Self {
+        let (applied, router) = (state.clone(), router.clone());
+        let wait_applied = move |slot| -> BoxFuture<'static, bool> {
+            let applied = applied.clone();
+            // A leader has applied all that anybody knows of.
+            let may_come = slot > applied.committed() && !matches!(router.role(), Role::Leading(_));
+            Box::pin(async move {
+                may_come
+                    && tokio::time::timeout(REQUEST_TIMEOUT, applied.wait_applied(slot))
+                        .await
+                        .is_ok()
+            })
+        };
+        Self {
+            auth: state.auth().clone(),
+            authenticator,
+            wait_applied: Arc::new(wait_applied),
+        }
+    }
+
+    /// Guards users that are on no other member, by etcd's default options.
+    ///
+    /// # Errors
+    /// Never: there is no key to read.
+    pub fn simple(auth: Arc<SharedAuth>) -> anyhow::Result<Self> {
+        Ok(Self {
+            auth,
+            authenticator: Arc::new(Authenticator::new(&AuthOptions::default())?),
+            wait_applied: Arc::new(|_| Box::pin(std::future::ready(false))),
+        })
+    }
+
+    /// Returns the same with another authenticator.
+    #[must_use]
+    pub fn with(self, authenticator: Arc<Authenticator>) -> Self {
+        Self { authenticator, ..self }
+    }
+
+    pub(super) fn authenticator(&self) -> &Authenticator {
+        &self.authenticator
+    }
+
+    /// Returns true if permissions are checked.
+    #[must_use]
+    pub fn is_enabled(&self) -> bool {
+        self.auth.is_enabled()
+    }
+
+    /// The newest users and roles.
+    #[must_use]
+    pub fn load(&self) -> Arc<Auth> {
+        self.auth.load()
+    }
+
+    /// Identifies a client by its token, or else by its certificate.
+    ///
+    /// # Errors
+    /// [`AuthError::InvalidToken`].
+    pub fn identify(&self, credentials: &Credentials) -> Result<Caller, AuthError> {
+        if !self.is_enabled() {
+            return Ok(Caller::Anonymous);
+        }
+        let identity = match credentials.token() {
+            Some(token) => Some(self.identify_by_token(token).ok_or(AuthError::InvalidToken)?),
+            None if self.authenticator.client_cert_auth => credentials.common_name().map(|name| Identity {
+                name,
+                revision: self.load().revision(),
+            }),
+            None => None,
+        };
+        Ok(identity.map_or(Caller::Anonymous, |identity| Caller::User(Arc::new(identity))))
+    }
+
+    /// The same, but if this member has not applied the record of the token yet, waits for it.
+    ///
+    /// # Errors
+    /// As [`Guard::identify`].
+    pub async fn identify_soon(&self, credentials: &Credentials) -> Result<Caller, AuthError> {
+        match (self.identify(credentials), credentials.slot()) {
+            (Err(AuthError::InvalidToken), Some(slot)) if (self.wait_applied)(slot).await => self.identify(credentials),
+            (identified, _) => identified,
+        }
+    }
+
+    fn identify_by_token(&self, token: &str) -> Option<Identity> {
+        match &self.authenticator.kind {
+            TokenKind::None => None,
+            TokenKind::Jwt(jwt) => jwt.verify(token),
+            TokenKind::Simple { ttl } => {
+                // First: a token that ends with a later change is of an old revision then.
+                let revision = self.load().revision();
+                let user = self
+                    .auth
+                    .tokens()
+                    .user(&simple::digest_of(token)?, *ttl, Instant::now())?;
+                let name = user.as_ref().to_owned();
+                Some(Identity { name, revision })
+            }
+        }
+    }
+
+    /// Forgets tokens that have expired.
+    pub(super) fn remove_expired(&self) {
+        if let TokenKind::Simple { ttl } = self.authenticator.kind {
+            self.auth.tokens().remove_expired(ttl, Instant::now());
+        }
+    }
+
+    /// Identifies a client and checks it against the newest users and roles.
+    ///
+    /// # Errors
+    /// As [`Guard::identify`] and `check`.
+    pub fn check(
+        &self,
+        credentials: &Credentials,
+        check: impl FnOnce(&Auth, &Caller) -> Result<(), AuthError>,
+    ) -> Result<(), AuthError> {
+        if !self.is_enabled() {
+            return Ok(());
+        }
+        let caller = self.identify(credentials)?;
+        check(&self.load(), &caller)
+    }
+
+    /// Checks that a client may read or watch keys.
+    ///
+    /// # Errors
+    /// As [`Guard::check`].
+    pub fn check_read(&self, credentials: &Credentials, span: &Span) -> Result<(), AuthError> {
+        self.check(credentials, |auth, caller| auth.check(caller, Access::Read, span))
+    }
+}

@@ -1,0 +1,333 @@
+//! Users, roles and permissions: who may read and write which keys, by etcd's rules.
+//!
+//! Pure state. [`Auth`] is one immutable version of it: requests are evaluated against it ([`Auth::evaluate`]), which yields a change
+//! that is recorded in the log, and every member makes the next version of that ([`Auth::apply`]). A change holds the users and roles
+//! as they are afterwards, not the request: applied once more, it changes nothing.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use super::op::{Compare, Op, PutOp, Span, TxnOp};
+use crate::types::{AuthError, Caller, LeaseId};
+
+pub use change::{AUTH_ROW, AuthChange, AuthRow, RoleChange, UserChange};
+pub use permissions::{Access, Permission, RangePermissions};
+pub use request::AuthRequest;
+pub use roles::Role;
+pub use tokens::{Digest, Tokens};
+pub use users::User;
+
+mod change;
+mod permissions;
+mod request;
+mod roles;
+mod tokens;
+mod users;
+
+/// The user that is needed to check permissions at all.
+pub const ROOT_USER: &str = "root";
+
+/// The role to which everything is permitted.
+pub const ROOT_ROLE: &str = "root";
+
+/// The revision of a store whose users were never changed.
+const FIRST_REVISION: u64 = 1;
+
+/// One version of users and roles. Cheap to clone, as long as there are few of them.
+#[derive(Debug, Clone)]
+pub struct Auth {
+    enabled: bool,
+    revision: u64,
+    users: BTreeMap<String, Arc<User>>,
+    roles: BTreeMap<String, Arc<Role>>,
+    /// The ranges that the roles of a user open, computed when they are first needed.
+    ranges: BTreeMap<String, Arc<OnceLock<RangePermissions>>>,
+}
+
+impl Default for Auth {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            revision: FIRST_REVISION,
+            users: BTreeMap::new(),
+            roles: BTreeMap::new(),
+            ranges: BTreeMap::new(),
+        }
+    }
+}
+
+impl Auth {
+    /// Returns true if permissions are checked.
+    #[must_use]
+    pub fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    /// The number of changes, starting at 1.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Returns true if users or roles were ever changed: then they are stored.
+    #[must_use]
+    pub fn was_changed(&self) -> bool {
+        self.revision > FIRST_REVISION
+    }
+
+    /// Names of all users, sorted.
+    pub fn users(&self) -> impl Iterator<Item = &str> {
+        self.users.keys().map(String::as_str)
+    }
+
+    /// Names of all roles, sorted.
+    pub fn roles(&self) -> impl Iterator<Item = &str> {
+        self.roles.keys().map(String::as_str)
+    }
+
+    /// A user.
+    ///
+    /// # Errors
+    /// [`AuthError::UserNotFound`].
+    pub fn user(&self, name: &str) -> Result<&Arc<User>, AuthError> {
+        self.users.get(name).ok_or(AuthError::UserNotFound)
+    }
+
+    /// A role.
+    ///
+    /// # Errors
+    /// [`AuthError::RoleNotFound`].
+    pub fn role(&self, name: &str) -> Result<&Arc<Role>, AuthError> {
+        self.roles.get(name).ok_or(AuthError::RoleNotFound)
+    }
+
+    /// Makes the version behind a change.
+    pub fn apply(&mut self, change: &AuthChange) {
+        self.set(&change.row());
+        for change in &change.users {
+            self.set_user(&change.name, change.user.clone());
+        }
+        for change in &change.roles {
+            self.set_role(&change.name, change.role.clone());
+        }
+        self.forget_ranges();
+    }
+
+    fn forget_ranges(&mut self) {
+        let names = self.users.keys().cloned();
+        self.ranges = names.map(|name| (name, Arc::default())).collect();
+    }
+
+    /// Adds what one stored row holds: see [`AuthChange::rows`]. [`Auth::loaded`] comes last.
+    pub fn set(&mut self, row: &AuthRow) {
+        (self.enabled, self.revision) = (row.enabled, row.revision);
+    }
+
+    /// Sets or removes a user.
+    pub fn set_user(&mut self, name: &str, user: Option<User>) {
+        set(&mut self.users, name, user);
+    }
+
+    /// Sets or removes a role.
+    pub fn set_role(&mut self, name: &str, role: Option<Role>) {
+        set(&mut self.roles, name, role);
+    }
+
+    /// Completes a version of which all rows were added.
+    #[must_use]
+    pub fn loaded(mut self) -> Self {
+        self.forget_ranges();
+        self
+    }
+
+    /// Checks that the caller is known at all (etcd's `requireAuthInfo`).
+    ///
+    /// # Errors
+    /// [`AuthError::UserEmpty`].
+    pub fn check_known(&self, caller: &Caller) -> Result<(), AuthError> {
+        match caller {
+            Caller::Anonymous if self.enabled => Err(AuthError::UserEmpty),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that everything is permitted to the caller.
+    ///
+    /// # Errors
+    /// [`AuthError::UserEmpty`], [`AuthError::UserNotFound`], [`AuthError::PermissionDenied`].
+    pub fn check_admin(&self, caller: &Caller) -> Result<(), AuthError> {
+        if !self.enabled {
+            return Ok(());
+        }
+        let user = match caller {
+            Caller::Server => return Ok(()),
+            Caller::User(user) if !user.name.is_empty() => user,
+            Caller::User(_) | Caller::Anonymous => return Err(AuthError::UserEmpty),
+        };
+        if self.user(&user.name)?.is_root() {
+            Ok(())
+        } else {
+            Err(AuthError::PermissionDenied)
+        }
+    }
+
+    /// Checks that the caller may access all keys of a span.
+    ///
+    /// # Errors
+    /// [`AuthError::UserEmpty`]; [`AuthError::OldRevision`] if the caller was identified before the last change of users or roles;
+    /// [`AuthError::PermissionDenied`].
+    pub fn check(&self, caller: &Caller, access: Access, span: &Span) -> Result<(), AuthError> {
+        if !self.enabled {
+            return Ok(());
+        }
+        let caller = match caller {
+            Caller::Server => return Ok(()),
+            // As in etcd, whose requests without a user have revision 0.
+            Caller::User(user) if user.revision > 0 => user,
+            Caller::User(_) | Caller::Anonymous => return Err(AuthError::UserEmpty),
+        };
+        if caller.revision < self.revision {
+            return Err(AuthError::OldRevision);
+        }
+        let user = self.users.get(&caller.name).ok_or(AuthError::PermissionDenied)?;
+        let permitted = user.is_root()
+            || self
+                .ranges
+                .get(&caller.name)
+                .is_some_and(|ranges| ranges.get_or_init(|| self.ranges_of(user)).permit(access, span));
+        if permitted {
+            Ok(())
+        } else {
+            Err(AuthError::PermissionDenied)
+        }
+    }
+
+    fn ranges_of(&self, user: &User) -> RangePermissions {
+        let roles = user.roles.iter().filter_map(|role| self.roles.get(role));
+        RangePermissions::of(roles.flat_map(|role| &role.permissions))
+    }
+
+    /// Checks a request that reads or writes keys: of a txn both branches and all that is nested. `attached` returns the keys of a lease:
+    /// who attaches a key to a lease must be able to revoke it.
+    ///
+    /// # Errors
+    /// As [`Auth::check`].
+    pub fn check_op(&self, caller: &Caller, op: &Op, attached: &mut Attached<'_>) -> Result<(), AuthError> {
+        if !self.enabled {
+            return Ok(());
+        }
+        match op {
+            Op::Range(range) => self.check(caller, Access::Read, &range.span),
+            Op::Put(put) => self.check_put(caller, put, attached),
+            Op::Delete(delete) => {
+                self.check(caller, Access::Write, &delete.span)?;
+                match delete.prev_kv {
+                    true => self.check(caller, Access::Read, &delete.span),
+                    false => Ok(()),
+                }
+            }
+            Op::Txn(txn) => self.check_txn(caller, txn, attached),
+        }
+    }
+
+    /// The same for a txn.
+    ///
+    /// # Errors
+    /// As [`Auth::check`].
+    pub fn check_txn(&self, caller: &Caller, txn: &TxnOp, attached: &mut Attached<'_>) -> Result<(), AuthError> {
+        for Compare { span, .. } in &txn.compares {
+            self.check(caller, Access::Read, span)?;
+        }
+        for op in txn.success.iter().chain(&txn.failure) {
+            self.check_op(caller, op, attached)?;
+        }
+        Ok(())
+    }
+
+    fn check_put(&self, caller: &Caller, put: &PutOp, attached: &mut Attached<'_>) -> Result<(), AuthError> {
+        let span = Span::key(put.key.clone());
+        self.check(caller, Access::Write, &span)?;
+        if put.lease != LeaseId::NONE {
+            self.check_lease(caller, Access::Write, || attached(put.lease))?;
+        }
+        match put.prev_kv {
+            true => self.check(caller, Access::Read, &span),
+            false => Ok(()),
+        }
+    }
+
+    /// Checks that the caller may access all keys of a lease.
+    ///
+    /// # Errors
+    /// As [`Auth::check`].
+    pub fn check_lease(
+        &self,
+        caller: &Caller,
+        access: Access,
+        attached: impl FnOnce() -> Vec<Bytes>,
+    ) -> Result<(), AuthError> {
+        if self.check_admin(caller).is_ok() {
+            return Ok(());
+        }
+        let mut keys = attached().into_iter().map(Span::key);
+        keys.try_for_each(|span| self.check(caller, access, &span))
+    }
+
+    /// Checks that the caller may read about a user: its own, or as an administrator.
+    ///
+    /// # Errors
+    /// As [`Auth::check_admin`].
+    pub fn check_get_user(&self, caller: &Caller, name: &str) -> Result<(), AuthError> {
+        match (self.check_admin(caller), caller) {
+            (Err(_), Caller::User(user)) if user.name == name => Ok(()),
+            // etcd compares the names before it looks whether there is one.
+            (Err(_), Caller::Anonymous) if name.is_empty() => Ok(()),
+            (checked, _) => checked,
+        }
+    }
+
+    /// Checks that the caller may read about a role: one of its own, or as an administrator.
+    ///
+    /// # Errors
+    /// As [`Auth::check_admin`].
+    pub fn check_get_role(&self, caller: &Caller, role: &str) -> Result<(), AuthError> {
+        match (self.check_admin(caller), caller) {
+            (Err(_), Caller::User(user)) if self.users.get(&user.name).is_some_and(|user| user.has_role(role)) => {
+                Ok(())
+            }
+            (checked, _) => checked,
+        }
+    }
+}
+
+/// Returns the keys of a lease.
+pub type Attached<'a> = dyn FnMut(LeaseId) -> Vec<Bytes> + Send + 'a;
+
+fn set<T>(map: &mut BTreeMap<String, Arc<T>>, name: &str, value: Option<T>) {
+    match value {
+        Some(value) => map.insert(name.to_owned(), Arc::new(value)),
+        None => map.remove(name),
+    };
+}
+
+/// Bytes of the longest value among the rows of a change.
+#[must_use]
+pub fn longest_value(change: &AuthChange) -> usize {
+    let users = change
+        .users
+        .iter()
+        .flat_map(|change| &change.user)
+        .map(User::encoded_len);
+    let roles = change
+        .roles
+        .iter()
+        .flat_map(|change| &change.role)
+        .map(Role::encoded_len);
+    users.chain(roles).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

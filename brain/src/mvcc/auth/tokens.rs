@@ -1,0 +1,84 @@
+//! Simple tokens: which random text stands for which user.
+//!
+//! They are made by the leader and recorded in the log as a digest, so that every member knows them. They are kept in memory only:
+//! a member that begins from rows does not know those that are no longer in the log, and its clients authenticate once more, as
+//! with etcd. Each member counts for itself when a token was last used.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Auth, AuthChange};
+
+/// The digest of a token: who reads the log learns none.
+pub type Digest = [u8; 32];
+
+/// Tokens at most. The one that was used least recently makes room for a new one.
+const MOST: usize = 100_000;
+
+#[derive(Debug)]
+struct Token {
+    user: Arc<str>,
+    used: Instant,
+}
+
+/// All tokens.
+#[derive(Debug, Default)]
+pub struct Tokens {
+    users: HashMap<Digest, Token>,
+}
+
+impl Tokens {
+    /// Adds a token.
+    pub fn insert(&mut self, digest: Digest, user: &str, now: Instant) {
+        if self.users.len() >= MOST {
+            let oldest = self.users.iter().min_by_key(|(_, token)| token.used);
+            if let Some(oldest) = oldest.map(|(digest, _)| *digest) {
+                self.users.remove(&oldest);
+            }
+        }
+        let user = Arc::from(user);
+        self.users.insert(digest, Token { user, used: now });
+    }
+
+    /// Returns the user of a token that was used within `ttl`, and notes the use.
+    pub fn user(&mut self, digest: &Digest, ttl: Duration, now: Instant) -> Option<Arc<str>> {
+        let token = self.users.get_mut(digest)?;
+        if now.duration_since(token.used) > ttl {
+            self.users.remove(digest);
+            return None;
+        }
+        token.used = now;
+        Some(token.user.clone())
+    }
+
+    /// Removes tokens that were not used within `ttl`.
+    pub fn remove_expired(&mut self, ttl: Duration, now: Instant) {
+        self.users.retain(|_, token| now.duration_since(token.used) <= ttl);
+    }
+
+    /// Removes the tokens that end with a change: of users that are deleted or have another password, or all if permissions are not
+    /// checked any more. `before` is the state before the change.
+    pub fn revoke(&mut self, before: &Auth, change: &AuthChange) {
+        if !change.enabled {
+            return self.clear();
+        }
+        for change in &change.users {
+            let before = before.user(&change.name).ok();
+            let is_same = match (before, &change.user) {
+                (Some(before), Some(after)) => before.password == after.password,
+                _ => false,
+            };
+            if !is_same {
+                self.users.retain(|_, token| *token.user != *change.name);
+            }
+        }
+    }
+
+    /// Removes all tokens.
+    pub fn clear(&mut self) {
+        self.users.clear();
+    }
+}

@@ -1,0 +1,388 @@
+//! Users, roles and permissions of a store that runs in this process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use brain::api::auth::{AuthService, Authenticator};
+use brain::api::kv::KvService;
+use brain::api::lease::LeaseService;
+use brain::flags::AuthOptions;
+use brain::log::{Log, MemLog};
+use brain::metrics::Metrics;
+use brain::mvcc::keys;
+use brain::mvcc::row::{AUTH_FORMAT, FORMAT, Manifest};
+use brain::pb::authpb;
+use brain::rows::mem::MemRows;
+use brain::rows::{Change, Rows};
+use bytes::Bytes;
+use pb::auth_server::Auth as _;
+use pb::kv_server::Kv as _;
+use pb::lease_server::Lease as _;
+use prost::Message as _;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Status};
+
+use crate::engine::Engine;
+use crate::wire::pb;
+
+const NOT_PERMITTED: &str = "etcdserver: permission denied";
+const NOBODY: &str = "etcdserver: user name is empty";
+const INVALID: &str = "etcdserver: invalid auth token";
+
+/// The services of an engine. Passwords cost little.
+struct Services<R: Rows> {
+    auth: AuthService<R>,
+    kv: KvService<R>,
+    leases: LeaseService<R>,
+}
+
+impl<R: Rows> Services<R> {
+    fn of<L: Log>(engine: &Engine<L, R>) -> Self {
+        let options = AuthOptions {
+            bcrypt_cost: 4,
+            ..AuthOptions::default()
+        };
+        let authenticator = Arc::new(Authenticator::new(&options).unwrap());
+        let mut store = engine.kv.store.clone();
+        store.guard = store.guard.with(authenticator);
+        let stop = CancellationToken::new();
+        Self {
+            auth: AuthService(store.clone()),
+            leases: LeaseService::new(store.clone(), 2, stop.clone(), Arc::new(Metrics::new(false)), None),
+            kv: KvService { store, stop },
+        }
+    }
+
+    async fn add_user(&self, name: &str) {
+        let user = pb::AuthUserAddRequest {
+            name: name.to_owned(),
+            password: format!("{name}'s"),
+            ..Default::default()
+        };
+        self.auth.user_add(Request::new(user)).await.unwrap();
+    }
+
+    /// Grants as root, if permissions are checked.
+    async fn grant_role(&self, token: &str, user: &str, role: &str) -> Result<(), Status> {
+        let grant = pb::AuthUserGrantRoleRequest {
+            user: user.to_owned(),
+            role: role.to_owned(),
+        };
+        self.auth.user_grant_role(by(token, grant)).await.map(drop)
+    }
+
+    async fn grant_permission(&self, role: &str, kind: authpb::permission::Type, key: &str, end: &str) {
+        let grant = pb::AuthRoleGrantPermissionRequest {
+            name: role.to_owned(),
+            perm: Some(authpb::Permission {
+                perm_type: kind.into(),
+                key: Bytes::copy_from_slice(key.as_bytes()),
+                range_end: Bytes::copy_from_slice(end.as_bytes()),
+            }),
+        };
+        self.auth.role_grant_permission(Request::new(grant)).await.unwrap();
+    }
+
+    /// Adds root and the user u, who may write `u/` and read that and `shared`, and begins to check permissions.
+    async fn enable(&self) {
+        self.add_user("root").await;
+        self.grant_role("", "root", "root").await.unwrap();
+        self.add_user("u").await;
+        let role = pb::AuthRoleAddRequest { name: "r".to_owned() };
+        self.auth.role_add(Request::new(role)).await.unwrap();
+        self.grant_permission("r", authpb::permission::Type::Readwrite, "u/", "u0")
+            .await;
+        self.grant_permission("r", authpb::permission::Type::Read, "shared", "")
+            .await;
+        self.grant_role("", "u", "r").await.unwrap();
+        self.auth
+            .auth_enable(Request::new(pb::AuthEnableRequest {}))
+            .await
+            .unwrap();
+    }
+
+    async fn token(&self, name: &str) -> Result<String, Status> {
+        let request = pb::AuthenticateRequest {
+            name: name.to_owned(),
+            password: format!("{name}'s"),
+        };
+        let answer = self.auth.authenticate(Request::new(request)).await?;
+        Ok(answer.into_inner().token)
+    }
+
+    async fn put(&self, token: &str, key: &str) -> Result<(), Status> {
+        self.put_with(token, put(key)).await
+    }
+
+    async fn put_with(&self, token: &str, put: pb::PutRequest) -> Result<(), Status> {
+        self.kv.put(by(token, put)).await.map(drop)
+    }
+
+    async fn range(&self, token: &str, key: &str, serializable: bool) -> Result<(), Status> {
+        let range = pb::RangeRequest {
+            serializable,
+            ..range(key)
+        };
+        self.kv.range(by(token, range)).await.map(drop)
+    }
+
+    async fn txn(&self, token: &str, txn: pb::TxnRequest) -> Result<(), Status> {
+        self.kv.txn(by(token, txn)).await.map(drop)
+    }
+}
+
+/// A request with a token; none if it is empty.
+fn by<T>(token: &str, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    if !token.is_empty() {
+        request.metadata_mut().insert("token", token.parse().unwrap());
+    }
+    request
+}
+
+fn put(key: &str) -> pb::PutRequest {
+    pb::PutRequest {
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        ..Default::default()
+    }
+}
+
+fn range(key: &str) -> pb::RangeRequest {
+    pb::RangeRequest {
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        ..Default::default()
+    }
+}
+
+fn op(request: pb::request_op::Request) -> pb::RequestOp {
+    pb::RequestOp { request: Some(request) }
+}
+
+fn refused<T: std::fmt::Debug>(answer: Result<T, Status>) -> String {
+    answer.unwrap_err().message().to_owned()
+}
+
+async fn stored_format(rows: &impl Rows) -> u32 {
+    Manifest::decode(rows.fence().await.unwrap().unwrap()).unwrap().format
+}
+
+#[tokio::test]
+async fn users_survive_restarts() {
+    let (log, rows) = (MemLog::new(), MemRows::new());
+    let engine = Engine::start(log.clone(), rows.clone()).await.unwrap();
+    let services = Services::of(&engine);
+    services.enable().await;
+    // Killed: users are in the log alone.
+    engine.kill().await;
+    assert_eq!(stored_format(&rows).await, FORMAT);
+    for _ in 0..2 {
+        let engine = Engine::start(log.clone(), rows.clone()).await.unwrap();
+        let services = Services::of(&engine);
+        assert_eq!(refused(services.put("", "u/a").await), NOBODY);
+        let token = services.token("u").await.unwrap();
+        services.put(&token, "u/a").await.unwrap();
+        assert_eq!(refused(services.put(&token, "v/a").await), NOT_PERMITTED);
+        let status = by(&services.token("root").await.unwrap(), pb::AuthStatusRequest {});
+        let status = services.auth.auth_status(status).await.unwrap().into_inner();
+        assert_eq!((status.enabled, status.auth_revision), (true, 8));
+        drop((services, engine.stop().await.unwrap()));
+        // Now they are in rows, which a brain without users must not open.
+        assert_eq!(stored_format(&rows).await, AUTH_FORMAT);
+    }
+}
+
+#[tokio::test]
+async fn damaged_user_is_refused() {
+    let (log, rows) = (MemLog::new(), MemRows::new());
+    let engine = Engine::start(log.clone(), rows.clone()).await.unwrap();
+    Services::of(&engine).enable().await;
+    engine.stop().await.unwrap();
+    let fence = rows.fence().await.unwrap().unwrap();
+    let damaged = Change::Put(keys::user_key("u"), Bytes::from_static(b"\xff\xff"));
+    rows.apply(Some(fence.clone()), fence, vec![damaged]).await.unwrap();
+    let refused = format!("{:#}", Engine::start(log, rows).await.err().unwrap());
+    assert!(refused.contains("the row of a user does not decode"), "{refused}");
+}
+
+#[tokio::test]
+async fn requests_need_permission() {
+    let engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
+    let services = Services::of(&engine);
+    services.put("", "shared").await.unwrap();
+    services.put("any", "other").await.unwrap();
+    services.enable().await;
+    let (root, token) = (
+        services.token("root").await.unwrap(),
+        services.token("u").await.unwrap(),
+    );
+    assert_eq!(refused(services.put("any.7", "u/a").await), INVALID);
+    assert_eq!(refused(services.put("any.99", "u/a").await), INVALID);
+    assert_eq!(refused(services.put("any", "u/a").await), INVALID);
+    for serializable in [false, true] {
+        services.range(&token, "shared", serializable).await.unwrap();
+        assert_eq!(
+            refused(services.range(&token, "other", serializable).await),
+            NOT_PERMITTED
+        );
+        assert_eq!(refused(services.range("", "shared", serializable).await), NOBODY);
+        services.range(&root, "other", serializable).await.unwrap();
+    }
+    assert_eq!(refused(services.put(&token, "shared").await), NOT_PERMITTED);
+    // The branch that is not taken counts, too, also of a txn that only reads.
+    let reads = |key| vec![op(pb::request_op::Request::RequestRange(range(key)))];
+    let writes = |key| vec![op(pb::request_op::Request::RequestPut(put(key)))];
+    let txn = |success, failure| pb::TxnRequest {
+        compare: Vec::new(),
+        success,
+        failure,
+    };
+    services.txn(&token, txn(writes("u/a"), reads("shared"))).await.unwrap();
+    services.txn(&token, txn(reads("u/a"), reads("shared"))).await.unwrap();
+    for failure in [reads("other"), writes("shared")] {
+        assert_eq!(
+            refused(services.txn(&token, txn(writes("u/a"), failure.clone())).await),
+            NOT_PERMITTED
+        );
+        assert_eq!(
+            refused(services.txn(&token, txn(reads("u/a"), failure)).await),
+            NOT_PERMITTED
+        );
+    }
+    let compact = || pb::CompactionRequest {
+        revision: 2,
+        physical: false,
+    };
+    assert_eq!(refused(services.kv.compact(by(&token, compact())).await), NOT_PERMITTED);
+    services.kv.compact(by(&root, compact())).await.unwrap();
+    drop(services);
+    engine.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn lease_with_keys_of_others_is_theirs() {
+    let engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
+    let services = Services::of(&engine);
+    services.enable().await;
+    let (root, token) = (
+        services.token("root").await.unwrap(),
+        services.token("u").await.unwrap(),
+    );
+    let attached = |key, lease| pb::PutRequest { lease, ..put(key) };
+    for id in [1, 2] {
+        let grant = || pb::LeaseGrantRequest { id, ttl: 1_000 };
+        assert_eq!(
+            refused(services.leases.lease_grant(Request::new(grant())).await),
+            NOBODY
+        );
+        services.leases.lease_grant(by(&token, grant())).await.unwrap();
+    }
+    services.put_with(&token, attached("u/a", 1)).await.unwrap();
+    services.put_with(&token, attached("u/b", 2)).await.unwrap();
+    services.put_with(&root, attached("other", 2)).await.unwrap();
+    assert_eq!(
+        refused(services.put_with(&token, attached("u/c", 2)).await),
+        NOT_PERMITTED
+    );
+    let ask = |id, keys| pb::LeaseTimeToLiveRequest { id, keys };
+    services
+        .leases
+        .lease_time_to_live(by(&token, ask(2, false)))
+        .await
+        .unwrap();
+    services
+        .leases
+        .lease_time_to_live(by(&token, ask(1, true)))
+        .await
+        .unwrap();
+    assert_eq!(
+        refused(services.leases.lease_time_to_live(by(&token, ask(2, true))).await),
+        NOT_PERMITTED
+    );
+    let revoke = |id| pb::LeaseRevokeRequest { id };
+    assert_eq!(
+        refused(services.leases.lease_revoke(by(&token, revoke(2))).await),
+        NOT_PERMITTED
+    );
+    services.leases.lease_revoke(by(&token, revoke(1))).await.unwrap();
+    services.leases.lease_revoke(by(&root, revoke(2))).await.unwrap();
+    drop(services);
+    engine.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn token_ends_with_the_password_and_the_user() {
+    let engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
+    let services = Services::of(&engine);
+    assert_eq!(
+        refused(services.token("u").await),
+        "etcdserver: authentication is not enabled"
+    );
+    services.enable().await;
+    let (root, token) = (
+        services.token("root").await.unwrap(),
+        services.token("u").await.unwrap(),
+    );
+    let revoke = pb::AuthUserRevokeRoleRequest {
+        name: "u".to_owned(),
+        role: "r".to_owned(),
+    };
+    services.auth.user_revoke_role(by(&root, revoke)).await.unwrap();
+    assert_eq!(refused(services.put(&token, "u/a").await), NOT_PERMITTED);
+    services.grant_role(&root, "u", "r").await.unwrap();
+    services.put(&token, "u/a").await.unwrap();
+    assert_eq!(refused(services.grant_role(&token, "u", "root").await), NOT_PERMITTED);
+    let change = |password: &str| pb::AuthUserChangePasswordRequest {
+        name: "u".to_owned(),
+        password: password.to_owned(),
+        ..Default::default()
+    };
+    services
+        .auth
+        .user_change_password(by(&root, change("another")))
+        .await
+        .unwrap();
+    assert_eq!(refused(services.put(&token, "u/a").await), INVALID);
+    assert_eq!(
+        refused(services.token("u").await),
+        "etcdserver: authentication failed, invalid user ID or password"
+    );
+    let long = "x".repeat(73);
+    assert_eq!(
+        refused(services.auth.user_change_password(by(&root, change(&long))).await),
+        "bcrypt: password length exceeds 72 bytes"
+    );
+    services
+        .auth
+        .user_change_password(by(&root, change("u's")))
+        .await
+        .unwrap();
+    let token = services.token("u").await.unwrap();
+    services.put(&token, "u/a").await.unwrap();
+    let delete = pb::AuthUserDeleteRequest { name: "u".to_owned() };
+    services.auth.user_delete(by(&root, delete)).await.unwrap();
+    assert_eq!(refused(services.put(&token, "u/a").await), INVALID);
+    services
+        .auth
+        .auth_disable(by(&root, pb::AuthDisableRequest {}))
+        .await
+        .unwrap();
+    services.put(&token, "anything").await.unwrap();
+    drop(services);
+    engine.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn token_expires_when_it_is_not_used() {
+    let engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
+    let services = Services::of(&engine);
+    services.enable().await;
+    let token = services.token("u").await.unwrap();
+    for _ in 0..3 {
+        tokio::time::advance(Duration::from_secs(299)).await;
+        services.range(&token, "shared", true).await.unwrap();
+    }
+    tokio::time::advance(Duration::from_secs(301)).await;
+    assert_eq!(refused(services.range(&token, "shared", true).await), INVALID);
+    drop(services);
+    engine.stop().await.unwrap();
+}
