@@ -23,6 +23,7 @@ mod save;
 mod schema;
 mod sort;
 mod spool;
+mod users;
 
 /// The reason why no snapshot could be written.
 #[derive(Debug, thiserror::Error)]

@@ -13,7 +13,6 @@ use crate::cluster::forward::Role;
 use crate::cluster::members::Members;
 use crate::errors::Error;
 use crate::mvcc::auth::Auth;
-use crate::mvcc::op::Span;
 use crate::mvcc::view::View;
 use crate::pb::etcdserverpb as pb;
 use crate::rows::{Rows, RowsError, Snapshot};

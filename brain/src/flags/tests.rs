@@ -193,105 +193,108 @@ fn file_replaces_flags_and_variables() {
     assert!(matches!(ask("", &variable), Ok(Asked::Serve(config, _)) if config.name == "from-file"));
 }
 
+/// Command lines, and a part of the reason why each is refused.
+const BAD_VALUES: &[(&str, &str)] = &[
+    ("--no-such-flag", "unknown flag --no-such-flag"),
+    ("-no-such-flag=1", "unknown flag --no-such-flag"),
+    (
+        "--listen-client-url http://127.0.0.1:1",
+        "did you mean --listen-client-urls?",
+    ),
+    ("gateway start", "\"gateway\" is not a valid flag"),
+    ("--name", "--name needs a value"),
+    ("--unsafe-no-fsync=maybe", "--unsafe-no-fsync must be true or false"),
+    ("--quota-backend-bytes x", "--quota-backend-bytes is not valid"),
+    ("--max-request-bytes 0", "--max-request-bytes is not valid"),
+    ("--max-concurrent-streams 0", "--max-concurrent-streams is not valid"),
+    ("--watch-progress-notify-interval 5", "without a unit"),
+    ("--watch-progress-notify-interval 0s", "must be >0"),
+    ("--election-timeout 400", "at least as 5 times"),
+    ("--heartbeat-interval 0", "must be >0"),
+    ("--election-timeout 60000", "too long"),
+    (
+        "--listen-client-urls http://example.org:1",
+        "expected IP in URL for binding",
+    ),
+    ("--listen-client-urls=", "at least one URL"),
+    (
+        "--listen-client-urls http://0.0.0.0:1",
+        "--advertise-client-urls is required",
+    ),
+    (
+        "--listen-client-urls https://127.0.0.1:1",
+        "set --cert-file and --key-file",
+    ),
+    ("--cert-file a", "--cert-file needs --key-file"),
+    ("--key-file a", "--key-file needs --cert-file"),
+    ("--client-cert-auth", "--client-cert-auth needs --trusted-ca-file"),
+    ("--client-crl-file x", "need --trusted-ca-file"),
+    ("--tls-min-version TLS1.1", "none of TLS1.2, TLS1.3"),
+    ("--tls-min-version TLS1.3 --tls-max-version TLS1.2", "greater than max"),
+    ("--tls-min-version TLS1.3 --cipher-suites X", "only TLS1.3"),
+    (
+        "--initial-cluster a=http://a:1,default=http://b:1",
+        "names other members (a)",
+    ),
+    ("--initial-cluster a=http://a:1", "couldn't find local name"),
+    ("--initial-cluster a", "is not <name>=<peer URL>"),
+    ("--initial-cluster-state old", "none of new, existing"),
+    ("--auto-compaction-mode often", "none of periodic, revision"),
+    (
+        "--auto-compaction-mode revision --auto-compaction-retention 5m",
+        "not a number of revisions",
+    ),
+    (
+        "--auto-compaction-retention x",
+        "--auto-compaction-retention is not valid",
+    ),
+    ("--feature-gates Unknown=true", "unrecognized feature gate: Unknown"),
+    ("--feature-gates InitialCorruptCheck", "missing bool value"),
+    (
+        "--feature-gates LeaseCheckpointPersist=true",
+        "requires enabling feature gate LeaseCheckpoint",
+    ),
+    ("--log-level loud", "none of debug"),
+    ("--logger capnslog", "none of zap"),
+    ("--metrics all", "none of basic, extensive"),
+    ("--auth-token basic", "invalid auth options: \"basic\""),
+    ("--auth-token jwt,pub-key", "invalid auth options: \"pub-key\""),
+    (
+        "--auth-token jwt,pub-key=a,pub-key=b",
+        "invalid auth options: \"pub-key=b\"",
+    ),
+    ("--auth-token jwt,pub-key=x", "sign-method has to be one of HS256"),
+    (
+        "--auth-token jwt,pub-key=x,sign-method=none",
+        "sign-method has to be one of HS256",
+    ),
+    ("--auth-token jwt,sign-method=RS256", "missing key data"),
+    ("--auth-token jwt,pub-key=x,sign-method=RS256,ttl=1", "ttl \"1\""),
+    ("--auth-token-ttl -1", "not a number in range"),
+    ("--bcrypt-cost 3", "not in 4 to 31"),
+    (
+        "--compaction-batch-limit 5 --experimental-compaction-batch-limit 5",
+        "at the same time",
+    ),
+    (
+        "--feature-gates InitialCorruptCheck=true --experimental-initial-corrupt-check",
+        "at the same time",
+    ),
+    (
+        "--discovery http://d",
+        "--discovery is not supported: there is no discovery",
+    ),
+    ("--force-new-cluster", "--force-new-cluster is not supported"),
+    ("--auto-tls", "--auto-tls is not supported"),
+    (
+        "--config-file no/such.yaml",
+        "--config-file \"no/such.yaml\": No such file",
+    ),
+];
+
 #[test]
 fn bad_values_are_refused_in_one_line_that_names_them() {
-    for (line, reason) in [
-        ("--no-such-flag", "unknown flag --no-such-flag"),
-        ("-no-such-flag=1", "unknown flag --no-such-flag"),
-        (
-            "--listen-client-url http://127.0.0.1:1",
-            "did you mean --listen-client-urls?",
-        ),
-        ("gateway start", "\"gateway\" is not a valid flag"),
-        ("--name", "--name needs a value"),
-        ("--unsafe-no-fsync=maybe", "--unsafe-no-fsync must be true or false"),
-        ("--quota-backend-bytes x", "--quota-backend-bytes is not valid"),
-        ("--max-request-bytes 0", "--max-request-bytes is not valid"),
-        ("--max-concurrent-streams 0", "--max-concurrent-streams is not valid"),
-        ("--watch-progress-notify-interval 5", "without a unit"),
-        ("--watch-progress-notify-interval 0s", "must be >0"),
-        ("--election-timeout 400", "at least as 5 times"),
-        ("--heartbeat-interval 0", "must be >0"),
-        ("--election-timeout 60000", "too long"),
-        (
-            "--listen-client-urls http://example.org:1",
-            "expected IP in URL for binding",
-        ),
-        ("--listen-client-urls=", "at least one URL"),
-        (
-            "--listen-client-urls http://0.0.0.0:1",
-            "--advertise-client-urls is required",
-        ),
-        (
-            "--listen-client-urls https://127.0.0.1:1",
-            "set --cert-file and --key-file",
-        ),
-        ("--cert-file a", "--cert-file needs --key-file"),
-        ("--key-file a", "--key-file needs --cert-file"),
-        ("--client-cert-auth", "--client-cert-auth needs --trusted-ca-file"),
-        ("--client-crl-file x", "need --trusted-ca-file"),
-        ("--tls-min-version TLS1.1", "none of TLS1.2, TLS1.3"),
-        ("--tls-min-version TLS1.3 --tls-max-version TLS1.2", "greater than max"),
-        ("--tls-min-version TLS1.3 --cipher-suites X", "only TLS1.3"),
-        (
-            "--initial-cluster a=http://a:1,default=http://b:1",
-            "names other members (a)",
-        ),
-        ("--initial-cluster a=http://a:1", "couldn't find local name"),
-        ("--initial-cluster a", "is not <name>=<peer URL>"),
-        ("--initial-cluster-state old", "none of new, existing"),
-        ("--auto-compaction-mode often", "none of periodic, revision"),
-        (
-            "--auto-compaction-mode revision --auto-compaction-retention 5m",
-            "not a number of revisions",
-        ),
-        (
-            "--auto-compaction-retention x",
-            "--auto-compaction-retention is not valid",
-        ),
-        ("--feature-gates Unknown=true", "unrecognized feature gate: Unknown"),
-        ("--feature-gates InitialCorruptCheck", "missing bool value"),
-        (
-            "--feature-gates LeaseCheckpointPersist=true",
-            "requires enabling feature gate LeaseCheckpoint",
-        ),
-        ("--log-level loud", "none of debug"),
-        ("--logger capnslog", "none of zap"),
-        ("--metrics all", "none of basic, extensive"),
-        ("--auth-token basic", "invalid auth options: \"basic\""),
-        ("--auth-token jwt,pub-key", "invalid auth options: \"pub-key\""),
-        (
-            "--auth-token jwt,pub-key=a,pub-key=b",
-            "invalid auth options: \"pub-key=b\"",
-        ),
-        ("--auth-token jwt,pub-key=x", "sign-method has to be one of HS256"),
-        (
-            "--auth-token jwt,pub-key=x,sign-method=none",
-            "sign-method has to be one of HS256",
-        ),
-        ("--auth-token jwt,sign-method=RS256", "missing key data"),
-        ("--auth-token jwt,pub-key=x,sign-method=RS256,ttl=1", "ttl \"1\""),
-        ("--auth-token-ttl -1", "not a number in range"),
-        ("--bcrypt-cost 3", "not in 4 to 31"),
-        (
-            "--compaction-batch-limit 5 --experimental-compaction-batch-limit 5",
-            "at the same time",
-        ),
-        (
-            "--feature-gates InitialCorruptCheck=true --experimental-initial-corrupt-check",
-            "at the same time",
-        ),
-        (
-            "--discovery http://d",
-            "--discovery is not supported: there is no discovery",
-        ),
-        ("--force-new-cluster", "--force-new-cluster is not supported"),
-        ("--auto-tls", "--auto-tls is not supported"),
-        (
-            "--config-file no/such.yaml",
-            "--config-file \"no/such.yaml\": No such file",
-        ),
-    ] {
+    for &(line, reason) in BAD_VALUES {
         let error = refused(line);
         assert!(error.contains(reason), "{line}: {error}");
         assert!(!error.contains('\n'), "{line}: {error}");

@@ -116,6 +116,25 @@ impl Auth {
         self.forget_ranges();
     }
 
+    /// Returns the change that makes this version of one without users and roles.
+    #[must_use]
+    pub fn to_change(&self) -> AuthChange {
+        let users = self.users.iter().map(|(name, user)| UserChange {
+            name: name.clone(),
+            user: Some(User::clone(user)),
+        });
+        let roles = self.roles.iter().map(|(name, role)| RoleChange {
+            name: name.clone(),
+            role: Some(Role::clone(role)),
+        });
+        AuthChange {
+            revision: self.revision,
+            enabled: self.enabled,
+            users: users.collect(),
+            roles: roles.collect(),
+        }
+    }
+
     fn forget_ranges(&mut self) {
         let names = self.users.keys().cloned();
         self.ranges = names.map(|name| (name, Arc::default())).collect();

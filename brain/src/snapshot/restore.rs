@@ -18,11 +18,13 @@ use tokio_util::sync::CancellationToken;
 use super::SnapshotFile;
 use super::checksum::{Checksum, Summed};
 use super::schema::{self, LeaseValue, VersionKey, content};
+use super::users;
 use crate::bbolt::Reader;
 use crate::log::Log;
 use crate::log::frame::Candidate;
 use crate::log::writer::Writer;
 use crate::metrics::Metrics;
+use crate::mvcc::auth::{Auth, AuthChange, longest_value};
 use crate::mvcc::keys;
 use crate::mvcc::lease::MAX_TTL;
 use crate::mvcc::record::{Change, Checkpoint, Compact, Entry, Grant, KeyChange, Keys, Record};
@@ -31,7 +33,7 @@ use crate::mvcc::view::successor;
 use crate::pb::mvccpb;
 use crate::rows::{Order, Rows, Scan, Snapshot as _};
 use crate::storage::flush::Flusher;
-use crate::storage::replica::{FlushResult, ImmutableMemtable, Replica};
+use crate::storage::replica::{FlushResult, ImmutableMemtable, Replica, load_auth};
 use crate::tasks::Owned;
 use crate::types::{LeaseId, Revision};
 
@@ -75,7 +77,7 @@ pub async fn restore<L: Log, R: Rows>(
     member: u64,
 ) -> anyhow::Result<Restored> {
     let database = file.database()?;
-    check_users(&database)?;
+    let users = users::read(&database)?;
     let compacted = compacted(&database)?;
     let leases = leases(&database)?;
     let mut target = Target::begin(log, rows.clone(), member).await?;
@@ -94,9 +96,17 @@ pub async fn restore<L: Log, R: Rows>(
         };
         target.append(vec![Change::Keys(nothing).into()]).await?;
     }
+    if let Some(users) = &users {
+        ensure!(
+            longest_value(users) <= rows.max_value_len(),
+            "a user or a role is longer than this storage takes"
+        );
+        target.append(vec![Change::Auth(users.clone()).into()]).await?;
+    }
     target.flush().await?;
     tracing::info!(versions = written.versions, "comparing the new store with the snapshot");
     verify(&target.replica, written, &leases).await?;
+    verify_users(&target.replica, users.as_ref()).await?;
     if compacted > 0 {
         target
             .append(vec![Change::Compact(Compact { revision: compacted }).into()])
@@ -119,24 +129,6 @@ pub async fn restore<L: Log, R: Rows>(
         versions: written.versions,
         leases: leases.len(),
     })
-}
-
-/// Refuses a store that only users may read: whoever connects could read it here.
-fn check_users(database: &Reader<'_, File>) -> anyhow::Result<()> {
-    let enabled = database.get(schema::AUTH, schema::AUTH_ENABLED)?;
-    ensure!(
-        enabled.is_none_or(|enabled| enabled != [1][..]),
-        "the snapshot is of a store that needs users, which are not restored: `etcdctl auth disable`, and take another snapshot"
-    );
-    for bucket in [schema::AUTH_USERS, schema::AUTH_ROLES] {
-        if let Some(mut pairs) = database.bucket(bucket)?
-            && pairs.next()?.is_some()
-        {
-            tracing::warn!("users and roles of the snapshot are not restored: auth is not enabled in it");
-            break;
-        }
-    }
-    Ok(())
 }
 
 /// Returns the revision up to which the snapshot is compacted, whether etcd has deleted all of that or not; 0 for none.
@@ -594,6 +586,20 @@ async fn verify<R: Rows>(replica: &Replica<R>, written: Checksum, leases: &[Leas
         "the new store differs from the snapshot: it has {} leases of {}, or other ones",
         found.len(),
         expected.len()
+    );
+    Ok(())
+}
+
+/// Reads users and roles back, and compares them with those of the snapshot.
+async fn verify_users<R: Rows>(replica: &Replica<R>, users: Option<&AuthChange>) -> anyhow::Result<()> {
+    let stored = load_auth(&replica.state().view().rows).await?;
+    let expected = match users {
+        Some(users) => users.clone(),
+        None => Auth::default().to_change(),
+    };
+    ensure!(
+        stored.to_change() == expected,
+        "the new store differs from the snapshot: it has other users or roles"
     );
     Ok(())
 }

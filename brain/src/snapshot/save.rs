@@ -16,7 +16,9 @@ use super::SaveError;
 use super::schema::{self, LeaseValue, VersionKey};
 use super::sort::{Entry, Sorter};
 use super::spool::{Spool, SpoolFile, to_save_error};
+use super::users;
 use crate::bbolt::Writer;
+use crate::mvcc::auth::AuthChange;
 use crate::mvcc::lease::StoredLease;
 use crate::mvcc::view::{KeyVersion, View};
 use crate::pb::mvccpb;
@@ -38,6 +40,8 @@ pub struct Contents<S> {
     pub view: Arc<View<S>>,
     /// The leases as of the view's revision.
     pub leases: Vec<StoredLease>,
+    /// The users and roles as of it, all of them.
+    pub auth: AuthChange,
     /// The position in the log, for etcd's raft index.
     pub index: u64,
     /// The epoch, for etcd's raft term.
@@ -72,6 +76,7 @@ struct Positions {
     revision: Revision,
     compacted: Revision,
     leases: Vec<StoredLease>,
+    auth: AuthChange,
     index: u64,
     term: u64,
     member: u64,
@@ -86,6 +91,7 @@ pub async fn save<S: Snapshot>(contents: Contents<S>, spool: &Spool) -> Result<S
         revision: view.revision,
         compacted: view.compacted,
         leases: contents.leases,
+        auth: contents.auth,
         index: contents.index,
         term: contents.term,
         member: contents.member,
@@ -129,7 +135,7 @@ fn write(
     let mut sorted = sorter.finish().map_err(to_save_error)?;
     let out = BufWriter::with_capacity(BUFFER, spool.file().map_err(to_save_error)?);
     let mut file = Writer::new(out).map_err(to_save_error)?;
-    write_cluster(&mut file).map_err(to_save_error)?;
+    write_cluster(&mut file, &positions.auth).map_err(to_save_error)?;
     file.begin_bucket(schema::KEY).map_err(to_save_error)?;
     let (mut versions, mut newest, mut sub) = (0_u64, 0, 0);
     while let Some(entry) = sorted.next().map_err(to_save_error)? {
@@ -203,11 +209,10 @@ fn push(sorter: &mut Sorter, version: KeyVersion) -> std::io::Result<()> {
 
 type Out = Writer<BufWriter<SpoolFile>>;
 
-/// Writes the buckets in front of the keys. Alarms are about members, and users are not stored.
-fn write_cluster(file: &mut Out) -> std::io::Result<()> {
-    for bucket in [schema::ALARM, schema::AUTH, schema::AUTH_ROLES, schema::AUTH_USERS] {
-        file.begin_bucket(bucket)?;
-    }
+/// Writes the buckets in front of the keys. Alarms are about members.
+fn write_cluster(file: &mut Out, auth: &AuthChange) -> std::io::Result<()> {
+    file.begin_bucket(schema::ALARM)?;
+    users::write(file, auth)?;
     file.begin_bucket(schema::CLUSTER)?;
     file.put(schema::CLUSTER_VERSION, schema::VERSION.as_bytes())
 }

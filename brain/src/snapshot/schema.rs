@@ -29,6 +29,8 @@ pub(super) const MEMBERS_REMOVED: &[u8] = b"members_removed";
 
 /// In [`AUTH`]: a byte that is 1 if users are needed.
 pub(super) const AUTH_ENABLED: &[u8] = b"authEnabled";
+/// In [`AUTH`]: the revision of users and roles, eight bytes.
+pub(super) const AUTH_REVISION: &[u8] = b"authRevision";
 /// In [`CLUSTER`].
 pub(super) const CLUSTER_VERSION: &[u8] = b"clusterVersion";
 /// In [`META`]: the index of raft's log that is in the database.

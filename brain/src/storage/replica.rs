@@ -24,7 +24,7 @@ use crate::storage::state::State;
 use crate::types::{Committed, Prev, Revision};
 
 pub use lead::{Leadership, OpenError};
-pub use load::{check_reach, origin};
+pub use load::{check_reach, load_auth, origin};
 pub use refresh::{RefreshedRows, RowsRefresher};
 pub use tail::Tail;
 

@@ -140,10 +140,10 @@ impl<R: Rows> State<R> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The newest view, and the leases as of its revision.
-    pub fn view_and_leases(&self) -> (Arc<View<R::Snapshot>>, Vec<StoredLease>) {
+    /// The newest view, and the leases and users as of its revision.
+    pub fn consistent(&self) -> (Arc<View<R::Snapshot>>, Vec<StoredLease>, Arc<Auth>) {
         let leases = self.leases();
-        (self.view(), leases.all_stored())
+        (self.view(), leases.all_stored(), self.auth.load())
     }
 
     /// The leases, for those that lock them by themselves.

@@ -30,14 +30,14 @@ const NOBODY: &str = "etcdserver: user name is empty";
 const INVALID: &str = "etcdserver: invalid auth token";
 
 /// The services of an engine. Passwords cost little.
-struct Services<R: Rows> {
+pub(crate) struct Services<R: Rows> {
     auth: AuthService<R>,
     kv: KvService<R>,
     leases: LeaseService<R>,
 }
 
 impl<R: Rows> Services<R> {
-    fn of<L: Log>(engine: &Engine<L, R>) -> Self {
+    pub(crate) fn of<L: Log>(engine: &Engine<L, R>) -> Self {
         let options = AuthOptions {
             bcrypt_cost: 4,
             ..AuthOptions::default()
@@ -84,7 +84,7 @@ impl<R: Rows> Services<R> {
     }
 
     /// Adds root and the user u, who may write `u/` and read that and `shared`, and begins to check permissions.
-    async fn enable(&self) {
+    pub(crate) async fn enable(&self) {
         self.add_user("root").await;
         self.grant_role("", "root", "root").await.unwrap();
         self.add_user("u").await;

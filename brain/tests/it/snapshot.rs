@@ -26,6 +26,7 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::auth::Services;
 use crate::engine::Engine;
 use crate::members::{Member, Site};
 use crate::model::Model;
@@ -37,10 +38,11 @@ use crate::wire::{Request, Response, Target as _, pb};
 /// Saves what an engine holds.
 async fn saved<L: Log, R: Rows>(engine: &Engine<L, R>, dir: &Path) -> Saved {
     let state = &engine.store.state;
-    let (view, leases) = state.view_and_leases();
+    let (view, leases, auth) = state.consistent();
     let contents = Contents {
         view,
         leases,
+        auth: auth.to_change(),
         index: state.committed().0,
         term: state.epoch(),
         member: 1,
@@ -199,7 +201,9 @@ async fn snapshot_taken_during_writes_is_of_one_revision() {
     }
     let mut last = 0;
     for round in 0..6 {
-        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        while engine.store.state.view().revision < last + 100 {
+            tokio::task::yield_now().await;
+        }
         let saved = saved(&engine, temp.path()).await;
         assert!(saved.revision > last, "round {round}: nothing was written");
         last = saved.revision;
@@ -217,6 +221,25 @@ async fn snapshot_taken_during_writes_is_of_one_revision() {
     assert_eq!(engine.store.state.view().revision, 1 + written);
     engine.stop().await.unwrap();
     assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0, "files are left");
+}
+
+#[tokio::test]
+async fn users_and_roles_are_restored() {
+    let temp = TempDir::new().unwrap();
+    let engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
+    Services::of(&engine).enable().await;
+    let users = engine.store.state.auth().load().to_change();
+    assert!(
+        users.enabled && users.users.len() == 2 && users.roles.len() == 1,
+        "{users:?}"
+    );
+    let file = opened(temp.path(), &content(&saved(&engine, temp.path()).await));
+    engine.stop().await.unwrap();
+    let (log, rows) = (MemLog::new(), MemRows::new());
+    restore(&file, (log.clone(), rows.clone()), 1).await.unwrap();
+    let restored = Engine::start(log, rows).await.unwrap();
+    assert_eq!(restored.store.state.auth().load().to_change(), users);
+    restored.stop().await.unwrap();
 }
 
 #[tokio::test]

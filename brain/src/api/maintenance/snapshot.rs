@@ -67,10 +67,11 @@ impl Snapshots {
             let began = Instant::now();
             // Refuses damaged data.
             drop(store.view()?);
-            let (view, leases) = store.state.view_and_leases();
+            let (view, leases, auth) = store.state.consistent();
             let contents = Contents {
                 view,
                 leases,
+                auth: auth.to_change(),
                 index: store.state.committed().0,
                 term: store.state.epoch(),
                 member: store.member_id,

@@ -168,8 +168,8 @@ async fn load_leases<S: Snapshot>(rows: &S) -> Result<Leases, RowsError> {
     Ok(leases)
 }
 
-/// Users and roles, as stored; none in a store that never had any.
-async fn load_auth<S: Snapshot>(rows: &S) -> Result<Auth, RowsError> {
+/// Reads users and roles, as stored; none in a store that never had any.
+pub async fn load_auth<S: Snapshot>(rows: &S) -> Result<Auth, RowsError> {
     let mut auth = Auth::default();
     if let Some(row) = rows.get(&keys::meta_key(AUTH_ROW)).await? {
         auth.set(&decode::<AuthRow>("auth", row)?);
