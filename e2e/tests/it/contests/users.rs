@@ -290,6 +290,22 @@ async fn use_leases(actor: &mut Actor, who: &str, token: &str) {
         let answer = renewed.map(tonic::Response::new);
         actor.note(&format!("{who}: keep {id}"), answer, |it| it.map(|it| it.ttl));
     }
+    // On one stream: the first one is answered although the second one may be refused.
+    let asked = tokio_stream::iter([200, 202].map(|id| pb::LeaseKeepAliveRequest { id }));
+    // Before its first answer, a refusal may end the call or the stream.
+    let (mut answers, mut refused) = match leases.lease_keep_alive(by(token, asked)).await {
+        Ok(answers) => (Some(answers.into_inner()), None),
+        Err(status) => (None, Some(status)),
+    };
+    while let Some(stream) = &mut answers {
+        match within(stream.message()).await {
+            Ok(Some(it)) => actor.answers.push(format!("{who}: kept {} for {}", it.id, it.ttl)),
+            Ok(None) => answers = None,
+            Err(status) => (answers, refused) = (None, Some(status)),
+        }
+    }
+    let end = refused.map_or(Ok(tonic::Response::new(())), Err);
+    actor.note(&format!("{who}: keep two"), end, |()| ());
     let answer = leases.lease_leases(by(token, pb::LeaseLeasesRequest {})).await;
     actor.note(&format!("{who}: leases"), answer, |it| it.leases.len());
     for id in [300, 202, 404] {
