@@ -391,23 +391,8 @@ async fn use_the_rest(actor: &mut Actor, who: &str, token: &str) {
     actor.note(&format!("{who}: remove a member"), answer, |_| ());
 }
 
-pub(super) async fn manage_users(actor: &mut Actor) {
-    for id in [200, 201, 202] {
-        let grant = pb::LeaseGrantRequest { ttl: 600, id };
-        actor.leases.lease_grant(grant).await.unwrap();
-    }
-    for request in [
-        put("a", false, 201),
-        put("b", false, 202),
-        put("w", false, 202),
-        put("other", false, 0),
-    ] {
-        actor.kv.put(request).await.unwrap();
-    }
-    let mut admin = Admin {
-        actor,
-        token: String::new(),
-    };
+/// Adds users and roles, and begins to check permissions.
+async fn begin(admin: &mut Admin<'_>) {
     admin.add_user("root", Some("root's")).await;
     admin.switch(true).await;
     admin.add_user("u", Some("u's")).await;
@@ -446,6 +431,26 @@ pub(super) async fn manage_users(actor: &mut Actor) {
     admin.switch(true).await;
     admin.switch(true).await;
     admin.show().await;
+}
+
+pub(super) async fn manage_users(actor: &mut Actor) {
+    for id in [200, 201, 202] {
+        let grant = pb::LeaseGrantRequest { ttl: 600, id };
+        actor.leases.lease_grant(grant).await.unwrap();
+    }
+    for request in [
+        put("a", false, 201),
+        put("b", false, 202),
+        put("w", false, 202),
+        put("other", false, 0),
+    ] {
+        actor.kv.put(request).await.unwrap();
+    }
+    let mut admin = Admin {
+        actor,
+        token: String::new(),
+    };
+    begin(&mut admin).await;
     let root = authenticate(admin.actor, "root", "root's").await;
     let u = authenticate(admin.actor, "u", "u's").await;
     for (name, password) in [("u", "wrong"), ("none", "x"), ("n", "x"), ("", "")] {
