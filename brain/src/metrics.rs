@@ -138,6 +138,8 @@ pub struct LeaseMetrics {
 /// Leadership and writes.
 #[derive(Debug, Clone)]
 pub struct ServerMetrics {
+    /// Changes of users and roles, starting at 1.
+    pub auth_revision: IntGauge,
     /// 1 when this member knows a leader.
     pub has_leader: IntGauge,
     /// 1 when this member leads.

@@ -85,7 +85,7 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         let (keep_alives, metrics, stop) = (self.keep_alives.clone(), self.metrics.clone(), self.stop.clone());
         let answers = try_stream! {
             let (mut ahead, mut open) = (Ahead::default(), true);
-            let mut renewing: Option<Renewing> = None;
+            let (mut renewing, mut refused): (Option<Renewing>, Option<Error>) = (None, None);
             while open || renewing.is_some() || !ahead.is_empty() {
                 if renewing.is_none() && !ahead.is_empty() {
                     renewing = Some(keep_alives.clone().renew_all(ahead.take()).boxed());
@@ -103,10 +103,11 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
                     () = lost(has_leader.clone()) => Err(Error::NoLeader.into()),
                 }?;
                 match next {
-                    Next::Request(Some(request)) => {
-                        renewer.check(request.id)?;
-                        ahead.add(request.id);
-                    }
+                    Next::Request(Some(request)) => match renewer.check(request.id) {
+                        Ok(()) => ahead.add(request.id),
+                        // The earlier ones are answered first, as by etcd.
+                        Err(error) => (refused, open) = (Some(error), false),
+                    },
                     Next::Request(None) => open = false,
                     Next::Renewed(renewed) => {
                         renewing = None;
@@ -118,6 +119,9 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
                         }
                     }
                 }
+            }
+            if let Some(error) = refused {
+                Err(error)?;
             }
         };
         Ok(Response::new(Box::pin(answers)))
@@ -214,13 +218,12 @@ impl<R: Rows> LeaseService<R> {
         let request = request.into_inner();
         let leader_lease = self.store.router.lease();
         let header = Some(self.store.header(self.store.linearizable().await?.revision));
+        let info = self.store.state.leases().info(LeaseId(request.id), since_boot());
         if self.store.guard.is_enabled() {
             self.store.guard.load().check_known(&caller).map_err(Error::from)?;
-            if request.keys {
-                self.check_read(&caller, LeaseId(request.id)).await?;
-            }
+            let keys = info.as_ref().filter(|_| request.keys).map(|info| info.keys.clone());
+            self.check_read(&caller, || keys.unwrap_or_default()).await?;
         }
-        let info = self.store.state.leases().info(LeaseId(request.id), since_boot());
         // The next leader receives keep-alives that this member never does.
         self.store.router.confirm_leadership(leader_lease).await?;
         let answer = match info {
@@ -252,7 +255,7 @@ impl<R: Rows> LeaseService<R> {
             self.store.guard.load().check_known(&caller).map_err(Error::from)?;
             // As in etcd: who may not read a key of one lease sees none.
             for id in &ids {
-                self.check_read(&caller, *id).await?;
+                self.check_read(&caller, || attached(&self.store, *id)).await?;
             }
         }
         let leases = ids.into_iter().map(|id| pb::LeaseStatus { id: id.0 }).collect();
@@ -266,10 +269,9 @@ impl<R: Rows> LeaseService<R> {
     }
 
     /// Checks that the caller may read the keys of a lease.
-    async fn check_read(&self, caller: &Caller, id: LeaseId) -> Result<(), Status> {
-        let auth = self.store.guard.load();
-        let attached = || attached(&self.store, id);
-        match auth.check_lease(caller, Access::Read, attached) {
+    async fn check_read(&self, caller: &Caller, attached: impl FnOnce() -> Vec<Bytes>) -> Result<(), Status> {
+        let checked = self.store.guard.load().check_lease(caller, Access::Read, attached);
+        match checked {
             Ok(()) => Ok(()),
             Err(error) => Err(self.store.refuse(error.into()).await),
         }

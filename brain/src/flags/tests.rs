@@ -156,6 +156,36 @@ fn go_spells_flags_in_many_ways() {
 }
 
 #[test]
+fn tokens_are_those_that_the_flags_name() {
+    let auth = |line: &str| serve(line).0.auth;
+    assert_eq!(auth(""), AuthOptions::default());
+    let simple = |secs| TokenOptions::Simple {
+        ttl: Duration::from_secs(secs),
+    };
+    for (line, wanted) in [
+        ("--auth-token simple --auth-token-ttl 7", simple(7)),
+        ("--auth-token-ttl 0", simple(300)),
+        ("--auth-token=", TokenOptions::None),
+    ] {
+        assert_eq!(auth(line).token, wanted, "{line}");
+    }
+    let line = "--auth-token jwt,pub-key=/p,priv-key=/k,sign-method=RS256,ttl=10m,odd=1 --bcrypt-cost 4";
+    let (config, warnings) = serve(line);
+    let jwt = JwtOptions {
+        method: Some(SignMethod::Rs256),
+        public_key: Some("/p".into()),
+        private_key: Some("/k".into()),
+        ttl: Duration::from_secs(600),
+    };
+    assert_eq!(
+        (config.auth.token, config.auth.bcrypt_cost),
+        (TokenOptions::Jwt(jwt), 4)
+    );
+    assert_eq!(warnings, ["unknown JWT options: odd"]);
+    assert!(auth("--client-cert-auth --trusted-ca-file ca").client_cert_auth);
+}
+
+#[test]
 fn a_flag_wins_over_its_variable() {
     let name = |line, env: &[(&str, &str)]| match ask(line, env) {
         Ok(Asked::Serve(config, warnings)) => (config.name, warnings),

@@ -131,6 +131,10 @@ impl LeaseMetrics {
 impl ServerMetrics {
     pub(super) fn register(r: &Register) -> Self {
         Self {
+            auth_revision: r.gauge(
+                "etcd_debugging_auth_revision",
+                "Changes of users and roles, starting at 1.",
+            ),
             has_leader: r.gauge("etcd_server_has_leader", "Whether a leader is known: 1 or 0."),
             is_leader: r.gauge("etcd_server_is_leader", "Whether this member leads: 1 or 0."),
             is_learner: r.gauge("etcd_server_is_learner", "Whether this member learns: 1 or 0."),

@@ -5,6 +5,7 @@ use super::Metrics;
 /// The names and types in `/metrics` of etcd 3.6.16, without those of Go, raft, bbolt and the v2 store.
 const ETCD: &str = "\
     etcd_cluster_version gauge \n\
+    etcd_debugging_auth_revision gauge \n\
     etcd_debugging_lease_granted_total counter \n\
     etcd_debugging_lease_renewed_total counter \n\
     etcd_debugging_lease_revoked_total counter \n\

@@ -305,6 +305,7 @@ fn observe<R: Rows>(store: ApiContext<R>, hub: Hub, (size, log_size): (Size, Siz
         metrics.server.follower_lag.set(gauge(state.lag()));
         metrics.server.proposals_committed.set(gauge(state.committed().0));
         metrics.server.proposals_applied.set(gauge(state.committed().0));
+        metrics.server.auth_revision.set(gauge(state.auth().load().revision()));
         let view = state.view();
         metrics.mvcc.current_revision.set(view.revision);
         metrics.mvcc.compact_revision.set(view.compacted.max(0));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use brain::api::auth::{AuthService, Authenticator};
 use brain::api::kv::KvService;
 use brain::api::lease::LeaseService;
-use brain::flags::AuthOptions;
+use brain::flags::{AuthOptions, JwtOptions, SignMethod, TokenOptions};
 use brain::log::{Log, MemLog};
 use brain::metrics::Metrics;
 use brain::mvcc::keys;
@@ -38,9 +38,13 @@ pub(crate) struct Services<R: Rows> {
 
 impl<R: Rows> Services<R> {
     pub(crate) fn of<L: Log>(engine: &Engine<L, R>) -> Self {
+        Self::with(engine, AuthOptions::default())
+    }
+
+    fn with<L: Log>(engine: &Engine<L, R>, options: AuthOptions) -> Self {
         let options = AuthOptions {
             bcrypt_cost: 4,
-            ..AuthOptions::default()
+            ..options
         };
         let authenticator = Arc::new(Authenticator::new(&options).unwrap());
         let mut store = engine.kv.store.clone();
@@ -383,6 +387,42 @@ async fn token_expires_when_it_is_not_used() {
     }
     tokio::time::advance(Duration::from_secs(301)).await;
     assert_eq!(refused(services.range(&token, "shared", true).await), INVALID);
+    drop(services);
+    engine.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn json_web_token_is_of_the_revision_that_it_was_signed_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let secret = dir.path().join("secret");
+    std::fs::write(&secret, "the members' own").unwrap();
+    let options = AuthOptions {
+        token: TokenOptions::Jwt(JwtOptions {
+            method: Some(SignMethod::Hs256),
+            public_key: None,
+            private_key: Some(secret),
+            ttl: Duration::from_secs(600),
+        }),
+        ..AuthOptions::default()
+    };
+    let engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
+    let services = Services::with(&engine, options);
+    services.enable().await;
+    let (root, token) = (
+        services.token("root").await.unwrap(),
+        services.token("u").await.unwrap(),
+    );
+    services.put(&token, "u/a").await.unwrap();
+    services.range(&token, "shared", false).await.unwrap();
+    assert_eq!(refused(services.put("simple.1", "u/a").await), INVALID);
+    services.grant_role(&root, "u", "root").await.unwrap();
+    let old = "etcdserver: revision of auth store is old";
+    assert_eq!(refused(services.put(&token, "u/a").await), old);
+    assert_eq!(refused(services.range(&token, "shared", true).await), old);
+    services
+        .put(&services.token("u").await.unwrap(), "anything")
+        .await
+        .unwrap();
     drop(services);
     engine.stop().await.unwrap();
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::program::Kubebrain;
 use crate::wire::{Request, Response, Target as _, pb};
+use pb::auth_client::AuthClient;
 
 /// Runs the subcommand.
 fn debug(args: &[&str]) -> Output {
@@ -176,6 +177,26 @@ async fn dumps_show_what_was_stored_and_change_nothing() {
     };
     assert_eq!(range.kvs[0].value, b"three"[..]);
     server.stop().await;
+}
+
+#[tokio::test]
+async fn users_are_dumped_without_their_passwords() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("data");
+    let server = Kubebrain::start_with(&dir, &["--bcrypt-cost=4".to_owned()]).await;
+    let mut auth = AuthClient::connect(server.url.clone()).await.unwrap();
+    let user = pb::AuthUserAddRequest {
+        name: "someone".to_owned(),
+        password: "secret".to_owned(),
+        ..Default::default()
+    };
+    auth.user_add(user).await.unwrap();
+    server.stop().await;
+    let rows = lines(&dir, &["dump-rows"]);
+    let find = |kind: &str| rows.iter().find(|row| row["kind"] == kind).unwrap();
+    assert_eq!(find("auth")["auth_revision"], 2);
+    assert_eq!(find("user")["user"], "someone");
+    assert!(!rows.iter().any(|row| row.to_string().contains("$2")), "{rows:?}");
 }
 
 #[tokio::test]

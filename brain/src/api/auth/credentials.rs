@@ -55,7 +55,7 @@ impl Credentials {
         self.token.as_deref()
     }
 
-    /// The slot that a simple token names: see [`super::simple`].
+    /// The slot that a simple token names: its record stands before that.
     #[must_use]
     pub fn slot(&self) -> Option<Slot> {
         let (_, slot) = self.token()?.split_once('.')?;

@@ -250,3 +250,65 @@ impl Guard {
         self.check(credentials, |auth, caller| auth.check(caller, Access::Read, span))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::MemLog;
+    use crate::mvcc::auth::{AuthChange, User, UserChange};
+    use crate::mvcc::record::Token;
+    use crate::rows::mem::MemRows;
+    use crate::storage::replica::Replica;
+    use tokio::sync::watch;
+    use tonic::Request;
+
+    fn enabled() -> AuthChange {
+        AuthChange {
+            revision: 7,
+            enabled: true,
+            users: vec![UserChange {
+                name: "u".to_owned(),
+                user: Some(User::default()),
+            }],
+            roles: Vec::new(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn member_that_is_behind_waits_for_the_record_of_a_token() {
+        let replica = Replica::load(&MemLog::new(), &MemRows::new()).await.unwrap();
+        let state = replica.state().clone();
+        let authenticator = Arc::new(Authenticator::new(&AuthOptions::default()).unwrap());
+        let roles = watch::Sender::new(Role::Nobody);
+        let guard = Guard::new(&state, &LeaderRouter::new(roles.subscribe()), authenticator);
+        let next = Slot(state.committed().0 + 1);
+        let mut request = Request::new(());
+        let token = simple::token("letters", next).parse().unwrap();
+        request.metadata_mut().insert("token", token);
+        let credentials = Credentials::of(&request);
+        assert_eq!(guard.identify_soon(&credentials).await, Ok(Caller::Anonymous));
+        state.auth().apply(&enabled());
+        // In vain, if the record does not come.
+        assert_eq!(guard.identify_soon(&credentials).await, Err(AuthError::InvalidToken));
+        let comes = async {
+            tokio::task::yield_now().await;
+            state.auth().add_token(&Token {
+                user: "u".to_owned(),
+                digest: simple::digest("letters").to_vec().into(),
+            });
+            state.set_applied(next);
+        };
+        let (identified, ()) = tokio::join!(guard.identify_soon(&credentials), comes);
+        let user = Identity {
+            name: "u".to_owned(),
+            revision: 7,
+        };
+        assert_eq!(identified, Ok(Caller::User(Arc::new(user))));
+        // A leader has applied all that there is.
+        roles.send_replace(Role::Leading(crate::cluster::forward::LeaderLease::unbounded()));
+        request.metadata_mut().insert("token", "other.99".parse().unwrap());
+        let began = Instant::now();
+        let liar = guard.identify_soon(&Credentials::of(&request)).await;
+        assert_eq!((liar, began.elapsed()), (Err(AuthError::InvalidToken), Duration::ZERO));
+    }
+}

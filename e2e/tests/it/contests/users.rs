@@ -290,6 +290,22 @@ async fn use_leases(actor: &mut Actor, who: &str, token: &str) {
         let answer = renewed.map(tonic::Response::new);
         actor.note(&format!("{who}: keep {id}"), answer, |it| it.map(|it| it.ttl));
     }
+    // On one stream: the first one is answered although the second one may be refused.
+    let asked = tokio_stream::iter([200, 202].map(|id| pb::LeaseKeepAliveRequest { id }));
+    // Before its first answer, a refusal may end the call or the stream.
+    let (mut answers, mut refused) = match leases.lease_keep_alive(by(token, asked)).await {
+        Ok(answers) => (Some(answers.into_inner()), None),
+        Err(status) => (None, Some(status)),
+    };
+    while let Some(stream) = &mut answers {
+        match within(stream.message()).await {
+            Ok(Some(it)) => actor.answers.push(format!("{who}: kept {} for {}", it.id, it.ttl)),
+            Ok(None) => answers = None,
+            Err(status) => (answers, refused) = (None, Some(status)),
+        }
+    }
+    let end = refused.map_or(Ok(tonic::Response::new(())), Err);
+    actor.note(&format!("{who}: keep two"), end, |()| ());
     let answer = leases.lease_leases(by(token, pb::LeaseLeasesRequest {})).await;
     actor.note(&format!("{who}: leases"), answer, |it| it.leases.len());
     for id in [300, 202, 404] {
@@ -375,23 +391,8 @@ async fn use_the_rest(actor: &mut Actor, who: &str, token: &str) {
     actor.note(&format!("{who}: remove a member"), answer, |_| ());
 }
 
-pub(super) async fn manage_users(actor: &mut Actor) {
-    for id in [200, 201, 202] {
-        let grant = pb::LeaseGrantRequest { ttl: 600, id };
-        actor.leases.lease_grant(grant).await.unwrap();
-    }
-    for request in [
-        put("a", false, 201),
-        put("b", false, 202),
-        put("w", false, 202),
-        put("other", false, 0),
-    ] {
-        actor.kv.put(request).await.unwrap();
-    }
-    let mut admin = Admin {
-        actor,
-        token: String::new(),
-    };
+/// Adds users and roles, and begins to check permissions.
+async fn begin(admin: &mut Admin<'_>) {
     admin.add_user("root", Some("root's")).await;
     admin.switch(true).await;
     admin.add_user("u", Some("u's")).await;
@@ -430,6 +431,26 @@ pub(super) async fn manage_users(actor: &mut Actor) {
     admin.switch(true).await;
     admin.switch(true).await;
     admin.show().await;
+}
+
+pub(super) async fn manage_users(actor: &mut Actor) {
+    for id in [200, 201, 202] {
+        let grant = pb::LeaseGrantRequest { ttl: 600, id };
+        actor.leases.lease_grant(grant).await.unwrap();
+    }
+    for request in [
+        put("a", false, 201),
+        put("b", false, 202),
+        put("w", false, 202),
+        put("other", false, 0),
+    ] {
+        actor.kv.put(request).await.unwrap();
+    }
+    let mut admin = Admin {
+        actor,
+        token: String::new(),
+    };
+    begin(&mut admin).await;
     let root = authenticate(admin.actor, "root", "root's").await;
     let u = authenticate(admin.actor, "u", "u's").await;
     for (name, password) in [("u", "wrong"), ("none", "x"), ("n", "x"), ("", "")] {
