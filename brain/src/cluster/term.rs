@@ -71,7 +71,7 @@ impl<E: Engine> Term<E> {
     /// Leads until `stop`, then finishes queued requests and, if no other member can lead, flushes; or until `lost`, and then stops
     /// at once. Fails if log or rows fail or are damaged; the member cannot continue then.
     // The epoch is known once the barrier is placed.
-    #[instrument(skip_all, fields(epoch = Empty))]
+    #[instrument(name = "term", skip_all, fields(epoch = Empty))]
     pub async fn run(
         mut self,
         stop: &CancellationToken,
