@@ -84,9 +84,11 @@ pub(super) fn take(args: &mut Vec<OsString>) -> Result<Option<Taken>, FlagError>
         } else if text.trim_start_matches('-') == "skip-hash-check" {
             skip_hash_check = true;
         } else {
-            let flag = Flag::named(text.trim_start_matches('-'));
+            let name = text.trim_start_matches('-');
+            let flag = Flag::named(name.split('=').next().unwrap_or(name));
+            let flag = flag.ok_or_else(|| FlagError(format!("unknown flag {text}: see kubebrain snapshot --help")))?;
             others.push(arg);
-            if flag.is_some_and(|flag| flag.kind == Kind::Text) {
+            if flag.kind == Kind::Text && !name.contains('=') {
                 others.extend(rest.next());
             }
         }
