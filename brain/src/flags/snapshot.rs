@@ -85,10 +85,10 @@ pub(super) fn take(args: &mut Vec<OsString>) -> Result<Option<Taken>, FlagError>
             skip_hash_check = true;
         } else {
             let name = text.trim_start_matches('-');
-            let (name, has_value) = name.split_once('=').map_or((name, false), |(name, _)| (name, true));
-            let flag = Flag::named(name).ok_or_else(|| FlagError(format!("unknown flag --{name}: see --help")))?;
+            let flag = Flag::named(name.split('=').next().unwrap_or(name));
+            let flag = flag.ok_or_else(|| FlagError(format!("unknown flag {text}: see kubebrain snapshot --help")))?;
             others.push(arg);
-            if flag.kind == Kind::Text && !has_value {
+            if flag.kind == Kind::Text && !name.contains('=') {
                 others.extend(rest.next());
             }
         }
