@@ -137,6 +137,16 @@ pub async fn begin_restore<C: CasRegister>(register: &C, token: &str) -> Result<
     }
 }
 
+/// Says why a key prefix that is not empty cannot be restored into. Writes nothing: it may be of another program.
+pub async fn occupied<C: CasRegister>(register: &C) -> Result<OwnerError, OwnerError> {
+    let stored = get(register).await?;
+    let mark = stored.and_then(|stored| Some(Owner::parse(&stored).ok()?.mark));
+    Ok(match mark {
+        Some(Mark::Restoring) => OwnerError::Restoring,
+        _ => OwnerError::Occupied,
+    })
+}
+
 /// Hands a key prefix over to the members of this cluster. Fails if it is not marked as being restored into.
 pub async fn end_restore<C: CasRegister>(register: &C, token: &str) -> Result<(), OwnerError> {
     loop {
@@ -183,8 +193,12 @@ mod tests {
         let again = begin_restore(&register, "a").await;
         assert!(matches!(again, Err(OwnerError::Occupied)));
 
+        let foreign = MemRegister::new();
+        assert!(matches!(occupied(&foreign).await, Ok(OwnerError::Occupied)));
+        assert!(get(&foreign).await.unwrap().is_none(), "nothing is written");
         let interrupted = MemRegister::new();
         begin_restore(&interrupted, "a").await.unwrap();
+        assert!(matches!(occupied(&interrupted).await, Ok(OwnerError::Restoring)));
         begin_wipe(&interrupted, "a").await.unwrap();
         assert!(matches!(claim(&interrupted, "a").await, Err(OwnerError::Wiping)));
         assert!(matches!(end_restore(&interrupted, "a").await, Err(OwnerError::Wiping)));

@@ -2,7 +2,7 @@
 
 use serde_yaml::{Mapping, Value};
 
-use super::table::Flag;
+use super::table::{Flag, Treatment};
 use super::{FlagError, Given};
 
 /// The flag that names the file.
@@ -19,7 +19,7 @@ const RENAMED: [(&str, &str); 3] = [
 ];
 
 /// Flags that are durations: as numbers they are nanoseconds, as Go reads them from YAML.
-const DURATIONS: [&str; 9] = [
+const DURATIONS: [&str; 11] = [
     "backend-batch-interval",
     "compact-hash-check-time",
     "compaction-sleep-interval",
@@ -28,6 +28,8 @@ const DURATIONS: [&str; 9] = [
     "grpc-keepalive-interval",
     "grpc-keepalive-min-time",
     "grpc-keepalive-timeout",
+    "warning-apply-duration",
+    "warning-unary-request-duration",
     "watch-progress-notify-interval",
 ];
 
@@ -59,6 +61,10 @@ pub(super) fn read(
                         .iter()
                         .find(|(old, _)| *old == flag)
                         .map_or(flag, |(_, new)| (*new).to_owned());
+                    if Flag::named(&flag).is_none() {
+                        // What says who may connect must not be ignored.
+                        return Err(failed(&format!("{key}.{inner} is not supported")));
+                    }
                     take(&flag, &format!("{key}.{inner}"), &value, (&mut given, warnings))
                         .map_err(|error| failed(&error))?;
                 }
@@ -86,7 +92,7 @@ fn take(
         warnings.push(format!("{origin} is unknown"));
         return Ok(());
     };
-    let Some(text) = text(flag.name, value).map_err(|error| format!("{key} {error}"))? else {
+    let Some(text) = text(target(flag), value).map_err(|error| format!("{key} {error}"))? else {
         return Ok(());
     };
     given.push((
@@ -94,6 +100,14 @@ fn take(
         Given::new(flag, origin, &text).map_err(|error| error.to_string())?,
     ));
     Ok(())
+}
+
+/// The name that a flag has today.
+fn target(flag: &Flag) -> &'static str {
+    match flag.treatment {
+        Treatment::Renamed(new) => new,
+        _ => flag.name,
+    }
 }
 
 /// Returns a value as a flag has it; `None` for one that is not set.
@@ -135,6 +149,7 @@ mod tests {
             log-outputs: [stderr, stdout]
             unsafe-no-fsync: true
             watch-progress-notify-interval: 5000000000
+            experimental-downgrade-check-time: 5000000000
             cors:
             no-such-key: 1
             client-transport-security:
@@ -152,6 +167,7 @@ mod tests {
             ("log-outputs", "stderr,stdout"),
             ("unsafe-no-fsync", "true"),
             ("watch-progress-notify-interval", "5000000000ns"),
+            ("experimental-downgrade-check-time", "5000000000ns"),
             ("cert-file", "c"),
             ("client-cert-auth", "true"),
             ("client-cert-allowed-hostname", "h"),
@@ -172,6 +188,10 @@ mod tests {
             (
                 "unsafe-no-fsync: maybe",
                 "--config-file \"c.yaml\": unsafe-no-fsync in the configuration file must be true or false, not \"maybe\"",
+            ),
+            (
+                "client-transport-security: {allowed-cn: [a]}",
+                "--config-file \"c.yaml\": client-transport-security.allowed-cn is not supported",
             ),
             (
                 "client-transport-security: x",

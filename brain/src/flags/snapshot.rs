@@ -27,8 +27,8 @@ Usage: kubebrain snapshot status  FILE [--skip-hash-check]
 status prints hash, revision, number of keys, size and version of a snapshot, as `etcdutl snapshot status` does.
 
 restore, or import, makes a new store of a snapshot: keys with their revisions and versions, all of history since the compacted
-revision, and leases. The new store gets ids of its own. In the end it is read back and compared with the snapshot. Alarms and members
-are not restored, and a snapshot that has auth enabled is refused. The target must be empty. No server starts on it before it is
+revision, leases, users and roles: a store that has auth enabled has it again. The new store gets ids of its own. In the end it is read
+back and compared with the snapshot. Alarms and members are not restored. The target must be empty. No server starts on it before it is
 complete: a restore into a directory that was interrupted is begun again by the same command, one into TiKV after `kubebrain wipe`.
 It takes up to three times the size of the snapshot on disk.
 

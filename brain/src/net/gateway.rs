@@ -11,5 +11,6 @@ mod body;
 mod exchange;
 mod json;
 mod methods;
+mod refused;
 mod values;
 pub(crate) mod websocket;

@@ -36,7 +36,7 @@ mod connection;
 mod connections;
 mod counted;
 mod decoded;
-mod framing;
+pub(in crate::net) mod framing;
 mod http2;
 mod inbound;
 mod linger;

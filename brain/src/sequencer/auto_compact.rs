@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::sequencer::command::Handle;
@@ -27,48 +27,58 @@ const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
 /// Looks at the newest revision in one interval, as in etcd.
 const SAMPLES: u32 = 10;
 
-/// The newest revision at past times, as far back as needed, and when history was compacted.
+/// The newest revision at past times, as far back as needed, and when history was compacted. The rules are those of etcd's
+/// `periodic.go`.
 #[derive(Debug)]
 struct Periodic {
-    age: Duration,
-    taken: VecDeque<(Instant, Revision)>,
-    /// The newest revision that is old enough.
-    old: Option<Revision>,
-    /// The time of the next compaction.
-    due: Instant,
+    /// One for each step, the oldest first.
+    samples: VecDeque<Revision>,
+    /// The most that are kept.
+    most: usize,
+    /// The revision that was compacted last, and when; at first the time of the start.
+    last: (Revision, Instant),
+    /// The time from there to the next compaction.
+    base: Duration,
+    /// The time between two later ones.
+    interval: Duration,
 }
 
 impl Periodic {
     fn new(age: Duration, now: Instant) -> Self {
+        let interval = age.min(LONGEST_INTERVAL);
+        let steps = age.as_nanos() * u128::from(SAMPLES) / interval.as_nanos().max(1);
         Self {
-            age,
-            taken: VecDeque::new(),
-            old: None,
-            due: now + age,
+            samples: VecDeque::new(),
+            most: usize::try_from(steps).unwrap_or(usize::MAX).saturating_add(1),
+            last: (0, now),
+            base: age,
+            interval,
         }
     }
 
-    /// The time between two compactions.
-    fn interval(age: Duration) -> Duration {
-        age.min(LONGEST_INTERVAL)
+    /// The time between two samples.
+    fn step(&self) -> Duration {
+        (self.interval / SAMPLES).max(Duration::from_millis(100))
     }
 
-    /// Records the newest revision; returns the one to compact at, if that is due.
-    fn note(&mut self, now: Instant, revision: Revision) -> Option<Revision> {
-        self.taken.push_back((now, revision));
-        while let Some((taken, revision)) = self.taken.front()
-            && now.duration_since(*taken) >= self.age
-        {
-            self.old = Some(*revision);
-            self.taken.pop_front();
+    /// Records the newest revision.
+    fn sample(&mut self, revision: Revision) {
+        self.samples.push_back(revision);
+        if self.samples.len() > self.most {
+            self.samples.pop_front();
         }
-        self.old.filter(|_| now >= self.due)
     }
 
-    /// History was compacted.
-    fn compacted(&mut self, now: Instant) {
-        self.old = None;
-        self.due = now + Self::interval(self.age);
+    /// Returns the revision to compact at, one step after a sample, if that is due.
+    fn due(&self, now: Instant) -> Option<Revision> {
+        let oldest = self.samples.front().copied()?;
+        (now.duration_since(self.last.1) >= self.base && oldest != self.last.0).then_some(oldest)
+    }
+
+    /// History was compacted at that revision.
+    fn compacted(&mut self, revision: Revision, now: Instant) {
+        self.last = (revision, now);
+        self.base = self.interval;
     }
 }
 
@@ -79,39 +89,36 @@ pub async fn run(
     revision: impl Fn() -> Revision + Send,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let step = match retention {
-        Retention::Age(age) => (Periodic::interval(age) / SAMPLES).max(Duration::from_millis(100)),
-        Retention::Revisions(_) => INTERVAL,
-    };
-    let mut ticks = tokio::time::interval(step);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut periodic = match retention {
         Retention::Age(age) => Some(Periodic::new(age, Instant::now())),
         Retention::Revisions(_) => None,
     };
+    let step = periodic.as_ref().map_or(INTERVAL, Periodic::step);
     loop {
+        if let Some(periodic) = &mut periodic {
+            periodic.sample(revision());
+        }
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            _ = ticks.tick() => {}
+            () = tokio::time::sleep(step) => {}
         }
         let target = match retention {
-            Retention::Age(_) => periodic
-                .as_mut()
-                .and_then(|periodic| periodic.note(Instant::now(), revision())),
+            Retention::Age(_) => periodic.as_ref().and_then(|periodic| periodic.due(Instant::now())),
             Retention::Revisions(kept) => Some(revision() - kept).filter(|target| *target > 0),
         };
         let Some(target) = target else { continue };
         match sequencer.compact(target).await.result {
             Ok(_) => tracing::info!(revision = target, "completed auto compaction"),
-            // Nothing was written since, or the leader does it.
-            Err(Error::Compacted | Error::NotLeader) => {}
+            Err(Error::Compacted) => {}
+            // The leader compacts.
+            Err(Error::NotLeader) => continue,
             Err(error) => {
                 tracing::warn!(%error, revision = target, "failed auto compaction");
                 continue;
             }
         }
         if let Some(periodic) = &mut periodic {
-            periodic.compacted(Instant::now());
+            periodic.compacted(target, Instant::now());
         }
     }
 }
@@ -120,16 +127,17 @@ pub async fn run(
 mod tests {
     use super::*;
 
-    /// Plays `hours` hours in which each minute has a revision; returns when history was compacted, and at which revision.
-    async fn play(age: Duration, hours: u64) -> Vec<(u64, Revision)> {
+    /// Plays `minutes` minutes in which each minute has a revision, from 1 on; returns when history was compacted, and at which revision.
+    async fn play(age: Duration, minutes: u64) -> Vec<(u64, Revision)> {
         let begin = Instant::now();
         let (mut periodic, mut compacted) = (Periodic::new(age, begin), Vec::new());
-        for minute in 0..=hours * 60 {
-            let now = begin + Duration::from_secs(minute * 60);
-            let revision = Revision::try_from(minute).unwrap();
-            if let Some(target) = periodic.note(now, revision) {
-                compacted.push((minute, target));
-                periodic.compacted(now);
+        let step = periodic.step().as_secs() / 60;
+        for minute in (0..minutes).step_by(usize::try_from(step).unwrap()) {
+            periodic.sample(Revision::try_from(minute).unwrap() + 1);
+            let now = begin + Duration::from_secs((minute + step) * 60);
+            if let Some(target) = periodic.due(now) {
+                compacted.push((minute + step, target));
+                periodic.compacted(target, now);
             }
         }
         compacted
@@ -138,25 +146,24 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn age_is_enforced_once_in_an_age_or_an_hour() {
         let minutes = |minutes: u64| Duration::from_secs(minutes * 60);
-        assert_eq!(play(minutes(30), 2).await, [(30, 0), (60, 30), (90, 60), (120, 90)]);
-        assert_eq!(play(minutes(180), 5).await, [(180, 0), (240, 60), (300, 120)]);
-        assert_eq!(play(minutes(400), 5).await, []);
+        assert_eq!(play(minutes(30), 120).await, [(30, 1), (60, 28), (90, 58), (120, 88)]);
+        assert_eq!(play(minutes(180), 300).await, [(180, 1), (240, 55), (300, 115)]);
+        assert_eq!(play(minutes(400), 300).await, []);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn compaction_that_failed_is_due_again() {
+    async fn unchanged_revision_and_failure_leave_a_compaction_due() {
         let begin = Instant::now();
         let mut periodic = Periodic::new(Duration::from_secs(10), begin);
         let at = |seconds| begin + Duration::from_secs(seconds);
-        assert_eq!(periodic.note(at(0), 5), None);
-        assert_eq!(periodic.note(at(10), 8), Some(5));
-        assert_eq!(periodic.note(at(11), 9), Some(5), "nobody said that it was done");
-        periodic.compacted(at(11));
-        assert_eq!(periodic.note(at(20), 9), None);
-        assert_eq!(
-            periodic.note(at(21), 9),
-            Some(9),
-            "the newest of those that are old enough"
-        );
+        (0..10).for_each(|_| periodic.sample(5));
+        assert_eq!(periodic.due(at(9)), None);
+        assert_eq!(periodic.due(at(10)), Some(5));
+        assert_eq!(periodic.due(at(11)), Some(5), "nobody said that it was done");
+        periodic.compacted(5, at(11));
+        (0..10).for_each(|_| periodic.sample(6));
+        assert_eq!(periodic.due(at(30)), None, "5 is compacted");
+        periodic.sample(6);
+        assert_eq!(periodic.due(at(31)), Some(6));
     }
 }

@@ -1,6 +1,6 @@
 //! A batch: requests evaluated in order into one record.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -170,7 +170,11 @@ impl<R: Rows> Builder<R> {
         fetched: Option<&Fetched>,
     ) -> Result<Answer, EvaluateError> {
         self.check(caller, &request).map_err(Error::Auth)?;
-        if self.corrupt && !matches!(request, Request::Alarm(..) | Request::Checkpoint(..)) {
+        let goes_on = matches!(
+            request,
+            Request::Alarm(..) | Request::Checkpoint(..) | Request::Token { .. }
+        );
+        if self.corrupt && !goes_on {
             if let Request::Revoke { id, expired: true } = request {
                 self.state.leases().retry_expired(id);
             }
@@ -224,12 +228,21 @@ impl<R: Rows> Builder<R> {
     }
 
     /// Checks that users and roles permit a request.
-    fn check(&self, caller: &Caller, request: &Request) -> Result<(), AuthError> {
+    fn check(&mut self, caller: &Caller, request: &Request) -> Result<(), AuthError> {
         if !self.auth.is_enabled() {
             return Ok(());
         }
-        let mut attached = |id| Vec::from_iter(self.overlay.attached(id, &self.state.leases()));
-        match request {
+        // The keys of a lease are looked at once for a request, however many puts name it.
+        let (mut seen, mut looked) = (HashSet::new(), 0);
+        let mut attached = |id| {
+            if !seen.insert(id) {
+                return Vec::new();
+            }
+            let keys = Vec::from_iter(self.overlay.attached(id, &self.state.leases()));
+            looked += keys.len();
+            keys
+        };
+        let checked = match request {
             Request::Write(op, _) => self.auth.check_op(caller, op, &mut attached),
             Request::Revoke { id, .. } => {
                 self.auth.check_known(caller)?;
@@ -239,7 +252,9 @@ impl<R: Rows> Builder<R> {
             Request::Compact(_) | Request::Alarm(..) | Request::Auth(..) => self.auth.check_admin(caller),
             // The first is the server's own, the second makes a client known.
             Request::Checkpoint(_) | Request::Token { .. } => Ok(()),
-        }
+        };
+        self.work += looked;
+        checked
     }
 
     fn change_auth(&mut self, request: AuthRequest, longest: usize) -> Result<(), Error> {

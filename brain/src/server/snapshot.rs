@@ -142,9 +142,7 @@ async fn into_tikv(
     let (register, token) = (tikv.register(OWNER), &config.initial_cluster_token);
     let fill = async {
         if !tikv.is_empty().await? {
-            // An interrupted restore is named, everything else is in the way.
-            owner::begin_restore(&register, token).await?;
-            anyhow::bail!(owner::OwnerError::Occupied);
+            anyhow::bail!(owner::occupied(&register).await?);
         }
         // From now on no member starts on the prefix.
         owner::begin_restore(&register, token).await?;

@@ -246,7 +246,9 @@ fn decode_version(key: &[u8], value: &Bytes) -> anyhow::Result<(VersionKey, mvcc
         };
         return Ok((key, deleted));
     }
-    let is_whole = kv.mod_revision == revision && kv.version > 0 && (1..=revision).contains(&kv.create_revision);
+    let is_whole = kv.mod_revision == revision
+        && (1..=schema::MOST).contains(&kv.version)
+        && (1..=revision).contains(&kv.create_revision);
     if !is_whole && !kv.key.is_empty() {
         return Err(content(format!(
             "a version at revision {revision} says that it is version {} at {}, created at {}",

@@ -99,7 +99,9 @@ pub(super) fn decode_revision(bytes: &[u8]) -> Result<(Revision, i64), FileError
     let bytes: &[u8; REVISION] = bytes.try_into().map_err(|_| content("a revision of another length"))?;
     let number = |at: usize| bytes[at..].first_chunk().map(|bytes| i64::from_be_bytes(*bytes));
     match (number(0), number(9)) {
-        (Some(revision), Some(sub)) if bytes[8] == SEPARATOR && revision >= 0 && sub >= 0 => Ok((revision, sub)),
+        (Some(revision), Some(sub)) if bytes[8] == SEPARATOR && (0..=MOST).contains(&revision) && sub >= 0 => {
+            Ok((revision, sub))
+        }
         _ => Err(content("a revision is malformed")),
     }
 }
@@ -127,6 +129,9 @@ impl LeaseValue {
     }
 }
 
+/// The largest revision or version of a snapshot: a store goes on from there.
+pub(super) const MOST: Revision = Revision::MAX / 2;
+
 pub(super) fn content(what: impl Into<String>) -> FileError {
     FileError::Content(what.into())
 }
@@ -142,18 +147,20 @@ mod tests {
             sub,
             is_tombstone,
         };
-        let keys = [
-            key(1, 0, false),
-            key(1, 1, true),
-            key(2, 0, true),
-            key(i64::MAX, 0, false),
-        ];
+        let keys = [key(1, 0, false), key(1, 1, true), key(2, 0, true), key(MOST, 0, false)];
         let encoded = keys.map(VersionKey::encode);
         assert!(encoded.is_sorted());
         for (key, encoded) in keys.iter().zip(&encoded) {
             assert_eq!(VersionKey::decode(encoded).unwrap(), *key);
         }
-        for bytes in [&b""[..], &[b'_'; 16], &[0xff; 17], &[0; 17], &[b'_'; 19]] {
+        for bytes in [
+            &b""[..],
+            &[b'_'; 16],
+            &[0xff; 17],
+            &encode_revision(MOST + 1, 0),
+            &[0; 17],
+            &[b'_'; 19],
+        ] {
             VersionKey::decode(bytes).unwrap_err();
         }
     }

@@ -115,6 +115,9 @@ pub(super) fn read(database: &Reader<'_, File>) -> anyhow::Result<Option<AuthCha
     let malformed = |_| content("the revision of users and roles is malformed");
     // A change is what makes the first revision the second.
     auth.revision = revision.transpose().map_err(malformed)?.unwrap_or(0).max(2);
+    if auth.revision > schema::MOST.unsigned_abs() {
+        return Err(content("the revision of users and roles is too large").into());
+    }
     Ok(Some(auth).filter(|auth| auth.enabled || !auth.users.is_empty() || !auth.roles.is_empty()))
 }
 

@@ -104,11 +104,12 @@ impl<R: Rows> State<R> {
     pub fn replace(&self, other: &Self) {
         {
             let mut leases = self.leases();
+            // Users are never older than a view.
+            self.auth.replace(&other.auth);
             self.view.store(other.view());
             *leases = std::mem::take(&mut *other.leases());
         }
         *self.alarms() = std::mem::take(&mut *other.alarms());
-        self.auth.replace(&other.auth);
         let index = std::mem::take(&mut *other.index.lock().unwrap_or_else(PoisonError::into_inner));
         *self.index.lock().unwrap_or_else(PoisonError::into_inner) = index;
         self.committed.store(other.committed().0, Ordering::Release);

@@ -25,6 +25,9 @@ mod script;
 /// The time for one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Between two looks at a page of metrics.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// Fields whose values belong to one server.
 const OWN: [&str; 10] = [
     "cluster_id",
@@ -228,8 +231,15 @@ async fn stream_ends_with_its_client() {
         let page = String::from_utf8(page.to_bytes().to_vec()).unwrap();
         page.lines().any(|line| line == "etcd_debugging_mvcc_watcher_total 1")
     };
-    while !watchers().await {}
+    let watched = async |wanted: bool| {
+        while watchers().await != wanted {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    timeout(ANSWER_TIMEOUT, watched(true)).await.expect("it watches");
     drop(body);
-    while watchers().await {}
+    timeout(ANSWER_TIMEOUT, watched(false))
+        .await
+        .expect("it watches no more");
     brain.stop().unwrap();
 }

@@ -38,7 +38,7 @@ pub struct Authenticator {
     client_cert_auth: bool,
     bcrypt_cost: u32,
     /// Passwords that are hashed at once.
-    hashing: Semaphore,
+    hashing: Arc<Semaphore>,
 }
 
 impl Authenticator {
@@ -59,7 +59,7 @@ impl Authenticator {
             kind,
             client_cert_auth: options.client_cert_auth,
             bcrypt_cost: options.bcrypt_cost,
-            hashing: Semaphore::new(processors),
+            hashing: Arc::new(Semaphore::new((processors / 2).max(1))),
         })
     }
 
@@ -89,10 +89,16 @@ impl Authenticator {
             .await
     }
 
-    /// Computes in a thread of its own, not more at once than there are processors.
+    /// Computes in a thread of its own, on no more than half of the processors.
     async fn busy<T: Send + 'static>(&self, compute: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
-        let _turn = self.hashing.acquire().await.map_err(|_| Error::Stopped)?;
-        tokio::task::spawn_blocking(compute).await.map_err(|_| Error::Stopped)
+        let turn = self.hashing.clone().acquire_owned().await;
+        let turn = turn.map_err(|_| Error::Stopped)?;
+        let computing = tokio::task::spawn_blocking(move || {
+            // Nobody stops it when the client leaves.
+            let _turn = turn;
+            compute()
+        });
+        computing.await.map_err(|_| Error::Stopped)
     }
 }
 

@@ -15,7 +15,7 @@ use super::{Auth, AuthChange};
 /// The digest of a token: who reads the log learns none.
 pub type Digest = [u8; 32];
 
-/// Tokens at most. The one that was used least recently makes room for a new one.
+/// Tokens at most. Those that were used least recently make room for new ones.
 const MOST: usize = 100_000;
 
 #[derive(Debug)]
@@ -34,13 +34,19 @@ impl Tokens {
     /// Adds a token.
     pub fn insert(&mut self, digest: Digest, user: &str, now: Instant) {
         if self.users.len() >= MOST {
-            let oldest = self.users.iter().min_by_key(|(_, token)| token.used);
-            if let Some(oldest) = oldest.map(|(digest, _)| *digest) {
-                self.users.remove(&oldest);
-            }
+            self.remove_oldest();
         }
         let user = Arc::from(user);
         self.users.insert(digest, Token { user, used: now });
+    }
+
+    /// Removes the tenth of the tokens that was used least recently: not each new token has to look for one.
+    fn remove_oldest(&mut self) {
+        let mut used: Vec<_> = self.users.values().map(|token| token.used).collect();
+        let tenth = used.len() / 10;
+        let (_, limit, _) = used.select_nth_unstable(tenth);
+        let limit = *limit;
+        self.users.retain(|_, token| token.used > limit);
     }
 
     /// Returns the user of a token that was used within `ttl`, and notes the use.

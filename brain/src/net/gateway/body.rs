@@ -12,24 +12,11 @@ use tower::BoxError;
 use tracing::debug;
 
 use super::json;
+use super::refused::Refused;
 use super::values::Values;
-use crate::budget::{Account, Charge, Exceeded};
+use crate::budget::{Account, Charge};
 use crate::errors::Error;
-
-/// Why a request was not read.
-#[derive(Debug)]
-pub(super) enum Refused {
-    /// There is no memory for it.
-    Exceeded(Exceeded),
-    /// It is not what the method takes.
-    Status(Status),
-}
-
-impl From<Status> for Refused {
-    fn from(status: Status) -> Self {
-        Refused::Status(status)
-    }
-}
+use crate::net::serve::framing::{BODY_RATE, BODY_TIMEOUT, Due};
 
 /// The bytes of JSON that one message may have: base64 takes 4 for 3, and names and blanks some more.
 pub(crate) fn longest(message: usize) -> usize {
@@ -47,18 +34,22 @@ where
     B::Error: Into<BoxError>,
 {
     let mut body = Box::pin(body);
-    let mut charge = account.charge(0).map_err(Refused::Exceeded)?;
+    let mut charge = account.charge(0)?;
     let mut values = Values::default();
+    let mut due = Due::new(BODY_TIMEOUT, BODY_RATE);
+    let mut moved = 0;
     let value = loop {
-        let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await else {
-            break values.rest();
-        };
+        let frame = poll_fn(|cx| match body.as_mut().poll_frame(cx) {
+            Poll::Pending => due.poll(cx).map(|()| Err(Error::DeadlineExceeded.status())),
+            Poll::Ready(frame) => Poll::Ready(Ok(frame)),
+        });
+        let Some(frame) = frame.await? else { break values.rest() };
         let frame = frame.map_err(|error| Status::from_error(error.into()))?;
         let Ok(bytes) = frame.into_data() else { continue };
-        // The message is made while the text is there.
-        charge
-            .set(2 * (values.held() + bytes.len()))
-            .map_err(Refused::Exceeded)?;
+        moved += bytes.len();
+        due.moved(moved);
+        charge.moved(bytes.len());
+        charge.set(2 * (values.held() + bytes.len()))?;
         values.push(&bytes);
         if let Some(value) = values.next() {
             break Some(value);
@@ -69,7 +60,10 @@ where
         return Ok((json::empty_frame(), charge));
     };
     too_long(value.len(), message)?;
-    Ok((json::to_frame(&value, kind)?, charge))
+    let frame = json::to_frame(&value, kind, &mut charge)?;
+    drop(value);
+    charge.set(frame.len())?;
+    Ok((frame, charge))
 }
 
 fn too_long(held: usize, message: usize) -> Result<(), Status> {
@@ -88,6 +82,10 @@ pub(super) struct Requests<B> {
     /// Longest message in bytes.
     message: usize,
     charge: Charge,
+    /// When the value that has begun is due.
+    due: Option<Due>,
+    /// Bytes of it that have come.
+    moved: usize,
     is_over: bool,
 }
 
@@ -99,20 +97,28 @@ impl<B> Requests<B> {
             values: Values::default(),
             message,
             charge,
+            due: None,
+            moved: 0,
             is_over: false,
         }
     }
 
-    fn translate(&mut self, value: Option<Bytes>) -> Option<Bytes> {
-        let frame = json::to_frame(&value?, &self.kind);
-        if let Err(status) = &frame {
-            debug!(
-                reason = status.message(),
-                "a value of a stream is no message: the stream of requests ends"
-            );
-            self.is_over = true;
+    /// The frame of a value; none if it is no such message, which ends the stream.
+    fn translate(&mut self, value: &[u8]) -> Result<Option<Bytes>, Status> {
+        (self.due, self.moved) = (None, 0);
+        let frame = json::to_frame(value, &self.kind, &mut self.charge);
+        let fits = self.charge.set(2 * self.values.held()).is_ok();
+        match frame {
+            Ok(frame) if fits => Ok(Some(frame)),
+            Ok(_) | Err(Refused::Exceeded(_)) => Err(Error::TooManyRequests.status()),
+            Err(Refused::Status(status)) => {
+                debug!(
+                    reason = status.message(),
+                    "a value of a stream is no message: the stream of requests ends"
+                );
+                Ok(None)
+            }
         }
-        frame.ok()
     }
 }
 
@@ -127,30 +133,55 @@ where
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         loop {
-            let value = this.values.next();
-            if let Some(frame) = this.translate(value) {
-                return Poll::Ready(Some(Ok(Frame::data(frame))));
-            }
             if this.is_over {
                 return Poll::Ready(None);
             }
-            match std::task::ready!(this.body.as_mut().poll_frame(cx)) {
+            if let Some(value) = this.values.next() {
+                let frame = this.translate(&value);
+                this.is_over = !matches!(frame, Ok(Some(_)));
+                return Poll::Ready(frame.transpose().map(|frame| Ok(Frame::data(frame?))));
+            }
+            let Poll::Ready(frame) = this.body.as_mut().poll_frame(cx) else {
+                let is_due = this.due.as_mut().is_some_and(|due| due.poll(cx).is_ready());
+                if !is_due {
+                    return Poll::Pending;
+                }
+                this.is_over = true;
+                return Poll::Ready(Some(Err(Error::DeadlineExceeded.status().into())));
+            };
+            match frame {
                 Some(Ok(frame)) => {
                     let Ok(bytes) = frame.into_data() else { continue };
                     let held = this.values.held() + bytes.len();
+                    this.charge.moved(bytes.len());
                     if this.charge.set(2 * held).is_err() {
+                        this.is_over = true;
                         return Poll::Ready(Some(Err(Error::TooManyRequests.status().into())));
                     }
                     if let Err(status) = too_long(held, this.message) {
+                        this.is_over = true;
                         return Poll::Ready(Some(Err(status.into())));
                     }
+                    this.moved += bytes.len();
+                    this.due
+                        .get_or_insert_with(|| Due::new(BODY_TIMEOUT, BODY_RATE))
+                        .moved(this.moved);
                     this.values.push(&bytes);
+                    if this.values.is_blank() {
+                        (this.due, this.moved) = (None, 0);
+                    }
                 }
-                Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
+                Some(Err(error)) => {
+                    this.is_over = true;
+                    return Poll::Ready(Some(Err(error.into())));
+                }
                 None => {
                     this.is_over = true;
-                    let rest = this.values.rest();
-                    return Poll::Ready(this.translate(rest).map(|frame| Ok(Frame::data(frame))));
+                    let Some(rest) = this.values.rest() else {
+                        return Poll::Ready(None);
+                    };
+                    let frame = this.translate(&rest);
+                    return Poll::Ready(frame.transpose().map(|frame| Ok(Frame::data(frame?))));
                 }
             }
         }

@@ -15,14 +15,18 @@ use prost_reflect::MessageDescriptor;
 use tonic::{Code, Status};
 use tower::BoxError;
 
-use super::body::{self, Refused, Requests};
+use super::body::{self, Requests};
 use super::json;
 use super::methods::Method;
+use super::refused::Refused;
 use crate::budget::{Account, Charge, Exceeded};
 use crate::errors::Error;
 
 /// Headers that go to the RPC begin so, without it: grpc-gateway's rule.
 const METADATA: &str = "grpc-metadata-";
+
+/// The header `Accept` of a request, as grpc-gateway passes it on.
+const GATEWAY: &str = "grpcgateway-accept";
 
 /// The deadline of an RPC, in gRPC's form.
 const TIMEOUT: &str = "grpc-timeout";
@@ -76,7 +80,7 @@ impl Exchange {
     {
         let input = &self.method.input;
         if self.method.takes_stream {
-            let charge = self.account.charge(0).map_err(Refused::Exceeded)?;
+            let charge = self.account.charge(0)?;
             let requests = Requests::new(body, input.clone(), (self.message, charge));
             return Ok((Body::new(requests), None));
         }
@@ -106,6 +110,8 @@ impl Exchange {
                 headers.insert(name.clone(), value.clone());
             }
         }
+        // The sign by which etcd knows requests of its gateway: their client certificate makes nobody a user.
+        headers.insert(GATEWAY, HeaderValue::from_static("*/*"));
         Ok(request)
     }
 
@@ -114,7 +120,7 @@ impl Exchange {
         if let Some(status) = ended(&parts.headers) {
             return Err(status.err().unwrap_or_else(|| Status::internal("no answer")).into());
         }
-        let charge = self.account.charge(0).map_err(Refused::Exceeded)?;
+        let charge = self.account.charge(0)?;
         let mut lines = Lines {
             body,
             kind: self.method.output.clone(),
@@ -165,9 +171,8 @@ impl Lines {
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
         loop {
             if let Some(message) = self.next.take().or_else(|| json::next_message(&mut self.buffer)) {
-                // The message, what is decoded of it, and its JSON.
-                if self.charge.set(message.len().saturating_mul(4)).is_err() {
-                    self.is_over = true;
+                if self.charge.set(json::memory(&message, &self.kind)).is_err() {
+                    self.end();
                     return Poll::Ready(Err(Error::TooManyRequests.status()));
                 }
                 return Poll::Ready(Ok(Some(message)));
@@ -195,30 +200,58 @@ impl Lines {
         }
     }
 
+    /// Ends the stream: nothing follows an error.
+    fn end(&mut self) {
+        self.is_over = true;
+        self.buffer.clear();
+        self.body = Body::empty();
+    }
+
     /// The JSON of the only message.
-    async fn only(&mut self) -> Result<Vec<u8>, Refused> {
+    async fn only(&mut self) -> Result<Bytes, Refused> {
         let Some(message) = self.message().await? else {
             return Err(Status::internal("the RPC ended without an answer").into());
         };
         // The outcome follows it.
-        while let Some(_more) = self.message().await? {}
+        while self.message().await?.is_some() {}
+        self.charge.set(json::memory(&message, &self.kind))?;
         let mut text = Vec::with_capacity(message.len() * 3 / 2);
         json::from_message(&message, &self.kind, &mut text)?;
-        Ok(text)
+        Ok(self.held(text))
     }
 
-    fn line(&self, message: Result<Bytes, Status>) -> Vec<u8> {
+    /// Text that stays charged until it is sent.
+    fn held(&mut self, text: Vec<u8>) -> Bytes {
+        let charge = self.charge.split(text.len());
+        charge.moved(text.len());
+        Bytes::from_owner(Held { text, _charge: charge })
+    }
+
+    fn line(&mut self, message: Result<Bytes, Status>) -> Bytes {
         let mut line = b"{\"result\":".to_vec();
         let failed = match message {
             Ok(message) => json::from_message(&message, &self.kind, &mut line).err(),
             Err(status) => Some(status),
         };
         if let Some(status) = failed {
+            self.end();
             line = b"{\"error\":".to_vec();
             line.extend(describe(&status).into_bytes());
         }
         line.extend_from_slice(b"}\n");
-        line
+        self.held(line)
+    }
+}
+
+/// Text of an answer, and what is charged for it.
+struct Held {
+    text: Vec<u8>,
+    _charge: Charge,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.text
     }
 }
 
@@ -229,7 +262,7 @@ impl http_body::Body for Lines {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let polled = std::task::ready!(self.poll_message(cx));
         let line = polled.transpose().map(|message| self.line(message));
-        Poll::Ready(line.map(|line| Ok(Frame::data(Bytes::from(line)))))
+        Poll::Ready(line.map(|line| Ok(Frame::data(line))))
     }
 }
 

@@ -1,35 +1,56 @@
 //! Messages between JSON and protobuf, by their descriptors.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::fmt;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use prost::Message as _;
-use prost_reflect::{DeserializeOptions, DynamicMessage, MessageDescriptor, SerializeOptions};
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
+use prost_reflect::{DeserializeOptions, DynamicMessage, Kind, MessageDescriptor, SerializeOptions};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use tonic::Status;
+
+use super::refused::Refused;
+use crate::budget::Charge;
 
 /// Bytes before each message of gRPC.
 const HEADER: usize = 5;
 
+/// Bytes of memory that a decoded message takes besides its content: the map of its fields.
+const MESSAGE: usize = 700;
+
+/// Levels of nested messages, as prost limits them.
+const MAX_DEPTH: usize = 100;
+
+/// Bytes of a wrong value that its error repeats.
+const ECHOED: usize = 64;
+
 /// The message that a JSON value is, as a frame of gRPC. Unknown fields are ignored; fields go by their names in the `.proto` file or in
 /// lowerCamelCase; bytes are base64.
-pub(super) fn to_frame(value: &[u8], kind: &MessageDescriptor) -> Result<Bytes, Status> {
+///
+/// The memory that this takes is charged before it is taken.
+pub(super) fn to_frame(value: &[u8], kind: &MessageDescriptor, charge: &mut Charge) -> Result<Bytes, Refused> {
     let invalid = |error: serde_json::Error| Status::invalid_argument(describe(&error, value));
-    serde_json::from_slice::<Unique>(value).map_err(invalid)?;
+    let objects = Cell::new(0);
+    let mut json = serde_json::Deserializer::from_slice(value);
+    Unique(&objects).deserialize(&mut json).map_err(invalid)?;
+    json.end().map_err(invalid)?;
     if value.first() != Some(&b'{') {
-        let token = if value.first() == Some(&b'[') {
-            "[".into()
-        } else {
-            String::from_utf8_lossy(value.trim_ascii_end())
+        let text = match value.first() {
+            Some(b'[') => "[".into(),
+            _ => String::from_utf8_lossy(&value[..value.len().min(ECHOED)]),
         };
-        let text = format!("proto: syntax error (line 1:1): unexpected token {token}");
-        return Err(Status::invalid_argument(text));
+        let text = format!(
+            "proto: syntax error (line 1:1): unexpected token {}",
+            text.trim_ascii_end()
+        );
+        return Err(Status::invalid_argument(text).into());
     }
+    charge.set(3 * value.len() + MESSAGE * objects.get())?;
     let mut json = serde_json::Deserializer::from_slice(value);
     let options = DeserializeOptions::new().deny_unknown_fields(false);
     let message = DynamicMessage::deserialize_with_options(kind.clone(), &mut json, &options).map_err(invalid)?;
-    json.end().map_err(invalid)?;
     Ok(frame(&message))
 }
 
@@ -47,62 +68,106 @@ fn describe(error: &serde_json::Error, value: &[u8]) -> String {
     }
 }
 
-/// Any JSON in which no object has a name twice: Go's protobuf refuses such, and `prost-reflect` takes the last.
-struct Unique;
+/// Takes any JSON in which no object has a name twice: Go's protobuf refuses such, and `prost-reflect` takes the last. Counts its objects
+/// and the elements of its arrays.
+#[derive(Clone, Copy)]
+struct Unique<'a>(&'a Cell<usize>);
 
-impl<'de> Deserialize<'de> for Unique {
-    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
-        json.deserialize_any(Unique)
+impl Unique<'_> {
+    fn count(self) {
+        self.0.set(self.0.get() + 1);
     }
 }
 
-impl<'de> Visitor<'de> for Unique {
-    type Value = Self;
+impl<'de> DeserializeSeed<'de> for Unique<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
+        json.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Unique<'_> {
+    type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JSON")
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
-        Ok(self)
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
-        Ok(self)
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
-        Ok(self)
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
-        Ok(self)
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
-        Ok(self)
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_unit<E>(self) -> Result<Self, E> {
-        Ok(self)
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self, A::Error> {
-        while items.next_element::<Unique>()?.is_some() {}
-        Ok(self)
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        while items.next_element_seed(self)?.is_some() {
+            self.count();
+        }
+        Ok(())
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+        self.count();
         let mut names = HashSet::new();
         while let Some(name) = fields.next_key::<String>()? {
             if names.contains(&name) {
                 return Err(A::Error::custom(format!("duplicate field {name:?}")));
             }
             names.insert(name);
-            fields.next_value::<Unique>()?;
+            fields.next_value_seed(self)?;
         }
-        Ok(self)
+        Ok(())
     }
+}
+
+/// The memory in bytes that it takes to decode a message and to write its JSON.
+pub(super) fn memory(message: &[u8], kind: &MessageDescriptor) -> usize {
+    4 * message.len() + MESSAGE * messages(message, kind, MAX_DEPTH)
+}
+
+/// Counts the messages in an encoded message, itself included.
+fn messages(mut encoded: &[u8], kind: &MessageDescriptor, depth: usize) -> usize {
+    let mut count = 1;
+    while let Ok((tag, wire)) = decode_key(&mut encoded) {
+        let field = kind.get_field(tag);
+        match (wire, field.map(|field| field.kind())) {
+            (WireType::LengthDelimited, Some(Kind::Message(kind))) if depth > 0 => {
+                let len = decode_varint(&mut encoded)
+                    .ok()
+                    .and_then(|len| usize::try_from(len).ok());
+                let Some((inner, rest)) = len.and_then(|len| encoded.split_at_checked(len)) else {
+                    return count;
+                };
+                count += messages(inner, &kind, depth - 1);
+                encoded = rest;
+            }
+            _ => {
+                if skip_field(wire, tag, &mut encoded, DecodeContext::default()).is_err() {
+                    return count;
+                }
+            }
+        }
+    }
+    count
 }
 
 /// A message without fields, as a frame.
@@ -160,6 +225,26 @@ mod tests {
         method.input.clone()
     }
 
+    /// A charge of a connection that may take half a megabyte.
+    fn charge() -> Charge {
+        let held = prometheus::IntGauge::new("held", "held").unwrap();
+        crate::budget::Budget::new(1 << 20, held)
+            .account(None)
+            .charge(0)
+            .unwrap()
+    }
+
+    #[test]
+    fn memory_of_many_small_messages_is_charged_before_it_is_taken() {
+        let bomb = |count: usize| format!(r#"{{"compare":[{}]}}"#, vec![r#"{"key":""}"#; count].join(","));
+        assert!(to_frame(bomb(100).as_bytes(), &txn(), &mut charge()).is_ok());
+        let refused = to_frame(bomb(1_000).as_bytes(), &txn(), &mut charge()).unwrap_err();
+        assert!(matches!(refused, Refused::Exceeded(_)), "{refused:?}");
+        let frame = to_frame(bomb(100).as_bytes(), &txn(), &mut charge()).unwrap();
+        let message = &frame[HEADER..];
+        assert_eq!(memory(message, &txn()), 4 * message.len() + MESSAGE * 101);
+    }
+
     #[test]
     fn json_becomes_the_message_that_it_was() {
         let json = r#"{"compare":[{"target":"CREATE","key":"Zm9v","create_revision":"2"}],"success":[{"request_put":{"key":"AP8="}}]}"#;
@@ -170,7 +255,7 @@ mod tests {
             json.replace(r#""2""#, "2").replace(r#""CREATE""#, "1"),
             json.replace("\"success\"", "\"unknown\":[{}],\"success\""),
         ] {
-            let frame = to_frame(same.as_bytes(), &txn()).unwrap();
+            let frame = to_frame(same.as_bytes(), &txn(), &mut charge()).unwrap();
             let mut buffer = BytesMut::from(&frame[..]);
             let message = next_message(&mut buffer).unwrap();
             let mut text = Vec::new();
@@ -192,7 +277,9 @@ mod tests {
                 "proto: duplicate field \"compare\" at line 1 column 23",
             ),
         ] {
-            let status = to_frame(json.as_bytes(), &txn()).unwrap_err();
+            let Refused::Status(status) = to_frame(json.as_bytes(), &txn(), &mut charge()).unwrap_err() else {
+                panic!("no memory for {json}");
+            };
             assert_eq!(
                 (status.code(), status.message()),
                 (tonic::Code::InvalidArgument, error),
@@ -200,7 +287,7 @@ mod tests {
             );
         }
         let deep = format!("{}{}", r#"{"a":"#.repeat(100_000), "}".repeat(100_000));
-        assert!(to_frame(deep.as_bytes(), &txn()).is_err());
+        assert!(to_frame(deep.as_bytes(), &txn(), &mut charge()).is_err());
     }
 
     #[test]

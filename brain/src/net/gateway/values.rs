@@ -33,6 +33,12 @@ impl Values {
         self.buffer.len()
     }
 
+    /// Returns true if nothing but blanks is held.
+    pub(super) fn is_blank(&mut self) -> bool {
+        self.skip_blanks();
+        self.buffer.is_empty()
+    }
+
     /// Returns the next value that is complete.
     pub(super) fn next(&mut self) -> Option<Bytes> {
         self.skip_blanks();

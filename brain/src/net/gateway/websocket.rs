@@ -2,7 +2,9 @@
 //! grpc-websocket-proxy.
 
 use std::convert::Infallible;
+use std::io;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use axum::body::Body;
@@ -17,12 +19,16 @@ use http_body::Frame;
 use http_body_util::BodyExt as _;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 use tracing::debug;
+
+use crate::budget::{Account, Charge};
+use crate::net::serve::framing::{BODY_RATE, BODY_TIMEOUT, Due};
 
 /// The only version of the protocol: RFC 6455.
 const VERSION: &str = "13";
@@ -104,10 +110,11 @@ pub(crate) fn rpc<B>(request: Request<B>) -> Request<()> {
     Request::from_parts(parts, ())
 }
 
-/// Serves an RPC on a WebSocket until either side ends it. `longest` bounds messages of the client, in bytes.
+/// Serves an RPC on a WebSocket until either side ends it. `longest` bounds messages of the client, in bytes; those that have begun are
+/// charged to the account, and have to come to their end in time.
 pub(crate) async fn serve<F>(
     upgrade: OnUpgrade,
-    (request, longest): (Request<()>, usize),
+    (request, longest, account): (Request<()>, usize, Account),
     answer: impl FnOnce(Request<Messages>) -> F,
 ) where
     F: Future<Output = Response<Body>>,
@@ -121,7 +128,17 @@ pub(crate) async fn serve<F>(
         .write_buffer_size(0)
         .max_message_size(Some(longest))
         .max_frame_size(Some(longest));
-    let socket = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await;
+    let Ok(charge) = account.charge(0) else { return };
+    let begun = Arc::new(Mutex::new(Begun {
+        charge,
+        bytes: 0,
+        due: None,
+    }));
+    let io = Received {
+        io: TokioIo::new(upgraded),
+        begun: begun.clone(),
+    };
+    let socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
     let (mut sink, mut source) = socket.split();
     let (sender, receiver) = mpsc::channel(1);
     let reading = async {
@@ -133,6 +150,7 @@ pub(crate) async fn serve<F>(
                 Ok(_) => continue,
                 Err(error) => return debug!(%error, "a WebSocket failed"),
             };
+            begun.lock().unwrap_or_else(PoisonError::into_inner).end();
             if sender.send(message).await.is_err() {
                 // The RPC takes nothing more. What comes is read until the client leaves.
                 continue;
@@ -158,6 +176,72 @@ pub(crate) async fn serve<F>(
     tokio::select! {
         () = reading => {}
         () = writing => {}
+    }
+}
+
+/// The message that a client has begun to send.
+struct Begun {
+    charge: Charge,
+    /// Bytes of it that have come.
+    bytes: usize,
+    due: Option<Due>,
+}
+
+impl Begun {
+    fn take(&mut self, bytes: usize) -> io::Result<()> {
+        self.bytes += bytes;
+        self.charge.moved(bytes);
+        let due = self.due.get_or_insert_with(|| Due::new(BODY_TIMEOUT, BODY_RATE));
+        due.moved(self.bytes);
+        // Fragments are put together, and handed over as a copy.
+        self.charge
+            .set(3 * self.bytes)
+            .map_err(|_| io::Error::other("there is no memory for a message"))
+    }
+
+    /// It is complete.
+    fn end(&mut self) {
+        (self.bytes, self.due) = (0, None);
+        self.charge.shrink(usize::MAX);
+    }
+}
+
+/// The bytes of a connection, charged and timed from the last complete message on.
+struct Received<T> {
+    io: T,
+    begun: Arc<Mutex<Begun>>,
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Received<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.io).poll_read(cx, buffer);
+        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        match polled {
+            Poll::Ready(Ok(())) => {
+                let bytes = buffer.filled().len() - before;
+                Poll::Ready(if bytes > 0 { begun.take(bytes) } else { Ok(()) })
+            }
+            Poll::Pending => match &mut begun.due {
+                Some(due) => due.poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
+                None => Poll::Pending,
+            },
+            failed => failed,
+        }
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Received<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }
 

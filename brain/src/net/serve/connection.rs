@@ -36,6 +36,9 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// The timeout of the first message of a TLS handshake.
 const HELLO: Duration = Duration::from_secs(3);
 
+/// The time that WebSockets have to end by themselves when the server stops.
+const WEB_SOCKET_GRACE: Duration = Duration::from_secs(1);
+
 /// Converts tonic's connection info to the caller.
 type Describe<T> = fn(<T as Connected>::ConnectInfo) -> Caller;
 
@@ -314,6 +317,10 @@ impl PortConfig {
                     let _busy = connection.begin();
                     tokio::select! {
                         () = upgraded => {}
+                        () = async {
+                            stop.cancelled().await;
+                            tokio::time::sleep(WEB_SOCKET_GRACE).await;
+                        } => debug!("a WebSocket outlived the server's end"),
                         reason = connection.closed() => debug!(reason = reason.label(), "a WebSocket is closed"),
                     }
                     return false;

@@ -12,8 +12,8 @@ use crate::budget::Charge;
 use crate::errors::Error;
 
 /// The timeout of the first bytes of a message, and the least rate of the others in bytes per second.
-pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(20);
-pub(super) const BODY_RATE: u64 = 32 * 1024;
+pub(in crate::net) const BODY_TIMEOUT: Duration = Duration::from_secs(20);
+pub(in crate::net) const BODY_RATE: u64 = 32 * 1024;
 
 /// Bytes before each message.
 pub(super) const HEADER: usize = 5;
@@ -36,7 +36,7 @@ pub(super) struct Framed<B> {
 }
 
 /// The deadline of bytes that a client has to send or read at a least rate.
-pub(super) struct Due {
+pub(in crate::net) struct Due {
     begun: Instant,
     patience: Duration,
     rate: u64,
@@ -45,7 +45,7 @@ pub(super) struct Due {
 
 impl Due {
     /// Creates a deadline after `patience`, which each byte extends by the time that it takes at `rate` bytes per second.
-    pub(super) fn new(patience: Duration, rate: u64) -> Self {
+    pub(in crate::net) fn new(patience: Duration, rate: u64) -> Self {
         let begun = Instant::now();
         Self {
             begun,
@@ -56,13 +56,13 @@ impl Due {
     }
 
     /// Records that `bytes` have moved since it began.
-    pub(super) fn moved(&mut self, bytes: usize) {
+    pub(in crate::net) fn moved(&mut self, bytes: usize) {
         let more = Duration::from_millis(bytes as u64 * 1000 / self.rate);
         self.sleep.as_mut().reset(self.begun + self.patience + more);
     }
 
     /// Ready when the deadline has passed.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(in crate::net) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.sleep.as_mut().poll(cx)
     }
 }

@@ -266,9 +266,10 @@ impl PerConnection {
         }
         let response = websocket::handshake(request.headers());
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let (upgrade, longest) = (hyper::upgrade::on(&mut request), gateway::longest(exchange.message));
+            let upgrade = hyper::upgrade::on(&mut request);
+            let (longest, account) = (gateway::longest(exchange.message), exchange.account.clone());
             let request = websocket::rpc(request);
-            let serving = websocket::serve(upgrade, (request, longest), async move |request| {
+            let serving = websocket::serve(upgrade, (request, longest, account), async move |request| {
                 here.exchange(exchange, request).await
             });
             self.upgraded.set(Box::pin(serving));

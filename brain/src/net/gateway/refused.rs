@@ -1,0 +1,26 @@
+//! The reason why an exchange failed.
+
+use tonic::Status;
+
+use crate::budget::Exceeded;
+
+/// Why a request is not answered.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// There is no memory for it.
+    Exceeded(Exceeded),
+    /// It is not what the method takes, or the RPC failed.
+    Status(Status),
+}
+
+impl From<Status> for Refused {
+    fn from(status: Status) -> Self {
+        Refused::Status(status)
+    }
+}
+
+impl From<Exceeded> for Refused {
+    fn from(exceeded: Exceeded) -> Self {
+        Refused::Exceeded(exceeded)
+    }
+}
