@@ -481,3 +481,66 @@ async fn silent_connections_take_no_turns_to_shake_hands() {
 async fn first_byte_of_a_handshake_takes_no_turn() {
     gets_in_beside(&[0x16]).await;
 }
+
+/// Sends a byte each 15 seconds until the server has closed the connection; returns what it answered.
+async fn dripped(io: &mut TcpStream) -> Vec<u8> {
+    let mut reply = Vec::new();
+    for _ in 0..10 {
+        if let Ok(read) = tokio::time::timeout(Duration::from_secs(15), io.read_to_end(&mut reply)).await {
+            read.unwrap();
+            return reply;
+        }
+        io.write_all(b" ").await.unwrap();
+    }
+    panic!("it goes on for ever");
+}
+
+#[tokio::test(start_paused = true)]
+async fn json_has_to_come_at_a_rate() {
+    let (server, asked) = start("");
+    let mut slow = server.dial().await;
+    let head = "POST /v3/kv/put HTTP/1.1\r\nhost: brain\r\ncontent-length: 1000\r\nconnection: close\r\n\r\n";
+    slow.write_all(format!("{head}{{").as_bytes()).await.unwrap();
+    let reply = String::from_utf8(dripped(&mut slow).await).unwrap();
+    assert!(reply.starts_with("HTTP/1.1 504 "), "{reply}");
+    assert_eq!(asked.begun.load(Ordering::SeqCst), 0);
+    server.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn message_of_a_web_socket_is_charged_and_has_to_come_at_a_rate() {
+    let (server, _) = start("");
+    let mut slow = server.dial().await;
+    let head = "GET /v3/watch HTTP/1.1\r\nhost: brain\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+                sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    slow.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\n") {
+        answer.push(slow.read_u8().await.unwrap());
+    }
+    let answer = String::from_utf8(answer).unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.1 101 ") && answer.contains("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="),
+        "{answer}"
+    );
+    let before = server.metrics.network.held.get();
+    // A text of a million bytes, of which half come.
+    let frame = [
+        &[0x81, 0xff][..],
+        &1_000_000_u64.to_be_bytes(),
+        &[0; 4],
+        &[b' '; 500_000],
+    ]
+    .concat();
+    slow.write_all(&frame).await.unwrap();
+    while server.metrics.network.held.get() < before + 3 * 500_000 {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::timeout(Duration::from_secs(600), dripped(&mut slow))
+        .await
+        .unwrap();
+    while server.metrics.network.held.get() > before {
+        tokio::task::yield_now().await;
+    }
+    server.end().await;
+}
