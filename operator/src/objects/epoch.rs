@@ -17,18 +17,21 @@ pub(crate) enum Epoch {
     First,
     /// Brains listen on all families of addresses; resources are left out of the restart hash, and have a hash of their own.
     Second,
+    /// Brains on TiKV have a directory for temporary files.
+    Third,
 }
 
 impl Epoch {
     #[cfg(test)]
-    pub(crate) const ALL: [Self; 2] = [Self::First, Self::Second];
-    pub(crate) const NEWEST: Self = Self::Second;
+    pub(crate) const ALL: [Self; 3] = [Self::First, Self::Second, Self::Third];
+    pub(crate) const NEWEST: Self = Self::Third;
 
     /// Returns its record on a StatefulSet.
     pub(super) fn record(self) -> Option<&'static str> {
         match self {
             Self::First => None,
             Self::Second => Some("2"),
+            Self::Third => Some("3"),
         }
     }
 
@@ -37,6 +40,7 @@ impl Epoch {
         match set.annotations().get(ANNOTATION).map(String::as_str) {
             None => Some(Self::First),
             Some("2") => Some(Self::Second),
+            Some("3") => Some(Self::Third),
             Some(_) => None,
         }
     }
@@ -45,7 +49,7 @@ impl Epoch {
     pub(super) fn any_address(self) -> &'static str {
         match self {
             Self::First => "0.0.0.0",
-            Self::Second => "[::]",
+            Self::Second | Self::Third => "[::]",
         }
     }
 
@@ -62,6 +66,11 @@ impl Epoch {
     /// Returns true if brains are started for one TiKV cluster, if its id is known.
     pub(super) fn names_tikv_cluster(self) -> bool {
         self >= Self::Second
+    }
+
+    /// Returns true if brains on TiKV, which have no volume of their own, have a directory for temporary files: they write snapshots there.
+    pub(super) fn has_temporary_files(self) -> bool {
+        self >= Self::Third
     }
 
     /// Returns true if a null in a podTemplate removes a field, and containers that it adds get no further rights unless they ask for them.

@@ -5,9 +5,9 @@ use crds::cluster::pod::PodSettings;
 use crds::cluster::storage::TikvTls;
 use crds::cluster::tuning::CompactionMode;
 use k8s_openapi::api::core::v1::{
-    Capabilities, ConfigMapProjection, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, KeyToPath,
-    LocalObjectReference, ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec, Probe,
-    ProjectedVolumeSource, SeccompProfile, SecretProjection, SecurityContext, TopologySpreadConstraint, Volume,
+    Capabilities, ConfigMapProjection, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, EnvVarSource,
+    HTTPGetAction, KeyToPath, LocalObjectReference, ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec,
+    Probe, ProjectedVolumeSource, SeccompProfile, SecretProjection, SecurityContext, TopologySpreadConstraint, Volume,
     VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
@@ -31,6 +31,9 @@ const TLS_MOUNT: &str = "/etc/kubebrain/tls";
 /// Certificates for the way to TiKV.
 const TIKV_TLS: &str = "tikv-tls";
 const TIKV_TLS_MOUNT: &str = "/etc/kubebrain/tikv";
+/// Volume and mount of temporary files.
+const TEMPORARY: &str = "tmp";
+const TEMPORARY_MOUNT: &str = "/tmp";
 /// The flag by which a brain is started for one TiKV cluster.
 const CLUSTER_ID: &str = "tikv-cluster-id";
 /// Common name of the certificate that brains show to each other.
@@ -309,6 +312,7 @@ impl Renderer<'_> {
             .into_iter()
             .chain(self.tikv_volumes().into_iter().flatten())
             .chain(token)
+            .chain(self.has_temporary_files().then(temporary_volume))
             .collect();
         (!all.is_empty()).then_some(all)
     }
@@ -325,6 +329,10 @@ impl Renderer<'_> {
         Some(vec![mount(TIKV_TLS, TIKV_TLS_MOUNT, true)])
     }
 
+    fn has_temporary_files(&self) -> bool {
+        self.epoch.has_temporary_files() && self.desired.storage.tikv().is_some()
+    }
+
     fn mounts(&self) -> Vec<VolumeMount> {
         let mut mounts = Vec::new();
         if self.desired.storage.embedded().is_some() {
@@ -336,6 +344,9 @@ impl Renderer<'_> {
         mounts.extend(self.tikv_mounts().into_iter().flatten());
         if self.competes_by_lease() {
             mounts.push(mount(TOKEN, TOKEN_MOUNT, true));
+        }
+        if self.has_temporary_files() {
+            mounts.push(mount(TEMPORARY, TEMPORARY_MOUNT, false));
         }
         mounts
     }
@@ -441,6 +452,14 @@ fn from_secret(name: &str, items: Vec<KeyToPath>) -> VolumeProjection {
             ..SecretProjection::default()
         }),
         ..VolumeProjection::default()
+    }
+}
+
+fn temporary_volume() -> Volume {
+    Volume {
+        name: TEMPORARY.to_owned(),
+        empty_dir: Some(EmptyDirVolumeSource::default()),
+        ..Volume::default()
     }
 }
 
