@@ -37,7 +37,7 @@ pub enum SaveError {
     /// The file could not be written.
     #[error("write the snapshot")]
     Io(#[from] io::Error),
-    /// Whoever asked for it is gone.
+    /// The client is gone.
     #[error("cancelled")]
     Cancelled,
 }

@@ -53,7 +53,7 @@ struct Owner<'a> {
     mark: Mark,
 }
 
-/// What is done with the prefix.
+/// The use of the prefix.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
     Serving,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::url::Url;
 
-/// What `kubebrain snapshot` does.
+/// The action of `kubebrain snapshot`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotCommand {
     /// The snapshot.
@@ -367,7 +367,7 @@ pub enum TokenOptions {
 /// Keys of JSON Web Tokens. The files are only named here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JwtOptions {
-    /// How they are signed; always given.
+    /// The way in which they are signed; always given.
     pub method: Option<SignMethod>,
     /// PEM file of the public key.
     pub public_key: Option<PathBuf>,
@@ -377,7 +377,7 @@ pub struct JwtOptions {
     pub ttl: Duration,
 }
 
-/// How JSON Web Tokens are signed.
+/// The way in which JSON Web Tokens are signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of RFC 7518 and RFC 8037")]
 pub enum SignMethod {

@@ -62,7 +62,7 @@ pub(super) fn read(
                         .find(|(old, _)| *old == flag)
                         .map_or(flag, |(_, new)| (*new).to_owned());
                     if Flag::named(&flag).is_none() {
-                        // What says who may connect must not be ignored.
+                        // A key that limits who may connect must not be ignored.
                         return Err(failed(&format!("{key}.{inner} is not supported")));
                     }
                     take(&flag, &format!("{key}.{inner}"), &value, (&mut given, warnings))

@@ -71,7 +71,7 @@ enum Reading {
     End,
 }
 
-/// What the thread that writes needs to know of the store.
+/// The part of the contents that the writing thread needs.
 struct Positions {
     revision: Revision,
     compacted: Revision,

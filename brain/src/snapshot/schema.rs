@@ -14,7 +14,7 @@ pub(super) const LEASE: &[u8] = b"lease";
 pub(super) const META: &[u8] = b"meta";
 /// Raised alarms.
 pub(super) const ALARM: &[u8] = b"alarm";
-/// Whether users are needed, and the revision of users and roles.
+/// True if users are needed, and the revision of users and roles.
 pub(super) const AUTH: &[u8] = b"auth";
 /// Users.
 pub(super) const AUTH_USERS: &[u8] = b"authUsers";

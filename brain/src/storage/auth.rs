@@ -19,7 +19,7 @@ pub struct SharedAuth {
 }
 
 impl SharedAuth {
-    /// What is stored.
+    /// Shares the users and roles that are stored.
     #[must_use]
     pub fn new(auth: Auth) -> Self {
         Self {

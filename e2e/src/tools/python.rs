@@ -58,7 +58,7 @@ impl Python {
         Ok(Self(dir.join("bin/python")))
     }
 
-    /// What a program of `clients/python` prints.
+    /// Runs a program of `clients/python` and returns what it prints.
     ///
     /// # Errors
     ///

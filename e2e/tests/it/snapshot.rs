@@ -103,7 +103,7 @@ async fn first_readable(kv: &mut KvClient<Channel>, newest: i64) -> i64 {
     panic!("no revision can be read");
 }
 
-/// What a client can read.
+/// The answers that a client can read.
 #[derive(Debug, PartialEq)]
 struct Content {
     /// Every key at every revision.
@@ -265,7 +265,7 @@ async fn snapshots_of_etcd_and_of_a_brain_are_served_by_the_other() {
     for server in [&etcd_of_brain, &brain_of_etcd] {
         let channel = server.connect().await.unwrap();
         assert_same(&read(&channel, revisions).await, &expected, server.name());
-        // What was restored is written on.
+        // Writing goes on behind the restored revision.
         let mut kv = KvClient::new(channel.clone());
         let put = pb::PutRequest {
             key: "key/9".into(),

@@ -1,4 +1,4 @@
-//! What a client shows to be identified by: a token, or the certificate of its connection.
+//! The credentials of a client: a token, or the certificate of its connection.
 
 use std::sync::Arc;
 

@@ -31,7 +31,7 @@ pub(super) enum TokenKind {
     Jwt(Box<Jwt>),
 }
 
-/// How clients are identified: the same for all services of a member.
+/// Identifies clients: the same for all services of a member.
 #[derive(Debug)]
 pub struct Authenticator {
     pub(super) kind: TokenKind,

@@ -57,7 +57,7 @@ pub(super) struct Watchers<H> {
     inbox: Arc<Inbox>,
     /// Charges the connection for its watchers.
     meter: Meter,
-    /// What the client shows to be identified by.
+    /// The credentials of the client.
     credentials: Credentials,
     by_id: BTreeMap<i64, Watcher>,
     ended: BTreeSet<i64>,

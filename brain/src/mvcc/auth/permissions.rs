@@ -5,7 +5,7 @@ use prost::Message;
 
 use crate::mvcc::op::Span;
 
-/// What is done with keys.
+/// The kind of access to keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// They are read or watched.

@@ -7,7 +7,7 @@ use super::permissions::Permission;
 /// A role, without its name. Stored, and part of records.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Role {
-    /// What it permits, by key.
+    /// Its permissions, sorted by key.
     #[prost(message, repeated, tag = "1")]
     pub permissions: Vec<Permission>,
 }

@@ -4,7 +4,7 @@ use tonic::Status;
 
 use crate::budget::Exceeded;
 
-/// Why a request is not answered.
+/// The reason why a request is not answered.
 #[derive(Debug)]
 pub(super) enum Refused {
     /// There is no memory for it.
