@@ -3,23 +3,17 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
 use serde_json::{Value, json};
 
-use crate::program::Kubebrain;
+use crate::program::{Kubebrain, command};
 use crate::wire::{Request, Response, Target as _, pb};
 use pb::auth_client::AuthClient;
 
 /// Runs the subcommand.
 fn debug(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_kubebrain"))
-        .arg("debug")
-        .args(args)
-        .env_remove("RUST_LOG")
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
+    command().arg("debug").args(args).output().unwrap()
 }
 
 fn on(dir: &Path, args: &[&str]) -> Output {

@@ -1,84 +1,22 @@
 //! The program itself: the command lines people start it with, what it prints, and how it ends.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 
 use rcgen::{CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
-fn kubebrain() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kubebrain"));
-    command.env_remove("RUST_LOG").stdin(Stdio::null());
-    command
-}
+use crate::program::{Process, READY, command};
 
-/// A running server; killed when dropped.
-struct Server {
-    child: Child,
-    log: BufReader<std::process::ChildStderr>,
-    urls: Vec<String>,
-    warnings: Vec<String>,
-}
-
-impl Server {
-    /// Starts it and waits for the line that says that clients are served.
-    fn start(args: &[String]) -> Server {
-        let mut child = kubebrain().args(args).stderr(Stdio::piped()).spawn().unwrap();
-        let log = BufReader::new(child.stderr.take().unwrap());
-        let mut server = Server {
-            child,
-            log,
-            urls: Vec::new(),
-            warnings: Vec::new(),
-        };
-        let mut seen = String::new();
-        loop {
-            let mut line = String::new();
-            assert_ne!(server.log.read_line(&mut line).unwrap(), 0, "{args:?} ended: {seen}");
-            seen.push_str(&line);
-            let entry: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
-            if entry["level"] == "warn" {
-                server.warnings.push(line.clone());
-            }
-            if line.contains("ready to serve client requests") {
-                server.urls = entry["urls"].as_str().unwrap().split(',').map(str::to_owned).collect();
-                return server;
-            }
-        }
-    }
-
-    fn get(&self, url: usize, path: &str) -> String {
-        let mut client = TcpStream::connect(self.urls[url].split("://").nth(1).unwrap()).unwrap();
-        write!(
-            client,
-            "GET {path} HTTP/1.1\r\nhost: brain\r\nconnection: close\r\n\r\n"
-        )
-        .unwrap();
-        let mut reply = String::new();
-        client.read_to_string(&mut reply).unwrap();
-        reply
-    }
-
-    /// Sends SIGTERM; answers the exit code and the rest of the log.
-    fn stop(mut self) -> (Option<i32>, String) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        let mut rest = String::new();
-        self.log.read_to_string(&mut rest).unwrap();
-        (self.child.wait().unwrap().code(), rest)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // After `stop` both find that it has ended already.
-        if let Err(error) = self.child.kill().and_then(|()| self.child.wait()) {
-            eprintln!("kubebrain was not ended: {error}");
-        }
-    }
+/// Starts it with these flags and waits until it serves; answers the URLs that it serves at, too.
+async fn start(flags: &[String]) -> (Process, Vec<String>) {
+    let process = Process::begin(flags, String::new());
+    process.says(READY).await;
+    let log = process.log();
+    let ready = log.iter().find(|line| line.contains(READY)).unwrap();
+    let entry: serde_json::Value = serde_json::from_str(ready).unwrap();
+    let urls = entry["urls"].as_str().unwrap().split(',').map(str::to_owned).collect();
+    (process, urls)
 }
 
 /// Writes a CA, a server's and a peer's certificate as kubeadm lays them out.
@@ -101,8 +39,8 @@ fn write_pki(dir: &Path) {
     }
 }
 
-#[test]
-fn the_command_line_of_kubeadm_starts_it_and_sigterm_ends_it() {
+#[tokio::test]
+async fn the_command_line_of_kubeadm_starts_it_and_sigterm_ends_it() {
     let temp = TempDir::new().unwrap();
     write_pki(temp.path());
     let pki = temp.path().display();
@@ -128,30 +66,24 @@ fn the_command_line_of_kubeadm_starts_it_and_sigterm_ends_it() {
         "--watch-progress-notify-interval=5s".to_owned(),
     ]
     .into();
-    let server = Server::start(&args);
-    assert_eq!(server.warnings, Vec::<String>::new());
+    let (server, urls) = start(&args).await;
+    assert_eq!(server.said(r#""level":"warn""#), 0, "{:?}", server.log());
     for (path, body) in [
         ("/livez", "ok\n"),
         ("/readyz", "ok\n"),
         ("/health?serializable=true", r#"{"health":"true","reason":""}"#),
     ] {
-        let reply = server.get(1, path);
-        assert!(
-            reply.starts_with("HTTP/1.1 200 OK") && reply.ends_with(body),
-            "{path}: {reply}"
-        );
+        assert_eq!(server.get_at(&urls[1], path).await, (200, body.to_owned()), "{path}");
     }
-    assert!(server.get(1, "/metrics").contains("\netcd_server_has_leader 1\n"));
+    let (_, metrics) = server.get_at(&urls[1], "/metrics").await;
+    assert!(metrics.contains("\netcd_server_has_leader 1\n"));
 
-    let second = kubebrain().args(&args).output().unwrap();
-    let told = String::from_utf8(second.stderr).unwrap();
-    assert_eq!(second.status.code(), Some(1), "{told}");
+    let (code, told) = Process::begin(&args, String::new()).ended().await;
+    assert_eq!(code, Some(1), "{told}");
     assert!(told.lines().last().unwrap().contains("is in use by process"), "{told}");
 
-    let (code, rest) = server.stop();
-    assert_eq!(code, Some(0), "{rest}");
-    let (code, rest) = Server::start(&args).stop();
-    assert_eq!(code, Some(0), "{rest}");
+    server.stop().await;
+    start(&args).await.0.stop().await;
 }
 
 #[test]
@@ -180,7 +112,7 @@ fn a_bad_start_is_one_line_and_an_exit_code() {
             "cannot listen on http://192.0.2.1:7",
         ),
     ] {
-        let output = kubebrain()
+        let output = command()
             .current_dir(&temp)
             .args(args.split(' '))
             .arg("--log-level=error")
@@ -206,7 +138,7 @@ fn a_bad_start_is_one_line_and_an_exit_code() {
 
 #[test]
 fn versions_are_printed_in_etcds_shape() {
-    let output = kubebrain().arg("--version").output().unwrap();
+    let output = command().arg("--version").output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
         output.status.success() && text.starts_with("etcd Version: 3.6."),

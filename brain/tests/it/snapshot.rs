@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
 use brain::api::kv::KvService;
 use brain::bbolt::Reader;
@@ -28,9 +28,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::auth::Services;
 use crate::engine::Engine;
-use crate::members::{Member, Site};
+use crate::members::Site;
 use crate::model::Model;
-use crate::program::{Kubebrain, refusal};
+use crate::program::{Kubebrain, Process, command, refusal};
 use crate::script::run;
 use crate::store::{requests, seed};
 use crate::wire::{Request, Response, Target as _, pb};
@@ -340,13 +340,7 @@ async fn damaged_snapshots_are_refused() {
 }
 
 fn snapshot(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_kubebrain"))
-        .arg("snapshot")
-        .args(args)
-        .env_remove("RUST_LOG")
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
+    command().arg("snapshot").args(args).output().unwrap()
 }
 
 fn refused(args: &[&str]) -> String {
@@ -516,7 +510,7 @@ async fn program_restores_a_key_prefix() {
         "{said}"
     );
     let wipe = ["wipe", "--storage=tikv", &pd, prefix, "--yes"].map(str::to_owned);
-    let (code, said) = Member::begin(&wipe, String::new()).ended().await;
+    let (code, said) = Process::begin(&wipe, String::new()).ended().await;
     assert!(code == Some(0) && tikv.is_empty().await.unwrap(), "{said}");
 
     let output = restore(prefix).await.unwrap();

@@ -5,9 +5,10 @@ use pb::maintenance_client::MaintenanceClient;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{Member, STEP_TIMEOUT, Site};
+use super::Site;
+use crate::program::{Process, STEP_TIMEOUT};
 
-async fn about(member: &Member, query: &str) -> Value {
+async fn about(member: &Process, query: &str) -> Value {
     let (status, body) = timeout(STEP_TIMEOUT, member.get(&format!("/member{query}")))
         .await
         .unwrap();

@@ -10,8 +10,9 @@ use pb::watch_request::RequestUnion;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Request, Status};
 
+use super::Site;
 use super::certificates::Ca;
-use super::{Member, Site};
+use crate::program::Process;
 
 const CHEAP: &[&str] = &["--bcrypt-cost=4"];
 const NOT_PERMITTED: &str = "etcdserver: permission denied";
@@ -24,7 +25,7 @@ struct Clients {
 }
 
 impl Clients {
-    async fn of(member: &Member) -> Self {
+    async fn of(member: &Process) -> Self {
         Self::on(member.connect().await)
     }
 
@@ -176,7 +177,7 @@ async fn common_name_of_a_certificate_is_its_user() {
         "--client-cert-auth".to_owned(),
         "--bcrypt-cost=4".to_owned(),
     ];
-    let member = Member::begin(&flags, url.clone());
+    let member = Process::begin(&flags, url.clone());
     member.says("ready to serve client requests").await;
     let clients = async |name: &str| {
         let read = |end: &str| std::fs::read(path(&format!("{name}.{end}"))).unwrap();

@@ -8,7 +8,8 @@ use tempfile::TempDir;
 use time::{Duration, OffsetDateTime};
 use tokio::time::Instant;
 
-use super::{Member, STEP_TIMEOUT, Site};
+use super::Site;
+use crate::program::{Process, STEP_TIMEOUT};
 
 /// Log lines of the member that accepts, and of the one that dials.
 const ACCEPTS: &str = "a peer is refused";
@@ -72,7 +73,7 @@ impl Pair {
     }
 
     /// Starts a member; the first one leads.
-    fn begin(&self, member: usize, more: &[&str]) -> Member {
+    fn begin(&self, member: usize, more: &[&str]) -> Process {
         let dir = self.dir.path().display();
         let url = |member: usize| self.site.peer_url(member).replace("http://", "https://");
         let mut flags = self.site.flags(member, 2);
@@ -88,10 +89,10 @@ impl Pair {
             format!("--peer-client-key-file={dir}/dial{member}.key"),
         ]);
         flags.extend(more.iter().map(ToString::to_string));
-        Member::begin(&flags, self.site.client_url(member))
+        Process::begin(&flags, self.site.client_url(member))
     }
 
-    async fn leader(&self, more: &[&str]) -> Member {
+    async fn leader(&self, more: &[&str]) -> Process {
         let leader = self.begin(0, more);
         leader.says("ready to serve client requests").await;
         leader
@@ -102,7 +103,7 @@ impl Pair {
 type Spoil = fn(&Pair);
 
 /// Handshakes that the listeners of a member have seen fail.
-async fn failed(member: &Member) -> u64 {
+async fn failed(member: &Process) -> u64 {
     let (_, metrics) = member.get("/metrics").await;
     let line = metrics
         .lines()
@@ -111,7 +112,7 @@ async fn failed(member: &Member) -> u64 {
 }
 
 /// Waits until the leader has refused many dials.
-async fn refuses_many(leader: &Member) {
+async fn refuses_many(leader: &Process) {
     let begun = Instant::now();
     while failed(leader).await < 5 {
         assert!(begun.elapsed() < STEP_TIMEOUT, "nobody dials");
@@ -219,7 +220,7 @@ async fn a_peer_of_another_cluster_is_refused_and_both_say_so_once() {
         here.peer_url(0),
         here.peer_url(1)
     ));
-    let leader = Member::begin(&flags, here.client_url(0));
+    let leader = Process::begin(&flags, here.client_url(0));
     leader.says("ready to serve client requests").await;
     leader.kill().await;
     // The leader of this one seems to be where the other one's is.
@@ -231,7 +232,7 @@ async fn a_peer_of_another_cluster_is_refused_and_both_say_so_once() {
         here.peer_url(1)
     ));
     flags.push("--initial-cluster-state=existing".to_owned());
-    let leader = Member::begin(&flags, here.client_url(0));
+    let leader = Process::begin(&flags, here.client_url(0));
     leader.says("ready to serve client requests").await;
     let mut flags = here.flags(1, 2);
     flags.push(format!(
@@ -240,7 +241,7 @@ async fn a_peer_of_another_cluster_is_refused_and_both_say_so_once() {
         here.peer_url(1)
     ));
     flags.push("--log-level=debug".to_owned());
-    let follower = Member::begin(&flags, here.client_url(1));
+    let follower = Process::begin(&flags, here.client_url(1));
     follower.says("the leader belongs to another cluster").await;
     stranger
         .says("a peer left before it had proved to be a member of this cluster")

@@ -4,7 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mock_tikv::Rpc;
 
-use super::{STEP_TIMEOUT, Site};
+use super::Site;
+use crate::program::STEP_TIMEOUT;
 
 /// Returns the age of the safe point in minutes.
 fn age(site: &Site) -> u64 {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use mock_tikv::Rpc;
 
-use super::{STEP_TIMEOUT, Site};
+use super::Site;
+use crate::program::STEP_TIMEOUT;
 
 /// Renewals over which requests are counted.
 const RENEWALS: u64 = 40;

@@ -6,7 +6,8 @@ use pb::request_op::Request as Op;
 use tonic::Code;
 use tonic::transport::Channel;
 
-use super::{Member, Site};
+use super::Site;
+use crate::program::Process;
 
 /// More than TiKV takes in one entry of its raft log, and less than the flag allows.
 const TOO_LARGE: usize = 9 << 20;
@@ -24,7 +25,7 @@ fn put(key: Vec<u8>, bytes: usize) -> pb::PutRequest {
     }
 }
 
-async fn client(member: &Member) -> KvClient<Channel> {
+async fn client(member: &Process) -> KvClient<Channel> {
     KvClient::new(member.connect().await).max_decoding_message_size(64 << 20)
 }
 

@@ -8,10 +8,11 @@ use pb::kv_client::KvClient;
 use pb::maintenance_client::MaintenanceClient;
 use tokio::time::{Instant, timeout};
 
-use super::{Member, STEP_TIMEOUT, Site};
+use super::Site;
+use crate::program::{Process, STEP_TIMEOUT};
 
 /// Name, peer URLs and client URLs of all members that a member knows.
-async fn list(member: &Member) -> Vec<(String, String, String)> {
+async fn list(member: &Process) -> Vec<(String, String, String)> {
     let mut cluster = ClusterClient::new(member.connect().await);
     let answer = cluster.member_list(pb::MemberListRequest::default()).await.unwrap();
     let mut members: Vec<_> = answer
@@ -24,13 +25,13 @@ async fn list(member: &Member) -> Vec<(String, String, String)> {
     members
 }
 
-async fn status(member: &Member) -> pb::StatusResponse {
+async fn status(member: &Process) -> pb::StatusResponse {
     let mut maintenance = MaintenanceClient::new(member.connect().await);
     maintenance.status(pb::StatusRequest {}).await.unwrap().into_inner()
 }
 
 /// Waits until a member lists these.
-async fn lists(member: &Member, expected: &[(String, String, String)]) {
+async fn lists(member: &Process, expected: &[(String, String, String)]) {
     let begun = Instant::now();
     while list(member).await != expected {
         assert!(begun.elapsed() < STEP_TIMEOUT, "{:?}", list(member).await);
@@ -75,7 +76,7 @@ async fn another_cluster_on_the_same_prefix_is_refused_and_touches_nothing() {
         let mut flags = other.flags(member, 2);
         let cluster = format!("--initial-cluster={name}={}", other.peer_url(member));
         flags.push(cluster);
-        let mut refused = Member::begin(&flags, other.client_url(member));
+        let mut refused = Process::begin(&flags, other.client_url(member));
         let (code, said) = refused.ended().await;
         let last = said.lines().last().unwrap();
         assert_eq!(code, Some(1), "{said}");
@@ -104,7 +105,7 @@ async fn a_second_process_of_one_name_ends_and_the_first_goes_on() {
     let mut flags = site.flags(0, 1);
     flags.push(format!("--listen-client-urls=http://127.0.0.1:{client}"));
     flags.push(format!("--listen-peer-urls=http://127.0.0.1:{peer}"));
-    let mut second = Member::begin(&flags, format!("http://127.0.0.1:{client}"));
+    let mut second = Process::begin(&flags, format!("http://127.0.0.1:{client}"));
     let (code, said) = timeout(Duration::from_secs(30), second.ended()).await.unwrap();
     assert_eq!(code, Some(1), "{said}");
     assert!(

@@ -3,10 +3,11 @@
 use rustix::process::Signal;
 use tokio::time::timeout;
 
-use super::{Member, STEP_TIMEOUT, Site};
+use super::Site;
+use crate::program::{Process, STEP_TIMEOUT};
 
 /// Returns the value of one series in the metrics of a member.
-async fn shown(member: &Member, series: &str) -> u64 {
+async fn shown(member: &Process, series: &str) -> u64 {
     let (status, page) = member.get("/metrics").await;
     assert_eq!(status, 200);
     let value = page
@@ -16,7 +17,7 @@ async fn shown(member: &Member, series: &str) -> u64 {
 }
 
 /// Waits until a member has counted so many leaders.
-async fn has_seen(member: &Member, leaders: u64) {
+async fn has_seen(member: &Process, leaders: u64) {
     let seen = async { while shown(member, "etcd_server_leader_changes_seen_total").await < leaders {} };
     timeout(STEP_TIMEOUT, seen).await.expect("it saw too few");
 }

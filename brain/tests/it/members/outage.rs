@@ -11,8 +11,9 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
-use super::{Member, STEP_TIMEOUT, Site};
+use super::Site;
 use crate::number;
+use crate::program::{Process, STEP_TIMEOUT};
 
 /// Longer than a request waits for its outcome.
 const REQUEST: Duration = Duration::from_secs(10);
@@ -61,7 +62,7 @@ struct Told {
 
 impl Load {
     /// Begins, with values of so many bytes.
-    async fn begin(member: &Member, writers: usize, bytes: usize) -> Load {
+    async fn begin(member: &Process, writers: usize, bytes: usize) -> Load {
         let stop = CancellationToken::new();
         let mut set = JoinSet::new();
         for writer in 0..writers {

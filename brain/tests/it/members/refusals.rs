@@ -13,7 +13,8 @@ use prost::Message as _;
 use tokio::time::timeout;
 use tonic::Code;
 
-use super::{Member, STEP_TIMEOUT, Site};
+use super::Site;
+use crate::program::{Process, STEP_TIMEOUT};
 
 type Contents = BTreeMap<Bytes, (u64, Bytes)>;
 
@@ -36,7 +37,7 @@ async fn compacted() -> Site {
     site
 }
 
-async fn put(member: &Member, times: usize) {
+async fn put(member: &Process, times: usize) {
     let mut kv = KvClient::new(member.connect().await);
     for n in 0..times {
         let put = pb::PutRequest {
@@ -280,7 +281,7 @@ async fn a_slot_that_is_damaged_under_a_running_leader_is_refused_by_who_joins()
     leader.kill().await;
 }
 
-async fn status_id(member: &Member) -> u64 {
+async fn status_id(member: &Process) -> u64 {
     let mut maintenance = MaintenanceClient::new(member.connect().await);
     let status = timeout(STEP_TIMEOUT, maintenance.status(pb::StatusRequest {}))
         .await

@@ -6,24 +6,25 @@ use brain::pb::etcdserverpb as pb;
 use bytes::Bytes;
 use pb::kv_client::KvClient;
 
-use super::{Member, Site};
+use super::Site;
+use crate::program::Process;
 
 /// More slots than a compaction leaves.
 const WRITES: usize = 150;
 
 /// Starts the only member of a cluster of its own.
-async fn start(site: &Site, member: usize, prefix: &str) -> Member {
+async fn start(site: &Site, member: usize, prefix: &str) -> Process {
     let mut flags = site.flags(member, member + 1);
     flags.retain(|flag| !flag.starts_with("--initial-cluster="));
     flags.push(format!("--initial-cluster=b{member}={}", site.peer_url(member)));
     flags.push(format!("--tikv-key-prefix={prefix}"));
-    let member = Member::begin(&flags, site.client_url(member));
+    let member = Process::begin(&flags, site.client_url(member));
     member.says("ready to serve client requests").await;
     member
 }
 
 /// Writes, and leaves everything in rows and as little as possible in the log.
-async fn use_up(member: &Member) {
+async fn use_up(member: &Process) {
     let mut kv = KvClient::new(member.connect().await);
     let mut revision = 0;
     for n in 0..WRITES {

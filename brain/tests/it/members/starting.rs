@@ -9,13 +9,14 @@ use rustix::process::Signal;
 use tokio::time::{Instant, timeout};
 use tonic::Code;
 
-use super::{Member, Site};
+use super::Site;
+use crate::program::Process;
 use crate::self_hosted_lease::kubeconfig;
 
 const UNREACHABLE: &str = "TiKV cannot be reached";
 
 /// Alive, not ready for a reason, and without a leader for clients.
-async fn waits(member: &Member) {
+async fn waits(member: &Process) {
     member.says(UNREACHABLE).await;
     assert_eq!(member.get("/livez").await, (200, "ok\n".to_owned()));
     let (status, body) = member.get("/readyz").await;
@@ -36,7 +37,7 @@ async fn waits(member: &Member) {
 }
 
 /// SIGTERM ends it at once.
-async fn ends(mut member: Member) {
+async fn ends(mut member: Process) {
     member.signal(Signal::TERM);
     let begun = Instant::now();
     let (code, said) = member.ended().await;

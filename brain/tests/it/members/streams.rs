@@ -2,13 +2,21 @@
 
 use std::collections::HashMap;
 
+use brain::pb::etcdserverpb as pb;
 use brain::pb::peerpb::FollowRequest;
 use brain::pb::peerpb::peer_client::PeerClient;
 use pb::cluster_client::ClusterClient;
+use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
 use pb::watch_client::WatchClient;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tonic::transport::Endpoint;
 
-use super::*;
+use super::Site;
+use crate::program::{Process, STEP_TIMEOUT};
 
 const LEASES: i64 = 500;
 
@@ -19,7 +27,7 @@ const TIMES: i64 = 8;
 const PATIENT: &[&str] = &["--election-lease-duration=60s", "--election-renew-deadline=45s"];
 
 /// Streams of keep-alives that a member was asked for, by clients and by other members.
-async fn keep_alive_streams(member: &Member) -> u64 {
+async fn keep_alive_streams(member: &Process) -> u64 {
     let (_, metrics) = member.get("/metrics").await;
     let count = |line: &str| {
         let (name, value) = line.rsplit_once(' ')?;

@@ -8,14 +8,15 @@ use mock_tikv::{Action, Fault, Rpc};
 use pb::kv_client::KvClient;
 use tokio::time::timeout;
 
-use super::{Member, STEP_TIMEOUT, Site};
+use super::Site;
+use crate::program::{Process, STEP_TIMEOUT};
 
 /// Runs the subcommand to its end; returns the exit code and its whole log.
 async fn wipe(site: &Site, prefix: &str, more: &[&str]) -> (Option<i32>, String) {
     begin(site, prefix, more).ended().await
 }
 
-fn begin(site: &Site, prefix: &str, more: &[&str]) -> Member {
+fn begin(site: &Site, prefix: &str, more: &[&str]) -> Process {
     let mut flags = vec![
         "wipe".to_owned(),
         "--storage=tikv".to_owned(),
@@ -24,7 +25,7 @@ fn begin(site: &Site, prefix: &str, more: &[&str]) -> Member {
         "--yes".to_owned(),
     ];
     flags.extend(more.iter().map(ToString::to_string));
-    Member::begin(&flags, String::new())
+    Process::begin(&flags, String::new())
 }
 
 /// Keys behind a prefix.
