@@ -42,6 +42,7 @@ mod inbound;
 mod linger;
 mod route;
 mod rpc;
+mod socket;
 
 /// The timeout of a handshake, and of the first bytes of a client.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

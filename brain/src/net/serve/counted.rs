@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use super::admission::Io;
 use super::connections::{Connection, FIRST_REQUEST};
 use super::linger::Left;
+use super::socket::{SharedSocket, Socket};
 use crate::metrics::NetworkMetrics;
 
 /// The connection preface of HTTP/2.
@@ -30,26 +31,28 @@ const KEPT: usize = 1024;
 
 /// Counts the bytes of a connection and records when it was idle. On drop the wrapped I/O is handed over to be closed later.
 pub(super) struct Counted {
-    io: Box<dyn Io>,
+    socket: SharedSocket,
     /// The bytes that were read ahead; they are read again.
     read: Bytes,
     /// The number of bytes, at the beginning of the next write, that were already sent.
     sent_ahead: usize,
     connection: Arc<Connection>,
-    network: NetworkMetrics,
     left: Left,
 }
 
 impl Counted {
     pub(super) fn new(io: Box<dyn Io>, connection: Arc<Connection>, network: NetworkMetrics, left: Left) -> Self {
         Self {
-            io,
+            socket: SharedSocket::new(Socket::new(io, Arc::clone(&connection), network)),
             read: Bytes::new(),
             sent_ahead: 0,
             connection,
-            network,
             left,
         }
+    }
+
+    pub(super) fn socket(&self) -> SharedSocket {
+        self.socket.clone()
     }
 
     /// Sends SETTINGS as soon as `is_open` completes or the HTTP/2 client sends anything but its own SETTINGS, and waits for the
@@ -115,24 +118,12 @@ impl Counted {
         self.sent_ahead -= len;
         (len > 0).then_some(len)
     }
-
-    fn sent(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        match &polled {
-            Poll::Ready(Ok(len)) => {
-                self.network.sent.inc_by(*len as u64);
-                self.connection.sent();
-            }
-            Poll::Ready(Err(_)) => {}
-            Poll::Pending => self.connection.blocked(),
-        }
-        polled
-    }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let nothing = Box::new(tokio::io::empty());
-        self.left.leave(std::mem::replace(&mut self.io, nothing));
+        let io = self.socket.lock().take();
+        self.left.leave(io);
     }
 }
 
@@ -160,12 +151,7 @@ impl AsyncRead for Counted {
             self.read.advance(len);
             return Poll::Ready(Ok(()));
         }
-        let before = buf.filled().len();
-        let polled = Pin::new(&mut self.io).poll_read(cx, buf);
-        let len = (buf.filled().len() - before) as u64;
-        self.connection.receive(len);
-        self.network.received.inc_by(len);
-        polled
+        self.socket.lock().poll_read(cx, buf)
     }
 }
 
@@ -174,8 +160,7 @@ impl AsyncWrite for Counted {
         if let Some(len) = self.skip(buf) {
             return Poll::Ready(Ok(len));
         }
-        let polled = Pin::new(&mut self.io).poll_write(cx, buf);
-        self.sent(polled)
+        self.socket.lock().poll_write(cx, &[io::IoSlice::new(buf)])
     }
 
     fn poll_write_vectored(
@@ -186,20 +171,19 @@ impl AsyncWrite for Counted {
         if let Some(len) = bufs.iter().find_map(|buf| self.skip(buf)) {
             return Poll::Ready(Ok(len));
         }
-        let polled = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
-        self.sent(polled)
+        self.socket.lock().poll_write(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
+        self.socket.lock().is_write_vectored()
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket.lock().poll_flush(cx)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket.lock().poll_shutdown(cx)
     }
 }
 

@@ -22,7 +22,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
-use tower::Service as _;
 use tracing::{debug, warn};
 
 use super::connection::{PortConfig, report};
@@ -132,6 +131,12 @@ type Connected = h2::server::Connection<Counted, Piece>;
 
 /// Serves a connection until its end; drains it from `stop` on. Returns true if it ended gracefully.
 pub(super) async fn serve(io: Counted, service: PerConnection, port: &PortConfig, stop: CancellationToken) -> bool {
+    let socket = io.socket();
+    let serving = serve_streams(io, service, port, stop);
+    socket.gathering(serving).await.unwrap_or(false)
+}
+
+async fn serve_streams(io: Counted, service: PerConnection, port: &PortConfig, stop: CancellationToken) -> bool {
     let connection = Arc::clone(&service.connection);
     let handshake = port.http2.builder.handshake(io);
     let connected = tokio::select! {
@@ -147,12 +152,12 @@ pub(super) async fn serve(io: Counted, service: PerConnection, port: &PortConfig
     };
     let ping = h2.ping_pong();
     let mut keepalive = pin!(Pings::new(port.http2.keepalive, ping));
-    let serving = Serving {
+    let serving = Arc::new(Serving {
         service,
         network: port.network.clone(),
         goaways: port.http2.goaways.clone(),
         connection,
-    };
+    });
     let mut streams = JoinSet::new();
     let mut begun_while_blocked = 0;
     let (mut draining, mut closing, mut abrupt) = (false, false, false);
@@ -166,7 +171,8 @@ pub(super) async fn serve(io: Counted, service: PerConnection, port: &PortConfig
                         serving.close(Reason::Memory);
                     }
                     if let Some(stream) = serving.accept(request, respond) {
-                        streams.spawn(stream.serve());
+                        // Boxed: the runtime moves a task several times.
+                        streams.spawn(Box::pin(stream.serve()));
                     }
                 }
                 Some(Err(error)) => {
@@ -201,7 +207,6 @@ pub(super) async fn serve(io: Counted, service: PerConnection, port: &PortConfig
 }
 
 /// State shared by the streams of a connection.
-#[derive(Clone)]
 struct Serving {
     service: PerConnection,
     connection: Arc<Connection>,
@@ -211,11 +216,11 @@ struct Serving {
 
 impl Serving {
     /// Begins a stream if there is memory for it.
-    fn accept(&self, request: Request<RecvStream>, mut respond: SendResponse<Piece>) -> Option<Stream> {
+    fn accept(self: &Arc<Self>, request: Request<RecvStream>, mut respond: SendResponse<Piece>) -> Option<Stream> {
         match self.connection.account.charge(STREAM_BYTES) {
             Ok(charge) => Some(Stream {
                 in_flight: self.connection.begin(),
-                serving: self.clone(),
+                serving: Arc::clone(self),
                 request,
                 respond,
                 charge,
@@ -264,7 +269,7 @@ impl Serving {
 
 /// A request in flight.
 struct Stream {
-    serving: Serving,
+    serving: Arc<Serving>,
     request: Request<RecvStream>,
     respond: SendResponse<Piece>,
     charge: Charge,
@@ -314,7 +319,7 @@ async fn read_and(mut pump: Pump, work: impl Future<Output = ()>) {
 
 /// The response side of one request.
 struct Answering {
-    serving: Serving,
+    serving: Arc<Serving>,
     respond: SendResponse<Piece>,
     is_head: bool,
     is_grpc: bool,
@@ -362,15 +367,16 @@ impl From<h2::Error> for Cut {
 
 impl Answering {
     async fn answer(mut self, request: Request<inbound::Inbound>) {
-        let refusals = self.serving.service.routes.refusals.clone();
-        let answering = self.serving.service.call(request);
+        let answering = self.serving.service.respond(request);
         let response = tokio::select! {
             biased;
             _ = poll_fn(|cx| self.respond.poll_reset(cx)) => return,
             response = answering => response,
         };
         let response = response.unwrap_or_else(|never| match never {});
-        match self.send(response).await {
+        let sent = self.send(response).await;
+        let refusals = &self.serving.service.routes.refusals;
+        match sent {
             Ok(()) | Err(Cut::Gone) => {}
             Err(Cut::Failed(error)) => debug!(%error, "an answer failed"),
             Err(Cut::Stalled) => refusals.count("answer_stalled"),

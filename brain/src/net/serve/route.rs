@@ -157,7 +157,18 @@ where
         Poll::Ready(Ok(())) // routers always are
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        self.respond(request)
+    }
+}
+
+impl PerConnection {
+    /// Answers a request.
+    pub(super) fn respond<B>(&self, mut request: Request<B>) -> Answer
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
         let http1 = (request.version() != Version::HTTP_2).then(|| self.connection.begin());
         self.caller.describe(request.extensions_mut());
         if let Some(peer) = self.peer {
@@ -183,9 +194,7 @@ where
             false => Box::pin(async { Ok(nothing_here()) }),
         }
     }
-}
 
-impl PerConnection {
     /// Answers an RPC.
     fn rpc<B>(&self, request: Request<B>) -> Answer
     where

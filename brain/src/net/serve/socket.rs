@@ -1,0 +1,300 @@
+//! The socket of a connection. Small writes are gathered, and written at the end of each poll of the connection's task.
+//!
+//! h2 writes the parts of a response one by one, and flushes after each payload of 256 bytes or more: a system call for each of them costs
+//! more than the response itself.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::{Buf as _, BytesMut};
+use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
+
+use super::admission::Io;
+use super::connections::Connection;
+use crate::budget::Charge;
+use crate::metrics::NetworkMetrics;
+
+/// The most bytes that are gathered. They are charged to the connection's account until the socket has accepted them.
+const QUEUE: usize = 32 * 1024;
+
+/// Longer writes are not copied.
+const COPIED: usize = 8 * 1024;
+
+/// A byte stream and its counters.
+pub(super) struct Socket {
+    io: Box<dyn Io>,
+    connection: Arc<Connection>,
+    network: NetworkMetrics,
+    gathers: bool,
+    queue: BytesMut,
+    /// The charge for the queue, unless that is empty.
+    charge: Option<Charge>,
+}
+
+impl Socket {
+    pub(super) fn new(io: Box<dyn Io>, connection: Arc<Connection>, network: NetworkMetrics) -> Self {
+        Self {
+            io,
+            connection,
+            network,
+            gathers: false,
+            queue: BytesMut::new(),
+            charge: None,
+        }
+    }
+
+    pub(super) fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.io).poll_read(cx, buf);
+        let len = (buf.filled().len() - before) as u64;
+        self.connection.receive(len);
+        self.network.received.inc_by(len);
+        polled
+    }
+
+    pub(super) fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        if !self.gather(bufs, len) {
+            ready!(self.poll_drain(cx))?;
+            if !self.gather(bufs, len) {
+                let polled = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+                return self.sent(polled);
+            }
+        }
+        Poll::Ready(Ok(len))
+    }
+
+    /// Flushes what is written; gathered writes are flushed at the end of the poll.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.gathers {
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    pub(super) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_drain(cx))?;
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+
+    /// Takes the byte stream out. What was gathered is sent if the other end reads.
+    pub(super) fn take(&mut self) -> Box<dyn Io> {
+        let drained = self.poll_drain(&mut Context::from_waker(Waker::noop()));
+        if let Poll::Ready(Err(error)) = drained {
+            tracing::debug!(%error, "the end of a connection was not sent");
+        }
+        std::mem::replace(&mut self.io, Box::new(tokio::io::empty()))
+    }
+
+    /// Copies a write into the queue, if it is short and there is room for it.
+    fn gather(&mut self, bufs: &[IoSlice<'_>], len: usize) -> bool {
+        if !self.gathers || len > COPIED || self.queue.len() + len > QUEUE {
+            return false;
+        }
+        if self.charge.is_none() {
+            let Ok(charge) = self.connection.account.charge(QUEUE) else {
+                return false;
+            };
+            self.charge = Some(charge);
+            self.queue.reserve(QUEUE);
+        }
+        for buf in bufs {
+            self.queue.extend_from_slice(buf);
+        }
+        true
+    }
+
+    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.queue.is_empty() {
+            let polled = Pin::new(&mut self.io).poll_write(cx, &self.queue);
+            match ready!(self.sent(polled))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                len => self.queue.advance(len),
+            }
+        }
+        if self.charge.take().is_some() {
+            self.queue = BytesMut::new();
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn sent(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        match &polled {
+            Poll::Ready(Ok(len)) => {
+                self.network.sent.inc_by(*len as u64);
+                self.connection.sent();
+            }
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => self.connection.blocked(),
+        }
+        polled
+    }
+}
+
+/// A socket that the task of a connection shares with its protocol.
+#[derive(Clone)]
+pub(super) struct SharedSocket(Arc<Mutex<Socket>>);
+
+impl SharedSocket {
+    pub(super) fn new(socket: Socket) -> Self {
+        Self(Arc::new(Mutex::new(socket)))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Socket> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a task that writes to the socket. Its small writes are gathered, and sent after each poll of the task. Returns `None` if
+    /// that fails.
+    pub(super) async fn gathering<T>(&self, task: impl Future<Output = T>) -> Option<T> {
+        let mut task = std::pin::pin!(task);
+        self.lock().gathers = true;
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(done) = task.as_mut().poll(cx) {
+                return Poll::Ready(Some(done));
+            }
+            let mut socket = self.lock();
+            let flushed = match socket.poll_drain(cx) {
+                Poll::Ready(Ok(())) => Pin::new(&mut socket.io).poll_flush(cx),
+                other => other,
+            };
+            match flushed {
+                Poll::Ready(Err(error)) => {
+                    tracing::debug!(%error, "a connection failed");
+                    Poll::Ready(None)
+                }
+                Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWrite;
+
+    use super::super::connections::{Admitted, Connections};
+    use super::*;
+    use crate::budget::Budget;
+    use crate::metrics::Metrics;
+
+    /// Records the writes that it accepts while it is open.
+    #[derive(Clone, Default)]
+    struct Recorder(Arc<Mutex<(bool, Vec<usize>)>>);
+
+    impl Recorder {
+        fn open(&self, is_open: bool) {
+            self.0.lock().unwrap().0 = is_open;
+        }
+
+        fn writes(&self) -> Vec<usize> {
+            self.0.lock().unwrap().1.clone()
+        }
+    }
+
+    impl tokio::io::AsyncRead for Recorder {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    impl AsyncWrite for Recorder {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+            let mut inner = self.0.lock().unwrap();
+            if !inner.0 {
+                return Poll::Pending;
+            }
+            inner.1.push(buf.len());
+            Poll::Ready(Ok(buf.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    async fn socket(budget: usize) -> (SharedSocket, Recorder, Admitted) {
+        let network = Metrics::new(false).network;
+        let connections = Connections::new(1, Budget::new(budget, network.held.clone()), network.clone());
+        let admitted = connections.admit(None).await.unwrap();
+        let recorder = Recorder::default();
+        recorder.open(true);
+        let socket = Socket::new(Box::new(recorder.clone()), Arc::clone(&admitted.connection), network);
+        (SharedSocket::new(socket), recorder, admitted)
+    }
+
+    fn write(socket: &SharedSocket, len: usize) -> Poll<usize> {
+        let bytes = vec![7; len];
+        let mut cx = Context::from_waker(Waker::noop());
+        let polled = socket.lock().poll_write(&mut cx, &[IoSlice::new(&bytes)]);
+        polled.map(Result::unwrap)
+    }
+
+    /// Polls a task once that writes so many bytes each time, and then goes on waiting.
+    async fn poll_once(socket: &SharedSocket, writes: &[usize]) {
+        let task = socket.gathering(std::future::poll_fn(|_| {
+            for len in writes {
+                assert_eq!(write(socket, *len), Poll::Ready(*len));
+            }
+            Poll::<()>::Pending
+        }));
+        assert!(futures::poll!(std::pin::pin!(task)).is_pending());
+    }
+
+    #[tokio::test]
+    async fn small_writes_of_a_poll_are_one_and_stay_in_order_with_long_ones() {
+        let (socket, recorder, admitted) = socket(1 << 24).await;
+        let used = admitted.connection.account.used();
+        poll_once(&socket, &[100, 17, 3_000, 9]).await;
+        assert_eq!(recorder.writes(), [3_126]);
+        poll_once(&socket, &[1, COPIED + 1, 2]).await;
+        assert_eq!(recorder.writes()[1..], [1, COPIED + 1, 2]);
+        assert_eq!(admitted.connection.account.used(), used, "the queue is still charged");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_reads_nothing_fills_the_queue_and_no_more() {
+        let (socket, recorder, admitted) = socket(1 << 24).await;
+        let used = admitted.connection.account.used();
+        poll_once(&socket, &[]).await;
+        recorder.open(false);
+        let accepted = std::iter::from_fn(|| write(&socket, 1_000).is_ready().then_some(1_000));
+        let accepted: usize = accepted.take(1_000).sum();
+        assert_eq!(accepted, QUEUE / 1_000 * 1_000);
+        assert_eq!(admitted.connection.account.used(), used + QUEUE);
+        assert!(admitted.connection.is_blocked());
+        recorder.open(true);
+        poll_once(&socket, &[]).await;
+        assert_eq!(recorder.writes(), [accepted]);
+        assert_eq!(admitted.connection.account.used(), used);
+        assert!(!admitted.connection.is_blocked());
+    }
+
+    /// The connection itself takes 40 KiB of the half of the budget that it may use.
+    #[tokio::test]
+    async fn writes_go_on_without_memory_for_the_queue() {
+        let (socket, recorder, _admitted) = socket(90_000).await;
+        poll_once(&socket, &[100, 200]).await;
+        assert_eq!(recorder.writes(), [100, 200]);
+    }
+
+    #[tokio::test]
+    async fn what_is_left_is_sent_at_the_end() {
+        let (socket, recorder, _admitted) = socket(1 << 24).await;
+        poll_once(&socket, &[]).await;
+        assert_eq!(write(&socket, 5), Poll::Ready(5));
+        drop(socket.lock().take());
+        assert_eq!(recorder.writes(), [5]);
+    }
+}
