@@ -119,8 +119,7 @@ impl Tree {
     pub(super) fn remove(&mut self, key: &[u8]) -> bool {
         let removed = self.root.remove(key, &mut self.memory);
         self.len -= usize::from(removed);
-        loop {
-            let Node::Inner(inner) = &mut self.root else { break };
+        while let Node::Inner(inner) = &mut self.root {
             if inner.children.len() > 1 {
                 break;
             }
