@@ -30,6 +30,12 @@ pub fn cache_share(memory: u64) -> u64 {
     (memory / 8).clamp(64 << 20, 1 << 30)
 }
 
+/// Returns a sixteenth of `memory`, between 32 MiB and 1 GiB: the memory for the index of keys.
+#[must_use]
+pub fn key_index_share(memory: u64) -> u64 {
+    (memory / 16).clamp(32 << 20, 1 << 30)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,6 +47,8 @@ mod tests {
         assert_eq!(cache_share(256 << 20), 64 << 20);
         assert_eq!(cache_share(4 << 30), 512 << 20);
         assert_eq!(cache_share(1 << 40), 1 << 30);
+        assert_eq!(key_index_share(256 << 20), 32 << 20);
+        assert_eq!(key_index_share(4 << 30), 256 << 20);
         assert!(available() > 64 << 20);
     }
 }

@@ -88,8 +88,12 @@ pub struct MvccMetrics {
     pub deletes: IntCounter,
     /// Txns.
     pub txns: IntCounter,
-    /// Keys that exist; always 0: they are not counted.
+    /// Keys that exist; 0 unless the index of keys serves.
     pub keys: IntGauge,
+    /// Bytes of memory that the index of keys takes.
+    pub key_index_size: IntGauge,
+    /// 1 if the index of keys serves.
+    pub key_index_serves: IntGauge,
     /// Events sent to watchers.
     pub events: IntCounter,
     /// Watchers.

@@ -5,6 +5,7 @@ pub mod commit_feed;
 pub mod defragment;
 pub mod flush;
 pub mod history;
+pub mod index;
 pub mod replica;
 pub mod retry;
 pub mod state;

@@ -34,6 +34,8 @@ pub struct Config {
     pub storage: Storage,
     /// The memory for cached blocks of the embedded store, in bytes; `None`: derived from the available memory.
     pub embedded_cache_bytes: Option<u64>,
+    /// The memory that the index of keys may take, in bytes; 0: there is none.
+    pub key_index_bytes: usize,
     /// Peer URLs of all members by name, this one's included.
     pub initial_cluster: BTreeMap<String, Vec<Url>>,
     /// The domain whose SRV records name all members, instead of [`Config::initial_cluster`].

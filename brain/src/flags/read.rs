@@ -73,6 +73,7 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         extensive_metrics: values.one_of("metrics", &[("basic", false), ("extensive", true)])?,
         unsafe_no_fsync: values.bool("unsafe-no-fsync"),
         embedded_cache_bytes: Some(values.number("embedded-cache-bytes")?).filter(|bytes| *bytes > 0),
+        key_index_bytes: key_index_bytes(&values)?,
         storage,
         name,
     };
@@ -255,6 +256,15 @@ fn inflight_bytes(values: &Values<'_>, max_request_bytes: usize) -> Result<usize
         ));
     }
     Ok(bytes)
+}
+
+/// Returns the bytes of memory for the index of keys; by default a share of the available memory.
+fn key_index_bytes(values: &Values<'_>) -> Result<usize, String> {
+    let bytes = match values.number::<i64>("key-index-bytes")? {
+        0 => memory::key_index_share(memory::available()),
+        bytes => u64::try_from(bytes).unwrap_or_default(),
+    };
+    Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
 fn keepalive(values: &Values<'_>) -> Result<Keepalive, String> {

@@ -129,6 +129,7 @@ pub(super) const FLAGS: &[Flag] = &[
     text("max-request-bytes", "1572864", Member, Works("longest request in bytes; lowered to what storage can hold")),
     text("max-concurrent-streams", "4294967295", Member, Works("most streams open at a time on one connection")),
     text("max-inflight-bytes", "0", Member, Works("bytes of memory that connections, requests and answers of clients may take, those of peers as much again; one connection has at most half of it, one address three quarters; more are refused with \"too many requests\"; 0 means a quarter of the memory, between 256 MiB and 1 GiB")),
+    text("key-index-bytes", "0", Member, Works("bytes of memory that the index of keys may take, which counts the keys of large ranges; beyond that it is dropped, and such counts take longer; 0 means a sixteenth of the memory, between 32 MiB and 1 GiB, below 0 no index")),
     text("grpc-keepalive-min-time", "5s", Member, Idle("clients may ping as often as they like")),
     text("grpc-keepalive-interval", "2h", Member, Works("how often the server pings idle clients; 0 means never")),
     text("grpc-keepalive-timeout", "20s", Member, Works("how long the server waits for the answer to its ping; 0 means never pinging")),

@@ -64,6 +64,14 @@ impl MvccMetrics {
             deletes: r.counter("etcd_mvcc_delete_total", "Deletes seen by this member."),
             txns: r.counter("etcd_mvcc_txn_total", "Txns seen by this member."),
             keys: r.gauge("etcd_debugging_mvcc_keys_total", "Keys that exist."),
+            key_index_size: r.gauge(
+                "kubebrain_mvcc_key_index_size_in_bytes",
+                "Bytes of memory that the index of keys takes.",
+            ),
+            key_index_serves: r.gauge(
+                "kubebrain_mvcc_key_index_serves",
+                "1 if the index of keys is built and counts the keys of ranges.",
+            ),
             events: r.counter("etcd_debugging_mvcc_events_total", "Events sent by this member."),
             watchers: r.gauge("etcd_debugging_mvcc_watcher_total", "Watchers."),
             slow_watchers: r.gauge("etcd_debugging_mvcc_slow_watcher_total", "Watchers that are behind."),

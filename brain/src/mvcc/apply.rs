@@ -14,6 +14,7 @@ use super::auth::AuthChange;
 use super::record::{Alarm, Change, KeyChange, Keys, Record, Token};
 use super::row::{LeaseRow, size_of};
 use super::sizes::Sizes;
+use crate::mvcc::key_index::KeyIndex;
 use crate::mvcc::keys;
 use crate::mvcc::lease::Leases;
 use crate::mvcc::memtable::{Memtable, Version};
@@ -39,6 +40,8 @@ pub struct Applier {
     pub compacted: Revision,
     /// The memtable that versions are added to.
     pub memtable: Arc<Memtable>,
+    /// Counts the keys that exist.
+    pub key_index: Arc<KeyIndex>,
     /// Rows of leases, users and roles that differ from the stored ones; `None` is gone.
     pub state_rows: BTreeMap<Bytes, Option<Bytes>>,
     /// Stored bytes. Only the member that compacts knows the bytes that compaction deleted.
@@ -56,6 +59,7 @@ impl Applier {
             revision,
             compacted,
             memtable,
+            key_index: Arc::new(KeyIndex::new(revision)),
             state_rows: BTreeMap::new(),
             dirty: false,
         }
@@ -110,6 +114,7 @@ impl Applier {
     ) -> Committed {
         let revision = keys.revision;
         self.revision = revision;
+        self.key_index.record(revision, &keys.changes);
         let mut events = Vec::with_capacity(keys.changes.len());
         for change in keys.changes {
             self.memtable.insert(change.key.clone(), revision, version_of(&change));

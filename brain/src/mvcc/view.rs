@@ -10,6 +10,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::count_cache::CountCache;
 use super::fetch::Budget;
 use super::hot_rows::HotRows;
+use super::key_index::{Counted, KeyIndex};
 use super::op::{RangeOp, RangeResult, SortTarget, Span};
 use super::row::{Meta, decode_index, decode_object, size_of};
 use crate::budget::Meter;
@@ -28,6 +29,9 @@ mod versions;
 /// Bytes that one step of a scan takes at most.
 const PAGE_BYTES: usize = 256 << 10;
 
+/// Steps in which a count may bring the index up to its revision.
+const CATCH_UP: usize = 1_024;
+
 /// The view of reads.
 #[derive(Debug, Clone)]
 pub struct View<S> {
@@ -43,6 +47,8 @@ pub struct View<S> {
     pub rows_revision: Revision,
     /// Lists that are read page by page.
     pub count_cache: Arc<CountCache>,
+    /// Counts the keys that exist.
+    pub key_index: Arc<KeyIndex>,
     /// Keys that were read from `rows`.
     pub hot: Arc<HotRows>,
 }
@@ -126,8 +132,12 @@ impl<S: Snapshot> View<S> {
             let kvs = if op.count_only { Vec::new() } else { kvs };
             return Ok(op.select(kvs, count));
         }
-        if op.count_only {
-            let count = self.count_charged(&op.span, at, charged.budget()).await?;
+        let indexed = self.count_in_index(&op.span, at).await;
+        if op.count_only || indexed == Some(0) {
+            let count = match indexed {
+                Some(count) => count,
+                None => self.count_charged(&op.span, at, charged.budget()).await?,
+            };
             return Ok(RangeResult {
                 kvs: Vec::new(),
                 count,
@@ -153,9 +163,10 @@ impl<S: Snapshot> View<S> {
                 charged.keeps(&kvs);
             }
         }
-        let count = match cursor.rest() {
-            None => read,
-            Some(rest) => match self.count_cache.take(&op.span, at) {
+        let count = match (cursor.rest(), indexed) {
+            (None, _) => self.checked(&op.span, at, (indexed, read)),
+            (Some(_), Some(count)) => count,
+            (Some(rest), None) => match self.count_cache.take(&op.span, at) {
                 Some(count) => count,
                 None => read + self.count_charged(&rest, at, charged.budget()).await?,
             },
@@ -164,7 +175,7 @@ impl<S: Snapshot> View<S> {
         if is_late && op.reads_values() {
             result.kvs = self.load_charged(result.kvs, at, &mut charged).await?;
         }
-        if result.more && !op.needs_all() {
+        if result.more && indexed.is_none() && !op.needs_all() {
             let next = result
                 .kvs
                 .iter()
@@ -237,6 +248,43 @@ impl<S: Snapshot> View<S> {
 
     /// Returns the number of keys of a span at a revision that [`View::resolve`] returned.
     pub async fn count(&self, span: &Span, at: Revision) -> Result<i64, RowsError> {
+        match self.count_in_index(span, at).await {
+            Some(count) => Ok(count),
+            None => self.count_in_rows(span, at).await,
+        }
+    }
+
+    /// Returns the number of keys of a span at a revision that [`View::resolve`] returned, if the index knows it.
+    pub async fn count_in_index(&self, span: &Span, at: Revision) -> Option<i64> {
+        for _ in 0..CATCH_UP {
+            match self.key_index.count(span, at) {
+                Counted::Keys(count) => return Some(count),
+                Counted::Unknown => return None,
+                Counted::Behind => drop(self.key_index.apply_some()),
+            }
+            tokio::task::yield_now().await;
+        }
+        None
+    }
+
+    /// Returns the number of keys that were read of a whole span. An index that has another number is discarded.
+    fn checked(&self, span: &Span, at: Revision, (indexed, read): (Option<i64>, i64)) -> i64 {
+        if let Some(count) = indexed.filter(|count| *count != read) {
+            self.key_index.discard();
+            tracing::error!(
+                from = %span.key.escape_ascii(),
+                to = %span.end.escape_ascii(),
+                revision = at,
+                count,
+                read,
+                "the index of keys is wrong and is built again: counts that it gave may have been wrong"
+            );
+        }
+        read
+    }
+
+    /// Counts as [`View::count`] does, but without the index.
+    pub async fn count_in_rows(&self, span: &Span, at: Revision) -> Result<i64, RowsError> {
         let mut cursor = self.cursor(span, at, false);
         let mut count = 0;
         while let Some(page) = cursor.next(usize::MAX).await? {

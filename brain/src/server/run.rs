@@ -113,6 +113,14 @@ fn compact_by_itself<R: Rows>(config: &Config, api: &ApiContext<R>, life: &mut L
     }
 }
 
+/// Starts to build the index of keys, unless the flags rule it out.
+fn index_keys<R: Rows>(config: &Config, api: &ApiContext<R>, life: &mut Lifecycle) {
+    if config.key_index_bytes > 0 {
+        let index = crate::storage::index::run(api.state.clone(), config.key_index_bytes, life.stop.clone());
+        life.tasks.spawn("index of keys", index);
+    }
+}
+
 /// Serves a store until the process ends.
 pub(crate) async fn serve<E: Engine>(
     config: &Config,
@@ -185,6 +193,7 @@ pub(crate) async fn serve<E: Engine>(
         return life.end().await;
     }
     compact_by_itself(config, &api, &mut life);
+    index_keys(config, &api, &mut life);
     let (shown, has_leader) = watch_channel::channel(true);
     let liveness = liveness::run(liveness, role, config.election_timeout, shown, life.stop.clone());
     life.tasks.spawn("liveness", liveness);

@@ -258,6 +258,7 @@ impl<R: Rows> Replica<R> {
             rows,
             rows_revision,
             count_cache: old.count_cache.clone(),
+            key_index: self.applier.key_index.clone(),
             hot,
         });
     }

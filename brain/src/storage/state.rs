@@ -106,7 +106,9 @@ impl<R: Rows> State<R> {
             let mut leases = self.leases();
             // Users are never older than a view.
             self.auth.replace(&other.auth);
-            self.view.store(other.view());
+            let old = self.view.swap(other.view());
+            // The new view has an index of its own, which is not built yet.
+            old.key_index.close();
             *leases = std::mem::take(&mut *other.leases());
         }
         *self.alarms() = std::mem::take(&mut *other.alarms());

@@ -135,6 +135,12 @@ impl<L: Log, R: Rows> Engine<L, R> {
         })
     }
 
+    /// Builds the index of keys and keeps it up to date.
+    pub(crate) fn index_keys(&mut self) {
+        let index = brain::storage::index::run(self.store.state.clone(), 64 << 20, self.stop.clone());
+        self.tasks.spawn("index of keys", index);
+    }
+
     /// Ends in order: what was acknowledged is flushed.
     pub(crate) async fn stop(self) -> anyhow::Result<()> {
         self.stop.cancel();

@@ -16,6 +16,7 @@ use brain::log::frame::is_barrier;
 use brain::log::{Log, MemLog, Slot};
 use brain::log_once::LogOncePerMessage;
 use brain::metrics::Metrics;
+use brain::mvcc::op::Span;
 use brain::pb::peerpb::peer_server::PeerServer;
 use brain::rows::Rows;
 use brain::rows::mem::MemRows;
@@ -24,6 +25,8 @@ use brain::storage::replica::{Replica, RowsRefresher};
 use brain::tasks::Owned;
 use brain::watch::{History as _, PrevKv};
 use election::{Config as Timing, Elector, Handle as Election};
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -31,6 +34,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 
 use crate::engine::{self, Engine, Unbounded};
+use crate::key_index;
 use crate::pausable_rows::PausableRows;
 use crate::wire::pb;
 
@@ -181,6 +185,61 @@ async fn new_follower_behind_a_compaction_gets_missed_commits() {
     let follows = async { role.wait_for(|role| matches!(role, Role::Following(_))).await.map(drop) };
     other.follow(channel, follows).await.unwrap();
     other.has_all_of(&leading).await;
+    leading.engine.stop().await.unwrap();
+}
+
+/// The index of a member follows it through all that it reads its state from: a leader, the log, and rows that are ahead of both.
+#[tokio::test]
+async fn index_of_a_member_counts_as_its_rows_do_wherever_its_records_come_from() {
+    let mut rng = StdRng::seed_from_u64(3);
+    let mut leading = Leading::start().await;
+    let (_serving, channel) = leading.listen().await;
+    let mut other = Other::open(leading.log.clone(), leading.rows.clone()).await;
+    let state = other.store.state.clone();
+    let stop = CancellationToken::new();
+    let mut index = Owned::start(brain::storage::index::run(state.clone(), 64 << 20, stop.clone()));
+    key_index::served(&state).await;
+    let first = Arc::downgrade(&state.view().key_index);
+    let before = async {
+        leading.engine.puts(PUTS.0).await;
+        state.wait_applied(leading.engine.store.state.committed()).await;
+    };
+    other.follow(channel.clone(), before).await;
+    assert_eq!(key_index::compare(&state, &mut rng).await, 3);
+    // The log loses what the member lacks.
+    leading.engine.puts(PUTS.0).await;
+    leading.engine.compact().await;
+    leading.engine.puts(PUTS.1).await;
+    assert!(leading.log.watermark().await.unwrap() > state.committed());
+    other.roles.send_replace(Role::Nobody);
+    let mut role = other.roles.subscribe();
+    let follows = async {
+        role.wait_for(|role| matches!(role, Role::Following(_)))
+            .await
+            .map(drop)
+            .unwrap();
+        state.wait_applied(leading.engine.store.state.committed()).await;
+    };
+    other.follow(channel, follows).await;
+    key_index::served(&state).await;
+    assert!(
+        first.upgrade().is_none(),
+        "the index of the state that was replaced is still there"
+    );
+    assert!(key_index::compare(&state, &mut rng).await > 0);
+    leading.engine.put(b"a", b"").await.unwrap();
+    leading.engine.stop().await.unwrap();
+    leading.engine = Engine::start(leading.log.clone(), leading.rows.clone()).await.unwrap();
+    other.tail().await;
+    let view = state.view();
+    let all = Span {
+        key: "\0".into(),
+        end: "\0".into(),
+    };
+    assert_eq!(view.count_in_index(&all, view.revision).await, Some(18));
+    assert!(key_index::compare(&state, &mut rng).await > 0);
+    stop.cancel();
+    index.end().await.unwrap().unwrap();
     leading.engine.stop().await.unwrap();
 }
 

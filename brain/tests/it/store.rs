@@ -35,7 +35,7 @@ pub(crate) fn requests(default: usize) -> usize {
     std::env::var("REQUESTS").map_or(default, |text| text.parse().unwrap())
 }
 
-fn files(dir: &std::path::Path) -> (FileLog, FjallRows) {
+pub(crate) fn files(dir: &std::path::Path) -> (FileLog, FjallRows) {
     let log = FileLog::open(&dir.join("log"), LogOptions::default()).unwrap();
     let rows = FjallRows::open(&dir.join("rows"), RowsOptions::default()).unwrap();
     (log, rows)
@@ -43,6 +43,7 @@ fn files(dir: &std::path::Path) -> (FileLog, FjallRows) {
 
 pub(crate) async fn agrees_with_the_model<L: Log, R: Rows>(log: L, rows: R, requests: usize) {
     let mut engine = Engine::start(log.clone(), rows.clone()).await.unwrap();
+    engine.index_keys();
     let (report, model) = run(seed(), requests, &mut engine).await;
     assert!(
         report.last_revision > 100 && report.refused.len() > 5,

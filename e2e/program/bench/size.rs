@@ -30,6 +30,11 @@ const PAGE: i64 = 10_000;
 /// Keys of the large delete, if there are as many.
 const DELETED: u64 = 300_000;
 const PROBES: usize = 20;
+/// Pairs of a page whose answer counts what is left, and how often such questions are asked.
+const COUNTED_PAGE: i64 = 500;
+const COUNTS: usize = 21;
+/// Time for an index of keys to be built.
+const BUILT: Duration = Duration::from_secs(120);
 /// A step that no number of keys has in common with: keys are visited in an order of their own.
 const STEP: u64 = 982_451_653;
 const MIB: f64 = 1024.0 * 1024.0;
@@ -80,6 +85,23 @@ pub(crate) async fn measure(
     let load = Load::connect(&server, keys, requests).await?;
     say("list of all, cold: keys", Unit::PerSecond, load.list().await?, report);
     let address = url.trim_start_matches("http://");
+    if let Some(bytes) = index_bytes(address).await? {
+        say(
+            "memory of the index of keys",
+            Unit::BytesEach,
+            bytes / keys as f64,
+            report,
+        );
+    }
+    let took = load.counted_pages().await?.as_micros() as f64;
+    say(
+        "page of 500 with its count, random place: p50",
+        Unit::MicrosEach,
+        took,
+        report,
+    );
+    let took = load.counts().await?.as_micros() as f64;
+    say("count_only of all: p50", Unit::MicrosEach, took, report);
     let longest = load.probes(address).await?;
     say("/livez, the longest", Unit::Seconds, longest.as_secs_f64(), report);
     let before = server.usage()?.rss;
@@ -239,6 +261,53 @@ impl Load {
         Ok(listed as f64 / began.elapsed().as_secs_f64())
     }
 
+    /// The median time of a page at some place, with the number of all pairs from there on.
+    async fn counted_pages(&self) -> anyhow::Result<Duration> {
+        let mut kv = self.clients[0].clone();
+        let mut times = Vec::new();
+        for n in 0..COUNTS as u64 {
+            let request = pb::RangeRequest {
+                key: key(n.wrapping_mul(STEP) % self.keys).into(),
+                range_end: b"/registry/pods0".as_slice().into(),
+                limit: COUNTED_PAGE,
+                ..pb::RangeRequest::default()
+            };
+            let began = Instant::now();
+            let page = kv.range(request).await?.into_inner();
+            times.push(began.elapsed());
+            ensure!(
+                page.count >= page.kvs.len() as i64 && page.more == (page.count > COUNTED_PAGE),
+                "wrong count"
+            );
+        }
+        times.sort();
+        Ok(times[COUNTS / 2])
+    }
+
+    /// The median time of a count of all keys.
+    async fn counts(&self) -> anyhow::Result<Duration> {
+        let mut kv = self.clients[0].clone();
+        let mut times = Vec::new();
+        for _ in 0..COUNTS {
+            let request = pb::RangeRequest {
+                key: b"/registry/pods/".as_slice().into(),
+                range_end: b"/registry/pods0".as_slice().into(),
+                count_only: true,
+                ..pb::RangeRequest::default()
+            };
+            let began = Instant::now();
+            let count = kv.range(request).await?.into_inner().count;
+            times.push(began.elapsed());
+            ensure!(
+                u64::try_from(count) == Ok(self.keys),
+                "{count} of {} keys are counted",
+                self.keys
+            );
+        }
+        times.sort();
+        Ok(times[COUNTS / 2])
+    }
+
     async fn probes(&self, address: &str) -> anyhow::Result<Duration> {
         let mut longest = Duration::ZERO;
         for _ in 0..PROBES {
@@ -281,6 +350,24 @@ impl Load {
             error = put => return Err(error),
         }
         Ok(longest)
+    }
+}
+
+/// Waits until the index of keys of a brain is built; answers with its bytes of memory. `None`: the server has none.
+async fn index_bytes(address: &str) -> anyhow::Result<Option<f64>> {
+    let deadline = Instant::now() + BUILT;
+    loop {
+        let text = e2e::probe::command(address, "GET", "/metrics", "").await?;
+        let gauge = |name: &str| {
+            let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            value.and_then(|value| value.trim().parse::<f64>().ok())
+        };
+        match gauge("kubebrain_mvcc_key_index_serves") {
+            None => return Ok(None),
+            Some(serves) if serves > 0.0 => return Ok(gauge("kubebrain_mvcc_key_index_size_in_bytes")),
+            Some(_) => ensure!(Instant::now() < deadline, "the index of keys is not built in {BUILT:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 

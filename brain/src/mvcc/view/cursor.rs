@@ -277,6 +277,7 @@ mod tests {
             rows: MemRows::new().snapshot().await.unwrap(),
             rows_revision: 5,
             count_cache: Arc::new(CountCache::default()),
+            key_index: Arc::default(),
             hot: Arc::new(HotRows::default()),
         };
         let span = Span {

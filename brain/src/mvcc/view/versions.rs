@@ -285,6 +285,7 @@ mod tests {
             rows: rows.snapshot().await.unwrap(),
             rows_revision: 7,
             count_cache: Arc::default(),
+            key_index: Arc::default(),
             hot: Arc::default(),
         };
         let entry = |key: &str, revision, is_put, recreated| (key.to_owned(), revision, is_put, recreated);
@@ -329,6 +330,7 @@ mod tests {
             rows: rows.snapshot().await.unwrap(),
             rows_revision: 3_001,
             count_cache: Arc::default(),
+            key_index: Arc::default(),
             hot: Arc::default(),
         };
         let revisions: Vec<_> = walked(&view).await.iter().map(|(_, revision, ..)| *revision).collect();

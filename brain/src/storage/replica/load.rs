@@ -62,6 +62,7 @@ impl<R: Rows> Replica<R> {
             rows: snapshot,
             rows_revision: manifest.reached(),
             count_cache: Arc::default(),
+            key_index: applier.key_index.clone(),
             hot: Arc::default(),
         };
         let state = State::new(view, leases, alarms, auth);

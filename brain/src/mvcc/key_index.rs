@@ -1,0 +1,416 @@
+//! An index of the keys that exist, in memory, which counts the keys of a span in a logarithmic number of steps.
+//!
+//! It is never needed: where it is not built, or does not know a revision, keys are counted in rows and memtables.
+//!
+//! The writer of the replica records creations and deletions before it publishes the view that shows them. They are queued, and applied
+//! to the tree by a background task, or by a reader that needs them. A view may be older than the tree: the newest changes are kept, and
+//! those behind the view's revision are taken off the count.
+//!
+//! The index is built piece by piece, in the order of keys, each piece from the newest view at the time. Before a piece is added,
+//! the part that is built is brought up to the revision of that view.
+//!
+//! Invariant: the tree holds exactly the keys that exist at revision `at`, as far as the index is built, with those changes behind it
+//! that are in the log.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use self::changes::{Bounds, Change, ChangeList, ChangeLog};
+use self::tree::Tree;
+use super::op::Span;
+use super::record::KeyChange;
+use crate::types::Revision;
+
+mod changes;
+mod leaf;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+/// Changes that are recorded, or applied, while others wait.
+const AT_ONCE: usize = 512;
+
+/// Queued changes for which the background task is woken: fewer are left to readers.
+const WAKE: usize = 1_024;
+
+/// See the module.
+#[derive(Debug)]
+pub struct KeyIndex {
+    /// Locked alone, or behind `built`.
+    queue: Mutex<Queue>,
+    built: RwLock<Built>,
+    /// Nobody waits for an index that does not answer: a hint, set with the phase.
+    serves: AtomicBool,
+    wake: Notify,
+    /// Bytes of memory that it may take.
+    max_bytes: AtomicUsize,
+}
+
+/// Changes that are not applied to the tree.
+#[derive(Debug, Default)]
+struct Queue {
+    state: QueueState,
+    changes: ChangeList,
+    /// All changes up to this revision were recorded.
+    last: Revision,
+    /// Changes of this revision are being recorded.
+    begun: Revision,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+enum QueueState {
+    /// Nobody needs changes.
+    #[default]
+    Idle,
+    Recording,
+    /// Changes were dropped, because they took too much memory.
+    Overflown,
+}
+
+#[derive(Debug, Default)]
+struct Built {
+    phase: Phase,
+    tree: Tree,
+    log: ChangeLog,
+    at: Revision,
+    /// Taken from the queue; those before `next` are applied.
+    taken: ChangeList,
+    next: usize,
+    /// While it is built: only keys before this one are in the tree.
+    cursor: Bytes,
+}
+
+/// The state of an index.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// It is not built.
+    #[default]
+    Idle,
+    /// It is being built.
+    Building,
+    /// It answers.
+    Serving,
+    /// It would take more memory than it may.
+    Exceeded,
+    /// Another one took its place.
+    Closed,
+}
+
+/// The answer of an index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counted {
+    /// The number of keys.
+    Keys(i64),
+    /// It is known once queued changes are applied: see [`KeyIndex::apply_some`].
+    Behind,
+    /// It is not known.
+    Unknown,
+}
+
+/// The size of an index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// Its state.
+    pub phase: Phase,
+    /// Keys in it.
+    pub keys: usize,
+    /// Bytes of memory.
+    pub bytes: usize,
+}
+
+impl Default for KeyIndex {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
+impl KeyIndex {
+    /// An index that is not built, of a store at a revision.
+    #[must_use]
+    pub fn new(revision: Revision) -> Self {
+        let queue = Queue {
+            last: revision,
+            begun: revision,
+            ..Queue::default()
+        };
+        Self {
+            queue: Mutex::new(queue),
+            built: RwLock::default(),
+            serves: AtomicBool::new(false),
+            wake: Notify::new(),
+            max_bytes: AtomicUsize::new(0),
+        }
+    }
+
+    /// Records the changes of a revision, in their order. Called before a view shows them, in the order of revisions.
+    pub fn record(&self, revision: Revision, changes: &[KeyChange]) {
+        let mut rest = changes;
+        loop {
+            let (now, later) = rest.split_at(rest.len().min(AT_ONCE));
+            let mut queue = self.queue();
+            queue.begun = revision;
+            if queue.state == QueueState::Recording {
+                let before = queue.changes.len();
+                // A put that neither creates a key nor is the first one known of it changes nothing here.
+                for change in now.iter().filter(|change| change.version <= 1 || change.prev_mod == 0) {
+                    queue.changes.push(Change {
+                        revision,
+                        key: &change.key,
+                        exists: !change.is_delete(),
+                    });
+                }
+                if queue.changes.bytes() > self.max_bytes() {
+                    queue.changes = ChangeList::default();
+                    queue.state = QueueState::Overflown;
+                }
+                if before < WAKE && queue.changes.len() >= WAKE || queue.state == QueueState::Overflown {
+                    self.wake.notify_one();
+                }
+            }
+            if later.is_empty() {
+                queue.last = revision;
+                return;
+            }
+            rest = later;
+        }
+    }
+
+    /// Returns the number of keys of a span at a revision that a view has.
+    pub fn count(&self, span: &Span, revision: Revision) -> Counted {
+        if !self.serves.load(Ordering::Relaxed) {
+            return Counted::Unknown;
+        }
+        let built = self.built();
+        if built.phase != Phase::Serving {
+            return Counted::Unknown;
+        }
+        if revision > built.at && !(built.is_applied() && self.queue().is_recorded(revision)) {
+            return Counted::Behind;
+        }
+        let to = span.limit();
+        let bounds = Bounds {
+            from: &span.key,
+            to: to.as_deref(),
+        };
+        match built.log.added_behind(revision, bounds) {
+            Some(_) if span.is_empty() => Counted::Keys(0),
+            Some(added) => Counted::Keys(built.count(bounds) - added),
+            None => Counted::Unknown,
+        }
+    }
+
+    /// Applies some queued changes; true if more are queued.
+    pub fn apply_some(&self) -> bool {
+        self.apply_up_to(Revision::MAX, Phase::Serving)
+    }
+
+    /// The state and size.
+    pub fn size(&self) -> Size {
+        let built = self.built();
+        let queued = self.queue().changes.bytes();
+        Size {
+            phase: built.phase,
+            keys: built.tree.len(),
+            bytes: built.bytes() + queued,
+        }
+    }
+
+    /// Returns when changes wait to be applied, or the index was closed or dropped.
+    pub async fn woken(&self) {
+        self.wake.notified().await;
+    }
+
+    /// Ends the index: another one took its place.
+    pub fn close(&self) {
+        self.empty(self.built_mut(), Phase::Closed);
+    }
+
+    /// Empties an index that contradicts the rows: it is built again.
+    pub fn discard(&self) {
+        let built = self.built_mut();
+        if built.phase == Phase::Serving {
+            self.empty(built, Phase::Idle);
+        }
+    }
+
+    /// Begins to build it, in so many bytes of memory. Views are needed that have at least the returned revision; `None`: it is closed.
+    pub fn begin(&self, max_bytes: usize) -> Option<Revision> {
+        self.max_bytes.store(max_bytes, Ordering::Relaxed);
+        let (begun, old) = {
+            let mut built = self.built_mut();
+            if built.phase == Phase::Closed {
+                return None;
+            }
+            self.serves.store(false, Ordering::Relaxed);
+            let mut queue = self.queue();
+            queue.state = QueueState::Recording;
+            queue.changes = ChangeList::default();
+            let new = Built {
+                phase: Phase::Building,
+                at: queue.begun,
+                ..Built::default()
+            };
+            (queue.begun, std::mem::replace(&mut *built, new))
+        };
+        drop(old);
+        Some(begun)
+    }
+
+    /// Brings the part that is built up to the revision of a view, in steps; true if it is not there yet.
+    pub fn build_up_to(&self, revision: Revision) -> bool {
+        self.apply_up_to(revision, Phase::Building)
+    }
+
+    /// Adds the keys that follow those that are built, as they are at the revision that it was brought up to. `cursor` is the first key
+    /// that is not among them; `None`: they are the last.
+    pub fn build(&self, keys: &[Bytes], cursor: Option<Bytes>, revision: Revision) {
+        let mut built = self.built_mut();
+        if built.phase != Phase::Building {
+            return;
+        }
+        for key in keys {
+            built.tree.insert(key);
+        }
+        built.at = revision;
+        match cursor {
+            Some(cursor) => built.cursor = cursor,
+            None => {
+                built.log = ChangeLog::behind(revision);
+                built.phase = Phase::Serving;
+                self.serves.store(true, Ordering::Relaxed);
+            }
+        }
+        self.check_size(built);
+    }
+
+    /// Applies changes up to a revision, but no more than are applied at once; true if more of them are queued. A reader that needs an
+    /// index which serves must not push on one that is being built by now: that one is brought up to the revisions of its pieces.
+    fn apply_up_to(&self, revision: Revision, phase: Phase) -> bool {
+        let mut built = self.built_mut();
+        if built.phase != phase {
+            return false;
+        }
+        if built.is_applied() {
+            let mut queue = self.queue();
+            if queue.state == QueueState::Overflown {
+                drop(queue);
+                self.exceed(built);
+                return false;
+            }
+            built.taken = std::mem::take(&mut queue.changes);
+            built.next = 0;
+        }
+        let is_done = built.apply(revision);
+        if built.is_applied() {
+            built.taken = ChangeList::default();
+            let queue = self.queue();
+            built.at = queue.changes.get(0).map_or(queue.last, |next| next.revision - 1);
+        } else if let Some(next) = built.taken.get(built.next) {
+            built.at = next.revision - 1;
+        }
+        let is_queued = !built.is_applied() || self.queue().changes.len() > 0;
+        self.check_size(built);
+        !is_done && is_queued
+    }
+
+    /// Empties the index if it takes more memory than it may.
+    fn check_size(&self, built: RwLockWriteGuard<'_, Built>) {
+        if built.bytes() > self.max_bytes() {
+            self.exceed(built);
+        }
+    }
+
+    fn exceed(&self, built: RwLockWriteGuard<'_, Built>) {
+        let keys = built.tree.len();
+        self.empty(built, Phase::Exceeded);
+        tracing::warn!(
+            keys,
+            max_bytes = self.max_bytes(),
+            "the index of keys takes too much memory and is dropped: counts of large ranges take longer until the next start"
+        );
+    }
+
+    fn empty(&self, mut built: RwLockWriteGuard<'_, Built>, phase: Phase) {
+        let mut queue = self.queue();
+        queue.state = QueueState::Idle;
+        queue.changes = ChangeList::default();
+        drop(queue);
+        let new = Built {
+            phase,
+            ..Built::default()
+        };
+        let old = std::mem::replace(&mut *built, new);
+        self.serves.store(false, Ordering::Relaxed);
+        drop(built);
+        // Nobody waits while a large tree is freed.
+        drop(old);
+        self.wake.notify_one();
+    }
+
+    fn max_bytes(&self) -> usize {
+        self.max_bytes.load(Ordering::Relaxed)
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn built(&self) -> RwLockReadGuard<'_, Built> {
+        self.built.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn built_mut(&self) -> RwLockWriteGuard<'_, Built> {
+        self.built.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    /// Nothing is queued, and all changes up to a revision were recorded.
+    fn is_recorded(&self, revision: Revision) -> bool {
+        self.state == QueueState::Recording && self.changes.len() == 0 && revision <= self.last
+    }
+}
+
+impl Built {
+    /// Everything that was taken from the queue is applied.
+    fn is_applied(&self) -> bool {
+        self.next >= self.taken.len()
+    }
+
+    fn count(&self, bounds: Bounds<'_>) -> i64 {
+        let to = bounds.to.map_or(self.tree.len(), |to| self.tree.rank(to));
+        i64::try_from(to.saturating_sub(self.tree.rank(bounds.from))).unwrap_or(i64::MAX)
+    }
+
+    fn bytes(&self) -> usize {
+        self.tree.bytes() + self.log.bytes() + self.taken.bytes()
+    }
+
+    /// Applies changes that were taken, up to a revision, and no more than are applied at once; true if a later one is next.
+    fn apply(&mut self, revision: Revision) -> bool {
+        for _ in 0..AT_ONCE {
+            let Some(change) = self.taken.get(self.next) else {
+                return false;
+            };
+            if change.revision > revision {
+                return true;
+            }
+            self.next += 1;
+            if self.phase == Phase::Building && change.key >= self.cursor.as_ref() {
+                continue;
+            }
+            let is_changed = if change.exists {
+                self.tree.insert(change.key)
+            } else {
+                self.tree.remove(change.key)
+            };
+            if is_changed && self.phase == Phase::Serving {
+                self.log.push(change);
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,435 @@
+//! A sorted set of keys that tells in a logarithmic number of steps how many of them lie before a key.
+//!
+//! A B+ tree whose inner nodes hold the number of keys below each child.
+
+use super::leaf::{Leaf, MAX_KEYS, allocated};
+
+/// Children of an inner node at most.
+const MAX_CHILDREN: usize = 64;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    root: Node,
+    len: usize,
+    memory: Memory,
+}
+
+/// Bytes on the heap.
+#[derive(Debug, Default)]
+struct Memory(isize);
+
+impl Memory {
+    fn add(&mut self, bytes: usize) {
+        self.0 = self.0.saturating_add_unsigned(bytes);
+    }
+
+    fn sub(&mut self, bytes: usize) {
+        self.0 = self.0.saturating_sub_unsigned(bytes);
+    }
+
+    /// What took `before` takes `after` now.
+    fn change(&mut self, before: usize, after: usize) {
+        self.sub(before);
+        self.add(after);
+    }
+}
+
+#[derive(Debug)]
+enum Node {
+    Leaf(Leaf),
+    Inner(Inner),
+}
+
+/// Never without children, but for a moment.
+#[derive(Debug)]
+struct Inner {
+    children: Vec<Child>,
+}
+
+#[derive(Debug)]
+struct Child {
+    /// No key of the child is smaller, and every key of the child before it is. The first child's is not looked at.
+    from: Box<[u8]>,
+    /// The number of keys.
+    count: usize,
+    node: Node,
+}
+
+/// A node that a full one was divided into: it belongs behind it.
+struct Sibling {
+    from: Box<[u8]>,
+    node: Node,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self::Leaf(Leaf::default())
+    }
+}
+
+impl Tree {
+    /// The number of keys.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes of memory, with an estimate of what the allocator adds.
+    pub(super) fn bytes(&self) -> usize {
+        usize::try_from(self.memory.0).unwrap_or_default()
+    }
+
+    /// The number of keys before this one.
+    pub(super) fn rank(&self, key: &[u8]) -> usize {
+        let (mut node, mut before) = (&self.root, 0);
+        loop {
+            match node {
+                Node::Leaf(leaf) => return before + leaf.position(key).unwrap_or_else(|at| at),
+                Node::Inner(inner) => {
+                    let at = inner.child_of(key);
+                    before += inner.children[..at].iter().map(|child| child.count).sum::<usize>();
+                    node = &inner.children[at].node;
+                }
+            }
+        }
+    }
+
+    /// Inserts a key; false if it is there already.
+    pub(super) fn insert(&mut self, key: &[u8]) -> bool {
+        let (inserted, sibling) = self.root.insert(key, &mut self.memory);
+        self.len += usize::from(inserted);
+        if let Some(sibling) = sibling {
+            let left = std::mem::take(&mut self.root);
+            let left = Child {
+                from: Box::default(),
+                count: left.count(),
+                node: left,
+            };
+            let mut inner = Inner {
+                children: vec![left, Child::of(sibling)],
+            };
+            inner.children.reserve_exact(MAX_CHILDREN / 4);
+            self.memory.add(inner.heap());
+            self.root = Node::Inner(inner);
+        }
+        inserted
+    }
+
+    /// Removes a key; false if it is not there.
+    pub(super) fn remove(&mut self, key: &[u8]) -> bool {
+        let removed = self.root.remove(key, &mut self.memory);
+        self.len -= usize::from(removed);
+        while let Node::Inner(inner) = &mut self.root {
+            if inner.children.len() > 1 {
+                break;
+            }
+            self.memory.sub(inner.heap());
+            self.root = match inner.children.pop() {
+                Some(only) => {
+                    self.memory.sub(only.heap());
+                    only.node
+                }
+                None => Node::default(),
+            };
+        }
+        removed
+    }
+}
+
+impl Node {
+    fn count(&self) -> usize {
+        match self {
+            Node::Leaf(leaf) => leaf.len(),
+            Node::Inner(inner) => inner.children.iter().map(|child| child.count).sum(),
+        }
+    }
+
+    fn insert(&mut self, key: &[u8], memory: &mut Memory) -> (bool, Option<Sibling>) {
+        match self {
+            Node::Leaf(leaf) => insert_into_leaf(leaf, key, memory),
+            Node::Inner(inner) => inner.insert(key, memory),
+        }
+    }
+
+    fn remove(&mut self, key: &[u8], memory: &mut Memory) -> bool {
+        match self {
+            Node::Leaf(leaf) => {
+                let Ok(at) = leaf.position(key) else { return false };
+                let before = leaf.heap();
+                leaf.remove(at);
+                memory.change(before, leaf.heap());
+                true
+            }
+            Node::Inner(inner) => inner.remove(key, memory),
+        }
+    }
+
+    /// Takes the node behind this one in, if both together are small.
+    fn try_append(&mut self, right: &mut Self, from: &[u8], memory: &mut Memory) -> bool {
+        match (self, right) {
+            (Node::Leaf(left), Node::Leaf(right)) => {
+                let before = left.heap() + right.heap();
+                let appended = left.try_append(right);
+                if appended {
+                    memory.change(before, left.heap());
+                }
+                appended
+            }
+            (Node::Inner(left), Node::Inner(right)) => {
+                if left.children.len() + right.children.len() > MAX_CHILDREN * 3 / 4 {
+                    return false;
+                }
+                let before = left.heap() + right.heap();
+                if let Some(first) = right.children.first_mut() {
+                    memory.change(first.heap(), allocated(from.len()));
+                    first.from = from.into();
+                }
+                left.children.append(&mut right.children);
+                memory.change(before, left.heap());
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+fn insert_into_leaf(leaf: &mut Leaf, key: &[u8], memory: &mut Memory) -> (bool, Option<Sibling>) {
+    let Err(at) = leaf.position(key) else {
+        return (false, None);
+    };
+    let before = leaf.heap();
+    let sibling = if leaf.len() == 0 || leaf.fits(key) {
+        leaf.insert(at, key);
+        None
+    } else if at == leaf.len() {
+        // Keys that come in order leave full leaves behind.
+        Some((key.into(), Leaf::of(key)))
+    } else if at == 0 {
+        let right = std::mem::replace(leaf, Leaf::of(key));
+        Some((right.first(), right))
+    } else {
+        let middle = leaf.len() / 2;
+        let mut right = leaf.split_off(middle);
+        if at <= middle {
+            leaf.insert(at, key);
+        } else {
+            right.insert(at - middle, key);
+        }
+        Some((right.first(), right))
+    };
+    let after = leaf.heap() + sibling.as_ref().map_or(0, |(_, right)| right.heap());
+    memory.change(before, after);
+    let sibling = sibling.map(|(from, leaf)| {
+        memory.add(allocated(from.len()));
+        Sibling {
+            from: from.into_boxed_slice(),
+            node: Node::Leaf(leaf),
+        }
+    });
+    (true, sibling)
+}
+
+impl Child {
+    fn of(sibling: Sibling) -> Self {
+        Self {
+            from: sibling.from,
+            count: sibling.node.count(),
+            node: sibling.node,
+        }
+    }
+
+    /// It may be merged with a neighbour.
+    fn is_small(&self) -> bool {
+        match &self.node {
+            Node::Leaf(leaf) => leaf.len() < MAX_KEYS / 4,
+            Node::Inner(inner) => inner.children.len() < MAX_CHILDREN / 4,
+        }
+    }
+
+    /// Bytes of its bound.
+    fn heap(&self) -> usize {
+        allocated(self.from.len())
+    }
+}
+
+impl Inner {
+    /// Bytes of the list of children, without what they hold.
+    fn heap(&self) -> usize {
+        allocated(self.children.capacity() * size_of::<Child>())
+    }
+
+    fn child_of(&self, key: &[u8]) -> usize {
+        self.children
+            .partition_point(|child| *child.from <= *key)
+            .saturating_sub(1)
+    }
+
+    fn insert(&mut self, key: &[u8], memory: &mut Memory) -> (bool, Option<Sibling>) {
+        let at = self.child_of(key);
+        let child = &mut self.children[at];
+        let (inserted, sibling) = child.node.insert(key, memory);
+        let Some(sibling) = sibling else {
+            child.count += usize::from(inserted);
+            return (inserted, None);
+        };
+        child.count = child.node.count();
+        let before = self.heap();
+        if self.children.len() == self.children.capacity() {
+            self.children.reserve_exact(MAX_CHILDREN / 4);
+        }
+        self.children.insert(at + 1, Child::of(sibling));
+        let mut right = None;
+        if self.children.len() > MAX_CHILDREN {
+            let mut children = self.children.split_off(self.children.len() / 2);
+            self.children.shrink_to_fit();
+            children.shrink_to_fit();
+            // The bound stands in the parent from now on, and is counted there.
+            let from = children.first_mut().map(|first| std::mem::take(&mut first.from));
+            let inner = Inner { children };
+            memory.add(inner.heap());
+            right = Some(Sibling {
+                from: from.unwrap_or_default(),
+                node: Node::Inner(inner),
+            });
+        }
+        memory.change(before, self.heap());
+        (inserted, right)
+    }
+
+    fn remove(&mut self, key: &[u8], memory: &mut Memory) -> bool {
+        let at = self.child_of(key);
+        let child = &mut self.children[at];
+        if !child.node.remove(key, memory) {
+            return false;
+        }
+        child.count -= 1;
+        if child.count == 0 {
+            let gone = self.children.remove(at);
+            memory.sub(gone.heap());
+            memory.sub(match &gone.node {
+                Node::Leaf(leaf) => leaf.heap(),
+                Node::Inner(inner) => inner.heap(),
+            });
+        } else if child.is_small() {
+            let merged = at > 0 && self.merge_behind(at - 1, memory);
+            if !merged && at + 1 < self.children.len() {
+                self.merge_behind(at, memory);
+            }
+        }
+        true
+    }
+
+    /// Merges a child with the one behind it, if both together are small.
+    fn merge_behind(&mut self, at: usize, memory: &mut Memory) -> bool {
+        let Some([left, right]) = self.children.get_mut(at..at + 2) else {
+            return false;
+        };
+        if !left.node.try_append(&mut right.node, &right.from, memory) {
+            return false;
+        }
+        left.count += right.count;
+        let gone = self.children.remove(at + 1);
+        memory.sub(gone.heap());
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use rand::rngs::StdRng;
+    use rand::{RngExt as _, SeedableRng as _};
+
+    use super::*;
+
+    fn heap(node: &Node, keys: &mut Vec<Vec<u8>>) -> usize {
+        match node {
+            Node::Leaf(leaf) => {
+                keys.extend(leaf.keys());
+                leaf.heap()
+            }
+            Node::Inner(inner) => {
+                let children = inner.children.iter().map(|child| {
+                    assert_eq!(child.count, child.node.count());
+                    child.heap() + heap(&child.node, keys)
+                });
+                children.sum::<usize>() + inner.heap()
+            }
+        }
+    }
+
+    fn check(tree: &Tree, model: &BTreeSet<Vec<u8>>) {
+        let mut keys = Vec::new();
+        let bytes = heap(&tree.root, &mut keys);
+        assert!(keys.iter().eq(model), "the tree holds other keys");
+        assert_eq!(tree.len(), model.len());
+        assert_eq!(tree.bytes(), bytes, "memory is not what is counted");
+    }
+
+    /// Keys with long common prefixes, and some that are prefixes of others, or long.
+    fn key(rng: &mut StdRng, spread: u32) -> Vec<u8> {
+        let n = rng.random_range(0..spread);
+        match rng.random_range(0..100) {
+            0 => vec![0; n as usize % 9 + 1],
+            1 => vec![0xff; n as usize % 9 + 1],
+            2 => [vec![b'l'; 5_000], n.to_string().into_bytes()].concat(),
+            3..10 => format!("/registry/pods/namespace-{:04}/", n % 100).into_bytes(),
+            _ => format!("/registry/pods/namespace-{:04}/pod-{n:08}", n % 100).into_bytes(),
+        }
+    }
+
+    #[test]
+    fn tree_agrees_with_a_sorted_set() {
+        for seed in 0..6 {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let (mut tree, mut model) = (Tree::default(), BTreeSet::new());
+            let spread = [20, 500, 20_000][seed as usize % 3];
+            for step in 0..40_000 {
+                let key = key(&mut rng, spread);
+                // Grows, then shrinks, then grows again.
+                let grows = step / 10_000 % 2 == 0;
+                if rng.random_bool(if grows { 0.8 } else { 0.1 }) {
+                    assert_eq!(tree.insert(&key), model.insert(key), "seed {seed}");
+                } else {
+                    assert_eq!(tree.remove(&key), model.remove(&key), "seed {seed}");
+                }
+                if step % 4_000 == 0 {
+                    check(&tree, &model);
+                    for (before, key) in model.iter().enumerate() {
+                        assert_eq!(tree.rank(key), before);
+                    }
+                }
+            }
+            check(&tree, &model);
+            // In order, as the deletion of a range is.
+            for (left, key) in model.iter().enumerate() {
+                assert_eq!(
+                    tree.rank(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"),
+                    model.len() - left
+                );
+                assert!(tree.remove(key));
+            }
+            check(&tree, &BTreeSet::new());
+            assert!(tree.bytes() < 1_000, "{} bytes are kept for nothing", tree.bytes());
+        }
+    }
+
+    #[test]
+    fn many_keys_take_few_bytes_in_any_order() {
+        let key = |n: u32| format!("/registry/pods/namespace-{:04}/pod-{n:010}", n % 1_000).into_bytes();
+        let count = 200_000;
+        let mut sorted: Vec<Vec<u8>> = (0..count).map(key).collect();
+        let (mut in_order, mut mixed) = (Tree::default(), Tree::default());
+        for n in 0..count {
+            mixed.insert(&key(n * 7_919 % count));
+        }
+        sorted.sort();
+        sorted.iter().for_each(|key| assert!(in_order.insert(key)));
+        for tree in [&in_order, &mixed] {
+            assert_eq!(tree.len(), count as usize);
+            let each = tree.bytes() / count as usize;
+            assert!(each <= 40, "{each} bytes for each key");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The background task that builds the index of keys and keeps it up to date.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::mvcc::key_index::{KeyIndex, Phase};
+use crate::mvcc::op::Span;
+use crate::mvcc::view::View;
+use crate::rows::{Rows, RowsError, Snapshot};
+use crate::storage::state::State;
+
+/// Keys that are added at once.
+const PIECE: usize = 2_048;
+
+/// Pauses of a build, as a multiple of the time that its last piece took: rows are there for clients first.
+const REST: u32 = 3;
+
+/// Delay before a build continues that waits for a view, or whose rows cannot be read.
+const WAIT: Duration = Duration::from_millis(5);
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Keeps the index of a member's keys in so many bytes of memory, until `stop`.
+pub async fn run<R: Rows>(state: Arc<State<R>>, max_bytes: usize, stop: CancellationToken) -> anyhow::Result<()> {
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = keep(&state, max_bytes) => {}
+    }
+    Ok(())
+}
+
+async fn keep<R: Rows>(state: &State<R>, max_bytes: usize) {
+    loop {
+        let index = state.view().key_index.clone();
+        match index.size().phase {
+            Phase::Idle | Phase::Building => match build(state, &index, max_bytes).await {
+                Ok(()) => {}
+                Err(error) => {
+                    tracing::info!(%error, "rows cannot be read: the index of keys is built later");
+                    tokio::time::sleep(RETRY).await;
+                }
+            },
+            Phase::Serving => {
+                while index.apply_some() {
+                    tokio::task::yield_now().await;
+                }
+                index.woken().await;
+            }
+            Phase::Exceeded => index.woken().await,
+            // The view that has another one is published in this moment.
+            Phase::Closed => tokio::time::sleep(WAIT).await,
+        }
+    }
+}
+
+/// Builds an index piece by piece. Returns early if it is not wanted any more.
+async fn build<R: Rows>(state: &State<R>, index: &KeyIndex, max_bytes: usize) -> Result<(), RowsError> {
+    let since = Instant::now();
+    let Some(begun) = index.begin(max_bytes) else {
+        return Ok(());
+    };
+    let mut rest = Span {
+        key: [0].as_slice().into(),
+        end: [0].as_slice().into(),
+    };
+    while index.size().phase == Phase::Building {
+        let view = state.view();
+        if view.revision < begun {
+            tokio::time::sleep(WAIT).await;
+            continue;
+        }
+        while index.build_up_to(view.revision) {
+            tokio::task::yield_now().await;
+        }
+        let piece = Instant::now();
+        let next = add_piece(&view, index, &rest).await?;
+        drop(view);
+        match next {
+            Some(next) => rest = next,
+            None => break,
+        }
+        tokio::time::sleep(piece.elapsed() * REST).await;
+    }
+    let size = index.size();
+    if size.phase == Phase::Serving {
+        let (keys, bytes, took) = (size.keys, size.bytes, since.elapsed());
+        tracing::info!(keys, bytes, ?took, "the index of keys is built");
+    }
+    Ok(())
+}
+
+/// Adds the first keys of a span; returns the rest of it.
+async fn add_piece<S: Snapshot>(view: &View<S>, index: &KeyIndex, span: &Span) -> Result<Option<Span>, RowsError> {
+    let mut cursor = view.cursor(span, view.revision, false);
+    let mut keys = Vec::new();
+    while keys.len() < PIECE {
+        let Some(page) = cursor.next(usize::MAX).await? else {
+            break;
+        };
+        keys.extend(page.into_iter().map(|kv| kv.key));
+    }
+    let rest = cursor.rest();
+    index.build(&keys, rest.as_ref().map(|rest| rest.key.clone()), view.revision);
+    Ok(rest)
+}
