@@ -35,10 +35,7 @@ impl pb::cluster_server::Cluster for ClusterService {
         request: Request<pb::MemberAddRequest>,
     ) -> Result<Response<pb::MemberAddResponse>, Status> {
         self.permit(&request, Auth::check_admin).await?;
-        let urls = &request.get_ref().peer_ur_ls;
-        if urls.is_empty() || urls.iter().any(|url| Url::parse(url).is_err()) {
-            return Err(Error::MemberBadUrls.into());
-        }
+        check_add(&self.members.list(), &request.get_ref().peer_ur_ls)?;
         Err(Status::unimplemented(
             "etcdserver: members are those of --initial-cluster: start another one there",
         ))
@@ -50,6 +47,10 @@ impl pb::cluster_server::Cluster for ClusterService {
     ) -> Result<Response<pb::MemberRemoveResponse>, Status> {
         self.permit(&request, Auth::check_admin).await?;
         self.known(request.get_ref().id)?;
+        if self.members.list().len() == 1 {
+            // Etcd does not map this one to its own code, and clients go by the text.
+            return Err(Status::unknown(Status::from(Error::MemberNotEnoughStarted).message()));
+        }
         Err(Status::unimplemented(
             "etcdserver: members are those of --initial-cluster: stop this one and take it out there",
         ))
@@ -60,10 +61,17 @@ impl pb::cluster_server::Cluster for ClusterService {
         request: Request<pb::MemberUpdateRequest>,
     ) -> Result<Response<pb::MemberUpdateResponse>, Status> {
         self.permit(&request, Auth::check_admin).await?;
-        self.known(request.get_ref().id)?;
-        Err(Status::unimplemented(
-            "etcdserver: peer URLs are what --initial-advertise-peer-urls says",
-        ))
+        let pb::MemberUpdateRequest { id, peer_ur_ls } = request.get_ref();
+        let members = self.members.list();
+        if !check_update(&members, *id, peer_ur_ls)? {
+            return Err(Status::unimplemented(
+                "etcdserver: peer URLs are what --initial-advertise-peer-urls says",
+            ));
+        }
+        Ok(Response::new(pb::MemberUpdateResponse {
+            header: Some(self.header()),
+            members,
+        }))
     }
 
     async fn member_list(
@@ -74,15 +82,8 @@ impl pb::cluster_server::Cluster for ClusterService {
             self.router.read_index().await?;
         }
         self.permit(&request, Auth::check_known).await?;
-        // Like etcd's, this header carries no revision.
-        let header = pb::ResponseHeader {
-            cluster_id: self.cluster_id,
-            member_id: self.id,
-            revision: 0,
-            raft_term: self.epoch.load(std::sync::atomic::Ordering::Relaxed),
-        };
         Ok(Response::new(pb::MemberListResponse {
-            header: Some(header),
+            header: Some(self.header()),
             members: self.members.list(),
         }))
     }
@@ -110,11 +111,103 @@ impl ClusterService {
         Ok(check(&self.guard.load(), &caller)?)
     }
 
+    /// Like etcd's, this header carries no revision.
+    fn header(&self) -> pb::ResponseHeader {
+        pb::ResponseHeader {
+            cluster_id: self.cluster_id,
+            member_id: self.id,
+            revision: 0,
+            raft_term: self.epoch.load(std::sync::atomic::Ordering::Relaxed),
+        }
+    }
+
     fn known(&self, id: u64) -> Result<(), Error> {
         if self.members.list().iter().any(|member| member.id == id) {
             Ok(())
         } else {
             Err(Error::MemberNotFound)
         }
+    }
+}
+
+/// Checks the peer URLs of a new member, as etcd does: they are URLs, and no member has one of them.
+fn check_add(members: &[pb::Member], urls: &[String]) -> Result<(), Error> {
+    let urls: Result<Vec<Url>, _> = urls.iter().map(|url| Url::parse(url)).collect();
+    match urls {
+        Ok(urls) if urls.iter().any(|url| members.iter().any(|member| has(member, url))) => Err(Error::PeerUrlExist),
+        Ok(urls) if !urls.is_empty() => Ok(()),
+        _ => Err(Error::MemberBadUrls),
+    }
+}
+
+/// Checks new peer URLs of a member, as etcd does: there is such a member, and no other one has one of them. Returns true if it has
+/// just these already. Etcd does not look whether they are URLs.
+fn check_update(members: &[pb::Member], id: u64, urls: &[String]) -> Result<bool, Error> {
+    let member = members.iter().find(|member| member.id == id);
+    let member = member.ok_or(Error::MemberNotFound)?;
+    let parsed: Vec<Url> = urls.iter().filter_map(|url| Url::parse(url).ok()).collect();
+    let others = || members.iter().filter(|other| other.id != id);
+    if parsed.iter().any(|url| others().any(|other| has(other, url))) {
+        return Err(Error::PeerUrlExist);
+    }
+    let is_same = parsed.len() == urls.len() && parsed.iter().all(|url| has(member, url));
+    let is_whole = member
+        .peer_ur_ls
+        .iter()
+        .all(|url| Url::parse(url).is_ok_and(|url| parsed.contains(&url)));
+    Ok(is_same && is_whole)
+}
+
+fn has(member: &pb::Member, url: &Url) -> bool {
+    member
+        .peer_ur_ls
+        .iter()
+        .any(|listed| Url::parse(listed).is_ok_and(|listed| listed == *url))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members() -> Vec<pb::Member> {
+        let member = |id, urls: &[&str]| pb::Member {
+            id,
+            peer_ur_ls: urls.iter().map(|url| (*url).to_owned()).collect(),
+            ..pb::Member::default()
+        };
+        vec![member(1, &["http://a:1", "http://a:2"]), member(2, &["http://b:1"])]
+    }
+
+    #[test]
+    fn new_member_has_peer_urls_that_no_member_has() {
+        let add = |urls: &[&str]| {
+            check_add(
+                &members(),
+                &urls.iter().map(|url| (*url).to_owned()).collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!(add(&["http://c:1"]), Ok(()));
+        assert_eq!(add(&["https://a:1"]), Ok(()));
+        assert_eq!(add(&["http://c:1", "http://b:1"]), Err(Error::PeerUrlExist));
+        assert_eq!(add(&["http://b:1", "nonsense"]), Err(Error::MemberBadUrls));
+        assert_eq!(add(&[]), Err(Error::MemberBadUrls));
+    }
+
+    #[test]
+    fn update_to_the_present_peer_urls_changes_nothing() {
+        let update = |id, urls: &[&str]| {
+            check_update(
+                &members(),
+                id,
+                &urls.iter().map(|url| (*url).to_owned()).collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!(update(1, &["http://a:2", "http://a:1"]), Ok(true));
+        assert_eq!(update(1, &["http://a:1"]), Ok(false));
+        assert_eq!(update(1, &["http://a:1", "http://a:2", "http://c:1"]), Ok(false));
+        assert_eq!(update(1, &["http://a:1", "http://a:2", "nonsense"]), Ok(false));
+        assert_eq!(update(2, &[]), Ok(false));
+        assert_eq!(update(2, &["http://a:1"]), Err(Error::PeerUrlExist));
+        assert_eq!(update(3, &["http://b:1"]), Err(Error::MemberNotFound));
     }
 }
