@@ -10,6 +10,7 @@ mod bench;
 mod chaos;
 mod cluster;
 mod differential;
+mod soak;
 
 #[derive(Debug, Parser)]
 #[command(version, about)]
@@ -23,6 +24,8 @@ enum Command {
     Bench(bench::Flags),
     /// Compare a brain with etcd, request by request.
     Differential(differential::Flags),
+    /// Look for growth of a brain under a steady load.
+    Soak(soak::Flags),
 }
 
 fn main() -> ExitCode {
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
         Command::Cluster(command) => ("cluster", cluster::run(command, &progress).map(|()| true)),
         Command::Chaos(flags) => ("chaos", chaos::run(flags, &progress)),
         Command::Differential(flags) => ("differential", differential::run(flags, &progress)),
+        Command::Soak(flags) => ("soak", soak::run(flags, &progress)),
         Command::Bench(flags) => ("bench", bench::run(flags, &progress).map(|()| true)),
     };
     match outcome {
