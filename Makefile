@@ -14,7 +14,7 @@ CLUSTER := $(E2E) cluster
 export KUBEBRAIN_DYNAMIC := $(CARGO_TARGET_DIR)/debug/kubebrain
 
 .DEFAULT_GOAL := help
-.PHONY: help build all-targets dynamic check fmt clippy docs deny unit test test-long e2e fuzz chaos manifests demo demo-programs demo-down bench bench-tikv bench-operator test-argocd tools
+.PHONY: help build all-targets dynamic check fmt clippy docs deny unit test test-long e2e fuzz chaos manifests demo demo-programs demo-down bench bench-tikv bench-operator differential soak test-argocd tools
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
@@ -77,6 +77,14 @@ fuzz: ## Try damaged input on everything that reads it, FUZZ=60 seconds each
 ROUNDS ?= 20
 chaos: all-targets dynamic ## Break three brains on TiKV in ROUNDS=20 rounds, from SEED if given
 	$(E2E) chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) --with-clock $(KUBEBRAIN_DYNAMIC)
+
+N ?= 10000000
+differential: tools ## Compare a brain with etcd in N=10000000 random requests, from SEED if given
+	$(E2E) differential --requests $(N) $(if $(SEED),--seed $(SEED))
+
+MINUTES ?= 60
+soak: build ## MINUTES=60 of steady load on a brain: memory, disk and latency must be flat
+	$(E2E) soak --minutes $(MINUTES)
 
 manifests: build ## Render the install YAML
 	$(PROGRAMS)/manifests

@@ -1,5 +1,9 @@
 //! Compiles the client side of the wire from the brain's own files, without a system `protoc`.
 
+use std::path::PathBuf;
+
+use prost::Message as _;
+
 fn main() -> anyhow::Result<()> {
     const PROTO: &str = "../brain/proto";
     println!("cargo:rerun-if-changed={PROTO}");
@@ -7,6 +11,9 @@ fn main() -> anyhow::Result<()> {
         ["rpc", "auth", "lock", "election"].map(|name| format!("{PROTO}/{name}.proto")),
         [PROTO],
     )?;
+    // Scripts of the differential test are written and sent as JSON by these.
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    std::fs::write(out.join("descriptors.bin"), files.encode_to_vec())?;
     tonic_prost_build::configure()
         .build_server(false)
         .bytes(".")

@@ -11,7 +11,7 @@ use e2e::server::Program;
 use e2e::tools::debian;
 
 mod apiserver;
-mod disk;
+pub(crate) mod disk;
 mod load;
 mod reads;
 mod report;

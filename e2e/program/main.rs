@@ -9,6 +9,8 @@ use e2e::progress::Progress;
 mod bench;
 mod chaos;
 mod cluster;
+mod differential;
+mod soak;
 
 #[derive(Debug, Parser)]
 #[command(version, about)]
@@ -20,6 +22,10 @@ enum Command {
     Chaos(chaos::Flags),
     /// Measure a brain beside etcd.
     Bench(bench::Flags),
+    /// Compare a brain with etcd, request by request.
+    Differential(differential::Flags),
+    /// Look for growth of a brain under a steady load.
+    Soak(soak::Flags),
 }
 
 fn main() -> ExitCode {
@@ -27,6 +33,8 @@ fn main() -> ExitCode {
     let (name, outcome) = match Command::parse() {
         Command::Cluster(command) => ("cluster", cluster::run(command, &progress).map(|()| true)),
         Command::Chaos(flags) => ("chaos", chaos::run(flags, &progress)),
+        Command::Differential(flags) => ("differential", differential::run(flags, &progress)),
+        Command::Soak(flags) => ("soak", soak::run(flags, &progress)),
         Command::Bench(flags) => ("bench", bench::run(flags, &progress).map(|()| true)),
     };
     match outcome {

@@ -6,7 +6,8 @@
 //! point where a progress message confirms that all have come.
 //!
 //! The generator learns from the reference's answers (revisions, leases, watchers), so a seed and a reference determine
-//! the script.
+//! the script. A script that shows a difference is made as short as it can be ([`shrink`]) and printed as text ([`text`]), which can
+//! be run again.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,17 +21,22 @@ use crate::server::Server;
 pub mod answer;
 pub mod client;
 pub mod difference;
+pub mod gateway;
+pub mod json;
 pub mod request;
 pub mod script;
+pub mod shrink;
+pub mod text;
 pub mod watching;
 
 use answer::Answer;
 use client::Client;
 use difference::Differences;
+use request::{Request, Step};
 use script::Script;
 
-/// Both servers run with these, so that timed progress messages are sent in the time of a test.
-pub const FLAGS: &[&str] = &["--watch-progress-notify-interval=1s"];
+/// Both servers run with these: timed progress messages are sent in the time of a test, and passwords take little of it.
+pub const FLAGS: &[&str] = &["--watch-progress-notify-interval=1s", "--bcrypt-cost=4"];
 
 const SAY_EVERY: usize = 5_000;
 
@@ -49,6 +55,8 @@ pub struct Report {
     pub events: usize,
     /// Differences that were found.
     pub differences: Differences,
+    /// The script up to the first difference; empty if there is none.
+    pub script: Vec<Step>,
 }
 
 impl Report {
@@ -65,6 +73,7 @@ impl fmt::Display for Report {
             requests,
             events,
             differences,
+            ..
         } = self;
         write!(f, "seed {seed}: {requests} requests, {events} events, {differences}")
     }
@@ -87,37 +96,107 @@ pub async fn compare(
     settled(reference).await?;
     settled(subject).await?;
     let mut script = Script::new(seed);
-    let (mut one, mut other) = (Client::new(reference).await?, Client::new(subject).await?);
-    let mut differences = Differences::default();
-    let (mut index, mut events) = (0, 0);
-    while let Some(request) = script.next(index >= requests) {
-        let (expected, got) = tokio::join!(one.call(&request), other.call(&request));
-        let expected = expected.with_context(|| format!("seed {seed}, request {index}, {request:?}"))?;
-        ensure!(
-            !is_gone(&expected),
-            "seed {seed}, request {index}, {request:?}: the reference is gone: {expected:?}"
-        );
-        let got = got.unwrap_or_else(|error| Answer::Broken(format!("{error:#}")));
-        events += expected.events();
-        script.learn(&request, &expected);
-        let apart = differences.compare(index, &request, expected, got, script.compacted());
-        index += 1;
-        if apart {
+    let mut pair = Pair::new(reference, subject).await?;
+    let (mut events, mut steps) = (0, Vec::new());
+    while let Some(step) = script.next(pair.index >= requests) {
+        let is_equal = pair.differences.is_empty();
+        let taken = pair.take(&step, script.compacted()).await;
+        let taken = taken.with_context(|| format!("seed {seed}"))?;
+        events += taken.expected.events();
+        script.learn(&step.request, &taken.expected);
+        if is_equal {
+            steps.push(step);
+        }
+        if taken.apart {
             break;
         }
-        if index.is_multiple_of(SAY_EVERY) {
+        if pair.index.is_multiple_of(SAY_EVERY) {
             progress.say(format_args!(
-                "  {index} requests, {events} events, revision {}",
+                "  {} requests, {events} events, revision {}",
+                pair.index,
                 script.revision()
             ));
         }
     }
+    if pair.differences.is_empty() {
+        steps.clear();
+    }
     Ok(Report {
         seed,
-        requests: index,
+        requests: pair.index,
         events,
-        differences,
+        differences: pair.differences,
+        script: steps,
     })
+}
+
+/// Sends a script to both and compares, up to the first difference.
+///
+/// Streams are settled where the store is then, not where it was when the script was written.
+///
+/// # Errors
+///
+/// As [`compare`].
+pub async fn replay(reference: &Server, subject: &Server, steps: &[Step]) -> anyhow::Result<Differences> {
+    let mut pair = Pair::new(reference, subject).await?;
+    let (mut revision, mut compacted) = (1, 0);
+    for step in steps {
+        let mut step = step.clone();
+        if let Request::Settle { revision: until, .. } = &mut step.request {
+            *until = revision;
+        }
+        let taken = pair.take(&step, compacted).await?;
+        if !pair.differences.is_empty() {
+            break;
+        }
+        revision = revision.max(taken.expected.revision().unwrap_or(0));
+        if let (Request::Compact(compact), Answer::Compact(_)) = (&step.request, &taken.expected) {
+            compacted = compact.revision;
+        }
+    }
+    Ok(pair.differences)
+}
+
+/// Both servers under one script.
+struct Pair<'a> {
+    one: Client<'a>,
+    other: Client<'a>,
+    index: usize,
+    differences: Differences,
+}
+
+/// Outcome of a step.
+struct Taken {
+    expected: Answer,
+    /// True if the two are no longer in the same state.
+    apart: bool,
+}
+
+impl<'a> Pair<'a> {
+    async fn new(reference: &'a Server, subject: &'a Server) -> anyhow::Result<Self> {
+        Ok(Self {
+            one: Client::new(reference).await?,
+            other: Client::new(subject).await?,
+            index: 0,
+            differences: Differences::default(),
+        })
+    }
+
+    async fn take(&mut self, step: &Step, compacted: i64) -> anyhow::Result<Taken> {
+        let (expected, got) = tokio::join!(self.one.call(step), self.other.call(step));
+        let index = self.index;
+        let expected = expected.with_context(|| format!("request {index}, {step:?}"))?;
+        ensure!(
+            !is_gone(&expected),
+            "request {index}, {step:?}: the reference is gone: {expected:?}"
+        );
+        let got = got.unwrap_or_else(|error| Answer::Broken(format!("{error:#}")));
+        let apart = self
+            .differences
+            .compare(index, &step.request, expected.clone(), got, compacted);
+        self.index += 1;
+        Ok(Taken { expected, apart })
+    }
 }
 
 /// Waits until a server names the storage version of its own release: an etcd among others raises it in the background.

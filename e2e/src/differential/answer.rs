@@ -2,57 +2,71 @@
 
 use std::collections::BTreeMap;
 
-use crate::wire::{etcdserverpb as pb, mvccpb};
+use prost::Message as _;
+
+use super::request::{Request, with_unary_methods};
+use crate::wire::{etcdserverpb as pb, mvccpb, v3electionpb as election, v3lockpb as lock};
 use pb::response_op::Response;
 
 mod ties;
 pub use ties::order_ties;
 
-/// An answer. Lease ids in it are names where the server chose them.
-#[derive(Clone, Debug, PartialEq)]
-#[allow(
-    missing_docs,
-    clippy::large_enum_variant,
-    reason = "each is the response to the request of that name"
-)]
-pub enum Answer {
-    Range(pb::RangeResponse),
-    Put(pb::PutResponse),
-    DeleteRange(pb::DeleteRangeResponse),
-    Txn(pb::TxnResponse),
-    Compact(pb::CompactionResponse),
-    Grant(pb::LeaseGrantResponse),
-    Revoke(pb::LeaseRevokeResponse),
-    KeepAlive(Option<pb::LeaseKeepAliveResponse>),
-    TimeToLive(pb::LeaseTimeToLiveResponse),
-    Leases(pb::LeaseLeasesResponse),
-    MemberList(pb::MemberListResponse),
-    MemberAdd(pb::MemberAddResponse),
-    MemberRemove(pb::MemberRemoveResponse),
-    MemberUpdate(pb::MemberUpdateResponse),
-    MemberPromote(pb::MemberPromoteResponse),
-    Status(pb::StatusResponse),
-    Alarm(pb::AlarmResponse),
-    Hash(pb::HashResponse),
-    HashKv(pb::HashKvResponse),
-    Defragment(pb::DefragmentResponse),
-    MoveLeader(pb::MoveLeaderResponse),
-    Downgrade(pb::DowngradeResponse),
-    AuthStatus(pb::AuthStatusResponse),
-    /// The answer to a create or cancel request; none to a cancel of nothing.
-    Watch(Option<pb::WatchResponse>),
-    /// Events that each watcher received since the last time.
-    Watched(BTreeMap<i64, Vec<Received>>),
-    /// An error of the protocol.
-    Error {
-        /// The name of the code.
-        code: tonic::Code,
-        /// Its text.
-        message: String,
-    },
-    /// Not an answer that any etcd could give: a broken promise, or silence.
-    Broken(String),
+macro_rules! answers {
+    ($($name:ident, $method:literal, $path:literal, $request:ty, $response:ty, $client:ident.$call:ident;)*) => {
+        /// An answer. Lease ids in it are names where the server chose them.
+        #[derive(Clone, Debug, PartialEq)]
+        #[allow(
+            missing_docs,
+            clippy::large_enum_variant,
+            reason = "each is the response to the request of that name"
+        )]
+        pub enum Answer {
+            $($name($response),)*
+            Grant(pb::LeaseGrantResponse),
+            KeepAlive(Option<pb::LeaseKeepAliveResponse>),
+            /// The answer to a create or cancel request; none to a cancel of nothing.
+            Watch(Option<pb::WatchResponse>),
+            /// Events that each watcher received since the last time.
+            Watched(BTreeMap<i64, Vec<Received>>),
+            /// An error of the protocol.
+            Error {
+                /// The name of the code.
+                code: tonic::Code,
+                /// Its text.
+                message: String,
+                /// The status of HTTP, if it came over the gateway.
+                http: Option<u16>,
+            },
+            /// Not an answer that any etcd could give: a broken promise, or silence.
+            Broken(String),
+        }
+
+        impl Answer {
+            /// The response to a request with one response.
+            ///
+            /// # Errors
+            ///
+            /// It does not decode.
+            pub fn decode(request: &Request, bytes: &[u8]) -> anyhow::Result<Self> {
+                match request {
+                    $(Request::$name(_) => Ok(Self::$name(<$response>::decode(bytes)?)),)*
+                    other => anyhow::bail!("{} has not one response", other.method()),
+                }
+            }
+
+            fn header(&mut self) -> Option<&mut pb::ResponseHeader> {
+                match self {
+                    $(Self::$name(response) => response.header.as_mut(),)*
+                    Self::Grant(response) => response.header.as_mut(),
+                    Self::KeepAlive(response) => response.as_mut()?.header.as_mut(),
+                    Self::Watch(response) => response.as_mut()?.header.as_mut(),
+                    Self::Watched(_) | Self::Error { .. } | Self::Broken(_) => None,
+                }
+            }
+        }
+    };
 }
+with_unary_methods!(answers);
 
 /// One thing that a watcher received.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,6 +119,8 @@ impl Answer {
             Self::HashKv(response) => {
                 (response.hash, response.hash_revision, response.compact_revision) = (0, 0, 0);
             }
+            // Random letters, and the record that holds them.
+            Self::Authenticate(response) if !response.token.is_empty() => "a token".clone_into(&mut response.token),
             _ => {}
         }
     }
@@ -120,6 +136,7 @@ impl Answer {
             Self::KeepAlive(response) => response.iter_mut().for_each(|response| rename(&mut response.id)),
             Self::TimeToLive(response) => rename(&mut response.id),
             Self::Leases(response) => response.leases.iter_mut().for_each(|lease| rename(&mut lease.id)),
+            Self::Leader(response) => response.kv.iter_mut().for_each(|kv| rename(&mut kv.lease)),
             Self::Watched(watchers) => {
                 for received in watchers.values_mut().flatten() {
                     let Received::Event(event) = received else { continue };
@@ -135,46 +152,20 @@ impl Answer {
     }
 
     fn visit_headers(&mut self, visit: &mut impl FnMut(&mut pb::ResponseHeader)) {
-        let header = match self {
-            Self::Range(response) => &mut response.header,
-            Self::Put(response) => &mut response.header,
-            Self::DeleteRange(response) => &mut response.header,
-            Self::Txn(response) => {
-                response.responses.iter_mut().for_each(|op| visit_op_headers(op, visit));
-                &mut response.header
-            }
-            Self::Compact(response) => &mut response.header,
-            Self::Grant(response) => &mut response.header,
-            Self::Revoke(response) => &mut response.header,
-            Self::KeepAlive(Some(response)) => &mut response.header,
-            Self::TimeToLive(response) => &mut response.header,
-            Self::Leases(response) => &mut response.header,
-            Self::MemberList(response) => &mut response.header,
-            Self::MemberAdd(response) => &mut response.header,
-            Self::MemberRemove(response) => &mut response.header,
-            Self::MemberUpdate(response) => &mut response.header,
-            Self::MemberPromote(response) => &mut response.header,
-            Self::Status(response) => &mut response.header,
-            Self::Alarm(response) => &mut response.header,
-            Self::Hash(response) => &mut response.header,
-            Self::HashKv(response) => &mut response.header,
-            Self::Defragment(response) => &mut response.header,
-            Self::MoveLeader(response) => &mut response.header,
-            Self::Downgrade(response) => &mut response.header,
-            Self::AuthStatus(response) => &mut response.header,
-            Self::Watch(Some(response)) => &mut response.header,
+        match self {
+            Self::Txn(response) => response.responses.iter_mut().for_each(|op| visit_op_headers(op, visit)),
             Self::Watched(watchers) => {
                 for received in watchers.values_mut().flatten() {
-                    let Received::Control(response) = received else {
-                        continue;
-                    };
-                    response.header.iter_mut().for_each(&mut *visit);
+                    if let Received::Control(response) = received {
+                        response.header.iter_mut().for_each(&mut *visit);
+                    }
                 }
-                return;
             }
-            Self::KeepAlive(None) | Self::Watch(None) | Self::Error { .. } | Self::Broken(_) => return,
-        };
-        header.iter_mut().for_each(visit);
+            _ => {}
+        }
+        if let Some(header) = self.header() {
+            visit(header);
+        }
     }
 }
 

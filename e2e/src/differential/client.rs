@@ -1,18 +1,25 @@
 //! One of the two servers, seen through a script.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
+use bytes::Bytes;
 use tokio::time::timeout;
+use tonic::metadata::MetadataKey;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
 use super::answer::{Answer, order_ties};
-use super::request::{NAMED_LEASES, Request};
+use super::gateway::Gateway;
+use super::request::{By, NAMED_LEASES, Request, Step, with_unary_methods};
 use super::watching::Stream;
 use crate::server::Server;
 use crate::wire::etcdserverpb as pb;
+use crate::wire::v3electionpb::election_client::ElectionClient;
+use crate::wire::v3electionpb::{CampaignResponse, LeaderKey, ProclaimRequest, ResignRequest};
+use crate::wire::v3lockpb::lock_client::LockClient;
 use pb::auth_client::AuthClient;
 use pb::cluster_client::ClusterClient;
 use pb::kv_client::KvClient;
@@ -21,6 +28,10 @@ use pb::maintenance_client::MaintenanceClient;
 use pb::request_op::Request as Op;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// A token in the form of etcd's that it never gave.
+const NO_TOKEN: &str = "abcdefghijklmnop.1";
 
 /// Connections to one server, its watch streams, and its names of leases.
 #[derive(Debug)]
@@ -31,6 +42,13 @@ pub struct Client<'a> {
     auth: AuthClient<Channel>,
     cluster: ClusterClient<Channel>,
     maintenance: MaintenanceClient<Channel>,
+    lock: LockClient<Channel>,
+    election: ElectionClient<Channel>,
+    gateway: Gateway,
+    /// The newest token of each user.
+    tokens: BTreeMap<String, String>,
+    /// What a campaign gave, by the name of the election and the lease.
+    leaders: BTreeMap<(Bytes, i64), LeaderKey>,
     streams: BTreeMap<usize, Stream>,
     leases: BTreeMap<i64, i64>,
 }
@@ -49,123 +67,147 @@ impl<'a> Client<'a> {
             lease: LeaseClient::new(channel.clone()),
             auth: AuthClient::new(channel.clone()),
             cluster: ClusterClient::new(channel.clone()),
-            maintenance: MaintenanceClient::new(channel),
+            maintenance: MaintenanceClient::new(channel.clone()),
+            lock: LockClient::new(channel.clone()),
+            election: ElectionClient::new(channel),
+            gateway: Gateway::new(server.endpoint()),
+            tokens: BTreeMap::new(),
+            leaders: BTreeMap::new(),
             streams: BTreeMap::new(),
             leases: BTreeMap::new(),
         })
     }
 
-    /// Sends one request and waits for what it leads to.
+    /// Takes one step and waits for what it leads to.
     ///
     /// # Errors
     ///
     /// Silence, or an answer that breaks a promise.
-    pub async fn call(&mut self, request: &Request) -> anyhow::Result<Answer> {
-        let answered = timeout(REQUEST_TIMEOUT, self.send(request)).await;
+    pub async fn call(&mut self, step: &Step) -> anyhow::Result<Answer> {
+        let mut request = step.request.clone();
+        self.insert_ids(&mut request);
+        let answered = timeout(REQUEST_TIMEOUT, self.send(&request, step)).await;
         let mut answer =
             answered.with_context(|| format!("no answer to {} in {REQUEST_TIMEOUT:?}", request.method()))??;
+        self.learn(&step.request, &answer);
         let names: BTreeMap<i64, i64> = self.leases.iter().map(|(name, id)| (*id, *name)).collect();
         answer.visit_leases(&mut |id| *id = names.get(id).copied().unwrap_or(*id));
         answer.normalise();
-        order_ties(request, &mut answer);
+        order_ties(&step.request, &mut answer);
         Ok(answer)
     }
 
-    async fn send(&mut self, request: &Request) -> anyhow::Result<Answer> {
-        use Request as R;
-        let maintenance = &mut self.maintenance;
-        let answer = match request.clone() {
-            R::Range(range) => of(self.kv.range(range).await, Answer::Range),
-            R::Put(mut put) => {
-                put.lease = self.id(put.lease);
-                of(self.kv.put(put).await, Answer::Put)
+    fn learn(&mut self, request: &Request, answer: &Answer) {
+        match (request, answer) {
+            (Request::Authenticate(request), Answer::Authenticate(response)) => {
+                self.tokens.insert(request.name.clone(), response.token.clone());
             }
-            R::DeleteRange(delete) => of(self.kv.delete_range(delete).await, Answer::DeleteRange),
-            R::Txn(mut txn) => {
-                self.name_leases(&mut txn);
-                of(self.kv.txn(txn).await, Answer::Txn)
+            (Request::Grant(grant, name), Answer::Grant(response)) if grant.id == 0 => {
+                self.leases.insert(*name, response.id);
             }
-            R::Compact(compact) => of(self.kv.compact(compact).await, Answer::Compact),
-            R::Grant(..) | R::GrantShort(_) | R::Revoke(_) | R::KeepAlive(_) | R::TimeToLive(_) | R::Leases => {
-                self.send_lease(request).await?
+            (
+                Request::Campaign(campaign) | Request::CampaignBehind(campaign, _),
+                Answer::Campaign(CampaignResponse {
+                    leader: Some(leader), ..
+                }),
+            ) => {
+                self.leaders
+                    .insert((campaign.name.clone(), campaign.lease), leader.clone());
             }
-            R::MemberList(list) => of(self.cluster.member_list(list).await, Answer::MemberList),
-            R::MemberAdd(add) => of(self.cluster.member_add(add).await, Answer::MemberAdd),
-            R::MemberRemove(remove) => of(self.cluster.member_remove(remove).await, Answer::MemberRemove),
-            R::MemberUpdate(update) => of(self.cluster.member_update(update).await, Answer::MemberUpdate),
-            R::MemberPromote(promote) => of(self.cluster.member_promote(promote).await, Answer::MemberPromote),
-            R::Status => of(maintenance.status(pb::StatusRequest {}).await, Answer::Status),
-            R::Alarm(alarm) => of(maintenance.alarm(alarm).await, Answer::Alarm),
-            R::Hash => of(maintenance.hash(pb::HashRequest {}).await, Answer::Hash),
-            R::HashKv(hash) => of(maintenance.hash_kv(hash).await, Answer::HashKv),
-            R::Defragment => of(
-                maintenance.defragment(pb::DefragmentRequest {}).await,
-                Answer::Defragment,
-            ),
-            R::MoveLeader(to) => of(maintenance.move_leader(to).await, Answer::MoveLeader),
-            R::Downgrade(downgrade) => of(maintenance.downgrade(downgrade).await, Answer::Downgrade),
-            R::AuthStatus => of(
-                self.auth.auth_status(pb::AuthStatusRequest {}).await,
-                Answer::AuthStatus,
-            ),
-            R::Watch { stream, fresh, create } => self.watch(stream, fresh, create).await?,
-            R::Cancel { stream, id, known } => Answer::Watch(self.stream(stream)?.cancel(id, known).await?),
-            R::Settle { stream, revision } => Answer::Watched(self.stream(stream)?.settle(revision).await?),
+            _ => {}
+        }
+    }
+
+    async fn send(&mut self, request: &Request, step: &Step) -> anyhow::Result<Answer> {
+        let credentials = self.credentials(step.by.as_ref());
+        if let (true, Some((rpc, bytes))) = (step.gateway, request.unary()) {
+            return self.gateway.call(rpc, request, &bytes, credentials.as_ref()).await;
+        }
+        if let Some(answer) = self.unary(request, credentials.as_ref()).await {
+            return Ok(answer);
+        }
+        match request.clone() {
+            Request::Grant(grant, _) => Ok(of(
+                self.lease.lease_grant(with(grant, credentials.as_ref())).await,
+                Answer::Grant,
+            )),
+            Request::GrantShort(grant) => Ok(self.grant_short(grant, credentials.as_ref()).await),
+            Request::KeepAlive(keep) => Ok(self.keep_alive(keep, credentials.as_ref()).await),
+            Request::Watch { stream, fresh, create } => self.watch(stream, fresh, create, credentials.as_ref()).await,
+            Request::Cancel { stream, id, known } => Ok(Answer::Watch(self.stream(stream)?.cancel(id, known).await?)),
+            Request::Settle { stream, revision } => Ok(Answer::Watched(self.stream(stream)?.settle(revision).await?)),
+            Request::LockBehind(lock, unlock) => {
+                let (mut waiting, mut ahead) = (self.lock.clone(), self.lock.clone());
+                let waits = waiting.lock(with(lock.clone(), credentials.as_ref()));
+                let ends = ahead.unlock(with(unlock, credentials.as_ref()));
+                let answer = behind(waits, self.two_of(&lock.name, credentials.as_ref()), ends).await?;
+                Ok(of(answer, Answer::Lock))
+            }
+            Request::CampaignBehind(campaign, resign) => {
+                let (mut waiting, mut ahead) = (self.election.clone(), self.election.clone());
+                let waits = waiting.campaign(with(campaign.clone(), credentials.as_ref()));
+                let ends = ahead.resign(with(resign, credentials.as_ref()));
+                let answer = behind(waits, self.two_of(&campaign.name, credentials.as_ref()), ends).await?;
+                Ok(of(answer, Answer::Campaign))
+            }
+            Request::Observe(observe) => match self.election.observe(with(observe, credentials.as_ref())).await {
+                Ok(response) => {
+                    let first = response.into_inner().message().await;
+                    Ok(first.map_or_else(
+                        |status| error(&status),
+                        |first| Answer::Leader(first.unwrap_or_default()),
+                    ))
+                }
+                Err(status) => Ok(error(&status)),
+            },
+            other => bail!("{} is not sent", other.method()),
+        }
+    }
+
+    /// Waits until two candidates have keys below a name.
+    async fn two_of(&self, name: &Bytes, credentials: Option<&Credentials>) -> anyhow::Result<()> {
+        let mut kv = self.kv.clone();
+        let (mut key, mut range_end) = (name.to_vec(), name.to_vec());
+        key.push(b'/');
+        range_end.push(b'/' + 1);
+        let range = pb::RangeRequest {
+            key: key.into(),
+            range_end: range_end.into(),
+            count_only: true,
+            ..pb::RangeRequest::default()
         };
-        Ok(answer)
+        while kv.range(with(range.clone(), credentials)).await?.into_inner().count < 2 {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        Ok(())
     }
 
-    async fn send_lease(&mut self, request: &Request) -> anyhow::Result<Answer> {
-        Ok(match *request {
-            Request::Grant(grant, name) => {
-                let response = self.lease.lease_grant(grant).await;
-                if let (0, Ok(response)) = (grant.id, &response) {
-                    self.leases.insert(name, response.get_ref().id);
-                }
-                of(response, Answer::Grant)
+    async fn grant_short(&mut self, grant: pb::LeaseGrantRequest, credentials: Option<&Credentials>) -> Answer {
+        let response = self.lease.lease_grant(with(grant, credentials)).await;
+        if let Ok(response) = &response {
+            let id = response.get_ref().id;
+            let revoked = self
+                .lease
+                .lease_revoke(with(pb::LeaseRevokeRequest { id }, credentials))
+                .await;
+            if let Err(status) = revoked
+                && status.code() != tonic::Code::NotFound
+            {
+                return error(&status);
             }
-            Request::GrantShort(grant) => {
-                let response = self.lease.lease_grant(grant).await;
-                if let Ok(response) = &response {
-                    let revoked = self
-                        .lease
-                        .lease_revoke(pb::LeaseRevokeRequest {
-                            id: response.get_ref().id,
-                        })
-                        .await;
-                    if let Err(status) = revoked
-                        && status.code() != tonic::Code::NotFound
-                    {
-                        return Ok(error(&status));
-                    }
-                }
-                of(response, |mut response| {
-                    response.id = if grant.id == 0 {
-                        response.id.signum()
-                    } else {
-                        response.id
-                    };
-                    Answer::Grant(response)
-                })
-            }
-            Request::Revoke(id) => {
-                let id = self.id(id);
-                of(
-                    self.lease.lease_revoke(pb::LeaseRevokeRequest { id }).await,
-                    Answer::Revoke,
-                )
-            }
-            Request::KeepAlive(id) => self.keep_alive(id).await,
-            Request::TimeToLive(mut request) => {
-                request.id = self.id(request.id);
-                of(self.lease.lease_time_to_live(request).await, Answer::TimeToLive)
-            }
-            _ => of(self.lease.lease_leases(pb::LeaseLeasesRequest {}).await, Answer::Leases),
+        }
+        of(response, |mut response| {
+            response.id = if grant.id == 0 {
+                response.id.signum()
+            } else {
+                response.id
+            };
+            Answer::Grant(response)
         })
     }
 
-    async fn keep_alive(&mut self, id: i64) -> Answer {
-        let requests = tokio_stream::once(pb::LeaseKeepAliveRequest { id: self.id(id) });
+    async fn keep_alive(&mut self, keep: pb::LeaseKeepAliveRequest, credentials: Option<&Credentials>) -> Answer {
+        let requests = with(tokio_stream::once(keep), credentials);
         match self.lease.lease_keep_alive(requests).await {
             Ok(response) => match response.into_inner().message().await {
                 Ok(message) => Answer::KeepAlive(message),
@@ -175,14 +217,31 @@ impl<'a> Client<'a> {
         }
     }
 
-    async fn watch(&mut self, at: usize, fresh: bool, create: pb::WatchCreateRequest) -> anyhow::Result<Answer> {
+    async fn watch(
+        &mut self,
+        at: usize,
+        fresh: bool,
+        create: pb::WatchCreateRequest,
+        credentials: Option<&Credentials>,
+    ) -> anyhow::Result<Answer> {
         if fresh {
             self.streams.remove(&at);
-            let (stream, created) = Stream::open(self.server.connect().await?, create).await?;
+            let (stream, created) = Stream::open(self.server.connect().await?, create, credentials).await?;
             self.streams.insert(at, stream);
             return Ok(Answer::Watch(Some(created)));
         }
         Ok(Answer::Watch(Some(self.stream(at)?.create(create).await?)))
+    }
+
+    fn credentials(&self, by: Option<&By>) -> Option<Credentials> {
+        by.map(|by| Credentials {
+            header: by.header.clone(),
+            token: self
+                .tokens
+                .get(&by.user)
+                .cloned()
+                .unwrap_or_else(|| NO_TOKEN.to_owned()),
+        })
     }
 
     fn stream(&mut self, at: usize) -> anyhow::Result<&mut Stream> {
@@ -196,7 +255,28 @@ impl<'a> Client<'a> {
         self.leases.get(&name).copied().unwrap_or(name)
     }
 
-    fn name_leases(&self, txn: &mut pb::TxnRequest) {
+    /// Replaces names of leases, and puts in what a campaign gave.
+    fn insert_ids(&self, request: &mut Request) {
+        match request {
+            Request::Put(put) => put.lease = self.id(put.lease),
+            Request::Txn(txn) => self.insert_txn_ids(txn),
+            Request::Revoke(revoke) => revoke.id = self.id(revoke.id),
+            Request::KeepAlive(keep) => keep.id = self.id(keep.id),
+            Request::TimeToLive(request) => request.id = self.id(request.id),
+            Request::Proclaim(ProclaimRequest {
+                leader: Some(leader), ..
+            })
+            | Request::Resign(ResignRequest { leader: Some(leader) })
+            | Request::CampaignBehind(_, ResignRequest { leader: Some(leader) }) => {
+                if let Some(known) = self.leaders.get(&(leader.name.clone(), leader.lease)) {
+                    *leader = known.clone();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn insert_txn_ids(&self, txn: &mut pb::TxnRequest) {
         for compare in &mut txn.compare {
             if let Some(pb::compare::TargetUnion::Lease(lease)) = &mut compare.target_union {
                 *lease = self.id(*lease);
@@ -205,11 +285,63 @@ impl<'a> Client<'a> {
         for op in txn.success.iter_mut().chain(&mut txn.failure) {
             match &mut op.request {
                 Some(Op::RequestPut(put)) => put.lease = self.id(put.lease),
-                Some(Op::RequestTxn(txn)) => self.name_leases(txn),
+                Some(Op::RequestTxn(txn)) => self.insert_txn_ids(txn),
                 _ => {}
             }
         }
     }
+}
+
+macro_rules! calls {
+    ($($name:ident, $method:literal, $path:literal, $request:ty, $response:ty, $client:ident.$call:ident;)*) => {
+        impl Client<'_> {
+            /// The answer to a request with one response, `None` for others.
+            async fn unary(&mut self, request: &Request, credentials: Option<&Credentials>) -> Option<Answer> {
+                Some(match request {
+                    $(Request::$name(message) => {
+                        of(self.$client.$call(with(message.clone(), credentials)).await, Answer::$name)
+                    })*
+                    _ => return None,
+                })
+            }
+        }
+    };
+}
+with_unary_methods!(calls);
+
+/// How a client says who it is.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    /// The header.
+    pub header: String,
+    /// Its value.
+    pub token: String,
+}
+
+/// A message with the credentials of its sender.
+pub fn with<T>(message: T, credentials: Option<&Credentials>) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    if let Some(Credentials { header, token }) = credentials
+        && let (Ok(name), Ok(value)) = (MetadataKey::from_bytes(header.as_bytes()), token.parse())
+    {
+        request.metadata_mut().insert(name, value);
+    }
+    request
+}
+
+/// Waits for an answer that comes only when another call ends what it waits for: that call is made when it waits.
+async fn behind<T, U>(
+    waits: impl Future<Output = Result<Response<T>, Status>>,
+    is_waiting: impl Future<Output = anyhow::Result<()>>,
+    ends: impl Future<Output = Result<Response<U>, Status>>,
+) -> anyhow::Result<Result<Response<T>, Status>> {
+    let mut waits = pin!(waits);
+    tokio::select! {
+        answer = &mut waits => return Ok(answer),
+        waiting = is_waiting => waiting?,
+    }
+    ends.await?;
+    Ok(waits.await)
 }
 
 /// Returns true if an id is a name that a script gave.
@@ -228,5 +360,6 @@ fn error(status: &Status) -> Answer {
     Answer::Error {
         code: status.code(),
         message: status.message().to_owned(),
+        http: None,
     }
 }

@@ -21,6 +21,8 @@ struct Kind {
     /// The method and the line of the answer that differs first, without its values.
     signature: String,
     count: usize,
+    /// The step at which it was found first.
+    first: usize,
     examples: Vec<String>,
 }
 
@@ -28,6 +30,16 @@ impl Differences {
     /// Returns true if there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The step and the kind of the first difference.
+    pub fn first(&self) -> Option<(usize, &str)> {
+        self.0.first().map(|kind| (kind.first, kind.signature.as_str()))
+    }
+
+    /// Returns true if there is a difference of this kind.
+    pub fn contains(&self, signature: &str) -> bool {
+        self.0.iter().any(|kind| kind.signature == signature)
     }
 
     /// Compares two answers to one request. True if the servers are no longer in the same state, so that comparing on
@@ -59,6 +71,7 @@ impl Differences {
             None => self.0.push(Kind {
                 signature,
                 count: 1,
+                first: index,
                 examples: vec![shown],
             }),
         }
@@ -76,6 +89,7 @@ impl fmt::Display for Differences {
             signature,
             count,
             examples,
+            ..
         } in &self.0
         {
             write!(f, "\n\n{count} × {signature}")?;
@@ -215,6 +229,7 @@ mod tests {
         let refused = |message: &str| Answer::Error {
             code: tonic::Code::NotFound,
             message: message.to_owned(),
+            http: None,
         };
         assert!(!differences.compare(1, &request, refused("a"), refused("b"), 0));
         assert!(!differences.compare(2, &request, refused("a"), refused("b"), 0));

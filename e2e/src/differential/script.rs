@@ -5,27 +5,33 @@
 //! of a watcher) the stream is settled.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::LazyLock;
 
+use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::answer::{Answer, Received};
-use super::request::{NAMED_LEASES, Request};
+use super::request::{NAMED_LEASES, Request, Step};
 use crate::wire::etcdserverpb as pb;
 
+mod auth;
 mod keys;
+mod locks;
 mod members;
+mod spans;
 mod txns;
 mod watches;
 
+use auth::Users;
 use watches::Streams;
 
 /// The generator: its randomness, and what it knows of the store.
 #[derive(Debug)]
 pub struct Script {
     rng: StdRng,
-    queue: VecDeque<Request>,
+    queue: VecDeque<Step>,
     revision: i64,
     compacted: i64,
     /// Compacted revisions before that one.
@@ -35,6 +41,9 @@ pub struct Script {
     streams: Streams,
     /// Requests until the alarm that was raised is to be lowered.
     alarmed: Option<(u32, pb::AlarmRequest)>,
+    users: Users,
+    /// Number of locks and elections so far.
+    contests: u64,
     finished: bool,
 }
 
@@ -48,10 +57,15 @@ const WEIGHTS: &[Weight] = &[
     (200, |script| Request::Txn(script.txn())),
     (16, Script::grant),
     (3, Script::grant_short),
-    (12, |script| Request::Revoke(script.lease())),
-    (10, |script| Request::KeepAlive(script.lease())),
+    (12, |script| {
+        Request::Revoke(pb::LeaseRevokeRequest { id: script.lease() })
+    }),
+    (10, |script| {
+        Request::KeepAlive(pb::LeaseKeepAliveRequest { id: script.lease() })
+    }),
     (12, |script| Request::TimeToLive(script.time_to_live())),
-    (4, |_| Request::Leases),
+    (4, |_| Request::Leases(pb::LeaseLeasesRequest {})),
+    (20, Script::change_users),
     (6, Script::big_put),
     (4, Script::hash_kv),
     (8, Script::rare),
@@ -63,7 +77,18 @@ const CALM: &[Weight] = &[
     (14, Script::cancel),
     (14, Script::settle),
     (4, Script::compact),
+    (3, Script::contest),
 ];
+
+const LIMIT: usize = 1_572_864;
+const RECEIVED: usize = LIMIT + 512 * 1024;
+static BIG: LazyLock<[Bytes; 4]> =
+    LazyLock::new(|| [b'a', b'g', b'q', b'z'].map(|letter| vec![letter; RECEIVED + 4_000].into()));
+
+/// How many of a hundred requests that can be sent as JSON are.
+const OVER_GATEWAY: u32 = 12;
+/// Bytes of a request that is sent as JSON.
+const GATEWAY_BYTES: usize = 100_000;
 
 impl Script {
     /// The script of this seed.
@@ -78,6 +103,8 @@ impl Script {
             named: 0,
             streams: Streams::default(),
             alarmed: None,
+            users: Users::default(),
+            contests: 0,
             finished: false,
         }
     }
@@ -92,16 +119,20 @@ impl Script {
         self.compacted
     }
 
-    /// The next request. With `last` only what is needed so that everything has been compared, then none.
-    pub fn next(&mut self, last: bool) -> Option<Request> {
-        if let Some(request) = self.queue.pop_front() {
-            return Some(request);
+    /// The next step. With `last` only what is needed so that everything has been compared, then none.
+    pub fn next(&mut self, last: bool) -> Option<Step> {
+        if let Some(step) = self.queue.pop_front() {
+            return Some(step);
         }
         if let Some((left, alarm)) = self.alarmed.take() {
             if left == 0 || last {
-                return Some(Request::Alarm(pb::AlarmRequest { action: 2, ..alarm }));
+                let lowered = Request::Alarm(pb::AlarmRequest { action: 2, ..alarm });
+                return Some(Step::new(lowered, self.administrator()));
             }
             self.alarmed = Some((left - 1, alarm));
+        }
+        if let Some(step) = self.end_of_auth(last) {
+            return Some(step);
         }
         if last {
             return self.finish();
@@ -113,8 +144,9 @@ impl Script {
         for (weight, make) in weights {
             if at < *weight {
                 let request = make(self);
+                let step = self.step(request);
                 // what has to come before it was queued
-                self.queue.push_back(request);
+                self.queue.push_back(step);
                 return self.queue.pop_front();
             }
             at -= weight;
@@ -122,7 +154,29 @@ impl Script {
         None
     }
 
-    fn finish(&mut self) -> Option<Request> {
+    /// Queues what has to succeed.
+    fn push(&mut self, request: Request) {
+        let step = Step::new(request, self.administrator());
+        self.queue.push_back(step);
+    }
+
+    /// Sends a request as anybody and in any way.
+    fn step(&mut self, request: Request) -> Step {
+        // Etcd looks such a range up in a tree, whose shape decides whether it is permitted. There are no keys in it.
+        let by = if spans::any_inverted(&request) {
+            self.administrator()
+        } else {
+            self.anybody()
+        };
+        let is_short = |bytes: &Vec<u8>| bytes.len() < GATEWAY_BYTES;
+        let gateway = self.chance(OVER_GATEWAY)
+            && request
+                .unary()
+                .is_some_and(|(rpc, bytes)| !rpc.path.is_empty() && is_short(&bytes));
+        Step { request, by, gateway }
+    }
+
+    fn finish(&mut self) -> Option<Step> {
         if !std::mem::replace(&mut self.finished, true) {
             self.settle_all();
             let all = pb::RangeRequest {
@@ -130,8 +184,10 @@ impl Script {
                 range_end: keys::ZERO,
                 ..pb::RangeRequest::default()
             };
-            self.queue.push_back(Request::Range(all));
-            self.queue.push_back(Request::Leases);
+            self.push(Request::Range(all));
+            self.push(Request::Leases(pb::LeaseLeasesRequest {}));
+            self.push(Request::UserList(pb::AuthUserListRequest {}));
+            self.push(Request::RoleList(pb::AuthRoleListRequest {}));
         }
         self.queue.pop_front()
     }
@@ -149,7 +205,7 @@ impl Script {
             (Request::Grant(grant, name), Answer::Grant(_)) => {
                 self.leases.push(if grant.id == 0 { *name } else { grant.id });
             }
-            (Request::Revoke(id), Answer::Revoke(_)) => self.leases.retain(|lease| lease != id),
+            (Request::Revoke(revoke), Answer::Revoke(_)) => self.leases.retain(|lease| *lease != revoke.id),
             (Request::Watch { stream, fresh, create }, Answer::Watch(Some(created))) => {
                 self.streams.created(*stream, *fresh, create, created);
             }
@@ -164,8 +220,9 @@ impl Script {
                     }
                 }
             }
-            _ => {}
+            _ => self.users.learn(request, answer),
         }
+        self.after(request, answer);
     }
 
     fn chance(&mut self, percent: u32) -> bool {
@@ -302,8 +359,6 @@ impl Script {
 
     fn big_put(&mut self) -> Request {
         // near the limits, but not so near that the length of an id decides
-        const LIMIT: usize = 1_572_864;
-        const RECEIVED: usize = LIMIT + 512 * 1024;
         let size = self.pick(&[
             300_000,
             600_000,
@@ -315,7 +370,8 @@ impl Script {
             RECEIVED - 4_000,
             RECEIVED + 4_000,
         ]);
-        let value = vec![self.rng.random_range(b'a'..=b'z'); size].into();
+        // shared, because the steps of a whole run are kept
+        let value = BIG[self.rng.random_range(0..BIG.len())].slice(..size);
         Request::Put(pb::PutRequest {
             key: self.key(),
             value,

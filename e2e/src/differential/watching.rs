@@ -14,6 +14,7 @@ use tonic::Streaming;
 use tonic::transport::Channel;
 
 use super::answer::Received;
+use super::client::{Credentials, with};
 use crate::wire::etcdserverpb as pb;
 use crate::wire::mvccpb::Event;
 use pb::watch_client::WatchClient;
@@ -63,7 +64,11 @@ impl Stream {
     /// # Errors
     ///
     /// The server refuses, or answers something else.
-    pub async fn open(channel: Channel, create: pb::WatchCreateRequest) -> anyhow::Result<(Self, pb::WatchResponse)> {
+    pub async fn open(
+        channel: Channel,
+        create: pb::WatchCreateRequest,
+        credentials: Option<&Credentials>,
+    ) -> anyhow::Result<(Self, pb::WatchResponse)> {
         let (requests, queue) = self::channel(64);
         let fragment = create.fragment;
         requests
@@ -72,7 +77,7 @@ impl Stream {
             .context("queue the first request")?;
         let mut client = WatchClient::new(channel).max_decoding_message_size(usize::MAX);
         let responses = client
-            .watch(ReceiverStream::new(queue))
+            .watch(with(ReceiverStream::new(queue), credentials))
             .await
             .context("open a watch stream")?
             .into_inner();

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use e2e::differential::{FLAGS, Report, compare};
+use e2e::differential::shrink::Programs;
+use e2e::differential::{FLAGS, Report, compare, replay, text};
 use e2e::members::{self, Members};
 use e2e::progress::Progress;
 use e2e::server::{Program, Server};
@@ -22,6 +23,9 @@ fn number(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
     Some(value.parse().unwrap_or_else(|error| panic!("{name}={value}: {error}")))
 }
+
+/// To look for a short script.
+const SHRINK: Duration = Duration::from_secs(10);
 
 async fn run(subject: &Program, subject_flags: &[&str], requests: usize) -> Report {
     let _deadline = patience(requests);
@@ -87,14 +91,27 @@ async fn etcd_answers_as_etcd_does() {
     assert!(report.equal(), "{report}");
 }
 
-/// Proves that it can see a difference.
+/// Proves that it can see a difference, and show it in few steps.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_etcd_with_other_limits_is_told_apart() {
+    let _deadline = patience(2_000);
     let etcd = Program::etcd(&Progress::stderr()).unwrap();
-    let report = run(&etcd, &["--max-txn-ops=5"], 2_000).await;
+    let programs = Programs {
+        reference: etcd.clone(),
+        subject: etcd,
+        subject_flags: vec!["--max-txn-ops=5".to_owned()],
+    };
+    let (reference, subject) = programs.start().unwrap();
+    let report = differ(&reference, &subject, 2_000).await;
     assert!(!report.equal());
     assert!(
         report.to_string().contains("too many operations in txn request"),
         "{report}"
     );
+    let shortened = programs.shorten(&report, SHRINK, &Progress::stderr()).await.unwrap();
+    let steps = text::read(&shortened.expect("the difference comes again")).unwrap();
+    assert!(steps.len() < report.script.len(), "{steps:?}");
+    let (reference, subject) = programs.start().unwrap();
+    let found = replay(&reference, &subject, &steps).await.unwrap();
+    assert_eq!(found.first().unwrap().1, report.differences.first().unwrap().1);
 }

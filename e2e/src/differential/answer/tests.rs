@@ -1,5 +1,4 @@
 use super::*;
-use crate::differential::request::Request;
 use crate::wire::mvccpb::KeyValue;
 
 fn kv(key: &'static str, version: i64) -> KeyValue {

@@ -13,7 +13,7 @@ const CALM_BEFORE_ALARM_ENDS: u32 = 12;
 impl Script {
     pub(super) fn rare(&mut self) -> Request {
         match self.rng.random_range(0..36) {
-            0..=5 => Request::Status,
+            0..=5 => Request::Status(pb::StatusRequest {}),
             6..=9 => Request::MemberList(pb::MemberListRequest {
                 linearizable: self.chance(50),
             }),
@@ -21,8 +21,8 @@ impl Script {
                 alarm: self.pick(&[0, 1, 2]),
                 ..pb::AlarmRequest::default()
             }),
-            14..=16 => Request::Hash,
-            17 => Request::Defragment,
+            14..=16 => Request::Hash(pb::HashRequest {}),
+            17 => Request::Defragment(pb::DefragmentRequest {}),
             18 => Request::MoveLeader(pb::MoveLeaderRequest {
                 target_id: self.pick(&[0, NOBODY]),
             }),
@@ -58,18 +58,24 @@ impl Script {
                 member_id: NOBODY,
                 alarm: self.pick(&[1, 2]),
             }),
-            30..=32 => Request::AuthStatus,
-            _ => Request::Status,
+            30..=32 => Request::AuthStatus(pb::AuthStatusRequest {}),
+            _ => Request::Status(pb::StatusRequest {}),
         }
     }
 
     /// Raises an alarm for a while.
     fn raise(&mut self) -> Request {
         self.settle_all();
+        // Which of two refusals comes first, that of the CORRUPT alarm or that of permissions, is not compared.
+        let kinds: &[i32] = if self.administrator().is_some() {
+            &[1]
+        } else {
+            &[1, 1, 2]
+        };
         let alarm = pb::AlarmRequest {
             action: 1,
             member_id: 0,
-            alarm: self.pick(&[1, 1, 2]),
+            alarm: self.pick(kinds),
         };
         self.alarmed = Some((CALM_BEFORE_ALARM_ENDS, alarm));
         Request::Alarm(alarm)

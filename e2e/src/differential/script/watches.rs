@@ -86,7 +86,7 @@ impl Script {
             // when the server ends it is not determined: nothing may happen on this stream before
             self.reach(stream);
             let watch = Request::Watch { stream, fresh, create };
-            self.queue.push_back(watch);
+            self.push(watch);
             return self.settle_of(stream);
         }
         Request::Watch { stream, fresh, create }
@@ -128,7 +128,7 @@ impl Script {
         }
         for stream in streams {
             let settle = self.settle_of(stream);
-            self.queue.push_back(settle);
+            self.push(settle);
         }
     }
 
@@ -136,7 +136,7 @@ impl Script {
         if self.streams.0.contains_key(&stream) {
             self.reach(stream);
             let settle = self.settle_of(stream);
-            self.queue.push_back(settle);
+            self.push(settle);
         }
     }
 
@@ -151,7 +151,7 @@ impl Script {
         let queued = self
             .queue
             .iter()
-            .filter(|request| matches!(request, Request::Put(_)))
+            .filter(|step| matches!(step.request, Request::Put(_)))
             .count();
         let reached = self.revision + i64::try_from(queued).unwrap_or(i64::MAX);
         for n in reached..until {
@@ -160,7 +160,7 @@ impl Script {
                 value: n.to_string().into(),
                 ..pb::PutRequest::default()
             };
-            self.queue.push_back(Request::Put(put));
+            self.push(Request::Put(put));
         }
     }
 
@@ -169,7 +169,7 @@ impl Script {
         let queued = self
             .queue
             .iter()
-            .filter(|request| matches!(request, Request::Put(_)))
+            .filter(|step| matches!(step.request, Request::Put(_)))
             .count();
         Request::Settle {
             stream,

@@ -1,0 +1,272 @@
+//! Clients of all kinds, at a steady rate. The number of keys is the same after a while: those that are deleted are made again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use e2e::server::Server;
+use e2e::wire::etcdserverpb as pb;
+use pb::kv_client::KvClient;
+use pb::lease_client::LeaseClient;
+use pb::watch_client::WatchClient;
+use pb::watch_request::RequestUnion;
+use rand::RngExt as _;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_stream::StreamExt as _;
+use tokio_util::sync::CancellationToken;
+use tonic::Code;
+use tonic::transport::Channel;
+
+use super::latency::Latencies;
+use super::{MINUTE, paced};
+
+const WORKERS: u32 = 8;
+const WATCHERS: usize = 16;
+/// A watcher leaves and another one comes.
+const WATCH_FOR: Duration = Duration::from_secs(20);
+const KEYS: u32 = 10_000;
+/// Keys are of so many kinds, each watched and listed by itself.
+const KINDS: u32 = 10;
+const LIST_LIMIT: i64 = 500;
+const LEASE_EVERY: Duration = Duration::from_millis(250);
+const LEASE_SECONDS: i64 = 30;
+
+/// Clients at work.
+pub(super) struct Load {
+    tasks: Vec<JoinHandle<anyhow::Result<()>>>,
+    events: Arc<AtomicU64>,
+}
+
+#[derive(Clone)]
+struct Client {
+    channel: Channel,
+    latencies: Latencies,
+    revision: Arc<AtomicI64>,
+    events: Arc<AtomicU64>,
+}
+
+impl Load {
+    pub(super) async fn start(
+        server: &Server,
+        rate: u32,
+        latencies: &Latencies,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<Self> {
+        let events = Arc::new(AtomicU64::new(0));
+        let revision = Arc::new(AtomicI64::new(0));
+        let mut tasks = Vec::new();
+        let client = async || {
+            anyhow::Ok(Client {
+                channel: server.connect().await?,
+                latencies: latencies.clone(),
+                revision: revision.clone(),
+                events: events.clone(),
+            })
+        };
+        for worker in 0..WORKERS {
+            tasks.push(spawn(stop, client().await?.work(rate, worker)));
+        }
+        for watcher in 0..WATCHERS {
+            tasks.push(spawn(stop, client().await?.watch(watcher)));
+        }
+        tasks.push(spawn(stop, client().await?.hold_leases()));
+        tasks.push(spawn(stop, client().await?.compact()));
+        Ok(Self { tasks, events })
+    }
+
+    /// Events since the last time.
+    pub(super) fn events(&self) -> u64 {
+        self.events.swap(0, Relaxed)
+    }
+
+    /// Fails if a client gave up.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.tasks.iter().all(|task| !task.is_finished()),
+            "a client ended: a request failed"
+        );
+        Ok(())
+    }
+
+    /// Waits until all clients have ended, after `stop`.
+    pub(super) async fn end(self) -> anyhow::Result<()> {
+        for task in self.tasks {
+            task.await.context("a client panicked")??;
+        }
+        Ok(())
+    }
+}
+
+fn spawn(
+    stop: &CancellationToken,
+    client: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+) -> JoinHandle<anyhow::Result<()>> {
+    let stop = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            () = stop.cancelled() => Ok(()),
+            ended = client => {
+                if let Err(error) = &ended {
+                    tracing::error!(error = format!("{error:#}"), "a client ends");
+                }
+                ended
+            }
+        }
+    })
+}
+
+fn key(number: u32) -> Vec<u8> {
+    format!("/soak/kind{}/{number:06}", number % KINDS).into_bytes()
+}
+
+fn kind(number: u32) -> (Vec<u8>, Vec<u8>) {
+    let of = |end: char| format!("/soak/kind{}{end}", number % KINDS).into_bytes();
+    (of('/'), of('0'))
+}
+
+impl Client {
+    /// Creates, updates, deletes and lists.
+    async fn work(self, rate: u32, worker: u32) -> anyhow::Result<()> {
+        let mut kv = KvClient::new(self.channel.clone()).max_decoding_message_size(usize::MAX);
+        let mut ticks = paced(rate, WORKERS, worker);
+        loop {
+            ticks.tick().await;
+            let (number, what, size) = {
+                let mut random = rand::rng();
+                (
+                    random.random_range(0..KEYS),
+                    random.random_range(0..100),
+                    random.random_range(100..2_000),
+                )
+            };
+            let began = Instant::now();
+            match what {
+                0..=9 => {
+                    let (key, range_end) = kind(number);
+                    let range = pb::RangeRequest {
+                        key: key.into(),
+                        range_end: range_end.into(),
+                        limit: LIST_LIMIT,
+                        ..pb::RangeRequest::default()
+                    };
+                    kv.range(range).await.context("list")?;
+                    self.latencies.list(began.elapsed());
+                }
+                10..=29 => {
+                    let delete = pb::DeleteRangeRequest {
+                        key: key(number).into(),
+                        ..pb::DeleteRangeRequest::default()
+                    };
+                    let answer = kv.delete_range(delete).await.context("delete")?.into_inner();
+                    self.note(answer.header);
+                    self.latencies.write(began.elapsed());
+                }
+                _ => {
+                    let put = pb::PutRequest {
+                        key: key(number).into(),
+                        value: vec![b'v'; size].into(),
+                        ..pb::PutRequest::default()
+                    };
+                    let answer = kv.put(put).await.context("put")?.into_inner();
+                    self.note(answer.header);
+                    self.latencies.write(began.elapsed());
+                }
+            }
+        }
+    }
+
+    fn note(&self, header: Option<pb::ResponseHeader>) {
+        let revision = header.map_or(0, |header| header.revision);
+        self.revision.fetch_max(revision, Relaxed);
+    }
+
+    /// Watches one kind of keys; a new watch comes now and then.
+    async fn watch(self, watcher: usize) -> anyhow::Result<()> {
+        let mut client = WatchClient::new(self.channel.clone()).max_decoding_message_size(usize::MAX);
+        // Not all at once.
+        let mut until = Instant::now() + WATCH_FOR * u32::try_from(watcher + 1)? / u32::try_from(WATCHERS)?;
+        loop {
+            let (key, range_end) = kind(u32::try_from(watcher)?);
+            let create = pb::WatchCreateRequest {
+                key: key.into(),
+                range_end: range_end.into(),
+                prev_kv: watcher.is_multiple_of(2),
+                ..pb::WatchCreateRequest::default()
+            };
+            let create = pb::WatchRequest {
+                request_union: Some(RequestUnion::CreateRequest(create)),
+            };
+            let requests = tokio_stream::once(create).chain(tokio_stream::pending());
+            let mut responses = client.watch(requests).await.context("watch")?.into_inner();
+            while let Ok(message) = tokio::time::timeout_at(until, responses.message()).await {
+                let message = message.context("watch")?.context("the watch ended")?;
+                anyhow::ensure!(!message.canceled, "the watch was cancelled: {}", message.cancel_reason);
+                self.events.fetch_add(message.events.len() as u64, Relaxed);
+            }
+            until = Instant::now() + WATCH_FOR;
+        }
+    }
+
+    /// Grants leases with keys; of three one is revoked, one is kept alive once, and all others expire.
+    async fn hold_leases(self) -> anyhow::Result<()> {
+        let mut lease = LeaseClient::new(self.channel.clone());
+        let mut kv = KvClient::new(self.channel.clone());
+        let mut ticks = interval(LEASE_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        for number in 0_u64.. {
+            ticks.tick().await;
+            let grant = pb::LeaseGrantRequest {
+                ttl: LEASE_SECONDS,
+                id: 0,
+            };
+            let id = lease.lease_grant(grant).await.context("grant a lease")?.into_inner().id;
+            let put = pb::PutRequest {
+                key: format!("/soak-lease/{id:x}").into(),
+                value: b"leased".to_vec().into(),
+                lease: id,
+                ..pb::PutRequest::default()
+            };
+            let answer = kv.put(put).await.context("put with a lease")?.into_inner();
+            self.note(answer.header);
+            match number % 3 {
+                0 => {
+                    let revoke = pb::LeaseRevokeRequest { id };
+                    lease.lease_revoke(revoke).await.context("revoke a lease")?;
+                }
+                1 => {
+                    let keep = tokio_stream::once(pb::LeaseKeepAliveRequest { id });
+                    let mut kept = lease.lease_keep_alive(keep).await.context("keep a lease")?.into_inner();
+                    kept.message().await.context("keep a lease")?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Compacts at the revision of a minute ago, as a kube-apiserver does at one of five.
+    async fn compact(self) -> anyhow::Result<()> {
+        let mut kv = KvClient::new(self.channel.clone());
+        let mut ticks = interval(MINUTE);
+        let mut before = 0;
+        loop {
+            ticks.tick().await;
+            let revision = std::mem::replace(&mut before, self.revision.load(Relaxed));
+            if revision == 0 {
+                continue;
+            }
+            let compact = pb::CompactionRequest {
+                revision,
+                physical: false,
+            };
+            match kv.compact(compact).await {
+                Ok(_) => {}
+                // Nothing was written in that minute.
+                Err(status) if status.code() == Code::OutOfRange => {}
+                Err(status) => return Err(status).context("compact"),
+            }
+        }
+    }
+}
