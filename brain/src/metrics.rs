@@ -69,6 +69,10 @@ pub struct DiskMetrics {
     pub defrag_inflight: IntGauge,
     /// Bytes that the log of a data directory occupies.
     pub log_size: IntGauge,
+    /// Bytes of the file system of a data directory; 0 without one.
+    pub capacity: IntGauge,
+    /// Bytes of it that are free; 0 without a data directory.
+    pub available: IntGauge,
 }
 
 /// Keys, revisions and watchers.
@@ -172,6 +176,8 @@ pub struct ServerMetrics {
     pub heartbeat_failures: IntCounter,
     /// Committed slots that this member knows of but has not applied yet.
     pub follower_lag: IntGauge,
+    /// Whether an alarm is raised, by `alarm`: 1 or 0.
+    pub alarms: IntGaugeVec,
     /// Snapshots being applied; always 0.
     pub snapshots_applying: IntGauge,
     /// Applying a request, in seconds, by `version`, `op` and `success`; never measured.

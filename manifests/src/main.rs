@@ -24,7 +24,7 @@ mod samples;
 #[derive(Parser)]
 #[command(version)]
 struct Flags {
-    /// Directory to write yaml, helm and argocd to; what was in these is removed
+    /// Directory to write yaml, helm, argocd and monitoring to; what was in these is removed
     #[arg(long, default_value = env!("CARGO_MANIFEST_DIR"))]
     out: PathBuf,
 }

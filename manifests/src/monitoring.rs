@@ -1,9 +1,29 @@
-//! PodMonitor and alerts of the operator, for the Prometheus operator.
+//! PodMonitor of the operator, alerts on the operator and on brains, and the dashboard of brains.
 
+use std::collections::BTreeMap;
+
+use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use crate::chart::template;
 use crate::install::Install;
+use crate::render::HEADER;
+
+mod brains;
+mod dashboard;
+
+/// Every file for a Prometheus and a Grafana without the Prometheus operator, by its path below the output.
+///
+/// # Errors
+/// One does not serialise.
+pub(crate) fn files() -> anyhow::Result<BTreeMap<String, String>> {
+    let rules = serde_yaml::to_string(&json!({"groups": groups()})).context("serialise the rules")?;
+    let dashboard = serde_json::to_string_pretty(&dashboard::dashboard()).context("serialise the dashboard")?;
+    Ok(BTreeMap::from([
+        ("monitoring/rules.yaml".to_owned(), format!("{HEADER}{rules}")),
+        ("monitoring/dashboard.json".to_owned(), dashboard + "\n"),
+    ]))
+}
 
 /// The PodMonitor.
 pub(crate) fn pod_monitor(install: &Install) -> Value {
@@ -28,7 +48,7 @@ pub(crate) fn rule(install: &Install) -> Value {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
         "metadata": metadata(install, install.monitoring.rule_labels.as_deref()),
-        "spec": {"groups": [{"name": "kubebrain-operator", "rules": alerts()}]},
+        "spec": {"groups": groups()},
     })
 }
 
@@ -40,7 +60,15 @@ fn metadata(install: &Install, labels: Option<&str>) -> Value {
     metadata
 }
 
-fn alerts() -> Vec<Value> {
+/// The groups of alerts: on the operator, and on brains.
+fn groups() -> [Value; 2] {
+    [
+        json!({"name": "kubebrain-operator", "rules": operator()}),
+        json!({"name": "kubebrain", "rules": brains::alerts()}),
+    ]
+}
+
+fn operator() -> Vec<Value> {
     vec![
         alert(
             "KubeBrainOperatorWithoutLeader",
@@ -92,18 +120,4 @@ fn alert(name: &str, expression: &str, pending: &str, severity: &str, summary: &
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn alerts_ask_for_metrics_that_the_operator_has() {
-        let source = include_str!("../../operator/src/metrics.rs");
-        for alert in alerts() {
-            let expression = alert["expr"].as_str().unwrap();
-            let mut words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-            let metric = words.find(|word| word.starts_with("kubebrain_")).unwrap();
-            let short = metric.strip_prefix("kubebrain_operator_").unwrap_or(metric);
-            assert!(source.contains(&format!("\"{short}\"")), "{expression}");
-        }
-    }
-}
+mod tests;

@@ -6,13 +6,13 @@ use anyhow::Context;
 use kube::CustomResourceExt;
 use serde_json::Value;
 
-use crate::{argocd, chart, kustomize};
+use crate::{argocd, chart, kustomize, monitoring};
 
 /// First line of every YAML file.
 pub(crate) const HEADER: &str = "# Rendered by `make manifests`; do not edit.\n";
 
 /// Directories that hold nothing but what is rendered.
-pub(crate) const ROOTS: [&str; 3] = ["argocd", "helm", "yaml"];
+pub(crate) const ROOTS: [&str; 4] = ["argocd", "helm", "monitoring", "yaml"];
 
 /// Every file by its path below the output directory.
 ///
@@ -23,6 +23,7 @@ pub(crate) fn files() -> anyhow::Result<BTreeMap<String, String>> {
     let mut files = kustomize::files(&crd)?;
     files.extend(chart::files(&crd)?);
     files.extend(argocd::files()?);
+    files.extend(monitoring::files()?);
     Ok(files)
 }
 

@@ -46,6 +46,14 @@ impl DiskMetrics {
                 "kubebrain_disk_log_size_in_bytes",
                 "Bytes that the log of a data directory occupies.",
             ),
+            capacity: r.gauge(
+                "kubebrain_disk_capacity_bytes",
+                "Bytes of the file system of a data directory; 0 without one.",
+            ),
+            available: r.gauge(
+                "kubebrain_disk_available_bytes",
+                "Free bytes of the file system of a data directory; 0 without one.",
+            ),
         }
     }
 }
@@ -168,6 +176,11 @@ impl ServerMetrics {
             follower_lag: r.gauge(
                 "kubebrain_server_follower_lag_slots",
                 "Committed slots of the log that this member has heard of and does not show yet.",
+            ),
+            alarms: r.gauges(
+                "kubebrain_server_alarm_raised",
+                "Whether an alarm is raised: 1 or 0.",
+                &["alarm"],
             ),
             snapshots_applying: r.gauge(
                 "etcd_server_snapshot_apply_in_progress_total",

@@ -1,5 +1,6 @@
 //! The services of a member over a store, on any engine.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
@@ -39,7 +40,7 @@ use crate::pb::v3lockpb::lock_server::LockServer;
 use crate::rows::Rows;
 use crate::snapshot::Spool;
 use crate::storage::commit_feed::CommitFeed;
-use crate::storage::state::State;
+use crate::storage::state::{CORRUPT, NOSPACE, State};
 use crate::tasks::Tasks;
 use crate::watch::{History, Hub};
 
@@ -135,7 +136,8 @@ pub fn services<H: History, R: Rows>(
     metrics.server.set_identity(api.member_id);
     metrics.server.quota.set(quota);
     count_leader_changes(&api, tasks, stop);
-    metrics.before_render(observe(api.clone(), watched, (size, log_size)));
+    let data_dir = matches!(config.storage, Storage::Embedded).then(|| config.data_dir.clone());
+    metrics.before_render(observe(api.clone(), watched, (size, log_size), data_dir));
     let (_reporter, probes) = tonic_health::server::health_reporter();
     let max = config.limits.max_receive_bytes;
     let mut routes = Routes::builder();
@@ -294,7 +296,12 @@ fn move_leader(transfers: mpsc::Sender<TransferLeader>) -> MoveLeader {
 }
 
 /// Returns a function that updates the gauges before they are rendered.
-fn observe<R: Rows>(store: ApiContext<R>, hub: Hub, (size, log_size): (Size, Size)) -> impl Fn(&Metrics) + Send + Sync {
+fn observe<R: Rows>(
+    store: ApiContext<R>,
+    hub: Hub,
+    (size, log_size): (Size, Size),
+    data_dir: Option<PathBuf>,
+) -> impl Fn(&Metrics) + Send + Sync {
     move |metrics| {
         let state: &State<R> = &store.state;
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
@@ -322,6 +329,15 @@ fn observe<R: Rows>(store: ApiContext<R>, hub: Hub, (size, log_size): (Size, Siz
         metrics.mvcc.pending_events.set(gauge(hub.pending_events()));
         let events = &metrics.mvcc.events;
         events.inc_by(hub.events().saturating_sub(events.get()));
+        for (alarm, kind) in [("NOSPACE", NOSPACE), ("CORRUPT", CORRUPT)] {
+            let raised = state.has_alarm(kind);
+            metrics.server.alarms.with_label_values(&[alarm]).set(raised.into());
+        }
+        // The gauges keep their last values if the file system does not answer; the health checks report that.
+        if let Some(Ok(disk)) = data_dir.as_deref().map(rustix::fs::statvfs) {
+            metrics.disk.capacity.set(gauge(disk.f_blocks * disk.f_frsize));
+            metrics.disk.available.set(gauge(disk.f_bavail * disk.f_frsize));
+        }
         metrics.disk.log_size.set(gauge(log_size()));
         let total = size();
         metrics.mvcc.db_total_size.set(gauge(total));

@@ -14,6 +14,8 @@ use crate::progress::Progress;
 pub struct Module {
     name: &'static str,
     ldflags: &'static str,
+    /// Build tags, which leave out what is not needed.
+    tags: &'static str,
     /// As Go names them, and as we do.
     renamed: &'static [(&'static str, &'static str)],
     takes: &'static str,
@@ -24,6 +26,7 @@ pub const KUBERNETES: Module = Module {
     name: "kubernetes",
     ldflags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.34.4 \
               -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34",
+    tags: "",
     renamed: &[],
     takes: "about 7 min",
 };
@@ -32,6 +35,7 @@ pub const KUBERNETES: Module = Module {
 pub const ETCD: Module = Module {
     name: "etcd",
     ldflags: "-s -w",
+    tags: "",
     renamed: &[("server", "etcd")],
     takes: "about 1 min",
 };
@@ -40,6 +44,7 @@ pub const ETCD: Module = Module {
 pub const ADDONS: Module = Module {
     name: "addons",
     ldflags: "-s -w",
+    tags: "",
     renamed: &[],
     takes: "about 3 min",
 };
@@ -48,6 +53,7 @@ pub const ADDONS: Module = Module {
 pub const HELM: Module = Module {
     name: "helm",
     ldflags: "-s -w",
+    tags: "",
     renamed: &[],
     takes: "about 1 min",
 };
@@ -56,8 +62,18 @@ pub const HELM: Module = Module {
 pub const ARGOCD: Module = Module {
     name: "argocd",
     ldflags: "-s -w",
+    tags: "",
     renamed: &[("cmd", "argocd")],
     takes: "about 8 min",
+};
+
+/// promtool, for the alerts; without the ways in which a Prometheus finds its targets.
+pub const PROMETHEUS: Module = Module {
+    name: "prometheus",
+    ldflags: "-s -w",
+    tags: "remove_all_sd",
+    renamed: &[],
+    takes: "about 2 min",
 };
 
 impl Module {
@@ -104,19 +120,24 @@ impl Module {
         };
         let version = run(Command::new("go").arg("version")).context("Go 1.26 or newer is needed")?;
         let (modules, sums) = (read("go.mod")?, read("go.sum")?);
-        Ok(Key::of([
-            &modules[..],
-            &sums,
-            version.as_bytes(),
-            self.ldflags.as_bytes(),
-        ]))
+        let mut parts = vec![&modules[..], &sums, version.as_bytes(), self.ldflags.as_bytes()];
+        if !self.tags.is_empty() {
+            parts.push(self.tags.as_bytes());
+        }
+        Ok(Key::of(parts))
     }
 
     fn install(&self, source: &Path, dir: &Path) -> anyhow::Result<()> {
         let mut install = Command::new("go");
-        install
-            .current_dir(source)
-            .args(["install", "-trimpath", "-ldflags", self.ldflags, "tool"]);
+        install.current_dir(source).args([
+            "install",
+            "-trimpath",
+            "-tags",
+            self.tags,
+            "-ldflags",
+            self.ldflags,
+            "tool",
+        ]);
         run(install.env("CGO_ENABLED", "0").env("GOBIN", dir))?;
         for (go, ours) in self.renamed {
             fs::rename(dir.join(go), dir.join(ours)).with_context(|| format!("rename {go} to {ours}"))?;

@@ -1,6 +1,7 @@
 //! Real programs on a brain, over public protocols only.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod alerts;
 mod argocd;
 mod bad_input;
 mod brains;

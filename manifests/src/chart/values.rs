@@ -158,7 +158,7 @@ fn table() -> Vec<Field> {
             "prometheusRule.enabled",
             json!(false),
             switch(),
-            "Whether there are alerts on the operator's metrics.",
+            "Whether there are alerts on the metrics of the operator and of brains.",
         ),
         field(
             "prometheusRule.labels",

@@ -1,0 +1,183 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+
+/// A metric as its program declares it.
+#[derive(Debug)]
+struct Declared {
+    is_histogram: bool,
+    labels: BTreeSet<String>,
+}
+
+/// Labels that Prometheus gives to what it scrapes, and that a histogram has.
+const SCRAPED: [&str; 4] = ["job", "instance", "namespace", "le"];
+
+/// The sources that declare metrics: of a brain, and of the operator, which leaves out the prefix of most names.
+const BRAIN: [&str; 3] = [
+    include_str!("../../../brain/src/metrics/groups.rs"),
+    include_str!("../../../brain/src/metrics/grpc.rs"),
+    include_str!("../../../brain/src/metrics/process.rs"),
+];
+const OPERATOR: &str = include_str!("../../../operator/src/metrics.rs");
+
+/// The texts between quotes in a source, each with the text before it.
+fn strings(source: &str) -> Vec<(&str, &str)> {
+    let parts: Vec<&str> = source.split('"').collect();
+    parts.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect()
+}
+
+/// The metrics that brains and operators have, by name.
+fn declared() -> BTreeMap<String, Declared> {
+    let mut all: BTreeMap<String, Declared> = BTreeMap::new();
+    for source in BRAIN {
+        // The texts in a declaration are its name, its help and its labels.
+        let mut name = None;
+        let labels = if source.contains("grpc_server") {
+            &["grpc_method", "grpc_service", "grpc_type"][..]
+        } else {
+            &[]
+        };
+        for (before, text) in strings(source) {
+            let is_name = ["etcd_", "kubebrain_", "grpc_server_", "process_", "os_"]
+                .iter()
+                .any(|prefix| text.starts_with(prefix));
+            if is_name {
+                name = Some(text.to_owned());
+                let is_histogram = before.contains("r.histogram");
+                let mut labels: BTreeSet<String> = labels.iter().map(|label| (*label).to_owned()).collect();
+                if text == "grpc_server_handled_total" {
+                    labels.insert("grpc_code".to_owned());
+                }
+                all.insert(text.to_owned(), Declared { is_histogram, labels });
+            } else if let Some(name) = &name
+                && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+                && let Some(declared) = all.get_mut(name)
+            {
+                declared.labels.insert(text.to_owned());
+            }
+        }
+    }
+    let labels = ["namespace", "name", "type", "secret", "result"].map(str::to_owned);
+    for (_, text) in strings(OPERATOR) {
+        for name in [text.to_owned(), format!("kubebrain_operator_{text}")] {
+            let labels = BTreeSet::from(labels.clone());
+            all.entry(name).or_insert(Declared {
+                is_histogram: false,
+                labels,
+            });
+        }
+    }
+    all
+}
+
+/// The metrics in an expression, and the names of labels that it selects or groups by.
+fn used(expression: &str) -> (Vec<&str>, Vec<&str>) {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let (mut metrics, mut labels, mut at) = (Vec::new(), Vec::new(), 0);
+    while let Some(skipped) = expression[at..].find(is_word) {
+        let start = at + skipped;
+        let len = expression[start..]
+            .find(|c| !is_word(c))
+            .unwrap_or(expression.len() - start);
+        let (word, rest) = (&expression[start..start + len], &expression[start + len..]);
+        at = start + len;
+        if ["etcd_", "kubebrain_", "grpc_server_", "process_", "os_"]
+            .iter()
+            .any(|prefix| word.starts_with(prefix))
+        {
+            metrics.push(word);
+        } else if ["by", "on"].contains(&word) {
+            let list = rest.trim_start().strip_prefix('(').unwrap().split(')').next().unwrap();
+            labels.extend(list.split(',').map(str::trim));
+            at += rest.find(')').unwrap();
+        } else if rest.starts_with(['=', '!']) && rest.contains('"') {
+            labels.push(word);
+            // The value of a selector names no metric.
+            let open = rest.find('"').unwrap() + 1;
+            at += open + rest[open..].find('"').unwrap() + 1;
+        }
+    }
+    (metrics, labels)
+}
+
+#[track_caller]
+fn check(expression: &str, all: &BTreeMap<String, Declared>) {
+    let (metrics, labels) = used(expression);
+    assert!(!metrics.is_empty(), "{expression}");
+    let mut known: BTreeSet<&str> = SCRAPED.into();
+    for metric in metrics {
+        let of_histogram = ["_bucket", "_count", "_sum"]
+            .iter()
+            .find_map(|suffix| metric.strip_suffix(suffix));
+        let found = all.get(metric).filter(|found| !found.is_histogram);
+        let found = found.or_else(|| all.get(of_histogram?).filter(|found| found.is_histogram));
+        let found = found.unwrap_or_else(|| panic!("nothing exposes {metric}: {expression}"));
+        known.extend(found.labels.iter().map(String::as_str));
+    }
+    for label in labels {
+        assert!(known.contains(label), "no metric has the label {label}: {expression}");
+    }
+}
+
+fn alerts() -> Vec<Value> {
+    let groups = groups();
+    let rules = groups.iter().flat_map(|group| group["rules"].as_array().unwrap());
+    rules.cloned().collect()
+}
+
+#[test]
+fn alerts_select_metrics_and_labels_that_exist() {
+    let all = declared();
+    for alert in alerts() {
+        let expression = alert["expr"].as_str().unwrap();
+        check(expression, &all);
+        let summary = alert["annotations"]["summary"].as_str().unwrap();
+        let (_, labels) = used(expression);
+        for named in summary.split("{{ $labels.").skip(1) {
+            let label = named.split(" }}").next().unwrap();
+            let is_kept = labels.contains(&label) || SCRAPED.contains(&label);
+            assert!(is_kept, "{label} in the summary of {expression}");
+        }
+    }
+}
+
+#[test]
+fn panels_select_metrics_and_labels_that_exist() {
+    let (all, dashboard) = (declared(), dashboard::dashboard());
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
+    let mut expressions = 0;
+    for target in targets {
+        let expression = target["expr"].as_str().unwrap();
+        assert!(expression.contains(r#"job="$job""#), "{expression}");
+        check(expression, &all);
+        expressions += 1;
+    }
+    assert!(expressions > 30);
+    let ids: BTreeSet<u64> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
+    assert_eq!(ids.len(), panels.len());
+}
+
+#[test]
+fn alerts_on_names_of_etcd_select_brains() {
+    for alert in alerts() {
+        let expression = alert["expr"].as_str().unwrap();
+        let (metrics, _) = used(expression);
+        assert!(
+            metrics.iter().any(|metric| metric.starts_with("kubebrain_")),
+            "an etcd would raise {expression}"
+        );
+    }
+}
+
+#[test]
+#[should_panic(expected = "nothing exposes etcd_server_no_such_total")]
+fn metric_that_does_not_exist_is_noticed() {
+    check("rate(etcd_server_no_such_total[5m])", &declared());
+}
+
+#[test]
+#[should_panic(expected = "no metric has the label color")]
+fn label_that_does_not_exist_is_noticed() {
+    check(r#"etcd_server_has_leader{color="red"}"#, &declared());
+}
