@@ -93,10 +93,10 @@ pub(crate) async fn run(flags: Flags, progress: &Progress) -> anyhow::Result<boo
     ));
     println!("minute requests   events  write p50  write p99   list p99   memory     disk");
     let (latencies, stop) = (Latencies::default(), CancellationToken::new());
-    let load = Load::start(&server, flags.rate, &latencies, &stop).await?;
+    let mut load = Load::start(&server, flags.rate, &latencies, &stop).await?;
     let mut rows = Vec::new();
     for minute in 1..=flags.minutes {
-        let row = one_minute(&mut server, &load, &latencies).await?;
+        let row = one_minute(&mut server, &mut load, &latencies).await?;
         println!(
             "{minute:>6} {:>8} {:>8} {:>7.1} ms {:>7.1} ms {:>7.1} ms {:>5.0} MiB {:>5.0} MiB",
             row.requests, row.events, row.write_p50, row.write_p99, row.list_p99, row.memory, row.disk
@@ -111,7 +111,7 @@ pub(crate) async fn run(flags: Flags, progress: &Progress) -> anyhow::Result<boo
     Ok(report(&rows[warm_up..]))
 }
 
-async fn one_minute(server: &mut Server, load: &Load, latencies: &Latencies) -> anyhow::Result<Row> {
+async fn one_minute(server: &mut Server, load: &mut Load, latencies: &Latencies) -> anyhow::Result<Row> {
     let end = Instant::now() + MINUTE;
     let mut samples = interval(SAMPLE);
     samples.set_missed_tick_behavior(MissedTickBehavior::Delay);

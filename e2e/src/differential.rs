@@ -100,7 +100,7 @@ pub async fn compare(
     let (mut events, mut steps) = (0, Vec::new());
     while let Some(step) = script.next(pair.index >= requests) {
         let is_equal = pair.differences.is_empty();
-        let taken = pair.take(&step, script.compacted()).await;
+        let taken = Box::pin(pair.take(&step, script.compacted())).await;
         let taken = taken.with_context(|| format!("seed {seed}"))?;
         events += taken.expected.events();
         script.learn(&step.request, &taken.expected);
@@ -145,7 +145,7 @@ pub async fn replay(reference: &Server, subject: &Server, steps: &[Step]) -> any
         if let Request::Settle { revision: until, .. } = &mut step.request {
             *until = revision;
         }
-        let taken = pair.take(&step, compacted).await?;
+        let taken = Box::pin(pair.take(&step, compacted)).await?;
         if !pair.differences.is_empty() {
             break;
         }

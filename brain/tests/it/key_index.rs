@@ -135,7 +135,8 @@ async fn deletion_of_many_keys_is_counted_at_once() {
     let state = engine.store.state.clone();
     let before = state.view();
     assert_eq!(before.count_in_index(&all, before.revision).await, Some(keys));
-    let counting = tokio::spawn(async move {
+    let mut counting = tokio::task::JoinSet::new();
+    counting.spawn(async move {
         // Everything, or nothing.
         loop {
             let view = state.view();
@@ -152,7 +153,7 @@ async fn deletion_of_many_keys_is_counted_at_once() {
         prev_kv: false,
     };
     engine.call(Request::Delete(delete)).await.unwrap();
-    let (old, all) = counting.await.unwrap();
+    let (old, all) = counting.join_next().await.unwrap().unwrap();
     assert_eq!(old, Some(keys), "a view from before does not change");
     let view = engine.store.state.view();
     assert_eq!(view.count_in_rows(&all, view.revision).await.unwrap(), 0);

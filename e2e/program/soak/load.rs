@@ -12,7 +12,7 @@ use pb::lease_client::LeaseClient;
 use pb::watch_client::WatchClient;
 use pb::watch_request::RequestUnion;
 use rand::RngExt as _;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_stream::StreamExt as _;
 use tokio_util::sync::CancellationToken;
@@ -35,7 +35,7 @@ const LEASE_SECONDS: i64 = 30;
 
 /// Clients at work.
 pub(super) struct Load {
-    tasks: Vec<JoinHandle<anyhow::Result<()>>>,
+    tasks: JoinSet<anyhow::Result<()>>,
     events: Arc<AtomicU64>,
 }
 
@@ -56,7 +56,7 @@ impl Load {
     ) -> anyhow::Result<Self> {
         let events = Arc::new(AtomicU64::new(0));
         let revision = Arc::new(AtomicI64::new(0));
-        let mut tasks = Vec::new();
+        let mut tasks = JoinSet::new();
         let client = async || {
             anyhow::Ok(Client {
                 channel: server.connect().await?,
@@ -66,13 +66,13 @@ impl Load {
             })
         };
         for worker in 0..WORKERS {
-            tasks.push(spawn(stop, client().await?.work(rate, worker)));
+            tasks.spawn(until(stop.clone(), client().await?.work(rate, worker)));
         }
         for watcher in 0..WATCHERS {
-            tasks.push(spawn(stop, client().await?.watch(watcher)));
+            tasks.spawn(until(stop.clone(), client().await?.watch(watcher)));
         }
-        tasks.push(spawn(stop, client().await?.hold_leases()));
-        tasks.push(spawn(stop, client().await?.compact()));
+        tasks.spawn(until(stop.clone(), client().await?.hold_leases()));
+        tasks.spawn(until(stop.clone(), client().await?.compact()));
         Ok(Self { tasks, events })
     }
 
@@ -82,39 +82,33 @@ impl Load {
     }
 
     /// Fails if a client gave up.
-    pub(super) fn check(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(
-            self.tasks.iter().all(|task| !task.is_finished()),
-            "a client ended: a request failed"
-        );
-        Ok(())
+    pub(super) fn check(&mut self) -> anyhow::Result<()> {
+        match self.tasks.try_join_next() {
+            None => Ok(()),
+            Some(ended) => ended
+                .context("a client panicked")?
+                .and_then(|()| anyhow::bail!("a client ended early")),
+        }
     }
 
     /// Waits until all clients have ended, after `stop`.
-    pub(super) async fn end(self) -> anyhow::Result<()> {
-        for task in self.tasks {
-            task.await.context("a client panicked")??;
+    pub(super) async fn end(mut self) -> anyhow::Result<()> {
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.context("a client panicked")??;
         }
         Ok(())
     }
 }
 
-fn spawn(
-    stop: &CancellationToken,
+/// Runs a client until the stop.
+async fn until(
+    stop: CancellationToken,
     client: impl Future<Output = anyhow::Result<()>> + Send + 'static,
-) -> JoinHandle<anyhow::Result<()>> {
-    let stop = stop.clone();
-    tokio::spawn(async move {
-        tokio::select! {
-            () = stop.cancelled() => Ok(()),
-            ended = client => {
-                if let Err(error) = &ended {
-                    tracing::error!(error = format!("{error:#}"), "a client ends");
-                }
-                ended
-            }
-        }
-    })
+) -> anyhow::Result<()> {
+    tokio::select! {
+        () = stop.cancelled() => Ok(()),
+        ended = client => ended,
+    }
 }
 
 fn key(number: u32) -> Vec<u8> {

@@ -187,14 +187,35 @@ impl Request {
     /// Returns true if it may change what is stored or watched.
     pub fn writes(&self) -> bool {
         use Request as R;
-        match self {
-            R::Range(_) | R::TimeToLive(_) | R::Leases(_) | R::KeepAlive(_) | R::Leader(_) | R::Observe(_) => false,
-            R::MemberList(_) | R::Status(_) | R::Alarm(_) | R::Hash(_) | R::HashKv(_) | R::AuthStatus(_) => false,
-            R::MemberAdd(_) | R::MemberRemove(_) | R::MemberUpdate(_) | R::MemberPromote(_) => false,
-            R::Defragment(_) | R::MoveLeader(_) | R::Downgrade(_) | R::Grant(..) | R::GrantShort(_) => false,
-            R::UserGet(_) | R::UserList(_) | R::RoleGet(_) | R::RoleList(_) => false,
-            R::Cancel { .. } | R::Settle { .. } => false,
-            _ => true,
-        }
+        !matches!(
+            self,
+            R::Range(_)
+                | R::TimeToLive(_)
+                | R::Leases(_)
+                | R::KeepAlive(_)
+                | R::Leader(_)
+                | R::Observe(_)
+                | R::MemberList(_)
+                | R::Status(_)
+                | R::Alarm(_)
+                | R::Hash(_)
+                | R::HashKv(_)
+                | R::AuthStatus(_)
+                | R::MemberAdd(_)
+                | R::MemberRemove(_)
+                | R::MemberUpdate(_)
+                | R::MemberPromote(_)
+                | R::Defragment(_)
+                | R::MoveLeader(_)
+                | R::Downgrade(_)
+                | R::Grant(..)
+                | R::GrantShort(_)
+                | R::UserGet(_)
+                | R::UserList(_)
+                | R::RoleGet(_)
+                | R::RoleList(_)
+                | R::Cancel { .. }
+                | R::Settle { .. }
+        )
     }
 }

@@ -41,7 +41,7 @@ impl Programs {
     async fn differ(&self, steps: &[Step], signature: &str) -> anyhow::Result<bool> {
         let (reference, subject) = self.start()?;
         // A part of a script may be one that the reference does not answer: that is no difference.
-        let found = replay(&reference, &subject, steps).await;
+        let found = Box::pin(replay(&reference, &subject, steps)).await;
         Ok(found.is_ok_and(|differences| differences.contains(signature)))
     }
 
