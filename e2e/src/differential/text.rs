@@ -23,7 +23,7 @@ pub fn write(steps: &[Step]) -> anyhow::Result<String> {
     Ok(lines?.join("\n") + "\n")
 }
 
-/// Reads what [`write`] wrote. Empty lines and those that begin with `#` are left out.
+/// Reads what [`write()`] wrote. Empty lines and those that begin with `#` are left out.
 ///
 /// # Errors
 ///
