@@ -132,7 +132,8 @@ type Connected = h2::server::Connection<Counted, Piece>;
 /// Serves a connection until its end; drains it from `stop` on. Returns true if it ended gracefully.
 pub(super) async fn serve(io: Counted, service: PerConnection, port: &PortConfig, stop: CancellationToken) -> bool {
     let socket = io.socket();
-    let serving = serve_streams(io, service, port, stop);
+    // Boxed: moved on, it would take the memory of an idle connection several times.
+    let serving = Box::pin(serve_streams(io, service, port, stop));
     socket.gathering(serving).await.unwrap_or(false)
 }
 
