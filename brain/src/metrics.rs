@@ -176,7 +176,7 @@ pub struct ServerMetrics {
     pub heartbeat_failures: IntCounter,
     /// Committed slots that this member knows of but has not applied yet.
     pub follower_lag: IntGauge,
-    /// Whether an alarm is raised, by `alarm`: 1 or 0.
+    /// 1 while the cluster has an alarm, else 0, by `alarm`.
     pub alarms: IntGaugeVec,
     /// Snapshots being applied; always 0.
     pub snapshots_applying: IntGauge,

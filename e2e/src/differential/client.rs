@@ -47,7 +47,7 @@ pub struct Client<'a> {
     gateway: Gateway,
     /// The newest token of each user.
     tokens: BTreeMap<String, String>,
-    /// What a campaign gave, by the name of the election and the lease.
+    /// The leader keys that campaigns returned, by the name of the election and the lease.
     leaders: BTreeMap<(Bytes, i64), LeaderKey>,
     streams: BTreeMap<usize, Stream>,
     leases: BTreeMap<i64, i64>,

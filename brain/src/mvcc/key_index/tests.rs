@@ -215,7 +215,7 @@ fn index_that_takes_too_much_memory_is_dropped() {
     assert_eq!(index.size().phase, Phase::Exceeded);
 }
 
-/// What a reader does that was late, while an index is built again.
+/// A reader that fell behind applies changes while the index is built again.
 #[test]
 fn reader_does_not_push_on_an_index_that_is_being_built() {
     let index = KeyIndex::new(1);

@@ -28,7 +28,7 @@ impl Memory {
         self.0 = self.0.saturating_sub_unsigned(bytes);
     }
 
-    /// What took `before` takes `after` now.
+    /// Replaces a charge of `before` bytes by one of `after` bytes.
     fn change(&mut self, before: usize, after: usize) {
         self.sub(before);
         self.add(after);

@@ -83,7 +83,7 @@ impl Socket {
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
 
-    /// Takes the byte stream out. What was gathered is sent if the other end reads.
+    /// Returns the byte stream, after it has sent the gathered bytes as far as the socket accepts them.
     pub(super) fn take(&mut self) -> Box<dyn Io> {
         let drained = self.poll_drain(&mut Context::from_waker(Waker::noop()));
         if let Poll::Ready(Err(error)) = drained {
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_left_is_sent_at_the_end() {
+    async fn take_sends_gathered_bytes() {
         let (socket, recorder, _admitted) = socket(1 << 24).await;
         poll_once(&socket, &[]).await;
         assert_eq!(write(&socket, 5), Poll::Ready(5));

@@ -18,7 +18,7 @@ const ROLES: &[&str] = &["readers", "writers", "writers", "everything", "none", 
 const PASSWORDS: &[&str] = &["secret", "secret", "other", "", "pass word\u{e9}"];
 const CHECKED_FOR: u32 = 80;
 
-/// What is known of users.
+/// The passwords of the users that the script has added, and for how many requests more permissions are checked.
 #[derive(Debug, Default)]
 pub(super) struct Users {
     /// Requests until permissions are no longer checked, if they are.
@@ -45,7 +45,7 @@ impl Users {
 }
 
 impl Script {
-    /// One to whom all is permitted.
+    /// The user root, while permissions are checked.
     pub(super) fn administrator(&self) -> Option<By> {
         self.users.checked.map(|_| By {
             user: ROOT.to_owned(),
@@ -70,7 +70,7 @@ impl Script {
         })
     }
 
-    /// What ends the time in which permissions are checked, when it is over.
+    /// Returns the step that disables authentication, as soon as it has been enabled for long enough.
     pub(super) fn end_of_auth(&mut self, last: bool) -> Option<Step> {
         let left = self.users.checked?;
         if left > 0 && !last {
