@@ -1,7 +1,7 @@
 //! HTTP/2: one connection and its streams, each in a task that ends with the connection.
 //!
 //! Invariant: the memory that a client can occupy is charged to its connection's account: open streams, unread bodies, and
-//! responses until the socket has accepted them.
+//! responses until the socket, or the queue in front of it that is charged as a whole (`socket.rs`), has accepted them.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
