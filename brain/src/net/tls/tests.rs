@@ -200,19 +200,22 @@ async fn the_follower_takes_what_changed() {
     let follower = Arc::clone(&tls).follow(RELOAD_INTERVAL, metrics.clone(), stop.clone());
     let before = tls.config();
     // The follower reports only through its metrics: they are read as often as it reads the files, on a paused clock.
+    // The follower may read at any time: each file is replaced as a whole.
+    let replace = |file: &str, text: &str| {
+        let fresh = dir.path().join("fresh");
+        fs::write(&fresh, text).unwrap();
+        fs::rename(&fresh, dir.path().join(file)).unwrap();
+    };
     let watcher = async {
-        fs::write(dir.path().join("tls.key"), "garbage").unwrap();
+        replace("tls.key", "garbage");
         while metrics.reloads.with_label_values(&["failure"]).get() == 0 {
             tokio::time::sleep(RELOAD_INTERVAL).await;
         }
         assert!(Arc::ptr_eq(&before, &tls.config()));
-        // The follower may read in between: the files must then be complete or give the failure that it already knows.
+        // In between, the files give the failure that the follower already knows.
         let renewed = ca.server();
-        for (file, text) in [("tls.crt", renewed.cert), ("tls.key", renewed.key)] {
-            let fresh = dir.path().join("fresh");
-            fs::write(&fresh, text).unwrap();
-            fs::rename(&fresh, dir.path().join(file)).unwrap();
-        }
+        replace("tls.crt", &renewed.cert);
+        replace("tls.key", &renewed.key);
         while metrics.reloads.with_label_values(&["success"]).get() == 0 {
             tokio::time::sleep(RELOAD_INTERVAL).await;
         }
