@@ -87,25 +87,40 @@ pub(super) fn sweep(dir: &Path) -> Result<(), RowsError> {
 
 /// The journals of a database, oldest first.
 pub(super) fn journals(dir: &Path) -> Result<Vec<PathBuf>, RowsError> {
-    let mut journals = Vec::new();
-    for path in list(dir)? {
-        if path
-            .extension()
-            .is_some_and(|extension| extension.eq_ignore_ascii_case(JOURNAL))
-        {
-            let number = name(&path)
-                .strip_suffix(".jnl")
-                .and_then(|number| number.parse::<u64>().ok())
-                .filter(|_| path.is_file())
-                .ok_or_else(|| damaged(&path, "is not the name of a journal"))?;
-            journals.push((number, path));
-        }
-    }
-    journals.sort();
+    let journals = in_order(list(dir)?)?;
     if journals.is_empty() {
         return Err(RowsError::Corrupt(format!("no journal is left in {}", dir.display())));
     }
+    Ok(journals)
+}
+
+/// Those of `paths` that are journals, oldest first. One that fjall's threads removed since they were listed is left out.
+fn in_order(paths: Vec<PathBuf>) -> Result<Vec<PathBuf>, RowsError> {
+    let mut journals = Vec::new();
+    for path in paths {
+        if !path
+            .extension()
+            .is_some_and(|extension| extension.eq_ignore_ascii_case(JOURNAL))
+        {
+            continue;
+        }
+        let number = name(&path)
+            .strip_suffix(".jnl")
+            .and_then(|number| number.parse::<u64>().ok())
+            .filter(|_| path.is_file());
+        match number {
+            Some(number) => journals.push((number, path)),
+            None if is_gone(&path) => {}
+            None => return Err(damaged(&path, "is not the name of a journal")),
+        }
+    }
+    journals.sort();
     Ok(journals.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Returns true if no file has the name `path`; a link that leads nowhere is a file.
+fn is_gone(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// Bytes that journals occupy; their length says less, because fjall makes them longer than they are.
@@ -196,4 +211,38 @@ pub(super) fn list(dir: &Path) -> Result<Vec<PathBuf>, RowsError> {
 
 pub(super) fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journal_that_was_removed_since_it_was_listed_is_no_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["7.jnl", "10.jnl", "9.jnl", "lock"] {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        let listed = list(dir.path()).unwrap();
+        fs::remove_file(dir.path().join("7.jnl")).unwrap();
+        let journals = in_order(listed).unwrap();
+        assert_eq!(
+            journals.iter().map(|path| name(path)).collect::<Vec<_>>(),
+            ["9.jnl", "10.jnl"]
+        );
+    }
+
+    #[test]
+    fn what_only_looks_like_a_journal_is_damage() {
+        for make in [
+            |path: &Path| fs::create_dir(path.join("8.jnl")),
+            |path: &Path| fs::write(path.join("old.jnl"), ""),
+            |path: &Path| std::os::unix::fs::symlink("nowhere", path.join("8.jnl")),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join("7.jnl"), "").unwrap();
+            make(dir.path()).unwrap();
+            assert!(matches!(journals(dir.path()), Err(RowsError::Corrupt(_))));
+        }
+    }
 }
