@@ -67,6 +67,15 @@ pub const ARGOCD: Module = Module {
     takes: "about 8 min",
 };
 
+/// A program of ours that uses each package of etcd's client.
+pub const CLIENTV3: Module = Module {
+    name: "clientv3",
+    ldflags: "-s -w",
+    tags: "",
+    renamed: &[],
+    takes: "less than 1 min",
+};
+
 /// promtool, for the alerts; without the ways in which a Prometheus finds its targets.
 pub const PROMETHEUS: Module = Module {
     name: "prometheus",
@@ -119,8 +128,24 @@ impl Module {
             fs::read(&path).with_context(|| format!("read {}", path.display()))
         };
         let version = run(Command::new("go").arg("version")).context("Go 1.26 or newer is needed")?;
-        let (modules, sums) = (read("go.mod")?, read("go.sum")?);
-        let mut parts = vec![&modules[..], &sums, version.as_bytes(), self.ldflags.as_bytes()];
+        let mut files = vec!["go.mod".to_owned(), "go.sum".to_owned()];
+        let listed = fs::read_dir(source).with_context(|| format!("list {}", source.display()))?;
+        for entry in listed {
+            files.extend(
+                entry?
+                    .file_name()
+                    .into_string()
+                    .ok()
+                    .filter(|name| name.ends_with(".go")),
+            );
+        }
+        files[2..].sort();
+        let files = files
+            .iter()
+            .map(|file| read(file))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let mut parts: Vec<&[u8]> = files.iter().map(Vec::as_slice).collect();
+        parts.extend([version.as_bytes(), self.ldflags.as_bytes()]);
         if !self.tags.is_empty() {
             parts.push(self.tags.as_bytes());
         }
