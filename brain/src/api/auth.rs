@@ -8,7 +8,7 @@ use prost::Message;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use self::guard::TokenKind;
+use self::guard::{TokenKind, check_password};
 use super::context::{ApiContext, caller_of, to_status};
 use super::header::HasHeader;
 use crate::errors::Error;
@@ -201,6 +201,10 @@ impl<R: Rows> Auth for AuthService<R> {
     }
 
     async fn user_add(&self, request: Request<pb::AuthUserAddRequest>) -> Answer<pb::AuthUserAddResponse> {
+        // etcd hashes before it asks who is there.
+        if !request.get_ref().options.is_some_and(|options| options.no_password) {
+            check_password(&request.get_ref().password)?;
+        }
         let change = |request: pb::AuthUserAddRequest| async move {
             self.check_name(&request.name)?;
             let password = if request.options.is_some_and(|options| options.no_password) {
@@ -239,6 +243,7 @@ impl<R: Rows> Auth for AuthService<R> {
         &self,
         request: Request<pb::AuthUserChangePasswordRequest>,
     ) -> Answer<pb::AuthUserChangePasswordResponse> {
+        check_password(&request.get_ref().password)?;
         let change = |request: pb::AuthUserChangePasswordRequest| async move {
             let hash = if request.password.is_empty() {
                 STANDARD.decode(&request.hashed_password).ok().map(Into::into)

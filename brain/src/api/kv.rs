@@ -195,8 +195,11 @@ impl<R: Rows> KvService<R> {
     }
 
     async fn write(&self, caller: Caller, op: Op, (size, meter): (usize, Meter)) -> Result<(i64, OpResult), Status> {
-        // The sequencer refuses it, too, but not while it waits for space itself.
-        if op.puts() && self.store.state.has_alarm(NOSPACE) && !self.store.state.has_alarm(CORRUPT) {
+        // The sequencer refuses these, too, but not while it waits for space itself, and not before permissions are checked here.
+        if self.store.state.has_alarm(CORRUPT) {
+            return Err(self.store.refuse(Error::Corrupt).await);
+        }
+        if op.puts() && self.store.state.has_alarm(NOSPACE) {
             return Err(self.store.refuse(Error::NoSpace).await);
         }
         // The sequencer checks it, too, but rows are read before that. It knows the keys of the lease.

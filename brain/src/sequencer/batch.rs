@@ -71,8 +71,10 @@ pub(super) struct Builder<R: Rows> {
     work: usize,
     /// Puts and grants are refused.
     no_space: bool,
-    /// Everything but alarms is refused.
+    /// The CORRUPT alarm is raised: changes of keys and leases are refused.
     corrupt: bool,
+    /// Rows cannot be flushed: everything but alarms, checkpoints and tokens is refused.
+    flush_refused: bool,
 }
 
 impl<R: Rows> Builder<R> {
@@ -97,7 +99,8 @@ impl<R: Rows> Builder<R> {
             again: Vec::new(),
             work: 0,
             no_space,
-            corrupt: state.has_alarm(CORRUPT) || state.is_flush_refused(),
+            corrupt: state.has_alarm(CORRUPT),
+            flush_refused: state.is_flush_refused(),
             state,
         }
     }
@@ -169,17 +172,14 @@ impl<R: Rows> Builder<R> {
         request: Request,
         fetched: Option<&Fetched>,
     ) -> Result<Answer, EvaluateError> {
-        self.check(caller, &request).map_err(Error::Auth)?;
-        let goes_on = matches!(
-            request,
-            Request::Alarm(..) | Request::Checkpoint(..) | Request::Token { .. }
-        );
-        if self.corrupt && !goes_on {
+        // Before permissions, as etcd does.
+        if self.is_stopped(&request) {
             if let Request::Revoke { id, expired: true } = request {
                 self.state.leases().retry_expired(id);
             }
             return Err(Error::Corrupt.into());
         }
+        self.check(caller, &request).map_err(Error::Auth)?;
         let result = match request {
             Request::Auth(request, longest) => self.change_auth(request, longest),
             Request::Token { user, digest, revision } => self.add_token(user, &digest, revision),
@@ -225,6 +225,18 @@ impl<R: Rows> Builder<R> {
             revision,
             result: Some(result),
         })
+    }
+
+    /// Returns true if the CORRUPT alarm, or rows that cannot be flushed, stop a request. etcd's alarm leaves changes of users and roles
+    /// alone.
+    fn is_stopped(&self, request: &Request) -> bool {
+        match request {
+            Request::Write(..) | Request::Compact(_) | Request::Grant(..) | Request::Revoke { .. } => {
+                self.corrupt || self.flush_refused
+            }
+            Request::Auth(..) => self.flush_refused,
+            Request::Alarm(..) | Request::Checkpoint(_) | Request::Token { .. } => false,
+        }
     }
 
     /// Checks that users and roles permit a request.

@@ -14,6 +14,9 @@ use brain::mvcc::row::{AUTH_FORMAT, FORMAT, Manifest};
 use brain::pb::authpb;
 use brain::rows::mem::MemRows;
 use brain::rows::{Change, Rows};
+use brain::sequencer::command::Request as Command;
+use brain::storage::state::CORRUPT;
+use brain::types::Caller;
 use bytes::Bytes;
 use pb::auth_server::Auth as _;
 use pb::kv_server::Kv as _;
@@ -28,6 +31,8 @@ use crate::wire::pb;
 const NOT_PERMITTED: &str = "etcdserver: permission denied";
 const NOBODY: &str = "etcdserver: user name is empty";
 const INVALID: &str = "etcdserver: invalid auth token";
+const OLD_REVISION: &str = "etcdserver: revision of auth store is old";
+const TOO_LONG: &str = "bcrypt: password length exceeds 72 bytes";
 
 /// The services of an engine. Passwords cost little.
 pub(crate) struct Services<R: Rows> {
@@ -258,6 +263,62 @@ async fn requests_need_permission() {
     };
     assert_eq!(refused(services.kv.compact(by(&token, compact())).await), NOT_PERMITTED);
     services.kv.compact(by(&root, compact())).await.unwrap();
+    drop(services);
+    engine.stop().await.unwrap();
+}
+
+/// As etcd: its CORRUPT alarm stands before permissions, and changes of users do not ask for it.
+#[tokio::test]
+async fn corrupt_alarm_is_told_to_everybody_and_spares_users() {
+    let engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
+    let services = Services::of(&engine);
+    services.enable().await;
+    let (root, token) = (
+        services.token("root").await.unwrap(),
+        services.token("u").await.unwrap(),
+    );
+    let raise = Command::Alarm(1, CORRUPT, true);
+    let (sequencer, state) = (&engine.store.sequencer, &engine.store.state);
+    sequencer
+        .propose(state, Caller::Server, raise, 64)
+        .await
+        .result
+        .unwrap();
+    for key in ["u/a", "other"] {
+        assert_eq!(refused(services.put(&token, key).await), "etcdserver: corrupt cluster");
+    }
+    services.grant_role(&root, "u", "root").await.unwrap();
+    assert_eq!(refused(services.grant_role(&token, "u", "none").await), OLD_REVISION);
+    let token = services.token("u").await.unwrap();
+    services.grant_role(&token, "u", "r").await.unwrap();
+    drop(services);
+    engine.stop().await.unwrap();
+}
+
+/// As etcd, which hashes it first.
+#[tokio::test]
+async fn long_password_is_refused_whoever_asks() {
+    let engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
+    let services = Services::of(&engine);
+    services.enable().await;
+    let add = |options| pb::AuthUserAddRequest {
+        name: "v".to_owned(),
+        password: "p".repeat(73),
+        options,
+        ..Default::default()
+    };
+    let change = pb::AuthUserChangePasswordRequest {
+        name: "u".to_owned(),
+        password: "p".repeat(73),
+        ..Default::default()
+    };
+    assert_eq!(refused(services.auth.user_add(by("any", add(None))).await), TOO_LONG);
+    assert_eq!(
+        refused(services.auth.user_change_password(by("", change)).await),
+        TOO_LONG
+    );
+    let options = Some(authpb::UserAddOptions { no_password: true });
+    assert_eq!(refused(services.auth.user_add(by("any", add(options))).await), INVALID);
     drop(services);
     engine.stop().await.unwrap();
 }

@@ -69,10 +69,7 @@ impl Authenticator {
     /// [`Error::PasswordTooLong`]; [`Error::Stopped`] if the process ends.
     pub(super) async fn hash(&self, password: String) -> Result<String, Error> {
         let cost = self.bcrypt_cost;
-        // bcrypt looks at 72 bytes only: Go's refuses more when it hashes, and ignores the rest when it compares.
-        if password.len() > 72 {
-            return Err(Error::PasswordTooLong);
-        }
+        check_password(&password)?;
         let hashed = self.busy(move || bcrypt::hash(password, cost)).await?;
         hashed.map_err(|error| {
             tracing::error!(error = &error as &dyn std::error::Error, "a password cannot be hashed");
@@ -99,6 +96,16 @@ impl Authenticator {
             compute()
         });
         computing.await.map_err(|_| Error::Stopped)
+    }
+}
+
+/// Checks the length of a password that is to be hashed. bcrypt looks at 72 bytes only: Go's refuses more when it hashes, and ignores the
+/// rest when it compares.
+pub(super) fn check_password(password: &str) -> Result<(), Error> {
+    if password.len() > 72 {
+        Err(Error::PasswordTooLong)
+    } else {
+        Ok(())
     }
 }
 

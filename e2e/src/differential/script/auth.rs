@@ -98,9 +98,6 @@ impl Script {
     }
 
     pub(super) fn change_users(&mut self) -> Request {
-        if self.alarmed.as_ref().is_some_and(|(_, raised)| raised.alarm == 2) {
-            return Request::AuthStatus(pb::AuthStatusRequest {});
-        }
         match self.rng.random_range(0..100) {
             0..=14 => self.enable(),
             15..=24 => self.authenticate(),

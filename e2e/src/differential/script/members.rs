@@ -66,16 +66,10 @@ impl Script {
     /// Raises an alarm for a while.
     fn raise(&mut self) -> Request {
         self.settle_all();
-        // Which of two refusals comes first, that of the CORRUPT alarm or that of permissions, is not compared.
-        let kinds: &[i32] = if self.administrator().is_some() {
-            &[1]
-        } else {
-            &[1, 1, 2]
-        };
         let alarm = pb::AlarmRequest {
             action: 1,
             member_id: 0,
-            alarm: self.pick(kinds),
+            alarm: self.pick(&[1, 1, 2]),
         };
         self.alarmed = Some((CALM_BEFORE_ALARM_ENDS, alarm));
         Request::Alarm(alarm)
