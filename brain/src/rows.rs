@@ -128,6 +128,9 @@ pub trait Snapshot: Clone + Send + Sync + 'static {
     /// [`Page::done`] is set.
     fn scan(&self, scan: Scan) -> impl Future<Output = Result<Page, RowsError>> + Send;
 
+    /// Returns true if a scan of rows with long values costs much less than a scan of short ones and a get for each long one.
+    fn scans_values(&self) -> bool;
+
     /// Returns up to `parts - 1` keys strictly inside `(from, to)`, ascending, that split the range into parts of roughly equal
     /// size; fewer, or none, if the engine cannot determine them. `to` of `None` is the end of the map.
     fn split_points(

@@ -9,7 +9,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -42,7 +43,7 @@ const ROW: usize = 200;
 /// Points that are read at once.
 const AT_ONCE: usize = 1_024;
 
-/// Values that no request needs are read, too, for watchers, if they are no more than this, in bytes.
+/// Values that no request needs are read, too, for watchers that want them, if they are no more than this, in bytes.
 const UNASKED_BYTES: usize = 1 << 20;
 
 /// Values that are read at once, in bytes.
@@ -90,6 +91,8 @@ pub struct Fetches {
     writes: Pool,
     read_only: Pool,
     lease_ends: Pool,
+    /// Watchers that want previous versions, where all of them are known.
+    watchers: Arc<OnceLock<Arc<AtomicU64>>>,
 }
 
 impl Default for Fetches {
@@ -101,11 +104,17 @@ impl Default for Fetches {
             writes: Pool::new(128 << 20, large(), 256 << 20),
             read_only: Pool::new(64 << 20, large(), 128 << 20),
             lease_ends: Pool::new(32 << 20, large(), 256 << 20),
+            watchers: Arc::default(),
         }
     }
 }
 
 impl Fetches {
+    /// Values that no request needs are read only while somebody counts here: a watcher that wants previous versions.
+    pub fn read_unasked_for(&self, watchers: Arc<AtomicU64>) {
+        self.watchers.get_or_init(|| watchers);
+    }
+
     /// A request's share, nothing of it used.
     #[must_use]
     pub fn budget(&self, share: Share) -> Budget {
@@ -123,6 +132,10 @@ impl Fetches {
             bytes: 0,
             rows: 0,
             again: 0,
+            is_unasked_read: self
+                .watchers
+                .get()
+                .is_none_or(|count| count.load(Ordering::Relaxed) > 0),
         }
     }
 }
@@ -139,6 +152,8 @@ pub struct Budget {
     bytes: usize,
     rows: usize,
     again: usize,
+    /// True if somebody may want the values that no request needs.
+    is_unasked_read: bool,
 }
 
 impl Budget {
@@ -408,7 +423,12 @@ async fn read_points<S: Snapshot>(
     all: bool,
     budget: &mut Budget,
 ) -> Result<Vec<Option<Row>>, ViewError> {
-    if view.revision < view.rows_revision || wanted.len() == 1 {
+    // A single key is read with its value, which stays in memory, unless nobody may want it.
+    let is_single = match wanted {
+        [(key, value)] => *value || budget.is_unasked_read || view.hot.get(key).is_some(),
+        _ => false,
+    };
+    if view.revision < view.rows_revision || is_single {
         let mut found = Vec::with_capacity(wanted.len());
         for (key, value) in wanted {
             let mut row = view.get(key, view.revision).await?.map(Row::read);
@@ -432,7 +452,7 @@ async fn read_points<S: Snapshot>(
     };
     let unasked: usize = sizes().filter(|(value, _)| !value).map(|(_, size)| size).sum();
     budget.take(0, sizes().filter(|(value, _)| *value).map(|(_, size)| size).sum())?;
-    let is_unasked_read = all && unasked <= UNASKED_BYTES;
+    let is_unasked_read = all && budget.is_unasked_read && unasked <= UNASKED_BYTES;
     if is_unasked_read {
         budget.take(0, unasked)?;
     }
@@ -572,5 +592,82 @@ impl Fetched {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mvcc::count_cache::CountCache;
+    use crate::mvcc::hot_rows::HotRows;
+    use crate::mvcc::keys;
+    use crate::mvcc::op::PutOp;
+    use crate::mvcc::row::{Meta, encode_index, encode_object};
+    use crate::rows::mem::MemRows;
+    use crate::rows::{Change, Rows};
+    use crate::types::LeaseId;
+
+    #[tokio::test]
+    async fn values_that_no_request_needs_are_read_while_a_watcher_wants_them() {
+        let (rows, meta) = (
+            MemRows::new(),
+            Meta {
+                create_revision: 2,
+                mod_revision: 2,
+                version: 1,
+                lease: LeaseId(0),
+                size: 5,
+            },
+        );
+        let keys = [Bytes::from_static(b"a"), Bytes::from_static(b"b")];
+        let changes = keys.iter().flat_map(|key| {
+            let object = encode_object(Some((&meta, b"value")));
+            [
+                Change::Put(keys::index_key(key), encode_index(&meta)),
+                Change::Put(keys::object_key(key, 2), object),
+            ]
+        });
+        rows.apply(None, Bytes::from_static(b"1"), changes.collect())
+            .await
+            .unwrap();
+        let view = Arc::new(View {
+            revision: 2,
+            compacted: -1,
+            memtables: MemtableSet::new(),
+            rows: rows.snapshot().await.unwrap(),
+            rows_revision: 2,
+            count_cache: Arc::new(CountCache::default()),
+            hot: Arc::new(HotRows::default()),
+        });
+        let puts = keys.iter().map(|key| {
+            Op::Put(PutOp {
+                key: key.clone(),
+                value: Bytes::new(),
+                lease: LeaseId(0),
+                prev_kv: false,
+                ignore_value: false,
+                ignore_lease: false,
+            })
+        });
+        let op = Op::Txn(TxnOp {
+            compares: Vec::new(),
+            success: puts.collect(),
+            failure: Vec::new(),
+        });
+        let (fetches, watchers) = (Fetches::default(), Arc::new(AtomicU64::new(0)));
+        let read = async || {
+            let needs = Needs::of(&op, &view);
+            let fetched = needs
+                .fetch(&view, || view.clone(), fetches.budget(Share::Writes))
+                .await
+                .unwrap();
+            let rows = keys.iter().map(|key| fetched.get(key, 2).unwrap().unwrap().value);
+            rows.collect::<Vec<_>>()
+        };
+        assert_eq!(read().await, [ValueRead::Read; 2], "other members may have watchers");
+        fetches.read_unasked_for(watchers.clone());
+        assert_eq!(read().await, [ValueRead::Skipped; 2]);
+        watchers.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(read().await, [ValueRead::Read; 2]);
     }
 }

@@ -168,6 +168,10 @@ impl Snapshot for MemSnapshot {
         Ok(page)
     }
 
+    fn scans_values(&self) -> bool {
+        true
+    }
+
     async fn split_points(&self, from: &[u8], to: Option<&[u8]>, parts: usize) -> Result<Vec<Bytes>, RowsError> {
         let keys: Vec<&Bytes> = self.range(from, to).map(|(key, _)| key).collect();
         let mut points: Vec<Bytes> = (1..parts)

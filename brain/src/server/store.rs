@@ -61,6 +61,10 @@ pub async fn open<E: Engine>(
         ..options.watch
     };
     let hub = Hub::new(watch, replica.revision());
+    if options.lease.is_zero() {
+        // No other member has watchers.
+        state.fetches().read_unasked_for(hub.watchers_with_prev_kv());
+    }
     let feed = CommitFeed::new();
     let store = NodeHandles {
         state: state.clone(),

@@ -25,6 +25,8 @@ pub(crate) struct Gauges {
     pub(crate) streams: AtomicU64,
     pub(crate) events: AtomicU64,
     pub(crate) pending: AtomicU64,
+    /// Watchers that want previous versions.
+    pub(crate) with_prev_kv: Arc<AtomicU64>,
 }
 
 /// Passes committed revisions from the writer to the watchers. A cheap handle to shared state.
@@ -119,6 +121,12 @@ impl Hub {
         drop(evicted);
         self.shared.revision.store(revision, Ordering::Release);
         self.shared.published.notify_one();
+    }
+
+    /// The number of watchers that want previous versions: while it is 0, writers need not read what nobody else asks for.
+    #[must_use]
+    pub fn watchers_with_prev_kv(&self) -> Arc<AtomicU64> {
+        self.shared.gauges.with_prev_kv.clone()
     }
 
     /// Returns the newest revision that was published.

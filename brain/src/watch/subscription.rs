@@ -121,6 +121,9 @@ impl Subscription {
 
     /// Requests events with their previous versions: those that were not read are fetched from history.
     pub fn want_prev_kv(&mut self) {
+        if self.prev_kv == PrevKv::Omitted {
+            self.hub.gauges().with_prev_kv.fetch_add(1, Ordering::Relaxed);
+        }
         self.prev_kv = PrevKv::Included;
     }
 
@@ -276,6 +279,9 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         self.enter(Phase::Live);
         self.hub.gauges().watchers.fetch_sub(1, Ordering::Relaxed);
+        if self.prev_kv == PrevKv::Included {
+            self.hub.gauges().with_prev_kv.fetch_sub(1, Ordering::Relaxed);
+        }
         self.hub.forget(&self.range, self.id);
     }
 }

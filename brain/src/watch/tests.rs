@@ -346,6 +346,19 @@ async fn the_cache_of_history_is_bounded() {
 }
 
 #[test]
+fn watchers_with_previous_versions_are_counted_while_they_watch() {
+    let store = Store::new(options());
+    let count = store.hub.watchers_with_prev_kv();
+    let mut watchers = [1, 2].map(|name| store.watch(name, range("a", "b"), None));
+    for _ in 0..2 {
+        watchers[0].want_prev_kv();
+        assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), 1);
+    }
+    drop(watchers);
+    assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), 0);
+}
+
+#[test]
 fn an_idle_watcher_takes_little_memory() {
     // The size of its parts here; about 400 bytes are in the index and the stream's map.
     let size = size_of::<Subscription>() + size_of::<mailbox::Mailbox>();

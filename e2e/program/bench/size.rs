@@ -27,6 +27,12 @@ const IN_FLIGHT: u64 = 256;
 const CONNECTIONS: usize = 4;
 /// Of a list, as kube-apiserver's watch cache asks.
 const PAGE: i64 = 10_000;
+/// Keys that one transaction updates.
+const UPDATED: u64 = 50;
+/// Such transactions under way.
+const UPDATERS: u64 = 32;
+/// Superseded versions that are compacted, if a quarter of the keys are as many.
+const SUPERSEDED: u64 = 150_000;
 /// Keys of the large delete, if there are as many.
 const DELETED: u64 = 300_000;
 const PROBES: usize = 20;
@@ -53,14 +59,27 @@ pub(crate) async fn measure(
     let quota = "--quota-backend-bytes=68719476736";
     let flags = [metrics.as_str(), quota];
     let server = Server::start_at(program, ports, &place.data(), &flags)?;
-    let began = Instant::now();
+    let (began, cpu) = (Instant::now(), server.usage()?.cpu);
     fill(&server, keys).await?;
     let say = |name: &str, unit: Unit, value: f64, report: &mut Report| {
         // The whole takes long, and may fail on the way.
         eprintln!("    {}: {name}: {value:.2} {}", program.name, unit.name());
         report.add(&format!("{keys} keys: {name}"), unit, program.name, value);
     };
-    say("filled in", Unit::Seconds, began.elapsed().as_secs_f64(), report);
+    let (took, spent) = (began.elapsed().as_secs_f64(), server.usage()?.cpu - cpu);
+    say("filled in", Unit::Seconds, took, report);
+    say(
+        "creates in txns of 100: keys",
+        Unit::PerSecond,
+        keys as f64 / took,
+        report,
+    );
+    say(
+        "creates in txns of 100: server CPU of a key",
+        Unit::MicrosEach,
+        updates::each(spent, keys),
+        report,
+    );
     server.stop()?;
 
     let began = Instant::now();
@@ -83,7 +102,59 @@ pub(crate) async fn measure(
 
     let server = Server::start_at(program, ports, &place.data(), &flags)?;
     let load = Load::connect(&server, keys, requests).await?;
+    let (read, cpu) = (read_from_files(&server)?, server.usage()?.cpu);
+    let rate = load.update_many().await?;
+    let updated = load.superseded();
+    let spent = updates::each(server.usage()?.cpu - cpu, updated);
+    let read = (read_from_files(&server)? - read) as f64 / updated as f64;
+    say("updates in txns of 50, cold: keys", Unit::PerSecond, rate, report);
+    say(
+        "updates in txns of 50, cold: server CPU of a key",
+        Unit::MicrosEach,
+        spent,
+        report,
+    );
+    say(
+        "updates in txns of 50, cold: read from files for a key",
+        Unit::BytesEach,
+        read,
+        report,
+    );
+    let slowest = load.compact().await?;
+    say(
+        "put while they are compacted, 99 of 100 within",
+        Unit::Seconds,
+        slowest.0.as_secs_f64(),
+        report,
+    );
+    say(
+        "put while they are compacted, the longest",
+        Unit::Seconds,
+        slowest.1.as_secs_f64(),
+        report,
+    );
+    server.stop()?;
+
+    let server = Server::start_at(program, ports, &place.data(), &flags)?;
+    let load = Load::connect(&server, keys, requests).await?;
+    let usage = server.usage()?;
     say("list of all, cold: keys", Unit::PerSecond, load.list().await?, report);
+    let after = server.usage()?;
+    say(
+        "list of all, cold: server CPU of a key",
+        Unit::MicrosEach,
+        updates::each(after.cpu - usage.cpu, keys),
+        report,
+    );
+    let rate = load.list().await?;
+    let spent = updates::each(server.usage()?.cpu - after.cpu, keys);
+    say("list of all, again: keys", Unit::PerSecond, rate, report);
+    say(
+        "list of all, again: server CPU of a key",
+        Unit::MicrosEach,
+        spent,
+        report,
+    );
     let address = url.trim_start_matches("http://");
     if let Some(bytes) = index_bytes(address).await? {
         say(
@@ -235,6 +306,63 @@ impl Load {
             Ok(())
         };
         self.run(self.keys / 2, update).await
+    }
+
+    fn superseded(&self) -> u64 {
+        (self.keys / 4 / UPDATED * UPDATED).min(SUPERSEDED)
+    }
+
+    /// Updates that many keys, a transaction for every few of them; answers with the rate of keys.
+    async fn update_many(&self) -> anyhow::Result<f64> {
+        let (began, txns) = (Instant::now(), self.superseded() / UPDATED);
+        let workers = (0..UPDATERS).map(|worker| {
+            let mut kv = self.clients[usize::try_from(worker).unwrap_or_default() % CONNECTIONS].clone();
+            async move {
+                for txn in (worker..txns).step_by(usize::try_from(UPDATERS)?) {
+                    let keys = (txn * UPDATED..(txn + 1) * UPDATED)
+                        .map(|n| (self.keys / 4 + n).wrapping_mul(STEP) % self.keys);
+                    let mut request = pb::TxnRequest::default();
+                    for update in keys.map(|n| requests::update_of(put(n))) {
+                        request.compare.extend(update.compare);
+                        request.success.extend(update.success);
+                    }
+                    let answer = kv.txn(request).await?.into_inner();
+                    ensure!(answer.succeeded, "keys of transaction {txn} are not there");
+                }
+                anyhow::Ok(())
+            }
+        });
+        try_join_all(workers).await?;
+        Ok(self.superseded() as f64 / began.elapsed().as_secs_f64())
+    }
+
+    /// Compacts everything, and meanwhile puts one after the other: the time of the slowest but one in a hundred, and the longest.
+    async fn compact(&self) -> anyhow::Result<(Duration, Duration)> {
+        let mut kv = self.clients[0].clone();
+        let revision = updates::revision(&mut kv).await?;
+        let compact = kv.compact(pb::CompactionRequest {
+            revision,
+            physical: true,
+        });
+        let mut writer = self.clients[1].clone();
+        let mut times = Vec::new();
+        let put = async {
+            loop {
+                let began = Instant::now();
+                let answer = writer.put(requests::put()).await;
+                times.push(began.elapsed());
+                if let Err(error) = answer {
+                    return anyhow::Error::from(error);
+                }
+            }
+        };
+        tokio::select! {
+            compacted = compact => drop(compacted?),
+            error = put => return Err(error),
+        }
+        times.sort();
+        let at = |nth: usize| times.get(nth).copied().unwrap_or_default();
+        Ok((at(times.len() * 99 / 100), at(times.len().saturating_sub(1))))
     }
 
     async fn list(&self) -> anyhow::Result<f64> {

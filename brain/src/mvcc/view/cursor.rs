@@ -17,6 +17,14 @@ use crate::types::{KeyValue, Revision};
 /// Rows that one step takes at most.
 const PAGE_ROWS: usize = 512;
 
+/// Pairs for which a walk begins with object rows: a shorter one would often read some in vain.
+const MANY: usize = 16;
+
+/// Older versions and tombstones that a walk passes over for each pair that it finds, and at most before the next one. Where there are
+/// more, index rows lead to the newest versions.
+const PASSED: usize = 2;
+const MOST_PASSED: usize = 64;
+
 /// Bytes of values that are read at once, but for a longer one alone.
 pub(super) const VALUE_BYTES: usize = 1 << 20;
 
@@ -31,12 +39,26 @@ enum Reached {
     Nothing,
 }
 
+/// The rows that a walk reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// The newest versions. Their values are read from object rows, one by one.
+    Index,
+    /// All versions, with their values.
+    Objects,
+}
+
 /// Walks the keys of a span at one revision, page by page.
 #[derive(Debug)]
 pub struct Cursor<'a, S> {
     view: &'a View<S>,
     at: Revision,
     values: bool,
+    source: Source,
+    /// Object rows that may still be passed over before it goes on with index rows.
+    to_pass: usize,
+    /// The end of the index rows.
+    index_to: Bytes,
     /// Rows that the next step takes: fewer where values are long.
     page_rows: usize,
     /// Keys not yet answered.
@@ -51,15 +73,24 @@ pub struct Cursor<'a, S> {
 impl<'a, S: Snapshot> Cursor<'a, S> {
     /// At the beginning of a span.
     pub(super) fn new(view: &'a View<S>, span: &Span, at: Revision, values: bool) -> Self {
-        let rows = if at >= view.rows_revision {
-            keys::index_range(&span.key, &span.end)
-        } else {
-            keys::object_range(&span.key, &span.end)
+        // Without older versions all values stand side by side, and each is read once.
+        let source = match at < view.rows_revision || values && view.rows.scans_values() {
+            true => Source::Objects,
+            false => Source::Index,
+        };
+        let index = keys::index_range(&span.key, &span.end);
+        let index_to = index.to.clone();
+        let rows = match source {
+            Source::Index => index,
+            Source::Objects => keys::object_range(&span.key, &span.end),
         };
         Self {
             view,
             at,
             values,
+            source,
+            to_pass: MOST_PASSED,
+            index_to,
             page_rows: PAGE_ROWS,
             from: Bound::Included(span.key.clone()),
             to: span.limit(),
@@ -86,11 +117,18 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         }
         // Pages are short enough for the thread, but a list of all of them is not.
         tokio::task::yield_now().await;
+        if most < MANY && self.at >= self.view.rows_revision && self.source == Source::Objects {
+            let row = match &self.from {
+                Bound::Included(key) => keys::index_key(key),
+                Bound::Excluded(key) => successor(&keys::index_key(key)),
+                Bound::Unbounded => keys::index_key(b""),
+            };
+            self.go_on_with_index(row);
+        }
         let page_rows = self.page_rows.min(most.max(1));
-        let (rows, reached) = if self.at >= self.view.rows_revision {
-            self.index_page(page_rows).await?
-        } else {
-            self.object_page().await?
+        let (rows, reached) = match self.source {
+            Source::Index => self.index_page(page_rows).await?,
+            Source::Objects => self.object_page(page_rows).await?,
         };
         let mut page = match &reached {
             Reached::Nothing => return Ok(Some(Vec::new())),
@@ -121,7 +159,7 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
 
     /// Returns the number of pairs whose values together are no more than are read at once.
     fn fitting(&mut self, page: &[KeyValue]) -> usize {
-        if !self.values || self.at < self.view.rows_revision {
+        if !self.values || self.source == Source::Objects {
             return usize::MAX; // object rows were read with their values, in short pages
         }
         let mut bytes = 0;
@@ -154,13 +192,18 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
 
     /// Goes on behind a key that may lie before rows already read.
     fn skip_behind(&mut self, key: Bytes) {
-        let row = if self.at >= self.view.rows_revision {
-            keys::index_key(&key)
-        } else {
-            keys::object_key(&key, 0)
+        let row = match self.source {
+            Source::Index => keys::index_key(&key),
+            Source::Objects => keys::object_key(&key, 0),
         };
         self.row_from = successor(&row);
         self.from = Bound::Excluded(key);
+    }
+
+    fn go_on_with_index(&mut self, row: Bytes) {
+        self.source = Source::Index;
+        self.row_from = row;
+        self.row_to = Some(self.index_to.clone());
     }
 
     /// Pairs without values from index rows.
@@ -182,9 +225,14 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         Ok((rows, reached))
     }
 
-    /// Pairs with values from object rows at an old revision.
-    async fn object_page(&mut self) -> Result<(Vec<KeyValue>, Reached), RowsError> {
-        let page = self.view.rows.scan(self.scan(PAGE_ROWS)).await?;
+    /// Pairs with values from object rows.
+    async fn object_page(&mut self, max_rows: usize) -> Result<(Vec<KeyValue>, Reached), RowsError> {
+        // At an old revision, newer versions may stand before the one that counts.
+        let max_rows = match self.at < self.view.rows_revision {
+            true => PAGE_ROWS,
+            false => PAGE_ROWS.min(max_rows + max_rows / 2),
+        };
+        let page = self.view.rows.scan(self.scan(max_rows)).await?;
         let mut rows: Vec<KeyValue> = Vec::new();
         let mut decided: Option<Bytes> = None;
         let mut last: Option<(Bytes, Revision)> = None;
@@ -201,6 +249,15 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         let Some((key, _)) = last.filter(|_| !page.done) else {
             return Ok((rows, Reached::End));
         };
+        if self.at >= self.view.rows_revision {
+            // Every key up to the last one is decided: its newest version comes first.
+            let passed = page.rows.len() - rows.len();
+            let Some(left) = (self.to_pass + PASSED * rows.len()).checked_sub(passed) else {
+                self.go_on_with_index(successor(&keys::index_key(&key)));
+                return Ok((rows, Reached::Key(key)));
+            };
+            self.to_pass = left.min(MOST_PASSED);
+        }
         // Skip the remaining versions of the last key, or go to the one that counts.
         self.row_from = if decided.as_ref() == Some(&key) {
             successor(&keys::object_key(&key, 0))
@@ -254,8 +311,12 @@ mod tests {
     use crate::mvcc::count_cache::CountCache;
     use crate::mvcc::hot_rows::HotRows;
     use crate::mvcc::memtable::{MemtableSet, Version};
-    use crate::rows::Rows;
+    use crate::mvcc::row::{Meta, encode_index, encode_object};
     use crate::rows::mem::MemRows;
+    use crate::rows::{Change, Rows};
+    use crate::types::LeaseId;
+
+    type MemRowsSnapshot = <MemRows as Rows>::Snapshot;
 
     /// The first step of a flush records the revision that it reaches, but its rows are not there yet.
     #[tokio::test]
@@ -265,7 +326,7 @@ mod tests {
             value: Some(Bytes::from_static(value)),
             create_revision: 5,
             version: 1,
-            lease: crate::types::LeaseId(0),
+            lease: LeaseId(0),
             prev_mod: 0,
         };
         memtables.active().insert(Bytes::from_static(b"a"), 5, version(b""));
@@ -287,5 +348,104 @@ mod tests {
         let page = Cursor::new(&view, &span, 5, true).next(10).await.unwrap().unwrap();
         let values: Vec<_> = page.iter().map(|kv| kv.value.as_ref()).collect();
         assert_eq!(values, [&b""[..], b"v"]);
+    }
+
+    /// Keys with as many versions as told, every fifth deleted in the end; returns what a walk must find.
+    async fn store(versions: impl Fn(usize) -> i64) -> (View<MemRowsSnapshot>, Vec<(Bytes, Revision)>) {
+        let rows = MemRows::new();
+        let (mut changes, mut live, mut revision) = (Vec::new(), Vec::new(), 1);
+        for n in 0..700 {
+            let key = Bytes::from(format!("key-{n:04}"));
+            for version in 1..=versions(n) {
+                revision += 1;
+                let meta = Meta {
+                    create_revision: revision - version + 1,
+                    mod_revision: revision,
+                    version,
+                    lease: LeaseId(0),
+                    size: 100,
+                };
+                let row = keys::object_key(&key, revision);
+                changes.push(Change::Put(row, encode_object(Some((&meta, &[7; 100])))));
+                changes.push(Change::Put(keys::index_key(&key), encode_index(&meta)));
+            }
+            if n % 5 == 4 {
+                revision += 1;
+                changes.push(Change::Put(keys::object_key(&key, revision), encode_object(None)));
+                changes.push(Change::Delete(keys::index_key(&key)));
+            } else {
+                live.push((key, revision));
+            }
+        }
+        rows.apply(None, Bytes::from_static(b"1"), changes).await.unwrap();
+        // One newer version of each of some keys is in memory, and a new key between two others.
+        let memtables = MemtableSet::new();
+        for (key, at) in live.iter_mut().step_by(7) {
+            revision += 1;
+            *at = revision;
+            memtables.active().insert(key.clone(), revision, in_memory());
+        }
+        revision += 1;
+        let new = Bytes::from_static(b"key-0100-new");
+        memtables.active().insert(new.clone(), revision, in_memory());
+        live.push((new, revision));
+        live.sort();
+        let view = View {
+            revision,
+            compacted: -1,
+            memtables,
+            rows: rows.snapshot().await.unwrap(),
+            rows_revision: revision,
+            count_cache: Arc::new(CountCache::default()),
+            hot: Arc::new(HotRows::default()),
+        };
+        (view, live)
+    }
+
+    fn in_memory() -> Version {
+        Version {
+            value: Some(Bytes::from_static(&[7; 100])),
+            create_revision: 2,
+            version: 9,
+            lease: LeaseId(0),
+            prev_mod: 2,
+        }
+    }
+
+    async fn walk(view: &View<MemRowsSnapshot>, most: usize) -> (Vec<(Bytes, Revision)>, Source) {
+        let span = Span {
+            key: Bytes::from_static(b"key-"),
+            end: Bytes::from_static(b"key."),
+        };
+        let (mut cursor, mut found) = (Cursor::new(view, &span, view.revision, true), Vec::new());
+        while let Some(page) = cursor.next(most).await.unwrap() {
+            assert!(page.len() <= most, "{} pairs, {most} wanted", page.len());
+            assert!(page.iter().all(|kv| kv.value.len() == 100));
+            found.extend(page.into_iter().map(|kv| (kv.key, kv.mod_revision)));
+        }
+        (found, cursor.source)
+    }
+
+    #[tokio::test]
+    async fn walk_finds_the_newest_versions_whatever_rows_it_reads() {
+        // The number of versions of a key, and the rows that a long walk ends with.
+        type Case = (fn(usize) -> i64, Option<Source>);
+        let cases: [Case; 4] = [
+            (|_| 1, Some(Source::Objects)),
+            (|_| 2, Some(Source::Objects)),
+            (|_| 20, Some(Source::Index)),
+            (|n| if n == 350 { 2_000 } else { 1 }, None),
+        ];
+        for (case, (versions, source)) in cases.into_iter().enumerate() {
+            let (view, live) = store(versions).await;
+            for most in [1, MANY - 1, MANY, 100, 10_000] {
+                let (found, ended) = walk(&view, most).await;
+                assert_eq!(found, live, "case {case}, {most} at once");
+                if let Some(expected) = source {
+                    let expected = if most < MANY { Source::Index } else { expected };
+                    assert_eq!(ended, expected, "case {case}, {most} at once");
+                }
+            }
+        }
     }
 }

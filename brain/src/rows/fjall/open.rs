@@ -242,9 +242,9 @@ pub(super) fn start(dir: &Path, options: &Options) -> Result<(Database, Keyspace
     Ok((database, keyspace))
 }
 
-/// Point reads dominate: filters on every level, and small blocks. Tables of level 0 are small and keep filter and index in memory; those
-/// of other levels have them in parts of one block each, so that a cold read fetches and checks a part of each, and the cache holds the
-/// parts that are used. Small tables keep the first level small, into which all of level 0 is merged each time.
+/// Point reads dominate: filters on every level, and small blocks. All filters stay in memory, 10 bits for each row, so that a cold read
+/// looks only at tables that have the row. Indexes stay there in level 0; those of other levels are in parts of one block each, of which
+/// the cache holds those that are used. Small tables keep the first level small, into which all of level 0 is merged each time.
 ///
 /// fjall stores these options when it makes the keyspace.
 fn keyspace_options(options: &Options) -> KeyspaceCreateOptions {
@@ -253,9 +253,9 @@ fn keyspace_options(options: &Options) -> KeyspaceCreateOptions {
         .max_memtable_size(options.memtable_bytes.max(MIN_MEMTABLE_BYTES))
         .data_block_size_policy(BlockSizePolicy::all(4096))
         .expect_point_read_hits(false)
-        .filter_block_pinning_policy(PinningPolicy::new([true, false]))
+        .filter_block_pinning_policy(PinningPolicy::all(true))
         .index_block_pinning_policy(PinningPolicy::new([true, false]))
-        .filter_block_partitioning_policy(PartitioningPolicy::new([false, true]))
+        .filter_block_partitioning_policy(PartitioningPolicy::all(false))
         .index_block_partitioning_policy(PartitioningPolicy::new([false, true]))
         .compaction_strategy(Arc::new(merge::nothing()))
         .filter_policy(FilterPolicy::all(FilterPolicyEntry::Bloom(

@@ -119,6 +119,10 @@ impl Snapshot for FjallSnapshot {
         self.read(move |view| view.scan(&scan)).await
     }
 
+    fn scans_values(&self) -> bool {
+        true
+    }
+
     async fn split_points(&self, from: &[u8], to: Option<&[u8]>, parts: usize) -> Result<Vec<Bytes>, RowsError> {
         self.view.caught(|| Ok(self.view.split_points(from, to, parts)))
     }

@@ -193,6 +193,10 @@ impl Snapshot for TikvSnapshot {
         Ok(page)
     }
 
+    fn scans_values(&self) -> bool {
+        false
+    }
+
     async fn split_points(&self, from: &[u8], to: Option<&[u8]>, parts: usize) -> Result<Vec<Bytes>, RowsError> {
         let keys = self.shared.tikv.keys();
         let (start, end) = (keys.row(from), to.map_or_else(|| keys.rows_end(), |to| keys.row(to)));
