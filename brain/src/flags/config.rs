@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::url::Url;
+use crate::slow_requests::SlowOptions;
 
 /// The action of `kubebrain snapshot`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +85,8 @@ pub struct Config {
     pub auto_compaction: AutoCompaction,
     /// The interval of progress notifications for an idle watch.
     pub watch_progress_notify_interval: Duration,
+    /// The durations above which requests are logged.
+    pub slow_requests: SlowOptions,
     /// The heartbeat interval of leadership.
     pub heartbeat_interval: Duration,
     /// The time without a heartbeat after which a new leader may be elected.

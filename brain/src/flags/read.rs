@@ -10,6 +10,7 @@ use super::table::Flag;
 use super::url::Url;
 use super::{Given, go_bool};
 use crate::memory;
+use crate::slow_requests::SlowOptions;
 
 mod auth;
 mod election;
@@ -66,6 +67,10 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         },
         log: log(&values)?,
         auto_compaction: auto_compaction(&values)?,
+        slow_requests: SlowOptions {
+            apply: values.duration("warning-apply-duration")?,
+            unary: values.duration("warning-unary-request-duration")?,
+        },
         watch_progress_notify_interval: positive(&values, "watch-progress-notify-interval")?,
         heartbeat_interval,
         election_timeout,

@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -20,9 +21,11 @@ use tower::{BoxError, Service as _};
 use super::decoded::decoded_bytes;
 use super::framing::{BODY_RATE, BODY_TIMEOUT, Due, Framed, HEADER, announced};
 use super::route::Refusals;
+use super::timed::Timed;
 use crate::budget::{Account, Exceeded, Meter};
 use crate::errors::Error;
 use crate::metrics::{InFlight, has_one_request, is_service};
+use crate::slow_requests::RpcLog;
 
 /// The longest deadline that is enforced; a later one is ignored.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -42,6 +45,8 @@ pub(super) struct Call {
     pub(super) limits: Limits,
     pub(super) account: Account,
     pub(super) refusals: Refusals,
+    /// The log of slow RPCs, and the address of the client.
+    pub(super) slow: Option<(RpcLog, Option<SocketAddr>)>,
 }
 
 impl Call {
@@ -120,10 +125,24 @@ impl Call {
         if let Some(message) = whole.get(HEADER..) {
             charge.grow(decoded_bytes(head.uri.path(), message, self.limits.txn_ops)?)?;
         }
+        let slow = self.slow.take();
+        let timed = slow.and_then(|(log, client)| Timed::begin(log, client, &head.uri, whole.clone()));
         let request = Request::from_parts(head, Body::from(whole));
         let response = self.call(request, meter).await;
-        drop(charge);
-        Ok(response)
+        // The memory of the request is charged as long as the log needs it.
+        let Some(timed) = timed.and_then(Timed::answered) else {
+            drop(charge);
+            return Ok(response);
+        };
+        let mut held = Some((timed, charge));
+        Ok(response.map(|body| {
+            Body::new(body.map_frame(move |frame| {
+                if let Some((timed, _charge)) = held.take() {
+                    timed.end(frame.data_ref());
+                }
+                frame
+            }))
+        }))
     }
 
     async fn call(&mut self, request: Request<Body>, meter: Meter) -> Response<Body> {

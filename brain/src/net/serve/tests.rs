@@ -70,6 +70,7 @@ struct Running {
 fn services(store: Arc<Store>, routes: Routes, metrics: &Arc<Metrics>) -> Services {
     Services {
         has_leader: None,
+        slow: None,
         is_open: true,
         routes,
         health: store,
