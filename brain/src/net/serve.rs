@@ -38,6 +38,7 @@ mod connections;
 mod counted;
 mod decoded;
 pub(in crate::net) mod framing;
+mod gzip;
 mod http2;
 mod inbound;
 mod linger;
