@@ -8,6 +8,7 @@ use super::*;
 use crate::slow_requests::SlowOptions;
 
 mod debug;
+mod log;
 mod members;
 mod snapshot;
 mod warnings;
