@@ -11,6 +11,7 @@ pub mod health;
 pub mod kv;
 pub mod lease;
 pub mod lock;
+pub mod loggable;
 pub mod maintenance;
 pub mod request;
 pub mod response;

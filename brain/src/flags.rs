@@ -24,8 +24,9 @@ mod wipe;
 
 pub use config::{
     AuthOptions, AutoCompaction, BrowserPolicy, Config, Dump, Dumped, ElectionLockKind, ElectionOptions, JwtOptions,
-    Keepalive, LeaseOptions, Limits, LogFormat, LogLevel, LogOptions, LogOutput, Quota, SignMethod, SnapshotCommand,
-    SocketOptions, SrvDiscovery, Storage, TikvOptions, TlsOptions, TlsPolicy, TlsVersion, TokenOptions,
+    Keepalive, LeaseOptions, Limits, LogFormat, LogLevel, LogOptions, LogOutput, LogRotation, Quota, SignMethod,
+    SnapshotCommand, SocketOptions, SrvDiscovery, Storage, TikvOptions, TlsOptions, TlsPolicy, TlsVersion,
+    TokenOptions,
 };
 
 /// The action that the command line requests.

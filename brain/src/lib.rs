@@ -36,6 +36,7 @@ pub mod log_once;
 pub mod memory;
 pub mod metrics;
 pub mod refusal;
+pub mod slow_requests;
 pub mod tasks;
 pub mod telemetry;
 pub mod types;

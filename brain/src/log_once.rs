@@ -87,9 +87,55 @@ impl LogBackoff {
     }
 }
 
+/// Lines of one kind that [`LogLimit`] lets pass in [`LIMIT_INTERVAL`].
+const LIMIT: u32 = 20;
+
+/// The time in which that many lines pass.
+const LIMIT_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Lets a few lines of one kind pass in each interval, each of which says something of its own. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct LogLimit(Arc<Mutex<LimitState>>);
+
+#[derive(Debug, Default)]
+struct LimitState {
+    /// When the interval began, and the lines that passed in it.
+    interval: Option<(Instant, u32)>,
+    /// The lines that did not pass since the last one that did.
+    skipped: u64,
+}
+
+impl LogLimit {
+    /// Returns `None` if the line is one too many, else the number of lines that were left out before it.
+    #[must_use]
+    pub fn admit(&self) -> Option<u64> {
+        let now = Instant::now();
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (began, passed) = match state.interval {
+            Some((began, passed)) if now - began < LIMIT_INTERVAL => (began, passed),
+            _ => (now, 0),
+        };
+        if passed >= LIMIT {
+            state.skipped += 1;
+            return None;
+        }
+        state.interval = Some((began, passed + 1));
+        Some(std::mem::take(&mut state.skipped))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn flood_of_lines_is_cut_and_the_rest_is_counted() {
+        let log = LogLimit::default();
+        let passed = (0..1_000).filter(|_| log.admit().is_some()).count();
+        assert_eq!(passed, LIMIT as usize);
+        tokio::time::advance(LIMIT_INTERVAL).await;
+        assert_eq!((log.admit(), log.admit()), (Some(980), Some(0)));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn line_is_due_once_a_minute_with_its_count() {

@@ -13,7 +13,7 @@ use prometheus::{
 };
 
 pub use grpc::{GrpcMetrics, InFlight};
-pub(crate) use grpc::{has_one_request, is_service};
+pub(crate) use grpc::{has_one_request, is_service, is_unary};
 pub use process::ProcessMetrics;
 
 mod grpc;
@@ -166,7 +166,7 @@ pub struct ServerMetrics {
     pub proposals_failed: IntCounter,
     /// The quota in bytes.
     pub quota: IntGauge,
-    /// Requests that were slow to apply; always 0.
+    /// Reads and changes that took longer than `--warning-apply-duration`.
     pub slow_apply: IntCounter,
     /// Linearizable reads that waited long until everything before them was known to this member.
     pub slow_read_indexes: IntCounter,

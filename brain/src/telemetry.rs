@@ -2,17 +2,19 @@
 
 use std::fs::OpenOptions;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use anyhow::Context as _;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt as _};
 use tracing_subscriber::fmt::{MakeWriter, SubscriberBuilder, format};
 
+use rotate::RotatingFile;
 use zap::Zap;
 
-use crate::flags::{LogFormat, LogLevel, LogOptions, LogOutput};
+use crate::flags::{LogFormat, LogLevel, LogOptions, LogOutput, LogRotation};
 
+mod rotate;
 mod zap;
 
 /// Crates whose INFO lines are not logged; they log below WARN only at `debug`.
@@ -21,7 +23,7 @@ const CHATTY: &[&str] = &["hyper", "hyper_util", "tonic", "tower", "rustls", "fj
 /// Sets the process's logger; call it once, before anything logs. `RUST_LOG` overrides the level. Fails if a file cannot be opened,
 /// or a logger is already set.
 pub fn init(options: &LogOptions) -> anyhow::Result<()> {
-    let writer = writer(&options.outputs)?;
+    let writer = writer(&options.outputs, options.rotation)?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter(options.level))
         .with_writer(writer);
@@ -67,17 +69,24 @@ fn filter(level: LogLevel) -> EnvFilter {
 }
 
 /// Returns one writer for all targets.
-fn writer(outputs: &[LogOutput]) -> anyhow::Result<BoxMakeWriter> {
+fn writer(outputs: &[LogOutput], rotation: Option<LogRotation>) -> anyhow::Result<BoxMakeWriter> {
     let mut all: Option<BoxMakeWriter> = None;
     for output in outputs {
         let one = match output {
             LogOutput::Stderr => BoxMakeWriter::new(io::stderr),
             LogOutput::Stdout => BoxMakeWriter::new(io::stdout),
             LogOutput::File(path) => {
-                let file = OpenOptions::new().create(true).append(true).open(path);
-                BoxMakeWriter::new(Arc::new(
-                    file.with_context(|| format!("open the log file {}", path.display()))?,
-                ))
+                let opening = || format!("open the log file {}", path.display());
+                match rotation {
+                    Some(rotation) => {
+                        let file = RotatingFile::open(path, rotation).with_context(opening)?;
+                        BoxMakeWriter::new(Mutex::new(file))
+                    }
+                    None => {
+                        let file = OpenOptions::new().create(true).append(true).open(path);
+                        BoxMakeWriter::new(Arc::new(file.with_context(opening)?))
+                    }
+                }
             }
         };
         all = Some(match all {
@@ -102,7 +111,7 @@ mod tests {
         let paths = [dir.path().join("a"), dir.path().join("b")];
         let outputs = paths.clone().map(LogOutput::File);
         for line in ["one\n", "two\n"] {
-            writer(&outputs)
+            writer(&outputs, None)
                 .unwrap()
                 .make_writer()
                 .write_all(line.as_bytes())
@@ -111,6 +120,18 @@ mod tests {
         for path in paths {
             assert_eq!(std::fs::read_to_string(path).unwrap(), "one\ntwo\n");
         }
-        assert!(writer(&[LogOutput::File(dir.path().join("no/such"))]).is_err());
+        let rotation = LogRotation {
+            max_bytes: 5,
+            max_age: None,
+            max_backups: 1,
+            local_time: false,
+            compress: false,
+        };
+        let rotating = writer(&[LogOutput::File(dir.path().join("c.log"))], Some(rotation)).unwrap();
+        for line in ["one\n", "two\n", "three\n"] {
+            rotating.make_writer().write_all(line.as_bytes()).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(dir.path().join("c.log")).unwrap(), "three\n");
+        assert!(writer(&[LogOutput::File(dir.path().join("no/such"))], None).is_err());
     }
 }

@@ -10,6 +10,7 @@ use tonic::{Code, Response, Status};
 
 use super::auth::{Credentials, Guard};
 use super::header::HasHeader;
+use super::loggable::Change;
 use super::request::Limits;
 use crate::cluster::forward::{self, LeaderRouter, REQUEST_TIMEOUT, Role};
 use crate::errors::Error;
@@ -20,6 +21,7 @@ use crate::mvcc::view::{View, ViewError};
 use crate::pb::etcdserverpb::ResponseHeader;
 use crate::rows::{Rows, RowsError};
 use crate::sequencer::command::{Answer, Handle, Request};
+use crate::slow_requests::ApplyLog;
 use crate::storage::state::State;
 use crate::types::{self, AuthError, Caller, Revision};
 
@@ -47,6 +49,8 @@ pub struct ApiContext<R: Rows> {
     pub member_id: u64,
     /// The metrics.
     pub metrics: Arc<Metrics>,
+    /// Logs slow reads and changes.
+    pub slow: ApplyLog,
 }
 
 impl<R: Rows> Clone for ApiContext<R> {
@@ -57,6 +61,7 @@ impl<R: Rows> Clone for ApiContext<R> {
             router: self.router.clone(),
             guard: self.guard.clone(),
             metrics: self.metrics.clone(),
+            slow: self.slow.clone(),
             ..*self
         }
     }
@@ -303,7 +308,12 @@ impl<R: Rows> ApiContext<R> {
             return Err(Error::Corrupt.into());
         }
         let lease = self.router.lease();
+        // Changes of keys and values are timed by their service.
+        let applying = Change::of(&request).map(|change| self.slow.begin("", move || change.to_string()));
         let outcome = self.sequencer.propose(&self.state, caller, request, size).await;
+        if let Some(applying) = applying {
+            applying.end(outcome.result.as_ref(), |_| String::new());
+        }
         if outcome.needs_lease_check {
             self.router.confirm_leadership(lease).await?;
         }

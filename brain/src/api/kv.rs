@@ -10,7 +10,7 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use super::context::{ApiContext, caller_of};
-use super::{request, response};
+use super::{loggable, request, response};
 use crate::budget::Meter;
 use crate::errors::Error;
 use crate::mvcc::auth::{Access, Auth};
@@ -40,7 +40,13 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
 
     async fn range(&self, request: Request<pb::RangeRequest>) -> Result<Response<pb::RangeResponse>, Status> {
         let began = Instant::now();
+        let describe = || loggable::range(request.get_ref());
+        let applying = self.store.slow.begin("read-only range ", describe);
         let answer = self.range_here(&request, &meter(&request)).await;
+        applying.end(answer.as_ref().map_err(Status::message), |answer| {
+            let count = answer.kvs.len();
+            format!("range_response_count:{count} size:{}", answer.encoded_len())
+        });
         self.store.metrics.mvcc.ranges.inc();
         let success = if answer.is_ok() { "true" } else { "false" };
         let durations = self.store.metrics.server.range.with_label_values(&[success]);
@@ -95,7 +101,11 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
     async fn txn(&self, request: Request<pb::TxnRequest>) -> Result<Response<pb::TxnResponse>, Status> {
         if is_readonly(request.get_ref()) {
             let op = request::txn(request.get_ref(), &self.store.limits)?;
-            return self.read_only(op, &request).await;
+            let describe = || loggable::txn(request.get_ref());
+            let applying = self.store.slow.begin("read-only txn ", describe);
+            let answer = self.read_only(op, &request).await;
+            applying.end(answer.as_ref().map_err(Status::message), loggable::read_only);
+            return answer.map(Response::new);
         }
         if self.store.guard.is_enabled() {
             request::write_txn(request.get_ref(), &self.store.limits)?;
@@ -141,7 +151,8 @@ impl<R: Rows> KvService<R> {
         let request = request.into_inner();
         let op = request::put(&request, &self.store.limits)?;
         let size = self.store.limits.check_size(request.encoded_len())?;
-        match self.write(caller, Op::Put(op), (size, meter)).await? {
+        let describe = || format!("put:<{}>", loggable::put(&request));
+        match self.write(caller, Op::Put(op), (size, meter), describe).await? {
             (revision, OpResult::Put(prev)) => Ok(Response::new(response::put(self.store.header(revision), prev))),
             _ => Err(unexpected()),
         }
@@ -155,7 +166,8 @@ impl<R: Rows> KvService<R> {
         let request = request.into_inner();
         let op = request::delete(&request)?;
         let size = self.store.limits.check_size(request.encoded_len())?;
-        match self.write(caller, Op::Delete(op), (size, meter)).await? {
+        let describe = || format!("delete_range:<{}> ", loggable::delete(&request));
+        match self.write(caller, Op::Delete(op), (size, meter), describe).await? {
             (revision, OpResult::Delete(deleted, kvs)) => Ok(Response::new(response::delete(
                 self.store.header(revision),
                 deleted,
@@ -169,7 +181,8 @@ impl<R: Rows> KvService<R> {
         let (caller, meter) = (caller_of(&request), meter(&request));
         let request = request.into_inner();
         let (op, size) = request::write_txn(&request, &self.store.limits)?;
-        match self.write(caller, Op::Txn(op), (size, meter)).await? {
+        let describe = || format!("txn:<{}>", loggable::txn(&request));
+        match self.write(caller, Op::Txn(op), (size, meter), describe).await? {
             (revision, OpResult::Txn(result)) => Ok(Response::new(response::txn(self.store.header(revision), result))),
             _ => Err(unexpected()),
         }
@@ -194,7 +207,14 @@ impl<R: Rows> KvService<R> {
         }))
     }
 
-    async fn write(&self, caller: Caller, op: Op, (size, meter): (usize, Meter)) -> Result<(i64, OpResult), Status> {
+    /// Writes; `describe` returns the text of the request for the log.
+    async fn write(
+        &self,
+        caller: Caller,
+        op: Op,
+        (size, meter): (usize, Meter),
+        describe: impl Fn() -> String,
+    ) -> Result<(i64, OpResult), Status> {
         // The sequencer refuses these, too, but not while it waits for space itself, and not before permissions are checked here.
         if self.store.state.has_alarm(CORRUPT) {
             return Err(self.store.refuse(Error::Corrupt).await);
@@ -208,16 +228,15 @@ impl<R: Rows> KvService<R> {
         {
             return Err(self.store.refuse(error.into()).await);
         }
-        let Answer { revision, result } = self.store.propose(caller, Command::Write(op, meter), size).await?;
+        let applying = self.store.slow.begin("", describe);
+        let answer = self.store.propose(caller, Command::Write(op, meter), size).await;
+        applying.end(answer.as_ref().map_err(Status::message), |_| String::new());
+        let Answer { revision, result } = answer?;
         result.map(|result| (revision, result)).ok_or_else(unexpected)
     }
 
     /// Evaluates a txn that changes nothing; it needs no sequencer.
-    async fn read_only(
-        &self,
-        op: TxnOp,
-        request: &Request<pb::TxnRequest>,
-    ) -> Result<Response<pb::TxnResponse>, Status> {
+    async fn read_only(&self, op: TxnOp, request: &Request<pb::TxnRequest>) -> Result<pb::TxnResponse, Status> {
         let view = self.store.linearizable().await?;
         // It puts nothing, so it attaches no key to a lease.
         let read = |auth: &Auth, caller: &Caller| auth.check_txn(caller, &op, &mut |_| Vec::new());
@@ -227,7 +246,7 @@ impl<R: Rows> KvService<R> {
         let result = evaluate::read_only(&view, state.leases_mutex(), &op, budget, &meter(request)).await;
         let result = result.map_err(|error| self.store.failed(error))?;
         self.store.still_permitted(&permit)?;
-        Ok(Response::new(response::txn(self.store.header(view.revision), result)))
+        Ok(response::txn(self.store.header(view.revision), result))
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::url::Url;
+use crate::slow_requests::SlowOptions;
 
 /// The action of `kubebrain snapshot`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +85,8 @@ pub struct Config {
     pub auto_compaction: AutoCompaction,
     /// The interval of progress notifications for an idle watch.
     pub watch_progress_notify_interval: Duration,
+    /// The durations above which requests are logged.
+    pub slow_requests: SlowOptions,
     /// The heartbeat interval of leadership.
     pub heartbeat_interval: Duration,
     /// The time without a heartbeat after which a new leader may be elected.
@@ -283,6 +286,23 @@ pub struct LogOptions {
     pub format: LogFormat,
     /// The targets of log lines; never empty.
     pub outputs: Vec<LogOutput>,
+    /// How the file among the targets is replaced when it is full; `None` if it never is.
+    pub rotation: Option<LogRotation>,
+}
+
+/// The replacement of a log file that is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogRotation {
+    /// The size of a full file in bytes.
+    pub max_bytes: u64,
+    /// The age at which an old file is removed, if there is one.
+    pub max_age: Option<Duration>,
+    /// The number of old files that are kept; 0 means all.
+    pub max_backups: usize,
+    /// True if the time in their names is local time, else UTC.
+    pub local_time: bool,
+    /// True if they are compressed.
+    pub compress: bool,
 }
 
 /// Severity of a log line.

@@ -10,10 +10,12 @@ use super::table::Flag;
 use super::url::Url;
 use super::{Given, go_bool};
 use crate::memory;
+use crate::slow_requests::SlowOptions;
 
 mod auth;
 mod election;
 mod gates;
+mod log;
 mod members;
 pub(super) mod storage;
 mod tls;
@@ -64,8 +66,12 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
             cors: values.unless_all("cors"),
             host_whitelist: values.unless_all("host-whitelist"),
         },
-        log: log(&values)?,
+        log: log::read(&values, warnings)?,
         auto_compaction: auto_compaction(&values)?,
+        slow_requests: SlowOptions {
+            apply: values.duration("warning-apply-duration")?,
+            unary: values.duration("warning-unary-request-duration")?,
+        },
         watch_progress_notify_interval: positive(&values, "watch-progress-notify-interval")?,
         heartbeat_interval,
         election_timeout,
@@ -282,41 +288,6 @@ fn positive(values: &Values<'_>, name: &str) -> Result<Duration, String> {
         Duration::ZERO => Err(values.error(name, "it must be >0")),
         duration => Ok(duration),
     }
-}
-
-fn log(values: &Values<'_>) -> Result<LogOptions, String> {
-    let level = values.one_of(
-        "log-level",
-        &[
-            ("debug", LogLevel::Debug),
-            ("info", LogLevel::Info),
-            ("warn", LogLevel::Warn),
-            ("error", LogLevel::Error),
-            ("dpanic", LogLevel::Error),
-            ("panic", LogLevel::Error),
-            ("fatal", LogLevel::Error),
-        ],
-    )?;
-    let format = values.one_of(
-        "log-format",
-        &[("json", LogFormat::Json), ("console", LogFormat::Console)],
-    )?;
-    let mut outputs = Vec::new();
-    for output in values.list("log-outputs") {
-        let output = match output.as_str() {
-            "default" | "stderr" => LogOutput::Stderr,
-            "stdout" => LogOutput::Stdout,
-            "systemd/journal" => return Err("--log-outputs=systemd/journal is not supported: use stderr".to_owned()),
-            path => LogOutput::File(path.into()),
-        };
-        if !outputs.contains(&output) {
-            outputs.push(output);
-        }
-    }
-    if outputs.is_empty() {
-        return Err("--log-outputs must name at least one target".to_owned());
-    }
-    Ok(LogOptions { level, format, outputs })
 }
 
 fn auto_compaction(values: &Values<'_>) -> Result<AutoCompaction, String> {

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use super::table::{FLAGS, Flag, Kind, Treatment};
 use super::*;
+use crate::slow_requests::SlowOptions;
 
 mod debug;
+mod log;
 mod members;
 mod snapshot;
 mod warnings;
@@ -129,6 +131,25 @@ fn nothing_given_is_etcds_defaults() {
     assert_eq!(config.auto_compaction, AutoCompaction::Off);
     assert_eq!(config.log.outputs, vec![LogOutput::Stderr]);
     assert_eq!(config.watch_progress_notify_interval, Duration::from_secs(600));
+    assert_eq!(config.slow_requests, slow(100, 300));
+}
+
+fn slow(apply: u64, unary: u64) -> SlowOptions {
+    let [apply, unary] = [apply, unary].map(Duration::from_millis);
+    SlowOptions { apply, unary }
+}
+
+#[test]
+fn slow_requests_are_those_beyond_the_durations_given() {
+    for prefix in ["", "experimental-"] {
+        let line = format!("--{prefix}warning-apply-duration=1s --{prefix}warning-unary-request-duration=0s");
+        let (config, warnings) = serve(&line);
+        assert_eq!(config.slow_requests, slow(1_000, 0), "{line}");
+        assert!(
+            !warnings.iter().any(|warning| warning.contains("no effect")),
+            "{warnings:?}"
+        );
+    }
 }
 
 #[test]

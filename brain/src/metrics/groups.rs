@@ -166,7 +166,10 @@ impl ServerMetrics {
                 "Requests of clients that were not answered in time, or lost with their leader.",
             ),
             quota: r.gauge("etcd_server_quota_backend_bytes", "Bytes that the store may occupy."),
-            slow_apply: r.counter("etcd_server_slow_apply_total", "Requests slow to apply."),
+            slow_apply: r.counter(
+                "etcd_server_slow_apply_total",
+                "Reads and changes that took longer than --warning-apply-duration.",
+            ),
             slow_read_indexes: r.counter("etcd_server_slow_read_indexes_total", "Slow confirmations of reads."),
             read_indexes_failed: r.counter(
                 "etcd_server_read_indexes_failed_total",

@@ -76,13 +76,20 @@ pub(crate) fn is_service(name: &str) -> bool {
 /// Returns true if the API has a method with this path that takes a single request instead of a stream.
 #[must_use]
 pub(crate) fn has_one_request(path: &str) -> bool {
-    let Some((service, method)) = path.strip_prefix('/').and_then(|path| path.rsplit_once('/')) else {
-        return false;
-    };
+    kind_of(path).is_some_and(|kind| kind != BIDI)
+}
+
+/// Returns true if the API has a method with this path that takes a single request and gives a single response.
+#[must_use]
+pub(crate) fn is_unary(path: &str) -> bool {
+    kind_of(path) == Some(UNARY)
+}
+
+fn kind_of(path: &str) -> Option<&'static str> {
+    let (service, method) = path.strip_prefix('/')?.rsplit_once('/')?;
     let of_service = SERVICES.iter().filter(|(name, _)| *name == service);
-    of_service
-        .flat_map(|(_, methods)| *methods)
-        .any(|(name, kind)| *name == method && *kind != BIDI)
+    let mut methods = of_service.flat_map(|(_, methods)| *methods);
+    methods.find(|(name, _)| *name == method).map(|(_, kind)| *kind)
 }
 
 /// The counters of every method.

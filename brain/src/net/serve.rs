@@ -25,6 +25,7 @@ use crate::net::http::member::{Certificates, Described};
 use crate::net::http::{Cors, Health};
 use crate::net::listen::Listener;
 use crate::net::tls::{RELOAD_INTERVAL, ServerTls};
+use crate::slow_requests::RpcLog;
 use crate::tasks::Tasks;
 pub use admission::{Admission, Admitted, Io, PeerId};
 use connection::{Http1, PortConfig, Refused};
@@ -37,12 +38,14 @@ mod connections;
 mod counted;
 mod decoded;
 pub(in crate::net) mod framing;
+mod gzip;
 mod http2;
 mod inbound;
 mod linger;
 mod route;
 mod rpc;
 mod socket;
+mod timed;
 
 /// The timeout of a handshake, and of the first bytes of a client.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -109,6 +112,8 @@ pub struct Services {
     pub metrics: Arc<Metrics>,
     /// True if there is a leader, for clients that require one; `None` if no client is to be refused for lack of one.
     pub has_leader: Option<watch::Receiver<bool>>,
+    /// The log of slow RPCs, if they are logged.
+    pub slow: Option<RpcLog>,
     /// True if a store serves requests. Until then, gRPC clients that wait for SETTINGS before their first request get none: they
     /// would consider this member ready, and grpc-go would send it its share of the requests.
     pub is_open: bool,
@@ -152,6 +157,7 @@ impl Services {
             grpc: self.routes.prepare().into_axum_router(),
             http: http::routes(self.health, (self.member, certificates), self.metrics),
             has_leader: self.has_leader,
+            slow: self.slow,
         }
     }
 }
@@ -277,6 +283,7 @@ impl Server {
             grpc: Router::new(),
             http,
             has_leader: None,
+            slow: None,
         };
         let routes = self.port_routes(Arc::new(ArcSwap::from_pointee(answers)), metrics);
         self.serve(routes, metrics, (stop, stop, Duration::ZERO), tasks);

@@ -42,6 +42,7 @@ impl NotReady {
             }),
             metrics,
             has_leader: None,
+            slow: None,
             is_open: false,
         }
     }

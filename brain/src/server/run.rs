@@ -41,6 +41,7 @@ use crate::server::process::Signals;
 use crate::server::services as member;
 use crate::server::services::{Member, Size};
 use crate::server::store;
+use crate::slow_requests::ApplyLog;
 use crate::storage::commit_feed::CommitFeed;
 use crate::storage::defragment::Defragmentations;
 use crate::storage::state::State;
@@ -165,6 +166,7 @@ pub(crate) async fn serve<E: Engine>(
         cluster_id: ids.cluster,
         member_id: ids.member,
         metrics: metrics.clone(),
+        slow: ApplyLog::new(config.slow_requests.apply, metrics.server.slow_apply.clone()),
     };
     let (members, storage) = (engine.members.clone(), engine.storage.clone());
     let self_hosted_lease = engine.lock.self_hosted_lease();
@@ -204,10 +206,7 @@ pub(crate) async fn serve<E: Engine>(
         has_leader,
         defragment: defragment(&log, &rows, &running.state, &mut life),
         log_size: log_size(log, &rows),
-        size: {
-            let state = running.state.clone();
-            Arc::new(move || state.total_size(&rows))
-        },
+        size: total_size(rows, running.state.clone()),
         members,
         storage,
         transfers,
@@ -242,6 +241,11 @@ fn options(member: u64, lone: bool, timing: &ElectionConfig) -> store::Options {
 fn log_size<L: Log, R: Rows>(log: L, rows: &R) -> Size {
     let is_own = rows.size().is_some();
     Arc::new(move || if is_own { log.size() } else { 0 })
+}
+
+/// Returns the size of the store in bytes.
+fn total_size<R: Rows>(rows: R, state: Arc<State<R>>) -> Size {
+    Arc::new(move || state.total_size(&rows))
 }
 
 /// Starts the task that reclaims space that rows and log do not need.
@@ -389,6 +393,7 @@ fn for_peers<R: Rows>(
         })),
         metrics: metrics.clone(),
         has_leader: None,
+        slow: None,
         is_open: true,
     }
 }

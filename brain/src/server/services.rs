@@ -17,6 +17,7 @@ use crate::api::health::StoreHealth;
 use crate::api::kv::KvService;
 use crate::api::lease::LeaseService;
 use crate::api::lock::LockService;
+use crate::api::loggable;
 use crate::api::maintenance::{Defragment, MaintenanceService, MoveLeader, Snapshots};
 use crate::api::watch::{Options as WatchServiceOptions, WatchService};
 use crate::cluster::followers::Followers;
@@ -38,6 +39,7 @@ use crate::pb::peerpb::peer_server::PeerServer;
 use crate::pb::v3electionpb::election_server::ElectionServer;
 use crate::pb::v3lockpb::lock_server::LockServer;
 use crate::rows::Rows;
+use crate::slow_requests::RpcLog;
 use crate::snapshot::Spool;
 use crate::storage::commit_feed::CommitFeed;
 use crate::storage::state::{CORRUPT, NOSPACE, State};
@@ -166,6 +168,7 @@ pub fn services<H: History, R: Rows>(
         })),
         metrics,
         has_leader: Some(has_leader),
+        slow: Some(RpcLog::new(config.slow_requests.unary, loggable::describe)),
         is_open: true,
     }
 }

@@ -21,6 +21,7 @@ use brain::rows::Rows;
 use brain::sequencer::{Options as SequencerOptions, Space};
 use brain::server::store;
 use brain::server::store::NodeHandles;
+use brain::slow_requests::ApplyLog;
 use brain::tasks::Tasks;
 use brain::types::Committed;
 use brain::watch::{self, History, PrevKv};
@@ -120,6 +121,7 @@ impl<L: Log, R: Rows> Engine<L, R> {
             limits,
             cluster_id: 7,
             member_id: 1,
+            slow: ApplyLog::new(Duration::from_millis(100), metrics.server.slow_apply.clone()),
             metrics: metrics.clone(),
         };
         let lease = LeaseService::new(api.clone(), 2, stop.clone(), metrics, None);

@@ -27,6 +27,7 @@ use brain::metrics::Metrics;
 use brain::rows::mem::MemRows;
 use brain::sequencer::Options as SequencerOptions;
 use brain::server::store;
+use brain::slow_requests::ApplyLog;
 use brain::tasks::Tasks;
 use bytes::Bytes;
 use election::{Config as Timing, Elector, Lock as _, Record};
@@ -173,6 +174,7 @@ impl Member {
             limits,
             cluster_id: 7,
             member_id: id,
+            slow: ApplyLog::new(Duration::from_millis(100), metrics.server.slow_apply.clone()),
             metrics,
         };
         let kv = KvService {

@@ -3,10 +3,12 @@
 use std::fs;
 use std::path::Path;
 
+use brain::pb::etcdserverpb as pb;
+use pb::kv_client::KvClient;
 use rcgen::{CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
-use crate::program::{Process, READY, command};
+use crate::program::{Kubebrain, Process, READY, command};
 
 /// Starts it with these flags and waits until it serves; answers the URLs that it serves at, too.
 async fn start(flags: &[String]) -> (Process, Vec<String>) {
@@ -84,6 +86,42 @@ async fn the_command_line_of_kubeadm_starts_it_and_sigterm_ends_it() {
 
     server.stop().await;
     start(&args).await.0.stop().await;
+}
+
+#[tokio::test]
+async fn slow_requests_are_logged_as_etcd_logs_them_without_values() {
+    let temp = TempDir::new().unwrap();
+    let flags = ["apply", "unary-request"].map(|of| format!("--warning-{of}-duration=1ns"));
+    let server = Kubebrain::start_with(temp.path(), &flags).await;
+    let mut kv = KvClient::connect(server.url.clone()).await.unwrap();
+    let (key, value) = (b"a".to_vec().into(), b"secret".to_vec().into());
+    let put = pb::PutRequest {
+        key,
+        value,
+        ..Default::default()
+    };
+    kv.put(put).await.unwrap();
+    server.says(r#""response type":"/etcdserverpb.KV/Put""#).await;
+    let log = server.log();
+    let line = |text: &str| -> serde_json::Value {
+        let line = log.iter().find(|line| line.contains(text)).unwrap();
+        assert!(!line.contains("secret"), "{line}");
+        serde_json::from_str(line).unwrap()
+    };
+    let applied = line(r#""msg":"apply request took too long""#);
+    let shown = ["level", "expected-duration", "prefix", "request"].map(|field| applied[field].as_str().unwrap());
+    assert_eq!(shown, ["warn", "1ns", "", "put:<key:\"a\" value_size:6 >"]);
+    let stats = line(r#""msg":"request stats""#);
+    assert_eq!(stats["level"], "warn");
+    assert_eq!(stats["request content"], "key:\"a\" value_size:6 ");
+    assert_eq!(
+        (&stats["request count"], &stats["request size"]),
+        (&1.into(), &11.into())
+    );
+    assert_eq!(stats["response count"], 0);
+    assert!(stats["response size"].as_i64().unwrap() > 0, "{stats}");
+    assert!(stats["remote"].as_str().unwrap().starts_with("127.0.0.1:"), "{stats}");
+    server.stop().await;
 }
 
 #[test]

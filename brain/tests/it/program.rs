@@ -185,6 +185,16 @@ impl Kubebrain {
         }
     }
 
+    /// Waits until a line of its log holds the text.
+    pub(crate) async fn says(&self, text: &str) {
+        self.process.says(text).await;
+    }
+
+    /// Lines of its log so far.
+    pub(crate) fn log(&self) -> Vec<String> {
+        self.process.log()
+    }
+
     /// SIGKILL at once or some time `after` a request was handed to the connection. Answers the request's answer, if it arrived.
     pub(crate) async fn kill_during(mut self, request: Request, after: Option<Duration>) -> Option<Answer> {
         let kill = async {

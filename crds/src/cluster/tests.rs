@@ -289,7 +289,7 @@ fn flags_that_the_brain_does_not_know_are_refused() {
     ] {
         accepted(flags(known));
     }
-    for unknown in ["max-txn-op", "no-such-flag", "discovery-token", "enable-log-rotation"] {
+    for unknown in ["max-txn-op", "no-such-flag", "discovery-token", "force-new-cluster"] {
         refused(flags(unknown), "no flag that can be set here");
     }
     refused(

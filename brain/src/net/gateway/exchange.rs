@@ -28,6 +28,18 @@ const METADATA: &str = "grpc-metadata-";
 /// The header `Accept` of a request, as grpc-gateway passes it on.
 const GATEWAY: &str = "grpcgateway-accept";
 
+/// The headers of gRPC itself: no metadata.
+const RESERVED: [&str; 8] = [
+    "content-type",
+    "grpc-encoding",
+    "grpc-message",
+    "grpc-message-type",
+    "grpc-status",
+    TIMEOUT,
+    "te",
+    "user-agent",
+];
+
 /// The deadline of an RPC, in gRPC's form.
 const TIMEOUT: &str = "grpc-timeout";
 
@@ -105,7 +117,10 @@ impl Exchange {
         for (name, value) in &parts.headers {
             let metadata = name.as_str().strip_prefix(METADATA);
             if let Some(name) = metadata.and_then(|name| HeaderName::try_from(name).ok()) {
-                headers.append(name, value.clone());
+                // Not those of gRPC itself, as in grpc-go.
+                if !RESERVED.contains(&name.as_str()) {
+                    headers.append(name, value.clone());
+                }
             } else if name == AUTHORIZATION || name.as_str() == TIMEOUT {
                 headers.insert(name.clone(), value.clone());
             }

@@ -1,7 +1,7 @@
 //! Dispatches requests to gRPC or HTTP, and adds the caller's address and certificates, and for gRPC the limits.
 
 use std::convert::Infallible;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -29,6 +29,7 @@ use crate::metrics::{GrpcMetrics, NetworkMetrics};
 use crate::net::gateway::{self, Exchange, Found, websocket};
 use crate::net::http::{Cors, Secure};
 use crate::net::require_leader::refuses;
+use crate::slow_requests::RpcLog;
 
 /// The routers behind the ports: the same on all ports.
 pub(super) struct Answers {
@@ -36,6 +37,8 @@ pub(super) struct Answers {
     pub(super) http: Router,
     /// True if there is a leader, for gRPC clients that require one.
     pub(super) has_leader: Option<watch::Receiver<bool>>,
+    /// The log of slow RPCs, if they are logged.
+    pub(super) slow: Option<RpcLog>,
 }
 
 /// The routes of one port.
@@ -102,12 +105,16 @@ pub(super) enum Caller {
 impl Caller {
     /// Returns the address of the other end; none on a Unix socket.
     pub(super) fn address(&self) -> Option<IpAddr> {
-        let address = match self {
+        self.socket_address().map(|address| address.ip().to_canonical())
+    }
+
+    /// Returns address and port of the other end; none on a Unix socket.
+    fn socket_address(&self) -> Option<SocketAddr> {
+        match self {
             Caller::Tcp(info) => info.remote_addr(),
             Caller::TcpTls(info) => info.get_ref().remote_addr(),
             Caller::Unix(_) | Caller::UnixTls(_) => None,
-        };
-        address.map(|address| address.ip().to_canonical())
+        }
     }
 
     fn describe(&self, extensions: &mut http::Extensions) {
@@ -215,6 +222,7 @@ impl PerConnection {
             limits: routes.limits,
             account: self.connection.account.clone(),
             refusals: routes.refusals.clone(),
+            slow: answers.slow.clone().map(|log| (log, self.caller.socket_address())),
         };
         let deadline = rpc::deadline(request.headers());
         // For a stream, the span covers the part up to its first response.

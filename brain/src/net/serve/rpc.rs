@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -19,10 +20,13 @@ use tower::{BoxError, Service as _};
 
 use super::decoded::decoded_bytes;
 use super::framing::{BODY_RATE, BODY_TIMEOUT, Due, Framed, HEADER, announced};
+use super::gzip::{self, Deflated, Encoding, Inflated, Unreadable};
 use super::route::Refusals;
-use crate::budget::{Account, Exceeded, Meter};
+use super::timed::Timed;
+use crate::budget::{Account, Charge, Exceeded, Meter};
 use crate::errors::Error;
 use crate::metrics::{InFlight, has_one_request, is_service};
+use crate::slow_requests::RpcLog;
 
 /// The longest deadline that is enforced; a later one is ignored.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -42,6 +46,8 @@ pub(super) struct Call {
     pub(super) limits: Limits,
     pub(super) account: Account,
     pub(super) refusals: Refusals,
+    /// The log of slow RPCs, and the address of the client.
+    pub(super) slow: Option<(RpcLog, Option<SocketAddr>)>,
 }
 
 impl Call {
@@ -72,12 +78,72 @@ impl Call {
     {
         let meter = Meter::new(&self.account)?;
         request.extensions_mut().insert(meter.clone());
-        let mut charge = self.account.charge(0)?;
-        if !has_one_request(request.uri().path()) {
-            let request = request.map(|body| Body::new(Framed::new(body.map_err(axum::Error::new), charge)));
-            return Ok(self.call(request, meter).await);
+        let encoding = Encoding::take(request.headers_mut())?;
+        let charge = self.account.charge(0)?;
+        let mut response = if has_one_request(request.uri().path()) {
+            self.one_request(request, encoding, (charge, meter)).await?
+        } else {
+            let plain = self.account.charge(0)?;
+            let request = request.map(|body| {
+                let framed = Framed::new(body.map_err(axum::Error::new), charge);
+                match encoding {
+                    Encoding::Identity => Body::new(framed),
+                    Encoding::Gzip => Body::new(Inflated::new(framed, self.limits.message, plain)),
+                }
+            });
+            self.call(request, meter).await
+        };
+        if encoding == Encoding::Gzip && !response.headers().contains_key(Status::GRPC_STATUS) {
+            gzip::announce(response.headers_mut());
+            return Ok(response.map(|body| Body::new(Deflated::new(body, self.account.clone()))));
         }
+        Ok(response)
+    }
+
+    /// Begins an RPC that takes one request.
+    async fn one_request<B>(
+        &mut self,
+        request: Request<B>,
+        encoding: Encoding,
+        (mut charge, meter): (Charge, Meter),
+    ) -> Result<Response<Body>, Refused>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
         let (head, body) = request.into_parts();
+        let whole = self.read(body, &mut charge).await?;
+        let (whole, inflated) = gzip::inflate(encoding, whole, self.limits.message, &self.account).await?;
+        let mut charge = inflated.unwrap_or(charge);
+        if let Some(message) = whole.get(HEADER..) {
+            charge.grow(decoded_bytes(head.uri.path(), message, self.limits.txn_ops)?)?;
+        }
+        let slow = self.slow.take();
+        let timed = slow.and_then(|(log, client)| Timed::begin(log, client, &head.uri, whole.clone()));
+        let request = Request::from_parts(head, Body::from(whole));
+        let response = self.call(request, meter).await;
+        // The memory of the request is charged as long as the log needs it.
+        let Some(timed) = timed.and_then(Timed::answered) else {
+            drop(charge);
+            return Ok(response);
+        };
+        let mut held = Some((timed, charge));
+        Ok(response.map(|body| {
+            Body::new(body.map_frame(move |frame| {
+                if let Some((timed, _charge)) = held.take() {
+                    timed.end(frame.data_ref());
+                }
+                frame
+            }))
+        }))
+    }
+
+    /// Reads the body of a request that is one message.
+    async fn read<B>(&self, body: B, charge: &mut Charge) -> Result<Bytes, Refused>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
         let mut body = Box::pin(body);
         let mut read = BytesMut::new();
         let mut first = None;
@@ -116,14 +182,7 @@ impl Call {
                 break;
             }
         }
-        let whole = first.unwrap_or_else(|| read.freeze());
-        if let Some(message) = whole.get(HEADER..) {
-            charge.grow(decoded_bytes(head.uri.path(), message, self.limits.txn_ops)?)?;
-        }
-        let request = Request::from_parts(head, Body::from(whole));
-        let response = self.call(request, meter).await;
-        drop(charge);
-        Ok(response)
+        Ok(first.unwrap_or_else(|| read.freeze()))
     }
 
     async fn call(&mut self, request: Request<Body>, meter: Meter) -> Response<Body> {
@@ -142,6 +201,21 @@ enum Refused {
 impl From<Exceeded> for Refused {
     fn from(exceeded: Exceeded) -> Self {
         Refused::Exceeded(exceeded)
+    }
+}
+
+impl From<Status> for Refused {
+    fn from(status: Status) -> Self {
+        Refused::Status(status)
+    }
+}
+
+impl From<Unreadable> for Refused {
+    fn from(unreadable: Unreadable) -> Self {
+        match unreadable {
+            Unreadable::Exceeded(exceeded) => Refused::Exceeded(exceeded),
+            Unreadable::Status(status) => Refused::Status(status),
+        }
     }
 }
 

@@ -2,6 +2,10 @@ use std::fs;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http_body_util::BodyExt as _;
+use prost::Message as _;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
@@ -10,6 +14,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
+use tower::ServiceExt as _;
 
 mod hostile;
 mod spans;
@@ -70,6 +75,7 @@ struct Running {
 fn services(store: Arc<Store>, routes: Routes, metrics: &Arc<Metrics>) -> Services {
     Services {
         has_leader: None,
+        slow: None,
         is_open: true,
         routes,
         health: store,
@@ -207,6 +213,37 @@ async fn rpcs_that_cannot_be_are_refused_as_grpc_go_does() {
             .unwrap_err();
         assert_eq!((status.code(), status.message()), (Code::Unimplemented, text));
     }
+    server.end().await;
+}
+
+#[tokio::test]
+async fn compressed_request_is_answered_in_its_encoding() {
+    let server = Running::plain(Store::with(0));
+    let endpoint = Endpoint::from_shared(server.urls[0].clone()).unwrap();
+    let channel = endpoint.connect().await.unwrap();
+    let answer = async |encoding: &str, service: &str| {
+        let mut gzip = GzEncoder::new(vec![1, 0, 0, 0, 0], Compression::fast());
+        let service = service.to_owned();
+        io::Write::write_all(&mut gzip, &HealthCheckRequest { service }.encode_to_vec()).unwrap();
+        let mut message = gzip.finish().unwrap();
+        message[4] = u8::try_from(message.len() - 5).unwrap();
+        let request = ::http::Request::post("/grpc.health.v1.Health/Check")
+            .header("content-type", "application/grpc")
+            .header("grpc-encoding", encoding)
+            .body(tonic::body::Body::new(http_body_util::Full::new(message.into())))
+            .unwrap();
+        let (head, body) = channel.clone().oneshot(request).await.unwrap().into_parts();
+        let trailers = body.collect().await.unwrap().trailers().cloned().unwrap_or_default();
+        let status = Status::from_header_map(&head.headers)
+            .or(Status::from_header_map(&trailers))
+            .unwrap();
+        (status.code(), head.headers.get("grpc-encoding").cloned())
+    };
+    let gzip = Some(::http::HeaderValue::from_static("gzip"));
+    assert_eq!(answer("gzip", "").await, (Code::Ok, gzip));
+    // It was read, but there is no message in answer.
+    assert_eq!(answer("gzip", "unknown").await, (Code::NotFound, None));
+    assert_eq!(answer("odd", "").await, (Code::Unimplemented, None));
     server.end().await;
 }
 
