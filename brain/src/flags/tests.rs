@@ -7,6 +7,7 @@ use super::table::{FLAGS, Flag, Kind, Treatment};
 use super::*;
 
 mod debug;
+mod import;
 mod members;
 mod snapshot;
 mod warnings;
