@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{info, warn};
 
+use super::backlog::Collected;
 use super::events::{Assembler, Cancelled};
 use super::source::{Compacted, LeaseIds, PROGRESS, Source, Watch, in_short, is_transient};
 use super::{leases, verify};
@@ -22,13 +23,16 @@ use crate::types::Revision;
 const UPKEEP: Duration = Duration::from_secs(15);
 
 /// Bytes and revisions of the source that are applied together.
-const BATCH: (usize, usize) = (1 << 20, 4_096);
+pub(super) const BATCH: (usize, usize) = (1 << 20, 4_096);
 
 /// How often leases are read again while the source changes.
 const LEASE_ROUNDS: usize = 8;
 
-/// How often all keys are compared again because the source has compacted the revision meanwhile.
+/// How often all keys are compared, if the source compacts the revision meanwhile.
 const COMPARISONS: usize = 3;
+
+/// A watch over all keys, and what it has sent.
+pub(super) type OpenWatch = (Watch, Assembler);
 
 /// When a copy is finished.
 #[derive(Debug)]
@@ -52,11 +56,11 @@ pub(crate) struct Copied {
 }
 
 /// Follows the source from the copy's revision on; when it may finish, goes on to the source's revision, compares both, and ends.
-/// Fails with [`Compacted`] if the source has deleted history that is needed.
+/// Fails with [`Compacted`] if the source has deleted history that is needed. What was `collected` is applied first.
 pub(crate) async fn copy<L: Log, R: Rows>(
     source: &mut Source,
     importer: Importer<L, R>,
-    orders: Orders,
+    (orders, collected): (Orders, Option<Collected>),
     spool: &Spool,
 ) -> anyhow::Result<Copied> {
     let newest = source.revision().await?;
@@ -77,6 +81,9 @@ pub(crate) async fn copy<L: Log, R: Rows>(
         listed: None,
         shown: Instant::now(),
     };
+    if let Some(collected) = collected {
+        copy.take(collected).await?;
+    }
     copy.follow(newest, orders.may_finish).await?;
     copy.settle().await?;
     copy.copy_users(spool).await?;
@@ -96,13 +103,30 @@ struct Copy<'a, L: Log, R: Rows> {
     source: &'a mut Source,
     importer: Importer<L, R>,
     until: Option<Revision>,
-    watch: Option<(Watch, Assembler)>,
+    watch: Option<OpenWatch>,
     /// Leases that the source had at a revision that may not be reached yet.
     listed: Option<LeaseIds>,
     shown: Instant,
 }
 
 impl<L: Log, R: Rows> Copy<'_, L, R> {
+    /// Applies what was collected, and goes on with its watch.
+    async fn take(&mut self, mut collected: Collected) -> anyhow::Result<()> {
+        if collected.behind > self.importer.revision() {
+            // The member that sent the snapshot was behind the one that was watched.
+            return Ok(());
+        }
+        loop {
+            let revised = collected.next()?;
+            if revised.is_empty() {
+                break;
+            }
+            self.apply(revised).await?;
+        }
+        self.watch = collected.watch;
+        Ok(())
+    }
+
     /// Follows until the copy may be finished. Logs when it has reached `newest`.
     async fn follow(&mut self, newest: Revision, mut may_finish: watch::Receiver<bool>) -> anyhow::Result<()> {
         let mut upkeep = tokio::time::interval(UPKEEP);
@@ -120,7 +144,7 @@ impl<L: Log, R: Rows> Copy<'_, L, R> {
             tokio::select! {
                 changed = may_finish.changed() => changed?,
                 _ = upkeep.tick() => self.keep_up().await?,
-                revised = Self::next(self.source, &mut self.watch, revision) => self.apply(revised?).await?,
+                revised = next(self.source, &mut self.watch, revision) => self.apply(revised?).await?,
             }
         }
     }
@@ -129,49 +153,15 @@ impl<L: Log, R: Rows> Copy<'_, L, R> {
     async fn reach(&mut self, revision: Revision) -> anyhow::Result<()> {
         let goal = self.until.map_or(revision, |until| until.min(revision));
         while self.importer.revision() < goal {
-            let revised = Self::next(self.source, &mut self.watch, self.importer.revision()).await?;
+            let revised = next(self.source, &mut self.watch, self.importer.revision()).await?;
             self.apply(revised).await?;
         }
         Ok(())
     }
 
-    /// Returns the revisions that come next, as many as there are already. It can be dropped at any time: it is then called again.
-    async fn next(
-        source: &mut Source,
-        watch: &mut Option<(Watch, Assembler)>,
-        last: Revision,
-    ) -> anyhow::Result<Vec<Revised>> {
-        loop {
-            let (open, assembler) = match watch {
-                Some(open) => open,
-                None => watch.insert((source.watch(last + 1).await?, Assembler::new(last))),
-            };
-            let failed = match open.responses.message().await {
-                Ok(Some(response)) => match assembler.take(response) {
-                    Ok(revised) if revised.is_empty() => {
-                        source.answered();
-                        continue;
-                    }
-                    Ok(revised) => {
-                        source.answered();
-                        return Ok(with_more(watch, revised));
-                    }
-                    Err(error) if is_final(&error) => return Err(error),
-                    Err(error) => error,
-                },
-                Ok(None) => anyhow::anyhow!("the source has ended the watch"),
-                Err(status) if is_transient(&status) => in_short(status),
-                Err(status) => return Err(in_short(status).context("watch the source")),
-            };
-            *watch = None;
-            source.reconnect(failed).await?;
-        }
-    }
-
     async fn apply(&mut self, mut revised: Vec<Revised>) -> anyhow::Result<()> {
-        if let Some(until) = self.until {
-            revised.retain(|revised| revised.revision <= until);
-        }
+        let (last, until) = (self.importer.revision(), self.until.unwrap_or(Revision::MAX));
+        revised.retain(|revised| revised.revision > last && revised.revision <= until);
         leases::grant_named(self.source, &mut self.importer, &revised).await?;
         self.importer.append(revised).await?;
         self.revoke_ended().await?;
@@ -185,6 +175,7 @@ impl<L: Log, R: Rows> Copy<'_, L, R> {
 
     /// Copies leases and compactions, which no event names.
     async fn keep_up(&mut self) -> anyhow::Result<()> {
+        self.importer.refresh();
         self.compact().await?;
         let listed = self.source.lease_ids().await?;
         leases::grant_missing(self.source, &mut self.importer, &listed.ids).await?;
@@ -246,7 +237,8 @@ impl<L: Log, R: Rows> Copy<'_, L, R> {
 
     /// Copies users and roles again, if they have changed since the snapshot.
     async fn copy_users(&mut self, spool: &Spool) -> anyhow::Result<()> {
-        if self.source.auth_revision().await? == self.importer.auth_revision() {
+        let found = self.source.auth_revision().await?;
+        if found.is_some_and(|found| found == self.importer.auth_revision()) {
             return Ok(());
         }
         info!("users or roles of the source have changed, or were never used: reading them from one more snapshot");
@@ -256,20 +248,60 @@ impl<L: Log, R: Rows> Copy<'_, L, R> {
 
     /// Compares all keys; goes on to a newer revision if the source does not have the copy's any more.
     async fn compare(&mut self) -> anyhow::Result<Checksum> {
-        for _ in 1..COMPARISONS {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
             info!(
                 revision = self.importer.revision(),
                 "comparing the copy with the source"
             );
-            match verify::compare(self.source, &self.importer).await {
-                Err(error) if error.is::<Compacted>() && self.until.is_none() => {
+            match verify::compare(self.source, &mut self.importer).await {
+                Err(error) if error.is::<Compacted>() => {
+                    ensure!(
+                        attempt < COMPARISONS && self.until.is_none(),
+                        "the source has compacted the copy's revision {} before all keys were compared: have it compact later, and start \
+                         again with the same flags",
+                        self.importer.revision()
+                    );
                     warn!(error = format!("{error:#}"), "comparing the copy with the source again");
                     self.settle().await?;
                 }
                 compared => return compared,
             }
         }
-        verify::compare(self.source, &self.importer).await
+    }
+}
+
+/// Returns the revisions that come next, as many as there are already. It can be dropped at any time: it is then called again.
+pub(super) async fn next(
+    source: &mut Source,
+    watch: &mut Option<OpenWatch>,
+    last: Revision,
+) -> anyhow::Result<Vec<Revised>> {
+    loop {
+        let (open, assembler) = match watch {
+            Some(open) => open,
+            None => watch.insert((source.watch(last + 1).await?, Assembler::new(last))),
+        };
+        let failed = match open.responses.message().await {
+            Ok(Some(response)) => match assembler.take(response) {
+                Ok(revised) if revised.is_empty() => {
+                    source.answered();
+                    continue;
+                }
+                Ok(revised) => {
+                    source.answered();
+                    return Ok(with_more(watch, revised));
+                }
+                Err(error) if is_final(&error) => return Err(error),
+                Err(error) => error,
+            },
+            Ok(None) => anyhow::anyhow!("the source has ended the watch"),
+            Err(status) if is_transient(&status) => in_short(status),
+            Err(status) => return Err(in_short(status).context("watch the source")),
+        };
+        *watch = None;
+        source.reconnect(failed).await?;
     }
 }
 
@@ -280,7 +312,7 @@ fn is_final(error: &anyhow::Error) -> bool {
 }
 
 /// Adds what has come already. If the watch has ended, the next one says why.
-fn with_more(watch: &mut Option<(Watch, Assembler)>, mut revised: Vec<Revised>) -> Vec<Revised> {
+fn with_more(watch: &mut Option<OpenWatch>, mut revised: Vec<Revised>) -> Vec<Revised> {
     let size = |revised: &[Revised]| -> usize {
         let kvs = revised.iter().flat_map(|revised| &revised.kvs);
         kvs.map(|kv| kv.key.len() + kv.value.len()).sum()

@@ -159,6 +159,23 @@ impl Source {
         Err(failed.context("there are no endpoints")?)
     }
 
+    /// Connects once more.
+    pub(super) async fn another(&self) -> anyhow::Result<Self> {
+        let another = Self::open(self.options.clone()).await?;
+        another.check_cluster(self.cluster_id)?;
+        Ok(another)
+    }
+
+    /// Fails if the endpoints are of several clusters.
+    fn check_cluster(&self, found: u64) -> anyhow::Result<()> {
+        let own = self.cluster_id;
+        ensure!(
+            found == own,
+            "the endpoints are of several clusters: {own:x} and {found:x}"
+        );
+        Ok(())
+    }
+
     /// The id of the source's cluster.
     pub(crate) fn cluster_id(&self) -> u64 {
         self.cluster_id
@@ -185,12 +202,7 @@ impl Source {
             self.next = at.wrapping_add(1);
             match Connection::open(&self.options, at).await {
                 Ok((connection, status)) => {
-                    let found = status.header.unwrap_or_default().cluster_id;
-                    ensure!(
-                        found == self.cluster_id,
-                        "the endpoints are of several clusters: {:x} and {found:x}",
-                        self.cluster_id
-                    );
+                    self.check_cluster(status.header.unwrap_or_default().cluster_id)?;
                     self.connection = connection;
                     return Ok(());
                 }
@@ -253,13 +265,18 @@ impl Source {
     pub(crate) async fn snapshot(&mut self, spool: &Spool) -> anyhow::Result<SnapshotFile> {
         let mut attempts = 1;
         loop {
-            match self.receive(spool).await {
-                Err(error) if attempts < SNAPSHOT_ATTEMPTS && error.is::<Status>() => {
+            let failed = match self.receive(spool).await {
+                Ok(file) => return Ok(file),
+                Err(error) => error.downcast::<Status>(),
+            };
+            match failed {
+                Ok(status) if attempts < SNAPSHOT_ATTEMPTS && is_transient(&status) => {
                     attempts += 1;
-                    self.answered();
-                    self.reconnect(error.context("receive a snapshot")).await?;
+                    self.reconnect(in_short(status).context("receive a snapshot of the source"))
+                        .await?;
                 }
-                received => return received.context("receive a snapshot of the source"),
+                Ok(status) => return Err(in_short(status).context("receive a snapshot of the source")),
+                Err(error) => return Err(error.context("receive a snapshot of the source")),
             }
         }
     }
@@ -407,23 +424,35 @@ impl Source {
         Ok(times)
     }
 
-    /// Returns whether permissions are checked, and the revision of users and roles.
-    pub(super) async fn auth_revision(&mut self) -> anyhow::Result<(bool, u64)> {
+    /// Returns whether permissions are checked, and the revision of users and roles; `None` from an etcd before 3.5.
+    pub(super) async fn auth_revision(&mut self) -> anyhow::Result<Option<(bool, u64)>> {
         let answer = self.call("ask the source whether users are needed", async |connection| {
             let mut client = pb::auth_client::AuthClient::new(connection.channel.clone());
-            client.auth_status(connection.request(pb::AuthStatusRequest {})).await
+            match client.auth_status(connection.request(pb::AuthStatusRequest {})).await {
+                Err(status) if status.code() == Code::Unimplemented => Ok(None),
+                answer => answer.map(|answer| Some(answer.into_inner())),
+            }
         });
-        let answer = answer.await?.into_inner();
-        Ok((answer.enabled, answer.auth_revision))
+        let answer = answer.await?;
+        Ok(answer.map(|answer| (answer.enabled, answer.auth_revision)))
     }
 }
 
-/// An error of one line.
+/// An error of one line: the message, and what is behind it if that is not of the source.
 pub(super) fn in_short(status: Status) -> anyhow::Error {
-    if status.message().is_empty() {
-        return status.into();
+    let mut text = match status.message() {
+        "" => status.code().to_string(),
+        message => message.to_owned(),
+    };
+    let mut cause = std::error::Error::source(&status);
+    while let Some(behind) = cause {
+        let behind_text = behind.to_string();
+        if !text.ends_with(&behind_text) {
+            text = format!("{text}: {behind_text}");
+        }
+        cause = behind.source();
     }
-    anyhow::anyhow!("{}", status.message())
+    anyhow::anyhow!(text)
 }
 
 /// Returns true if another attempt may succeed. Etcd's refusals have one of a few codes, apart from those of a member that is behind,

@@ -223,6 +223,11 @@ impl<L: Log, R: Rows> Importer<L, R> {
             .await
     }
 
+    /// Lets reads take the newest snapshot of the rows: TiKV keeps older ones readable for minutes only.
+    pub(crate) fn refresh(&mut self) {
+        self.target.take_flushed();
+    }
+
     /// The state at the newest revision, read back from what is stored.
     pub(crate) fn view(&self) -> Arc<View<R::Snapshot>> {
         self.target.replica.state().view()
@@ -245,7 +250,7 @@ impl<L: Log, R: Rows> Importer<L, R> {
     }
 }
 
-/// The newest versions of all keys of a view, in the order of keys.
+/// The newest versions of the keys of a view, in the order of keys.
 pub(crate) struct Newest<'a, S> {
     versions: Versions<'a, S>,
     page: std::vec::IntoIter<KeyVersion>,
@@ -253,9 +258,10 @@ pub(crate) struct Newest<'a, S> {
 }
 
 impl<'a, S: Snapshot> Newest<'a, S> {
-    pub(crate) fn new(view: &'a View<S>) -> Self {
+    /// Begins at a key.
+    pub(crate) fn from(view: &'a View<S>, key: &[u8]) -> Self {
         Self {
-            versions: view.versions(view.revision),
+            versions: view.versions_from(key, view.revision),
             page: Vec::new().into_iter(),
             last: Bytes::new(),
         }

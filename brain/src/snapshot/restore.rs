@@ -365,6 +365,7 @@ impl<L: Log, R: Rows> Target<L, R> {
     }
 
     pub(super) async fn append_versions(&mut self, batch: Batch) -> anyhow::Result<()> {
+        self.take_flushed();
         let mut live = self.live(&batch).await?;
         let mut entries = Vec::with_capacity(batch.revisions.len());
         for RevisionChanges { revision, kvs } in batch.revisions {
@@ -456,13 +457,18 @@ impl<L: Log, R: Rows> Target<L, R> {
         }
         // Nobody watches.
         drop(self.replica.apply(record, Vec::new(), (first, self.writer.next())));
-        while let Ok(flushed) = self.flushed.try_recv() {
-            self.replica.swap_rows(flushed);
-        }
+        self.take_flushed();
         if self.replica.active_bytes() >= FLUSH_BYTES {
             self.rotate().await?;
         }
         Ok(())
+    }
+
+    /// Takes over what was flushed, and younger snapshots of the rows.
+    pub(super) fn take_flushed(&mut self) {
+        while let Ok(flushed) = self.flushed.try_recv() {
+            self.replica.swap_rows(flushed);
+        }
     }
 
     /// Hands the active memtable to the flush.

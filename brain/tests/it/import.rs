@@ -11,19 +11,23 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 use tonic::transport::Channel;
 
-use crate::program::{Kubebrain, Process, refusal};
+use crate::members::Site;
+use crate::members::certificates::Ca;
+use crate::program::{Kubebrain, Process, READY, lone, refusal};
 use crate::wire::pb;
 
 /// It logs this when it has reached the source.
 const REACHED: &str = "the copy has reached the source";
 
-/// Begins a copy.
+/// Begins a copy into a directory.
 fn begin(url: &str, dir: &Path, more: &[&str]) -> Process {
-    let mut flags = vec![
-        "import".to_owned(),
-        format!("--from-endpoints={url}"),
-        format!("--data-dir={}", dir.display()),
-    ];
+    let dir = format!("--data-dir={}", dir.display());
+    begin_with(url, &[&[dir.as_str()], more].concat())
+}
+
+/// Begins a copy to where the flags say.
+fn begin_with(url: &str, more: &[&str]) -> Process {
+    let mut flags = vec!["import".to_owned(), format!("--from-endpoints={url}")];
     flags.extend(more.iter().map(|flag| (*flag).to_owned()));
     Process::begin(&flags, String::new())
 }
@@ -163,15 +167,19 @@ async fn read(channel: &Channel, newest: i64) -> Content {
 
 async fn assert_copied(source: &Kubebrain, dir: &Path, newest: i64) {
     let copy = Kubebrain::start(dir).await;
-    let (source, found) = (connect(&source.url).await, connect(&copy.url).await);
+    assert_equal(source, &copy.url, newest).await;
+    copy.stop().await;
+}
+
+async fn assert_equal(source: &Kubebrain, copy: &str, newest: i64) {
+    let (source, found) = (connect(&source.url).await, connect(copy).await);
     let (expected, found) = (read(&source, newest).await, read(&found, newest).await);
     for (revision, kvs) in &expected.revisions {
         assert!(found.revisions.get(revision) == Some(kvs), "revision {revision}");
     }
     assert_eq!(found, expected);
-    let mut client = KvClient::new(connect(&copy.url).await);
+    let mut client = KvClient::new(connect(copy).await);
     assert_eq!(put(&mut client, "after", 1, 0).await, newest + 1);
-    copy.stop().await;
 }
 
 async fn compact(channel: &Channel, revision: i64) {
@@ -296,4 +304,118 @@ async fn copy_begins_again_when_the_source_has_compacted_what_it_needs() {
     assert!(said.contains("the copy is begun again with a new snapshot"), "{said}");
     assert_copied(&source, &path("copy"), newest).await;
     source.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn program_copies_into_a_key_prefix() {
+    let temp = TempDir::new().unwrap();
+    let source = Kubebrain::start(&temp.path().join("source")).await;
+    let channel = connect(&source.url).await;
+    write(&channel, 0).await;
+    let site = Site::new(1).await;
+    let pd = format!("--tikv-pd-endpoints={}", site.tikv.pd());
+    let prefix = "--tikv-key-prefix=copied";
+    let begin = |more: &[&str]| begin_with(&source.url, &[&["--storage=tikv", &pd, prefix], more].concat());
+    let copy = begin(&["--follow"]);
+    copy.says(REACHED).await;
+    copy.kill().await;
+    let (code, said) = site.begin(0, 1, &[prefix]).ended().await;
+    assert!(
+        code == Some(1) && said.contains("go on by `kubebrain import`"),
+        "{said}"
+    );
+
+    let half = write(&channel, 60).await;
+    compact(&channel, half / 3).await;
+    let mut copy = begin(&["--follow"]);
+    copy.says(REACHED).await;
+    assert_eq!(copy.said("going on with a copy"), 1);
+    copy.signal(Signal::TERM);
+    let (code, said) = copy.ended().await;
+    assert!(
+        code == Some(1) && said.contains("the same command goes on with it"),
+        "{said}"
+    );
+
+    let copy = begin(&["--follow", "--restart"]);
+    copy.says(REACHED).await;
+    assert_eq!(
+        (copy.said("deleting a copy"), copy.said("made a store of the snapshot")),
+        (1, 1)
+    );
+    let newest = write(&channel, 120).await;
+    copy.signal(Signal::USR1);
+    finished(copy).await;
+    let member = site.start(0, 1, &[prefix]).await;
+    assert_equal(&source, &site.client_url(0), newest).await;
+    for restarts in [&[][..], &["--restart"]] {
+        let (code, said) = begin(restarts).ended().await;
+        assert!(
+            code == Some(1) && said.contains("the key prefix holds data already"),
+            "{said}"
+        );
+    }
+    drop(member);
+    source.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn source_with_tls_and_users_is_copied() {
+    let temp = TempDir::new().unwrap();
+    let path = |name: &str| temp.path().join(name);
+    let file = |flag: &str, name: &str| format!("--{flag}={}", path(name).display());
+    let source = Kubebrain::start(&path("source")).await;
+    let channel = connect(&source.url).await;
+    write(&channel, 0).await;
+    add_user(&channel, "root").await;
+    let mut auth = AuthClient::new(channel.clone());
+    let role = pb::AuthUserGrantRoleRequest {
+        user: "root".to_owned(),
+        role: "root".to_owned(),
+    };
+    auth.user_grant_role(role).await.unwrap();
+    auth.auth_enable(pb::AuthEnableRequest {}).await.unwrap();
+    source.stop().await;
+
+    let ca = Ca::new("ca");
+    std::fs::write(path("ca.crt"), &ca.pem).unwrap();
+    ca.write(temp.path(), "server", "server", time::Duration::days(1));
+    ca.write(temp.path(), "client", "client", time::Duration::days(1));
+    let (mut flags, url) = lone(&path("source"));
+    let url = url.replace("http://", "https://");
+    flags.extend([
+        format!("--listen-client-urls={url}"),
+        format!("--advertise-client-urls={url}"),
+        file("cert-file", "server.crt"),
+        file("key-file", "server.key"),
+        file("trusted-ca-file", "ca.crt"),
+        "--client-cert-auth".to_owned(),
+    ]);
+    let source = Process::begin(&flags, url.clone());
+    source.says(READY).await;
+    let (ca, cert, key) = (
+        file("cacert", "ca.crt"),
+        file("cert", "client.crt"),
+        file("key", "client.key"),
+    );
+    // Without --user, the common name of the certificate is the user.
+    for (more, text) in [
+        (&[ca.as_str()][..], "received fatal alert: CertificateRequired"),
+        (&[&ca, &cert, &key], "permission denied"),
+        (&[&ca, &cert, &key, "--user=root:other"], "authentication failed"),
+    ] {
+        let (code, said) = begin(&url, &path("copy"), more).ended().await;
+        assert!(code == Some(1) && said.contains(text), "{said}");
+    }
+    finished(begin(&url, &path("copy"), &[&ca, &cert, &key, "--user=root:p"])).await;
+    source.stop().await;
+    let copy = Kubebrain::start(&path("copy")).await;
+    let range = pb::RangeRequest {
+        key: "last".into(),
+        ..Default::default()
+    };
+    let mut kv = KvClient::new(connect(&copy.url).await);
+    let refused = kv.range(range).await.unwrap_err();
+    assert_eq!(refused.message(), "etcdserver: user name is empty");
+    copy.stop().await;
 }
