@@ -24,7 +24,7 @@ pub struct ImportCommand {
     pub source: SourceOptions,
     /// Follow the source until SIGUSR1; otherwise until it is reached.
     pub follows: bool,
-    /// Go no further than this revision, and end there.
+    /// Follow the source to this revision, and end there.
     pub until_revision: Option<i64>,
     /// Delete a copy that is not complete, and begin again.
     pub restarts: bool,

@@ -57,7 +57,7 @@ on the store when it has ended. It can be interrupted at any time, and started a
   --password PASSWORD  the user's password; without it, the variable ETCDCTL_PASSWORD is read
   --dial-timeout DURATION  the timeout of a connection attempt [default: 2s]
   --follow  follow the source until SIGUSR1 comes, then finish
-  --until-revision N  finish at this revision, even if the source is already further
+  --until-revision N  follow the source to this revision and finish there, even if the source is further
   --restart  delete a copy in the directory that is not complete, and begin with a new snapshot
 
 Flags say where the store is, as for the server: --data-dir, or --storage tikv with --tikv-pd-endpoints, --tikv-key-prefix,

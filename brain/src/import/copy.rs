@@ -39,7 +39,7 @@ pub(super) type OpenWatch = (Watch, Assembler);
 pub(crate) struct Orders {
     /// Not before this is true.
     pub(crate) may_finish: watch::Receiver<bool>,
-    /// At this revision, even if the source is further.
+    /// At this revision, when the source is there or further.
     pub(crate) until: Option<Revision>,
 }
 
@@ -210,10 +210,13 @@ impl<L: Log, R: Rows> Copy<'_, L, R> {
         self.importer.compact(readable).await
     }
 
-    /// Reaches the source's revision, with the leases that it has there.
+    /// Reaches the source's revision, or the one that was asked for, with the leases that the source has there.
     async fn settle(&mut self) -> anyhow::Result<()> {
-        let newest = self.source.revision().await?;
-        self.reach(newest).await?;
+        let goal = match self.until {
+            Some(until) => until,
+            None => self.source.revision().await?,
+        };
+        self.reach(goal).await?;
         for round in 1.. {
             let before = self.source.lease_ids().await?;
             // Keys of leases that had ended are deleted up to there.

@@ -168,7 +168,12 @@ async fn etcd_is_copied_while_it_is_written_to() {
     let channel = etcd.connect().await.unwrap();
     let ((written, mut is_written), (stop, stopped)) = (watch::channel(0), watch::channel(false));
     let mut writer = JoinSet::new();
-    writer.spawn(load(channel.clone(), random.clone(), written, stopped));
+    writer.spawn(load(
+        channel.clone(),
+        StdRng::seed_from_u64(random.random()),
+        written,
+        stopped,
+    ));
     is_written.wait_for(|written| *written >= BEFORE).await.unwrap();
     let copy = Copy::start(&kubebrain, &etcd, &dir);
     let killed_at = BEFORE + random.random_range(0..REQUESTS.1);
