@@ -14,7 +14,7 @@ use crate::log::LogId;
 
 pub use identity::Identity;
 pub use look::Look;
-pub use restoring::Restoring;
+pub use restoring::{Importing, Restoring};
 
 mod identity;
 mod look;
@@ -64,7 +64,7 @@ pub enum DataDirError {
         found: String,
     },
     /// A restore into it was interrupted.
-    #[error("data directory {} holds a part of a snapshot: finish that by `kubebrain snapshot restore`, or choose another --data-dir", path.display())]
+    #[error("data directory {} holds a part of a snapshot or of another store: finish that by `kubebrain snapshot restore` or `kubebrain import`, or choose another --data-dir", path.display())]
     Restoring {
         /// The directory.
         path: PathBuf,

@@ -16,6 +16,7 @@ mod config;
 mod debug;
 pub mod duration;
 mod file;
+mod import;
 mod read;
 mod snapshot;
 mod table;
@@ -23,10 +24,10 @@ pub mod url;
 mod wipe;
 
 pub use config::{
-    AuthOptions, AutoCompaction, BrowserPolicy, Config, Dump, Dumped, ElectionLockKind, ElectionOptions, JwtOptions,
-    Keepalive, LeaseOptions, Limits, LogFormat, LogLevel, LogOptions, LogOutput, LogRotation, Quota, SignMethod,
-    SnapshotCommand, SocketOptions, SrvDiscovery, Storage, TikvOptions, TlsOptions, TlsPolicy, TlsVersion,
-    TokenOptions,
+    AuthOptions, AutoCompaction, BrowserPolicy, Config, Dump, Dumped, ElectionLockKind, ElectionOptions, ImportCommand,
+    JwtOptions, Keepalive, LeaseOptions, Limits, LogFormat, LogLevel, LogOptions, LogOutput, LogRotation, Password,
+    Quota, SignMethod, SnapshotCommand, SocketOptions, SourceOptions, SrvDiscovery, Storage, TikvOptions, TlsOptions,
+    TlsPolicy, TlsVersion, TokenOptions,
 };
 
 /// The action that the command line requests.
@@ -65,6 +66,12 @@ pub fn parse(
         Some(snapshot::Taken::Command(command)) => Some(command),
         None => None,
     };
+    let env: Vec<_> = env.into_iter().collect();
+    let import = match import::take(&mut args, &env)? {
+        Some(import::Taken::Help(help)) => return Ok(Asked::Print(help)),
+        Some(import::Taken::Command(command)) => Some(command),
+        None => None,
+    };
     let mut warnings = Vec::new();
     let command = command();
     let matches = match command.clone().try_get_matches_from(two_dashes(args)) {
@@ -84,7 +91,7 @@ pub fn parse(
             .is_some_and(|given| !given.value.is_empty())
     };
     // Subcommands take the store from the command line alone, not from variables.
-    let reads_variables = !wipes && dump.is_none() && snapshot.is_none();
+    let reads_variables = !wipes && dump.is_none() && snapshot.is_none() && import.is_none();
     for (flag, variable, value) in variables(env.into_iter().filter(|_| reads_variables), &mut warnings) {
         if !given.contains_key(flag.name) {
             given.insert(flag.name, Given::new(flag, variable, &value)?);
@@ -109,6 +116,10 @@ pub fn parse(
     if let Some(command) = snapshot {
         snapshot::check(given.keys().copied(), &mut config, &command)?;
         config.snapshot = Some(command);
+    }
+    if let Some(command) = import {
+        import::check(given.keys().copied(), &config)?;
+        config.import = Some(*command);
     }
     Ok(Asked::Serve(Box::new(config), warnings))
 }
@@ -268,7 +279,7 @@ fn two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
 fn command() -> Command {
     let mut command = Command::new("kubebrain")
         .about("A server that every etcd v3 client takes for etcd")
-        .override_usage("kubebrain [flags]\n       kubebrain wipe --storage tikv --tikv-pd-endpoints <PD> --tikv-key-prefix <PREFIX> [flags] --yes\n       kubebrain debug dump-log|dump-rows|dump-manifest [flags]\n       kubebrain snapshot restore|import|status <FILE> [flags]")
+        .override_usage("kubebrain [flags]\n       kubebrain wipe --storage tikv --tikv-pd-endpoints <PD> --tikv-key-prefix <PREFIX> [flags] --yes\n       kubebrain debug dump-log|dump-rows|dump-manifest [flags]\n       kubebrain snapshot restore|import|status <FILE> [flags]\n       kubebrain import --from-endpoints <URLS> [flags]")
         .disable_version_flag(true)
         .args_override_self(true)
         .after_help(
@@ -278,7 +289,8 @@ fn command() -> Command {
              say where TiKV is, --initial-cluster-token and those of the log, and reads no variables.\n\n\
              `kubebrain debug dump-log`, `dump-rows` and `dump-manifest` print what is stored, read only: see `kubebrain debug --help`.\n\n\
              `kubebrain snapshot restore` makes a new store of a snapshot of etcd or kubebrain, `snapshot status` prints what is in it: see \
-             `kubebrain snapshot --help`.",
+             `kubebrain snapshot --help`.\n\n\
+             `kubebrain import` copies a running etcd into a new store and follows it: see `kubebrain import --help`.",
         );
     for flag in FLAGS {
         command = command.arg(arg(flag));

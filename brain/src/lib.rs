@@ -24,6 +24,8 @@ pub mod cluster;
 
 pub mod api;
 
+pub mod import;
+
 pub mod server;
 
 pub mod bbolt;

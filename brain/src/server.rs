@@ -9,6 +9,7 @@ mod debug;
 mod dump;
 mod embedded;
 mod engine;
+mod import;
 pub mod not_ready;
 pub mod process;
 mod refusal_of;
@@ -34,6 +35,9 @@ pub fn main() -> ExitCode {
         }
         if let Some(command) = &config.snapshot {
             return Box::pin(snapshot::run(&config, command, life)).await;
+        }
+        if let Some(command) = &config.import {
+            return Box::pin(import::run(&config, command, life)).await;
         }
         match &config.storage {
             Storage::Tikv(options) if config.wipes => Box::pin(wipe::run(&config, options, life)).await,

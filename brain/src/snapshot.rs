@@ -11,13 +11,16 @@ use std::io;
 use crate::bbolt;
 use crate::rows::RowsError;
 
+pub(crate) use checksum::{Checksum, Summed};
 pub use file::{SnapshotFile, Status};
+pub(crate) use import::{Importer, LeaseTime, Newest, Revised};
 pub use restore::{Restored, restore};
 pub use save::{Contents, Saved, save};
-pub use spool::Spool;
+pub use spool::{Spool, SpoolFile};
 
 mod checksum;
 mod file;
+mod import;
 mod restore;
 mod save;
 mod schema;

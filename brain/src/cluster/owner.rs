@@ -32,7 +32,8 @@ pub enum OwnerError {
     Wiping,
     /// A restore is in progress, or was interrupted.
     #[error(
-        "a snapshot is being restored into the key prefix, or that was interrupted: `kubebrain wipe` it, and restore again"
+        "a snapshot is being restored into the key prefix, or another store imported, or that was interrupted: go on by \
+         `kubebrain import`, or `kubebrain wipe` it and restore again"
     )]
     Restoring,
     /// A restore needs a prefix without a store.
@@ -147,6 +148,16 @@ pub async fn occupied<C: CasRegister>(register: &C) -> Result<OwnerError, OwnerE
     })
 }
 
+/// Returns true if a key prefix of this cluster is marked as being restored into.
+pub async fn is_restoring<C: CasRegister>(register: &C, token: &str) -> Result<bool, OwnerError> {
+    let Some(stored) = get(register).await? else {
+        return Ok(false);
+    };
+    let owner = Owner::parse(&stored)?;
+    owner.check(token)?;
+    Ok(owner.mark == Mark::Restoring)
+}
+
 /// Hands a key prefix over to the members of this cluster. Fails if it is not marked as being restored into.
 pub async fn end_restore<C: CasRegister>(register: &C, token: &str) -> Result<(), OwnerError> {
     loop {
@@ -188,8 +199,14 @@ mod tests {
         assert!(matches!(claim(&register, "a").await, Err(OwnerError::Restoring)));
         let again = begin_restore(&register, "a").await;
         assert!(matches!(again, Err(OwnerError::Restoring)));
+        assert!(is_restoring(&register, "a").await.unwrap());
+        assert!(matches!(
+            is_restoring(&register, "b").await,
+            Err(OwnerError::Taken { .. })
+        ));
         end_restore(&register, "a").await.unwrap();
         claim(&register, "a").await.unwrap();
+        assert!(!is_restoring(&register, "a").await.unwrap());
         let again = begin_restore(&register, "a").await;
         assert!(matches!(again, Err(OwnerError::Occupied)));
 

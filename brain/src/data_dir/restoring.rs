@@ -1,14 +1,35 @@
 //! A data directory that a snapshot is being restored into. It has no `IDENTITY` before it is complete, so no server starts on it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
 
 use super::{DataDirError, IDENTITY, Identity, LOG, ROWS, contents, create, lock, note_owner, sync_dir, write};
 
 /// Says that log and rows are those of a restore that is not complete.
 pub(super) const RESTORING: &str = "RESTORING";
+
+/// Says that log and rows are a copy of another store that follows it: all of it up to the revision that it is at.
+pub(super) const IMPORTING: &str = "IMPORTING";
+
+/// The name of [`IMPORTING`] before it is complete.
+const IMPORTING_NEW: &str = "IMPORTING.new";
+
+/// The copy of another store that a directory holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Importing {
+    /// The id of the cluster that is copied.
+    pub source: u64,
+    /// The cluster's id that the store gets.
+    pub cluster_id: u64,
+    /// The member's id that the store gets.
+    pub member_id: u64,
+    /// The id of the log.
+    pub log: [u8; 16],
+}
 
 /// A data directory that this process fills until it is dropped.
 #[derive(Debug)]
@@ -22,23 +43,65 @@ impl Restoring {
     /// Creates the directory, or takes an empty one, and locks it. Deletes what an interrupted restore has left there. If it is
     /// refused, nothing was changed in it.
     pub fn begin(path: &Path) -> Result<Restoring, DataDirError> {
+        Self::empty(path, false)
+    }
+
+    /// As [`begin`](Self::begin), and also deletes a copy of another store that is not complete.
+    pub fn begin_again(path: &Path) -> Result<Restoring, DataDirError> {
+        Self::empty(path, true)
+    }
+
+    fn empty(path: &Path, drops_import: bool) -> Result<Restoring, DataDirError> {
         let io = |action| move |source| io_error(path, action, source);
         create(path).map_err(io("cannot be created"))?;
-        check(path)?;
+        let this = Self::locked(path, drops_import)?;
+        this.mark().map_err(io("is not writable"))?;
+        this.clear().map_err(io("cannot be emptied"))?;
+        Ok(this)
+    }
+
+    /// Locks the directory if it holds a copy of another store that is not complete; returns `None` if it does not.
+    pub fn resume(path: &Path) -> Result<Option<(Restoring, Importing)>, DataDirError> {
+        let file = path.join(IMPORTING);
+        if !file.exists() || path.join(IDENTITY).exists() {
+            return Ok(None);
+        }
+        let this = Self::locked(path, true)?;
+        let text = fs::read(&file).map_err(|source| io_error(path, "cannot be read", source))?;
+        let importing = serde_json::from_slice(&text).map_err(|error| DataDirError::Damaged {
+            path: file,
+            what: error.to_string(),
+        })?;
+        Ok(Some((this, importing)))
+    }
+
+    fn locked(path: &Path, may_import: bool) -> Result<Restoring, DataDirError> {
+        check(path, may_import)?;
         let mut lock = lock(path)?;
         // Another process may have changed it between the check and the lock.
-        check(path)?;
-        let this = Restoring {
+        check(path, may_import)?;
+        Ok(Restoring {
             path: path.to_owned(),
             _lock: {
                 // Only for the message to a second process.
                 let _unnoted = note_owner(&mut lock);
                 lock
             },
+        })
+    }
+
+    /// Records durably that log and rows are a copy that can be gone on with. Fails if the file system returns an error.
+    pub fn set_importing(&self, importing: &Importing) -> Result<(), DataDirError> {
+        let written = || {
+            let new = self.path.join(IMPORTING_NEW);
+            let mut options = OpenOptions::new();
+            let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+            file.write_all(&serde_json::to_vec(importing)?)?;
+            file.sync_all()?;
+            fs::rename(&new, self.path.join(IMPORTING))?;
+            sync_dir(&self.path)
         };
-        this.mark().map_err(io("is not writable"))?;
-        this.clear().map_err(io("cannot be emptied"))?;
-        Ok(this)
+        written().map_err(|source| io_error(&self.path, "is not writable", source))
     }
 
     /// Returns the path of the directory.
@@ -52,7 +115,8 @@ impl Restoring {
         let io = |source| io_error(&self.path, "is not writable", source);
         sync_dir(&self.path).map_err(io)?;
         write(&self.path, identity).map_err(io)?;
-        // It means nothing beside an identity.
+        // They mean nothing beside an identity.
+        remove(&self.path.join(IMPORTING)).map_err(io)?;
         fs::remove_file(self.path.join(RESTORING)).map_err(io)?;
         sync_dir(&self.path).map_err(io)
     }
@@ -73,6 +137,11 @@ impl Restoring {
     }
 
     fn clear(&self) -> io::Result<()> {
+        // First: without log and rows it would be wrong.
+        for file in [IMPORTING, IMPORTING_NEW] {
+            remove(&self.path.join(file))?;
+        }
+        sync_dir(&self.path)?;
         for part in [LOG, ROWS] {
             match fs::remove_dir_all(self.path.join(part)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -83,15 +152,27 @@ impl Restoring {
     }
 }
 
-/// Refuses a directory that holds anything but an interrupted restore.
-fn check(path: &Path) -> Result<(), DataDirError> {
+/// Deletes a file, if it is there.
+fn remove(file: &Path) -> io::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a directory that holds anything but an interrupted restore, or, with `may_import`, an import that is not complete.
+fn check(path: &Path, may_import: bool) -> Result<(), DataDirError> {
     let is_store = path.join(IDENTITY).exists();
     let found = contents(path)?;
     let is_interrupted = found.iter().any(|name| name == RESTORING);
-    let is_ours = |name: &String| is_interrupted && [RESTORING, LOG, ROWS].contains(&name.as_str());
+    let imports = |name: &str| name == IMPORTING_NEW || (may_import && name == IMPORTING);
+    let is_ours = |name: &String| is_interrupted && ([RESTORING, LOG, ROWS].contains(&name.as_str()) || imports(name));
     let other = found.iter().find(|name| !is_ours(name));
     let found = match other {
         _ if is_store => "a store".to_owned(),
+        Some(name) if name == IMPORTING => {
+            "a copy of another store that is not complete, which `kubebrain import` goes on with".to_owned()
+        }
         Some(name) => format!("{name:?}"),
         None => return Ok(()),
     };
@@ -151,6 +232,41 @@ mod tests {
         let full = Restoring::begin(&dir).unwrap_err();
         assert!(matches!(full, DataDirError::NotEmpty { .. }), "{full}");
         assert!(dir.join(LOG).join("file").exists() && !dir.join(RESTORING).exists());
+    }
+
+    #[test]
+    fn import_is_gone_on_with_and_deleted_only_on_request() {
+        let temp = tempfile::tempdir().unwrap();
+        assert!(Restoring::resume(temp.path()).unwrap().is_none());
+        let target = Restoring::begin(temp.path()).unwrap();
+        fill(&target);
+        let importing = Importing {
+            source: u64::MAX,
+            cluster_id: 1,
+            member_id: 2,
+            log: [3; 16],
+        };
+        target.set_importing(&importing).unwrap();
+        drop(target);
+        let refused = DataDir::open(temp.path(), || IDENTITY_OF).unwrap_err();
+        assert!(matches!(refused, DataDirError::Restoring { .. }), "{refused}");
+        let refused = Restoring::begin(temp.path()).unwrap_err();
+        assert!(refused.to_string().contains("kubebrain import"), "{refused}");
+        let (target, found) = Restoring::resume(temp.path()).unwrap().unwrap();
+        assert_eq!(found, importing);
+        assert!(temp.path().join(LOG).join("file").exists());
+        drop(target);
+        drop(Restoring::begin_again(temp.path()).unwrap());
+        assert!(!temp.path().join(LOG).exists());
+        assert!(Restoring::resume(temp.path()).unwrap().is_none());
+
+        let target = Restoring::begin(temp.path()).unwrap();
+        fill(&target);
+        target.set_importing(&importing).unwrap();
+        target.finish(&IDENTITY_OF).unwrap();
+        assert!(!temp.path().join(IMPORTING).exists());
+        DataDir::open(temp.path(), || panic!("it is new")).unwrap();
+        assert!(Restoring::resume(temp.path()).unwrap().is_none());
     }
 
     #[test]

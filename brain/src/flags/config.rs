@@ -18,6 +18,42 @@ pub struct SnapshotCommand {
     pub restores: bool,
 }
 
+/// The action of `kubebrain import`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImportCommand {
+    /// The access to the store that is copied.
+    pub source: SourceOptions,
+    /// Follow the source until SIGUSR1; otherwise until it is reached.
+    pub follows: bool,
+    /// Follow the source to this revision, and end there.
+    pub until_revision: Option<i64>,
+    /// Delete a copy that is not complete, and begin again.
+    pub restarts: bool,
+}
+
+/// The access to an etcd, as etcdctl's flags give it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceOptions {
+    /// The client URLs, with the schemes http and https.
+    pub endpoints: Vec<Url>,
+    /// Certificates.
+    pub tls: TlsOptions,
+    /// Name and password.
+    pub user: Option<(String, Password)>,
+    /// The timeout of a connection attempt.
+    pub dial_timeout: Duration,
+}
+
+/// A password, which is never logged.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Password(pub String);
+
+impl std::fmt::Debug for Password {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Password(..)")
+    }
+}
+
 /// The configuration from the command line and the environment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
@@ -27,6 +63,8 @@ pub struct Config {
     pub dump: Option<Dump>,
     /// `kubebrain snapshot`: read a snapshot instead of serving.
     pub snapshot: Option<SnapshotCommand>,
+    /// `kubebrain import`: copy another store instead of serving.
+    pub import: Option<ImportCommand>,
     /// Name of this member.
     pub name: String,
     /// Directory of the data; not checked yet.

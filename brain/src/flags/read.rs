@@ -38,6 +38,7 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         wipes: false,
         dump: None,
         snapshot: None,
+        import: None,
         data_dir: data_dir.into(),
         listen_client_http_urls: values.bind_urls("listen-client-http-urls")?,
         listen_metrics_urls: values.bind_urls("listen-metrics-urls")?,

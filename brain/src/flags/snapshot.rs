@@ -12,10 +12,10 @@ use super::{Config, FlagError};
 const SNAPSHOT: &str = "snapshot";
 
 /// Flags of the server that the subcommand accepts, apart from those that select the store.
-const LOG_FLAGS: [&str; 3] = ["log-outputs", "log-level", "log-format"];
+pub(super) const LOG_FLAGS: [&str; 3] = ["log-outputs", "log-level", "log-format"];
 
 /// Flags that select the store, apart from [`TIKV_STORE`].
-const STORE_FLAGS: [&str; 3] = ["data-dir", "storage", "initial-cluster-token"];
+pub(super) const STORE_FLAGS: [&str; 3] = ["data-dir", "storage", "initial-cluster-token"];
 
 const HELP: &str = "\
 Reads snapshots, as `etcdctl snapshot save` takes them of etcd and of kubebrain

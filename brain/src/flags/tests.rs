@@ -8,6 +8,7 @@ use super::*;
 use crate::slow_requests::SlowOptions;
 
 mod debug;
+mod import;
 mod log;
 mod members;
 mod snapshot;

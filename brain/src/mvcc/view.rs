@@ -317,7 +317,12 @@ impl<S: Snapshot> View<S> {
 
     /// Walks all versions of all keys up to a revision that [`View::resolve`] returned.
     pub fn versions(&self, at: Revision) -> Versions<'_, S> {
-        Versions::new(self, at)
+        self.versions_from(&[], at)
+    }
+
+    /// The same from a key on.
+    pub fn versions_from(&self, key: &[u8], at: Revision) -> Versions<'_, S> {
+        Versions::new(self, key, at)
     }
 
     /// The newest version of a key at an older revision than the rows'.

@@ -39,7 +39,8 @@ pub(crate) async fn run(config: &Config, options: &TikvOptions, mut life: Lifecy
     wiped
 }
 
-async fn wipe(tikv: &Tikv, token: &str) -> anyhow::Result<()> {
+/// Deletes everything below the prefix. Fails if a member uses it.
+pub(super) async fn wipe(tikv: &Tikv, token: &str) -> anyhow::Result<()> {
     tikv.check_pin().await?;
     if tikv.is_empty().await? {
         info!("there is nothing to wipe");

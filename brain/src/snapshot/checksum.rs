@@ -4,22 +4,22 @@ use crate::types::Revision;
 
 /// A version as the checksum takes it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Summed<'a> {
-    pub(super) key: &'a [u8],
-    pub(super) revision: Revision,
+pub(crate) struct Summed<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) revision: Revision,
     /// Create revision, version, lease and value; `None` for a deletion.
-    pub(super) put: Option<(Revision, i64, i64, &'a [u8])>,
+    pub(crate) put: Option<(Revision, i64, i64, &'a [u8])>,
 }
 
 /// The checksum, and the number of versions in it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Checksum {
-    pub(super) versions: u64,
-    sum: u128,
+pub(crate) struct Checksum {
+    pub(crate) versions: u64,
+    pub(crate) sum: u128,
 }
 
 impl Checksum {
-    pub(super) fn add(&mut self, version: &Summed<'_>) {
+    pub(crate) fn add(&mut self, version: &Summed<'_>) {
         let mut hasher = xxhash_rust::xxh3::Xxh3::new();
         let mut field = |bytes: &[u8]| {
             hasher.update(&bytes.len().to_be_bytes());

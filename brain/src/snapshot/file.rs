@@ -47,7 +47,12 @@ impl SnapshotFile {
     /// Opens a file and verifies its checksum, unless `skip_hash_check`. Fails if it has none, if it does not match, or if the file
     /// cannot be read.
     pub fn open(path: &Path, skip_hash_check: bool) -> Result<Self, FileError> {
-        let mut file = File::open(path)?;
+        Self::of(File::open(path)?, skip_hash_check)
+    }
+
+    /// As [`open`](Self::open), of a file that is open.
+    pub fn of(mut file: File, skip_hash_check: bool) -> Result<Self, FileError> {
+        file.seek(io::SeekFrom::Start(0))?;
         let total = file.metadata()?.len();
         let has_checksum = total % ALIGNMENT == CHECKSUM;
         let len = if has_checksum { total - CHECKSUM } else { total };

@@ -41,7 +41,7 @@ use crate::types::{LeaseId, Revision};
 const RECORD: (usize, usize) = (1 << 20, 4_096);
 
 /// Leases of one record.
-const LEASES: usize = 4_096;
+pub(super) const LEASES: usize = 4_096;
 
 /// Bytes of versions that are flushed together.
 const FLUSH_BYTES: usize = 8 << 20;
@@ -169,9 +169,9 @@ fn lease_changes(lease: &LeaseValue) -> impl Iterator<Item = Change> + use<> {
 
 /// The changes of one revision, as the snapshot has them: deletions have version 0.
 #[derive(Debug, Default)]
-struct RevisionChanges {
-    revision: Revision,
-    kvs: Vec<mvccpb::KeyValue>,
+pub(super) struct RevisionChanges {
+    pub(super) revision: Revision,
+    pub(super) kvs: Vec<mvccpb::KeyValue>,
 }
 
 /// Writes all versions. Returns the newest revision, 0 for none, and the checksum of the versions.
@@ -276,14 +276,14 @@ fn sum(changes: &RevisionChanges, checksum: &mut Checksum) {
 
 /// Revisions that are written together.
 #[derive(Debug, Default)]
-struct Batch {
-    revisions: Vec<RevisionChanges>,
-    changes: usize,
-    bytes: usize,
+pub(super) struct Batch {
+    pub(super) revisions: Vec<RevisionChanges>,
+    pub(super) changes: usize,
+    pub(super) bytes: usize,
 }
 
 impl Batch {
-    fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.bytes >= RECORD.0 || self.changes >= RECORD.1
     }
 }
@@ -297,9 +297,9 @@ struct Live {
 }
 
 /// The new store.
-struct Target<L: Log, R: Rows> {
+pub(super) struct Target<L: Log, R: Rows> {
     log: L,
-    replica: Replica<R>,
+    pub(super) replica: Replica<R>,
     writer: Writer,
     immutable: mpsc::Sender<Arc<ImmutableMemtable>>,
     flushed: mpsc::Receiver<FlushResult<R::Snapshot>>,
@@ -310,16 +310,22 @@ struct Target<L: Log, R: Rows> {
 
 impl<L: Log, R: Rows> Target<L, R> {
     async fn begin(log: L, rows: R, member: u64) -> anyhow::Result<Self> {
-        let mut replica = Replica::load(&log, &rows).await?;
+        let this = Self::open(log, rows, member).await?;
+        let replica = &this.replica;
         let is_new =
             replica.revision() == 1 && replica.compacted() < 0 && replica.state().leases().ids().next().is_none();
         ensure!(is_new, "there is a store already");
+        Ok(this)
+    }
+
+    /// Becomes the only writer of a store, new or not.
+    pub(super) async fn open(log: L, rows: R, member: u64) -> anyhow::Result<Self> {
+        let mut replica = Replica::load(&log, &rows).await?;
         let candidate = Candidate {
             member,
             ..Candidate::default()
         };
         let leadership = replica.lead(&log, &rows, (candidate, true)).await?;
-        ensure!(replica.revision() == 1, "there is a store already");
         let (immutable, to_flush) = mpsc::channel(MEMTABLES);
         let (flushed, from_flush) = mpsc::channel(MEMTABLES);
         let (longest_key, longest_value) = (
@@ -347,7 +353,7 @@ impl<L: Log, R: Rows> Target<L, R> {
         })
     }
 
-    fn check_lengths(&self, kv: &mvccpb::KeyValue) -> anyhow::Result<()> {
+    pub(super) fn check_lengths(&self, kv: &mvccpb::KeyValue) -> anyhow::Result<()> {
         let (key, value) = (kv.key.len(), kv.value.len());
         ensure!(
             key <= self.longest_key && value <= self.longest_value,
@@ -358,7 +364,8 @@ impl<L: Log, R: Rows> Target<L, R> {
         Ok(())
     }
 
-    async fn append_versions(&mut self, batch: Batch) -> anyhow::Result<()> {
+    pub(super) async fn append_versions(&mut self, batch: Batch) -> anyhow::Result<()> {
+        self.take_flushed();
         let mut live = self.live(&batch).await?;
         let mut entries = Vec::with_capacity(batch.revisions.len());
         for RevisionChanges { revision, kvs } in batch.revisions {
@@ -430,7 +437,7 @@ impl<L: Log, R: Rows> Target<L, R> {
     }
 
     /// Appends a record, applies it, and hands over what is to be flushed.
-    async fn append(&mut self, entries: Vec<Entry>) -> anyhow::Result<()> {
+    pub(super) async fn append(&mut self, entries: Vec<Entry>) -> anyhow::Result<()> {
         if entries.is_empty() {
             return Ok(());
         }
@@ -450,13 +457,18 @@ impl<L: Log, R: Rows> Target<L, R> {
         }
         // Nobody watches.
         drop(self.replica.apply(record, Vec::new(), (first, self.writer.next())));
-        while let Ok(flushed) = self.flushed.try_recv() {
-            self.replica.swap_rows(flushed);
-        }
+        self.take_flushed();
         if self.replica.active_bytes() >= FLUSH_BYTES {
             self.rotate().await?;
         }
         Ok(())
+    }
+
+    /// Takes over what was flushed, and younger snapshots of the rows.
+    pub(super) fn take_flushed(&mut self) {
+        while let Ok(flushed) = self.flushed.try_recv() {
+            self.replica.swap_rows(flushed);
+        }
     }
 
     /// Hands the active memtable to the flush.
@@ -493,7 +505,7 @@ impl<L: Log, R: Rows> Target<L, R> {
     }
 
     /// Flushes, deletes what is compacted, and ends.
-    async fn finish(mut self) -> anyhow::Result<()> {
+    pub(super) async fn finish(mut self) -> anyhow::Result<()> {
         self.flush().await?;
         drop(self.immutable);
         while Self::swap(&mut self.replica, &mut self.flushed).await? {}

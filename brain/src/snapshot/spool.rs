@@ -42,7 +42,7 @@ impl Spool {
     }
 
     /// Creates a file. Fails if the directory takes none.
-    pub(super) fn file(&self) -> io::Result<SpoolFile> {
+    pub fn file(&self) -> io::Result<SpoolFile> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).mode(0o600);
         let unnamed = options
@@ -69,10 +69,18 @@ impl Spool {
 
 /// A temporary file that stops before the medium is full.
 #[derive(Debug)]
-pub(super) struct SpoolFile {
+pub struct SpoolFile {
     pub(super) file: File,
     spool: Spool,
     unchecked: u64,
+}
+
+impl SpoolFile {
+    /// Returns the file.
+    #[must_use]
+    pub fn into_file(self) -> File {
+        self.file
+    }
 }
 
 impl Write for SpoolFile {

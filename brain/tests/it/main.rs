@@ -16,6 +16,7 @@ mod follow;
 mod grpc;
 mod health;
 mod hot_rows;
+mod import;
 mod key_index;
 mod kubebrain;
 mod leader_lease;

@@ -6,7 +6,7 @@ use crate::program::{Process, READY, free_port};
 
 mod about;
 mod auth;
-mod certificates;
+pub(crate) mod certificates;
 mod garbage;
 mod idle;
 mod large;

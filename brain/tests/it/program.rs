@@ -222,7 +222,7 @@ impl Kubebrain {
 }
 
 /// The flags of a lone server on `dir`, and the URL at which it serves clients.
-fn lone(dir: &Path) -> (Vec<String>, String) {
+pub(crate) fn lone(dir: &Path) -> (Vec<String>, String) {
     let url = format!("http://127.0.0.1:{}", free_port());
     let peer_url = format!("http://127.0.0.1:{}", free_port());
     let flags = vec![

@@ -18,6 +18,7 @@ mod followers;
 mod gateway;
 mod harness;
 mod hostile;
+mod import;
 mod kubectl;
 mod lease;
 mod locks;

@@ -89,7 +89,7 @@ async fn write(channel: &Channel) -> (i64, i64) {
 }
 
 /// The compacted revision.
-async fn first_readable(kv: &mut KvClient<Channel>, newest: i64) -> i64 {
+pub(crate) async fn first_readable(kv: &mut KvClient<Channel>, newest: i64) -> i64 {
     for revision in 1..=newest {
         let range = pb::RangeRequest {
             key: "key".into(),
@@ -105,7 +105,7 @@ async fn first_readable(kv: &mut KvClient<Channel>, newest: i64) -> i64 {
 
 /// The answers that a client can read.
 #[derive(Debug, PartialEq)]
-struct Content {
+pub(crate) struct Content {
     /// Every key at every revision.
     revisions: BTreeMap<i64, Vec<mvccpb::KeyValue>>,
     /// Events: by revision and key.
@@ -114,7 +114,7 @@ struct Content {
     leases: BTreeMap<i64, (i64, Vec<Bytes>)>,
 }
 
-async fn read(channel: &Channel, (compacted, newest): (i64, i64)) -> Content {
+pub(crate) async fn read(channel: &Channel, (compacted, newest): (i64, i64)) -> Content {
     let mut kv = KvClient::new(channel.clone()).max_decoding_message_size(usize::MAX);
     let everything = || (Bytes::from_static(b"\0"), Bytes::from_static(b"\0"));
     let mut revisions = BTreeMap::new();
@@ -213,7 +213,7 @@ fn restored(by: &Path, server: &Program, file: &Path, dir: &Path) -> Server {
     Server::start_in(server, dir, FLAGS).unwrap()
 }
 
-fn assert_same(found: &Content, expected: &Content, what: &str) {
+pub(crate) fn assert_same(found: &Content, expected: &Content, what: &str) {
     for (revision, kvs) in &expected.revisions {
         assert!(
             found.revisions.get(revision) == Some(kvs),

@@ -63,11 +63,12 @@ enum From {
 }
 
 impl<'a, S: Snapshot> Versions<'a, S> {
-    /// Begins the walk over versions up to a revision that [`View::resolve`] returned.
-    pub(super) fn new(view: &'a View<S>, at: Revision) -> Self {
-        let rows = keys::object_range(&[], &[0]).from;
+    /// Begins the walk over versions of keys from `key` on, up to a revision that [`View::resolve`] returned.
+    pub(super) fn new(view: &'a View<S>, key: &[u8], at: Revision) -> Self {
+        let rows = keys::object_range(key, &[0]).from;
+        let behind = (!key.is_empty()).then(|| (Bytes::copy_from_slice(key), Revision::MAX));
         let memtables = view.memtables.memtables().iter();
-        let memtables = memtables.map(|memtable| From::Memtable(memtable.clone(), None));
+        let memtables = memtables.map(|memtable| From::Memtable(memtable.clone(), behind.clone()));
         let sources = std::iter::once(From::Rows(rows)).chain(memtables);
         Self {
             view,
@@ -241,7 +242,11 @@ mod tests {
     }
 
     async fn walked(view: &View<crate::rows::mem::MemSnapshot>) -> Vec<(String, Revision, bool, bool)> {
-        let (mut versions, mut all) = (view.versions(view.revision), Vec::new());
+        walked_from(view, "").await
+    }
+
+    async fn walked_from(view: &View<crate::rows::mem::MemSnapshot>, key: &str) -> Vec<(String, Revision, bool, bool)> {
+        let (mut versions, mut all) = (view.versions_from(key.as_bytes(), view.revision), Vec::new());
         while let Some(page) = versions.next().await.unwrap() {
             all.extend(page.into_iter().map(|found| {
                 let key = String::from_utf8(found.key.to_vec()).unwrap();
@@ -300,6 +305,10 @@ mod tests {
                 entry("d", 3, true, false),
             ]
         );
+        let all = walked(&view).await;
+        for (key, skipped) in [("a", 0), ("a\0", 2), ("c", 2), ("c\0", 4), ("d", 4), ("e", 6)] {
+            assert_eq!(walked_from(&view, key).await, all[skipped..], "{key:?}");
+        }
     }
 
     #[tokio::test]

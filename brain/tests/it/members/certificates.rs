@@ -15,13 +15,13 @@ use crate::program::{Process, STEP_TIMEOUT};
 const ACCEPTS: &str = "a peer is refused";
 const DIALS: &str = "the leader refuses this member's certificate, or has a wrong one";
 
-pub(super) struct Ca {
+pub(crate) struct Ca {
     issuer: Issuer<'static, KeyPair>,
-    pub(super) pem: String,
+    pub(crate) pem: String,
 }
 
 impl Ca {
-    pub(super) fn new(name: &str) -> Ca {
+    pub(crate) fn new(name: &str) -> Ca {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -32,7 +32,7 @@ impl Ca {
     }
 
     /// Writes a certificate of this machine under a common name, and its key.
-    pub(super) fn write(&self, dir: &Path, file: &str, name: &str, expires_in: Duration) {
+    pub(crate) fn write(&self, dir: &Path, file: &str, name: &str, expires_in: Duration) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![format!("{name}.example")]).unwrap();
         params

@@ -1,0 +1,75 @@
+use super::*;
+use crate::flags::{ImportCommand, Storage};
+
+fn command(line: &str) -> (Config, ImportCommand) {
+    let (config, warnings) = serve(line);
+    assert_eq!(warnings, Vec::<String>::new(), "{line}");
+    let command = config.import.clone().unwrap();
+    (config, command)
+}
+
+#[test]
+fn import_takes_a_source_as_etcdctl_does_and_what_says_where_the_store_is() {
+    let (config, found) = command("import --from-endpoints http://a:1,b:2 --data-dir d");
+    assert_eq!(config.data_dir.display().to_string(), "d");
+    let urls: Vec<_> = found.source.endpoints.iter().map(ToString::to_string).collect();
+    assert_eq!(urls, ["http://a:1", "http://b:2"]);
+    assert!(!found.follows && !found.restarts && found.until_revision.is_none() && found.source.user.is_none());
+    let (_, found) = command("import -from-endpoints=b:2 --cacert c --cert d --key=e --data-dir d --follow --restart");
+    assert_eq!(found.source.endpoints[0].to_string(), "https://b:2");
+    assert!(found.follows && found.restarts && found.source.tls.pair.is_some());
+    let (_, found) =
+        command("import --from-endpoints b:2 --data-dir d --user n:secret --until-revision 7 --dial-timeout 3s");
+    assert_eq!(
+        (found.until_revision, found.source.dial_timeout.as_secs()),
+        (Some(7), 3)
+    );
+    assert!(!format!("{found:?}").contains("secret"));
+    let (config, _) = command("import --from-endpoints b:2 --storage tikv --tikv-pd-endpoints p:1 --tikv-key-prefix p");
+    assert!(matches!(config.storage, Storage::Tikv(_)));
+    let line = "import --from-endpoints b:2 --data-dir d --user n";
+    let Ok(Asked::Serve(config, _)) = ask(line, &[("ETCDCTL_PASSWORD", "v"), ("ETCD_NAME", "x")]) else {
+        panic!("{line}");
+    };
+    assert_eq!(config.import.unwrap().source.user.unwrap().1.0, "v");
+    assert_eq!(config.name, "default");
+}
+
+#[test]
+fn import_refuses_what_it_would_ignore() {
+    for (line, text) in [
+        ("import --data-dir d", "needs --from-endpoints"),
+        ("import --from-endpoints a:1", "needs --data-dir"),
+        ("import --from-endpoints a:1 --data-dir d f", "takes flags only"),
+        ("import --from-endpoints unix:///s --data-dir d", "a scheme other than"),
+        ("import --from-endpoints https://a:1 --data-dir d", "need --cacert"),
+        ("import --from-endpoints a:1 --cert c --data-dir d", "go together"),
+        ("import --from-endpoints a:1 --user n --data-dir d", "ETCDCTL_PASSWORD"),
+        ("import --from-endpoints a:1 --password p --data-dir d", "needs --user"),
+        (
+            "import --from-endpoints a:1 --data-dir d --name n",
+            "import takes no --name",
+        ),
+        (
+            "import --from-endpoints a:1 --data-dir d --follow=1",
+            "must be true or false",
+        ),
+        (
+            "import --from-endpoints a:1 --data-dir d --until-revision 0",
+            "is not a revision",
+        ),
+        (
+            "import --from-endpoints a:1 --data-dir d --follow --until-revision 5",
+            "exclude each other",
+        ),
+        ("import --from-endpoints", "needs a value"),
+        (
+            "import --from-endpoints a:1 --storage tikv --tikv-pd-endpoints p:1",
+            "needs --tikv-key-prefix",
+        ),
+    ] {
+        let error = refused(line);
+        assert!(error.contains(text), "{line}: {error}");
+    }
+    assert!(matches!(ask("import --help", &[]), Ok(Asked::Print(help)) if help.contains("--follow")));
+}

@@ -1,0 +1,16 @@
+//! Copies another etcd into a new store: what it does from the snapshot's revision on is applied at the same revisions.
+//!
+//! Keys come by one watch over all of them. Leases are no part of it: a lease that an event names is asked for before the event is
+//! applied, and all of them are compared from time to time.
+
+pub(crate) use backlog::{Collected, collecting};
+pub(crate) use copy::{Copied, Orders, copy};
+pub(crate) use source::{Compacted, Source};
+
+mod backlog;
+mod copy;
+mod dial;
+mod events;
+mod leases;
+mod source;
+mod verify;

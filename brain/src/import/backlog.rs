@@ -1,0 +1,129 @@
+//! What the source does while its snapshot is received and made a store: that may take longer than the source keeps history.
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read as _, Seek as _, Write as _};
+use std::pin::pin;
+
+use anyhow::Context as _;
+use prost::Message;
+
+use super::copy::{BATCH, OpenWatch, next};
+use super::source::Source;
+use crate::pb::mvccpb;
+use crate::snapshot::{Revised, Spool, SpoolFile};
+use crate::types::Revision;
+
+/// A revision in the file, behind the length of its message.
+#[derive(Clone, PartialEq, Message)]
+struct Stored {
+    #[prost(int64, tag = "1")]
+    revision: Revision,
+    #[prost(message, repeated, tag = "2")]
+    kvs: Vec<mvccpb::KeyValue>,
+}
+
+/// Revisions of the source that were collected, and the watch that goes on behind them.
+pub(crate) struct Collected {
+    file: BufReader<File>,
+    /// The revision before the first one in the file.
+    pub(super) behind: Revision,
+    pub(super) watch: Option<OpenWatch>,
+}
+
+/// Does work with the source, and collects what the source does meanwhile. Fails if either does.
+pub(crate) async fn collecting<T>(
+    source: &mut Source,
+    spool: &Spool,
+    work: impl AsyncFnOnce(&mut Source) -> anyhow::Result<T>,
+) -> anyhow::Result<(T, Collected)> {
+    let mut watched = source.another().await?;
+    let behind = watched.revision().await?;
+    let mut file = BufWriter::with_capacity(1 << 20, spool.file()?);
+    let (mut watch, mut last) = (None, behind);
+    let mut work = pin!(work(source));
+    let done = loop {
+        tokio::select! {
+            done = &mut work => break done?,
+            revised = next(&mut watched, &mut watch, last) => for revised in revised? {
+                last = revised.revision;
+                store(&mut file, revised).context("store what the source does meanwhile")?;
+            },
+        }
+    };
+    let mut file = file.into_inner()?.into_file();
+    file.rewind()?;
+    let collected = Collected {
+        file: BufReader::with_capacity(1 << 20, file),
+        behind,
+        watch,
+    };
+    Ok((done, collected))
+}
+
+fn store(file: &mut BufWriter<SpoolFile>, Revised { revision, kvs }: Revised) -> anyhow::Result<()> {
+    let message = Stored { revision, kvs }.encode_to_vec();
+    file.write_all(&u32::try_from(message.len())?.to_be_bytes())?;
+    Ok(file.write_all(&message)?)
+}
+
+impl Collected {
+    /// Returns the revisions that come next, at least one; none at the end.
+    pub(super) fn next(&mut self) -> anyhow::Result<Vec<Revised>> {
+        let (mut revised, mut bytes) = (Vec::new(), 0);
+        while bytes < BATCH.0 && revised.len() < BATCH.1 {
+            let mut length = [0; 4];
+            match self.file.read_exact(&mut length) {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+                read => read?,
+            }
+            let mut message = vec![0; u32::from_be_bytes(length) as usize];
+            self.file.read_exact(&mut message)?;
+            bytes += message.len();
+            let Stored { revision, kvs } = Stored::decode(bytes::Bytes::from(message))?;
+            revised.push(Revised { revision, kvs });
+        }
+        Ok(revised)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn collected_revisions_are_read_in_batches() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = BufWriter::new(Spool::new(dir.path()).file().unwrap());
+        let value = bytes::Bytes::from(vec![7; BATCH.0 / 3]);
+        for revision in 5..12 {
+            let kv = mvccpb::KeyValue {
+                mod_revision: revision,
+                value: value.clone(),
+                ..mvccpb::KeyValue::default()
+            };
+            let kvs = vec![kv, mvccpb::KeyValue::default()];
+            store(&mut file, Revised { revision, kvs }).unwrap();
+        }
+        let mut file = file.into_inner().unwrap().into_file();
+        file.rewind().unwrap();
+        let mut collected = Collected {
+            file: BufReader::new(file),
+            behind: 4,
+            watch: None,
+        };
+        let mut batches = Vec::new();
+        loop {
+            let batch = collected.next().unwrap();
+            assert!(
+                batch
+                    .iter()
+                    .all(|revised| revised.kvs.len() == 2 && revised.kvs[0].value == value)
+            );
+            match batch.last() {
+                Some(last) => batches.push((batch.len(), last.revision)),
+                None => break,
+            }
+        }
+        assert_eq!(batches, [(3, 7), (3, 10), (1, 11)]);
+    }
+}

@@ -1,0 +1,344 @@
+//! Follows the source, until the copy is to be finished.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use anyhow::ensure;
+use futures::FutureExt as _;
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior};
+use tracing::{info, warn};
+
+use super::backlog::Collected;
+use super::events::{Assembler, Cancelled};
+use super::source::{Compacted, LeaseIds, PROGRESS, Source, Watch, in_short, is_transient};
+use super::{leases, verify};
+use crate::errors::Error;
+use crate::log::Log;
+use crate::rows::Rows;
+use crate::snapshot::{Checksum, Importer, Revised, Spool};
+use crate::types::Revision;
+
+/// The interval at which leases and compaction of the source are asked for.
+const UPKEEP: Duration = Duration::from_secs(15);
+
+/// Bytes and revisions of the source that are applied together.
+pub(super) const BATCH: (usize, usize) = (1 << 20, 4_096);
+
+/// How often leases are read again while the source changes.
+const LEASE_ROUNDS: usize = 8;
+
+/// How often all keys are compared, if the source compacts the revision meanwhile.
+const COMPARISONS: usize = 3;
+
+/// A watch over all keys, and what it has sent.
+pub(super) type OpenWatch = (Watch, Assembler);
+
+/// When a copy is finished.
+#[derive(Debug)]
+pub(crate) struct Orders {
+    /// Not before this is true.
+    pub(crate) may_finish: watch::Receiver<bool>,
+    /// At this revision, when the source is there or further.
+    pub(crate) until: Option<Revision>,
+}
+
+/// The content of a finished copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Copied {
+    pub(crate) revision: Revision,
+    /// The compacted revision; 0 if there was no compaction.
+    pub(crate) compacted: Revision,
+    pub(crate) keys: u64,
+    pub(crate) leases: usize,
+    /// The sum over keys, values, revisions, versions and leases, which is that of the source.
+    pub(crate) checksum: u128,
+}
+
+/// Follows the source from the copy's revision on; when it may finish, goes on to the source's revision, compares both, and ends.
+/// Fails with [`Compacted`] if the source has deleted history that is needed. What was `collected` is applied first.
+pub(crate) async fn copy<L: Log, R: Rows>(
+    source: &mut Source,
+    importer: Importer<L, R>,
+    (orders, collected): (Orders, Option<Collected>),
+    spool: &Spool,
+) -> anyhow::Result<Copied> {
+    let newest = source.revision().await?;
+    let (own, until) = (importer.revision(), orders.until);
+    ensure!(
+        own <= newest,
+        "the copy is at revision {own}, and the source only at {newest}: it is another one, or was restored from a backup"
+    );
+    ensure!(
+        until.is_none_or(|until| own <= until),
+        "the copy is at revision {own} already, behind --until-revision"
+    );
+    let mut copy = Copy {
+        source,
+        importer,
+        until,
+        watch: None,
+        listed: None,
+        shown: Instant::now(),
+    };
+    if let Some(collected) = collected {
+        copy.take(collected).await?;
+    }
+    copy.follow(newest, orders.may_finish).await?;
+    copy.settle().await?;
+    copy.copy_users(spool).await?;
+    let checksum = copy.compare().await?;
+    let copied = Copied {
+        revision: copy.importer.revision(),
+        compacted: copy.importer.compacted(),
+        keys: checksum.versions,
+        leases: copy.importer.leases().len(),
+        checksum: checksum.sum,
+    };
+    copy.importer.finish().await?;
+    Ok(copied)
+}
+
+struct Copy<'a, L: Log, R: Rows> {
+    source: &'a mut Source,
+    importer: Importer<L, R>,
+    until: Option<Revision>,
+    watch: Option<OpenWatch>,
+    /// Leases that the source had at a revision that may not be reached yet.
+    listed: Option<LeaseIds>,
+    shown: Instant,
+}
+
+impl<L: Log, R: Rows> Copy<'_, L, R> {
+    /// Applies what was collected, and goes on with its watch.
+    async fn take(&mut self, mut collected: Collected) -> anyhow::Result<()> {
+        if collected.behind > self.importer.revision() {
+            // The member that sent the snapshot was behind the one that was watched.
+            return Ok(());
+        }
+        loop {
+            let revised = collected.next()?;
+            if revised.is_empty() {
+                break;
+            }
+            self.apply(revised).await?;
+        }
+        self.watch = collected.watch;
+        Ok(())
+    }
+
+    /// Follows until the copy may be finished. Logs when it has reached `newest`.
+    async fn follow(&mut self, newest: Revision, mut may_finish: watch::Receiver<bool>) -> anyhow::Result<()> {
+        let mut upkeep = tokio::time::interval(UPKEEP);
+        upkeep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut is_near = false;
+        loop {
+            if *may_finish.borrow_and_update() {
+                return Ok(());
+            }
+            let revision = self.importer.revision();
+            if !is_near && revision >= newest {
+                is_near = true;
+                info!(revision, "the copy has reached the source: SIGUSR1 finishes it");
+            }
+            tokio::select! {
+                changed = may_finish.changed() => changed?,
+                _ = upkeep.tick() => self.keep_up().await?,
+                revised = next(self.source, &mut self.watch, revision) => self.apply(revised?).await?,
+            }
+        }
+    }
+
+    /// Follows up to a revision.
+    async fn reach(&mut self, revision: Revision) -> anyhow::Result<()> {
+        let goal = self.until.map_or(revision, |until| until.min(revision));
+        while self.importer.revision() < goal {
+            let revised = next(self.source, &mut self.watch, self.importer.revision()).await?;
+            self.apply(revised).await?;
+        }
+        Ok(())
+    }
+
+    async fn apply(&mut self, mut revised: Vec<Revised>) -> anyhow::Result<()> {
+        let (last, until) = (self.importer.revision(), self.until.unwrap_or(Revision::MAX));
+        revised.retain(|revised| revised.revision > last && revised.revision <= until);
+        leases::grant_named(self.source, &mut self.importer, &revised).await?;
+        self.importer.append(revised).await?;
+        self.revoke_ended().await?;
+        if self.shown.elapsed() >= PROGRESS {
+            self.shown = Instant::now();
+            let source = self.source.revision().await?;
+            info!(revision = self.importer.revision(), source, "following the source");
+        }
+        Ok(())
+    }
+
+    /// Copies leases and compactions, which no event names.
+    async fn keep_up(&mut self) -> anyhow::Result<()> {
+        self.importer.refresh();
+        self.compact().await?;
+        let listed = self.source.lease_ids().await?;
+        leases::grant_missing(self.source, &mut self.importer, &listed.ids).await?;
+        self.listed = Some(listed);
+        self.revoke_ended().await
+    }
+
+    /// Removes leases that the source had not any more, as soon as the deletions of their keys are applied.
+    async fn revoke_ended(&mut self) -> anyhow::Result<()> {
+        let revision = self.importer.revision();
+        if let Some(listed) = self.listed.take_if(|listed| listed.revision <= revision) {
+            self.importer.revoke_others(&listed.ids.into_iter().collect()).await?;
+        }
+        Ok(())
+    }
+
+    /// Compacts to where the source has compacted to. It does not say where that is: the first revision that can be read is searched.
+    async fn compact(&mut self) -> anyhow::Result<()> {
+        let (mut gone, mut readable) = (self.importer.compacted().max(1), self.importer.revision());
+        // A compacted revision can be read itself, those before it cannot.
+        if gone >= readable || !self.source.is_compacted(gone).await? {
+            return Ok(());
+        }
+        while readable - gone > 1 {
+            let middle = gone + (readable - gone) / 2;
+            if self.source.is_compacted(middle).await? {
+                gone = middle;
+            } else {
+                readable = middle;
+            }
+        }
+        self.importer.compact(readable).await
+    }
+
+    /// Reaches the source's revision, or the one that was asked for, with the leases that the source has there.
+    async fn settle(&mut self) -> anyhow::Result<()> {
+        let goal = match self.until {
+            Some(until) => until,
+            None => self.source.revision().await?,
+        };
+        self.reach(goal).await?;
+        for round in 1.. {
+            let before = self.source.lease_ids().await?;
+            // Keys of leases that had ended are deleted up to there.
+            self.reach(before.revision).await?;
+            let found = self.source.lease_times(&before.ids).await?;
+            self.importer.set_leases(&found).await?;
+            let alive: HashSet<i64> = found.iter().map(|lease| lease.id).collect();
+            self.importer.revoke_others(&alive).await?;
+            let after = self.source.lease_ids().await?;
+            let is_still = alive == after.ids.into_iter().collect() && after.revision <= self.importer.revision();
+            if is_still || (round >= 2 && self.until.is_some_and(|until| self.importer.revision() >= until)) {
+                break;
+            }
+            if round >= LEASE_ROUNDS {
+                warn!("the source is still written to: what it does from now on is not copied");
+                break;
+            }
+        }
+        self.compact().await
+    }
+
+    /// Copies users and roles again, if they have changed since the snapshot.
+    async fn copy_users(&mut self, spool: &Spool) -> anyhow::Result<()> {
+        let found = self.source.auth_revision().await?;
+        if found.is_some_and(|found| found == self.importer.auth_revision()) {
+            return Ok(());
+        }
+        info!("users or roles of the source have changed, or were never used: reading them from one more snapshot");
+        let file = self.source.snapshot(spool).await?;
+        self.importer.set_users(&file).await
+    }
+
+    /// Compares all keys; goes on to a newer revision if the source does not have the copy's any more.
+    async fn compare(&mut self) -> anyhow::Result<Checksum> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            info!(
+                revision = self.importer.revision(),
+                "comparing the copy with the source"
+            );
+            match verify::compare(self.source, &mut self.importer).await {
+                Err(error) if error.is::<Compacted>() => {
+                    ensure!(
+                        attempt < COMPARISONS && self.until.is_none(),
+                        "the source has compacted the copy's revision {} before all keys were compared: have it compact later, and start \
+                         again with the same flags",
+                        self.importer.revision()
+                    );
+                    warn!(error = format!("{error:#}"), "comparing the copy with the source again");
+                    self.settle().await?;
+                }
+                compared => return compared,
+            }
+        }
+    }
+}
+
+/// Returns the revisions that come next, as many as there are already. It can be dropped at any time: it is then called again.
+pub(super) async fn next(
+    source: &mut Source,
+    watch: &mut Option<OpenWatch>,
+    last: Revision,
+) -> anyhow::Result<Vec<Revised>> {
+    loop {
+        let (open, assembler) = match watch {
+            Some(open) => open,
+            None => watch.insert((source.watch(last + 1).await?, Assembler::new(last))),
+        };
+        let failed = match open.responses.message().await {
+            Ok(Some(response)) => match assembler.take(response) {
+                Ok(revised) if revised.is_empty() => {
+                    source.answered();
+                    continue;
+                }
+                Ok(revised) => {
+                    source.answered();
+                    return Ok(with_more(watch, revised));
+                }
+                Err(error) if is_final(&error) => return Err(error),
+                Err(error) => error,
+            },
+            Ok(None) => anyhow::anyhow!("the source has ended the watch"),
+            Err(status) if is_transient(&status) => in_short(status),
+            Err(status) => return Err(in_short(status).context("watch the source")),
+        };
+        *watch = None;
+        source.reconnect(failed).await?;
+    }
+}
+
+/// Returns true if another watch would end in the same way.
+fn is_final(error: &anyhow::Error) -> bool {
+    let cancelled: Option<&Cancelled> = error.downcast_ref();
+    cancelled.is_none_or(|Cancelled(reason)| reason == Error::PermissionDenied.text())
+}
+
+/// Adds what has come already. If the watch has ended, the next one says why.
+fn with_more(watch: &mut Option<OpenWatch>, mut revised: Vec<Revised>) -> Vec<Revised> {
+    let size = |revised: &[Revised]| -> usize {
+        let kvs = revised.iter().flat_map(|revised| &revised.kvs);
+        kvs.map(|kv| kv.key.len() + kv.value.len()).sum()
+    };
+    let mut bytes = size(&revised);
+    while let Some((open, assembler)) = watch
+        && bytes < BATCH.0
+        && revised.len() < BATCH.1
+    {
+        let Some(received) = open.responses.message().now_or_never() else {
+            break;
+        };
+        let complete = received
+            .ok()
+            .flatten()
+            .and_then(|response| assembler.take(response).ok());
+        match complete {
+            Some(complete) => {
+                bytes += size(&complete);
+                revised.extend(complete);
+            }
+            None => *watch = None,
+        }
+    }
+    revised
+}

@@ -1,0 +1,62 @@
+//! Connections to the source.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::flags::url::Url;
+use crate::flags::{SourceOptions, TlsOptions, TlsPolicy};
+use crate::net::serve::Io;
+use crate::net::tls;
+
+/// The interval and the timeout of pings on a connection in use. Etcd closes connections that ping more often than every five
+/// seconds.
+const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(10));
+
+/// Bytes that the source may send ahead: on the connection, and on each stream. A watch that is not read leaves the rest of the
+/// connection to other requests.
+const WINDOW: (u32, u32) = (32 << 20, 8 << 20);
+
+/// Connects to one endpoint. Fails if it does not answer in time, or if one side refuses the other.
+pub(super) async fn dial(url: &Url, options: &SourceOptions) -> anyhow::Result<Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://{}", url.address()))?
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(PING.0)
+        .keep_alive_timeout(PING.1)
+        .initial_connection_window_size(WINDOW.0)
+        .initial_stream_window_size(WINDOW.1);
+    let (host, port) = url.host_port().context("endpoints have a host and a port")?;
+    let connector = Arc::new(Connector {
+        address: (host.to_owned(), port),
+        tls: url.scheme().is_tls().then(|| options.tls.clone()),
+    });
+    let connect = tower::service_fn(move |_: Uri| {
+        let connector = Arc::clone(&connector);
+        async move { connector.connect().await.map(TokioIo::new) }
+    });
+    let dialled = tokio::time::timeout(options.dial_timeout, endpoint.connect_with_connector(connect));
+    Ok(dialled.await.context("no answer within --dial-timeout")??)
+}
+
+struct Connector {
+    address: (String, u16),
+    tls: Option<TlsOptions>,
+}
+
+impl Connector {
+    async fn connect(&self) -> io::Result<Box<dyn Io>> {
+        let (host, port) = (self.address.0.as_str(), self.address.1);
+        match &self.tls {
+            Some(options) => Ok(Box::new(
+                tls::dial((host, port), host, options, &TlsPolicy::default()).await?,
+            )),
+            None => Ok(Box::new(TcpStream::connect((host, port)).await?)),
+        }
+    }
+}

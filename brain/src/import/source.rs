@@ -1,0 +1,476 @@
+//! The client of the source: its endpoints are tried in turn, requests are repeated while it cannot be reached.
+
+use std::io::{BufWriter, Write as _};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::AsciiMetadataValue;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status, Streaming};
+use tracing::{info, warn};
+
+use super::dial::dial;
+use crate::errors::Error;
+use crate::flags::SourceOptions;
+use crate::pb::etcdserverpb as pb;
+use crate::snapshot::{LeaseTime, SnapshotFile, Spool};
+use crate::types::Revision;
+
+/// The time for which the source may be unreachable.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The timeout of a request.
+const REQUEST: Duration = Duration::from_secs(30);
+
+/// The first and the longest pause before a request is repeated.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// The time for which a snapshot or a part of it may not come: etcd writes one to disk first.
+const SNAPSHOT_STALLED: Duration = Duration::from_secs(300);
+
+/// Attempts to receive a whole snapshot.
+const SNAPSHOT_ATTEMPTS: u32 = 5;
+
+/// Interval between log lines about the progress.
+pub(super) const PROGRESS: Duration = Duration::from_secs(5);
+
+/// The longest message that is accepted: etcd may be configured to take requests as long.
+const MAX_MESSAGE: usize = 1 << 30;
+
+/// Leases whose times are asked for at a time.
+const LEASES_AT_A_TIME: usize = 16;
+
+/// The source has deleted history that is needed: up to this revision.
+#[derive(Debug, thiserror::Error)]
+#[error("the source has compacted its history up to revision {0}, which is more than was copied")]
+pub(crate) struct Compacted(pub(crate) Revision);
+
+/// The source.
+pub(crate) struct Source {
+    options: SourceOptions,
+    connection: Connection,
+    /// The id of its cluster.
+    cluster_id: u64,
+    /// The endpoint that is dialled next.
+    next: usize,
+    pause: Duration,
+    /// The first failure since it has answered.
+    failing_since: Option<Instant>,
+}
+
+/// A connection to one endpoint.
+#[derive(Clone)]
+pub(super) struct Connection {
+    channel: Channel,
+    token: Option<AsciiMetadataValue>,
+}
+
+/// A watch over all keys.
+pub(super) struct Watch {
+    pub(super) responses: Streaming<pb::WatchResponse>,
+    /// The source ends the stream with this side of it.
+    _requests: mpsc::Sender<pb::WatchRequest>,
+}
+
+/// Leases, and a revision of the source when it had them, or later.
+pub(super) struct LeaseIds {
+    pub(super) ids: Vec<i64>,
+    pub(super) revision: Revision,
+}
+
+impl Connection {
+    async fn open(options: &SourceOptions, at: usize) -> anyhow::Result<(Self, pb::StatusResponse)> {
+        let url = &options.endpoints[at % options.endpoints.len()];
+        let opened = async {
+            let channel = dial(url, options).await?;
+            let mut connection = Self { channel, token: None };
+            if let Some((name, password)) = &options.user {
+                let ask = pb::AuthenticateRequest {
+                    name: name.clone(),
+                    password: password.0.clone(),
+                };
+                let mut client = pb::auth_client::AuthClient::new(connection.channel.clone());
+                let token = client.authenticate(ask).await.map_err(in_short)?.into_inner().token;
+                connection.token = Some(token.parse().context("the token of the user")?);
+            }
+            let mut client = connection.maintenance();
+            let status = client.status(connection.request(pb::StatusRequest {})).await;
+            let status = status.map_err(in_short)?.into_inner();
+            ensure!(!status.is_learner, "it is a learner, which does not answer");
+            anyhow::Ok((connection, status))
+        };
+        let opened = tokio::time::timeout(REQUEST, opened).await;
+        opened
+            .unwrap_or_else(|_| bail!("no answer within {REQUEST:?}"))
+            .with_context(|| format!("connect to {url}"))
+    }
+
+    /// A request that is refused by a member without a leader, which may be far behind.
+    pub(super) fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = self.plain(message);
+        let leader = AsciiMetadataValue::from_static("true");
+        request.metadata_mut().insert("hasleader", leader);
+        request
+    }
+
+    fn plain<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(token) = &self.token {
+            request.metadata_mut().insert("token", token.clone());
+        }
+        request
+    }
+
+    fn maintenance(&self) -> pb::maintenance_client::MaintenanceClient<Channel> {
+        pb::maintenance_client::MaintenanceClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    pub(super) fn kv(&self) -> pb::kv_client::KvClient<Channel> {
+        pb::kv_client::KvClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    fn lease(&self) -> pb::lease_client::LeaseClient<Channel> {
+        pb::lease_client::LeaseClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+}
+
+impl Source {
+    /// Connects to the first endpoint that answers. Fails if none does.
+    pub(crate) async fn open(options: SourceOptions) -> anyhow::Result<Self> {
+        let mut failed = None;
+        for at in 0..options.endpoints.len() {
+            match Connection::open(&options, at).await {
+                Ok((connection, status)) => {
+                    return Ok(Self {
+                        options,
+                        connection,
+                        cluster_id: status.header.unwrap_or_default().cluster_id,
+                        next: at + 1,
+                        pause: PAUSE.0,
+                        failing_since: None,
+                    });
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        Err(failed.context("there are no endpoints")?)
+    }
+
+    /// Connects once more.
+    pub(super) async fn another(&self) -> anyhow::Result<Self> {
+        let another = Self::open(self.options.clone()).await?;
+        another.check_cluster(self.cluster_id)?;
+        Ok(another)
+    }
+
+    /// Fails if the endpoints are of several clusters.
+    fn check_cluster(&self, found: u64) -> anyhow::Result<()> {
+        let own = self.cluster_id;
+        ensure!(
+            found == own,
+            "the endpoints are of several clusters: {own:x} and {found:x}"
+        );
+        Ok(())
+    }
+
+    /// The id of the source's cluster.
+    pub(crate) fn cluster_id(&self) -> u64 {
+        self.cluster_id
+    }
+
+    /// Records that the source answers.
+    pub(super) fn answered(&mut self) {
+        self.failing_since = None;
+        self.pause = PAUSE.0;
+    }
+
+    /// Waits for a moment, and connects to the next endpoint. Fails if no endpoint has answered for long, or if one of another cluster
+    /// answers.
+    pub(super) async fn reconnect(&mut self, error: anyhow::Error) -> anyhow::Result<()> {
+        let mut error = error;
+        loop {
+            if self.failing_since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE {
+                return Err(error.context(format!("the source has not answered for {PATIENCE:?}")));
+            }
+            warn!(error = format!("{error:#}"), again_in = ?self.pause, "the source cannot be reached");
+            tokio::time::sleep(self.pause).await;
+            self.pause = (self.pause * 2).min(PAUSE.1);
+            let at = self.next;
+            self.next = at.wrapping_add(1);
+            match Connection::open(&self.options, at).await {
+                Ok((connection, status)) => {
+                    self.check_cluster(status.header.unwrap_or_default().cluster_id)?;
+                    self.connection = connection;
+                    return Ok(());
+                }
+                Err(failed) => error = failed,
+            }
+        }
+    }
+
+    /// Sends a request until it is answered. Fails if the source refuses it, or does not answer for long.
+    pub(super) async fn call<T>(
+        &mut self,
+        what: &'static str,
+        call: impl AsyncFn(Connection) -> Result<T, Status>,
+    ) -> anyhow::Result<T> {
+        loop {
+            let answered = tokio::time::timeout(REQUEST, call(self.connection.clone())).await;
+            match answered.unwrap_or_else(|_| Err(Status::deadline_exceeded(format!("no answer within {REQUEST:?}")))) {
+                Ok(answer) => {
+                    self.answered();
+                    return Ok(answer);
+                }
+                Err(status) if is_transient(&status) => self.reconnect(in_short(status).context(what)).await?,
+                Err(status) => return Err(in_short(status).context(what)),
+            }
+        }
+    }
+
+    /// Fails if the source has an alarm that says that its members disagree.
+    pub(crate) async fn check_alarms(&mut self) -> anyhow::Result<()> {
+        let ask = pb::AlarmRequest::default;
+        let answer = self.call("ask the source for its alarms", async |connection| {
+            connection.maintenance().alarm(connection.request(ask())).await
+        });
+        for alarm in answer.await?.into_inner().alarms {
+            let member = format!("{:x}", alarm.member_id);
+            ensure!(
+                alarm.alarm() != pb::AlarmType::Corrupt,
+                "the source's member {member} has the alarm CORRUPT: its members disagree about what is stored"
+            );
+            warn!(
+                alarm = alarm.alarm().as_str_name(),
+                member, "an alarm of the source is not copied"
+            );
+        }
+        Ok(())
+    }
+
+    /// Bytes of the source's database.
+    pub(crate) async fn size(&mut self) -> anyhow::Result<u64> {
+        let answer = self.call("ask the source for its size", async |connection| {
+            connection
+                .maintenance()
+                .status(connection.request(pb::StatusRequest {}))
+                .await
+        });
+        Ok(u64::try_from(answer.await?.into_inner().db_size).unwrap_or_default())
+    }
+
+    /// Receives a snapshot, and verifies its checksum. Fails if there is no space for it, or if it does not come, several times.
+    pub(crate) async fn snapshot(&mut self, spool: &Spool) -> anyhow::Result<SnapshotFile> {
+        let mut attempts = 1;
+        loop {
+            let failed = match self.receive(spool).await {
+                Ok(file) => return Ok(file),
+                Err(error) => error.downcast::<Status>(),
+            };
+            match failed {
+                Ok(status) if attempts < SNAPSHOT_ATTEMPTS && is_transient(&status) => {
+                    attempts += 1;
+                    self.reconnect(in_short(status).context("receive a snapshot of the source"))
+                        .await?;
+                }
+                Ok(status) => return Err(in_short(status).context("receive a snapshot of the source")),
+                Err(error) => return Err(error.context("receive a snapshot of the source")),
+            }
+        }
+    }
+
+    async fn receive(&mut self, spool: &Spool) -> anyhow::Result<SnapshotFile> {
+        let stalled = || Status::unavailable(format!("nothing came for {SNAPSHOT_STALLED:?}"));
+        let mut client = self.connection.maintenance();
+        // A member that loses its leader can finish a snapshot all the same.
+        let asked = client.snapshot(self.connection.plain(pb::SnapshotRequest {}));
+        let asked = tokio::time::timeout(SNAPSHOT_STALLED, asked).await;
+        let mut parts = asked.unwrap_or_else(|_| Err(stalled()))?.into_inner();
+        let mut file = BufWriter::with_capacity(1 << 20, spool.file()?);
+        let (mut received, mut shown) = (0_u64, Instant::now());
+        loop {
+            let part = tokio::time::timeout(SNAPSHOT_STALLED, parts.message()).await;
+            let Some(part) = part.unwrap_or_else(|_| Err(stalled()))? else {
+                break;
+            };
+            self.answered();
+            file.write_all(&part.blob)?;
+            received += part.blob.len() as u64;
+            if shown.elapsed() >= PROGRESS {
+                shown = Instant::now();
+                let total = received.saturating_add(part.remaining_bytes);
+                let percent = (u128::from(received) * 100)
+                    .checked_div(total.into())
+                    .unwrap_or_default();
+                info!(received, total, percent, "receiving a snapshot of the source");
+            }
+        }
+        info!(bytes = received, "received a snapshot of the source");
+        let file = file.into_inner()?.into_file();
+        Ok(tokio::task::spawn_blocking(move || SnapshotFile::of(file, false)).await??)
+    }
+
+    /// Begins a watch over all keys from a revision on.
+    pub(super) async fn watch(&mut self, start_revision: Revision) -> anyhow::Result<Watch> {
+        let create = pb::WatchCreateRequest {
+            key: b"\0".as_slice().into(),
+            range_end: b"\0".as_slice().into(),
+            start_revision,
+            progress_notify: true,
+            fragment: true,
+            ..pb::WatchCreateRequest::default()
+        };
+        self.call("watch the source", async |connection| {
+            let (requests, sent) = mpsc::channel(1);
+            let union = Some(pb::watch_request::RequestUnion::CreateRequest(create.clone()));
+            let create = pb::WatchRequest { request_union: union };
+            requests
+                .send(create)
+                .await
+                .map_err(|error| Status::internal(error.to_string()))?;
+            let client = pb::watch_client::WatchClient::new(connection.channel.clone());
+            let mut client = client.max_decoding_message_size(MAX_MESSAGE);
+            let responses = client.watch(connection.request(ReceiverStream::new(sent))).await?;
+            Ok(Watch {
+                responses: responses.into_inner(),
+                _requests: requests,
+            })
+        })
+        .await
+    }
+
+    /// The newest revision.
+    pub(super) async fn revision(&mut self) -> anyhow::Result<Revision> {
+        let range = pb::RangeRequest {
+            key: b"\0".as_slice().into(),
+            count_only: true,
+            ..pb::RangeRequest::default()
+        };
+        let answer = self.range("ask the source for its revision", range).await?;
+        Ok(answer.header.unwrap_or_default().revision)
+    }
+
+    /// Returns true if the source has compacted a revision away.
+    pub(super) async fn is_compacted(&mut self, revision: Revision) -> anyhow::Result<bool> {
+        let range = pb::RangeRequest {
+            key: b"\0".as_slice().into(),
+            count_only: true,
+            serializable: true,
+            revision,
+            ..pb::RangeRequest::default()
+        };
+        match self.range("ask the source what it has compacted", range).await {
+            Ok(_) => Ok(false),
+            Err(error) if error.is::<Compacted>() => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads keys. Fails with [`Compacted`] if the source has deleted the revision.
+    pub(super) async fn range(
+        &mut self,
+        what: &'static str,
+        range: pb::RangeRequest,
+    ) -> anyhow::Result<pb::RangeResponse> {
+        let answer = self.call(what, async |connection| {
+            match connection.kv().range(connection.request(range.clone())).await {
+                Err(status) if status.message() == Error::Compacted.text() => Ok(None),
+                answer => answer.map(|answer| Some(answer.into_inner())),
+            }
+        });
+        answer.await?.ok_or_else(|| Compacted(range.revision).into())
+    }
+
+    /// Returns the ids of all leases, and the revision of the source behind that.
+    pub(super) async fn lease_ids(&mut self) -> anyhow::Result<LeaseIds> {
+        let answer = self.call("ask the source for its leases", async |connection| {
+            connection
+                .lease()
+                .lease_leases(connection.request(pb::LeaseLeasesRequest {}))
+                .await
+        });
+        let answer = answer.await?.into_inner();
+        Ok(LeaseIds {
+            ids: answer.leases.into_iter().map(|lease| lease.id).collect(),
+            revision: answer.header.unwrap_or_default().revision,
+        })
+    }
+
+    /// Returns the times of leases, without those that there are not.
+    pub(super) async fn lease_times(&mut self, ids: &[i64]) -> anyhow::Result<Vec<LeaseTime>> {
+        let mut times = Vec::with_capacity(ids.len());
+        for some in ids.chunks(LEASES_AT_A_TIME) {
+            let found = self.call("ask the source for a lease", async |connection| {
+                let connection = &connection;
+                let asked = some.iter().map(|id| async move {
+                    let ask = pb::LeaseTimeToLiveRequest { id: *id, keys: false };
+                    match connection.lease().lease_time_to_live(connection.request(ask)).await {
+                        Err(status) if status.code() == Code::NotFound => Ok(None),
+                        answer => answer.map(|answer| Some(answer.into_inner())),
+                    }
+                });
+                futures::future::try_join_all(asked).await
+            });
+            let found = found.await?.into_iter().flatten();
+            // A lease that is gone has no time left and none granted.
+            times.extend(found.filter(|found| found.granted_ttl > 0).map(|found| LeaseTime {
+                id: found.id,
+                ttl: found.granted_ttl,
+                remaining: found.ttl,
+            }));
+        }
+        Ok(times)
+    }
+
+    /// Returns whether permissions are checked, and the revision of users and roles; `None` from an etcd before 3.5.
+    pub(super) async fn auth_revision(&mut self) -> anyhow::Result<Option<(bool, u64)>> {
+        let answer = self.call("ask the source whether users are needed", async |connection| {
+            let mut client = pb::auth_client::AuthClient::new(connection.channel.clone());
+            match client.auth_status(connection.request(pb::AuthStatusRequest {})).await {
+                Err(status) if status.code() == Code::Unimplemented => Ok(None),
+                answer => answer.map(|answer| Some(answer.into_inner())),
+            }
+        });
+        let answer = answer.await?;
+        Ok(answer.map(|answer| (answer.enabled, answer.auth_revision)))
+    }
+}
+
+/// An error of one line: the message, and what is behind it if that is not of the source.
+pub(super) fn in_short(status: Status) -> anyhow::Error {
+    let mut text = match status.message() {
+        "" => status.code().to_string(),
+        message => message.to_owned(),
+    };
+    let mut cause = std::error::Error::source(&status);
+    while let Some(behind) = cause {
+        let behind_text = behind.to_string();
+        if !text.ends_with(&behind_text) {
+            text = format!("{text}: {behind_text}");
+        }
+        cause = behind.source();
+    }
+    anyhow::anyhow!(text)
+}
+
+/// Returns true if another attempt may succeed. Etcd's refusals have one of a few codes, apart from those of a member that is behind,
+/// and of a token that is older than a change of users.
+pub(super) fn is_transient(status: &Status) -> bool {
+    let is_refused = matches!(
+        status.code(),
+        Code::InvalidArgument
+            | Code::NotFound
+            | Code::AlreadyExists
+            | Code::PermissionDenied
+            | Code::FailedPrecondition
+            | Code::OutOfRange
+            | Code::Unimplemented
+            | Code::DataLoss
+    );
+    let is_behind = [Error::FutureRev, Error::AuthOldRevision]
+        .iter()
+        .any(|error| status.message() == error.text());
+    !is_refused || is_behind
+}

@@ -1,0 +1,135 @@
+//! Compares all keys of the copy with those of the source, at one revision.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::source::{PROGRESS, Source};
+use crate::log::Log;
+use crate::pb::etcdserverpb as pb;
+use crate::rows::Rows;
+use crate::snapshot::{Checksum, Importer, Newest, Summed};
+use crate::types::{LeaseId, Revision};
+
+/// Keys of the first page, and of the largest one.
+const KEYS: (i64, i64) = (64, 4_096);
+
+/// Bytes of a page that are aimed at.
+const PAGE: usize = 2 << 20;
+
+/// The time after which a younger snapshot of the copy's rows is read.
+const VIEW: Duration = Duration::from_secs(30);
+
+/// Reads all keys of both stores at the copy's revision. Returns their checksum. Fails at the first key that differs, and with
+/// `Compacted` if the source has deleted the revision.
+pub(super) async fn compare<L: Log, R: Rows>(
+    source: &mut Source,
+    importer: &mut Importer<L, R>,
+) -> anyhow::Result<Checksum> {
+    let mut walk = Walk {
+        from: Bytes::from_static(b"\0"),
+        limit: KEYS.0,
+        checksum: Checksum::default(),
+        shown: Instant::now(),
+    };
+    while !walk.compare(source, importer).await? {
+        importer.refresh();
+    }
+    Ok(walk.checksum)
+}
+
+struct Walk {
+    /// The key to go on from.
+    from: Bytes,
+    /// Keys of a page.
+    limit: i64,
+    checksum: Checksum,
+    shown: Instant,
+}
+
+impl Walk {
+    /// Compares until the end, or until the snapshot of the copy's rows is old; returns true at the end.
+    async fn compare<L: Log, R: Rows>(
+        &mut self,
+        source: &mut Source,
+        importer: &Importer<L, R>,
+    ) -> anyhow::Result<bool> {
+        let (view, begun) = (importer.view(), Instant::now());
+        let mut stored = Newest::from(&view, &self.from);
+        loop {
+            let range = pb::RangeRequest {
+                key: self.from.clone(),
+                range_end: b"\0".as_slice().into(),
+                revision: view.revision,
+                limit: self.limit,
+                serializable: true,
+                ..pb::RangeRequest::default()
+            };
+            let page = source.range("read the keys of the source", range).await?;
+            for kv in &page.kvs {
+                self.checksum.add(&Summed {
+                    key: &kv.key,
+                    revision: kv.mod_revision,
+                    put: Some((kv.create_revision, kv.version, kv.lease, &kv.value)),
+                });
+                let own = stored.next().await?;
+                let is_equal = own.is_some_and(|(key, meta, value)| {
+                    let own = (meta.create_revision, meta.mod_revision, meta.version, meta.lease.0);
+                    let expected = (kv.create_revision, kv.mod_revision, kv.version, kv.lease);
+                    key == kv.key && own == expected && value == kv.value
+                });
+                ensure!(
+                    is_equal,
+                    "the copy differs from the source at revision {}: {}",
+                    view.revision,
+                    name(&kv.key)
+                );
+                ensure!(
+                    importer.has_lease(LeaseId(kv.lease)),
+                    "the copy has no lease {:x} for {}",
+                    kv.lease,
+                    name(&kv.key)
+                );
+            }
+            self.log(view.revision);
+            match page.kvs.last() {
+                Some(last) if page.more => self.from = [&last.key[..], &[0]].concat().into(),
+                _ => break,
+            }
+            self.adapt(page.kvs.iter().map(|kv| kv.key.len() + kv.value.len()).sum());
+            if begun.elapsed() >= VIEW {
+                return Ok(false);
+            }
+        }
+        if let Some((key, ..)) = stored.next().await? {
+            let (name, revision) = (name(&key), view.revision);
+            anyhow::bail!("the copy has {name}, which the source has not at revision {revision}");
+        }
+        Ok(true)
+    }
+
+    /// Sets the number of keys of the next page by the bytes of the last one.
+    fn adapt(&mut self, bytes: usize) {
+        if bytes < PAGE / 2 {
+            self.limit = (self.limit * 2).min(KEYS.1);
+        } else if bytes > PAGE * 2 {
+            self.limit = (self.limit / 2).max(1);
+        }
+    }
+
+    fn log(&mut self, revision: Revision) {
+        if self.shown.elapsed() >= PROGRESS {
+            self.shown = Instant::now();
+            let keys = self.checksum.versions;
+            tracing::info!(keys, revision, "comparing the copy with the source");
+        }
+    }
+}
+
+/// Names a key in an error, without all of a long one.
+fn name(key: &[u8]) -> String {
+    let start = &key[..key.len().min(256)];
+    format!("the key \"{}\"", start.escape_ascii())
+}

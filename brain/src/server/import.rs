@@ -1,0 +1,93 @@
+//! `kubebrain import`: copies another etcd into a new store, and follows it.
+
+use std::io::{self, Write as _};
+
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use crate::flags::{Config, ImportCommand, Storage};
+use crate::import::{Compacted, Copied, Orders, Source};
+use crate::server::run::Lifecycle;
+
+mod directory;
+mod tikv;
+
+/// How often a copy is begun again because the source has deleted history that is needed.
+const RESTARTS: u32 = 3;
+
+/// Runs the subcommand, and ends. A signal interrupts it; when started again it continues.
+pub(crate) async fn run(config: &Config, command: &ImportCommand, mut life: Lifecycle) -> anyhow::Result<()> {
+    let (finish, may_finish) = watch::channel(!command.follows);
+    let mut switched = signal(SignalKind::user_defined1()).context("listen to SIGUSR1")?;
+    let stop = life.stop.clone();
+    life.tasks.spawn("SIGUSR1", async move {
+        loop {
+            tokio::select! {
+                _ = switched.recv() => {
+                    info!("finishing the copy");
+                    finish.send_replace(true);
+                }
+                () = stop.cancelled() => return Ok(()),
+            }
+        }
+    });
+    let leave = life.leave.clone();
+    let copied = tokio::select! {
+        biased;
+        () = leave.cancelled() => Err(anyhow::anyhow!("interrupted: the copy is not complete; the same command goes on with it")),
+        copied = Box::pin(import(config, command, &mut life, may_finish)) => copied,
+    };
+    life.end().await?;
+    writeln!(io::stdout(), "{}", describe(&copied?)).context("print")
+}
+
+fn describe(copied: &Copied) -> String {
+    let Copied {
+        revision,
+        compacted,
+        keys,
+        leases,
+        checksum,
+    } = copied;
+    format!(
+        "imported revision {revision}, compacted to {compacted}: {keys} keys, {leases} leases, equal to the source: checksum {checksum:032x}"
+    )
+}
+
+async fn import(
+    config: &Config,
+    command: &ImportCommand,
+    life: &mut Lifecycle,
+    may_finish: watch::Receiver<bool>,
+) -> anyhow::Result<Copied> {
+    let mut source = Source::open(command.source.clone()).await?;
+    source.check_alarms().await?;
+    let tikv = match &config.storage {
+        Storage::Embedded => None,
+        Storage::Tikv(options) => Some(tikv::attach(options, life).await?),
+    };
+    let mut restarts = 0;
+    loop {
+        let orders = Orders {
+            may_finish: may_finish.clone(),
+            until: command.until_revision,
+        };
+        let is_new = command.restarts || restarts > 0;
+        let copied = match &tikv {
+            None => directory::copy_into(config, &mut source, is_new, orders).await,
+            Some(tikv) => tikv::copy_into(tikv, &config.initial_cluster_token, &mut source, is_new, orders).await,
+        };
+        match copied {
+            Err(error) if error.is::<Compacted>() && restarts < RESTARTS => {
+                restarts += 1;
+                warn!(
+                    error = format!("{error:#}"),
+                    "the copy is begun again with a new snapshot"
+                );
+            }
+            copied => return copied,
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! A copy in a data directory.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, ensure};
+use tracing::{info, warn};
+
+use crate::data_dir::{self, Identity, Importing, Restoring};
+use crate::flags::Config;
+use crate::import::{Collected, Copied, Orders, Source, collecting, copy};
+use crate::log::{FileLog, Log as _, LogId};
+use crate::metrics::Metrics;
+use crate::rows::fjall::FjallRows;
+use crate::server::embedded;
+use crate::server::snapshot::check_space;
+use crate::snapshot::{Importer, Spool, restore};
+
+/// A data directory with a copy in it, and its open store.
+struct Opened {
+    target: Restoring,
+    importing: Importing,
+    engine: (FileLog, FjallRows),
+    /// What the source did while the store was made.
+    collected: Option<Collected>,
+}
+
+/// Copies into the data directory, or goes on with that, and makes it one that a server starts on.
+pub(super) async fn copy_into(
+    config: &Config,
+    source: &mut Source,
+    is_new: bool,
+    orders: Orders,
+) -> anyhow::Result<Copied> {
+    let resumed = if is_new {
+        None
+    } else {
+        Restoring::resume(&config.data_dir)?
+    };
+    let Opened {
+        target,
+        importing,
+        engine: (log, rows),
+        collected,
+    } = match resumed {
+        Some(resumed) => resume(config, source, resumed).await?,
+        None => begin(config, source, is_new).await?,
+    };
+    let importer = Importer::open(log, rows, importing.member_id).await?;
+    let copied = copy(source, importer, (orders, collected), &Spool::new(target.path())).await?;
+    target.finish(&Identity {
+        format: data_dir::FORMAT,
+        cluster_id: importing.cluster_id,
+        member_id: importing.member_id,
+        log: Some(LogId(importing.log)),
+    })?;
+    Ok(copied)
+}
+
+/// Opens a copy that is not complete.
+async fn resume(
+    config: &Config,
+    source: &Source,
+    (target, importing): (Restoring, Importing),
+) -> anyhow::Result<Opened> {
+    let path = target.path();
+    ensure!(
+        importing.source == source.cluster_id(),
+        "data directory {} holds a copy of the cluster {:x}, and the endpoints are of {:x}: --restart deletes it",
+        path.display(),
+        importing.source,
+        source.cluster_id()
+    );
+    info!(data_dir = %path.display(), "going on with a copy");
+    let metrics = Arc::new(Metrics::new(false));
+    let log = Some(LogId(importing.log));
+    let opened = embedded::open(config, (path, log), None, &metrics).await;
+    let engine = opened.context("the copy cannot be gone on with: --restart deletes it")?;
+    Ok(Opened {
+        target,
+        importing,
+        engine,
+        collected: None,
+    })
+}
+
+/// Makes a store of a snapshot.
+async fn begin(config: &Config, source: &mut Source, deletes: bool) -> anyhow::Result<Opened> {
+    let target = if deletes {
+        Restoring::begin_again(&config.data_dir)?
+    } else {
+        Restoring::begin(&config.data_dir)?
+    };
+    let spool = Spool::new(target.path());
+    let filled = collecting(source, &spool, async |source| fill(config, source, &target).await).await;
+    match filled {
+        Ok(((importing, engine), collected)) => Ok(Opened {
+            target,
+            importing,
+            engine,
+            collected: Some(collected),
+        }),
+        Err(error) => {
+            if let Err(left) = target.abandon() {
+                warn!(error = &left as &dyn std::error::Error, "an incomplete store is left");
+            }
+            Err(error)
+        }
+    }
+}
+
+async fn fill(
+    config: &Config,
+    source: &mut Source,
+    target: &Restoring,
+) -> anyhow::Result<(Importing, (FileLog, FjallRows))> {
+    let path = target.path();
+    let size = source.size().await?;
+    check_space(path, size.saturating_add(size / 3))?;
+    info!(data_dir = %path.display(), bytes = size, "copying the source");
+    let file = source.snapshot(&Spool::new(path)).await?;
+    let metrics = Arc::new(Metrics::new(false));
+    let (log, rows) = embedded::open(config, (path, None), None, &metrics).await?;
+    let importing = Importing {
+        source: source.cluster_id(),
+        cluster_id: rand::random(),
+        member_id: rand::random(),
+        log: log.id().context("the log has no id")?.0,
+    };
+    let restored = restore(&file, (log.clone(), rows.clone()), importing.member_id).await?;
+    info!(
+        revision = restored.revision,
+        versions = restored.versions,
+        "made a store of the snapshot"
+    );
+    target.set_importing(&importing)?;
+    Ok((importing, (log, rows)))
+}

@@ -1,0 +1,142 @@
+//! A copy below a key prefix of TiKV. The register that says whose the prefix is has a mark until it is complete.
+
+use anyhow::{Context as _, bail, ensure};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tracing::info;
+
+use crate::cas_register::{Cas, CasRegister as _};
+use crate::cluster::owner;
+use crate::cluster::owner::OWNER;
+use crate::flags::TikvOptions;
+use crate::import::{Copied, Orders, Source, collecting, copy};
+use crate::log::TikvLog;
+use crate::log::frame::is_barrier;
+use crate::metrics::Metrics;
+use crate::rows::TikvRows;
+use crate::server::run::Lifecycle;
+use crate::server::tikv::connection;
+use crate::server::wipe::wipe;
+use crate::snapshot::{Importer, Spool, restore};
+use crate::tikv::{Tikv, TikvRegister};
+
+/// The name of the register that holds an [`Importing`]. It is part of the format.
+const IMPORTING: &str = "importing";
+
+/// Attempts to set that register.
+const ATTEMPTS: u32 = 5;
+
+/// The copy of another store below a prefix: all of it up to the revision that it is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Importing {
+    /// The id of the cluster that is copied.
+    source: u64,
+    /// The id of the member that writes the copy.
+    member_id: u64,
+}
+
+/// Connects to TiKV.
+pub(super) async fn attach(options: &TikvOptions, life: &mut Lifecycle) -> anyhow::Result<Tikv> {
+    let (tikv, supervisor) = Tikv::attach(connection(options, &Metrics::new(false), 0)).await?;
+    life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
+    Ok(tikv)
+}
+
+/// Copies below the prefix, or goes on with that, and hands it over to members.
+pub(super) async fn copy_into(
+    tikv: &Tikv,
+    token: &str,
+    source: &mut Source,
+    is_new: bool,
+    orders: Orders,
+) -> anyhow::Result<Copied> {
+    let (owner, register) = (tikv.register(OWNER), tikv.register(IMPORTING));
+    let stored = register.get().await.context("read what is copied")?;
+    let is_copy = !tikv.is_empty().await? && owner::is_restoring(&owner, token).await?;
+    let spool = Spool::new(&std::env::temp_dir());
+    let engine = (TikvLog::keeping(tikv.clone(), is_barrier), TikvRows::new(tikv.clone()));
+    let (importing, collected) = match &stored {
+        Some(stored) if is_copy && !is_new => {
+            tikv.check_pin().await?;
+            (resume(source, stored)?, None)
+        }
+        _ => {
+            if is_copy && is_new {
+                info!("deleting a copy that is not complete");
+                wipe(tikv, token).await?;
+            }
+            let made = collecting(source, &spool, async |source| {
+                begin(tikv, token, source, (engine.clone(), &spool)).await
+            });
+            let (importing, collected) = made.await?;
+            (importing, Some(collected))
+        }
+    };
+    let importer = Importer::open(engine.0, engine.1, importing.member_id).await?;
+    let copied = copy(source, importer, (orders, collected), &spool).await?;
+    owner::end_restore(&owner, token).await?;
+    // It means nothing any more.
+    set(&register, None).await?;
+    Ok(copied)
+}
+
+fn resume(source: &Source, stored: &Bytes) -> anyhow::Result<Importing> {
+    let importing: Importing = serde_json::from_slice(stored).context("what is copied is not known: --restart")?;
+    ensure!(
+        importing.source == source.cluster_id(),
+        "the key prefix holds a copy of the cluster {:x}, and the endpoints are of {:x}: --restart deletes it",
+        importing.source,
+        source.cluster_id()
+    );
+    info!("going on with a copy");
+    Ok(importing)
+}
+
+/// Makes a store of a snapshot.
+async fn begin(
+    tikv: &Tikv,
+    token: &str,
+    source: &mut Source,
+    (engine, spool): ((TikvLog, TikvRows), &Spool),
+) -> anyhow::Result<Importing> {
+    let (owner, register) = (tikv.register(OWNER), tikv.register(IMPORTING));
+    if !tikv.is_empty().await? {
+        bail!(owner::occupied(&owner).await?);
+    }
+    info!("copying the source");
+    // Before anything is written: it may be too large for the disk.
+    let file = source.snapshot(spool).await?;
+    // From now on no member starts on the prefix.
+    owner::begin_restore(&owner, token).await?;
+    tikv.pin().await?;
+    let importing = Importing {
+        source: source.cluster_id(),
+        member_id: rand::random(),
+    };
+    let restored = restore(&file, engine, importing.member_id).await;
+    let restored = restored.context("the key prefix holds a part of a copy, which --restart deletes")?;
+    info!(
+        revision = restored.revision,
+        versions = restored.versions,
+        "made a store of the snapshot"
+    );
+    set(&register, Some(serde_json::to_vec(&importing)?.into())).await?;
+    Ok(importing)
+}
+
+/// Sets the register. Nobody else does at the same time.
+async fn set(register: &TikvRegister, new: Option<Bytes>) -> anyhow::Result<()> {
+    let mut failed = None;
+    for _ in 0..ATTEMPTS {
+        let stored = register.get().await.context("read what is copied")?;
+        if stored == new {
+            return Ok(());
+        }
+        if let Cas::Unknown(error) = register.compare_and_set(stored, new.clone()).await {
+            failed = Some(error);
+        }
+    }
+    Err(failed
+        .context("the register of copies changes")?
+        .context("record what is copied"))
+}

@@ -1,0 +1,421 @@
+//! `kubebrain import`: what a copy of a running store has, and what becomes of one that is interrupted.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use brain::pb::mvccpb;
+use pb::auth_client::AuthClient;
+use pb::kv_client::KvClient;
+use pb::lease_client::LeaseClient;
+use rustix::process::Signal;
+use tempfile::TempDir;
+use tonic::transport::Channel;
+
+use crate::members::Site;
+use crate::members::certificates::Ca;
+use crate::program::{Kubebrain, Process, READY, lone, refusal};
+use crate::wire::pb;
+
+/// It logs this when it has reached the source.
+const REACHED: &str = "the copy has reached the source";
+
+/// Begins a copy into a directory.
+fn begin(url: &str, dir: &Path, more: &[&str]) -> Process {
+    let dir = format!("--data-dir={}", dir.display());
+    begin_with(url, &[&[dir.as_str()], more].concat())
+}
+
+/// Begins a copy to where the flags say.
+fn begin_with(url: &str, more: &[&str]) -> Process {
+    let mut flags = vec!["import".to_owned(), format!("--from-endpoints={url}")];
+    flags.extend(more.iter().map(|flag| (*flag).to_owned()));
+    Process::begin(&flags, String::new())
+}
+
+/// Waits for a copy that is to succeed; returns its log.
+async fn finished(mut copy: Process) -> String {
+    let (code, said) = copy.ended().await;
+    assert_eq!(code, Some(0), "{said}");
+    said
+}
+
+async fn connect(url: &str) -> Channel {
+    Channel::from_shared(url.to_owned()).unwrap().connect().await.unwrap()
+}
+
+async fn put(kv: &mut KvClient<Channel>, key: &str, n: u32, lease: i64) -> i64 {
+    let put = pb::PutRequest {
+        key: key.to_owned().into(),
+        value: format!("{n}").repeat(n as usize % 70).into(),
+        lease,
+        ..Default::default()
+    };
+    kv.put(put).await.unwrap().into_inner().header.unwrap().revision
+}
+
+/// Writes puts, deletions, txns and leases; returns the newest revision.
+async fn write(channel: &Channel, from: u32) -> i64 {
+    let (mut kv, mut lease) = (KvClient::new(channel.clone()), LeaseClient::new(channel.clone()));
+    let mut revision = 0;
+    for n in from..from + 60 {
+        let key = format!("key/{}", n * 7 % 23);
+        let id = i64::from(1_000 + n);
+        match n % 6 {
+            0 => {
+                let delete = pb::DeleteRangeRequest {
+                    key: key.into(),
+                    range_end: "key/3".into(),
+                    ..Default::default()
+                };
+                kv.delete_range(delete).await.unwrap();
+            }
+            1 => {
+                lease
+                    .lease_grant(pb::LeaseGrantRequest { id, ttl: 3_600 })
+                    .await
+                    .unwrap();
+                put(&mut kv, &key, n, id).await;
+            }
+            2 => {
+                // Its keys are deleted with it.
+                lease.lease_grant(pb::LeaseGrantRequest { id, ttl: 600 }).await.unwrap();
+                put(&mut kv, &key, n, id).await;
+                lease.lease_revoke(pb::LeaseRevokeRequest { id }).await.unwrap();
+            }
+            3 => {
+                let ops = [n, n + 1, n + 2].map(|n| {
+                    let put = pb::PutRequest {
+                        key: format!("txn/{}", n % 5).into(),
+                        value: format!("{n}").into(),
+                        ..Default::default()
+                    };
+                    pb::RequestOp {
+                        request: Some(pb::request_op::Request::RequestPut(put)),
+                    }
+                });
+                let txn = pb::TxnRequest {
+                    success: ops.into(),
+                    ..Default::default()
+                };
+                kv.txn(txn).await.unwrap();
+            }
+            _ => {
+                put(&mut kv, &key, n, 0).await;
+            }
+        }
+        revision = put(&mut kv, "last", n, 0).await;
+    }
+    // No key names it.
+    let id = i64::from(9_000 + from);
+    lease
+        .lease_grant(pb::LeaseGrantRequest { id, ttl: 7_200 })
+        .await
+        .unwrap();
+    revision
+}
+
+/// What clients can read: all keys at all revisions, and leases.
+#[derive(Debug, PartialEq)]
+struct Content {
+    revisions: BTreeMap<i64, Option<Vec<mvccpb::KeyValue>>>,
+    leases: BTreeMap<i64, (i64, Vec<bytes::Bytes>)>,
+    users: Vec<String>,
+}
+
+async fn read(channel: &Channel, newest: i64) -> Content {
+    let (mut kv, mut lease) = (KvClient::new(channel.clone()), LeaseClient::new(channel.clone()));
+    let mut revisions = BTreeMap::new();
+    for revision in 1..=newest {
+        let range = pb::RangeRequest {
+            key: "\0".into(),
+            range_end: "\0".into(),
+            revision,
+            ..Default::default()
+        };
+        // None if it is compacted.
+        let kvs = kv.range(range).await.map(|found| found.into_inner().kvs);
+        revisions.insert(revision, kvs.ok());
+    }
+    let ids = lease
+        .lease_leases(pb::LeaseLeasesRequest {})
+        .await
+        .unwrap()
+        .into_inner();
+    let mut leases = BTreeMap::new();
+    for id in ids.leases.into_iter().map(|lease| lease.id) {
+        let ask = pb::LeaseTimeToLiveRequest { id, keys: true };
+        let found = lease.lease_time_to_live(ask).await.unwrap().into_inner();
+        assert!(
+            found.ttl <= found.granted_ttl && found.ttl > found.granted_ttl - 600,
+            "{found:?}"
+        );
+        leases.insert(id, (found.granted_ttl, found.keys));
+    }
+    let mut auth = AuthClient::new(channel.clone());
+    let users = auth
+        .user_list(pb::AuthUserListRequest {})
+        .await
+        .unwrap()
+        .into_inner()
+        .users;
+    Content {
+        revisions,
+        leases,
+        users,
+    }
+}
+
+async fn assert_copied(source: &Kubebrain, dir: &Path, newest: i64) {
+    let copy = Kubebrain::start(dir).await;
+    assert_equal(source, &copy.url, newest).await;
+    copy.stop().await;
+}
+
+async fn assert_equal(source: &Kubebrain, copy: &str, newest: i64) {
+    let (source, found) = (connect(&source.url).await, connect(copy).await);
+    let (expected, found) = (read(&source, newest).await, read(&found, newest).await);
+    for (revision, kvs) in &expected.revisions {
+        assert!(found.revisions.get(revision) == Some(kvs), "revision {revision}");
+    }
+    assert_eq!(found, expected);
+    let mut client = KvClient::new(connect(copy).await);
+    assert_eq!(put(&mut client, "after", 1, 0).await, newest + 1);
+}
+
+async fn compact(channel: &Channel, revision: i64) {
+    let compact = pb::CompactionRequest {
+        revision,
+        physical: true,
+    };
+    KvClient::new(channel.clone()).compact(compact).await.unwrap();
+}
+
+async fn add_user(channel: &Channel, name: &str) {
+    let user = pb::AuthUserAddRequest {
+        name: name.to_owned(),
+        password: "p".to_owned(),
+        ..Default::default()
+    };
+    AuthClient::new(channel.clone()).user_add(user).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn program_copies_a_running_store() {
+    let temp = TempDir::new().unwrap();
+    let path = |name: &str| temp.path().join(name);
+    let source = Kubebrain::start(&path("source")).await;
+    let channel = connect(&source.url).await;
+    let half = write(&channel, 0).await;
+    compact(&channel, half - 20).await;
+    add_user(&channel, "one").await;
+    let earlier = begin(&source.url, &path("earlier"), &["--follow"]);
+    earlier.says(REACHED).await;
+    earlier.kill().await;
+    let newest = write(&channel, 60).await;
+    let said = finished(begin(&source.url, &path("copy"), &[])).await;
+    assert!(said.contains("comparing the copy with the source"), "{said}");
+    let mut again = begin(&source.url, &path("copy"), &["--restart"]);
+    let (code, said) = again.ended().await;
+    assert!(
+        code == Some(1) && said.contains("is not empty: it holds a store"),
+        "{said}"
+    );
+    assert_copied(&source, &path("copy"), newest).await;
+
+    // History ends where the operator says.
+    let until = newest - 30;
+    finished(begin(
+        &source.url,
+        &path("earlier"),
+        &[&format!("--until-revision={until}")],
+    ))
+    .await;
+    let copy = Kubebrain::start(&path("earlier")).await;
+    let mut client = KvClient::new(connect(&copy.url).await);
+    assert_eq!(put(&mut client, "after", 1, 0).await, until + 1);
+    copy.stop().await;
+    let until = format!("--until-revision={half}");
+    let (code, said) = begin(&source.url, &path("late"), &[&until]).ended().await;
+    assert!(code == Some(1) && said.contains("behind --until-revision"), "{said}");
+    source.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn interrupted_copy_is_not_served_and_goes_on() {
+    let temp = TempDir::new().unwrap();
+    let path = |name: &str| temp.path().join(name);
+    let source = Kubebrain::start(&path("source")).await;
+    let channel = connect(&source.url).await;
+    write(&channel, 0).await;
+    let copy = begin(&source.url, &path("copy"), &["--follow"]);
+    copy.says(REACHED).await;
+    write(&channel, 60).await;
+    copy.kill().await;
+    let said = refusal(&path("copy")).await;
+    assert!(
+        said.contains("finish that by `kubebrain snapshot restore` or `kubebrain import`"),
+        "{said}"
+    );
+
+    // Another cluster is no source for it.
+    let other = Kubebrain::start(&path("other")).await;
+    let (code, said) = begin(&other.url, &path("copy"), &[]).ended().await;
+    assert!(
+        code == Some(1) && said.contains("holds a copy of the cluster"),
+        "{said}"
+    );
+    other.stop().await;
+
+    let half = write(&channel, 120).await;
+    compact(&channel, half / 4).await;
+    add_user(&channel, "late").await;
+    let mut copy = begin(&source.url, &path("copy"), &["--follow"]);
+    copy.says(REACHED).await;
+    copy.signal(Signal::TERM);
+    let (code, said) = copy.ended().await;
+    assert!(
+        code == Some(1) && said.contains("the same command goes on with it"),
+        "{said}"
+    );
+
+    let copy = begin(&source.url, &path("copy"), &["--follow"]);
+    copy.says(REACHED).await;
+    assert_eq!(copy.said("made a store"), 0);
+    let newest = write(&channel, 180).await;
+    copy.signal(Signal::USR1);
+    finished(copy).await;
+    assert_copied(&source, &path("copy"), newest).await;
+    source.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copy_begins_again_when_the_source_has_compacted_what_it_needs() {
+    let temp = TempDir::new().unwrap();
+    let path = |name: &str| temp.path().join(name);
+    let source = Kubebrain::start(&path("source")).await;
+    let channel = connect(&source.url).await;
+    write(&channel, 0).await;
+    let copy = begin(&source.url, &path("copy"), &["--follow"]);
+    copy.says(REACHED).await;
+    copy.kill().await;
+    let newest = write(&channel, 60).await;
+    compact(&channel, newest - 10).await;
+    let said = finished(begin(&source.url, &path("copy"), &[])).await;
+    assert!(said.contains("the copy is begun again with a new snapshot"), "{said}");
+    assert_copied(&source, &path("copy"), newest).await;
+    source.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn program_copies_into_a_key_prefix() {
+    let temp = TempDir::new().unwrap();
+    let source = Kubebrain::start(&temp.path().join("source")).await;
+    let channel = connect(&source.url).await;
+    write(&channel, 0).await;
+    let site = Site::new(1).await;
+    let pd = format!("--tikv-pd-endpoints={}", site.tikv.pd());
+    let prefix = "--tikv-key-prefix=copied";
+    let begin = |more: &[&str]| begin_with(&source.url, &[&["--storage=tikv", &pd, prefix], more].concat());
+    let copy = begin(&["--follow"]);
+    copy.says(REACHED).await;
+    copy.kill().await;
+    let (code, said) = site.begin(0, 1, &[prefix]).ended().await;
+    assert!(
+        code == Some(1) && said.contains("go on by `kubebrain import`"),
+        "{said}"
+    );
+
+    let half = write(&channel, 60).await;
+    compact(&channel, half / 3).await;
+    let mut copy = begin(&["--follow"]);
+    copy.says(REACHED).await;
+    assert_eq!(copy.said("going on with a copy"), 1);
+    copy.signal(Signal::TERM);
+    let (code, said) = copy.ended().await;
+    assert!(
+        code == Some(1) && said.contains("the same command goes on with it"),
+        "{said}"
+    );
+
+    let copy = begin(&["--follow", "--restart"]);
+    copy.says(REACHED).await;
+    assert_eq!(
+        (copy.said("deleting a copy"), copy.said("made a store of the snapshot")),
+        (1, 1)
+    );
+    let newest = write(&channel, 120).await;
+    copy.signal(Signal::USR1);
+    finished(copy).await;
+    let member = site.start(0, 1, &[prefix]).await;
+    assert_equal(&source, &site.client_url(0), newest).await;
+    for restarts in [&[][..], &["--restart"]] {
+        let (code, said) = begin(restarts).ended().await;
+        assert!(
+            code == Some(1) && said.contains("the key prefix holds data already"),
+            "{said}"
+        );
+    }
+    drop(member);
+    source.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn source_with_tls_and_users_is_copied() {
+    let temp = TempDir::new().unwrap();
+    let path = |name: &str| temp.path().join(name);
+    let file = |flag: &str, name: &str| format!("--{flag}={}", path(name).display());
+    let source = Kubebrain::start(&path("source")).await;
+    let channel = connect(&source.url).await;
+    write(&channel, 0).await;
+    add_user(&channel, "root").await;
+    let mut auth = AuthClient::new(channel.clone());
+    let role = pb::AuthUserGrantRoleRequest {
+        user: "root".to_owned(),
+        role: "root".to_owned(),
+    };
+    auth.user_grant_role(role).await.unwrap();
+    auth.auth_enable(pb::AuthEnableRequest {}).await.unwrap();
+    source.stop().await;
+
+    let ca = Ca::new("ca");
+    std::fs::write(path("ca.crt"), &ca.pem).unwrap();
+    ca.write(temp.path(), "server", "server", time::Duration::days(1));
+    ca.write(temp.path(), "client", "client", time::Duration::days(1));
+    let (mut flags, url) = lone(&path("source"));
+    let url = url.replace("http://", "https://");
+    flags.extend([
+        format!("--listen-client-urls={url}"),
+        format!("--advertise-client-urls={url}"),
+        file("cert-file", "server.crt"),
+        file("key-file", "server.key"),
+        file("trusted-ca-file", "ca.crt"),
+        "--client-cert-auth".to_owned(),
+    ]);
+    let source = Process::begin(&flags, url.clone());
+    source.says(READY).await;
+    let (ca, cert, key) = (
+        file("cacert", "ca.crt"),
+        file("cert", "client.crt"),
+        file("key", "client.key"),
+    );
+    // Without --user, the common name of the certificate is the user.
+    for (more, text) in [
+        (&[ca.as_str()][..], "received fatal alert: CertificateRequired"),
+        (&[&ca, &cert, &key], "permission denied"),
+        (&[&ca, &cert, &key, "--user=root:other"], "authentication failed"),
+    ] {
+        let (code, said) = begin(&url, &path("copy"), more).ended().await;
+        assert!(code == Some(1) && said.contains(text), "{said}");
+    }
+    finished(begin(&url, &path("copy"), &[&ca, &cert, &key, "--user=root:p"])).await;
+    source.stop().await;
+    let copy = Kubebrain::start(&path("copy")).await;
+    let range = pb::RangeRequest {
+        key: "last".into(),
+        ..Default::default()
+    };
+    let mut kv = KvClient::new(connect(&copy.url).await);
+    let refused = kv.range(range).await.unwrap_err();
+    assert_eq!(refused.message(), "etcdserver: user name is empty");
+    copy.stop().await;
+}

@@ -1,0 +1,209 @@
+//! `kubebrain import` copies an etcd that is written to, and clients find on the copy what they had.
+
+use std::io::{BufRead as _, BufReader, PipeReader};
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use e2e::differential::FLAGS;
+use e2e::progress::Progress;
+use e2e::server::{Program, Server, spawn};
+use e2e::watchdog;
+use e2e::wire::etcdserverpb as pb;
+use pb::kv_client::KvClient;
+use pb::lease_client::LeaseClient;
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tonic::transport::Channel;
+
+use crate::harness::deadline;
+use crate::snapshot::{assert_same, first_readable, read};
+
+/// Set it to make a run happen again.
+const SEED: &str = "KUBEBRAIN_SEED";
+
+/// Requests that are written at most, and those from the start of the copy until it is killed.
+const REQUESTS: (u32, u32) = (2_000, 600);
+
+/// Requests before the copy begins.
+const BEFORE: u32 = 200;
+
+/// A running `kubebrain import`. The kernel kills it if this process ends.
+struct Copy {
+    child: Child,
+    lines: std::io::Lines<BufReader<PipeReader>>,
+    log: Vec<String>,
+}
+
+impl Copy {
+    fn start(program: &Program, source: &Server, dir: &Path) -> Self {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let mut command = e2e::server::command(program);
+        command.args([
+            "import",
+            "--follow",
+            "--from-endpoints",
+            source.endpoint(),
+            "--data-dir",
+        ]);
+        command
+            .arg(dir)
+            .stdin(Stdio::null())
+            .stdout(writer.try_clone().unwrap())
+            .stderr(writer);
+        Self {
+            child: spawn(command).unwrap(),
+            lines: BufReader::new(reader).lines(),
+            log: Vec::new(),
+        }
+    }
+
+    /// Waits until a line of its output holds the text.
+    fn says(&mut self, text: &str) {
+        for line in self.lines.by_ref() {
+            let line = line.unwrap();
+            let is_found = line.contains(text);
+            self.log.push(line);
+            if is_found {
+                return;
+            }
+        }
+        panic!("it never said {text:?}:\n{}", self.log.join("\n"));
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Asks it to finish, and waits for its end.
+    fn finish(mut self) {
+        kill_process(Pid::from_child(&self.child), Signal::USR1).unwrap();
+        self.says("equal to the source: checksum");
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}\n{}", self.log.join("\n"));
+    }
+}
+
+/// Writes what applications write, until it is told to stop. Compacts now and then. Returns the newest revision.
+async fn load(channel: Channel, mut random: StdRng, written: watch::Sender<u32>, stop: watch::Receiver<bool>) -> i64 {
+    let (mut kv, mut lease) = (KvClient::new(channel.clone()), LeaseClient::new(channel));
+    let (mut revision, mut leases) = (0, Vec::new());
+    for n in 0..REQUESTS.0 {
+        if *stop.borrow() {
+            break;
+        }
+        let key = format!("load/{}", random.random_range(0..60));
+        let id = leases.get(random.random_range(0..leases.len().max(1))).copied();
+        let put = pb::PutRequest {
+            key: key.clone().into(),
+            value: vec![b'v'; random.random_range(0..300)].into(),
+            lease: id.filter(|_| n % 3 == 0).unwrap_or_default(),
+            ..Default::default()
+        };
+        let header = match random.random_range(0..20) {
+            0 => {
+                let grant = pb::LeaseGrantRequest { id: 0, ttl: 3_600 };
+                leases.push(lease.lease_grant(grant).await.unwrap().into_inner().id);
+                None
+            }
+            1 if leases.len() > 3 => {
+                let id = leases.swap_remove(random.random_range(0..leases.len()));
+                let revoked = lease.lease_revoke(pb::LeaseRevokeRequest { id }).await;
+                revoked.unwrap().into_inner().header
+            }
+            2 | 3 => {
+                let delete = pb::DeleteRangeRequest {
+                    range_end: format!("{key}9").into(),
+                    key: key.into(),
+                    ..Default::default()
+                };
+                kv.delete_range(delete).await.unwrap().into_inner().header
+            }
+            4 | 5 => {
+                let ops = ["a", "b", "c"].map(|end| {
+                    let put = pb::PutRequest {
+                        key: format!("{key}/{end}").into(),
+                        ..put.clone()
+                    };
+                    pb::RequestOp {
+                        request: Some(pb::request_op::Request::RequestPut(put)),
+                    }
+                });
+                let txn = pb::TxnRequest {
+                    success: ops.into(),
+                    ..Default::default()
+                };
+                kv.txn(txn).await.unwrap().into_inner().header
+            }
+            _ => kv.put(put).await.unwrap().into_inner().header,
+        };
+        revision = header.map_or(revision, |header| header.revision);
+        if n % 300 == 299 {
+            let compact = pb::CompactionRequest {
+                revision: revision - 200,
+                physical: true,
+            };
+            kv.compact(compact).await.unwrap();
+        }
+        written.send_replace(n + 1);
+    }
+    revision
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn etcd_is_copied_while_it_is_written_to() {
+    let _deadline: watchdog::Watchdog = deadline();
+    let progress = Progress::stderr();
+    let seed = std::env::var(SEED).map_or_else(|_| rand::random(), |text| text.parse::<u64>().unwrap());
+    progress.say(format_args!("{SEED}={seed}"));
+    let mut random = StdRng::seed_from_u64(seed);
+    let dir = TempDir::new().unwrap();
+    let dir = dir.path().join("copy");
+    let kubebrain = Program::kubebrain().unwrap();
+    let etcd = Server::start(&Program::etcd(&progress).unwrap(), FLAGS).unwrap();
+    let channel = etcd.connect().await.unwrap();
+    let ((written, mut is_written), (stop, stopped)) = (watch::channel(0), watch::channel(false));
+    let mut writer = JoinSet::new();
+    writer.spawn(load(
+        channel.clone(),
+        StdRng::seed_from_u64(random.random()),
+        written,
+        stopped,
+    ));
+    is_written.wait_for(|written| *written >= BEFORE).await.unwrap();
+    let copy = Copy::start(&kubebrain, &etcd, &dir);
+    let killed_at = BEFORE + random.random_range(0..REQUESTS.1);
+    is_written.wait_for(|written| *written >= killed_at).await.unwrap();
+    copy.kill();
+    let mut copy = Copy::start(&kubebrain, &etcd, &dir);
+    copy.says("the copy has reached the source");
+    let more = *is_written.borrow() + 200;
+    is_written
+        .wait_for(|written| *written >= more.min(REQUESTS.0))
+        .await
+        .unwrap();
+    // The switch-over: first the clients, then the copy.
+    stop.send_replace(true);
+    let newest = writer.join_next().await.unwrap().unwrap();
+    copy.finish();
+
+    let compacted = first_readable(&mut KvClient::new(channel.clone()), newest).await;
+    let expected = read(&channel, (compacted, newest)).await;
+    let brain = Server::start_in(&kubebrain, &dir, FLAGS).unwrap();
+    let channel = brain.connect().await.unwrap();
+    let mut kv = KvClient::new(channel.clone());
+    assert_eq!(first_readable(&mut kv, newest).await, compacted);
+    assert_same(&read(&channel, (compacted, newest)).await, &expected, "the copy");
+    let put = pb::PutRequest {
+        key: "after".into(),
+        ..Default::default()
+    };
+    let header = kv.put(put).await.unwrap().into_inner().header.unwrap();
+    assert_eq!(header.revision, newest + 1);
+    brain.stop().unwrap();
+    etcd.stop().unwrap();
+}
