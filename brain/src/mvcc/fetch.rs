@@ -638,6 +638,7 @@ mod tests {
             rows_revision: 2,
             count_cache: Arc::new(CountCache::default()),
             hot: Arc::new(HotRows::default()),
+            key_index: Arc::default(),
         });
         let puts = keys.iter().map(|key| {
             Op::Put(PutOp {

@@ -33,6 +33,9 @@ mod tree;
 /// Changes that are recorded, or applied, while others wait.
 const AT_ONCE: usize = 512;
 
+/// The part of its memory that the newest changes may take, and as much those that are queued.
+const SHARE: usize = 8;
+
 /// Queued changes for which the background task is woken: fewer are left to readers.
 const WAKE: usize = 1_024;
 
@@ -93,7 +96,7 @@ pub enum Phase {
     Building,
     /// It answers.
     Serving,
-    /// It would take more memory than it may.
+    /// It took more memory than it may; it is tried again later.
     Exceeded,
     /// Another one took its place.
     Closed,
@@ -162,7 +165,7 @@ impl KeyIndex {
                         exists: !change.is_delete(),
                     });
                 }
-                if queue.changes.bytes() > self.max_bytes() {
+                if queue.changes.bytes() > self.max_bytes() / SHARE {
                     queue.changes = ChangeList::default();
                     queue.state = QueueState::Overflown;
                 }
@@ -228,6 +231,14 @@ impl KeyIndex {
         self.empty(self.built_mut(), Phase::Closed);
     }
 
+    /// Lets an index that took too much memory be built again: it may fit by now.
+    pub fn try_again(&self) {
+        let mut built = self.built_mut();
+        if built.phase == Phase::Exceeded {
+            built.phase = Phase::Idle;
+        }
+    }
+
     /// Empties an index that contradicts the rows: it is built again.
     pub fn discard(&self) {
         let built = self.built_mut();
@@ -278,7 +289,7 @@ impl KeyIndex {
         match cursor {
             Some(cursor) => built.cursor = cursor,
             None => {
-                built.log = ChangeLog::behind(revision);
+                built.log = ChangeLog::behind(revision, self.max_bytes() / SHARE);
                 built.phase = Phase::Serving;
                 self.serves.store(true, Ordering::Relaxed);
             }
@@ -297,7 +308,12 @@ impl KeyIndex {
             let mut queue = self.queue();
             if queue.state == QueueState::Overflown {
                 drop(queue);
-                self.exceed(built);
+                let keys = built.tree.len();
+                self.empty(built, Phase::Idle);
+                tracing::info!(
+                    keys,
+                    "too many changes of keys came at once: the index of keys is built again"
+                );
                 return false;
             }
             built.taken = std::mem::take(&mut queue.changes);
@@ -329,7 +345,7 @@ impl KeyIndex {
         tracing::warn!(
             keys,
             max_bytes = self.max_bytes(),
-            "the index of keys takes too much memory and is dropped: counts of large ranges take longer until the next start"
+            "the index of keys takes too much memory and is dropped: counts of large ranges take longer, until it fits again"
         );
     }
 

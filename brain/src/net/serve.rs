@@ -37,6 +37,7 @@ mod connection;
 mod connections;
 mod counted;
 mod decoded;
+mod frames;
 pub(in crate::net) mod framing;
 mod gzip;
 mod http2;

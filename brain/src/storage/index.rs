@@ -22,6 +22,9 @@ const REST: u32 = 3;
 const WAIT: Duration = Duration::from_millis(5);
 const RETRY: Duration = Duration::from_secs(5);
 
+/// Delay before an index is built again that took too much memory: keys may have been deleted.
+const RETRY_EXCEEDED: Duration = Duration::from_secs(600);
+
 /// Keeps the index of a member's keys in so many bytes of memory, until `stop`.
 pub async fn run<R: Rows>(state: Arc<State<R>>, max_bytes: usize, stop: CancellationToken) -> anyhow::Result<()> {
     tokio::select! {
@@ -36,7 +39,8 @@ async fn keep<R: Rows>(state: &State<R>, max_bytes: usize) {
         let index = state.view().key_index.clone();
         match index.size().phase {
             Phase::Idle | Phase::Building => match build(state, &index, max_bytes).await {
-                Ok(()) => {}
+                Ok(()) if index.size().phase != Phase::Idle => {}
+                Ok(()) => tokio::time::sleep(RETRY).await,
                 Err(error) => {
                     tracing::info!(%error, "rows cannot be read: the index of keys is built later");
                     tokio::time::sleep(RETRY).await;
@@ -47,8 +51,15 @@ async fn keep<R: Rows>(state: &State<R>, max_bytes: usize) {
                     tokio::task::yield_now().await;
                 }
                 index.woken().await;
+                if index.size().phase == Phase::Idle {
+                    // Changes come too fast: it would not be built to its end.
+                    tokio::time::sleep(RETRY).await;
+                }
             }
-            Phase::Exceeded => index.woken().await,
+            Phase::Exceeded => tokio::select! {
+                () = index.woken() => {}
+                () = tokio::time::sleep(RETRY_EXCEEDED) => index.try_again(),
+            },
             // The view that has another one is published in this moment.
             Phase::Closed => tokio::time::sleep(WAIT).await,
         }

@@ -8,7 +8,7 @@ use crate::types::Revision;
 const SEGMENT: usize = 1_024;
 const SEGMENT_BYTES: usize = 256 << 10;
 
-/// Changes in the log at most, and bytes that they take.
+/// Changes in the log at most, and bytes that they take, if the index may take many.
 const LOG: usize = 256 << 10;
 const LOG_BYTES: usize = 32 << 20;
 
@@ -98,6 +98,8 @@ pub(super) struct ChangeLog {
     segments: VecDeque<Segment>,
     /// Without the last segment.
     bytes: usize,
+    /// Bytes that it may take.
+    max_bytes: usize,
     /// Every change behind this revision is here.
     floor: Revision,
 }
@@ -160,10 +162,11 @@ impl Segment {
 }
 
 impl ChangeLog {
-    /// A log that begins behind a revision.
-    pub(super) fn behind(floor: Revision) -> Self {
+    /// A log that begins behind a revision and takes no more bytes than told, but for a last segment.
+    pub(super) fn behind(floor: Revision, max_bytes: usize) -> Self {
         Self {
             floor,
+            max_bytes: max_bytes.min(LOG_BYTES),
             ..Self::default()
         }
     }
@@ -176,7 +179,7 @@ impl ChangeLog {
                 self.bytes += full.bytes();
             }
             self.segments.push_back(Segment::default());
-            while self.segments.len() > LOG / SEGMENT || self.bytes > LOG_BYTES {
+            while self.segments.len() > LOG / SEGMENT || self.bytes > self.max_bytes {
                 let Some(oldest) = self.segments.pop_front() else { break };
                 self.bytes -= oldest.bytes().min(self.bytes);
                 self.floor = oldest.last().unwrap_or(self.floor);
@@ -213,7 +216,7 @@ mod tests {
     #[test]
     fn log_knows_what_was_added_behind_any_revision() {
         let mut rng = StdRng::seed_from_u64(7);
-        let mut log = ChangeLog::behind(10);
+        let mut log = ChangeLog::behind(10, LOG_BYTES);
         let mut all = Vec::new();
         let mut revision = 10;
         for _ in 0..6_000 {
@@ -249,7 +252,7 @@ mod tests {
     fn log_is_bounded_and_forgets_the_oldest_revisions() {
         let all = Bounds { from: b"", to: None };
         for (changes, len) in [(300_000, 40), (20_000, 4_000)] {
-            let mut log = ChangeLog::behind(0);
+            let mut log = ChangeLog::behind(0, LOG_BYTES);
             let key = vec![b'k'; len];
             for revision in 1..=changes {
                 let exists = revision % 2 == 0;

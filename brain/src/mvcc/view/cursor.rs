@@ -398,6 +398,7 @@ mod tests {
             rows_revision: revision,
             count_cache: Arc::new(CountCache::default()),
             hot: Arc::new(HotRows::default()),
+            key_index: Arc::default(),
         };
         (view, live)
     }

@@ -79,6 +79,8 @@ pub(super) enum Reason {
     Handshake,
     /// It did not answer a ping.
     Ping,
+    /// The client changed its settings again and again.
+    Settings,
 }
 
 impl Reason {
@@ -93,6 +95,7 @@ impl Reason {
             Reason::Memory => "memory",
             Reason::Handshake => "handshake",
             Reason::Ping => "ping_timeout",
+            Reason::Settings => "settings",
         }
     }
 
@@ -124,6 +127,9 @@ pub(super) struct Connection {
     moved_at: AtomicU64,
     /// Its charge to the budget.
     pub(super) account: Account,
+    /// Charges for what was passed to HTTP/2 without a charge of its own while the socket accepted nothing.
+    unsent: Mutex<Vec<Charge>>,
+    has_unsent: AtomicBool,
     closing: CancellationToken,
     reason: OnceLock<Reason>,
 }
@@ -142,6 +148,8 @@ impl Connection {
             moved: AtomicU64::new(0),
             moved_at: AtomicU64::new(0),
             account,
+            unsent: Mutex::default(),
+            has_unsent: AtomicBool::new(false),
             closing: CancellationToken::new(),
             reason: OnceLock::new(),
         }
@@ -192,11 +200,38 @@ impl Connection {
         self.blocked_since.load(Ordering::Relaxed) != 0
     }
 
-    /// Requests its task to close it. Only the first reason counts.
-    pub(super) fn close(&self, reason: Reason) {
-        if self.reason.set(reason).is_ok() {
+    /// Keeps a charge until everything that HTTP/2 holds was sent, if the socket accepts nothing now.
+    pub(super) fn keep_until_sent(&self, charge: Charge) {
+        if self.is_blocked() {
+            self.put_back(vec![charge]);
+        }
+    }
+
+    /// Takes the charges for what HTTP/2 will have sent after its next poll, if the socket is not blocked then.
+    pub(super) fn take_unsent(&self) -> Vec<Charge> {
+        if self.has_unsent.swap(false, Ordering::AcqRel) {
+            std::mem::take(&mut *self.unsent.lock().unwrap_or_else(PoisonError::into_inner))
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Keeps charges for longer.
+    pub(super) fn put_back(&self, charges: Vec<Charge>) {
+        if !charges.is_empty() {
+            let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
+            unsent.extend(charges);
+            self.has_unsent.store(true, Ordering::Release);
+        }
+    }
+
+    /// Requests its task to close it. Only the first reason counts; false for others.
+    pub(super) fn close(&self, reason: Reason) -> bool {
+        let is_first = self.reason.set(reason).is_ok();
+        if is_first {
             self.closing.cancel();
         }
+        is_first
     }
 
     /// Returns true if it is to be closed.
@@ -471,11 +506,9 @@ impl Connections {
     }
 
     fn close(&self, connection: &Connection, reason: Reason) {
-        if connection.reason.get().is_some() {
-            return;
+        if connection.close(reason) {
+            self.count(reason);
         }
-        connection.close(reason);
-        self.count(reason);
     }
 
     /// Counts a connection as closed by this side, and logs a warning if a client may lose a request.

@@ -3,24 +3,20 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use tokio::time::Instant;
 
 use bytes::{Buf as _, Bytes};
 use futures::FutureExt as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
 use super::admission::Io;
-use super::connections::{Connection, FIRST_REQUEST};
+use super::connections::{Connection, FIRST_REQUEST, Reason};
+use super::frames::{FRAME, Frames, PREFACE, SETTINGS};
 use super::linger::Left;
 use super::socket::{SharedSocket, Socket};
 use crate::metrics::NetworkMetrics;
 
-/// The connection preface of HTTP/2.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// The length of a frame header: the payload's length in three bytes, the type, the flags and the stream id.
-const FRAME: usize = 9;
-const SETTINGS: u8 = 4;
 const WINDOW_UPDATE: u8 = 8;
 
 /// GOAWAY without an error: no stream was begun.
@@ -37,6 +33,8 @@ pub(super) struct Counted {
     /// The number of bytes, at the beginning of the next write, that were already sent.
     sent_ahead: usize,
     connection: Arc<Connection>,
+    /// The frames of the client, while they are watched.
+    frames: Option<Box<Frames>>,
     left: Left,
 }
 
@@ -47,8 +45,14 @@ impl Counted {
             read: Bytes::new(),
             sent_ahead: 0,
             connection,
+            frames: None,
             left,
         }
+    }
+
+    /// From now on a client that floods the connection with SETTINGS is stopped. What it sent is read from its beginning.
+    pub(super) fn watch_frames(&mut self) {
+        self.frames = Some(Box::new(Frames::new(Instant::now())));
     }
 
     pub(super) fn socket(&self) -> SharedSocket {
@@ -145,13 +149,26 @@ fn says_no_more_than_settings(seen: &[u8]) -> bool {
 
 impl AsyncRead for Counted {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if !self.read.is_empty() {
+        if self.frames.is_some() && self.connection.is_closing() {
+            // Its task is woken to close it; nothing more is taken from it.
+            return Poll::Pending;
+        }
+        let before = buf.filled().len();
+        if self.read.is_empty() {
+            ready!(self.socket.lock().poll_read(cx, buf))?;
+        } else {
             let len = self.read.len().min(buf.remaining());
             buf.put_slice(&self.read[..len]);
             self.read.advance(len);
-            return Poll::Ready(Ok(()));
         }
-        self.socket.lock().poll_read(cx, buf)
+        if let Some(frames) = &mut self.frames
+            && frames.is_flood(&buf.filled()[before..], Instant::now())
+        {
+            buf.set_filled(before);
+            self.socket.lock().close(Reason::Settings);
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -1,7 +1,8 @@
 //! HTTP/2: one connection and its streams, each in a task that ends with the connection.
 //!
 //! Invariant: the memory that a client can occupy is charged to its connection's account: open streams, unread bodies, and
-//! responses until the socket, or the queue in front of it that is charged as a whole (`socket.rs`), has accepted them.
+//! responses until the socket, or the queue in front of it that is charged as a whole (`socket.rs`), has accepted them. Only refusals
+//! for lack of memory are charged to nobody, and few of them may wait.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -72,6 +73,9 @@ const ANSWER_RATE: u64 = 4096;
 /// connected.
 const BEGUN_WHILE_BLOCKED: usize = 32 * 1024;
 
+/// The number of requests that may be refused while the socket accepts no responses.
+const REFUSED_WHILE_BLOCKED: usize = 1024;
+
 /// The time for which a closed connection may try to send GOAWAY.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -130,7 +134,8 @@ fn settings(builder: &h2::server::Builder) -> Bytes {
 type Connected = h2::server::Connection<Counted, Piece>;
 
 /// Serves a connection until its end; drains it from `stop` on. Returns true if it ended gracefully.
-pub(super) async fn serve(io: Counted, service: PerConnection, port: &PortConfig, stop: CancellationToken) -> bool {
+pub(super) async fn serve(mut io: Counted, service: PerConnection, port: &PortConfig, stop: CancellationToken) -> bool {
+    io.watch_frames();
     let socket = io.socket();
     // Boxed: moved on, it would take the memory of an idle connection several times.
     let serving = Box::pin(serve_streams(io, service, port, stop));
@@ -160,20 +165,28 @@ async fn serve_streams(io: Counted, service: PerConnection, port: &PortConfig, s
         connection,
     });
     let mut streams = JoinSet::new();
-    let mut begun_while_blocked = 0;
+    let (mut begun_while_blocked, mut refused_while_blocked) = (0, 0);
     let (mut draining, mut closing, mut abrupt) = (false, false, false);
     let mut end = pin!(sleep(Duration::ZERO));
     loop {
         tokio::select! {
             accepted = h2.accept() => match accepted {
                 Some(Ok((request, respond))) => {
-                    begun_while_blocked = if serving.connection.is_blocked() { begun_while_blocked + 1 } else { 0 };
-                    if begun_while_blocked > BEGUN_WHILE_BLOCKED {
-                        serving.close(Reason::Memory);
+                    if serving.connection.is_blocked() {
+                        begun_while_blocked += 1;
+                    } else {
+                        (begun_while_blocked, refused_while_blocked) = (0, 0);
                     }
                     if let Some(stream) = serving.accept(request, respond) {
                         // Boxed: the runtime moves a task several times.
                         streams.spawn(Box::pin(stream.serve()));
+                    } else {
+                        refused_while_blocked += 1;
+                    }
+                    if begun_while_blocked > BEGUN_WHILE_BLOCKED
+                        || serving.connection.is_blocked() && refused_while_blocked > REFUSED_WHILE_BLOCKED
+                    {
+                        serving.close(Reason::Memory);
                     }
                 }
                 Some(Err(error)) => {
@@ -240,8 +253,9 @@ impl Serving {
 
     /// Closes the connection from this side.
     fn close(&self, reason: Reason) {
-        self.network.closed.with_label_values(&[reason.label()]).inc();
-        self.connection.close(reason);
+        if self.connection.close(reason) {
+            self.network.closed.with_label_values(&[reason.label()]).inc();
+        }
     }
 
     /// Logs and counts a connection that ended with an error.
@@ -390,6 +404,7 @@ impl Answering {
         let mut body = pin!(body);
         if body.is_end_stream() || self.is_head {
             self.respond.send_response(Response::from_parts(head, ()), true)?;
+            self.keep_charge();
             return Ok(());
         }
         if let Some(len) = body.size_hint().exact() {
@@ -405,6 +420,7 @@ impl Answering {
                 Err(exceeded) => {
                     let refusal = self.no_memory();
                     self.respond.send_response(refusal.map(|_| ()), true)?;
+                    self.keep_charge();
                     return Err(Cut::Exceeded(exceeded));
                 }
             },
@@ -421,6 +437,7 @@ impl Answering {
                         Ok(frame) => frame,
                         Err(exceeded) => {
                             to.send_trailers(self.no_memory().into_parts().0.headers)?;
+                            self.keep_charge();
                             return Err(Cut::Exceeded(exceeded));
                         }
                     }
@@ -430,6 +447,7 @@ impl Answering {
                 Outgoing::Data(bytes, charge) => send_data(&mut to, bytes, charge, body.is_end_stream()).await?,
                 Outgoing::Trailers(trailers) => {
                     to.send_trailers(trailers)?;
+                    self.keep_charge();
                     return Ok(());
                 }
                 Outgoing::End => {
@@ -441,6 +459,12 @@ impl Answering {
                 return Ok(());
             }
         }
+    }
+
+    /// Keeps what is reserved for the response until heads and trailers were sent, which have no charge of their own.
+    fn keep_charge(&mut self) {
+        let rest = self.reserve.split(usize::MAX);
+        self.serving.connection.keep_until_sent(rest);
     }
 
     /// Returns the response for lack of memory. A request that may have changed something has an unknown outcome then and is not

@@ -7,17 +7,22 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+use tokio::time::Instant;
 
 use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
 use super::admission::Io;
-use super::connections::Connection;
+use super::connections::{Connection, Reason};
 use crate::budget::Charge;
 use crate::metrics::NetworkMetrics;
 
 /// The most bytes that are gathered. They are charged to the connection's account until the socket has accepted them.
 const QUEUE: usize = 32 * 1024;
+
+/// The time that one poll of a connection's task may go on reading: then others get their turn.
+const TURN: Duration = Duration::from_millis(5);
 
 /// Longer writes are not copied.
 const COPIED: usize = 8 * 1024;
@@ -28,6 +33,8 @@ pub(super) struct Socket {
     connection: Arc<Connection>,
     network: NetworkMetrics,
     gathers: bool,
+    /// The beginning of the poll under way.
+    polled: Instant,
     queue: BytesMut,
     /// The charge for the queue, unless that is empty.
     charge: Option<Charge>,
@@ -40,6 +47,7 @@ impl Socket {
             connection,
             network,
             gathers: false,
+            polled: Instant::now(),
             queue: BytesMut::new(),
             charge: None,
         }
@@ -50,6 +58,10 @@ impl Socket {
     }
 
     pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.gathers && self.polled.elapsed() > TURN {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.io).poll_read(cx, buf);
         let len = (buf.filled().len() - before) as u64;
@@ -90,6 +102,13 @@ impl Socket {
             tracing::debug!(%error, "the end of a connection was not sent");
         }
         std::mem::replace(&mut self.io, Box::new(tokio::io::empty()))
+    }
+
+    /// Requests the connection's task to close it.
+    pub(super) fn close(&self, reason: Reason) {
+        if self.connection.close(reason) {
+            self.network.closed.with_label_values(&[reason.label()]).inc();
+        }
     }
 
     /// Copies a write into the queue, if it is short and there is room for it.
@@ -155,7 +174,10 @@ impl SharedSocket {
     pub(super) async fn gathering<T>(&self, task: impl Future<Output = T>) -> Option<T> {
         let mut task = std::pin::pin!(task);
         self.lock().gathers = true;
+        let connection = Arc::clone(&self.lock().connection);
         std::future::poll_fn(|cx| {
+            self.lock().polled = Instant::now();
+            let unsent = connection.take_unsent();
             if let Poll::Ready(done) = task.as_mut().poll(cx) {
                 return Poll::Ready(Some(done));
             }
@@ -169,7 +191,12 @@ impl SharedSocket {
                     tracing::debug!(%error, "a connection failed");
                     Poll::Ready(None)
                 }
-                Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+                Poll::Ready(Ok(())) | Poll::Pending => {
+                    if connection.is_blocked() {
+                        connection.put_back(unsent);
+                    }
+                    Poll::Pending
+                }
             }
         })
         .await
@@ -178,6 +205,9 @@ impl SharedSocket {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::Wake;
+
     use tokio::io::AsyncWrite;
 
     use super::super::connections::{Admitted, Connections};
@@ -250,6 +280,54 @@ mod tests {
             Poll::<()>::Pending
         }));
         assert!(futures::poll!(std::pin::pin!(task)).is_pending());
+    }
+
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_task_that_reads_for_long_lets_others_run() {
+        let (socket, _recorder, _admitted) = socket(1 << 24).await;
+        for (ago, is_over) in [(Duration::ZERO, false), (2 * TURN, true)] {
+            let woken = Arc::new(Woken(AtomicBool::new(false)));
+            let waker = woken.clone().into();
+            let mut locked = socket.lock();
+            locked.gathers = true;
+            locked.polled = Instant::now().checked_sub(ago).unwrap();
+            let mut buf = [0; 16];
+            let polled = locked.poll_read(&mut Context::from_waker(&waker), &mut ReadBuf::new(&mut buf));
+            // The recorder has nothing to read, and wakes nobody.
+            assert!(polled.is_pending());
+            assert_eq!(woken.0.load(Ordering::SeqCst), is_over);
+        }
+    }
+
+    #[tokio::test]
+    async fn charges_of_what_waits_are_kept_while_the_socket_is_blocked() {
+        let (socket, recorder, admitted) = socket(1 << 24).await;
+        let account = &admitted.connection.account;
+        let used = account.used();
+        admitted.connection.keep_until_sent(account.charge(100).unwrap());
+        assert_eq!(account.used(), used);
+        recorder.open(false);
+        poll_once(&socket, &[10]).await;
+        let blocked = account.used();
+        admitted.connection.keep_until_sent(account.charge(100).unwrap());
+        for _ in 0..2 {
+            poll_once(&socket, &[]).await;
+            assert_eq!(account.used(), blocked + 100);
+        }
+        recorder.open(true);
+        // What was queued behind a poll is sent by the next one.
+        for _ in 0..2 {
+            poll_once(&socket, &[]).await;
+        }
+        assert_eq!(account.used(), used);
     }
 
     #[tokio::test]
