@@ -76,7 +76,7 @@ fn number(name: &str) -> Option<u64> {
 
 fn seeded() -> StdRng {
     let seed = number(SEED).unwrap_or(4_711);
-    println!("{SEED}={seed}");
+    eprintln!("{SEED}={seed}");
     StdRng::seed_from_u64(seed)
 }
 

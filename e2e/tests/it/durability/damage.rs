@@ -219,7 +219,6 @@ async fn flipped_bit_in_any_file_is_named_or_does_no_harm() {
         }
     }
     assert!(unnamed.is_empty(), "not named, of {refused}:\n{}", unnamed.join("\n"));
-    println!("{refused} refused, {unharmed} served in full; {kinds:?}");
     assert!(refused > 5, "{refused} of {} were refused", refused + unharmed);
     assert!(kinds.len() > 6, "{kinds:?}");
     assert!(unharmed > 0, "the owner in the lock is only for a message");

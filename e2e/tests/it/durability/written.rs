@@ -11,7 +11,7 @@ use e2e::wire::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use pb::watch_client::WatchClient;
 use pb::watch_request::RequestUnion;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_stream::StreamExt as _;
 use tonic::Code;
@@ -54,7 +54,7 @@ struct Log {
 
 /// Writers at work.
 pub(super) struct Load {
-    writers: Vec<JoinHandle<Log>>,
+    writers: JoinSet<Log>,
     shared: Shared,
 }
 
@@ -95,11 +95,8 @@ impl Written {
 
     /// Takes the account of writers whose server is gone.
     pub(super) async fn join(&mut self, load: Load) {
-        for writer in load.writers {
-            let log = timeout(ANSWER, writer)
-                .await
-                .expect("a writer ends with its server")
-                .unwrap();
+        let logs = timeout(ANSWER, load.writers.join_all()).await;
+        for log in logs.expect("writers end with their server") {
             for (revision, write) in log.acknowledged {
                 let other = self.history.insert(revision, write);
                 assert_eq!(other, None, "two writes were acknowledged with revision {revision}");
@@ -108,6 +105,18 @@ impl Written {
             self.compacted.0 = self.compacted.0.max(log.compacted.0);
             self.compacted.1 = self.compacted.1.max(log.compacted.1);
         }
+    }
+
+    /// Compacts at the newest revision, and waits until all of it is done.
+    pub(super) async fn compact(&mut self, server: &Server) {
+        let mut kv = KvClient::new(server.connect().await.unwrap());
+        let revision = *self.history.last_key_value().expect("something was written").0;
+        let compact = pb::CompactionRequest {
+            revision,
+            physical: true,
+        };
+        kv.compact(compact).await.unwrap();
+        self.compacted = (revision, revision);
     }
 
     /// Waits until the process of a server has ended.
@@ -130,10 +139,10 @@ impl Written {
             stop: Arc::default(),
             is_late: Arc::default(),
         };
-        let mut writers = Vec::new();
+        let mut writers = JoinSet::new();
         for writer in 0..WRITERS {
             let kv = KvClient::new(server.connect().await.unwrap());
-            writers.push(tokio::spawn(write(writer, kv, shared.clone())));
+            writers.spawn(write(writer, kv, shared.clone()));
         }
         Load { writers, shared }
     }
@@ -220,7 +229,7 @@ async fn write(writer: u64, mut kv: KvClient<Channel>, shared: Shared) -> Log {
     while !shared.stop.load(SeqCst) {
         let number = shared.number.fetch_add(1, SeqCst);
         let key = format!("w{writer}/{}", number % KEYS_OF_ONE);
-        let write = if number % 11 == 0 {
+        let write = if number.is_multiple_of(11) {
             (key.clone(), None)
         } else {
             // Big enough for several segments and tables in a short time.
@@ -261,7 +270,7 @@ async fn write(writer: u64, mut kv: KvClient<Channel>, shared: Shared) -> Log {
         log.acknowledged.push((revision, write));
         shared.acknowledged.fetch_add(1, SeqCst);
         let newest = shared.newest.fetch_max(revision, SeqCst).max(revision);
-        if number % COMPACT_EVERY == 0 && newest > KEPT + 1 {
+        if number.is_multiple_of(COMPACT_EVERY) && newest > KEPT + 1 {
             let revision = newest - KEPT;
             log.compacted.1 = log.compacted.1.max(revision);
             let compact = pb::CompactionRequest {
