@@ -90,13 +90,17 @@ impl Written {
     /// Writes until the server is gone.
     pub(super) async fn write_to_the_end(&mut self, server: &Server) {
         let load = self.begin(server).await;
-        self.join(load).await;
+        self.take(load).await;
     }
 
     /// Takes the account of writers whose server is gone.
     pub(super) async fn join(&mut self, load: Load) {
-        let logs = timeout(ANSWER, load.writers.join_all()).await;
-        for log in logs.expect("writers end with their server") {
+        let joined = timeout(ANSWER, self.take(load)).await;
+        joined.expect("writers end with their server");
+    }
+
+    async fn take(&mut self, load: Load) {
+        for log in load.writers.join_all().await {
             for (revision, write) in log.acknowledged {
                 let other = self.history.insert(revision, write);
                 assert_eq!(other, None, "two writes were acknowledged with revision {revision}");
