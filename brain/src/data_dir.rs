@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
+use crate::kill_points;
 use crate::log::LogId;
 
 pub use identity::Identity;
@@ -386,6 +387,7 @@ fn write(path: &Path, identity: &Identity) -> io::Result<()> {
         .open(&new)?;
     file.write_all(&identity::encode(identity))?;
     file.sync_all()?;
+    kill_points::reach("identity-written");
     fs::rename(&new, path.join(IDENTITY))?;
     sync_dir(path)
 }

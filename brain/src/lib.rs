@@ -34,6 +34,7 @@ pub mod clock;
 pub mod data_dir;
 pub mod errors;
 pub mod flags;
+mod kill_points;
 pub mod log_once;
 pub mod memory;
 pub mod metrics;

@@ -21,6 +21,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
+use crate::kill_points;
 use crate::log::frame::PART_HEADER;
 use crate::log::writer::{WriteError, Writer};
 use crate::log::{Log, Slot};
@@ -333,6 +334,7 @@ where
             next,
             payload,
         } = under_way;
+        kill_points::reach("batch-durable");
         self.deltas.pop_front();
         let needs_lease_check = batch.record.entries.is_empty();
         let compacted = self.replica.compacted();
@@ -347,6 +349,7 @@ where
                 events,
             }));
         }
+        kill_points::reach("batch-published");
         for (reply, outcome) in batch.replies {
             let outcome = match outcome {
                 BatchReply::Outcome(result) => Reply::Outcome(Outcome {

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -123,7 +123,7 @@ impl Server {
             .permissions(fs::Permissions::from_mode(0o700))
             .tempdir()
             .context("make a data directory")?;
-        Self::launch(program, flags, free_ports()?, DataDir::Own(dir))
+        Self::launch(command(program), program, flags, free_ports()?, DataDir::Own(dir))
     }
 
     /// As [`Server::start`] on a data directory that is there, and stays.
@@ -141,16 +141,32 @@ impl Server {
     ///
     /// As [`Server::start`].
     pub fn start_at(program: &Program, ports: (u16, u16), dir: &Path, flags: &[&str]) -> anyhow::Result<Self> {
-        Self::launch(program, flags, ports, DataDir::Given(dir.to_owned()))
+        Self::launch(command(program), program, flags, ports, DataDir::Given(dir.to_owned()))
     }
 
-    fn launch(program: &Program, flags: &[&str], (client, peer): (u16, u16), dir: DataDir) -> anyhow::Result<Self> {
+    /// As [`Server::start_in`] with a variable in its environment.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::start`].
+    pub fn start_with(program: &Program, dir: &Path, (name, value): (&str, &str)) -> anyhow::Result<Self> {
+        let mut command = command(program);
+        command.env(name, value);
+        Self::launch(command, program, &[], free_ports()?, DataDir::Given(dir.to_owned()))
+    }
+
+    fn launch(
+        mut command: Command,
+        program: &Program,
+        flags: &[&str],
+        (client, peer): (u16, u16),
+        dir: DataDir,
+    ) -> anyhow::Result<Self> {
         let path = match &dir {
             DataDir::Own(dir) => dir.path(),
             DataDir::Given(dir) => dir,
         };
         let (reader, writer) = std::io::pipe().context("make a pipe")?;
-        let mut command = command(program);
         command.args(arguments(path, client, peer)).args(flags);
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
         let child = spawn(command).with_context(|| format!("start {}", program.path.display()))?;

@@ -39,6 +39,7 @@ pub use self::snapshot::FjallSnapshot;
 use self::snapshot::Live;
 pub use self::stored::StoredRows;
 use super::{Change, Rows, RowsError, Step, check_lengths};
+use crate::kill_points;
 
 mod guard;
 mod inspect;
@@ -450,6 +451,7 @@ impl Shared {
             }
             rows.insert(&self.keyspace, FENCE_ROW, layout::fence_value(batch, &fence, padding));
             rows.commit()?;
+            kill_points::reach("journal-written");
             if writer.fence.is_none() {
                 // It ties the rows to their log: from now on one without the other is refused.
                 self.database.persist(PersistMode::SyncAll)?;

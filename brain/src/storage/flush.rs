@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::retry::{Backoff, Interrupted, Transient, retry};
+use crate::kill_points;
 use crate::log::{Log, Slot};
 use crate::metrics::Metrics;
 use crate::mvcc::record;
@@ -386,7 +387,9 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             async move { rows.apply(Some(stored), manifest, changes).await }
         };
         // Acknowledged writes are in the log. Writers wait when too much of it is in memory.
+        kill_points::reach("rows-unwritten");
         self.insist_on(apply).await?;
+        kill_points::reach("rows-written");
         self.stored = manifest;
         self.state.set_deleted(&self.manifest.sizes);
         self.state.note_step();

@@ -53,142 +53,141 @@ pub(crate) async fn measure(
     requests: u64,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    let ports = e2e::server::free_ports()?;
-    let url = format!("http://127.0.0.1:{}", e2e::server::free_ports()?.0);
-    let metrics = format!("--listen-metrics-urls={url}");
-    let quota = "--quota-backend-bytes=68719476736";
-    let flags = [metrics.as_str(), quota];
-    let server = Server::start_at(program, ports, &place.data(), &flags)?;
-    let (began, cpu) = (Instant::now(), server.usage()?.cpu);
-    fill(&server, keys).await?;
-    let say = |name: &str, unit: Unit, value: f64, report: &mut Report| {
-        // The whole takes long, and may fail on the way.
-        eprintln!("    {}: {name}: {value:.2} {}", program.name, unit.name());
-        report.add(&format!("{keys} keys: {name}"), unit, program.name, value);
+    let mut round = Round {
+        program,
+        place,
+        ports: e2e::server::free_ports()?,
+        metrics: format!("127.0.0.1:{}", e2e::server::free_ports()?.0),
+        keys,
+        requests,
+        report,
     };
-    let (took, spent) = (began.elapsed().as_secs_f64(), server.usage()?.cpu - cpu);
-    say("filled in", Unit::Seconds, took, report);
-    say(
-        "creates in txns of 100: keys",
-        Unit::PerSecond,
-        keys as f64 / took,
-        report,
-    );
-    say(
-        "creates in txns of 100: server CPU of a key",
-        Unit::MicrosEach,
-        updates::each(spent, keys),
-        report,
-    );
-    server.stop()?;
+    round.creates().await?;
+    round.cold_keys().await?;
+    round.updates_in_txns().await?;
+    round.lists_and_deletes().await
+}
 
-    let began = Instant::now();
-    let server = Server::start_at(program, ports, &place.data(), &flags)?;
-    say("start", Unit::Seconds, began.elapsed().as_secs_f64(), report);
+/// What is measured on one server, which is started again for each part.
+struct Round<'a> {
+    program: &'a Program,
+    place: &'a Place,
+    ports: (u16, u16),
+    /// Address of the metrics port.
+    metrics: String,
+    keys: u64,
+    requests: u64,
+    report: &'a mut Report,
+}
 
-    let load = Load::connect(&server, keys, requests).await?;
-    let cpu = server.usage()?.cpu;
-    let (rate, bytes) = load.gets(&server).await?;
-    let spent = updates::each(server.usage()?.cpu - cpu, load.requests);
-    say("gets, cold", Unit::PerSecond, rate, report);
-    say("gets, cold: server CPU", Unit::MicrosEach, spent, report);
-    say("gets, cold: read from files", Unit::BytesEach, bytes, report);
-    let cpu = server.usage()?.cpu;
-    let rate = load.updates().await?;
-    let spent = updates::each(server.usage()?.cpu - cpu, load.requests);
-    say("updates, cold", Unit::PerSecond, rate, report);
-    say("updates, cold: server CPU", Unit::MicrosEach, spent, report);
-    server.stop()?;
-
-    let server = Server::start_at(program, ports, &place.data(), &flags)?;
-    let load = Load::connect(&server, keys, requests).await?;
-    let (read, cpu) = (read_from_files(&server)?, server.usage()?.cpu);
-    let rate = load.update_many().await?;
-    let updated = load.superseded();
-    let spent = updates::each(server.usage()?.cpu - cpu, updated);
-    let read = (read_from_files(&server)? - read) as f64 / updated as f64;
-    say("updates in txns of 50, cold: keys", Unit::PerSecond, rate, report);
-    say(
-        "updates in txns of 50, cold: server CPU of a key",
-        Unit::MicrosEach,
-        spent,
-        report,
-    );
-    say(
-        "updates in txns of 50, cold: read from files for a key",
-        Unit::BytesEach,
-        read,
-        report,
-    );
-    let slowest = load.compact().await?;
-    say(
-        "put while they are compacted, 99 of 100 within",
-        Unit::Seconds,
-        slowest.0.as_secs_f64(),
-        report,
-    );
-    say(
-        "put while they are compacted, the longest",
-        Unit::Seconds,
-        slowest.1.as_secs_f64(),
-        report,
-    );
-    server.stop()?;
-
-    let server = Server::start_at(program, ports, &place.data(), &flags)?;
-    let load = Load::connect(&server, keys, requests).await?;
-    let usage = server.usage()?;
-    say("list of all, cold: keys", Unit::PerSecond, load.list().await?, report);
-    let after = server.usage()?;
-    say(
-        "list of all, cold: server CPU of a key",
-        Unit::MicrosEach,
-        updates::each(after.cpu - usage.cpu, keys),
-        report,
-    );
-    let rate = load.list().await?;
-    let spent = updates::each(server.usage()?.cpu - after.cpu, keys);
-    say("list of all, again: keys", Unit::PerSecond, rate, report);
-    say(
-        "list of all, again: server CPU of a key",
-        Unit::MicrosEach,
-        spent,
-        report,
-    );
-    let address = url.trim_start_matches("http://");
-    if let Some(bytes) = index_bytes(address).await? {
-        say(
-            "memory of the index of keys",
-            Unit::BytesEach,
-            bytes / keys as f64,
-            report,
-        );
+impl Round<'_> {
+    fn start(&self) -> anyhow::Result<Server> {
+        let metrics = format!("--listen-metrics-urls=http://{}", self.metrics);
+        let flags = [metrics.as_str(), "--quota-backend-bytes=68719476736"];
+        Server::start_at(self.program, self.ports, &self.place.data(), &flags)
     }
-    let took = load.counted_pages().await?.as_micros() as f64;
-    say(
-        "page of 500 with its count, random place: p50",
-        Unit::MicrosEach,
-        took,
-        report,
-    );
-    let took = load.counts().await?.as_micros() as f64;
-    say("count_only of all: p50", Unit::MicrosEach, took, report);
-    let longest = load.probes(address).await?;
-    say("/livez, the longest", Unit::Seconds, longest.as_secs_f64(), report);
-    let before = server.usage()?.rss;
-    let longest = load.delete(keys.min(DELETED)).await?;
-    say(
-        "put while 300,000 are deleted, the longest",
-        Unit::Seconds,
-        longest.as_secs_f64(),
-        report,
-    );
-    let usage = server.usage()?;
-    let more = usage.peak_rss.saturating_sub(before) as f64 / MIB;
-    say("peak RSS above that before the delete", Unit::Mib, more, report);
-    say("peak RSS", Unit::Mib, usage.peak_rss as f64 / MIB, report);
-    say("directory", Unit::Mib, size(&place.data())? as f64 / MIB, report);
-    server.stop()
+
+    async fn load(&self, server: &Server) -> anyhow::Result<Load> {
+        Load::connect(server, self.keys, self.requests).await
+    }
+
+    fn say(&mut self, name: &str, unit: Unit, value: f64) {
+        // The whole takes long, and may fail on the way.
+        eprintln!("    {}: {name}: {value:.2} {}", self.program.name, unit.name());
+        let name = format!("{} keys: {name}", self.keys);
+        self.report.add(&name, unit, self.program.name, value);
+    }
+
+    async fn creates(&mut self) -> anyhow::Result<()> {
+        let server = self.start()?;
+        let (began, cpu) = (Instant::now(), server.usage()?.cpu);
+        fill(&server, self.keys).await?;
+        let (took, spent) = (began.elapsed().as_secs_f64(), server.usage()?.cpu - cpu);
+        self.say("filled in", Unit::Seconds, took);
+        self.say("creates in txns of 100: keys", Unit::PerSecond, self.keys as f64 / took);
+        let spent = updates::each(spent, self.keys);
+        self.say("creates in txns of 100: server CPU of a key", Unit::MicrosEach, spent);
+        server.stop()
+    }
+
+    async fn cold_keys(&mut self) -> anyhow::Result<()> {
+        let began = Instant::now();
+        let server = self.start()?;
+        self.say("start", Unit::Seconds, began.elapsed().as_secs_f64());
+        let load = self.load(&server).await?;
+        let cpu = server.usage()?.cpu;
+        let (rate, bytes) = load.gets(&server).await?;
+        let spent = updates::each(server.usage()?.cpu - cpu, load.requests);
+        self.say("gets, cold", Unit::PerSecond, rate);
+        self.say("gets, cold: server CPU", Unit::MicrosEach, spent);
+        self.say("gets, cold: read from files", Unit::BytesEach, bytes);
+        let cpu = server.usage()?.cpu;
+        let rate = load.updates().await?;
+        let spent = updates::each(server.usage()?.cpu - cpu, load.requests);
+        self.say("updates, cold", Unit::PerSecond, rate);
+        self.say("updates, cold: server CPU", Unit::MicrosEach, spent);
+        server.stop()
+    }
+
+    async fn updates_in_txns(&mut self) -> anyhow::Result<()> {
+        let server = self.start()?;
+        let load = self.load(&server).await?;
+        let (read, cpu) = (read_from_files(&server)?, server.usage()?.cpu);
+        let rate = load.update_many().await?;
+        let updated = load.superseded();
+        let spent = updates::each(server.usage()?.cpu - cpu, updated);
+        let read = (read_from_files(&server)? - read) as f64 / updated as f64;
+        self.say("updates in txns of 50, cold: keys", Unit::PerSecond, rate);
+        self.say(
+            "updates in txns of 50, cold: server CPU of a key",
+            Unit::MicrosEach,
+            spent,
+        );
+        self.say(
+            "updates in txns of 50, cold: read from files for a key",
+            Unit::BytesEach,
+            read,
+        );
+        let (most, longest) = load.compact().await?;
+        let most = most.as_secs_f64();
+        self.say("put while they are compacted, 99 of 100 within", Unit::Seconds, most);
+        let longest = longest.as_secs_f64();
+        self.say("put while they are compacted, the longest", Unit::Seconds, longest);
+        server.stop()
+    }
+
+    async fn lists_and_deletes(&mut self) -> anyhow::Result<()> {
+        let server = self.start()?;
+        let load = self.load(&server).await?;
+        for when in ["cold", "again"] {
+            let cpu = server.usage()?.cpu;
+            let rate = load.list().await?;
+            let spent = updates::each(server.usage()?.cpu - cpu, self.keys);
+            self.say(&format!("list of all, {when}: keys"), Unit::PerSecond, rate);
+            let name = format!("list of all, {when}: server CPU of a key");
+            self.say(&name, Unit::MicrosEach, spent);
+        }
+        if let Some(bytes) = index_bytes(&self.metrics).await? {
+            let each = bytes / self.keys as f64;
+            self.say("memory of the index of keys", Unit::BytesEach, each);
+        }
+        let took = load.counted_pages().await?.as_micros() as f64;
+        self.say("page of 500 with its count, random place: p50", Unit::MicrosEach, took);
+        let took = load.counts().await?.as_micros() as f64;
+        self.say("count_only of all: p50", Unit::MicrosEach, took);
+        let longest = load.probes(&self.metrics).await?;
+        self.say("/livez, the longest", Unit::Seconds, longest.as_secs_f64());
+        let before = server.usage()?.rss;
+        let longest = load.delete(self.keys.min(DELETED)).await?.as_secs_f64();
+        self.say("put while 300,000 are deleted, the longest", Unit::Seconds, longest);
+        let usage = server.usage()?;
+        let more = usage.peak_rss.saturating_sub(before) as f64 / MIB;
+        self.say("peak RSS above that before the delete", Unit::Mib, more);
+        self.say("peak RSS", Unit::Mib, usage.peak_rss as f64 / MIB);
+        let occupied = size(&self.place.data())? as f64 / MIB;
+        self.say("directory", Unit::Mib, occupied);
+        server.stop()
+    }
 }
 
 fn key(n: u64) -> Vec<u8> {

@@ -14,6 +14,7 @@ mod contests;
 mod crash;
 mod demo;
 mod differential;
+mod durability;
 mod followers;
 mod gateway;
 mod harness;

@@ -13,6 +13,7 @@ use std::path::Path;
 use super::OpenError;
 use super::disk::Disk;
 use super::page::{self, PAGE, PageError};
+use crate::kill_points;
 use crate::log::LogId;
 
 const MAGIC: [u8; 8] = *b"KBLOGCTL";
@@ -151,6 +152,7 @@ impl Control {
         for at in [0, PAGE as u64] {
             self.disk.write(&self.file, &page, at)?;
             self.disk.sync(&self.file)?;
+            kill_points::reach("control-page");
         }
         self.state = state;
         Ok(())

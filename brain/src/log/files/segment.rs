@@ -13,6 +13,7 @@ use super::OpenError;
 use super::disk::Disk;
 use super::frame::{self, Head, Kind};
 use super::page::{self, PAGE};
+use crate::kill_points;
 use crate::log::LogId;
 
 const MAGIC: [u8; 8] = *b"KBLOGSEG";
@@ -88,6 +89,7 @@ impl Segment {
             disk.write(&file, &page::encode(MAGIC, id, &[seq, stamp, u64::from(capacity)]), 0)?;
             disk.write(&file, &fill(stamp), u64::from(FRAMES))?;
             disk.sync(&file)?;
+            kill_points::reach("segment-made");
             fs::rename(&new, &path)?;
             disk.sync_dir(dir)?;
             Ok(file)

@@ -17,6 +17,7 @@ use super::disk::is_full;
 use super::frame::{self, HEAD, Kind};
 use super::segment::{Entry, FRAMES, Segment};
 use super::shared::{Shared, capacity_after, room_for};
+use crate::kill_points;
 use crate::log::{AppendError, Slot};
 
 /// A batch ends with the record that takes it to this many bytes.
@@ -309,6 +310,7 @@ impl Writer {
             return;
         }
         let outcome = self.write();
+        kill_points::reach("log-synced");
         if outcome.is_ok() {
             self.active.end += u32::try_from(self.buffer.len()).expect("a batch fits into its segment");
             self.active.begin = None;
@@ -343,6 +345,7 @@ impl Writer {
             ..
         } = &mut self.active;
         let path = segment.path.display();
+        kill_points::reach("log-unwritten");
         match self.shared.disk.write(&segment.file, &self.buffer, u64::from(*end)) {
             Ok(()) => {}
             Err(error) if is_full(&error) => {
@@ -355,6 +358,7 @@ impl Writer {
                 ));
             }
         }
+        kill_points::reach("log-written");
         if self.shared.options.unsafe_no_fsync {
             return Ok(());
         }
@@ -442,6 +446,7 @@ impl Writer {
                 made.map_err(|error| self.refuse(&error))?
             }
         };
+        kill_points::reach("log-segment");
         let next = Arc::new(next);
         if seq == self.active.segment.seq {
             self.shared.forget_bytes(&self.active.segment);

@@ -12,7 +12,7 @@ use super::guard::io;
 use crate::rows::RowsError;
 
 pub(super) const LOCK: &str = "lock";
-const VERSION: &str = "version";
+pub(super) const VERSION: &str = "version";
 const KEYSPACES: &str = "keyspaces";
 const META_KEYSPACE: &str = "0";
 const CURRENT: &str = "current";
@@ -56,11 +56,13 @@ fn manifest(keyspace: &Path) -> Result<(), RowsError> {
         return Err(damaged(&current, "is not the pointer to a manifest"));
     };
     let manifest = keyspace.join(format!("v{}", u64::from_le_bytes(*number)));
+    if is_gone(&manifest) {
+        let what = format!("names the manifest {}, which is missing", manifest.display());
+        return Err(damaged(&current, &what));
+    }
     if xxh3_128(&read(&manifest)?) != u128::from_le_bytes(*sum) {
-        return Err(damaged(
-            &manifest,
-            &format!("is not the manifest that {CURRENT:?} names"),
-        ));
+        let what = format!("is not the manifest that {} names", current.display());
+        return Err(damaged(&manifest, &what));
     }
     Ok(())
 }
@@ -172,6 +174,11 @@ pub(super) fn is_vacant(dir: &Path) -> Result<bool, RowsError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(true),
         Err(error) => Err(named(dir, error)),
     }
+}
+
+/// The error of a version file that holds no version.
+pub(super) fn no_version(dir: &Path) -> RowsError {
+    damaged(&dir.join(VERSION), "does not hold a version of fjall")
 }
 
 pub(super) fn damaged(path: &Path, what: &str) -> RowsError {

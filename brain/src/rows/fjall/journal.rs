@@ -6,7 +6,9 @@
 //! cut off stay in a file beside it. The numbers of the batches, which the fence rows carry, must leave none out.
 //!
 //! A kernel that fails to write a page may forget that it is dirty: the page still reads well, but is lost with the power, and a later
-//! sync does not report it. So the rest of the newest journal is written once more, in place, and synced before anything relies on it.
+//! sync does not report it. On ext4 not even another write to it helps, as long as it is in memory: it goes to blocks that the file does not
+//! have after a loss of power. So the newest journal is read as the device has it, and what is missing there is an end that is cut. Its
+//! rest is written once more, in place, and synced before anything relies on it: a file system may keep pages that it was told to drop.
 //!
 //! A batch is a start (1, items: u32, sequence number: u64), items (2, kind: u8, compression: u8, keyspace: u64, key length: u16, value length:
 //! u32, stored length: u32, key, value) and an end (3, xxh3-64 of the items: u64, `FJL` 3), all little endian. Zeros fill the file up.
@@ -17,6 +19,7 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use rustix::fs::{Advice, fadvise};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::inspect::{self, damaged, named};
@@ -53,10 +56,13 @@ pub(super) struct Journals {
     flaw: Option<&'static str>,
 }
 
-/// Reads all journals. Writes nothing.
+/// Reads all journals, the newest one from the device. Changes nothing.
 pub(super) fn check(dir: &Path) -> Result<Journals, RowsError> {
     let mut journals = Journals::default();
     let paths = inspect::journals(dir)?;
+    if let Some(newest) = paths.last() {
+        drop_pages(newest).map_err(|error| named(newest, error))?;
+    }
     for (index, path) in paths.iter().enumerate() {
         let (end, flaw) = journals.read(path)?;
         if index + 1 == paths.len() {
@@ -149,6 +155,14 @@ impl Journals {
         self.fence = Some(fence);
         Ok(())
     }
+}
+
+/// Drops the pages of a file from memory.
+fn drop_pages(path: &Path) -> std::io::Result<()> {
+    let file = File::open(path)?;
+    // Only clean pages can be dropped.
+    file.sync_all()?;
+    Ok(fadvise(&file, 0, None, Advice::DontNeed)?)
 }
 
 /// Writes the first `end` bytes once more. It needs no space.

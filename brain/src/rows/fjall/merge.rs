@@ -16,6 +16,7 @@ use super::guard::{Health, caught, describe};
 use super::inspect;
 use super::shape::{LAST, Levels, Shape, Table};
 use super::snapshot::Live;
+use crate::kill_points;
 use crate::rows::RowsError;
 
 /// The strategy of fjall's own thread: it merges nothing. It moves tables that overlap no others.
@@ -307,6 +308,7 @@ impl Work {
             return Ok(false);
         };
         self.require_space(need)?;
+        kill_points::reach("tables-unmerged");
         self.merge(&mut unfinished, shape.strategy(), need)
     }
 
@@ -320,6 +322,7 @@ impl Work {
         let tree = &self.keyspace.tree;
         let (before, first) = (tree.current_version().id(), tree.get_next_table_id());
         let merged = self.promised(need, || Ok(tree.compact(Arc::new(strategy), self.live.watermark())?));
+        kill_points::reach("tables-merged");
         self.note_unfinished(unfinished, first, &merged);
         merged?;
         // Every merge that changes something makes a new version.

@@ -20,6 +20,7 @@ use super::layout::{FENCE_ROW, KEYSPACE, parse_fence};
 use super::merge::{self, Limits, Merger};
 use super::snapshot::{FjallSnapshot, Live};
 use super::{Options, Shared, Writer};
+use crate::kill_points;
 use crate::rows::RowsError;
 
 /// Errors of opening the rows.
@@ -29,7 +30,7 @@ pub enum OpenError {
     #[error("the rows in {0} are in use by another process")]
     InUse(PathBuf),
     /// Start the version that wrote them, or a newer one.
-    #[error("the rows in {0} have a format that this version does not know")]
+    #[error("{0} names a format of rows that this version does not know")]
     Newer(PathBuf),
     /// The damaged end of the newest journal is stored nowhere else.
     #[error(
@@ -142,6 +143,7 @@ fn create(dir: &Path, options: &Options) -> Result<(), OpenError> {
     let (database, keyspace) = start(&new, options)?;
     caught(|| database.persist(PersistMode::SyncAll))?;
     drop((database, keyspace));
+    kill_points::reach("rows-made");
     fs::rename(&new, dir).map_err(|error| named(dir, error))?;
     let parent = dir.parent().unwrap_or(dir);
     File::open(parent)
@@ -227,7 +229,7 @@ pub(super) fn start(dir: &Path, options: &Options) -> Result<(Database, Keyspace
             .worker_threads(WORKERS)
             .open();
         match database {
-            Err(error @ (Error::Locked | Error::InvalidVersion(Some(_)))) => Ok(Err(error)),
+            Err(error @ (Error::Locked | Error::InvalidVersion(_))) => Ok(Err(error)),
             other => Ok(Ok(other?)),
         }
     })
@@ -235,7 +237,8 @@ pub(super) fn start(dir: &Path, options: &Options) -> Result<(Database, Keyspace
     let database = match opened {
         Ok(database) => database,
         Err(Error::Locked) => return Err(OpenError::InUse(dir.to_owned())),
-        Err(_) => return Err(OpenError::Newer(dir.to_owned())),
+        Err(Error::InvalidVersion(None)) => return Err(inspect::no_version(dir).into()),
+        Err(_) => return Err(OpenError::Newer(dir.join(inspect::VERSION))),
     };
     let keyspace =
         caught(|| database.keyspace(KEYSPACE, || keyspace_options(options))).map_err(|error| within(dir, error))?;

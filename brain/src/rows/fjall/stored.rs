@@ -37,7 +37,7 @@ impl StoredRows {
         let original = |text: &str| text.replace(&copy.0.display().to_string(), &dir.display().to_string());
         let (open, snapshot, cut) = opened.map_err(|error| match error {
             OpenError::InUse(_) => OpenError::InUse(dir.clone()),
-            OpenError::Newer(_) => OpenError::Newer(dir.clone()),
+            OpenError::Newer(_) => OpenError::Newer(dir.join(inspect::VERSION)),
             OpenError::Rows(RowsError::Corrupt(what)) => OpenError::Rows(RowsError::Corrupt(original(&what))),
             other => other,
         })?;

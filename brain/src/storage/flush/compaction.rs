@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::write_batch::WriteBatch;
 use super::{Flusher, Transient, retry};
+use crate::kill_points;
 use crate::log::reader::{LogEntry, Reader};
 use crate::log::{Log, Slot};
 use crate::mvcc::keys;
@@ -88,6 +89,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             self.manifest.deleted_up_to = target;
         }
         self.apply(batch).await?;
+        kill_points::reach("versions-deleted");
         if !more {
             self.destroy(target).await?;
             return Ok(false);
@@ -167,9 +169,11 @@ impl<L: Log, R: Rows> Flusher<L, R> {
     /// Gives up slots that neither rows nor history need any more.
     async fn destroy(&mut self, deleted_up_to: Revision) -> anyhow::Result<()> {
         retry!(&self.stop, self.rows.sync())?;
+        kill_points::reach("rows-synced");
         // The slot that holds the compacted revision stays: a watch may begin at it.
         let watermark = Slot(self.manifest.deleted_slot.min(self.manifest.applied_slot));
         retry!(&self.stop, self.log.raise_watermark(watermark))?;
+        kill_points::reach("watermark-raised");
         self.state.forget_below(watermark);
         // A flush does not wait for a server that is gone: a later compaction destroys these slots.
         match self.log.destroy_below_watermark().await {
@@ -179,6 +183,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             ),
             outcome => outcome?,
         }
+        kill_points::reach("slots-destroyed");
         self.state.set_deleted_up_to(deleted_up_to);
         self.show(None).await?;
         tracing::info!(revision = deleted_up_to, slot = watermark.0, "compacted");

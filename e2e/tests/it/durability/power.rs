@@ -1,0 +1,39 @@
+//! Power that is cut: a file system on a loop device takes nothing more, from one instant to the next, and what the kernel had not
+//! written back by then is lost.
+//!
+//! This is ext4's own shutdown without a flush of its journal: afterwards the device holds what was written to it, no more, and the
+//! next mount replays the journal as after a loss of power. A device that loses what it acknowledged is not played.
+
+use rand::RngExt as _;
+
+use super::disk::Disk;
+use super::written::Written;
+use super::{Program, number, seeded, start};
+use crate::harness::deadline;
+
+const CUTS: u64 = 3;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn power_that_is_cut_takes_nothing_that_was_acknowledged() {
+    let _deadline = deadline();
+    let cuts = number(super::KILLS).map_or(CUTS, |kills| kills / 2);
+    let (program, mut random, mut written) = (Program::kubebrain().unwrap(), seeded(), Written::default());
+    let mut disk = Disk::new();
+    for _ in 0..cuts {
+        let server = start(&program, &disk.data());
+        let load = written.write_until(&server, random.random_range(20..500)).await;
+        // The kernel itself goes on, and answers a sync that is under way as if its blocks were on the device.
+        load.is_late();
+        disk.cut_power();
+        // It may have noticed, and ended by itself; writers get no answer either way.
+        drop(server);
+        written.join(load).await;
+        disk.unmount();
+        disk.mount();
+        let server = start(&program, &disk.data());
+        written.check(&server).await;
+        server.stop().unwrap();
+    }
+    disk.unmount();
+    assert!(disk.is_clean(), "the file system is damaged");
+}

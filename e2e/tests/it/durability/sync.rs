@@ -1,0 +1,73 @@
+//! Syncs that fail: the kernel took what was written, but cannot bring it to the device.
+//!
+//! Its pages count as clean from then on: they are read as if all were well, another sync succeeds, and they are gone with the power. So
+//! nothing may be acknowledged behind a failed sync, and the next process must not rely on what it reads.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use rand::RngExt as _;
+
+use super::disk::Disk;
+use super::written::Written;
+use super::{Program, number, seeded, start};
+use crate::harness::deadline;
+
+const FAILURES: u64 = 3;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sync_that_fails_is_the_last_and_takes_nothing_that_was_acknowledged() {
+    let _deadline = deadline();
+    let failures = number(super::KILLS).map_or(FAILURES, |kills| kills / 2);
+    let (program, mut random, mut written) = (Program::kubebrain().unwrap(), seeded(), Written::default());
+    let mut disk = Disk::thin();
+    for _ in 0..failures {
+        let mut server = start(&program, &disk.data());
+        let load = written.write_until(&server, random.random_range(150..600)).await;
+        disk.empty_pool();
+        let status = written.has_ended(&mut server).await;
+        let lines = server.last_lines();
+        assert!(status.code().is_some_and(|code| code != 0), "{status}: {lines}");
+        assert!(
+            lines.contains("No space left on device") && !lines.contains("panicked"),
+            "{lines}"
+        );
+        drop(server);
+        written.join(load).await;
+        write_back(&disk.data());
+        disk.fill_pool();
+        // The same kernel, with pages that the device does not have.
+        let server = start(&program, &disk.data());
+        written.check(&server).await;
+        // Rows count as synced, and the log is cut.
+        written.compact(&server).await;
+        let load = written.write_until(&server, random.random_range(1..500)).await;
+        // The kernel itself goes on, and answers a sync that is under way as if its blocks were on the device.
+        load.is_late();
+        disk.cut_power();
+        drop(server);
+        written.join(load).await;
+        disk.unmount();
+        disk.mount();
+        let server = start(&program, &disk.data());
+        written.check(&server).await;
+        server.stop().unwrap();
+    }
+    disk.unmount();
+    assert!(disk.is_clean(), "the file system is damaged");
+}
+
+/// Has the kernel try to write all pages of journals, as it does when they are old: rows were written behind the last sync.
+fn write_back(data: &Path) {
+    for entry in std::fs::read_dir(data.join("rows")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "jnl") {
+            let synced = File::open(&path).unwrap().sync_all();
+            // The kernel tells an error once: the brain may have heard of it.
+            if let Err(error) = synced {
+                assert_eq!(error.kind(), ErrorKind::StorageFull, "{}: {error}", path.display());
+            }
+        }
+    }
+}
