@@ -120,6 +120,10 @@ impl<S: Snapshot> Snapshot for CountedSnapshot<S> {
         Ok(page)
     }
 
+    fn scans_values(&self) -> bool {
+        self.snapshot.scans_values()
+    }
+
     async fn split_points(&self, from: &[u8], to: Option<&[u8]>, parts: usize) -> Result<Vec<Bytes>, RowsError> {
         self.snapshot.split_points(from, to, parts).await
     }

@@ -89,6 +89,10 @@ impl Snapshot for CountedSnapshot {
         self.0.scan(scan).await
     }
 
+    fn scans_values(&self) -> bool {
+        self.0.scans_values()
+    }
+
     async fn split_points(&self, from: &[u8], to: Option<&[u8]>, parts: usize) -> Result<Vec<Bytes>, RowsError> {
         self.0.split_points(from, to, parts).await
     }
