@@ -60,6 +60,11 @@ pub(super) async fn copy_into(
             tikv.check_pin().await?;
             (resume(source, stored)?, None)
         }
+        None if is_copy && !is_new => {
+            bail!(
+                "the key prefix holds a part of a snapshot, or of a copy that cannot be gone on with: --restart deletes it"
+            )
+        }
         _ => {
             if is_copy && is_new {
                 info!("deleting a copy that is not complete");
