@@ -85,6 +85,10 @@ pub struct Config {
     pub auto_compaction: AutoCompaction,
     /// The interval of progress notifications for an idle watch.
     pub watch_progress_notify_interval: Duration,
+    /// The interval in which everything that is stored is checked, if it is.
+    pub corrupt_check_interval: Option<Duration>,
+    /// The bytes that a defragmentation has to free so that there is one at the start; `None` if there is never one.
+    pub bootstrap_defrag_bytes: Option<u64>,
     /// The durations above which requests are logged.
     pub slow_requests: SlowOptions,
     /// The heartbeat interval of leadership.

@@ -68,6 +68,10 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         },
         log: log::read(&values, warnings)?,
         auto_compaction: auto_compaction(&values)?,
+        corrupt_check_interval: Some(values.duration("corrupt-check-time")?).filter(|every| !every.is_zero()),
+        bootstrap_defrag_bytes: Some(values.number::<u32>("bootstrap-defrag-threshold-megabytes")?)
+            .filter(|megabytes| *megabytes > 0)
+            .map(|megabytes| u64::from(megabytes) << 20),
         slow_requests: SlowOptions {
             apply: values.duration("warning-apply-duration")?,
             unary: values.duration("warning-unary-request-duration")?,

@@ -140,6 +140,18 @@ fn slow(apply: u64, unary: u64) -> SlowOptions {
 }
 
 #[test]
+fn checks_and_defragmentation_are_off_unless_asked_for() {
+    let of = |line: &str| {
+        let config = serve(line).0;
+        (config.corrupt_check_interval, config.bootstrap_defrag_bytes)
+    };
+    let off = "--corrupt-check-time=0s --bootstrap-defrag-threshold-megabytes=0";
+    assert_eq!((of(""), of(off)), ((None, None), (None, None)));
+    let on = "--corrupt-check-time=1h --experimental-bootstrap-defrag-threshold-megabytes=3";
+    assert_eq!(of(on), (Some(Duration::from_secs(3_600)), Some(3 << 20)));
+}
+
+#[test]
 fn slow_requests_are_those_beyond_the_durations_given() {
     for prefix in ["", "experimental-"] {
         let line = format!("--{prefix}warning-apply-duration=1s --{prefix}warning-unary-request-duration=0s");

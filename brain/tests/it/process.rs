@@ -124,6 +124,20 @@ async fn slow_requests_are_logged_as_etcd_logs_them_without_values() {
     server.stop().await;
 }
 
+#[tokio::test]
+async fn what_is_stored_is_checked_from_time_to_time() {
+    let temp = TempDir::new().unwrap();
+    let flags = [
+        "--corrupt-check-time=100ms",
+        "--bootstrap-defrag-threshold-megabytes=1000",
+    ]
+    .map(str::to_owned);
+    let server = Kubebrain::start_with(temp.path(), &flags).await;
+    server.says("skipped the defragmentation at the start").await;
+    server.says("checked everything that is stored").await;
+    server.stop().await;
+}
+
 #[test]
 fn a_bad_start_is_one_line_and_an_exit_code() {
     let temp = TempDir::new().unwrap();
