@@ -24,8 +24,8 @@ mod wipe;
 
 pub use config::{
     AuthOptions, AutoCompaction, BrowserPolicy, Config, Dump, Dumped, ElectionLockKind, ElectionOptions, JwtOptions,
-    Keepalive, LeaseOptions, Limits, LogFormat, LogLevel, LogOptions, LogOutput, LogRotation, Quota, SignMethod,
-    SnapshotCommand, SocketOptions, SrvDiscovery, Storage, TikvOptions, TlsOptions, TlsPolicy, TlsVersion,
+    Keepalive, LeaseOptions, Limits, LogFormat, LogLevel, LogOptions, LogOutput, LogRotation, Quota, SelfSigned,
+    SignMethod, SnapshotCommand, SocketOptions, SrvDiscovery, Storage, TikvOptions, TlsOptions, TlsPolicy, TlsVersion,
     TokenOptions,
 };
 

@@ -195,6 +195,17 @@ pub struct TlsOptions {
     pub allowed_hostnames: Vec<String>,
     /// A certificate needs one of these common names, if there are any.
     pub allowed_common_names: Vec<String>,
+    /// What the member writes into the files of the pair itself, if it makes its certificate.
+    pub self_signed: Option<SelfSigned>,
+}
+
+/// A certificate that a member makes for itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SelfSigned {
+    /// Its host names and IPs.
+    pub hosts: Vec<String>,
+    /// The years for which it is valid.
+    pub years: u32,
 }
 
 /// The versions and cipher suites of TLS.

@@ -34,7 +34,7 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         return Err("--listen-client-urls must name at least one URL".to_owned());
     }
     let storage = storage::read(&values)?;
-    let config = Config {
+    let mut config = Config {
         wipes: false,
         dump: None,
         snapshot: None,
@@ -89,6 +89,7 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
     };
     gates::check(&values, warnings)?;
     values.one_of("logger", &[("zap", ())])?;
+    tls::self_sign(&values, &mut config, warnings)?;
     tls::check_schemes(&config, warnings)?;
     Ok(config)
 }
