@@ -15,4 +15,5 @@ pub mod loggable;
 pub mod maintenance;
 pub mod request;
 pub mod response;
+pub mod scrub;
 pub mod watch;

@@ -30,6 +30,8 @@ pub const OLDEST_FORMAT: u32 = 3;
 const IDENTITY: &str = "IDENTITY";
 const IDENTITY_NEW: &str = "IDENTITY.new";
 const LOCK: &str = "LOCK";
+/// The directory of certificates that a member makes for itself.
+const FIXTURES: &str = "fixtures";
 
 /// Directory of the log.
 pub const LOG: &str = "log";
@@ -292,8 +294,9 @@ fn contents(path: &Path) -> Result<Vec<String>, DataDirError> {
     let mut found = Vec::new();
     for entry in fs::read_dir(path).map_err(io)? {
         let name = entry.map_err(io)?.file_name();
-        // A new file system contains lost+found; the other files remain from a first start that was interrupted.
-        if ![LOCK, IDENTITY, IDENTITY_NEW, "lost+found"]
+        // A new file system contains lost+found, and certificates of --auto-tls are made before anything else; the other files remain
+        // from a first start that was interrupted.
+        if ![LOCK, IDENTITY, IDENTITY_NEW, FIXTURES, "lost+found"]
             .iter()
             .any(|ours| name == *ours)
         {

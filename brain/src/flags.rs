@@ -26,8 +26,8 @@ mod wipe;
 pub use config::{
     AuthOptions, AutoCompaction, BrowserPolicy, Config, Dump, Dumped, ElectionLockKind, ElectionOptions, ImportCommand,
     JwtOptions, Keepalive, LeaseOptions, Limits, LogFormat, LogLevel, LogOptions, LogOutput, LogRotation, Password,
-    Quota, SignMethod, SnapshotCommand, SocketOptions, SourceOptions, SrvDiscovery, Storage, TikvOptions, TlsOptions,
-    TlsPolicy, TlsVersion, TokenOptions,
+    Quota, SelfSigned, SignMethod, SnapshotCommand, SocketOptions, SourceOptions, SrvDiscovery, Storage, TikvOptions,
+    TlsOptions, TlsPolicy, TlsVersion, TokenOptions,
 };
 
 /// The action that the command line requests.

@@ -123,6 +123,10 @@ pub struct Config {
     pub auto_compaction: AutoCompaction,
     /// The interval of progress notifications for an idle watch.
     pub watch_progress_notify_interval: Duration,
+    /// The interval in which everything that is stored is checked, if it is.
+    pub corrupt_check_interval: Option<Duration>,
+    /// The bytes that a defragmentation has to free so that there is one at the start; `None` if there is never one.
+    pub bootstrap_defrag_bytes: Option<u64>,
     /// The durations above which requests are logged.
     pub slow_requests: SlowOptions,
     /// The heartbeat interval of leadership.
@@ -229,6 +233,17 @@ pub struct TlsOptions {
     pub allowed_hostnames: Vec<String>,
     /// A certificate needs one of these common names, if there are any.
     pub allowed_common_names: Vec<String>,
+    /// What the member writes into the files of the pair itself, if it makes its certificate.
+    pub self_signed: Option<SelfSigned>,
+}
+
+/// A certificate that a member makes for itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SelfSigned {
+    /// Its host names and IPs.
+    pub hosts: Vec<String>,
+    /// The years for which it is valid.
+    pub years: u32,
 }
 
 /// The versions and cipher suites of TLS.

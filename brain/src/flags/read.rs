@@ -34,7 +34,7 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         return Err("--listen-client-urls must name at least one URL".to_owned());
     }
     let storage = storage::read(&values)?;
-    let config = Config {
+    let mut config = Config {
         wipes: false,
         dump: None,
         snapshot: None,
@@ -69,6 +69,10 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         },
         log: log::read(&values, warnings)?,
         auto_compaction: auto_compaction(&values)?,
+        corrupt_check_interval: Some(values.duration("corrupt-check-time")?).filter(|every| !every.is_zero()),
+        bootstrap_defrag_bytes: Some(values.number::<u32>("bootstrap-defrag-threshold-megabytes")?)
+            .filter(|megabytes| *megabytes > 0)
+            .map(|megabytes| u64::from(megabytes) << 20),
         slow_requests: SlowOptions {
             apply: values.duration("warning-apply-duration")?,
             unary: values.duration("warning-unary-request-duration")?,
@@ -86,6 +90,7 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
     };
     gates::check(&values, warnings)?;
     values.one_of("logger", &[("zap", ())])?;
+    tls::self_sign(&values, &mut config, warnings)?;
     tls::check_schemes(&config, warnings)?;
     Ok(config)
 }

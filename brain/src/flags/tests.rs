@@ -141,6 +141,51 @@ fn slow(apply: u64, unary: u64) -> SlowOptions {
 }
 
 #[test]
+fn checks_and_defragmentation_are_off_unless_asked_for() {
+    let of = |line: &str| {
+        let config = serve(line).0;
+        (config.corrupt_check_interval, config.bootstrap_defrag_bytes)
+    };
+    let off = "--corrupt-check-time=0s --bootstrap-defrag-threshold-megabytes=0";
+    assert_eq!((of(""), of(off)), ((None, None), (None, None)));
+    let on = "--corrupt-check-time=1h --experimental-bootstrap-defrag-threshold-megabytes=3";
+    assert_eq!(of(on), (Some(Duration::from_secs(3_600)), Some(3 << 20)));
+}
+
+#[test]
+fn certificates_are_made_for_urls_with_tls_unless_one_is_given() {
+    let urls = "--data-dir d --listen-client-urls https://127.0.0.1:2379,http://[::1]:1 --listen-metrics-urls https://localhost:7";
+    let advertised = "--advertise-client-urls https://a:2379";
+    let (config, warnings) = serve(&format!(
+        "--auto-tls --peer-auto-tls --self-signed-cert-validity 3 {urls} {advertised}"
+    ));
+    let dir = Path::new("d/fixtures/client");
+    assert_eq!(
+        config.client_tls.pair,
+        Some((dir.join("cert.pem"), dir.join("key.pem")))
+    );
+    let hosts = ["127.0.0.1", "localhost"].map(str::to_owned).to_vec();
+    assert_eq!(config.client_tls.self_signed, Some(SelfSigned { hosts, years: 3 }));
+    assert_eq!(config.peer_tls.pair, None);
+    assert!(
+        warnings
+            .iter()
+            .any(|warning| warning.starts_with("--peer-auto-tls has no effect")),
+        "{warnings:?}"
+    );
+    let (config, warnings) = serve(&format!("--auto-tls --cert-file c --key-file k {urls} {advertised}"));
+    assert_eq!(config.client_tls.pair, Some(("c".into(), "k".into())));
+    assert_eq!(config.client_tls.self_signed, None);
+    assert!(
+        warnings
+            .iter()
+            .any(|warning| warning.starts_with("--auto-tls has no effect")),
+        "{warnings:?}"
+    );
+    assert!(refused(urls).contains("needs a certificate"));
+}
+
+#[test]
 fn slow_requests_are_those_beyond_the_durations_given() {
     for prefix in ["", "experimental-"] {
         let line = format!("--{prefix}warning-apply-duration=1s --{prefix}warning-unary-request-duration=0s");
@@ -337,7 +382,11 @@ const BAD_VALUES: &[(&str, &str)] = &[
         "--discovery is not supported: there is no discovery",
     ),
     ("--force-new-cluster", "--force-new-cluster is not supported"),
-    ("--auto-tls", "--auto-tls is not supported"),
+    (
+        "--auto-tls --listen-client-urls https://127.0.0.1:0 --self-signed-cert-validity 0",
+        "0 is not in 1 to 100",
+    ),
+    ("--peer-auto-tls --peer-trusted-ca-file x", "has not signed"),
     (
         "--config-file no/such.yaml",
         "--config-file \"no/such.yaml\": No such file",

@@ -312,6 +312,7 @@ impl Certificates {
             crl: None,
             allowed_hostnames: Vec::new(),
             allowed_common_names: Vec::new(),
+            self_signed: None,
         };
         Self { dir, options }
     }

@@ -25,6 +25,7 @@ mod config;
 mod dial;
 mod files;
 mod revoked;
+mod self_signed;
 
 /// The interval at which files are checked.
 pub const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
@@ -62,8 +63,12 @@ pub struct InUse {
 }
 
 impl ServerTls {
-    /// Loads the files. Fails if a file is missing, cannot be parsed, does not match, or if its certificate is not valid now.
+    /// Loads the files, and makes them before if the member signs its certificate itself. Fails if a file is missing, cannot be
+    /// parsed, does not match, or if its certificate is not valid now.
     pub fn load(options: &TlsOptions, policy: &TlsPolicy) -> Result<ServerTls, TlsError> {
+        if let Some(wanted) = &options.self_signed {
+            self_signed::ensure(pair(options)?, wanted)?;
+        }
         let loaded = Loaded::from(Files::read(options)?, options, policy)?;
         Ok(ServerTls {
             options: options.clone(),

@@ -43,7 +43,7 @@ use crate::server::services::{Member, Size};
 use crate::server::store;
 use crate::slow_requests::ApplyLog;
 use crate::storage::commit_feed::CommitFeed;
-use crate::storage::defragment::Defragmentations;
+use crate::storage::defragment::{self, Defragmentations};
 use crate::storage::state::State;
 use crate::tasks::Tasks;
 use crate::watch;
@@ -105,12 +105,26 @@ pub(crate) enum ClientPorts {
     },
 }
 
+fn start_upkeep<R: Rows>(config: &Config, api: &ApiContext<R>, life: &mut Lifecycle) {
+    compact_by_itself(config, api, life);
+    index_keys(config, api, life);
+    scrub(config, api, life);
+}
+
 /// Starts automatic compaction, if the flags ask for it.
 fn compact_by_itself<R: Rows>(config: &Config, api: &ApiContext<R>, life: &mut Lifecycle) {
     if let Some(retention) = retention(config.auto_compaction) {
         let (state, stop) = (api.state.clone(), life.stop.clone());
         let compaction = auto_compact::run(retention, api.sequencer.clone(), move || state.view().revision, stop);
         life.tasks.spawn("automatic compaction", compaction);
+    }
+}
+
+/// Starts to check what is stored from time to time, if the flags ask for it.
+fn scrub<R: Rows>(config: &Config, api: &ApiContext<R>, life: &mut Lifecycle) {
+    if let Some(every) = config.corrupt_check_interval {
+        let check = crate::api::scrub::run(api.clone(), every, life.stop.clone());
+        life.tasks.spawn("check of what is stored", check);
     }
 }
 
@@ -194,8 +208,7 @@ pub(crate) async fn serve<E: Engine>(
     if !begun {
         return life.end().await;
     }
-    compact_by_itself(config, &api, &mut life);
-    index_keys(config, &api, &mut life);
+    start_upkeep(config, &api, &mut life);
     let (shown, has_leader) = watch_channel::channel(true);
     let liveness = liveness::run(liveness, role, config.election_timeout, shown, life.stop.clone());
     life.tasks.spawn("liveness", liveness);
@@ -204,7 +217,7 @@ pub(crate) async fn serve<E: Engine>(
         hub: running.hub,
         history: running.history,
         has_leader,
-        defragment: defragment(&log, &rows, &running.state, &mut life),
+        defragment: defragmentations(config, (&log, &rows, &running.state), &mut life),
         log_size: log_size(log, &rows),
         size: total_size(rows, running.state.clone()),
         members,
@@ -248,14 +261,29 @@ fn total_size<R: Rows>(rows: R, state: Arc<State<R>>) -> Size {
     Arc::new(move || state.total_size(&rows))
 }
 
-/// Starts the task that reclaims space that rows and log do not need.
-fn defragment<L: Log, R: Rows>(log: &L, rows: &R, state: &Arc<State<R>>, life: &mut Lifecycle) -> Defragment {
+/// Starts the task that reclaims space that rows and log do not need, once now if the flags ask for it.
+fn defragmentations<L: Log, R: Rows>(
+    config: &Config,
+    (log, rows, state): (&L, &R, &Arc<State<R>>),
+    life: &mut Lifecycle,
+) -> Defragment {
     let (log, rows, state) = (log.clone(), rows.clone(), state.clone());
+    let store = (rows.clone(), state.clone());
     let (asked, work) = Defragmentations::new(move || {
         let (log, rows, state) = (log.clone(), rows.clone(), state.clone());
-        async move { crate::storage::defragment::defragment(&log, &rows, &state).await }
+        async move { defragment::defragment(&log, &rows, &state).await }
     });
     let stop = life.stop.clone();
+    if let Some(threshold) = config.bootstrap_defrag_bytes {
+        let (asked, stop) = (asked.clone(), stop.clone());
+        life.tasks.spawn("defragmentation at the start", async move {
+            tokio::select! {
+                () = defragment::at_start(&asked, &store.0, &store.1, threshold) => stop.cancelled().await,
+                () = stop.cancelled() => {}
+            }
+            Ok(())
+        });
+    }
     life.tasks.spawn("defragmentation", async move {
         tokio::select! {
             () = work => stop.cancelled().await,

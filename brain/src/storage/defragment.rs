@@ -76,6 +76,38 @@ pub async fn defragment<L: Log, R: Rows>(log: &L, rows: &R, state: &State<R>) ->
     Ok(rows.compact().await?)
 }
 
+/// Defragments if that is likely to free `threshold` bytes: so many are not in use.
+pub async fn at_start<R: Rows>(queue: &Defragmentations, rows: &R, state: &State<R>, threshold: u64) {
+    let (before, in_use) = (state.total_size(rows), state.sizes().in_use());
+    if !is_worthwhile(before, in_use, threshold) {
+        tracing::info!(
+            size = before,
+            in_use,
+            threshold,
+            "skipped the defragmentation at the start: it would free too little"
+        );
+        return;
+    }
+    match queue.ask().await {
+        Ok(()) => tracing::info!(
+            before,
+            after = state.total_size(rows),
+            "finished the defragmentation at the start"
+        ),
+        Err(error) => {
+            let error = format!("{error:#}");
+            tracing::warn!(
+                error,
+                "the defragmentation at the start failed: space is given back later"
+            );
+        }
+    }
+}
+
+fn is_worthwhile(size: u64, in_use: u64, threshold: u64) -> bool {
+    size.saturating_sub(in_use) >= threshold
+}
+
 /// Returns true if the rows that are read now hold nothing that compaction made obsolete.
 async fn is_deleted<R: Rows>(state: &State<R>) -> anyhow::Result<bool> {
     let view = state.view();
@@ -133,6 +165,12 @@ mod tests {
             () = clients => {}
             () = task => panic!("somebody may ask yet"),
         }
+    }
+
+    #[test]
+    fn defragmentation_at_the_start_is_for_space_that_is_not_in_use() {
+        let (free, none) = (is_worthwhile(10, 7, 3), is_worthwhile(10, 8, 3));
+        assert!(free && !none && !is_worthwhile(7, 10, 3));
     }
 
     #[tokio::test(start_paused = true)]

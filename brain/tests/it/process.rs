@@ -124,6 +124,39 @@ async fn slow_requests_are_logged_as_etcd_logs_them_without_values() {
     server.stop().await;
 }
 
+#[tokio::test]
+async fn what_is_stored_is_checked_from_time_to_time() {
+    let temp = TempDir::new().unwrap();
+    let flags = [
+        "--corrupt-check-time=100ms",
+        "--bootstrap-defrag-threshold-megabytes=1000",
+    ]
+    .map(str::to_owned);
+    let server = Kubebrain::start_with(temp.path(), &flags).await;
+    server.says("skipped the defragmentation at the start").await;
+    server.says("checked everything that is stored").await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn certificate_of_its_own_is_made_before_the_data_directory_is_used() {
+    let temp = TempDir::new().unwrap();
+    let dir = temp.path().join("data");
+    let flags = [
+        "--auto-tls".to_owned(),
+        "--listen-client-urls=https://127.0.0.1:0".to_owned(),
+        format!("--data-dir={}", dir.display()),
+    ];
+    let mut made = Vec::new();
+    for _ in 0..2 {
+        let (server, urls) = start(&flags).await;
+        assert!(urls[0].starts_with("https://127.0.0.1:"), "{urls:?}");
+        made.push(fs::read(dir.join("fixtures/client/cert.pem")).unwrap());
+        server.stop().await;
+    }
+    assert_eq!(made[0], made[1]);
+}
+
 #[test]
 fn a_bad_start_is_one_line_and_an_exit_code() {
     let temp = TempDir::new().unwrap();

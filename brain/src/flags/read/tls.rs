@@ -1,10 +1,14 @@
 //! Certificates and TLS versions. Files are only named here; `tls` reads them.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::super::config::{Config, Storage, TlsOptions, TlsPolicy, TlsVersion};
+use super::super::config::{Config, SelfSigned, Storage, TlsOptions, TlsPolicy, TlsVersion};
 use super::super::url::Url;
 use super::Values;
+
+/// The longest validity of a certificate that is made here.
+const MAX_YEARS: u32 = 100;
 
 pub(super) fn client(values: &Values<'_>) -> Result<TlsOptions, String> {
     let options = TlsOptions {
@@ -14,6 +18,7 @@ pub(super) fn client(values: &Values<'_>) -> Result<TlsOptions, String> {
         crl: path(values, "client-crl-file"),
         allowed_hostnames: values.list("client-cert-allowed-hostname"),
         allowed_common_names: Vec::new(),
+        self_signed: None,
     };
     check(values, &options, "")?;
     Ok(options)
@@ -27,9 +32,61 @@ pub(super) fn peer(values: &Values<'_>) -> Result<TlsOptions, String> {
         crl: path(values, "peer-crl-file"),
         allowed_hostnames: values.list("peer-cert-allowed-hostname"),
         allowed_common_names: values.list("peer-cert-allowed-cn"),
+        self_signed: None,
     };
     check(values, &options, "peer-")?;
     Ok(options)
+}
+
+/// Has the member make certificates for the URLs with TLS, if `--auto-tls` or `--peer-auto-tls` ask for it.
+pub(super) fn self_sign(values: &Values<'_>, config: &mut Config, warnings: &mut Vec<String>) -> Result<(), String> {
+    let years: u32 = values.number("self-signed-cert-validity")?;
+    let fixtures = config.data_dir.join("fixtures");
+    let client = [
+        &config.listen_client_urls,
+        &config.listen_client_http_urls,
+        &config.listen_metrics_urls,
+    ];
+    let client: Vec<&Url> = client.into_iter().flatten().collect();
+    let peer: Vec<&Url> = config.listen_peer_urls.iter().collect();
+    for (flag, urls, options, dir) in [
+        ("auto-tls", client, &mut config.client_tls, "client"),
+        ("peer-auto-tls", peer, &mut config.peer_tls, "peer"),
+    ] {
+        if !values.bool(flag) {
+            continue;
+        }
+        if options.pair.is_some() {
+            warnings.push(format!("--{flag} has no effect: a certificate is given"));
+            continue;
+        }
+        if years == 0 || years > MAX_YEARS {
+            return Err(values.error(
+                "self-signed-cert-validity",
+                format!("{years} is not in 1 to {MAX_YEARS}"),
+            ));
+        }
+        if flag == "peer-auto-tls" && options.trusted_ca.is_some() {
+            return Err(format!(
+                "--{flag} makes a certificate that --peer-trusted-ca-file has not signed"
+            ));
+        }
+        let secure = urls.into_iter().filter(|url| url.scheme().is_tls());
+        let hosts: BTreeSet<String> = secure
+            .map(|url| url.host_port().map_or("localhost", |(host, _)| host).to_owned())
+            .collect();
+        if hosts.is_empty() {
+            warnings.push(format!("--{flag} has no effect: no URL to listen on is https or unixs"));
+            continue;
+        }
+        let dir = fixtures.join(dir);
+        options.pair = Some((dir.join("cert.pem"), dir.join("key.pem")));
+        options.self_signed = Some(SelfSigned {
+            hosts: hosts.into_iter().collect(),
+            years,
+        });
+    }
+    Ok(())
 }
 
 pub(super) fn policy(values: &Values<'_>) -> Result<TlsPolicy, String> {

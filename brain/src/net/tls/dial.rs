@@ -3,9 +3,10 @@
 use std::io;
 use std::sync::Arc;
 
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::client::{WantsClientCert, WebPkiServerVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::{ClientConfig, ConfigBuilder, DigitallySignedStruct, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -16,10 +17,11 @@ use super::allowed::Names;
 use super::config::{provider, versions};
 use super::files::Shown;
 use super::revoked::Revoked;
+use super::self_signed::AnyServer;
 use crate::flags::{TlsOptions, TlsPolicy};
 
 /// Dials an address, presents the client certificate, and accepts a server whose certificate the CA signed for `name` and the
-/// allowed names permit. Fails if the address does not answer, files do not load, or one side refuses the other: see [`refusal`].
+/// allowed names permit, or any server if members sign their certificates themselves. Fails if the address does not answer, files do not load, or one side refuses the other: see [`refusal`].
 pub async fn dial(
     address: (&str, u16),
     name: &str,
@@ -43,8 +45,12 @@ pub fn refusal(error: &io::Error) -> Option<&Error> {
 }
 
 fn client(options: &TlsOptions, policy: &TlsPolicy) -> Result<ClientConfig, TlsError> {
-    let shown = Shown::read(options)?;
     let provider = Arc::new(provider(policy)?);
+    if options.self_signed.is_some() {
+        let verifier = Arc::new(AnyServer(Arc::clone(&provider)));
+        return Ok(over_http2(builder(provider, policy, verifier)?.with_no_client_auth()));
+    }
+    let shown = Shown::read(options)?;
     let roots = Arc::new(shown.roots);
     let mut verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider));
     if !shown.revoked.is_empty() {
@@ -58,19 +64,30 @@ fn client(options: &TlsOptions, policy: &TlsPolicy) -> Result<ClientConfig, TlsE
         names: Names::of(options),
         revoked: shown.revoked,
     });
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&versions(policy))
-        .map_err(|error| TlsError(format!("no TLS version is left: {error}")))?
-        .dangerous()
-        .with_custom_certificate_verifier(verifier);
-    let mut config = match shown.pair {
+    let builder = builder(provider, policy, verifier)?;
+    let config = match shown.pair {
         Some((chain, key)) => builder
             .with_client_auth_cert(chain, key)
             .map_err(|error| TlsError(format!("the certificate for peers: {error}")))?,
         None => builder.with_no_client_auth(),
     };
+    Ok(over_http2(config))
+}
+
+fn builder(
+    provider: Arc<CryptoProvider>,
+    policy: &TlsPolicy,
+    verifier: Arc<dyn ServerCertVerifier>,
+) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, TlsError> {
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&versions(policy))
+        .map_err(|error| TlsError(format!("no TLS version is left: {error}")))?;
+    Ok(builder.dangerous().with_custom_certificate_verifier(verifier))
+}
+
+fn over_http2(mut config: ClientConfig) -> ClientConfig {
     config.alpn_protocols = vec![b"h2".to_vec()];
-    Ok(config)
+    config
 }
 
 /// Accepts certificates that `inner` accepts, if they have an allowed name, if any are listed, and no certificate of the chain is

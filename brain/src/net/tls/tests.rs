@@ -7,7 +7,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConnection};
 use tempfile::TempDir;
 
 use super::*;
-use crate::flags::TlsVersion;
+use crate::flags::{SelfSigned, TlsVersion};
 use crate::net::tls::testing::{Ca, Leaf};
 
 mod loading;
@@ -336,6 +336,34 @@ fn revocation_lists_of_unknown_issuers_are_refused() {
     assert!(unknown.contains("CN=other, is not among the CAs in"), "{unknown}");
     let forged = refused(&with_list(&dir, &namesake.revoke(&leaf)));
     assert!(forged.contains("is not signed by its issuer, CN=ca"), "{forged}");
+}
+
+#[tokio::test]
+async fn members_that_sign_their_certificates_dial_each_other() {
+    let temp = TempDir::new().unwrap();
+    let of = |name: &str| TlsOptions {
+        pair: Some((
+            temp.path().join(format!("{name}/cert.pem")),
+            temp.path().join(format!("{name}/key.pem")),
+        )),
+        self_signed: Some(SelfSigned {
+            hosts: vec!["127.0.0.1".to_owned()],
+            years: 1,
+        }),
+        ..TlsOptions::default()
+    };
+    let server = ServerTls::load(&of("server"), &POLICY).unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let accept = async {
+        let (stream, _) = listener.accept().await.unwrap();
+        tokio_rustls::TlsAcceptor::from(server.config()).accept(stream).await
+    };
+    let (options, policy) = (of("client"), POLICY);
+    let (accepted, dialled) = tokio::join!(accept, dial(("127.0.0.1", port), "127.0.0.1", &options, &policy));
+    assert!(accepted.is_ok() && dialled.is_ok(), "{accepted:?} {dialled:?}");
+    // It shows no certificate, so it needs none.
+    assert!(!temp.path().join("client").exists());
 }
 
 #[tokio::test]
