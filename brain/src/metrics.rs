@@ -96,6 +96,8 @@ pub struct MvccMetrics {
     pub keys: IntGauge,
     /// Bytes of memory that the index of keys takes.
     pub key_index_size: IntGauge,
+    /// Bytes of memory that it may take; 0 if there is none.
+    pub key_index_limit: IntGauge,
     /// 1 if the index of keys serves.
     pub key_index_serves: IntGauge,
     /// Events sent to watchers.
@@ -225,11 +227,16 @@ pub struct NetworkMetrics {
     pub held_for_peers: IntGauge,
 }
 
+/// The values of `result` of reloads of certificates. Both are exported from the beginning, or the first failure would be no increase.
+const RELOAD_RESULTS: [&str; 2] = ["success", "failure"];
+
 /// Certificates.
 #[derive(Debug, Clone)]
 pub struct TlsMetrics {
-    /// Reloads by `result`: `success` or `failure`.
+    /// Reloads by `result`: see [`RELOAD_RESULTS`].
     pub reloads: IntCounterVec,
+    /// Groups of listeners whose last reload failed: each follower counts itself, as listeners for clients and for members share this.
+    pub reloads_failing: IntGauge,
     /// Expiry of the certificate in use, in seconds since 1970.
     pub expiry: IntGauge,
 }

@@ -3,8 +3,8 @@
 use prometheus::Registry;
 
 use super::{
-    DiskMetrics, HealthMetrics, LeaseMetrics, MvccMetrics, NetworkMetrics, Register, ServerMetrics, TikvMetrics,
-    TlsMetrics,
+    DiskMetrics, HealthMetrics, LeaseMetrics, MvccMetrics, NetworkMetrics, RELOAD_RESULTS, Register, ServerMetrics,
+    TikvMetrics, TlsMetrics,
 };
 
 impl DiskMetrics {
@@ -75,6 +75,10 @@ impl MvccMetrics {
             key_index_size: r.gauge(
                 "kubebrain_mvcc_key_index_size_in_bytes",
                 "Bytes of memory that the index of keys takes.",
+            ),
+            key_index_limit: r.gauge(
+                "kubebrain_mvcc_key_index_limit_bytes",
+                "Bytes of memory that the index of keys may take; 0 if there is none.",
             ),
             key_index_serves: r.gauge(
                 "kubebrain_mvcc_key_index_serves",
@@ -280,11 +284,19 @@ impl NetworkMetrics {
 
 impl TlsMetrics {
     pub(super) fn register(r: &Register) -> Self {
+        let reloads = r.counters(
+            "kubebrain_tls_reloads_total",
+            "Reloads of changed certificates.",
+            &["result"],
+        );
+        for result in RELOAD_RESULTS {
+            reloads.with_label_values(&[result]).inc_by(0);
+        }
         Self {
-            reloads: r.counters(
-                "kubebrain_tls_reloads_total",
-                "Reloads of changed certificates.",
-                &["result"],
+            reloads,
+            reloads_failing: r.gauge(
+                "kubebrain_tls_reloads_failing",
+                "Groups of listeners whose certificates do not load: they use the old ones.",
             ),
             expiry: r.gauge(
                 "kubebrain_tls_certificate_expiry_timestamp_seconds",

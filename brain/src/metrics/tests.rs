@@ -124,6 +124,8 @@ fn series_read_as_prometheus_reads_them() {
         ("etcd_server_has_leader", 1.0),
         ("etcd_debugging_mvcc_keys_total", 7.0),
         ("etcd_server_health_success", 1.0),
+        ("kubebrain_tls_reloads_total{result=\"failure\"}", 0.0),
+        ("kubebrain_tls_reloads_total{result=\"success\"}", 0.0),
         ("etcd_server_id{server_id=\"a1\"}", 1.0),
         ("etcd_cluster_version{cluster_version=\"3.6\"}", 1.0),
         ("etcd_disk_wal_fsync_duration_seconds_bucket{le=\"0.002\"}", 0.0),

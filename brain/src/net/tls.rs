@@ -124,7 +124,7 @@ impl ServerTls {
         metrics.expiry.set(self.not_after());
         let mut ticks = tokio::time::interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut failing = None;
+        let mut failing: Option<TlsError> = None;
         loop {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
@@ -135,21 +135,25 @@ impl ServerTls {
             let outcome = tokio::task::spawn_blocking(move || this.reload())
                 .await
                 .context("look at certificates")?;
-            match outcome {
-                Ok(false) => failing = None,
+            let failed = match outcome {
+                Ok(false) => None,
                 Ok(true) => {
-                    failing = None;
                     metrics.reloads.with_label_values(&["success"]).inc();
                     metrics.expiry.set(self.not_after());
                     info!(expires = self.not_after(), "certificates were replaced and are in use");
+                    None
                 }
-                Err(error) if failing.as_ref() == Some(&error) => {}
                 Err(error) => {
-                    metrics.reloads.with_label_values(&["failure"]).inc();
-                    warn!(%error, "changed certificates do not load: the old ones stay in use");
-                    failing = Some(error);
+                    if failing.as_ref() != Some(&error) {
+                        metrics.reloads.with_label_values(&["failure"]).inc();
+                        warn!(%error, "changed certificates do not load: the old ones stay in use");
+                    }
+                    Some(error)
                 }
-            }
+            };
+            let change = i64::from(failed.is_some()) - i64::from(failing.is_some());
+            metrics.reloads_failing.add(change);
+            failing = failed;
         }
     }
 }

@@ -133,6 +133,8 @@ fn index_keys<R: Rows>(config: &Config, api: &ApiContext<R>, life: &mut Lifecycl
     if config.key_index_bytes > 0 {
         let index = crate::storage::index::run(api.state.clone(), config.key_index_bytes, life.stop.clone());
         life.tasks.spawn("index of keys", index);
+        let limit = i64::try_from(config.key_index_bytes).unwrap_or(i64::MAX);
+        api.metrics.mvcc.key_index_limit.set(limit);
     }
 }
 

@@ -10,12 +10,16 @@ use super::alert;
 /// Selects the targets that are brains: an etcd has no such metric.
 const BRAIN: &str = "and on (job, instance) kubebrain_network_connections";
 
-/// The alerts, in the order of their subjects: leader, requests, storage, watchers, certificates, TiKV, process.
+/// Selects the jobs that had a brain within a day: of a job whose brains are all down there are no other series any more.
+const BRAINS_LATELY: &str = "and on (job) max_over_time(kubebrain_network_connections[1d])";
+
+/// The alerts, in the order of their subjects: leader, requests, storage, index of keys, watchers, certificates, TiKV, process.
 pub(super) fn alerts() -> Vec<Value> {
     [
         leaders(),
         requests(),
         storage(),
+        key_index(),
         watchers(),
         certificates(),
         tikv(),
@@ -35,7 +39,7 @@ fn leaders() -> Vec<Value> {
         ),
         alert(
             "etcdMembersDown",
-            "count by (job) (up == 0 and on (job) kubebrain_network_connections) > 0",
+            &format!("count by (job) (up == 0 {BRAINS_LATELY}) > 0"),
             "10m",
             "critical",
             "Members of {{ $labels.job }} do not answer Prometheus.",
@@ -189,6 +193,19 @@ fn space() -> Vec<Value> {
     ]
 }
 
+fn key_index() -> Vec<Value> {
+    vec![alert(
+        "KubeBrainKeyIndexNotServing",
+        "kubebrain_mvcc_key_index_serves == 0 and on (job, instance) kubebrain_mvcc_key_index_limit_bytes > 0 \
+         and on (job, instance) etcd_debugging_mvcc_current_revision > 1",
+        "30m",
+        "warning",
+        "Member {{ $labels.instance }} of {{ $labels.job }} has no index of keys, so counts of large ranges are slow; its log says why. \
+         Too much memory: raise --key-index-bytes and restart the member, or delete keys. Too many changes at once: slow the writers down. \
+         Rows cannot be read: look at its disk or TiKV. --key-index-bytes=-1 does without the index, and without this alert.",
+    )]
+}
+
 fn watchers() -> Vec<Value> {
     vec![alert(
         "KubeBrainWatchersSlow",
@@ -210,10 +227,11 @@ fn certificates() -> Vec<Value> {
         ),
         alert(
             "KubeBrainCertificateReloadFails",
-            r#"increase(kubebrain_tls_reloads_total{result="failure"}[15m]) > 0"#,
-            "0m",
+            "kubebrain_tls_reloads_failing > 0",
+            "2m",
             "warning",
-            "Member {{ $labels.instance }} of {{ $labels.job }} cannot load its new certificate, and goes on with the one it has.",
+            "Member {{ $labels.instance }} of {{ $labels.job }} cannot load its certificates from their files, and goes on with those it has. \
+             Its log names the file.",
         ),
     ]
 }

@@ -284,6 +284,22 @@ const ROWS: &[(&str, &[Panel])] = &[
                     "{{instance}}",
                 )],
             ),
+            Panel(
+                "Certificates that do not load",
+                "short",
+                &[(r#"kubebrain_tls_reloads_failing{job="$job"}"#, "{{instance}}")],
+            ),
+            Panel(
+                "Index of keys: memory, limit",
+                "bytes",
+                &[
+                    (r#"kubebrain_mvcc_key_index_size_in_bytes{job="$job"}"#, "{{instance}}"),
+                    (
+                        r#"kubebrain_mvcc_key_index_limit_bytes{job="$job"} > 0"#,
+                        "{{instance}} limit",
+                    ),
+                ],
+            ),
         ],
     ),
 ];

@@ -198,6 +198,10 @@ async fn the_follower_takes_what_changed() {
     let metrics = crate::metrics::Metrics::new(false).tls;
     let stop = CancellationToken::new();
     let follower = Arc::clone(&tls).follow(RELOAD_INTERVAL, metrics.clone(), stop.clone());
+    // Another follower, of files that always load, must not hide the failure.
+    let calm = Dir::new(&ca.server(), &ca.pem);
+    let calm = Arc::new(ServerTls::load(&calm.mutual(), &POLICY).unwrap());
+    let calm = calm.follow(RELOAD_INTERVAL, metrics.clone(), stop.clone());
     let before = tls.config();
     // The follower reports only through its metrics: they are read as often as it reads the files, on a paused clock.
     // The follower may read at any time: each file is replaced as a whole.
@@ -212,6 +216,11 @@ async fn the_follower_takes_what_changed() {
             tokio::time::sleep(RELOAD_INTERVAL).await;
         }
         assert!(Arc::ptr_eq(&before, &tls.config()));
+        // The same failure again is no other one.
+        for _ in 0..3 {
+            assert_eq!(metrics.reloads_failing.get(), 1);
+            tokio::time::sleep(RELOAD_INTERVAL).await;
+        }
         // In between, the files give the failure that the follower already knows.
         let renewed = ca.server();
         replace("tls.crt", &renewed.cert);
@@ -220,10 +229,12 @@ async fn the_follower_takes_what_changed() {
             tokio::time::sleep(RELOAD_INTERVAL).await;
         }
         assert!(!Arc::ptr_eq(&before, &tls.config()));
+        assert_eq!(metrics.reloads_failing.get(), 0);
         stop.cancel();
     };
-    let (outcome, ()) = tokio::join!(follower, watcher);
+    let (outcome, calm, ()) = tokio::join!(follower, calm, watcher);
     outcome.unwrap();
+    calm.unwrap();
     assert_eq!(metrics.reloads.with_label_values(&["failure"]).get(), 1);
     assert_eq!(metrics.expiry.get(), tls.not_after());
 }
