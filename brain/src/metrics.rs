@@ -233,7 +233,7 @@ const RELOAD_RESULTS: [&str; 2] = ["success", "failure"];
 /// Certificates.
 #[derive(Debug, Clone)]
 pub struct TlsMetrics {
-    /// Reloads by `result`: see [`RELOAD_RESULTS`].
+    /// Reloads by `result`: `success` and `failure`.
     pub reloads: IntCounterVec,
     /// Groups of listeners whose last reload failed: each follower counts itself, as listeners for clients and for members share this.
     pub reloads_failing: IntGauge,

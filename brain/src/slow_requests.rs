@@ -217,7 +217,7 @@ impl RpcLog {
 /// The longest text of a request in bytes; the rest of it is left out.
 const MAX_TEXT: usize = 4 << 10;
 
-/// A text that takes no more than [`MAX_TEXT`] bytes. A write beyond that fails, so that nothing further is formatted.
+/// A text that takes no more than 4 KiB. A write beyond that fails, so that nothing further is formatted.
 #[derive(Debug, Default)]
 pub struct BoundedText(String);
 

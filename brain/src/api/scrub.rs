@@ -35,7 +35,7 @@ async fn check<R: Rows>(store: &ApiContext<R>) {
     match hash(&view, view.revision).await {
         Ok(hash) => {
             let (revision, took) = (view.revision, began.elapsed());
-            tracing::info!(revision, hash, ?took, "checked everything that is stored");
+            tracing::info!(revision, hash, ?took, "checked all versions of keys");
         }
         Err(error) => {
             let status = store.rows_failed(&error);

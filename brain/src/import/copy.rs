@@ -63,6 +63,7 @@ pub(crate) async fn copy<L: Log, R: Rows>(
     (orders, collected): (Orders, Option<Collected>),
     spool: &Spool,
 ) -> anyhow::Result<Copied> {
+    let follows = !*orders.may_finish.borrow();
     let newest = source.revision().await?;
     let (own, until) = (importer.revision(), orders.until);
     ensure!(
@@ -71,7 +72,7 @@ pub(crate) async fn copy<L: Log, R: Rows>(
     );
     ensure!(
         until.is_none_or(|until| own <= until),
-        "the copy is at revision {own} already, behind --until-revision"
+        "the copy is at revision {own} already, which is past --until-revision"
     );
     let mut copy = Copy {
         source,
@@ -88,6 +89,20 @@ pub(crate) async fn copy<L: Log, R: Rows>(
     copy.settle().await?;
     copy.copy_users(spool).await?;
     let checksum = copy.compare().await?;
+    let (own, newest) = (copy.importer.revision(), copy.source.revision().await?);
+    if until.is_none() && newest > own {
+        // Who follows until clients move over would lose what they have written since.
+        ensure!(
+            !follows,
+            "somebody still writes to the source: it is at revision {newest}, the copy, which is equal so far, at {own}. Stop the writer and \
+             start the same command again: it copies the rest"
+        );
+        tracing::warn!(
+            revision = own,
+            source = newest,
+            "the source was written to since: that is not in the copy"
+        );
+    }
     let copied = Copied {
         revision: copy.importer.revision(),
         compacted: copy.importer.compacted(),

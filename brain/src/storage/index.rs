@@ -86,8 +86,17 @@ async fn build<R: Rows>(state: &State<R>, index: &KeyIndex, max_bytes: usize) ->
             tokio::task::yield_now().await;
         }
         let piece = Instant::now();
-        let next = add_piece(&view, index, &rest).await?;
+        let next = add_piece(&view, index, &rest).await;
         drop(view);
+        let next = match next {
+            Ok(next) => next,
+            Err(error) => {
+                // What is built stays, and changes of it are recorded meanwhile.
+                tracing::info!(%error, "rows cannot be read: the index of keys is built further later");
+                tokio::time::sleep(RETRY).await;
+                continue;
+            }
+        };
         match next {
             Some(next) => rest = next,
             None => break,

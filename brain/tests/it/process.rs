@@ -134,7 +134,7 @@ async fn what_is_stored_is_checked_from_time_to_time() {
     .map(str::to_owned);
     let server = Kubebrain::start_with(temp.path(), &flags).await;
     server.says("skipped the defragmentation at the start").await;
-    server.says("checked everything that is stored").await;
+    server.says("checked all versions of keys").await;
     server.stop().await;
 }
 

@@ -3,7 +3,7 @@
 //! Invariant: a connection is in the table from its admission until it is closed or evicted, and is counted exactly that long.
 //! Nothing here waits for a client.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -105,6 +105,9 @@ impl Reason {
     }
 }
 
+/// About the bytes on the wire of an answer without a body.
+const UNSENT_BYTES: usize = 128;
+
 /// One connection, shared by its task and the table.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -127,8 +130,8 @@ pub(super) struct Connection {
     moved_at: AtomicU64,
     /// Its charge to the budget.
     pub(super) account: Account,
-    /// Charges for what was passed to HTTP/2 without a charge of its own while the socket accepted nothing.
-    unsent: Mutex<Vec<Charge>>,
+    /// Charges for what was passed to HTTP/2 without a charge of its own while the socket accepted nothing, oldest first.
+    unsent: Mutex<VecDeque<Charge>>,
     has_unsent: AtomicBool,
     closing: CancellationToken,
     reason: OnceLock<Reason>,
@@ -182,9 +185,14 @@ impl Connection {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Records that the socket accepted data.
-    pub(super) fn sent(&self) {
+    /// Records that the socket accepted bytes. The frames of answers take turns: by so many bytes some of what waited was sent.
+    pub(super) fn sent(&self, bytes: usize) {
         self.blocked_since.store(0, Ordering::Relaxed);
+        if self.has_unsent.load(Ordering::Acquire) {
+            let mut unsent = self.unsent();
+            let sent = bytes.div_ceil(UNSENT_BYTES).min(unsent.len());
+            unsent.drain(..sent);
+        }
     }
 
     /// Records that the socket accepted no data.
@@ -200,29 +208,23 @@ impl Connection {
         self.blocked_since.load(Ordering::Relaxed) != 0
     }
 
-    /// Keeps a charge until everything that HTTP/2 holds was sent, if the socket accepts nothing now.
+    /// Keeps a charge for what HTTP/2 holds without a charge of its own, if the socket accepts nothing now.
     pub(super) fn keep_until_sent(&self, charge: Charge) {
         if self.is_blocked() {
-            self.put_back(vec![charge]);
-        }
-    }
-
-    /// Takes the charges for what HTTP/2 will have sent after its next poll, if the socket is not blocked then.
-    pub(super) fn take_unsent(&self) -> Vec<Charge> {
-        if self.has_unsent.swap(false, Ordering::AcqRel) {
-            std::mem::take(&mut *self.unsent.lock().unwrap_or_else(PoisonError::into_inner))
-        } else {
-            Vec::new()
-        }
-    }
-
-    /// Keeps charges for longer.
-    pub(super) fn put_back(&self, charges: Vec<Charge>) {
-        if !charges.is_empty() {
-            let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
-            unsent.extend(charges);
+            self.unsent().push_back(charge);
             self.has_unsent.store(true, Ordering::Release);
         }
+    }
+
+    /// Releases those charges: HTTP/2 holds nothing any more.
+    pub(super) fn all_sent(&self) {
+        if self.has_unsent.swap(false, Ordering::AcqRel) {
+            self.unsent().clear();
+        }
+    }
+
+    fn unsent(&self) -> MutexGuard<'_, VecDeque<Charge>> {
+        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Requests its task to close it. Only the first reason counts; false for others.

@@ -35,6 +35,8 @@ pub(super) struct Counted {
     connection: Arc<Connection>,
     /// The frames of the client, while they are watched.
     frames: Option<Box<Frames>>,
+    /// True if the client sent too many SETTINGS.
+    is_flooded: bool,
     left: Left,
 }
 
@@ -46,6 +48,7 @@ impl Counted {
             sent_ahead: 0,
             connection,
             frames: None,
+            is_flooded: false,
             left,
         }
     }
@@ -149,8 +152,8 @@ fn says_no_more_than_settings(seen: &[u8]) -> bool {
 
 impl AsyncRead for Counted {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.frames.is_some() && self.connection.is_closing() {
-            // Its task is woken to close it; nothing more is taken from it.
+        if self.is_flooded {
+            // Its task was woken to close it; nothing more is taken from it.
             return Poll::Pending;
         }
         let before = buf.filled().len();
@@ -164,6 +167,7 @@ impl AsyncRead for Counted {
         if let Some(frames) = &mut self.frames
             && frames.is_flood(&buf.filled()[before..], Instant::now())
         {
+            self.is_flooded = true;
             buf.set_filled(before);
             self.socket.lock().close(Reason::Settings);
             return Poll::Pending;

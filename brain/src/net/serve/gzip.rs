@@ -211,6 +211,7 @@ struct Deflater {
     /// The messages that are compressed already; none while there is an encoder.
     done: Vec<u8>,
     encoder: Option<Encoder>,
+    is_encoder_charged: bool,
     charge: Charge,
 }
 
@@ -226,11 +227,12 @@ struct Encoder {
 impl Deflater {
     /// Creates one for whole messages with their headers.
     fn new(plain: Bytes, mut charge: Charge) -> Result<Self, Exceeded> {
-        charge.set(plain.len() + ENCODER)?;
+        charge.set(plain.len())?;
         Ok(Self {
             plain,
             done: Vec::new(),
             encoder: None,
+            is_encoder_charged: false,
             charge,
         })
     }
@@ -252,12 +254,15 @@ impl Deflater {
     fn begin(&mut self) -> Result<usize, Unreadable> {
         let len = announced(&self.plain).filter(|len| self.plain.len() - HEADER >= *len);
         let len = len.ok_or_else(|| Status::internal("etcdserver: an answer is not a whole message"))?;
-        if len < MIN_DEFLATED {
+        // Where there is no memory for an encoder, the message goes as it is: a client that asked for gzip takes both.
+        let is_copied = len < MIN_DEFLATED || !self.is_encoder_charged && self.charge.grow(ENCODER).is_err();
+        if is_copied {
             let message = self.plain.split_to(HEADER + len);
             self.charge.grow(message.len())?;
             self.done.extend_from_slice(&message);
             return Ok(message.len());
         }
+        self.is_encoder_charged = true;
         self.plain.advance(HEADER);
         let (at, mut done) = (self.done.len(), std::mem::take(&mut self.done));
         done.extend_from_slice(&[1, 0, 0, 0, 0]);

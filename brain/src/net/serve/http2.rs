@@ -62,6 +62,9 @@ const ANSWER_RESERVE: usize = 4096;
 /// The charge of a response in addition to its bytes, until the socket has accepted it.
 const ANSWER_BYTES: usize = 512;
 
+/// The charge of the head and the trailers of a response.
+const HEAD_BYTES: usize = 1280;
+
 /// The most bytes of a response that are passed to h2 at a time.
 const PIECE: usize = 64 * 1024;
 
@@ -461,10 +464,10 @@ impl Answering {
         }
     }
 
-    /// Keeps what is reserved for the response until heads and trailers were sent, which have no charge of their own.
+    /// Keeps a part of what is reserved for the response until heads and trailers were sent, which have no charge of their own.
     fn keep_charge(&mut self) {
-        let rest = self.reserve.split(usize::MAX);
-        self.serving.connection.keep_until_sent(rest);
+        let head = self.reserve.split(HEAD_BYTES);
+        self.serving.connection.keep_until_sent(head);
     }
 
     /// Returns the response for lack of memory. A request that may have changed something has an unknown outcome then and is not

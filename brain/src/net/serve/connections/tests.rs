@@ -127,7 +127,7 @@ async fn connections_that_hold_much_and_move_little_make_room() {
     for _ in 0..6 {
         // The first client reads its data; pings and their answers are no progress.
         charges[0].moved(10_000);
-        open.iter().for_each(|open| open.connection.sent());
+        open.iter().for_each(|open| open.connection.sent(1));
         connections.sweep();
         assert_eq!(reasons(&open), [None; 12]);
         tokio::time::advance(Duration::from_secs(1)).await;
