@@ -237,7 +237,7 @@ async fn program_copies_a_running_store() {
     copy.stop().await;
     let until = format!("--until-revision={half}");
     let (code, said) = begin(&source.url, &path("late"), &[&until]).ended().await;
-    assert!(code == Some(1) && said.contains("behind --until-revision"), "{said}");
+    assert!(code == Some(1) && said.contains("past --until-revision"), "{said}");
     source.stop().await;
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Counted {
     sent_ahead: usize,
     connection: Arc<Connection>,
     /// The frames of the client, while they are watched.
-    frames: Option<Box<Frames>>,
+    frames: Option<Frames>,
     /// True if the client sent too many SETTINGS.
     is_flooded: bool,
     left: Left,
@@ -55,7 +55,7 @@ impl Counted {
 
     /// From now on a client that floods the connection with SETTINGS is stopped. What it sent is read from its beginning.
     pub(super) fn watch_frames(&mut self) {
-        self.frames = Some(Box::new(Frames::new(Instant::now())));
+        self.frames = Some(Frames::new(Instant::now()));
     }
 
     pub(super) fn socket(&self) -> SharedSocket {
@@ -163,6 +163,10 @@ impl AsyncRead for Counted {
             let len = self.read.len().min(buf.remaining());
             buf.put_slice(&self.read[..len]);
             self.read.advance(len);
+            if self.read.is_empty() {
+                // Not kept as long as the connection.
+                self.read = Bytes::new();
+            }
         }
         if let Some(frames) = &mut self.frames
             && frames.is_flood(&buf.filled()[before..], Instant::now())

@@ -5,6 +5,7 @@ use tokio::time::Instant;
 
 /// The connection preface of HTTP/2.
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const PREFACE_LEN: u32 = 24;
 
 /// The length of a frame header: the payload's length in three bytes, the type, the flags and the stream id.
 pub(super) const FRAME: usize = 9;
@@ -12,19 +13,19 @@ pub(super) const SETTINGS: u8 = 4;
 
 /// The SETTINGS frames that a client may send at once, and the time after which one more is allowed. Clients that measure the bandwidth
 /// send some ten.
-const AT_ONCE: u32 = 64;
+const AT_ONCE: u8 = 64;
 const ONE_MORE: Duration = Duration::from_millis(500);
 
 /// Follows the frames of one direction of a connection, from the preface on.
 #[derive(Debug)]
 pub(super) struct Frames {
     /// The bytes of the preface or a payload that are still to come.
-    skip: usize,
+    skip: u32,
     header: [u8; FRAME],
     /// The bytes of the header that have come.
-    len: usize,
+    len: u8,
     /// The SETTINGS that are still allowed, as of a moment.
-    allowed: u32,
+    allowed: u8,
     since: Instant,
 }
 
@@ -32,7 +33,7 @@ impl Frames {
     /// Begins at the preface.
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            skip: PREFACE.len(),
+            skip: PREFACE_LEN,
             header: [0; FRAME],
             len: 0,
             allowed: AT_ONCE,
@@ -43,16 +44,17 @@ impl Frames {
     /// Follows the next bytes. Returns true if they contain too many SETTINGS; then it is not to be called again.
     pub(super) fn is_flood(&mut self, mut bytes: &[u8], now: Instant) -> bool {
         while !bytes.is_empty() {
-            let skipped = self.skip.min(bytes.len());
+            let skipped = u32::try_from(bytes.len()).unwrap_or(u32::MAX).min(self.skip);
             self.skip -= skipped;
-            bytes = &bytes[skipped..];
-            let taken = (FRAME - self.len).min(bytes.len());
-            self.header[self.len..self.len + taken].copy_from_slice(&bytes[..taken]);
-            self.len += taken;
+            bytes = &bytes[skipped as usize..];
+            let len = usize::from(self.len);
+            let taken = (FRAME - len).min(bytes.len());
+            self.header[len..len + taken].copy_from_slice(&bytes[..taken]);
+            self.len += taken as u8;
             bytes = &bytes[taken..];
-            if self.len == FRAME {
+            if usize::from(self.len) == FRAME {
                 let [a, b, c, kind, ..] = self.header;
-                self.skip = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
+                self.skip = u32::from_be_bytes([0, a, b, c]);
                 self.len = 0;
                 if kind == SETTINGS && !self.allow(now) {
                     return true;
@@ -64,7 +66,7 @@ impl Frames {
 
     fn allow(&mut self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.since).as_millis() / ONE_MORE.as_millis();
-        let more = u32::try_from(passed).unwrap_or(u32::MAX);
+        let more = u8::try_from(passed).unwrap_or(u8::MAX);
         if more > 0 {
             self.allowed = self.allowed.saturating_add(more).min(AT_ONCE);
             self.since = now;
@@ -94,7 +96,7 @@ mod tests {
         ]
         .concat();
         let frame = [&data[..], &SETTINGS_FRAME].concat();
-        let sent = [PREFACE, &frame.repeat(AT_ONCE as usize)].concat();
+        let sent = [PREFACE, &frame.repeat(usize::from(AT_ONCE))].concat();
         for len in [1, 2, 7, 100, sent.len()] {
             let now = Instant::now();
             let mut frames = Frames::new(now);

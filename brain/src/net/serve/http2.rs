@@ -170,7 +170,8 @@ async fn serve_streams(io: Counted, service: PerConnection, port: &PortConfig, s
     let mut streams = JoinSet::new();
     let (mut begun_while_blocked, mut refused_while_blocked) = (0, 0);
     let (mut draining, mut closing, mut abrupt) = (false, false, false);
-    let mut end = pin!(sleep(Duration::ZERO));
+    // Boxed when it is needed: most connections never are closed from here.
+    let mut end: Option<Pin<Box<Sleep>>> = None;
     loop {
         tokio::select! {
             accepted = h2.accept() => match accepted {
@@ -210,9 +211,9 @@ async fn serve_streams(io: Counted, service: PerConnection, port: &PortConfig, s
                     FAREWELL
                 };
                 serving.said_goaway(reason.label());
-                end.as_mut().reset(Instant::now() + patience);
+                end = Some(Box::pin(sleep(patience)));
             }
-            () = end.as_mut(), if closing => return false,
+            () = over(&mut end), if closing => return false,
             () = stop.cancelled(), if !draining => {
                 draining = true;
                 serving.network.goaways.with_label_values(&["shutdown"]).inc();
@@ -220,6 +221,14 @@ async fn serve_streams(io: Counted, service: PerConnection, port: &PortConfig, s
             }
             () = keepalive.as_mut().missed(&serving.connection), if !closing => serving.close(Reason::Ping),
         }
+    }
+}
+
+/// Waits for the end of a time; for ever without one.
+async fn over(end: &mut Option<Pin<Box<Sleep>>>) {
+    match end {
+        Some(end) => end.as_mut().await,
+        None => std::future::pending().await,
     }
 }
 
