@@ -131,7 +131,7 @@ pub(super) struct Connection {
     /// Its charge to the budget.
     pub(super) account: Account,
     /// Charges for what was passed to HTTP/2 without a charge of its own while the socket accepted nothing, oldest first.
-    unsent: Mutex<Option<Box<VecDeque<Charge>>>>,
+    unsent: Mutex<VecDeque<Charge>>,
     has_unsent: AtomicBool,
     closing: CancellationToken,
     reason: OnceLock<Reason>,
@@ -189,10 +189,9 @@ impl Connection {
     pub(super) fn sent(&self, bytes: usize) {
         self.blocked_since.store(0, Ordering::Relaxed);
         if self.has_unsent.load(Ordering::Acquire) {
-            if let Some(unsent) = &mut *self.unsent() {
-                let sent = bytes.div_ceil(UNSENT_BYTES).min(unsent.len());
-                unsent.drain(..sent);
-            }
+            let mut unsent = self.unsent();
+            let sent = bytes.div_ceil(UNSENT_BYTES).min(unsent.len());
+            unsent.drain(..sent);
         }
     }
 
@@ -212,7 +211,7 @@ impl Connection {
     /// Keeps a charge for what HTTP/2 holds without a charge of its own, if the socket accepts nothing now.
     pub(super) fn keep_until_sent(&self, charge: Charge) {
         if self.is_blocked() {
-            self.unsent().get_or_insert_default().push_back(charge);
+            self.unsent().push_back(charge);
             self.has_unsent.store(true, Ordering::Release);
         }
     }
@@ -220,11 +219,11 @@ impl Connection {
     /// Releases those charges: HTTP/2 holds nothing any more.
     pub(super) fn all_sent(&self) {
         if self.has_unsent.swap(false, Ordering::AcqRel) {
-            *self.unsent() = None;
+            *self.unsent() = VecDeque::new();
         }
     }
 
-    fn unsent(&self) -> MutexGuard<'_, Option<Box<VecDeque<Charge>>>> {
+    fn unsent(&self) -> MutexGuard<'_, VecDeque<Charge>> {
         self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
