@@ -233,7 +233,7 @@ pub struct TlsOptions {
     pub allowed_hostnames: Vec<String>,
     /// A certificate needs one of these common names, if there are any.
     pub allowed_common_names: Vec<String>,
-    /// What the member writes into the files of the pair itself, if it makes its certificate.
+    /// The certificate that the member makes itself, and writes into the files of the pair; none if it is given one.
     pub self_signed: Option<SelfSigned>,
 }
 

@@ -1,4 +1,4 @@
-//! What the source does while its snapshot is received and made a store: that may take longer than the source keeps history.
+//! Collects the events of the source while its snapshot is received and restored: that may take longer than the source keeps history.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read as _, Seek as _, Write as _};

@@ -56,7 +56,7 @@ pub(crate) struct Copied {
 }
 
 /// Follows the source from the copy's revision on; when it may finish, goes on to the source's revision, compares both, and ends.
-/// Fails with [`Compacted`] if the source has deleted history that is needed. What was `collected` is applied first.
+/// The events in `collected` are applied first. Fails with [`Compacted`] if the source has deleted history that is needed.
 pub(crate) async fn copy<L: Log, R: Rows>(
     source: &mut Source,
     importer: Importer<L, R>,

@@ -8,7 +8,7 @@ use crate::pb::mvccpb;
 use crate::snapshot::Revised;
 use crate::types::Revision;
 
-/// What one watch has sent so far.
+/// The events that one watch has sent so far.
 #[derive(Debug)]
 pub(super) struct Assembler {
     /// The last complete revision.

@@ -125,7 +125,7 @@ async fn slow_requests_are_logged_as_etcd_logs_them_without_values() {
 }
 
 #[tokio::test]
-async fn what_is_stored_is_checked_from_time_to_time() {
+async fn versions_are_checked_at_intervals() {
     let temp = TempDir::new().unwrap();
     let flags = [
         "--corrupt-check-time=100ms",

@@ -53,7 +53,7 @@ impl Counted {
         }
     }
 
-    /// From now on a client that floods the connection with SETTINGS is stopped. What it sent is read from its beginning.
+    /// Begins to count SETTINGS, and closes the connection of a client that sends too many. The next read must begin at the preface.
     pub(super) fn watch_frames(&mut self) {
         self.frames = Some(Frames::new(Instant::now()));
     }

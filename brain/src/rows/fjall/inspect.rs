@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_a_journal_is_damage() {
+    fn file_that_only_looks_like_a_journal_is_damage() {
         for make in [
             |path: &Path| fs::create_dir(path.join("8.jnl")),
             |path: &Path| fs::write(path.join("old.jnl"), ""),

@@ -20,7 +20,7 @@ struct Opened {
     target: Restoring,
     importing: Importing,
     engine: (FileLog, FjallRows),
-    /// What the source did while the store was made.
+    /// The events of the source from the time when the store was made.
     collected: Option<Collected>,
 }
 
