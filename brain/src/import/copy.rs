@@ -74,6 +74,13 @@ pub(crate) async fn copy<L: Log, R: Rows>(
         until.is_none_or(|until| own <= until),
         "the copy is at revision {own} already, which is past --until-revision"
     );
+    if let Some(until) = until.filter(|until| *until > newest) {
+        info!(
+            until,
+            source = newest,
+            "the source has not reached --until-revision: the copy waits for it"
+        );
+    }
     let mut copy = Copy {
         source,
         importer,
@@ -326,7 +333,8 @@ pub(super) async fn next(
 /// Returns true if another watch would end in the same way.
 fn is_final(error: &anyhow::Error) -> bool {
     let cancelled: Option<&Cancelled> = error.downcast_ref();
-    cancelled.is_none_or(|Cancelled(reason)| reason == Error::PermissionDenied.text())
+    // etcd puts the code of a status before its text.
+    cancelled.is_none_or(|Cancelled(reason)| reason.ends_with(Error::PermissionDenied.text()))
 }
 
 /// Adds what has come already. If the watch has ended, the next one says why.

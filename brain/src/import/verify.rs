@@ -13,8 +13,8 @@ use crate::rows::Rows;
 use crate::snapshot::{Checksum, Importer, Newest, Summed};
 use crate::types::{LeaseId, Revision};
 
-/// Keys of the first page, and of the largest one.
-const KEYS: (i64, i64) = (64, 4_096);
+/// Keys of the first page, and of the largest one. etcd does not bound the bytes of an answer: small keys may be followed by large ones.
+const KEYS: (i64, i64) = (64, 256);
 
 /// Bytes of a page that are aimed at.
 const PAGE: usize = 2 << 20;

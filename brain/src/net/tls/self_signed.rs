@@ -103,7 +103,8 @@ fn write(path: &Path, mode: u32, content: &str) -> io::Result<()> {
     let mut file = options.create(true).write(true).truncate(true).mode(mode).open(&new)?;
     file.write_all(content.as_bytes())?;
     file.sync_all()?;
-    fs::rename(&new, path)
+    fs::rename(&new, path)?;
+    fs::File::open(dir)?.sync_all()
 }
 
 /// Accepts the certificate of any server that has its key. Members prove to each other who they are behind that.
