@@ -7,9 +7,29 @@
 use rand::RngExt as _;
 
 use super::disk::Disk;
-use super::written::Written;
-use super::{Program, number, seeded, start};
+use super::written::{Load, Written};
+use super::{Program, Server, number, seeded, start};
 use crate::harness::deadline;
+
+/// Cuts the power under a load, and compares what the next server has.
+pub(super) async fn lose_power(
+    program: &Program,
+    disk: &mut Disk,
+    (server, load): (Server, Load),
+    written: &mut Written,
+) {
+    // The kernel itself goes on, and answers a sync that is under way as if its blocks were on the device.
+    load.is_late();
+    disk.cut_power();
+    // It may have noticed, and ended by itself; writers get no answer either way.
+    drop(server);
+    written.join(load).await;
+    disk.unmount();
+    disk.mount();
+    let server = start(program, &disk.data());
+    written.check(&server).await;
+    server.stop().unwrap();
+}
 
 const CUTS: u64 = 3;
 
@@ -22,17 +42,7 @@ async fn power_that_is_cut_takes_nothing_that_was_acknowledged() {
     for _ in 0..cuts {
         let server = start(&program, &disk.data());
         let load = written.write_until(&server, random.random_range(20..500)).await;
-        // The kernel itself goes on, and answers a sync that is under way as if its blocks were on the device.
-        load.is_late();
-        disk.cut_power();
-        // It may have noticed, and ended by itself; writers get no answer either way.
-        drop(server);
-        written.join(load).await;
-        disk.unmount();
-        disk.mount();
-        let server = start(&program, &disk.data());
-        written.check(&server).await;
-        server.stop().unwrap();
+        lose_power(&program, &mut disk, (server, load), &mut written).await;
     }
     disk.unmount();
     assert!(disk.is_clean(), "the file system is damaged");

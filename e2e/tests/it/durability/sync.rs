@@ -10,6 +10,7 @@ use std::path::Path;
 use rand::RngExt as _;
 
 use super::disk::Disk;
+use super::power::lose_power;
 use super::written::Written;
 use super::{Program, number, seeded, start};
 use crate::harness::deadline;
@@ -43,16 +44,7 @@ async fn sync_that_fails_is_the_last_and_takes_nothing_that_was_acknowledged() {
         // Rows count as synced, and the log is cut.
         written.compact(&server).await;
         let load = written.write_until(&server, random.random_range(1..500)).await;
-        // The kernel itself goes on, and answers a sync that is under way as if its blocks were on the device.
-        load.is_late();
-        disk.cut_power();
-        drop(server);
-        written.join(load).await;
-        disk.unmount();
-        disk.mount();
-        let server = start(&program, &disk.data());
-        written.check(&server).await;
-        server.stop().unwrap();
+        lose_power(&program, &mut disk, (server, load), &mut written).await;
     }
     disk.unmount();
     assert!(disk.is_clean(), "the file system is damaged");
