@@ -6,6 +6,7 @@ pub mod count_cache;
 pub mod evaluate;
 pub mod fetch;
 pub mod hot_rows;
+pub mod key_filter;
 pub mod key_index;
 pub mod keys;
 pub mod lease;

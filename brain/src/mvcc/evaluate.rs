@@ -21,6 +21,7 @@ use super::record::KeyChange;
 use super::row::size_of;
 use super::view::{View, ViewError, answer_bytes, from_version, successor};
 use crate::budget::Meter;
+use crate::mvcc::key_filter::KeyHash;
 use crate::mvcc::lease::Leases;
 use crate::mvcc::memtable;
 use crate::mvcc::memtable::MemtableSet;
@@ -497,13 +498,14 @@ impl<'a> Evaluator<'a> {
 
     /// A key's newest state.
     fn current(&self, key: &Bytes) -> Result<Option<Row>, EvaluateError> {
-        if let Some(state) = self.overlay.get(key) {
+        let hash = KeyHash::of(key);
+        if let Some(state) = self.overlay.get(key, hash) {
             return Ok(state.cloned().map(Row::read));
         }
-        if let Some((revision, version)) = self.memtables.get(key, self.at) {
+        if let Some((revision, version)) = self.memtables.get_hashed(key, hash, self.at) {
             return Ok(from_version(key.clone(), revision, version).map(Row::read));
         }
-        let fetched = self.fetched.and_then(|fetched| fetched.get(key, self.at));
+        let fetched = self.fetched.and_then(|fetched| fetched.get(key, hash, self.at));
         fetched.ok_or_else(|| EvaluateError::NotFetched(key.clone()))
     }
 

@@ -18,6 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::op::{CompareTarget, Op, RangeOp, RangeResult, Span, TxnOp};
 use super::view::{View, ViewError};
+use crate::mvcc::key_filter::KeyHash;
 use crate::mvcc::memtable::MemtableSet;
 use crate::rows::Snapshot;
 use crate::types::{Error, KeyValue, Prev, Revision};
@@ -543,10 +544,10 @@ impl Fetched {
         }
     }
 
-    /// A key's state, if its view had it in memory or it was read: `Some(None)` does not exist.
+    /// A key's state, if its view had it in memory or it was read: `Some(None)` does not exist. `hash` is that of the key.
     #[must_use]
-    pub fn get(&self, key: &Bytes, at: Revision) -> Option<Option<Row>> {
-        if let Some((revision, version)) = self.memtables.get(key, at) {
+    pub fn get(&self, key: &Bytes, hash: KeyHash, at: Revision) -> Option<Option<Row>> {
+        if let Some((revision, version)) = self.memtables.get_hashed(key, hash, at) {
             return Some(super::view::from_version(key.clone(), revision, version).map(Row::read));
         }
         self.more.as_ref()?.points.get(key).cloned()
@@ -662,7 +663,9 @@ mod tests {
                 .fetch(&view, || view.clone(), fetches.budget(Share::Writes))
                 .await
                 .unwrap();
-            let rows = keys.iter().map(|key| fetched.get(key, 2).unwrap().unwrap().value);
+            let rows = keys
+                .iter()
+                .map(|key| fetched.get(key, KeyHash::of(key), 2).unwrap().unwrap().value);
             rows.collect::<Vec<_>>()
         };
         assert_eq!(read().await, [ValueRead::Read; 2], "other members may have watchers");

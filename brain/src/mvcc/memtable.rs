@@ -11,6 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 pub use self::table::{Found, Memtable, Range, Span, Versions};
+use crate::mvcc::key_filter::KeyHash;
 use crate::rows::Order;
 use crate::types::{LeaseId, Revision};
 
@@ -125,7 +126,15 @@ impl MemtableSet {
     /// The newest version of `key` not after `at`, with its revision. `None` says nothing: the key may be in rows.
     #[must_use]
     pub fn get(&self, key: &[u8], at: Revision) -> Option<(Revision, Version)> {
-        self.memtables.iter().find_map(|memtable| memtable.get(key, at))
+        self.get_hashed(key, KeyHash::of(key), at)
+    }
+
+    /// The same with the hash of the key.
+    #[must_use]
+    pub fn get_hashed(&self, key: &[u8], hash: KeyHash, at: Revision) -> Option<(Revision, Version)> {
+        self.memtables
+            .iter()
+            .find_map(|memtable| memtable.get_hashed(key, hash, at))
     }
 
     /// The newest version not after `at` of each key of `span`, tombstones included, in order of keys.

@@ -6,17 +6,23 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::op::Span;
+use crate::mvcc::key_filter::{KeyFilter, KeyHash};
 use crate::mvcc::lease::Leases;
 use crate::types::{KeyValue, LeaseId, Revision};
 
 /// Changes of a request that are merged with those of its batch rather than inserted one by one.
 const MERGED_AT_ONCE: usize = 1_024;
 
+/// Keys for each word of a batch's filter.
+const KEYS_PER_WORD: usize = 4;
+
 /// Changes of one batch, over the state before it.
 #[derive(Debug, Default)]
 pub struct Delta {
     /// The newest state of each changed key; `None` is deleted.
     keys: BTreeMap<Bytes, Option<KeyValue>>,
+    /// The same keys, once there are no more to come.
+    filter: Option<KeyFilter>,
     /// Leases granted (their time to live in seconds) and ended (`None`).
     leases: HashMap<LeaseId, Option<i64>>,
     /// Keys attached to and detached from leases.
@@ -44,6 +50,18 @@ pub struct Overlay {
 }
 
 impl Delta {
+    fn get(&self, key: &[u8], hash: KeyHash) -> Option<&Option<KeyValue>> {
+        let is_possible = self.filter.as_ref().is_none_or(|filter| filter.may_contain(hash));
+        if is_possible { self.keys.get(key) } else { None }
+    }
+
+    fn filtered(mut self) -> Self {
+        let filter = KeyFilter::new(self.keys.len() / KEYS_PER_WORD);
+        self.keys.keys().for_each(|key| filter.insert(KeyHash::of(key)));
+        self.filter = Some(filter);
+        self
+    }
+
     /// Puts later changes over these.
     fn extend(&mut self, mut later: Self) {
         if self.keys.is_empty() {
@@ -100,7 +118,7 @@ impl Overlay {
     #[must_use]
     pub fn into_delta(mut self) -> Delta {
         self.keep();
-        self.current
+        self.current.filtered()
     }
 
     /// Everything is published.
@@ -113,8 +131,9 @@ impl Overlay {
     }
 
     /// A key's state, if it is not published: `Some(None)` is deleted.
-    pub fn get(&self, key: &[u8]) -> Option<Option<&KeyValue>> {
-        self.layers().find_map(|delta| delta.keys.get(key)).map(Option::as_ref)
+    pub fn get(&self, key: &[u8], hash: KeyHash) -> Option<Option<&KeyValue>> {
+        let found = self.layers().find_map(|delta| delta.get(key, hash));
+        found.map(Option::as_ref)
     }
 
     /// States of a span's keys that are not published, by key.

@@ -10,11 +10,15 @@ use crossbeam_skiplist::SkipMap;
 use crossbeam_skiplist::map::Entry;
 
 use super::Version;
+use crate::mvcc::key_filter::{KeyFilter, KeyHash};
 use crate::rows::Order;
 use crate::types::Revision;
 
 /// Memory that a version takes beside key and value: the node, its tower, and the owners of two byte strings.
 const OVERHEAD: usize = 200;
+
+/// Words of the filter: a memtable of 8 MiB has at most 40,000 versions, which is 13 bits for each.
+const FILTER_WORDS: usize = 8_192;
 
 /// Versions of one key that are walked over before they are jumped over.
 const STEPS: usize = 4;
@@ -56,6 +60,7 @@ pub struct Found {
 #[derive(Debug)]
 pub struct Memtable {
     versions: SkipMap<Place, Version>,
+    filter: KeyFilter,
     count: AtomicUsize,
     bytes: AtomicUsize,
     first: AtomicI64,
@@ -74,6 +79,7 @@ impl Memtable {
     pub fn new() -> Self {
         Self {
             versions: SkipMap::new(),
+            filter: KeyFilter::new(FILTER_WORDS),
             count: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             first: AtomicI64::new(Revision::MAX),
@@ -84,6 +90,7 @@ impl Memtable {
     /// Adds the version of `key` at `revision`. Each key once per revision.
     pub fn insert(&self, key: Bytes, revision: Revision, version: Version) {
         let bytes = key.len() + version.value.as_ref().map_or(0, Bytes::len) + OVERHEAD;
+        self.filter.insert(KeyHash::of(&key));
         self.versions.insert(Place { key, revision }, version);
         self.count.fetch_add(1, Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
@@ -119,6 +126,14 @@ impl Memtable {
     /// The newest version of `key` not after `at`, with its revision.
     #[must_use]
     pub fn get(&self, key: &[u8], at: Revision) -> Option<(Revision, Version)> {
+        self.get_hashed(key, KeyHash::of(key), at)
+    }
+
+    /// The same with the hash of the key.
+    pub(super) fn get_hashed(&self, key: &[u8], hash: KeyHash, at: Revision) -> Option<(Revision, Version)> {
+        if !self.filter.may_contain(hash) {
+            return None;
+        }
         let entry = self.seek(key, at)?;
         (entry.key().key == key).then(|| (entry.key().revision, entry.value().clone()))
     }
