@@ -40,6 +40,15 @@ pub const ETCD: Module = Module {
     takes: "about 1 min",
 };
 
+/// The server of the next etcd, for what is new in it.
+pub const ETCD_NEXT: Module = Module {
+    name: "etcd-next",
+    ldflags: "-s -w",
+    tags: "",
+    renamed: &[("server", "etcd")],
+    takes: "less than 1 min",
+};
+
 /// CoreDNS.
 pub const ADDONS: Module = Module {
     name: "addons",

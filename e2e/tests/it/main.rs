@@ -25,6 +25,7 @@ mod lease;
 mod locks;
 mod members;
 mod operator;
+mod range_stream;
 mod release;
 mod snapshot;
 mod workloads;
