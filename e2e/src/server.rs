@@ -178,7 +178,10 @@ impl Server {
     /// A command that runs a program in the network of this server.
     pub fn beside(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/proc/{}/ns/net", self.pid())).arg("--").arg(program);
+        command
+            .arg(format!("--net=/proc/{}/ns/net", self.pid()))
+            .arg("--")
+            .arg(program);
         command
     }
 

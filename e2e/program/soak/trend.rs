@@ -67,11 +67,7 @@ fn score(values: &[f64]) -> f64 {
     let n = values.len() as f64;
     let deviation = (n * (n - 1.0) * (2.0 * n + 5.0) / 18.0).sqrt();
     let sum: f64 = pairs(values).map(|(one, other, _)| sign(other - one)).sum();
-    if sum == 0.0 {
-        0.0
-    } else {
-        (sum - sign(sum)) / deviation
-    }
+    if sum == 0.0 { 0.0 } else { (sum - sign(sum)) / deviation }
 }
 
 fn sign(value: f64) -> f64 {
@@ -130,7 +126,9 @@ mod tests {
         let noise = |seed: u64, count: usize| -> Vec<f64> {
             let mut state = seed;
             let mut next = || {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 (state >> 33) as f64 / f64::from(1_u32 << 31)
             };
             (0..count).map(|_| 20.0 + 180.0 * next()).collect()
@@ -141,7 +139,11 @@ mod tests {
         let seen = (0..200)
             .filter(|seed| {
                 let noisy = noise(*seed, 40).into_iter().enumerate();
-                !is_flat(&noisy.map(|(minute, value)| value + 6.0 * minute as f64).collect::<Vec<_>>())
+                !is_flat(
+                    &noisy
+                        .map(|(minute, value)| value + 6.0 * minute as f64)
+                        .collect::<Vec<_>>(),
+                )
             })
             .count();
         assert!(seen >= 190, "growth was seen in {seen} of 200 rows");

@@ -121,7 +121,10 @@ mod tests {
             let verdict = Verdict::of(&rows);
             assert!(!verdict.is_flat(), "{verdict}");
             let said = verdict.to_string();
-            assert!(said.ends_with(&format!("verdict: NOT flat, growth of {name}")), "{said}");
+            assert!(
+                said.ends_with(&format!("verdict: NOT flat, growth of {name}")),
+                "{said}"
+            );
             assert_eq!(said.matches("GROWS").count(), 1, "{said}");
         }
     }

@@ -111,7 +111,18 @@ mod tests {
         rebase.learn((2, 5), (1, 4));
         rebase.learn((6, 7), (4, 5));
         let at = (7, 5);
-        let moments = [(0, 0), (1, 1), (-3, -3), (2, 1), (3, 2), (5, 4), (6, 4), (7, 5), (8, 6), (10, 8)];
+        let moments = [
+            (0, 0),
+            (1, 1),
+            (-3, -3),
+            (2, 1),
+            (3, 2),
+            (5, 4),
+            (6, 4),
+            (7, 5),
+            (8, 6),
+            (10, 8),
+        ];
         for (earlier, now) in moments {
             assert_eq!(rebase.map(earlier, at), now, "{earlier}");
         }

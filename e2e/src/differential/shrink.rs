@@ -113,7 +113,11 @@ impl<'a> FreshPairs<'a> {
     }
 
     async fn next(&mut self) -> anyhow::Result<(Server, Server)> {
-        let started = self.next.join_next().await.context("the next pair is always under way")?;
+        let started = self
+            .next
+            .join_next()
+            .await
+            .context("the next pair is always under way")?;
         self.start();
         started.context("a thread panicked")?
     }

@@ -22,7 +22,10 @@ pub(super) fn command_alone(program: &Program) -> Command {
 /// Runs the program by others that replace themselves with it.
 fn command_by(others: &[&str], program: &Program) -> Command {
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "--"]).args(others).arg(&program.path);
+    command
+        .args(["--pdeathsig", "KILL", "--"])
+        .args(others)
+        .arg(&program.path);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("ETCD_") {
             command.env_remove(name); // the flags are all there is

@@ -119,7 +119,8 @@ mod tests {
 
     #[test]
     fn programs_are_found_among_messages() {
-        let test = r#"{"reason":"compiler-artifact","target":{"kind":["test"],"name":"client"},"executable":"/t/client-1"}"#;
+        let test =
+            r#"{"reason":"compiler-artifact","target":{"kind":["test"],"name":"client"},"executable":"/t/client-1"}"#;
         assert_eq!(program(test), Some(("client".to_owned(), "/t/client-1".into())));
         for other in [
             r#"{"reason":"compiler-artifact","target":{"name":"etcd_client"},"executable":null}"#,

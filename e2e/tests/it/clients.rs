@@ -8,8 +8,8 @@ use e2e::command::output;
 use e2e::progress::Progress;
 use e2e::server::{Program, Server};
 use e2e::tools::cache::Cache;
-use e2e::tools::{crates, go};
 use e2e::tools::python::Python;
+use e2e::tools::{crates, go};
 
 use crate::harness::deadline;
 
@@ -76,11 +76,25 @@ fn etcd_client_on(server: &Program, tests: &Path) -> anyhow::Result<Vec<String>>
     }
     let mut results = Vec::new();
     // The one that is left out adds a fourth member that somebody has to start.
-    for (name, args) in [("client", &["--include-ignored", "--skip", "test_cluster"][..]), ("namespace", &[])] {
-        let printed = server.beside(&tests.join(name)).args(args).output().context("start tests")?;
+    for (name, args) in [
+        ("client", &["--include-ignored", "--skip", "test_cluster"][..]),
+        ("namespace", &[]),
+    ] {
+        let printed = server
+            .beside(&tests.join(name))
+            .args(args)
+            .output()
+            .context("start tests")?;
         let said = String::from_utf8_lossy(&printed.stdout);
-        ensure!(printed.status.success(), "on {}:\n{said}\n{}", server.name(), server.last_lines());
-        let tests = said.lines().filter(|line| line.starts_with("test ") && !line.starts_with("test result"));
+        ensure!(
+            printed.status.success(),
+            "on {}:\n{said}\n{}",
+            server.name(),
+            server.last_lines()
+        );
+        let tests = said
+            .lines()
+            .filter(|line| line.starts_with("test ") && !line.starts_with("test result"));
         results.extend(tests.map(|line| format!("{name}: {line}")));
     }
     results.sort();

@@ -46,8 +46,14 @@ impl Client {
         while let Some(chunk) = chunks.message().await.map_err(refused)? {
             let chunk = chunk.range_response.expect("a chunk is never empty");
             assert!(merged.header.is_none(), "a chunk follows the last one: {range:?}");
-            assert!(!chunk.kvs.is_empty() || merged.kvs.is_empty(), "a chunk without pairs: {range:?}");
-            assert!(chunk.header.is_some() || (chunk.count, chunk.more) == (0, false), "{range:?}");
+            assert!(
+                !chunk.kvs.is_empty() || merged.kvs.is_empty(),
+                "a chunk without pairs: {range:?}"
+            );
+            assert!(
+                chunk.header.is_some() || (chunk.count, chunk.more) == (0, false),
+                "{range:?}"
+            );
             merged.kvs.extend(chunk.kvs);
             merged.header = chunk.header.map(|header| pb::ResponseHeader {
                 revision: header.revision,
@@ -107,7 +113,9 @@ impl Client {
                 ..pb::AuthUserAddRequest::default()
             };
             auth.user_add(add).await.unwrap();
-            auth.role_add(pb::AuthRoleAddRequest { name: role.into() }).await.unwrap();
+            auth.role_add(pb::AuthRoleAddRequest { name: role.into() })
+                .await
+                .unwrap();
             let grant = pb::AuthUserGrantRoleRequest {
                 user: user.into(),
                 role: role.into(),
@@ -146,10 +154,44 @@ fn range(key: &str, range_end: &str) -> pb::RangeRequest {
 
 /// Any request but one by another field than the key: etcd skips pairs there, see `brain/src/api/kv/stream.rs`.
 fn any_range(random: &mut StdRng, (revision, compacted): (i64, i64)) -> pb::RangeRequest {
-    let key = ["\0", "k/", "k/0", "k/150", "k/299", "z", "", "k/017"].choose(random).unwrap();
-    let end = ["\0", "k0", "", "k/2", "k/150", "k/030", "a", "k/018"].choose(random).unwrap();
-    let limits = [0, 0, 0, 1, 2, 9, 10, 11, 29, 30, 31, 70, 299, 1_000, -1, i64::MIN, i64::MAX];
-    let revisions = [0, 0, 0, revision, revision - 1, revision + 1, compacted, compacted + 5, compacted - 1, -1, 1];
+    let key = ["\0", "k/", "k/0", "k/150", "k/299", "z", "", "k/017"]
+        .choose(random)
+        .unwrap();
+    let end = ["\0", "k0", "", "k/2", "k/150", "k/030", "a", "k/018"]
+        .choose(random)
+        .unwrap();
+    let limits = [
+        0,
+        0,
+        0,
+        1,
+        2,
+        9,
+        10,
+        11,
+        29,
+        30,
+        31,
+        70,
+        299,
+        1_000,
+        -1,
+        i64::MIN,
+        i64::MAX,
+    ];
+    let revisions = [
+        0,
+        0,
+        0,
+        revision,
+        revision - 1,
+        revision + 1,
+        compacted,
+        compacted + 5,
+        compacted - 1,
+        -1,
+        1,
+    ];
     let mut request = pb::RangeRequest {
         limit: *limits.choose(random).unwrap(),
         revision: *revisions.choose(random).unwrap(),
@@ -187,7 +229,10 @@ async fn same(clients: &[Client; 2], request: &pb::RangeRequest) -> Streamed {
 #[tokio::test(flavor = "multi_thread")]
 async fn range_streams_are_those_of_etcd_3_7() {
     let _deadline = deadline();
-    let programs = [Program::etcd_next(&Progress::stderr()).unwrap(), Program::kubebrain().unwrap()];
+    let programs = [
+        Program::etcd_next(&Progress::stderr()).unwrap(),
+        Program::kubebrain().unwrap(),
+    ];
     let servers = programs.map(|program| Server::start(&program, &["--bcrypt-cost=4"]).unwrap());
     let mut clients = Vec::new();
     for server in &servers {

@@ -264,13 +264,20 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_the_last_step_shows_alone_is_found_at_once() {
-        let script: Vec<_> = hidden(1).into_iter().filter(|ran| ran.step.request.method() != "Put").collect();
+        let script: Vec<_> = hidden(1)
+            .into_iter()
+            .filter(|ran| ran.step.request.method() != "Put")
+            .collect();
         let mut alone = any_steps(7, 2_000);
         alone.extend([put("x", ""), put("y", ""), put("z", "")]);
         let (shortest, runs) = reduced(alone, Duration::from_secs(3_600)).await;
         assert_eq!(shortest.unwrap().len(), 3);
         assert!(runs < 30, "{runs} runs");
-        assert_eq!(reduced(script, Duration::from_secs(3_600)).await.0, None, "there is nothing to see");
+        assert_eq!(
+            reduced(script, Duration::from_secs(3_600)).await.0,
+            None,
+            "there is nothing to see"
+        );
     }
 
     #[tokio::test(start_paused = true)]

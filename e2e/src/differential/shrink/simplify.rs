@@ -33,7 +33,12 @@ pub(super) fn simpler(step: &Step) -> anyhow::Result<Vec<Step>> {
             line.insert(name.clone(), less);
             let changed = text::read(&Value::Object(line).to_string());
             // Not everything that is left is a message.
-            simpler.extend(changed.unwrap_or_default().into_iter().filter(|changed| changed != step));
+            simpler.extend(
+                changed
+                    .unwrap_or_default()
+                    .into_iter()
+                    .filter(|changed| changed != step),
+            );
         }
     }
     Ok(simpler)
@@ -110,7 +115,9 @@ mod tests {
         assert_eq!(simpler.len(), 4, "{simpler:?}");
         assert!(!simpler[0].gateway && simpler[1].by.is_none());
         assert!(simpler.iter().all(|simpler| *simpler != step));
-        let settle = text::read(r#"{"call":"settle","stream":1,"revision":9}"#).unwrap().remove(0);
+        let settle = text::read(r#"{"call":"settle","stream":1,"revision":9}"#)
+            .unwrap()
+            .remove(0);
         assert_eq!(super::simpler(&settle).unwrap(), []);
     }
 }
