@@ -24,7 +24,7 @@ pub mod difference;
 pub mod gateway;
 pub mod json;
 pub mod request;
-mod revisions;
+pub mod revisions;
 pub mod script;
 pub mod shrink;
 pub mod text;

@@ -15,6 +15,7 @@ mod crash;
 mod demo;
 mod differential;
 mod durability;
+mod etcd_tests;
 mod followers;
 mod gateway;
 mod harness;
