@@ -67,7 +67,6 @@ const PACKAGES: &[Package] = &[
             "TestLeaseRevokeDuringRenew",
             "TestServerJson",
             "TestStartWatcher",
-            "TestV3Metrics",
             "TestWarningApply",
             "TestWatch",
         ],
@@ -101,6 +100,10 @@ const PACKAGES: &[Package] = &[
                 &["TestCtlV3AuthCertCNWithWithConcurrentOperation"],
             ),
             ("latencies under load", &["TestWatchDelay"]),
+            (
+                "counted when the end of a client is seen, asked for before",
+                &["TestV3Metrics"],
+            ),
         ],
     },
 ];
