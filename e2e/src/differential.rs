@@ -58,7 +58,7 @@ pub struct Report {
     /// Differences that were found.
     pub differences: Differences,
     /// The script up to the first difference; empty if there is none.
-    pub script: Vec<Step>,
+    pub script: Vec<Ran>,
 }
 
 impl Report {
@@ -99,15 +99,20 @@ pub async fn compare(
     settled(subject).await?;
     let mut script = Script::new(seed);
     let mut pair = Pair::new(reference, subject).await?;
-    let (mut events, mut steps) = (0, Vec::new());
+    let (mut events, mut steps, mut revision) = (0, Vec::new(), 1);
     while let Some(step) = script.next(pair.index >= requests) {
         let is_equal = pair.differences.is_empty();
         let taken = Box::pin(pair.take(&step, script.compacted())).await;
         let taken = taken.with_context(|| format!("seed {seed}"))?;
         events += taken.expected.events();
         script.learn(&step.request, &taken.expected);
+        let before = revision;
+        revision = revision.max(taken.expected.revision().unwrap_or(0));
         if is_equal {
-            steps.push(step);
+            steps.push(Ran {
+                step,
+                around: Some((before, revision)),
+            });
         }
         if taken.apart {
             break;

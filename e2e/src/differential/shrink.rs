@@ -70,7 +70,6 @@ impl Programs {
         progress.say(format_args!(
             "looking for the shortest script with the difference {signature}"
         ));
-        let script: Vec<Ran> = report.script.iter().cloned().map(Ran::from).collect();
         let mut fresh = FreshPairs::of(self);
         let until = Instant::now() + within;
         let test = async |steps: Vec<Ran>| {
@@ -83,7 +82,7 @@ impl Programs {
                 .map(|rerun| rerun.ran))
         };
         let mut reducer = Reducer::new(test, until, progress);
-        let Some(shortest) = Box::pin(reducer.run(script)).await? else {
+        let Some(shortest) = Box::pin(reducer.run(report.script.clone())).await? else {
             return Ok(None);
         };
         let steps: Vec<_> = shortest.into_iter().map(|ran| ran.step).collect();

@@ -115,3 +115,23 @@ async fn an_etcd_with_other_limits_is_told_apart() {
     let found = replay(&reference, &subject, &steps).await.unwrap();
     assert_eq!(found.first().unwrap().1, report.differences.first().unwrap().1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scripts_that_showed_a_difference_show_none() {
+    let _deadline = patience(0);
+    let programs = Programs {
+        reference: Program::etcd(&Progress::stderr()).unwrap(),
+        subject: Program::kubebrain().unwrap(),
+        subject_flags: Vec::new(),
+    };
+    let scripts = include_str!("differential/mended.txt").split("\n\n");
+    let scripts: Vec<_> = scripts.map(|script| text::read(script).unwrap()).collect();
+    for steps in scripts.iter().filter(|steps| !steps.is_empty()) {
+        let (etcd, brain) = programs.start().unwrap();
+        let found = replay(&etcd, &brain, steps).await.unwrap();
+        assert!(found.is_empty(), "{found}");
+        etcd.stop().unwrap();
+        brain.stop().unwrap();
+    }
+    assert!(scripts.iter().any(|steps| !steps.is_empty()));
+}

@@ -35,11 +35,14 @@ impl<'a, T: AsyncFnMut(Vec<Ran>) -> anyhow::Result<Option<Vec<Ran>>>> Reducer<'a
 
     /// The shortest script that is found in time; `None` if the test does not find what it looks for in the whole one.
     pub(super) async fn run(&mut self, script: Vec<Ran>) -> anyhow::Result<Option<Vec<Ran>>> {
-        let Some(ran) = (self.test)(script).await? else {
-            return Ok(None);
-        };
-        self.steps = ran;
-        self.suffixes().await?;
+        self.steps = script;
+        // The whole script takes long, and is often not needed.
+        if !self.suffixes().await? {
+            let Some(ran) = (self.test)(self.steps.clone()).await? else {
+                return Ok(None);
+            };
+            self.steps = ran;
+        }
         self.groups().await?;
         self.chunks().await?;
         while self.steps.len() <= SIMPLIFIED && self.simplify().await? {
@@ -65,17 +68,17 @@ impl<'a, T: AsyncFnMut(Vec<Ran>) -> anyhow::Result<Option<Vec<Ran>>>> Reducer<'a
         Ok(true)
     }
 
-    /// The last steps alone: many differences need no more.
-    async fn suffixes(&mut self) -> anyhow::Result<()> {
+    /// The last steps alone: many differences need no more. True if they do.
+    async fn suffixes(&mut self) -> anyhow::Result<bool> {
         let mut count = 1;
         while count < self.steps.len() / 2 && self.in_time() {
             let suffix = self.steps[self.steps.len() - count..].to_vec();
             if self.try_out(suffix).await? {
-                break;
+                return Ok(true);
             }
             count *= 4;
         }
-        Ok(())
+        Ok(false)
     }
 
     /// All steps of one kind at once, the largest kinds first.
