@@ -274,7 +274,7 @@ mod tests {
         alone.extend([put("x", ""), put("y", ""), put("z", "")]);
         let (shortest, runs) = reduced(alone, Duration::from_secs(3_600)).await;
         assert_eq!(shortest.unwrap().len(), 3);
-        assert!(runs < 30, "{runs} runs");
+        assert!(runs < 60, "{runs} runs");
         assert_eq!(
             reduced(script, Duration::from_secs(3_600)).await.0,
             None,
