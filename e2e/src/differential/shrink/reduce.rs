@@ -231,7 +231,8 @@ mod tests {
             runs += 1;
             Ok(shows(&steps))
         };
-        let mut reducer = Reducer::new(test, Instant::now() + within, &Progress::stderr());
+        let progress = Progress::stderr();
+        let mut reducer = Reducer::new(test, Instant::now() + within, &progress);
         let shortest = reducer.run(script).await.unwrap();
         drop(reducer);
         (shortest, runs)
