@@ -124,7 +124,8 @@ fn run(program: &Path, bin: &Path, test: &str) -> Result<(), String> {
         .arg(program)
         .arg("-bin-dir")
         .arg(bin)
-        .args(["-cert-dir", "../fixtures"]);
+        .arg("-cert-dir")
+        .arg(cwd.join("../fixtures"));
     command.args([
         "-test.v",
         EACH,
