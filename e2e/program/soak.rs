@@ -1,7 +1,6 @@
 //! A steady load on one brain for a long time: memory, disk and latency must not grow.
 //!
-//! Each minute is a row of a table. The rows behind the warm-up are held against a line: by how much a figure grew from the first of
-//! them to the last one, as the median of the slopes between any two says. A single bad minute changes that little.
+//! Each minute is a row of a table. The verdict is made of the rows behind the warm-up (`trend.rs`), and is the exit code.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,30 +14,16 @@ use tokio_util::sync::CancellationToken;
 mod latency;
 mod load;
 mod trend;
+mod verdict;
 
 use crate::bench::disk::{Place, refuse_memory};
 use latency::Latencies;
 use load::Load;
-use trend::{Bound, growth};
+use trend::FEWEST;
+use verdict::Verdict;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const SAMPLE: Duration = Duration::from_secs(1);
-/// Rows that are needed to see a line in them.
-const FEWEST: usize = 3;
-
-/// How much may be added between the first row and the last one: a part of the mean, and what is noise in any case.
-const MEMORY: Bound = Bound {
-    part: 0.10,
-    noise: 24.0,
-};
-const DISK: Bound = Bound {
-    part: 0.15,
-    noise: 96.0,
-};
-const P99: Bound = Bound {
-    part: 0.50,
-    noise: 10.0,
-};
 
 /// Puts a steady load on one brain, and checks that memory, disk and latency stay what they are.
 #[derive(Debug, clap::Args)]
@@ -108,7 +93,9 @@ pub(crate) async fn run(flags: Flags, progress: &Progress) -> anyhow::Result<boo
     // Clients have just left in the middle of answers.
     let server = server.expected_logs("requests of clients were refused or reset");
     server.stop()?;
-    Ok(report(&rows[warm_up..]))
+    let verdict = Verdict::of(&rows[warm_up..]);
+    println!("{verdict}");
+    Ok(verdict.is_flat())
 }
 
 async fn one_minute(server: &mut Server, load: &mut Load, latencies: &Latencies) -> anyhow::Result<Row> {
@@ -141,30 +128,6 @@ async fn one_minute(server: &mut Server, load: &mut Load, latencies: &Latencies)
 
 fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
-}
-
-/// Prints the growth of each figure; true if all are flat.
-fn report(rows: &[Row]) -> bool {
-    type Figure = (&'static str, &'static str, Bound, fn(&Row) -> f64);
-    let figures: [Figure; 4] = [
-        ("memory", "MiB", MEMORY, |row| row.memory),
-        ("disk", "MiB", DISK, |row| row.disk),
-        ("write p99", "ms", P99, |row| row.write_p99),
-        ("list p99", "ms", P99, |row| row.list_p99),
-    ];
-    let mut all_flat = true;
-    for (name, unit, bound, figure) in figures {
-        let values: Vec<f64> = rows.iter().map(figure).collect();
-        let (grew, most) = (growth(&values), bound.of(&values));
-        let is_flat = grew <= most;
-        all_flat &= is_flat;
-        println!(
-            "{name}: {grew:+.1} {unit} in {} minutes, {most:.1} are noise: {}",
-            values.len(),
-            if is_flat { "flat" } else { "GROWS" }
-        );
-    }
-    all_flat
 }
 
 /// Ticks at a rate, for one of so many workers.

@@ -24,6 +24,7 @@ pub mod difference;
 pub mod gateway;
 pub mod json;
 pub mod request;
+pub mod revisions;
 pub mod script;
 pub mod shrink;
 pub mod text;
@@ -33,6 +34,7 @@ use answer::Answer;
 use client::Client;
 use difference::Differences;
 use request::{Request, Step};
+use revisions::{Ran, Rebase};
 use script::Script;
 
 /// Both servers run with these: timed progress messages are sent in the time of a test, and passwords take little of it.
@@ -56,7 +58,7 @@ pub struct Report {
     /// Differences that were found.
     pub differences: Differences,
     /// The script up to the first difference; empty if there is none.
-    pub script: Vec<Step>,
+    pub script: Vec<Ran>,
 }
 
 impl Report {
@@ -97,15 +99,20 @@ pub async fn compare(
     settled(subject).await?;
     let mut script = Script::new(seed);
     let mut pair = Pair::new(reference, subject).await?;
-    let (mut events, mut steps) = (0, Vec::new());
+    let (mut events, mut steps, mut revision) = (0, Vec::new(), 1);
     while let Some(step) = script.next(pair.index >= requests) {
         let is_equal = pair.differences.is_empty();
         let taken = Box::pin(pair.take(&step, script.compacted())).await;
         let taken = taken.with_context(|| format!("seed {seed}"))?;
         events += taken.expected.events();
         script.learn(&step.request, &taken.expected);
+        let before = revision;
+        revision = revision.max(taken.expected.revision().unwrap_or(0));
         if is_equal {
-            steps.push(step);
+            steps.push(Ran {
+                step,
+                around: Some((before, revision)),
+            });
         }
         if taken.apart {
             break;
@@ -138,23 +145,52 @@ pub async fn compare(
 ///
 /// As [`compare`].
 pub async fn replay(reference: &Server, subject: &Server, steps: &[Step]) -> anyhow::Result<Differences> {
+    let steps: Vec<Ran> = steps.iter().cloned().map(Ran::from).collect();
+    Ok(Box::pin(run_again(reference, subject, &steps)).await?.differences)
+}
+
+/// What came of steps of an earlier run.
+#[derive(Debug)]
+pub(crate) struct Rerun {
+    pub(crate) differences: Differences,
+    /// The steps as they were sent, up to the first difference.
+    pub(crate) ran: Vec<Ran>,
+}
+
+/// As [`replay`], with steps of an earlier run: their revisions name the same moments as they did there, though other steps are left out.
+pub(crate) async fn run_again(reference: &Server, subject: &Server, steps: &[Ran]) -> anyhow::Result<Rerun> {
     let mut pair = Pair::new(reference, subject).await?;
     let (mut revision, mut compacted) = (1, 0);
-    for step in steps {
+    let (mut rebase, mut ran) = (Rebase::default(), Vec::new());
+    for Ran { step, around: earlier } in steps {
         let mut step = step.clone();
         if let Request::Settle { revision: until, .. } = &mut step.request {
             *until = revision;
         }
-        let taken = Box::pin(pair.take(&step, compacted)).await?;
-        if !pair.differences.is_empty() {
-            break;
+        if let Some((before, _)) = earlier {
+            rebase.apply(&mut step.request, (*before, revision));
         }
+        let taken = Box::pin(pair.take(&step, compacted)).await?;
+        let before = revision;
         revision = revision.max(taken.expected.revision().unwrap_or(0));
+        if let Some(earlier) = earlier {
+            rebase.learn(*earlier, (before, revision));
+        }
         if let (Request::Compact(compact), Answer::Compact(_)) = (&step.request, &taken.expected) {
             compacted = compact.revision;
         }
+        ran.push(Ran {
+            step,
+            around: Some((before, revision)),
+        });
+        if !pair.differences.is_empty() {
+            break;
+        }
     }
-    Ok(pair.differences)
+    Ok(Rerun {
+        differences: pair.differences,
+        ran,
+    })
 }
 
 /// Both servers under one script.

@@ -27,6 +27,7 @@ mod said;
 mod spawn;
 mod usage;
 use said::Said;
+use spawn::command_alone;
 pub use spawn::{command, spawn};
 pub use usage::Usage;
 
@@ -38,6 +39,8 @@ const POLL: Duration = Duration::from_millis(5);
 const START_TIMEOUT: Duration = Duration::from_secs(300);
 /// Longer than the patience that a server has with its clients and its tasks.
 const STOP_TIMEOUT: Duration = Duration::from_secs(90);
+/// Etcd's ports for clients and for peers.
+const OWN_PORTS: (u16, u16) = (2379, 2380);
 /// The name of ours.
 const KUBEBRAIN: &str = "kubebrain";
 
@@ -90,6 +93,16 @@ impl Program {
         let path = go::ETCD.build(&Cache::open()?, progress)?.join("etcd");
         Ok(Self { name: "etcd", path })
     }
+
+    /// The pinned etcd of the next minor version, built now if it was not before.
+    ///
+    /// # Errors
+    ///
+    /// As [`Program::etcd`].
+    pub fn etcd_next(progress: &Progress) -> anyhow::Result<Self> {
+        let path = go::ETCD_NEXT.build(&Cache::open()?, progress)?.join("etcd");
+        Ok(Self { name: "etcd", path })
+    }
 }
 
 /// A running server. Dropping it kills it.
@@ -118,11 +131,7 @@ impl Server {
     ///
     /// It ended, or was not ready in time: then with its last lines.
     pub fn start(program: &Program, flags: &[&str]) -> anyhow::Result<Self> {
-        let dir = tempfile::Builder::new()
-            .prefix("store-")
-            .permissions(fs::Permissions::from_mode(0o700))
-            .tempdir()
-            .context("make a data directory")?;
+        let dir = data_dir()?;
         Self::launch(command(program), program, flags, free_ports()?, DataDir::Own(dir))
     }
 
@@ -153,6 +162,27 @@ impl Server {
         let mut command = command(program);
         command.env(name, value);
         Self::launch(command, program, &[], free_ports()?, DataDir::Given(dir.to_owned()))
+    }
+
+    /// As [`Server::start`] in a network of its own, which has loopback only, on etcd's own ports. Programs get there by
+    /// [`Server::beside`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::start`], and without the right to make a network.
+    pub fn start_alone(program: &Program, flags: &[&str]) -> anyhow::Result<Self> {
+        let dir = data_dir()?;
+        Self::launch(command_alone(program), program, flags, OWN_PORTS, DataDir::Own(dir))
+    }
+
+    /// A command that runs a program in the network of this server.
+    pub fn beside(&self, program: &Path) -> Command {
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net=/proc/{}/ns/net", self.pid()))
+            .arg("--")
+            .arg(program);
+        command
     }
 
     fn launch(
@@ -350,6 +380,12 @@ impl Drop for Server {
             drop(output.join()); // it only keeps lines
         }
     }
+}
+
+fn data_dir() -> anyhow::Result<TempDir> {
+    let mut dir = tempfile::Builder::new();
+    dir.prefix("store-").permissions(fs::Permissions::from_mode(0o700));
+    dir.tempdir().context("make a data directory")
 }
 
 /// The flags of one member on these ports.

@@ -1,6 +1,7 @@
-//! The programs that are run: Debian's, those built from pinned Go modules, and our own.
+//! The programs that are run: Debian's, those built from pinned Go modules and crates, and our own.
 
 pub mod cache;
+pub mod crates;
 pub mod debian;
 pub mod go;
 pub mod own;

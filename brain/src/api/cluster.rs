@@ -34,8 +34,10 @@ impl pb::cluster_server::Cluster for ClusterService {
         &self,
         request: Request<pb::MemberAddRequest>,
     ) -> Result<Response<pb::MemberAddResponse>, Status> {
+        // As in etcd, before the client is identified.
+        let urls = peer_urls(&request.get_ref().peer_ur_ls)?;
         self.permit(&request, Auth::check_admin).await?;
-        check_add(&self.members.list(), &request.get_ref().peer_ur_ls)?;
+        check_add(&self.members.list(), &urls)?;
         Err(Status::unimplemented(
             "etcdserver: members are those of --initial-cluster: start another one there",
         ))
@@ -130,13 +132,17 @@ impl ClusterService {
     }
 }
 
-/// Checks the peer URLs of a new member, as etcd does: they are URLs, and no member has one of them.
-fn check_add(members: &[pb::Member], urls: &[String]) -> Result<(), Error> {
+/// Returns the peer URLs of a new member. There has to be one at least, as with etcd.
+fn peer_urls(urls: &[String]) -> Result<Vec<Url>, Error> {
     let urls: Result<Vec<Url>, _> = urls.iter().map(|url| Url::parse(url)).collect();
-    match urls {
-        Ok(urls) if urls.iter().any(|url| members.iter().any(|member| has(member, url))) => Err(Error::PeerUrlExist),
-        Ok(urls) if !urls.is_empty() => Ok(()),
-        _ => Err(Error::MemberBadUrls),
+    urls.ok().filter(|urls| !urls.is_empty()).ok_or(Error::MemberBadUrls)
+}
+
+/// Checks the peer URLs of a new member, as etcd does: no member has one of them.
+fn check_add(members: &[pb::Member], urls: &[Url]) -> Result<(), Error> {
+    match urls.iter().any(|url| members.iter().any(|member| has(member, url))) {
+        true => Err(Error::PeerUrlExist),
+        false => Ok(()),
     }
 }
 
@@ -181,10 +187,8 @@ mod tests {
     #[test]
     fn new_member_has_peer_urls_that_no_member_has() {
         let add = |urls: &[&str]| {
-            check_add(
-                &members(),
-                &urls.iter().map(|url| (*url).to_owned()).collect::<Vec<_>>(),
-            )
+            let urls: Vec<_> = urls.iter().map(|url| (*url).to_owned()).collect();
+            check_add(&members(), &peer_urls(&urls)?)
         };
         assert_eq!(add(&["http://c:1"]), Ok(()));
         assert_eq!(add(&["https://a:1"]), Ok(()));

@@ -59,11 +59,7 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
         request: Request<pb::RangeRequest>,
     ) -> Result<Response<Self::RangeStreamStream>, Status> {
         let op = request::range(request.get_ref())?;
-        if op.needs_all() || request.get_ref().sort_target != 0 {
-            return Err(Status::unimplemented(
-                "etcdserver: a range stream has no order and no bounds of revisions",
-            ));
-        }
+        stream::check(&op)?;
         let view = match request.get_ref().serializable {
             true => self.store.view()?,
             false => self.store.linearizable().await?,

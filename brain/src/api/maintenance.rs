@@ -60,9 +60,9 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
     async fn status(&self, request: Request<pb::StatusRequest>) -> Result<Response<pb::StatusResponse>, Status> {
         self.store.permit(&request, Auth::check_known).await?;
         let committed = self.store.state.committed().0;
-        // The size is never 0: etcdctl divides by it.
+        // The sizes are never 0, as etcd's are not: etcdctl divides by the first one.
         let total = (self.size)().max(1);
-        let in_use = self.store.state.sizes().in_use().min(total);
+        let in_use = self.store.state.sizes().in_use().clamp(1, total);
         let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
         let alarms = self.store.state.alarms().clone();
         let errors = alarms.iter().map(|(kind, member)| {
@@ -264,10 +264,13 @@ fn is_version(text: &str) -> bool {
     (2..=3).contains(&parts.len()) && parts.iter().all(|part| part.parse::<u32>().is_ok())
 }
 
+/// Where a hash begins: with the name of a bucket, as etcd's does, so that an empty store has one, too.
+const HASHED_FIRST: &[u8] = b"key";
+
 /// Returns a hash of all versions up to a revision, but what is compacted, whether that is deleted yet or not: equal on all members with
 /// the same compacted revision.
 pub(super) async fn hash<S: Snapshot>(view: &View<S>, at: i64) -> Result<u32, RowsError> {
-    let (mut versions, mut hash) = (view.versions(at), 0);
+    let (mut versions, mut hash) = (view.versions(at), crc32c::crc32c(HASHED_FIRST));
     while let Some(page) = versions.next().await? {
         for version in page {
             // All zero for a deletion.

@@ -320,6 +320,8 @@ fn observe<R: Rows>(
         let view = state.view();
         metrics.mvcc.current_revision.set(view.revision);
         metrics.mvcc.compact_revision.set(view.compacted.max(0));
+        // Few changes wait until a count needs them.
+        view.key_index.apply_some();
         let index = view.key_index.size();
         let serves = index.phase == Phase::Serving;
         let keys = if serves { index.keys } else { 0 };

@@ -12,9 +12,10 @@ use pb::lease_client::LeaseClient;
 use pb::watch_client::WatchClient;
 use pb::watch_request::RequestUnion;
 use rand::RngExt as _;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
-use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 use tonic::transport::Channel;
@@ -192,8 +193,11 @@ impl Client {
             let create = pb::WatchRequest {
                 request_union: Some(RequestUnion::CreateRequest(create)),
             };
-            let requests = tokio_stream::once(create).chain(tokio_stream::pending());
-            let mut responses = client.watch(requests).await.context("watch")?.into_inner();
+            // The stream ends with its sender: dropping the responses alone would leave a watcher behind that nobody reads.
+            let (requests, receiver) = mpsc::channel(1);
+            requests.send(create).await.context("watch")?;
+            let watching = client.watch(ReceiverStream::new(receiver)).await;
+            let mut responses = watching.context("watch")?.into_inner();
             while let Ok(message) = tokio::time::timeout_at(until, responses.message()).await {
                 let message = message.context("watch")?.context("the watch ended")?;
                 anyhow::ensure!(!message.canceled, "the watch was cancelled: {}", message.cancel_reason);

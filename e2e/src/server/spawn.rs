@@ -10,8 +10,22 @@ use super::Program;
 
 /// A command that runs the program and dies with us.
 pub fn command(program: &Program) -> Command {
+    command_by(&[], program)
+}
+
+/// The same in a network of its own.
+pub(super) fn command_alone(program: &Program) -> Command {
+    const SCRIPT: &str = r#"ip link set lo up; exec "$0" "$@""#;
+    command_by(&["unshare", "--net", "--", "sh", "-ec", SCRIPT], program)
+}
+
+/// Runs the program by others that replace themselves with it.
+fn command_by(others: &[&str], program: &Program) -> Command {
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "--"]).arg(&program.path);
+    command
+        .args(["--pdeathsig", "KILL", "--"])
+        .args(others)
+        .arg(&program.path);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("ETCD_") {
             command.env_remove(name); // the flags are all there is

@@ -40,6 +40,15 @@ pub const ETCD: Module = Module {
     takes: "about 1 min",
 };
 
+/// The server of the next etcd, for what is new in it.
+pub const ETCD_NEXT: Module = Module {
+    name: "etcd-next",
+    ldflags: "-s -w",
+    tags: "",
+    renamed: &[("server", "etcd")],
+    takes: "less than 1 min",
+};
+
 /// CoreDNS.
 pub const ADDONS: Module = Module {
     name: "addons",
@@ -84,6 +93,49 @@ pub const PROMETHEUS: Module = Module {
     renamed: &[],
     takes: "about 2 min",
 };
+
+/// Etcd's own tests. They are no tools, so they are built by [`etcd_tests`].
+const ETCD_TESTS: Module = Module {
+    name: "etcd-tests",
+    ldflags: "-s -w",
+    tags: "e2e",
+    renamed: &[],
+    takes: "about 2 min",
+};
+
+/// The packages of etcd's tests whose tests start programs, as `etcd` and `etcdctl` in a directory that is given.
+const OF_PROGRAMS: &[&str] = &["common", "e2e"];
+
+/// The directory with etcd's own tests, one program for each package. The certificates that they use are in `../fixtures`, as seen from the
+/// directory that they run in: this one. They are built now if they were not before.
+///
+/// # Errors
+///
+/// As [`Module::build`].
+pub fn etcd_tests(cache: &Cache, progress: &Progress) -> anyhow::Result<PathBuf> {
+    const MODULE: &str = "go.etcd.io/etcd/tests/v3";
+    let source = ETCD_TESTS.source();
+    let fixtures = ETCD_TESTS.sources(MODULE)?.join("fixtures");
+    let key = ETCD_TESTS.key(&source)?;
+    let dir = cache.once("go", ETCD_TESTS.name, &key, progress, |dir| {
+        let what = format!(
+            "build etcd's own tests ({} on two cores the first time)",
+            ETCD_TESTS.takes
+        );
+        progress.during(what, || {
+            for package in OF_PROGRAMS {
+                let mut build = Command::new("go");
+                build.current_dir(&source).args(["test", "-c", "-vet=off"]);
+                build.args(["-tags", ETCD_TESTS.tags, "-ldflags", ETCD_TESTS.ldflags, "-o"]);
+                run(build
+                    .arg(dir.join("tests").join(package))
+                    .arg(format!("{MODULE}/{package}")))?;
+            }
+            std::os::unix::fs::symlink(&fixtures, dir.join("fixtures")).context("link the certificates of etcd's tests")
+        })
+    })?;
+    Ok(dir.join("tests"))
+}
 
 impl Module {
     /// The sources of a module that the programs are built from, downloaded now if they were not before.

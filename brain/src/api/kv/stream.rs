@@ -1,6 +1,7 @@
 //! `RangeStream` of etcd 3.7: a range in chunks of bounded size, all at one revision.
 //!
-//! All messages merged equal the answer of `Range`: pairs are in every chunk; header, count and `more` in the last.
+//! All messages merged equal the answer of `Range`: pairs are in every chunk; header, count and `more` in the last. There is an empty
+//! chunk only if there are no pairs at all: clients that expect few pairs read one message.
 //!
 //! A chunk is charged before it is read; the charge is released when the chunk is encoded, so the next one waits for the client.
 //! Between two chunks no view is held: a client that reads slowly, or not at all, holds neither memory nor a snapshot. If its
@@ -15,15 +16,27 @@ use tonic::Status;
 use crate::api::context::{ApiContext, to_status};
 use crate::api::response::key_value;
 use crate::budget::Meter;
-use crate::mvcc::op::{RangeOp, Span};
+use crate::mvcc::op::{RangeOp, SortOrder, SortTarget, Span};
 use crate::mvcc::view::{View, charge};
-use crate::pb::etcdserverpb as pb;
-use crate::rows::Rows;
-use crate::types::{KeyValue, Revision};
+use crate::pb::{etcdserverpb as pb, mvccpb};
+use crate::rows::{Rows, RowsError, Snapshot};
+use crate::types::{KeyValue, LeaseId, Revision};
 
 /// The number of pairs in the first chunk, so that the client soon has something to do, and the most in later ones.
 const FIRST_CHUNK: usize = 10;
 const CHUNK: usize = 1_000;
+
+/// Refuses what a stream does not do, as etcd's `checkRangeStreamRequest`. Etcd takes an order by another field than the key if it has no
+/// direction, and then skips and repeats pairs, because it goes on behind the last pair of a sorted chunk: that is refused, too.
+pub(super) fn check(op: &RangeOp) -> Result<(), Status> {
+    if op.target != SortTarget::Key || op.order == SortOrder::Descend {
+        return Err(Status::unimplemented("RangeStream does not support custom sort orders"));
+    }
+    if op.mod_revision != (0, 0) || op.create_revision != (0, 0) {
+        return Err(Status::unimplemented("RangeStream does not support revision filters"));
+    }
+    Ok(())
+}
 
 /// Opens the stream at a view's revision, or at the requested one. Fails if that revision cannot be read.
 pub(super) fn open<R: Rows>(
@@ -36,43 +49,43 @@ pub(super) fn open<R: Rows>(
     Ok(try_stream! {
         let header = Some(store.header(view.revision));
         let limit = usize::try_from(op.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
-        let (mut streamed, mut chunk) = (0, FIRST_CHUNK);
         if op.count_only || op.span.is_point() {
             let result = view.range_metered(&op, &meter).await.map_err(|error| store.failed(error))?;
             drop(view);
-            if !result.kvs.is_empty() {
-                yield message(pb::RangeResponse { kvs: result.kvs.into_iter().map(key_value).collect(), ..Default::default() });
-            }
-            yield message(pb::RangeResponse { header, count: result.count, ..Default::default() });
+            let kvs = result.kvs.into_iter().map(|kv| pair(kv, op.keys_only)).collect();
+            yield message(pb::RangeResponse { header, kvs, count: result.count, more: false });
             return;
         }
         drop(view);
         let mut rest = Some(op.span.clone());
-        while let Some(span) = rest.as_ref().filter(|_| streamed < limit) {
-            let (page, left) = page(&store, span, at, (chunk.min(limit - streamed), !op.keys_only), &meter).await?;
-            rest = left;
+        let (mut streamed, mut chunk) = (0, FIRST_CHUNK);
+        while let Some(span) = rest.take() {
+            let (page, left) = page(&store, &span, at, (chunk.min(limit - streamed), !op.keys_only), &meter).await?;
             streamed += page.len();
             chunk = (chunk * 2).min(CHUNK);
-            if !page.is_empty() {
-                let kvs = page.into_iter().map(|mut kv| {
-                    if op.keys_only {
-                        kv.value.clear();
-                    }
-                    key_value(kv)
-                });
-                yield message(pb::RangeResponse { kvs: kvs.collect(), ..Default::default() });
+            let kvs = page.into_iter().map(|kv| pair(kv, op.keys_only)).collect();
+            if left.is_some() && streamed < limit {
+                yield message(pb::RangeResponse { kvs, ..Default::default() });
+                rest = left;
+                continue;
             }
+            let remaining = match left {
+                Some(left) => newest(&store, at)?.count(&left, at).await.map_err(|error| store.rows_failed(&error))?,
+                None => 0,
+            };
+            let count = i64::try_from(streamed).unwrap_or(i64::MAX).saturating_add(remaining);
+            yield message(pb::RangeResponse { header, kvs, count, more: remaining > 0 });
         }
-        let mut count = i64::try_from(streamed).unwrap_or(i64::MAX);
-        let mut more = false;
-        if let Some(rest) = rest {
-            let view = newest(&store, at)?;
-            let left = view.count(&rest, at).await.map_err(|error| store.rows_failed(&error))?;
-            more = left > 0;
-            count += left;
-        }
-        yield message(pb::RangeResponse { header, count, more, ..Default::default() });
     })
+}
+
+/// Converts a pair. As in etcd 3.7, a pair without its value comes from an index that has no leases.
+fn pair(mut kv: KeyValue, keys_only: bool) -> mvccpb::KeyValue {
+    if keys_only {
+        kv.value.clear();
+        kv.lease = LeaseId(0);
+    }
+    key_value(kv)
 }
 
 /// Returns the newest view, if it still has a revision.
@@ -82,7 +95,7 @@ fn newest<R: Rows>(store: &ApiContext<R>, at: Revision) -> Result<Arc<View<R::Sn
     Ok(view)
 }
 
-/// Returns the first pairs of a span, at most `most`, with or without values, and the rest of the span.
+/// Returns the first pairs of a span, at most `most`, with or without values, and the rest of the span if any pairs are in it.
 async fn page<R: Rows>(
     store: &ApiContext<R>,
     span: &Span,
@@ -100,8 +113,24 @@ async fn page<R: Rows>(
             page => page.unwrap_or_default(),
         };
         charge(meter, &page, values).map_err(to_status)?;
-        return Ok((cursor.load(page).await.map_err(failed)?, cursor.rest()));
+        let page = cursor.load(page).await.map_err(failed)?;
+        let rest = match cursor.rest() {
+            Some(rest) if has_pairs(&view, &rest, at).await.map_err(failed)? => Some(rest),
+            _ => None,
+        };
+        return Ok((page, rest));
     }
+}
+
+/// True if any pairs are in a span.
+async fn has_pairs<S: Snapshot>(view: &View<S>, span: &Span, at: Revision) -> Result<bool, RowsError> {
+    let mut cursor = view.cursor(span, at, false);
+    while let Some(page) = cursor.page(1).await? {
+        if !page.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn message(range_response: pb::RangeResponse) -> pb::RangeStreamResponse {

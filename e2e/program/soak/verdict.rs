@@ -1,0 +1,131 @@
+//! What the minutes behind the warm-up say: which figures are flat, and which grow.
+
+use std::fmt;
+
+use super::Row;
+use super::trend::{Bound, Trend};
+
+/// Memtables fill and are flushed, and caches follow what is read: neither takes more than this from one minute to another.
+const MEMORY: Bound = Bound {
+    part: 0.10,
+    noise: 24.0,
+};
+/// A segment of the log is there before it is full, and tables that a merge replaces stay until it ends.
+const DISK: Bound = Bound {
+    part: 0.15,
+    noise: 96.0,
+};
+/// A p99 is made by syncs of the disk, which others use, too. What grows with what is stored doubles it sooner or later.
+const P99: Bound = Bound {
+    part: 0.50,
+    noise: 10.0,
+};
+
+/// The trend of each figure.
+#[derive(Debug)]
+pub(super) struct Verdict {
+    minutes: usize,
+    figures: Vec<(&'static str, &'static str, Trend)>,
+}
+
+impl Verdict {
+    /// Judges the minutes behind the warm-up.
+    pub(super) fn of(rows: &[Row]) -> Self {
+        type Figure = (&'static str, &'static str, Bound, fn(&Row) -> f64);
+        let figures: [Figure; 4] = [
+            ("memory", "MiB", MEMORY, |row| row.memory),
+            ("disk", "MiB", DISK, |row| row.disk),
+            ("write p99", "ms", P99, |row| row.write_p99),
+            ("list p99", "ms", P99, |row| row.list_p99),
+        ];
+        let trend = |(name, unit, bound, figure): Figure| {
+            let values: Vec<f64> = rows.iter().map(figure).collect();
+            (name, unit, Trend::of(&values, bound))
+        };
+        Self {
+            minutes: rows.len(),
+            figures: figures.map(trend).into(),
+        }
+    }
+
+    /// True if no figure grows.
+    pub(super) fn is_flat(&self) -> bool {
+        self.figures.iter().all(|(_, _, trend)| trend.is_flat())
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { minutes, figures } = self;
+        for (name, unit, trend) in figures {
+            let Trend {
+                median,
+                growth,
+                allowed,
+                score,
+            } = trend;
+            let state = if trend.is_flat() { "flat" } else { "GROWS" };
+            writeln!(
+                f,
+                "{name:<9} {state:<5} {growth:+.1} {unit} in {minutes} minutes (at most {allowed:.1} at a median of {median:.1}; trend {score:+.1} σ)"
+            )?;
+        }
+        let grown: Vec<_> = figures.iter().filter(|(_, _, trend)| !trend.is_flat()).collect();
+        if grown.is_empty() {
+            return f.write_str("verdict: memory, disk and latency are flat");
+        }
+        let names: Vec<_> = grown.iter().map(|(name, _, _)| *name).collect();
+        write!(f, "verdict: NOT flat, growth of {}", names.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(memory: impl Fn(f64) -> f64, disk: impl Fn(f64) -> f64, p99: impl Fn(f64) -> f64) -> Vec<Row> {
+        let row = |minute: u32| {
+            let minute = f64::from(minute);
+            Row {
+                requests: 24_000,
+                events: 30_000,
+                write_p50: 1.0,
+                write_p99: p99(minute),
+                list_p99: 12.0,
+                memory: memory(minute),
+                disk: disk(minute),
+            }
+        };
+        (0..20).map(row).collect()
+    }
+
+    #[test]
+    fn steady_and_noisy_rows_are_flat() {
+        let saw = |minute: f64| 150.0 + 20.0 * (minute % 4.0);
+        let jumpy = |minute: f64| if minute % 7.0 == 3.0 { 90.0 } else { 15.0 + minute % 3.0 };
+        let verdict = Verdict::of(&rows(saw, |minute| 500.0 + 90.0 * (minute % 3.0), jumpy));
+        assert!(verdict.is_flat(), "{verdict}");
+        let said = verdict.to_string();
+        assert!(said.contains("memory    flat"), "{said}");
+        assert!(said.ends_with("verdict: memory, disk and latency are flat"), "{said}");
+    }
+
+    #[test]
+    fn growth_of_each_figure_is_named() {
+        let flat = |_: f64| 100.0;
+        for (rows, name) in [
+            (rows(|minute| 100.0 + 3.0 * minute, flat, flat), "memory"),
+            (rows(flat, |minute| 400.0 + 12.0 * minute, flat), "disk"),
+            (rows(flat, flat, |minute| 10.0 + 2.0 * minute), "write p99"),
+        ] {
+            let verdict = Verdict::of(&rows);
+            assert!(!verdict.is_flat(), "{verdict}");
+            let said = verdict.to_string();
+            assert!(
+                said.ends_with(&format!("verdict: NOT flat, growth of {name}")),
+                "{said}"
+            );
+            assert_eq!(said.matches("GROWS").count(), 1, "{said}");
+        }
+    }
+}
