@@ -1,0 +1,98 @@
+//! Updates over many connections, beside the peak of the same server over few.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use e2e::server::Server;
+use e2e::wire::etcdserverpb as pb;
+use rustix::process::{Resource, getrlimit};
+use tokio::process::Child;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::grpc::{Connection, Connections, PUT, Windows};
+use crate::bench::disk::Place;
+use crate::bench::load::Load;
+use crate::bench::report::{Report, Unit};
+use crate::bench::{requests, updates};
+
+const MOST: u64 = 16_000;
+/// Files that a server opens beside connections, and etcd keeps free: 150.
+const OTHER_FILES: u64 = 500;
+const CONNECTED: Duration = Duration::from_secs(90);
+const POLL: Duration = Duration::from_millis(100);
+/// Updates under way before counting begins, and while it lasts.
+const WARM_UP: Duration = Duration::from_secs(1);
+const TIME: Duration = Duration::from_secs(5);
+
+/// As many connections as this machine's file limit lets be, 16,000 at most, each with one request; before that 16 with
+/// 64 each.
+pub(super) async fn measure(server: &Server, place: &Place, report: &mut Report) -> anyhow::Result<()> {
+    let connections = Connections::open(server, 1, Windows::Large).await?;
+    let client = connections.get(0);
+    let put = requests::body(&requests::put())?;
+    client.call::<pb::PutResponse>(PUT, put).await?;
+    let body = place.file("update");
+    requests::write(&requests::update(), &body)?;
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let clients = u32::try_from(limit.saturating_sub(OTHER_FILES).min(MOST))?;
+    let mut rates = Vec::new();
+    for (clients, streams) in [(16, 64), (clients, 1)] {
+        let load = Load {
+            clients,
+            streams,
+            requests: u64::from(u32::MAX), // it is ended before
+        };
+        let idle = sockets(server)?;
+        let mut generator = load.start(server, "etcdserverpb.KV/Txn", &body)?;
+        let counted = count(server, client, &mut generator, idle + u64::from(clients)).await;
+        generator.kill().await.context("end h2load")?;
+        let (rate, cpu) = counted.with_context(|| format!("updates over {clients} connections"))?;
+        let name = format!("updates, {clients} connections with {streams} in flight each");
+        report.say(&name, Unit::PerSecond, server.name(), rate);
+        report.say(&format!("{name}: server CPU"), Unit::MicrosEach, server.name(), cpu);
+        rates.push(rate);
+    }
+    let name = format!("updates, {clients} connections / 16");
+    report.say(&name, Unit::Share, server.name(), rates[1] / rates[0]);
+    Ok(())
+}
+
+/// When so many sockets are open: revisions a second, of which each is an update that succeeded, and microseconds of the server for each.
+async fn count(
+    server: &Server,
+    client: &Connection,
+    generator: &mut Child,
+    connected: u64,
+) -> anyhow::Result<(f64, f64)> {
+    let all = async {
+        while sockets(server)? < connected {
+            sleep(POLL).await;
+        }
+        anyhow::Ok(())
+    };
+    timeout(CONNECTED, all).await.context("not all connected in time")??;
+    sleep(WARM_UP).await;
+    let (before, began, cpu) = (client.revision().await?, Instant::now(), server.usage()?.cpu);
+    sleep(TIME).await; // the passing of time is what is measured
+    let (after, took, spent) = (client.revision().await?, began.elapsed(), server.usage()?.cpu - cpu);
+    let sockets = sockets(server)?;
+    ensure!(sockets >= connected, "{sockets} of {connected} sockets are open still");
+    if let Some(status) = generator.try_wait()? {
+        bail!("h2load ended by itself: {status}");
+    }
+    let made = u64::try_from(after - before)?;
+    ensure!(made > 0, "no update succeeded");
+    Ok((made as f64 / took.as_secs_f64(), updates::each(spent, made)))
+}
+
+/// Sockets that the server has open.
+fn sockets(server: &Server) -> anyhow::Result<u64> {
+    let path = format!("/proc/{}/fd", server.pid());
+    let mut sockets = 0;
+    for entry in std::fs::read_dir(&path).with_context(|| format!("read {path}"))? {
+        // a file that was closed meanwhile has no link
+        let link = std::fs::read_link(entry?.path());
+        sockets += u64::from(link.is_ok_and(|link| link.to_string_lossy().starts_with("socket:")));
+    }
+    Ok(sockets)
+}
