@@ -66,6 +66,9 @@ pub(crate) struct Flags {
     /// Idle watches of --clients.
     #[arg(long, default_value_t = 100_000)]
     idle_watches: u64,
+    /// Connections of --clients that each have one request in flight; fewer if the limit of open files is lower.
+    #[arg(long, default_value_t = 16_000)]
+    connections: u64,
     /// Only stores with each of these numbers of keys, right after a start; --requests are sent of each kind.
     #[arg(long, value_delimiter = ',')]
     keys: Vec<u64>,
@@ -90,6 +93,7 @@ pub(crate) async fn run(flags: Flags, progress: &Progress) -> anyhow::Result<()>
     );
     ensure!(flags.keys.iter().all(|keys| *keys >= 1_000), "--keys are at least 1000");
     ensure!(flags.idle_watches > 0, "--idle-watches are at least 1");
+    ensure!(flags.connections > 0, "--connections are at least 1");
     let mut report = Report::default();
     if !flags.from.is_empty() {
         for path in &flags.from {
@@ -128,12 +132,12 @@ pub(crate) async fn run(flags: Flags, progress: &Progress) -> anyhow::Result<()>
 async fn compare(flags: &Flags, dir: &Path, report: &mut Report, progress: &Progress) -> anyhow::Result<()> {
     let programs = [Program::kubebrain()?, Program::etcd(progress)?];
     let plan = match flags.clients {
-        true => Some(clients::Plan::new(
-            &programs[1],
-            dir,
-            (flags.requests, flags.idle_watches),
-            progress,
-        )?),
+        true => Some(clients::Plan {
+            requests: flags.requests,
+            idle_watches: flags.idle_watches,
+            connections: flags.connections,
+            rate: clients::fixed_rate(&programs[1], dir, flags.requests, progress)?,
+        }),
         false => None,
     };
     let loads = !flags.clients && flags.keys.is_empty();

@@ -32,32 +32,23 @@ const IN_FLIGHT: u64 = 256;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     /// Of loads with a number of requests.
-    requests: u64,
-    idle_watches: u64,
+    pub(crate) requests: u64,
+    pub(crate) idle_watches: u64,
+    /// Of the load with one request on each.
+    pub(crate) connections: u64,
     /// Updates a second of the load with a fixed rate.
-    rate: f64,
+    pub(crate) rate: f64,
 }
 
-impl Plan {
-    /// Measures the peak of `etcd` for the load with a fixed rate.
-    pub(crate) fn new(
-        etcd: &Program,
-        dir: &Path,
-        (requests, idle_watches): (u64, u64),
-        progress: &Progress,
-    ) -> anyhow::Result<Self> {
-        let step = progress.step("etcd's peak");
-        let place = Place::new(dir)?;
-        let server = Server::start_in(etcd, &place.data(), &[])?;
-        let peak = on_one_thread(|| fixed_rate::peak(&server, requests))?;
-        server.stop()?;
-        step.done();
-        Ok(Self {
-            requests,
-            idle_watches,
-            rate: peak * fixed_rate::PART,
-        })
-    }
+/// The rate of the load with a fixed one: a part of the peak that etcd has now.
+pub(crate) fn fixed_rate(etcd: &Program, dir: &Path, requests: u64, progress: &Progress) -> anyhow::Result<f64> {
+    let step = progress.step("etcd's peak");
+    let place = Place::new(dir)?;
+    let server = Server::start_in(etcd, &place.data(), &[])?;
+    let peak = on_one_thread(|| fixed_rate::peak(&server, requests))?;
+    server.stop()?;
+    step.done();
+    Ok(peak * fixed_rate::PART)
 }
 
 /// One round on one server.
@@ -77,8 +68,9 @@ pub(crate) fn measure(program: &Program, dir: &Path, plan: Plan, report: &mut Re
     fresh.run("one writer", async |server, _| {
         one_writer::measure(server, report).await
     })?;
+    let most = plan.connections;
     fresh.run("connections", async |server, place| {
-        connections::measure(server, place, report).await
+        connections::measure(server, place, most, report).await
     })?;
     let rate = plan.rate;
     fresh.run("fixed rate", async |server, _| {

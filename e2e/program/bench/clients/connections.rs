@@ -15,7 +15,6 @@ use crate::bench::load::Load;
 use crate::bench::report::{Report, Unit};
 use crate::bench::{requests, updates};
 
-const MOST: u64 = 16_000;
 /// Files that a server opens beside connections, and etcd keeps free: 150.
 const OTHER_FILES: u64 = 500;
 const CONNECTED: Duration = Duration::from_secs(90);
@@ -24,9 +23,9 @@ const POLL: Duration = Duration::from_millis(100);
 const WARM_UP: Duration = Duration::from_secs(1);
 const TIME: Duration = Duration::from_secs(5);
 
-/// As many connections as this machine's file limit lets be, 16,000 at most, each with one request; before that 16 with
+/// So many connections, or as many as this machine's file limit lets be, each with one request; before that 16 with
 /// 64 each.
-pub(super) async fn measure(server: &Server, place: &Place, report: &mut Report) -> anyhow::Result<()> {
+pub(super) async fn measure(server: &Server, place: &Place, most: u64, report: &mut Report) -> anyhow::Result<()> {
     let connections = Connections::open(server, 1, Windows::Large).await?;
     let client = connections.get(0);
     let put = requests::body(&requests::put())?;
@@ -34,7 +33,7 @@ pub(super) async fn measure(server: &Server, place: &Place, report: &mut Report)
     let body = place.file("update");
     requests::write(&requests::update(), &body)?;
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let clients = u32::try_from(limit.saturating_sub(OTHER_FILES).min(MOST))?;
+    let clients = u32::try_from(limit.saturating_sub(OTHER_FILES).min(most))?;
     let mut rates = Vec::new();
     for (clients, streams) in [(16, 64), (clients, 1)] {
         let load = Load {
@@ -70,7 +69,14 @@ async fn count(
         }
         anyhow::Ok(())
     };
-    timeout(CONNECTED, all).await.context("not all connected in time")??;
+    if let Ok(connected) = timeout(CONNECTED, all).await {
+        connected?;
+    } else {
+        bail!(
+            "{} of {connected} sockets are open after {CONNECTED:?}",
+            sockets(server)?
+        );
+    }
     sleep(WARM_UP).await;
     let (before, began, cpu) = (client.revision().await?, Instant::now(), server.usage()?.cpu);
     sleep(TIME).await; // the passing of time is what is measured

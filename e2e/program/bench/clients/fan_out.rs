@@ -21,7 +21,6 @@ use crate::bench::{requests, updates};
 
 const PREFIX: &[u8] = b"/registry/events/";
 const PREFIX_END: &[u8] = b"/registry/events0";
-const KEYS: u64 = 1_000;
 const VALUE: usize = 512;
 const CONNECTIONS: usize = 10;
 /// Over all connections.
@@ -87,7 +86,7 @@ pub(super) async fn measure(server: &Server, report: &mut Report) -> anyhow::Res
 
 fn put(n: u64) -> pb::PutRequest {
     pb::PutRequest {
-        key: [PREFIX, format!("{:06}", n % KEYS).as_bytes()].concat().into(),
+        key: [PREFIX, format!("{n:06}").as_bytes()].concat().into(),
         value: vec![b'v'; VALUE].into(),
         ..pb::PutRequest::default()
     }

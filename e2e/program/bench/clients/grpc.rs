@@ -95,12 +95,12 @@ impl Connection {
         requests.send_data(body, true)?;
         let (head, body) = response.await?.into_parts();
         let mut messages = Messages::new(body);
-        let message = messages.next().await?;
-        // an answer without a message has its status in the head
-        let status = match message {
-            Some(_) => messages.body.trailers().await?.unwrap_or_default(),
-            None if head.headers.contains_key("grpc-status") => head.headers,
-            None => messages.body.trailers().await?.unwrap_or_default(),
+        let message: Option<M> = messages.next().await?;
+        ensure!(messages.next::<M>().await?.is_none(), "{path}: more than one message");
+        // an answer without a message may have its status in the head
+        let status = match head.headers.contains_key("grpc-status") {
+            true => head.headers,
+            false => messages.body.trailers().await?.unwrap_or_default(),
         };
         check(&status).context(path)?;
         message.with_context(|| format!("{path}: an answer without a message"))
