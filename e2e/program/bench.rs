@@ -68,7 +68,7 @@ pub(crate) struct Flags {
     idle_watches: u64,
     /// Connections of --clients that each have one request in flight; fewer if the limit of open files is lower.
     #[arg(long, default_value_t = 16_000)]
-    connections: u64,
+    connections: u32,
     /// Only stores with each of these numbers of keys, right after a start; --requests are sent of each kind.
     #[arg(long, value_delimiter = ',')]
     keys: Vec<u64>,
@@ -135,7 +135,7 @@ async fn compare(flags: &Flags, dir: &Path, report: &mut Report, progress: &Prog
         true => Some(clients::Plan {
             requests: flags.requests,
             idle_watches: flags.idle_watches,
-            connections: flags.connections,
+            connections: clients::possible_connections(flags.connections),
             rate: clients::fixed_rate(&programs[1], dir, flags.requests, progress)?,
         }),
         false => None,

@@ -35,9 +35,14 @@ pub(crate) struct Plan {
     pub(crate) requests: u64,
     pub(crate) idle_watches: u64,
     /// Of the load with one request on each.
-    pub(crate) connections: u64,
+    pub(crate) connections: u32,
     /// Updates a second of the load with a fixed rate.
     pub(crate) rate: f64,
+}
+
+/// So many connections, or as many as this machine's limit of open files lets be.
+pub(crate) fn possible_connections(most: u32) -> u32 {
+    connections::possible(most.into()).try_into().unwrap_or(most)
 }
 
 /// The rate of the load with a fixed one: a part of the peak that etcd has now.
@@ -68,9 +73,9 @@ pub(crate) fn measure(program: &Program, dir: &Path, plan: Plan, report: &mut Re
     fresh.run("one writer", async |server, _| {
         one_writer::measure(server, report).await
     })?;
-    let most = plan.connections;
+    let clients = plan.connections;
     fresh.run("connections", async |server, place| {
-        connections::measure(server, place, most, report).await
+        connections::measure(server, place, clients, report).await
     })?;
     let rate = plan.rate;
     fresh.run("fixed rate", async |server, _| {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use e2e::server::Server;
 use e2e::wire::etcdserverpb as pb;
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::process::Child;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -15,25 +15,42 @@ use crate::bench::load::Load;
 use crate::bench::report::{Report, Unit};
 use crate::bench::{requests, updates};
 
-/// Files that a server opens beside connections, and etcd keeps free: 150.
-const OTHER_FILES: u64 = 500;
+/// Files that a server keeps for other things than connections: a brain 1,024, etcd 150.
+const OTHER_FILES: u64 = 1_200;
+/// A brain gives one address half of its connections.
+const PER_CONNECTION: u64 = 2;
 const CONNECTED: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(100);
 /// Updates under way before counting begins, and while it lasts.
 const WARM_UP: Duration = Duration::from_secs(1);
 const TIME: Duration = Duration::from_secs(5);
 
-/// So many connections, or as many as this machine's file limit lets be, each with one request; before that 16 with
-/// 64 each.
-pub(super) async fn measure(server: &Server, place: &Place, most: u64, report: &mut Report) -> anyhow::Result<()> {
+/// As many as the limit of open files lets be, which is raised if it may be: servers that start later inherit it.
+pub(super) fn possible(most: u64) -> u64 {
+    let (old, wanted) = (getrlimit(Resource::Nofile), most * PER_CONNECTION + OTHER_FILES);
+    if old.current.is_some_and(|files| files < wanted) {
+        let raised = |maximum: Option<u64>| Rlimit {
+            current: maximum.map(|maximum| maximum.min(wanted)),
+            maximum,
+        };
+        let beyond = raised(old.maximum.map(|maximum| maximum.max(wanted)));
+        // what neither allows is fewer connections, as the name of the row says
+        if setrlimit(Resource::Nofile, beyond).is_err() {
+            setrlimit(Resource::Nofile, raised(old.maximum)).ok();
+        }
+    }
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    most.min(files.saturating_sub(OTHER_FILES) / PER_CONNECTION)
+}
+
+/// So many connections, each with one request; before that 16 with 64 each.
+pub(super) async fn measure(server: &Server, place: &Place, clients: u32, report: &mut Report) -> anyhow::Result<()> {
     let connections = Connections::open(server, 1, Windows::Large).await?;
     let client = connections.get(0);
     let put = requests::body(&requests::put())?;
     client.call::<pb::PutResponse>(PUT, put).await?;
     let body = place.file("update");
     requests::write(&requests::update(), &body)?;
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let clients = u32::try_from(limit.saturating_sub(OTHER_FILES).min(most))?;
     let mut rates = Vec::new();
     for (clients, streams) in [(16, 64), (clients, 1)] {
         let load = Load {
