@@ -51,6 +51,7 @@ pub(super) async fn measure(server: &Server, place: &Place, clients: u32, report
     client.call::<pb::PutResponse>(PUT, put).await?;
     let body = place.file("update");
     requests::write(&requests::update(), &body)?;
+    let idle = sockets(server)?;
     let mut rates = Vec::new();
     for (clients, streams) in [(16, 64), (clients, 1)] {
         let load = Load {
@@ -58,7 +59,6 @@ pub(super) async fn measure(server: &Server, place: &Place, clients: u32, report
             streams,
             requests: u64::from(u32::MAX), // it is ended before
         };
-        let idle = sockets(server)?;
         let mut generator = load.start(server, "etcdserverpb.KV/Txn", &body)?;
         let counted = count(server, client, &mut generator, idle + u64::from(clients)).await;
         generator.kill().await.context("end h2load")?;
